@@ -1,7 +1,7 @@
 //! A batch: several calls of tools in one call of `execute_batch`.
 //!
 //! The tool belongs to no backend. Each of its calls is a call of its own, by the name that the
-//! client would use for it, and is told apart in the result.
+//! client would use for it, and has an entry of its own in the result.
 
 use bytes::Bytes;
 use protocol::{
@@ -188,16 +188,16 @@ impl BatchEnd {
 pub fn result(batch: &Batch, ends: &[BatchEnd]) -> Bytes {
     let (mut room, mut content, mut results) = (BATCH_RESULT_BYTES_MAX, Vec::new(), Vec::new());
     for (at, (call, end)) in batch.calls.iter().zip(ends).enumerate() {
-        let mut told = told(end, &mut room);
-        let status = told["status"].as_str().unwrap_or_default();
+        let mut entry = result_entry(end, &mut room);
+        let status = entry["status"].as_str().unwrap_or_default();
         let head = format!("calls[{at}] {}: {status}", call.tool);
-        let error = told["error"]["message"].as_str().map(|text| format!("{head}: {text}"));
+        let error = entry["error"]["message"].as_str().map(|text| format!("{head}: {text}"));
         content.push(json!({"type": "text", "text": error.unwrap_or(head)}));
-        if let Some(blocks) = told["result"]["content"].as_array() {
+        if let Some(blocks) = entry["result"]["content"].as_array() {
             content.extend(blocks.iter().cloned());
         }
-        told["tool"] = call.tool.clone().into();
-        results.push(told);
+        entry["tool"] = call.tool.clone().into();
+        results.push(entry);
     }
     let failed = ends.iter().filter(|end| end.is_failure()).count();
     let mut result = json!({"content": content, "structuredContent": {"results": results}});
@@ -207,7 +207,7 @@ pub fn result(batch: &Batch, ends: &[BatchEnd]) -> Bytes {
     result.to_string().into()
 }
 
-fn told(end: &BatchEnd, room: &mut usize) -> Value {
+fn result_entry(end: &BatchEnd, room: &mut usize) -> Value {
     let BatchEnd::Answered(answer) = end else { return json!({"status": "not_run"}) };
     let status = match (answer.kind, end.is_failure()) {
         (Kind::Result, false) => "ok",

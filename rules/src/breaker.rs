@@ -91,7 +91,7 @@ pub struct CircuitOpen {
 pub struct Breaker {
     settings: BreakerSettings,
     /// State, operator hold, and time of the next probe. Zero means closed.
-    word: AtomicU64,
+    packed_state: AtomicU64,
     /// Consecutive failures.
     streak: AtomicU32,
     /// Outcomes in the window, by slot.
@@ -125,11 +125,11 @@ struct WindowSlot {
 const SLOT_COUNT_MAX: u64 = (1 << 20) - 1;
 
 impl WindowSlot {
-    fn unpack(word: u64) -> Self {
+    fn unpack(packed: u64) -> Self {
         Self {
-            turn: word >> 40,
-            answers: (word >> 20) & SLOT_COUNT_MAX,
-            failures: word & SLOT_COUNT_MAX,
+            turn: packed >> 40,
+            answers: (packed >> 20) & SLOT_COUNT_MAX,
+            failures: packed & SLOT_COUNT_MAX,
         }
     }
 
@@ -144,7 +144,7 @@ impl Breaker {
     pub fn new(settings: BreakerSettings) -> Self {
         Self {
             settings,
-            word: AtomicU64::new(CLOSED),
+            packed_state: AtomicU64::new(CLOSED),
             streak: AtomicU32::new(0),
             slots: Default::default(),
             attempts: AtomicU32::new(0),
@@ -156,14 +156,14 @@ impl Breaker {
 
     /// Returns an error if a call must not be sent. `now` must always count from the same origin.
     pub fn admits(&self, now: impl FnOnce() -> Duration) -> Result<(), CircuitOpen> {
-        match self.word.load(Ordering::Relaxed) {
+        match self.packed_state.load(Ordering::Relaxed) {
             CLOSED => Ok(()),
-            word => Err(self.rejection(word, now())),
+            packed => Err(self.rejection(packed, now())),
         }
     }
 
-    fn rejection(&self, word: u64, now: Duration) -> CircuitOpen {
-        if word & HELD != 0 {
+    fn rejection(&self, packed: u64, now: Duration) -> CircuitOpen {
+        if packed & HELD != 0 {
             return CircuitOpen { reason: OpenReason::Operator, retry_after: None };
         }
         let reason = match self.reason.load(Ordering::Relaxed) {
@@ -171,12 +171,12 @@ impl Breaker {
             VERDICT => OpenReason::Verdict,
             _ => OpenReason::Failures,
         };
-        let left = Duration::from_millis(word >> TIME_SHIFT).saturating_sub(now);
+        let left = Duration::from_millis(packed >> TIME_SHIFT).saturating_sub(now);
         CircuitOpen { reason, retry_after: Some(left.max(PROBE_TAKES)) }
     }
 
     pub fn state(&self) -> CircuitState {
-        match self.word.load(Ordering::Relaxed) & STATE_BITS {
+        match self.packed_state.load(Ordering::Relaxed) & STATE_BITS {
             CLOSED => CircuitState::Closed,
             HALF_OPEN => CircuitState::HalfOpen,
             _ => CircuitState::Open,
@@ -227,7 +227,7 @@ impl Breaker {
         // meanwhile.
         let in_a_row = u32::from(began >= self.last_success_ms.load(Ordering::Relaxed));
         let streak = self.streak.fetch_add(in_a_row, Ordering::Relaxed).saturating_add(in_a_row);
-        if self.word.load(Ordering::Acquire) != CLOSED {
+        if self.packed_state.load(Ordering::Acquire) != CLOSED {
             return false; // of a call that began before
         }
         // A probe may have succeeded since the check above. It stored its time before it closed the
@@ -259,7 +259,7 @@ impl Breaker {
     fn open(&self, now: Duration, reason: u8, chance: f64) -> bool {
         let wait = self.next_wait(chance);
         let opened = self
-            .word
+            .packed_state
             .compare_exchange(CLOSED, open_until(now + wait), Ordering::AcqRel, Ordering::Relaxed)
             .is_ok();
         if opened {
@@ -283,31 +283,31 @@ impl Breaker {
 
     /// Returns the time of the next probe. `None`: no probe is due.
     pub fn probe_at(&self) -> Option<Duration> {
-        let word = self.word.load(Ordering::Relaxed);
-        (word & STATE_BITS == OPEN && word & HELD == 0)
-            .then(|| Duration::from_millis(word >> TIME_SHIFT))
+        let packed = self.packed_state.load(Ordering::Relaxed);
+        (packed & STATE_BITS == OPEN && packed & HELD == 0)
+            .then(|| Duration::from_millis(packed >> TIME_SHIFT))
     }
 
     /// Makes the next probe due now. Returns false if no probe is due or one is in progress.
     pub fn probe_now(&self, now: Duration) -> bool {
-        let word = self.word.load(Ordering::Relaxed);
+        let packed = self.packed_state.load(Ordering::Relaxed);
         self.probe_at().is_some()
             && self
-                .word
-                .compare_exchange(word, open_until(now), Ordering::AcqRel, Ordering::Relaxed)
+                .packed_state
+                .compare_exchange(packed, open_until(now), Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
     }
 
     /// Begins a probe, if one is due. After `true`, the caller must report its outcome to
     /// [`Breaker::finish_probe`].
     pub fn begin_probe(&self, now: Duration) -> bool {
-        let word = self.word.load(Ordering::Relaxed);
+        let packed = self.packed_state.load(Ordering::Relaxed);
         let due = self.probe_at().is_some_and(|at| at <= now);
         due && self
-            .word
+            .packed_state
             .compare_exchange(
-                word,
-                word & !STATE_BITS | HALF_OPEN,
+                packed,
+                packed & !STATE_BITS | HALF_OPEN,
                 Ordering::AcqRel,
                 Ordering::Relaxed,
             )
@@ -317,8 +317,8 @@ impl Breaker {
     /// Reports the outcome of a probe. Returns `None` if an operator has changed the state
     /// meanwhile.
     pub fn finish_probe(&self, well: bool, now: Duration, chance: f64) -> Option<CircuitState> {
-        let word = self.word.load(Ordering::Relaxed);
-        if word & STATE_BITS != HALF_OPEN {
+        let packed = self.packed_state.load(Ordering::Relaxed);
+        if packed & STATE_BITS != HALF_OPEN {
             return None;
         }
         let (next, state) = if well {
@@ -331,8 +331,8 @@ impl Breaker {
         } else {
             self.attempts.fetch_add(1, Ordering::Relaxed);
         }
-        self.word
-            .compare_exchange(word, next, Ordering::AcqRel, Ordering::Relaxed)
+        self.packed_state
+            .compare_exchange(packed, next, Ordering::AcqRel, Ordering::Relaxed)
             .ok()
             .map(|_| state)
     }
@@ -340,7 +340,7 @@ impl Breaker {
     /// Opens the breaker for an operator, until an operator closes it. Returns true if it was not
     /// open before.
     pub fn hold_open(&self) -> bool {
-        self.word.swap(OPEN | HELD, Ordering::AcqRel) & STATE_BITS != OPEN
+        self.packed_state.swap(OPEN | HELD, Ordering::AcqRel) & STATE_BITS != OPEN
     }
 
     /// Closes the breaker for an operator. Its rules apply again. Returns true if it was not closed
@@ -348,7 +348,7 @@ impl Breaker {
     pub fn close(&self, now: Duration) -> bool {
         self.forget(now);
         self.attempts.store(0, Ordering::Relaxed);
-        self.word.swap(CLOSED, Ordering::AcqRel) != CLOSED
+        self.packed_state.swap(CLOSED, Ordering::AcqRel) != CLOSED
     }
 
     /// Clears the failures that opened the breaker. The number of openings stays for a window, so
@@ -368,8 +368,8 @@ impl Breaker {
     fn count(&self, now: Duration, failures: u64) {
         let turn = self.turn(now);
         let slot = &self.slots[(turn % SLOTS as u64) as usize];
-        let counted = |word: u64| {
-            let slot = WindowSlot::unpack(word);
+        let counted = |packed: u64| {
+            let slot = WindowSlot::unpack(packed);
             let slot =
                 if slot.turn == turn { slot } else { WindowSlot { turn, answers: 0, failures: 0 } };
             Some(

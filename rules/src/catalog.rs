@@ -409,7 +409,7 @@ impl Catalog {
             .collect()
     }
 
-    /// Returns digests that show, also to another process, whether a client knows the current
+    /// Returns digests that show, also to another process, whether a client has the current
     /// lists.
     pub fn digests(&self, endpoint: &Endpoint) -> ListDigests {
         ListKind::ALL.map(|kind| match self.lists.get(&(endpoint.clone(), kind)) {
@@ -432,7 +432,8 @@ impl Catalog {
 fn mirrored<'a>(
     tools: impl Iterator<Item = &'a CatalogEntry>,
 ) -> FastMap<String, Vec<ParamHeader>> {
-    let asks = |tool: &&CatalogEntry| memmem::find(&tool.exposed, b"x-mcp-header").is_some();
+    let has_param_headers =
+        |tool: &&CatalogEntry| memmem::find(&tool.exposed, b"x-mcp-header").is_some();
     let headers = |tool: &CatalogEntry| {
         let document = Document::parse(
             &tool.exposed,
@@ -441,7 +442,10 @@ fn mirrored<'a>(
         .ok()?;
         tool_headers::param_headers(document.root().get("inputSchema")?.raw()).ok()
     };
-    tools.filter(asks).filter_map(|tool| Some((tool.key.clone(), headers(tool)?))).collect()
+    tools
+        .filter(has_param_headers)
+        .filter_map(|tool| Some((tool.key.clone(), headers(tool)?)))
+        .collect()
 }
 
 const _: () = assert!(PAGE_ENTRIES > 0 && PAGE_ENTRIES <= LIST_ENTRIES_MAX);

@@ -62,14 +62,14 @@ impl EndpointInfo {
     }
 
     /// Returns the information of the broker, with the instructions of its backends. `description`:
-    /// what the operator says of the endpoint.
+    /// the operator's description of the endpoint.
     pub fn aggregated(catalog: &Catalog, description: Option<&str>, tasks: bool) -> Self {
         let of_backends = catalog.backends.iter().filter_map(|(backend, lists)| {
             Some(format!("# {backend}\n{}", cut(lists.instructions()?)))
         });
-        let told: Vec<String> =
+        let parts: Vec<String> =
             description.map(str::to_owned).into_iter().chain(of_backends).collect();
-        let instructions = (!told.is_empty()).then(|| told.join("\n\n"));
+        let instructions = (!parts.is_empty()).then(|| parts.join("\n\n"));
         Self {
             capabilities: advertised(&catalog.capabilities, true, tasks),
             server_info: Bytes::from_static(BROKER_INFO.as_bytes()),

@@ -155,12 +155,12 @@ impl EventLog {
     /// Creates a stream that carries all messages of a session. Answers count against its limits
     /// too, because no other limit bounds the queue of a client that does not read.
     ///
-    /// `said`: number of messages that the client has received before. `None` if it is unknown, so
-    /// that the client's count cannot be used.
-    pub fn outbox(limits: LogLimits, said: Option<u64>) -> Self {
+    /// `received_count`: number of messages that the client has received before. `None` if it is
+    /// unknown, so that the client's count cannot be used.
+    pub fn outbox(limits: LogLimits, received_count: Option<u64>) -> Self {
         Self {
             strict: true,
-            handed_count: said.unwrap_or(COUNT_UNKNOWN),
+            handed_count: received_count.unwrap_or(COUNT_UNKNOWN),
             ..Self::new(limits, None)
         }
     }

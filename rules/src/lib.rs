@@ -1,6 +1,6 @@
 //! Pure decisions: time is an argument. Nothing here awaits, or reads a socket or a store.
 //!
-//! The broker asks a rule what a message means and what has to happen. Its sessions and backends
+//! A rule determines what a message means and what has to happen. Its sessions and backends
 //! carry the decision out. Limits that are not settings are in [`limits`].
 
 pub mod access;

@@ -338,9 +338,9 @@ fn tool_call(
             access.check_call(&object, || unknown_name(message, ErrorKind::ToolNotFound))?;
         plan.approval = terms.map(Box::new);
     }
-    let asked = message.fields.task.is_some();
+    let requested = message.fields.task.is_some();
     let used = task_use(
-        asked,
+        requested,
         advertised.tasks_tools_call,
         traits.map(|traits| traits.task_support),
         backend_has_tasks,
@@ -403,13 +403,13 @@ enum TaskUse {
 /// Decides by MCP 2025-11-25, Tasks: a call is a task only if client, server and tool agree.
 /// `offered`: the broker declared tasks to this session.
 fn task_use(
-    asked: bool,
+    requested: bool,
     offered: bool,
     support: Option<TaskSupport>,
     backend_has_tasks: bool,
 ) -> Result<TaskUse, Refusal> {
     let refuse = |text: &str| Err(Refusal::new(ErrorKind::CapabilityMissing, text));
-    match (asked, support) {
+    match (requested, support) {
         (true, _) if !offered => Ok(TaskUse::Ignored),
         (true, Some(TaskSupport::Forbidden)) => refuse(NO_TASK),
         (true, _) => Ok(TaskUse::Task),
@@ -458,7 +458,7 @@ fn about_task(message: &Message, version: Version) -> Result<Decision, Refusal> 
 fn supported(catalog: &Catalog, backend: &BackendId, method: Method) -> Result<(), Refusal> {
     match catalog.backends.get(backend) {
         Some(lists) => lists.server.capabilities.permits(method, lists.server.version),
-        None => Ok(()), // never reached so far: the link tells
+        None => Ok(()), // never reached so far: the link refuses
     }
 }
 

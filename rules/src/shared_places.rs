@@ -293,7 +293,8 @@ impl SharedPlaces {
         self.held.store(got.held, Ordering::SeqCst);
         let free = report.max.saturating_sub(got.others).saturating_sub(got.held);
         self.free.store(free, Ordering::Relaxed);
-        // Without a grant there is nothing to refill: callers ask once they need a place.
+        // Without a grant there is nothing to refill: callers send a request once they need a
+        // place.
         let reserved =
             got.held.saturating_sub(report.needed).min(self.reserve.load(Ordering::Relaxed));
         self.refill_below.store(reserved / 2, Ordering::Relaxed);
@@ -307,7 +308,7 @@ impl SharedPlaces {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// Returns the places that this replica can use without asking.
+    /// Returns the places that this replica can use without a request.
     pub fn held(&self) -> u32 {
         self.held.load(Ordering::Relaxed)
     }

@@ -2,8 +2,8 @@
 //!
 //! If replicas share a hot store, each takes a *stock* from the shared budget in advance. Requests
 //! beyond the stock use this replica's own share of the rate, unless the budget is known to be
-//! empty. The replica reports them to the hot store later (`owed`). So no request waits for the hot
-//! store. The replicas together exceed the budget at most by what is not reported yet.
+//! empty. The replica reports them to the hot store later (`unreported`). So no request waits for
+//! the hot store. The replicas together exceed the budget at most by what is not reported yet.
 //!
 //! Invariant: use of the own share while budgets are shared is reported exactly once.
 
@@ -78,7 +78,7 @@ pub struct SharedRateLimiter {
     /// Time until which the budget is empty.
     none_until_ns: AtomicU64,
     /// Use of the own share that is not reported yet.
-    owed: AtomicU32,
+    unreported: AtomicU32,
     /// Requests since the last exchange with the hot store.
     demand: AtomicU32,
     /// Set while an exchange with the hot store is queued.
@@ -95,7 +95,7 @@ impl SharedRateLimiter {
             stock: AtomicU32::new(0),
             stocked_at_ns: AtomicU64::new(0),
             none_until_ns: AtomicU64::new(0),
-            owed: AtomicU32::new(0),
+            unreported: AtomicU32::new(0),
             demand: AtomicU32::new(0),
             queued: AtomicBool::new(false),
             rate: AtomicU64::new(0),
@@ -120,7 +120,7 @@ impl SharedRateLimiter {
             SharingMode::Refuse => return Err(STOCK_KEPT),
             SharingMode::LocalFallback => {
                 self.own.try_acquire(rate, shares.replicas, now)?;
-                add(&self.owed, 1);
+                add(&self.unreported, 1);
                 return Ok(());
             }
             SharingMode::Global | SharingMode::LocalShare => {}
@@ -133,7 +133,7 @@ impl SharedRateLimiter {
             return Err(Duration::from_nanos(wait));
         }
         self.own.try_acquire(rate, shares.replicas, now).map_err(|wait| wait.min(MORE_SOON))?;
-        add(&self.owed, 1);
+        add(&self.unreported, 1);
         Ok(())
     }
 
@@ -154,8 +154,10 @@ impl SharedRateLimiter {
             SharingMode::LocalShare => self.own.refund(rate, shares.replicas),
             SharingMode::Global | SharingMode::LocalFallback => {
                 if self
-                    .owed
-                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |owed| owed.checked_sub(1))
+                    .unreported
+                    .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |unreported| {
+                        unreported.checked_sub(1)
+                    })
                     .is_ok()
                 {
                     self.own.refund(rate, shares.replicas);
@@ -179,9 +181,12 @@ impl SharedRateLimiter {
         let rate =
             Rate { per_second: ((packed >> 32) as u32).max(1), burst: (packed as u32).max(1) };
         let demand = self.demand.swap(0, Ordering::Relaxed);
-        // Use that the rate has restored meanwhile is not owed any more.
-        let used =
-            self.owed.swap(0, Ordering::Relaxed).min(self.own.consumed(rate, shares.replicas, now));
+        // Use that the rate has restored meanwhile is not reported any more.
+        let used = self.unreported.swap(0, Ordering::Relaxed).min(self.own.consumed(
+            rate,
+            shares.replicas,
+            now,
+        ));
         let ahead = (u128::from(rate.per_second) * STOCK_AHEAD.as_millis() / 1_000).max(1) as u32;
         let wanted = demand
             .saturating_add(demand / 2)
@@ -202,21 +207,23 @@ impl SharedRateLimiter {
         self.stocked_at_ns.store(nanoseconds(now), Ordering::Relaxed);
         let none_until = if got.left == 0 { nanoseconds(now + got.wait) } else { 0 };
         self.none_until_ns.store(none_until, Ordering::Relaxed);
-        let own =
-            (got.left / shares.replicas.max(1)).saturating_sub(self.owed.load(Ordering::Relaxed));
+        let own = (got.left / shares.replicas.max(1))
+            .saturating_sub(self.unreported.load(Ordering::Relaxed));
         self.own.set_remaining(want.rate, shares.replicas, now, own);
     }
 
     /// Keeps the use for a later report, because the hot store did not answer.
     pub fn restore_unreported(&self, want: QuotaRequest) {
-        add(&self.owed, want.used);
+        add(&self.unreported, want.used);
         self.none_until_ns.store(0, Ordering::Relaxed);
     }
 
     /// Returns whether a new limiter would have the same state.
     fn is_idle(&self, now: Duration) -> bool {
         let (none_until, now_ns) = (self.none_until_ns.load(Ordering::Relaxed), nanoseconds(now));
-        self.own.is_full(now) && none_until <= now_ns && self.owed.load(Ordering::Relaxed) == 0
+        self.own.is_full(now)
+            && none_until <= now_ns
+            && self.unreported.load(Ordering::Relaxed) == 0
     }
 }
 

@@ -159,7 +159,10 @@ impl SignInFailures {
         let wait = address
             .filter(|_| per_minute > 0)
             .and_then(|address| self.wait(now, address, per_minute));
-        FailureVerdict { wait, report: self.told(now, FailureSeries { address, plane, reason }) }
+        FailureVerdict {
+            wait,
+            report: self.report_if_due(now, FailureSeries { address, plane, reason }),
+        }
     }
 
     /// Returns the reports of the series whose minute is over.
@@ -197,7 +200,7 @@ impl SignInFailures {
         (1 + exceeded.suppressed > u64::from(per_minute)).then_some(exceeded.retry_after)
     }
 
-    fn told(&mut self, now: Duration, series: FailureSeries) -> Option<FailureReport> {
+    fn report_if_due(&mut self, now: Duration, series: FailureSeries) -> Option<FailureReport> {
         // A minute that is over makes room when it is closed, which is soon.
         let has_room =
             self.series.contains_key(&series) || self.series.len() < SIGN_IN_ADDRESSES_MAX;

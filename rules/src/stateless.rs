@@ -105,14 +105,14 @@ pub fn to_client_response(
     }
     let mut code = None;
     if message.kind == Kind::Error {
-        let said = error_code(message);
-        let told = stateless_code(said, message);
-        if told != said
+        let received_code = error_code(message);
+        let sent_code = stateless_code(received_code, message);
+        if sent_code != received_code
             && let Some(span) = message.fields.error_code
         {
-            splice.replace(span, told.to_string().into_bytes());
+            splice.replace(span, sent_code.to_string().into_bytes());
         }
-        code = Some(told);
+        code = Some(sent_code);
     } else {
         results::upgrade_result(&mut splice, message, cache, server_info);
     }

@@ -129,16 +129,16 @@ fn inlined_result(outcome: &Message) -> Option<Bytes> {
     {
         splice.retain_members(meta, |key| key != RELATED_TASK);
     }
-    let told = tasks::decoded(splice.finish())?;
-    Some(told.result?.slice(&told.frame))
+    let converted = tasks::decoded(splice.finish())?;
+    Some(converted.result?.slice(&converted.frame))
 }
 
 fn inlined_error(outcome: &Message) -> Option<Bytes> {
     outcome.error?;
-    let told = tasks::decoded(
+    let converted = tasks::decoded(
         stateless::to_client_response(outcome, &RequestId::from_u64(0), None, b"{}").frame,
     )?;
-    Some(told.error?.slice(&told.frame))
+    Some(converted.error?.slice(&converted.frame))
 }
 
 fn members(task: &StoredTask, status: TaskStatus, poll_interval: Duration) -> String {

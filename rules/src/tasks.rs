@@ -41,7 +41,8 @@ impl TaskOptions {
     /// Reads `params.task` and the idempotency key of a `tools/call`.
     pub fn of(message: &Message) -> Result<Self, Refusal> {
         let wrong = |text: &str| Err(Refusal::new(ErrorKind::InvalidParams, text));
-        let Some(ttl) = wished_ttl(message.bytes(message.fields.task).unwrap_or_default()) else {
+        let Some(ttl) = requested_ttl(message.bytes(message.fields.task).unwrap_or_default())
+        else {
             return wrong(
                 "params.task must be an object, and its ttl a number of milliseconds, not negative",
             );
@@ -71,7 +72,7 @@ pub fn idempotency_key(message: &Message) -> Result<Option<String>, Refusal> {
 }
 
 /// Returns the wanted `ttl`. `None`: it is invalid. `Some(None)`: it is absent.
-fn wished_ttl(task: &[u8]) -> Option<Option<Duration>> {
+fn requested_ttl(task: &[u8]) -> Option<Option<Duration>> {
     let document = parsed(task).ok()?;
     let root = document.root();
     if root.kind() != ValueKind::Object {
@@ -84,8 +85,8 @@ fn wished_ttl(task: &[u8]) -> Option<Option<Duration>> {
 }
 
 /// Returns the time to live of a task: as requested, within the operator's limits.
-pub fn effective_ttl(wished: Option<Duration>, usual: Duration, max: Duration) -> Duration {
-    wished.unwrap_or(usual).min(max).max(TASK_TTL_MIN.min(max))
+pub fn effective_ttl(requested: Option<Duration>, usual: Duration, max: Duration) -> Duration {
+    requested.unwrap_or(usual).min(max).max(TASK_TTL_MIN.min(max))
 }
 
 /// Data that the broker needs to run a task, in addition to the request. Any replica can use it.

@@ -15,12 +15,12 @@ use crate::StoreError;
 /// transaction.
 #[async_trait]
 pub trait ConfigStore: Send + Sync {
-    /// Makes a change and adds the audit record `told`. When this returns `Ok`, both are on disk.
+    /// Makes a change and adds its audit record. When this returns `Ok`, both are on disk.
     /// Returns false if the change had no effect. Then it adds no record.
     async fn apply(
         &self,
         change: AdminChange<'_>,
-        told: Option<&AuditRecord>,
+        audit_record: Option<&AuditRecord>,
     ) -> Result<bool, StoreError>;
 
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError>;

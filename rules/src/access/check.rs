@@ -55,8 +55,8 @@ impl<'a> AccessCheck<'a> {
         absent: impl FnOnce() -> Refusal,
     ) -> Result<Option<ApprovalTerms>, Refusal> {
         let decision = self.judge_listed(Method::ToolsCall, object, absent)?;
-        let asks = decision.filter(|decision| decision.verdict == Verdict::Approve);
-        Ok(asks.and_then(|decision| decision.rule).map(ApprovalTerms::of))
+        let approval = decision.filter(|decision| decision.verdict == Verdict::Approve);
+        Ok(approval.and_then(|decision| decision.rule).map(ApprovalTerms::of))
     }
 
     /// Checks an object as [`Self::check`] does, but one that no list shows may be used too. A use

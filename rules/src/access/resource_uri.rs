@@ -67,7 +67,7 @@ fn add_new(forms: &mut Vec<String>, more: Vec<String>) {
     }
 }
 
-/// Returns whether no other URI is read like this one: the usual case, told without a copy.
+/// Returns whether no other URI is read like this one. This is the usual case, and needs no copy.
 fn is_canonical(uri: &str) -> bool {
     let Some((scheme, rest)) = uri.split_once(':') else { return false };
     let is_file = scheme.eq_ignore_ascii_case(FILE);

@@ -1,6 +1,6 @@
 //! The catalog of a tenant as one subject may use it.
 //!
-//! [`PolicyIndex`] knows once for a policy and a catalog which rule covers which listed object. A
+//! [`PolicyIndex`] holds, for a policy and a catalog, which rule covers which listed object. A
 //! view of a subject is then a few operations on bit sets, so a thousand rules and five thousand
 //! tools cost microseconds. Subjects that may use the same objects share a view.
 
@@ -129,7 +129,7 @@ struct SpecialNames {
 }
 
 impl SpecialNames {
-    /// Returns the names of a kind. Resources need none: every use of one asks the rules.
+    /// Returns the names of a kind. Resources need none: every use of one is checked by the rules.
     fn of(&mut self, kind: ListKind) -> Option<&mut HashSet<String>> {
         match kind {
             ListKind::Tools => Some(&mut self.tools),
@@ -293,7 +293,7 @@ pub struct SubjectVerdicts(Verdicts);
 impl AccessView {
     /// Returns the decision about an object, for its use with a method.
     ///
-    /// `None`: an allow, told without a look at the rules.
+    /// `None`: an allow that needs no evaluation of the rules.
     pub fn decide(
         &self,
         subject: &Subject,

@@ -1,5 +1,5 @@
 //! Calls that wait for the approval of a person: the canonical form of their arguments, the tool
-//! that they are for, and what their clients are told.
+//! that they are for, and what their clients receive.
 
 mod arguments;
 mod notice;

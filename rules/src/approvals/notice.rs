@@ -1,4 +1,4 @@
-//! What the client of a call is told about its approval: a tool result with `isError`, so that
+//! The message to the client of a call about its approval: a tool result with `isError`, so that
 //! every revision and every model can read it.
 
 use protocol::{ids::ApprovalId, json::quote};
@@ -25,7 +25,7 @@ pub enum ApprovalStanding {
     ToolChanged,
 }
 
-/// The news about one approval.
+/// The state of one approval, for its client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalNotice {
     pub id: ApprovalId,

@@ -74,11 +74,11 @@ impl InstanceNode<'_> {
                 Some(InstanceEntry::Object { len, .. }),
                 Some(InstanceEntry::Object { len: other_len, .. }),
             ) => {
-                let (Some(mine), Some(others)) = (self.as_object(), other.as_object()) else {
+                let (Some(own), Some(others)) = (self.as_object(), other.as_object()) else {
                     return true;
                 };
                 len == other_len
-                    && mine.members().all(|(name, value)| {
+                    && own.members().all(|(name, value)| {
                         others.member(name).is_some_and(|other| value.equals(&other))
                     })
             }

@@ -288,8 +288,8 @@ impl<'a> json::Node<'a, MeteredJson> for InstanceNode<'a> {
                     && elements.zip(items).all(|(element, item)| element.equals_value(item))
             }
             (Some(InstanceEntry::Object { len, .. }), Value::Object(members)) => {
-                let mine = self.as_object().into_iter().flat_map(|object| object.members());
-                len as usize == members.len() && { mine }.all(|(name, value)| {
+                let own = self.as_object().into_iter().flat_map(|object| object.members());
+                len as usize == members.len() && { own }.all(|(name, value)| {
                     members.get(name).is_some_and(|member| value.equals_value(member))
                 })
             }

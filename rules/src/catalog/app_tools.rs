@@ -1,6 +1,6 @@
 //! Tools that apps call by the names that their own server gave them (MCP Apps).
 //!
-//! An app knows its server's names, not the exposed ones, and its host forwards them unchanged. Such
+//! An app uses its server's names, not the exposed ones, and its host forwards them unchanged. Such
 //! a name is resolved only among backends with apps, and only if one backend alone can be meant. A
 //! call therefore never leaves the server of its app by a guess.
 

@@ -37,7 +37,7 @@ impl ListKind {
     pub const ALL: [ListKind; 4] =
         [ListKind::Tools, ListKind::Prompts, ListKind::Resources, ListKind::ResourceTemplates];
 
-    /// Returns the list that a method asks for.
+    /// Returns the list that a method requests.
     pub fn of_method(method: Method) -> Option<Self> {
         match method {
             Method::ToolsList => Some(Self::Tools),
@@ -131,7 +131,7 @@ impl CatalogEntry {
     /// Returns the URIs of the user interfaces that a tool links, as its backend names them.
     pub fn ui_links(&self) -> Vec<String> {
         if !self.traits.has_ui {
-            return Vec::new(); // most tools, told without a look at their text
+            return Vec::new(); // most tools: their text need not be searched
         }
         let limits = json::Limits { bytes_max: self.native.len(), ..json::Limits::default() };
         let Ok(tape) = Tape::parse(&self.native, &limits) else { return Vec::new() };
@@ -153,7 +153,7 @@ impl CatalogEntry {
 /// SHA-256 of an entry as its backend lists it.
 pub type DefinitionDigest = [u8; 32];
 
-/// What tells whether a tool is the one that a person looked at.
+/// Identifies the definition of a tool that a person looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ToolIdentity {
     pub definition: DefinitionDigest,

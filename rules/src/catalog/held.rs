@@ -1,7 +1,7 @@
 //! What pins keep from clients, in the lists of one backend and in the catalog.
 //!
 //! Held entries stay in the lists of their backend, marked. The catalog neither lists nor resolves
-//! them, and knows them only to refuse their use.
+//! them, and keeps them only to refuse their use.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -23,8 +23,8 @@ pub struct HeldParts {
 }
 
 impl BackendLists {
-    /// Marks everything that is kept from clients. `instructions` is what the pins say about those
-    /// of the server.
+    /// Marks everything that is kept from clients. `instructions` is the pin of the server's
+    /// instructions.
     pub fn mark_held(&mut self, book: &PinBook, mode: PinMode, instructions: EntryPin) {
         for kind in ListKind::ALL {
             mark_held(book, mode, kind, self.entries_mut(kind));

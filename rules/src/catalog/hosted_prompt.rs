@@ -222,13 +222,13 @@ impl HostedPrompt {
     }
 
     /// Returns the result of `completion/complete`: the listed values that begin with a text.
-    pub fn complete(&self, argument: &str, begun: &str) -> Bytes {
+    pub fn complete(&self, argument: &str, prefix: &str) -> Bytes {
         let values = self.argument(argument).map_or(&[][..], |argument| &argument.values);
-        let fitting: Vec<&String> =
-            values.iter().filter(|value| value.starts_with(begun)).collect();
-        let shown = &fitting[..fitting.len().min(COMPLETION_VALUES_MAX)];
-        let has_more = shown.len() < fitting.len();
-        let completion = json!({"values": shown, "total": fitting.len(), "hasMore": has_more});
+        let matching: Vec<&String> =
+            values.iter().filter(|value| value.starts_with(prefix)).collect();
+        let shown = &matching[..matching.len().min(COMPLETION_VALUES_MAX)];
+        let has_more = shown.len() < matching.len();
+        let completion = json!({"values": shown, "total": matching.len(), "hasMore": has_more});
         json!({"completion": completion}).to_string().into()
     }
 

@@ -123,7 +123,7 @@ impl LimitedCatalogs {
 
 impl Catalog {
     /// Returns the catalog without what its backends offer only to other clients. For lists alone: a
-    /// client that knows another name may call it, and gets the answer of the backend.
+    /// client that uses another name may call it, and gets the answer of the backend.
     pub fn offered_to(self: &Arc<Self>, client: QuestionKinds) -> Arc<Self> {
         if self.limited.common.includes(client) {
             return self.clone(); // as nearly everywhere

@@ -1,4 +1,4 @@
-//! The pages of lists. Each is made once for a snapshot, when a client first asks for it: most
+//! The pages of lists. Each is made once for a snapshot, when a client first requests it: most
 //! endpoints of a backend have no client.
 
 use std::{collections::HashSet, sync::OnceLock};

@@ -103,8 +103,8 @@ pub(super) fn with_task_support(entry: TapeValue<'_>) -> Option<Bytes> {
     let mut splice = Splice::new(&native);
     match entry.get("execution").filter(|execution| execution.kind() == ValueKind::Object) {
         Some(execution) => match execution.get("taskSupport") {
-            Some(said) if said.as_str().as_deref() == Some("forbidden") => return None,
-            Some(said) => splice.replace(local(said), b"\"optional\"".as_slice()),
+            Some(value) if value.as_str().as_deref() == Some("forbidden") => return None,
+            Some(value) => splice.replace(local(value), b"\"optional\"".as_slice()),
             None => splice.set_member(local(execution), None, "taskSupport", b"\"optional\""),
         },
         None if entry.get("execution").is_some() => return None, // not what it should be, and left alone

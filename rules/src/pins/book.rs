@@ -1,4 +1,4 @@
-//! The pins of one backend as a replica knows them.
+//! The pins of one backend, as a replica has loaded them.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use records::{PinKind, StoredPin};
 use super::{Fingerprint, Pin, PinMode, PinState};
 use crate::maps::FastMap;
 
-/// What the pins say about one object as it is seen now.
+/// The state of the pin of one object as it is seen now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EntryPin {
     /// Hash of the definition. `None`: the object is not pinned.

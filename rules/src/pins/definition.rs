@@ -1,4 +1,4 @@
-//! The definition of an object: the members that decide what a client is told, in one form, and
+//! The definition of an object: the members that decide what a client receives, in one form, and
 //! their hash.
 //!
 //! The form is that of RFC 8785, so neither the order of members nor the way a number is written
@@ -245,7 +245,7 @@ impl<'de> Deserialize<'de> for Unambiguous {
     }
 }
 
-/// Integers above it have neighbours that a double does not tell apart.
+/// Integers above it have neighbours with the same value as a double.
 const EXACT_INTEGER_MAX: u64 = 1 << 53;
 
 struct UnambiguousVisitor;

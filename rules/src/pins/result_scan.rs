@@ -26,9 +26,9 @@ pub enum ResultScan {
     /// It does not look for them.
     #[default]
     Off,
-    /// The result says what was found.
+    /// The result names what was found.
     Flag,
-    /// They are taken out, and the result says what was found.
+    /// They are taken out, and the result names what was found.
     Strip,
 }
 
@@ -40,7 +40,7 @@ pub struct ScannedResult {
 }
 
 impl ResultScan {
-    /// Scans the result of a tool. `None`: there is nothing to tell.
+    /// Scans the result of a tool. `None`: nothing was found.
     pub fn scan(self, answer: &Message) -> Option<ScannedResult> {
         let span = answer.result.filter(|_| self != Self::Off && answer.kind == Kind::Result)?;
         let result = span.of(&answer.frame);
@@ -59,8 +59,8 @@ impl ResultScan {
             return None;
         }
         findings.truncate(FINDINGS_MAX);
-        let told = serde_json::to_vec(&findings).ok()?;
-        let frame = splice.set_meta(answer, FINDINGS_MEMBER, &told).finish();
+        let findings_json = serde_json::to_vec(&findings).ok()?;
+        let frame = splice.set_meta(answer, FINDINGS_MEMBER, &findings_json).finish();
         Some(ScannedResult { frame, findings })
     }
 }

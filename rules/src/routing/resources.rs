@@ -132,8 +132,8 @@ pub(super) fn by_reference(
                 check(&target.backend, &target.name)?;
                 if target.backend == BackendId::hosted() {
                     let hosted = catalog.hosted_prompt(&target.name).ok_or_else(unknown)?;
-                    let (argument, begun) = completed(message)?;
-                    return Ok(Decision::Answer(hosted.complete(&argument, &begun)));
+                    let (argument, prefix) = completed(message)?;
+                    return Ok(Decision::Answer(hosted.complete(&argument, &prefix)));
                 }
                 Plan::new(
                     target.backend.clone(),
@@ -146,7 +146,7 @@ pub(super) fn by_reference(
     Ok(Decision::Forward(plan))
 }
 
-/// Returns the name of the argument that a completion is for, and the text begun.
+/// Returns the name of the argument that a completion is for, and its prefix.
 fn completed(message: &Message) -> Result<(String, String), Refusal> {
     let refuse = |text: &str| Refusal::new(ErrorKind::InvalidParams, text);
     let params = message.bytes(message.params).unwrap_or_default();
@@ -198,7 +198,7 @@ fn resource_target(
         Endpoint::Aggregated | Endpoint::Toolset(_) => exposed_names::native_uri(uri)
             .filter(|(backend, _)| catalog.backends.contains_key(backend))
             .map(|(backend, native)| ResourceTarget {
-                // The one form in which clients are told of changes.
+                // The one form in which clients are notified of changes.
                 exposed_uri: exposed_names::exposed_uri(&backend, &native),
                 uri: native.into_owned(),
                 backend,

@@ -25,10 +25,10 @@ const BUDGETS_MAX: usize = 65_536;
 /// The [`HotStore`] of one process.
 #[derive(Debug)]
 pub struct MemoryHotStore {
-    words: broadcast::Sender<Wakeup>,
+    wakeups: broadcast::Sender<Wakeup>,
     owners: Mutex<RecencyCache<SessionKey, (OwnerHint, Instant)>>,
     budgets: Mutex<RecencyCache<String, f64>>,
-    begun: Instant,
+    started_at: Instant,
     closed: AtomicBool,
 }
 
@@ -40,10 +40,16 @@ impl Default for MemoryHotStore {
 
 impl MemoryHotStore {
     pub fn new() -> Self {
-        let (words, _) = broadcast::channel(WAKEUPS_BUFFERED_MAX);
+        let (wakeups, _) = broadcast::channel(WAKEUPS_BUFFERED_MAX);
         let (owners, budgets) =
             (Mutex::new(RecencyCache::new(HINTS_MAX)), Mutex::new(RecencyCache::new(BUDGETS_MAX)));
-        Self { words, owners, budgets, begun: Instant::now(), closed: AtomicBool::new(false) }
+        Self {
+            wakeups,
+            owners,
+            budgets,
+            started_at: Instant::now(),
+            closed: AtomicBool::new(false),
+        }
     }
 
     fn owners(&self) -> MutexGuard<'_, RecencyCache<SessionKey, (OwnerHint, Instant)>> {
@@ -75,31 +81,31 @@ impl HotStore for MemoryHotStore {
 
     fn publish(&self, wake: Wakeup) {
         if self.is_connected() && !wake.is_too_long() {
-            let _ = self.words.send(wake); // without a listener there is nothing to tell
+            let _ = self.wakeups.send(wake); // without a subscriber nothing is sent
         }
     }
 
     fn subscribe(&self) -> broadcast::Receiver<Wakeup> {
-        self.words.subscribe()
+        self.wakeups.subscribe()
     }
 
-    async fn take_from_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
-        let now_us = self.begun.elapsed().as_secs_f64() * 1_000_000.0;
+    async fn take_from_budgets(&self, requests: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
+        let now_us = self.started_at.elapsed().as_secs_f64() * 1_000_000.0;
         let mut budgets = self.budgets.lock();
-        let mut take = |ask: &BudgetRequest| {
-            let (state, share) = settle(budgets.get(&ask.name).copied(), now_us, ask);
-            budgets.insert(ask.name.clone(), state);
+        let mut take = |request: &BudgetRequest| {
+            let (state, share) = settle(budgets.get(&request.name).copied(), now_us, request);
+            budgets.insert(request.name.clone(), state);
             share
         };
-        self.is_connected().then(|| asks.iter().map(&mut take).collect())
+        self.is_connected().then(|| requests.iter().map(&mut take).collect())
     }
 
     async fn settle_places(
         &self,
         _lifetime: PlacesLifetime,
-        asks: &[PlacesRequest],
+        requests: &[PlacesRequest],
     ) -> Option<PlacesAnswer> {
-        self.is_connected().then(|| settle_alone(asks))
+        self.is_connected().then(|| settle_alone(requests))
     }
 
     fn is_connected(&self) -> bool {

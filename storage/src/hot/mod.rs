@@ -88,14 +88,14 @@ pub trait HotStore: Send + Sync {
     /// Takes from budgets that replicas share. Returns one answer for each request, in the same
     /// order. Returns `None` if the budgets are not reachable. All or none of the amounts may then
     /// have been taken.
-    async fn take_from_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>>;
+    async fn take_from_budgets(&self, requests: &[BudgetRequest]) -> Option<Vec<BudgetGrant>>;
 
     /// Settles reports of places that replicas share, and renews the lease of this replica's places.
     /// Returns `None` if they are not reachable. All or none of the reports may then have arrived.
     async fn settle_places(
         &self,
         lifetime: PlacesLifetime,
-        asks: &[PlacesRequest],
+        requests: &[PlacesRequest],
     ) -> Option<PlacesAnswer>;
 
     /// Returns whether wakeups reach other replicas now.

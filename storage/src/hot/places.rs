@@ -45,10 +45,10 @@ pub struct PlacesAnswer {
 }
 
 /// Answers the requests of a replica that is the only one.
-pub(super) fn settle_alone(asks: &[PlacesRequest]) -> PlacesAnswer {
-    let grant = |ask: &PlacesRequest| PlacesGrant {
-        held: ask.in_use.max(ask.wanted.min(ask.max)),
+pub(super) fn settle_alone(requests: &[PlacesRequest]) -> PlacesAnswer {
+    let grant = |request: &PlacesRequest| PlacesGrant {
+        held: request.in_use.max(request.wanted.min(request.max)),
         others: 0,
     };
-    PlacesAnswer { renewed: true, grants: asks.iter().map(grant).collect() }
+    PlacesAnswer { renewed: true, grants: requests.iter().map(grant).collect() }
 }

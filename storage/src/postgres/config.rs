@@ -45,16 +45,16 @@ impl PostgresStore {
     async fn make(
         &self,
         change: AdminChange<'_>,
-        told: Option<&AuditRecord>,
+        audit_record: Option<&AuditRecord>,
     ) -> Result<bool, StatementError> {
         let query = |again| {
             let values = sqlx::query(statement(change))
                 .bind(again)
-                .bind(told.map(|record| record.id.as_slice()))
-                .bind(told.map(|record| record.at_us))
-                .bind(told.map(|record| record.kind.name()))
-                .bind(told.and_then(|record| record.tenant.as_deref()))
-                .bind(told.map(|record| record.body.as_bytes()));
+                .bind(audit_record.map(|record| record.id.as_slice()))
+                .bind(audit_record.map(|record| record.at_us))
+                .bind(audit_record.map(|record| record.kind.name()))
+                .bind(audit_record.and_then(|record| record.tenant.as_deref()))
+                .bind(audit_record.map(|record| record.body.as_bytes()));
             match change {
                 AdminChange::PutTenant(record) | AdminChange::AddTenant(record) => values
                     .bind(record.tenant.as_str())
@@ -254,10 +254,10 @@ impl ConfigStore for PostgresStore {
     async fn apply(
         &self,
         change: AdminChange<'_>,
-        told: Option<&AuditRecord>,
+        audit_record: Option<&AuditRecord>,
     ) -> Result<bool, StoreError> {
         fault_point::hit("change.executed");
-        let made = self.make(change, told).await.map_err(|error| refusal(error, change))?;
+        let made = self.make(change, audit_record).await.map_err(|error| refusal(error, change))?;
         fault_point::hit("change.committed");
         Ok(made)
     }

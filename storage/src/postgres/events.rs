@@ -135,7 +135,7 @@ struct StreamEffect<'e> {
     /// Set when the logged data of the stream is dropped first.
     dropped: bool,
     /// Last record of the stream in the run.
-    told: Option<&'e StreamRecord>,
+    record: Option<&'e StreamRecord>,
     events: Vec<&'e LoggedEvent>,
     trimmed_through: u64,
     last_sequence: u64,
@@ -161,7 +161,8 @@ impl<'e> LogEffect<'e> {
     fn query(&self) -> Query<'_, Postgres, PgArguments> {
         let dropped =
             || self.0.iter().filter(|(_, effect)| effect.dropped).map(|(stream, _)| *stream);
-        let told = || self.0.iter().filter_map(|(stream, effect)| Some((*stream, effect.told?)));
+        let records =
+            || self.0.iter().filter_map(|(stream, effect)| Some((*stream, effect.record?)));
         let touched = || self.0.iter().filter(|(_, effect)| effect.changes_what_is_there());
         let events = || {
             self.0
@@ -171,11 +172,11 @@ impl<'e> LogEffect<'e> {
         sqlx::query("SELECT append_to_log($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)")
             .bind(dropped().map(|(session, _)| session).collect::<Vec<_>>())
             .bind(dropped().map(|(_, number)| number).collect::<Vec<_>>())
-            .bind(told().map(|((session, _), _)| session).collect::<Vec<_>>())
-            .bind(told().map(|((_, number), _)| number).collect::<Vec<_>>())
-            .bind(told().map(|(_, record)| record.standalone).collect::<Vec<_>>())
-            .bind(told().map(|(_, record)| record.pending_answers.as_slice()).collect::<Vec<_>>())
-            .bind(told().map(|(_, record)| record.was_read).collect::<Vec<_>>())
+            .bind(records().map(|((session, _), _)| session).collect::<Vec<_>>())
+            .bind(records().map(|((_, number), _)| number).collect::<Vec<_>>())
+            .bind(records().map(|(_, record)| record.standalone).collect::<Vec<_>>())
+            .bind(records().map(|(_, record)| record.pending_answers.as_slice()).collect::<Vec<_>>())
+            .bind(records().map(|(_, record)| record.was_read).collect::<Vec<_>>())
             .bind(touched().map(|((session, _), _)| *session).collect::<Vec<_>>())
             .bind(touched().map(|((_, number), _)| *number).collect::<Vec<_>>())
             .bind(touched().map(|(_, effect)| signed(effect.trimmed_through)).collect::<Vec<_>>())
@@ -191,11 +192,11 @@ impl<'e> LogEffect<'e> {
 impl<'e> StreamEffect<'e> {
     fn add(&mut self, entry: &'e LogEntry) {
         match entry {
-            LogEntry::Stream { record, .. } => self.told = Some(record),
+            LogEntry::Stream { record, .. } => self.record = Some(record),
             LogEntry::Drop { .. } => *self = Self { dropped: true, ..Self::default() },
             // A dropped stream has no data to change until a new record begins it.
             LogEntry::Event { .. } | LogEntry::Trim { .. }
-                if self.dropped && self.told.is_none() => {}
+                if self.dropped && self.record.is_none() => {}
             LogEntry::Event { event, .. } => {
                 self.last_sequence = self.last_sequence.max(event.sequence);
                 if event.sequence > self.trimmed_through {

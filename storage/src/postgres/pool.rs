@@ -40,7 +40,8 @@ const TRY_EVERY: Duration = Duration::from_millis(50);
 /// ever.
 const LIFETIME_MAX: Duration = Duration::from_secs(30 * 60);
 const IDLE_MAX: Duration = Duration::from_secs(5 * 60);
-/// Time that the close of the store waits for statements in progress and for each goodbye.
+/// Time that the close of the store waits for statements in progress and for the end of each
+/// connection.
 const CLOSES_WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
@@ -64,7 +65,7 @@ pub(super) struct Pool {
     generation: AtomicU64,
     started: Instant,
     /// Time of the last answer of the server, in milliseconds after `started`.
-    heard_at_ms: AtomicU64,
+    answered_at_ms: AtomicU64,
 }
 
 impl std::fmt::Debug for Pool {
@@ -96,7 +97,7 @@ impl Pool {
             idle: Mutex::default(),
             generation: AtomicU64::new(0),
             started: Instant::now(),
-            heard_at_ms: AtomicU64::new(0),
+            answered_at_ms: AtomicU64::new(0),
         }
     }
 
@@ -162,13 +163,13 @@ impl Pool {
     }
 
     pub(super) fn record_activity(&self) {
-        self.heard_at_ms.fetch_max(self.millis(Instant::now()), Ordering::AcqRel);
+        self.answered_at_ms.fetch_max(self.millis(Instant::now()), Ordering::AcqRel);
     }
 
     /// Returns whether the server answered any call after this moment. It is then reachable, if
     /// slow.
     pub(super) fn active_since(&self, moment: Instant) -> bool {
-        self.heard_at_ms.load(Ordering::Acquire) > self.millis(moment)
+        self.answered_at_ms.load(Ordering::Acquire) > self.millis(moment)
     }
 
     fn millis(&self, moment: Instant) -> u64 {
@@ -217,11 +218,11 @@ impl PooledConnection<'_> {
     pub(super) async fn begin(&mut self) -> Result<(), sqlx::Error> {
         let pool = self.pool;
         let Some(begin) = &pool.begin else { return Ok(()) };
-        let begun = self.connection().execute(raw_sql(AssertSqlSafe(begin.as_str()))).await;
-        if begun.is_err() {
+        let result = self.connection().execute(raw_sql(AssertSqlSafe(begin.as_str()))).await;
+        if result.is_err() {
             self.live = None;
         }
-        begun.map(drop)
+        result.map(drop)
     }
 
     /// Carries out a statement, after [`Self::begin`] or [`Self::prepare`]. Returns all its rows.

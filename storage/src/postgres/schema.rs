@@ -212,10 +212,10 @@ pub(super) async fn migrate_to(
         return Err(StoreError::SchemaNewer { found: from, known });
     }
     check(connection).await?;
-    for (version, name, sql, [begun, applied]) in
+    for (version, name, sql, [started, applied]) in
         MIGRATIONS.iter().filter(|(version, ..)| (from + 1..=known).contains(version))
     {
-        fault_point::hit(begun);
+        fault_point::hit(started);
         let migration = migration(*version, name, sql);
         connection.apply(TABLE, &migration).await.map_err(|error| refused(error, *version))?;
         fault_point::hit(applied);

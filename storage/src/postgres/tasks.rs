@@ -203,11 +203,11 @@ impl TaskStore for PostgresStore {
             }
         };
         // All tasks of one claim appear at once.
-        let told = answer
+        let claims = answer
             .iter()
             .flatten()
             .filter_map(|row| row.try_get::<Option<i64>, _>("claim").ok().flatten());
-        let settled: Vec<i64> = told.chain(is_settled.then_some(token)).collect();
+        let settled: Vec<i64> = claims.chain(is_settled.then_some(token)).collect();
         self.in_doubt().claims.retain(|(token, _)| !settled.contains(token));
         Ok(self.readable(&answer?, whole_task, task_name))
     }

@@ -231,7 +231,7 @@ impl ConfigStore for SqliteStore {
     async fn apply(
         &self,
         change: AdminChange<'_>,
-        told: Option<&AuditRecord>,
+        audit_record: Option<&AuditRecord>,
     ) -> Result<bool, StoreError> {
         if let AdminChange::DeleteTenant(tenant) = change {
             let exists =
@@ -247,7 +247,7 @@ impl ConfigStore for SqliteStore {
                 return Ok(false);
             }
             fault_point::hit("change.executed");
-            if let Some(record) = told {
+            if let Some(record) = audit_record {
                 audit::append(&mut writing, std::slice::from_ref(record)).await?;
             }
             fault_point::hit("change.told");

@@ -176,10 +176,10 @@ async fn add(
 ) -> Result<(), StoreError> {
     match entry {
         LogEntry::Stream { session, record } => {
-            let told = upsert_stream(connection, session, record, now).await?;
+            let stored = upsert_stream(connection, session, record, now).await?;
             let known = streams.entry((*session, record.number)).or_default();
             // The row does not contain the earlier additions of this batch yet.
-            known.get_or_insert(told);
+            known.get_or_insert(stored);
         }
         LogEntry::Event { session, stream, event } => {
             let Some(known) = find(connection, streams, session, *stream).await? else {

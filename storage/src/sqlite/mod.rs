@@ -169,16 +169,16 @@ impl SqliteStore {
     async fn begin_on(&self, pool: &SqlitePool) -> Result<WriteTransaction<'_>, StoreError> {
         let turn = self.turn.lock().await;
         const BEGIN: &str = "BEGIN IMMEDIATE";
-        let begun = match pool.begin_with(BEGIN).await {
+        let result = match pool.begin_with(BEGIN).await {
             // On a full disk SQLite rolls back by itself. The connection does not notice, and would
             // stay in its transaction for ever.
             Err(sqlx::Error::InvalidSavePointStatement) => {
                 pool.acquire().await.map_err(map_error)?.close().await.map_err(map_error)?;
                 pool.begin_with(BEGIN).await
             }
-            begun => begun,
+            result => result,
         };
-        let transaction = begun.map_err(map_error)?;
+        let transaction = result.map_err(map_error)?;
         Ok(WriteTransaction { transaction, _turn: turn })
     }
 

@@ -77,10 +77,10 @@ impl NodeStore for SqliteStore {
             let config_version = version.fetch_one(writing.connection()).await.map_err(map_error)?;
             let mut ended = Vec::new();
             if held {
-                let asked =
+                let to_end =
                     sqlx::query_scalar("SELECT key FROM sessions WHERE end_asked = 1 AND owner = ?")
                         .bind(node.as_str());
-                let keys: Vec<Vec<u8>> = asked.fetch_all(writing.connection()).await.map_err(map_error)?;
+                let keys: Vec<Vec<u8>> = to_end.fetch_all(writing.connection()).await.map_err(map_error)?;
                 ended.extend(keys.iter().filter_map(|key| SessionKey::from_slice(key)));
             }
             writing.commit().await?;

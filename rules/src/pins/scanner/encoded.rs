@@ -13,7 +13,7 @@ const RUN_MIN: usize = 24;
 /// Smallest number of percent signs that are decoded.
 const PERCENTS_MIN: usize = 8;
 
-/// Returns the encoded texts that say something that is a finding itself.
+/// Returns the encoded texts whose decoded form is a finding itself.
 pub(super) fn find(pointer: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut offset = 0;

@@ -41,7 +41,7 @@ struct Neighbour {
 pub struct Neighbours {
     by_skeleton: HashMap<String, Neighbour>,
     /// Names that no sentence contains by chance.
-    telling: HashMap<String, String>,
+    distinctive: HashMap<String, String>,
 }
 
 impl Neighbours {
@@ -50,8 +50,8 @@ impl Neighbours {
         let neighbour = Neighbour { backend: backend.to_owned(), name: name.to_owned() };
         self.by_skeleton.entry(look_of(name)).or_insert(neighbour);
         for name in [name, exposed] {
-            if is_telling(name) {
-                self.telling.entry(name.to_owned()).or_insert_with(|| backend.to_owned());
+            if is_distinctive(name) {
+                self.distinctive.entry(name.to_owned()).or_insert_with(|| backend.to_owned());
             }
         }
     }
@@ -69,7 +69,7 @@ impl Neighbours {
         let is_name = |char: char| char.is_ascii_alphanumeric() || matches!(char, '_' | '-');
         let words = description.split(|char| !is_name(char)).filter(|word| !own.contains(word));
         if let Some((word, backend)) =
-            words.filter_map(|word| Some((word, self.telling.get(word)?))).next()
+            words.filter_map(|word| Some((word, self.distinctive.get(word)?))).next()
         {
             let text = format!("{word} of backend {backend}");
             findings.push(Finding::notable("mentions-other-tool", "/description", &text));
@@ -78,13 +78,13 @@ impl Neighbours {
     }
 }
 
-/// Returns what a name looks like: equal for names that people cannot tell apart.
+/// Returns what a name looks like: equal for names that people confuse.
 fn look_of(name: &str) -> String {
     skeleton(&name.to_lowercase().replace('-', "_")).collect()
 }
 
 /// Returns whether a name is one that no sentence contains by chance.
-fn is_telling(name: &str) -> bool {
+fn is_distinctive(name: &str) -> bool {
     name.len() >= 6
         && (name.contains(['_', '-']) || name.chars().skip(1).any(|char| char.is_ascii_uppercase()))
 }

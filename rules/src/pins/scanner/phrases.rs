@@ -1,4 +1,4 @@
-//! Phrases that speak to a model and not to the reader of a definition.
+//! Phrases that address a model and not the reader of a definition.
 //!
 //! A text is compared after its compatibility forms are resolved (NFKC), in lower case and without
 //! invisible characters. A phrase in quotes is only named, and is never a serious finding.
@@ -145,8 +145,8 @@ fn words(text: &str) -> Vec<(usize, &str)> {
     for (at, char) in text.char_indices().chain([(text.len(), ' ')]) {
         match (is_part(char), start) {
             (true, None) => start = Some(at),
-            (false, Some(begun)) => {
-                words.push((begun, &text[begun..at]));
+            (false, Some(word_start)) => {
+                words.push((word_start, &text[word_start..at]));
                 start = None;
             }
             _ => {}

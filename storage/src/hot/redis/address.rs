@@ -25,7 +25,7 @@ pub(super) enum RedisAddress {
 pub(super) struct SentinelAddress {
     pub(super) sentinels: Vec<ConnectionInfo>,
     pub(super) service: String,
-    /// How to connect to the master. The sentinels know its address.
+    /// How to connect to the master. The sentinels return its address.
     pub(super) master: ConnectionInfo,
 }
 

@@ -9,15 +9,22 @@ pub(super) fn script() -> Script {
     Script::new(include_str!("budgets.lua"))
 }
 
-pub(super) async fn take(store: &RedisStore, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
-    if asks.is_empty() {
+pub(super) async fn take(
+    store: &RedisStore,
+    requests: &[BudgetRequest],
+) -> Option<Vec<BudgetGrant>> {
+    if requests.is_empty() {
         return Some(Vec::new());
     }
     let mut script = store.budgets.prepare_invoke();
     script.arg(SLACK_US).arg(OVERDRAWN_US_MAX);
-    for ask in asks {
-        script.key(store.codec.budget_key(&ask.name));
-        script.arg(ask.per_second.max(1)).arg(ask.burst.max(1)).arg(ask.used).arg(ask.wanted);
+    for request in requests {
+        script.key(store.codec.budget_key(&request.name));
+        script
+            .arg(request.per_second.max(1))
+            .arg(request.burst.max(1))
+            .arg(request.used)
+            .arg(request.wanted);
     }
     let answer = store.link.execute(Some(BUDGETS_TAG), Request::Script(&script)).await.ok()?;
     let numbers: Vec<u64> = from_redis_value(answer).ok()?;
@@ -26,5 +33,5 @@ pub(super) async fn take(store: &RedisStore, asks: &[BudgetRequest]) -> Option<V
         left: u32::try_from(*left).unwrap_or(u32::MAX),
         wait: std::time::Duration::from_micros(*wait),
     });
-    Some(shares.collect()).filter(|shares: &Vec<_>| shares.len() == asks.len())
+    Some(shares.collect()).filter(|shares: &Vec<_>| shares.len() == requests.len())
 }

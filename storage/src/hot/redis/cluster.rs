@@ -203,9 +203,14 @@ impl Cluster {
     }
 
     /// Remembers where a slot is now.
-    async fn learn(self: &Arc<Self>, slot: Option<u16>, moved: &RedisError, asked: &NodeAddress) {
+    async fn learn(
+        self: &Arc<Self>,
+        slot: Option<u16>,
+        moved: &RedisError,
+        responder: &NodeAddress,
+    ) {
         self.refresh().await;
-        let to = moved.redirect_node().and_then(|(to, _)| redirected(to, asked));
+        let to = moved.redirect_node().and_then(|(to, _)| redirected(to, responder));
         if let (Some(slot), Some(to)) = (slot, to) {
             self.lock().moved.insert(slot, to);
         }
@@ -226,7 +231,7 @@ impl Cluster {
         Ok(server)
     }
 
-    /// Asks for the slots, unless that was done a moment ago. All callers wait for the same answer.
+    /// Requests the slots, unless that was done a moment ago. All callers wait for the same answer.
     async fn refresh(self: &Arc<Self>) {
         let refreshing = {
             let mut state = self.lock();
@@ -239,8 +244,8 @@ impl Cluster {
                     }
                     // The task ends by itself, whatever becomes of those who wait for it.
                     let cluster = self.clone();
-                    let asked = tokio::spawn(async move { cluster.ask_for_slots().await });
-                    let refreshing = asked.map(|_| ()).boxed().shared();
+                    let task = tokio::spawn(async move { cluster.ask_for_slots().await });
+                    let refreshing = task.map(|_| ()).boxed().shared();
                     state.refreshing = Some(refreshing.clone());
                     refreshing
                 }
@@ -272,7 +277,7 @@ impl Cluster {
         state.map = Arc::new(map);
     }
 
-    /// Asks one node after the other. Returns the last refusal if none answers.
+    /// Requests the slots from one node after the other. Returns the last refusal if none answers.
     async fn answered_slots(&self) -> Result<SlotMap, Option<RedisConnectionError>> {
         let map = self.lock().map.clone();
         let mut nodes = map.nodes().to_vec();

@@ -36,7 +36,7 @@ enum Servers {
 }
 
 struct Outage {
-    begun: Instant,
+    started_at: Instant,
     last: Instant,
 }
 
@@ -90,7 +90,7 @@ impl RedisConnection {
     }
 
     /// Returns whether the server of this client no longer is the master or a node of the cluster,
-    /// as far as a sentinel or another node knows.
+    /// according to a sentinel or another node.
     pub(super) async fn has_left(&self, client: &Client) -> bool {
         match &self.servers {
             Servers::One(server) => server.leave_another_than(client).await,
@@ -108,7 +108,7 @@ impl RedisConnection {
                 outage.last = now
             }
             _ => {
-                *outage = Some(Outage { begun: now, last: now });
+                *outage = Some(Outage { started_at: now, last: now });
                 drop(outage);
                 self.in_outage.store(true, Ordering::Relaxed);
                 tracing::warn!(%why, "something is wrong with Redis; hints and wake-ups may be lost, replicas find changes by looking");
@@ -124,7 +124,7 @@ impl RedisConnection {
         if let Some(over) = &*outage
             && over.last.elapsed() > OUTAGE_OVER_AFTER
         {
-            tracing::info!(lasted = ?over.last.duration_since(over.begun), "Redis works again without errors");
+            tracing::info!(lasted = ?over.last.duration_since(over.started_at), "Redis works again without errors");
             *outage = None;
             self.in_outage.store(false, Ordering::Relaxed);
         }

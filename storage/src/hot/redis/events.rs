@@ -301,14 +301,14 @@ impl RedisStore {
     /// entry.
     fn adopted(&self, orphans: &[usize], entries: &[&LogEntry]) -> Vec<LogEntry> {
         let known = self.known();
-        let mut told = HashSet::new();
+        let mut recorded = HashSet::new();
         let mut again = Vec::new();
         for entry in orphans.iter().filter_map(|&place| entries.get(place)) {
             let (session, number) = stream_of(entry);
             let Some(stream) = known.get(session).and_then(|streams| streams.get(&number)) else {
                 continue;
             };
-            if told.insert((session, number)) {
+            if recorded.insert((session, number)) {
                 again.push(LogEntry::Stream { session: *session, record: stream.record.clone() });
             }
             again.push(LogEntry::clone(entry));

@@ -86,7 +86,7 @@ pub struct RedisStore {
     budgets: Script,
     places: Script,
     known: Mutex<KnownStreams>,
-    words: broadcast::Sender<Wakeup>,
+    wakeups: broadcast::Sender<Wakeup>,
     outbox: Outbox,
     connected: Arc<AtomicBool>,
     closed: AtomicBool,
@@ -101,13 +101,13 @@ impl RedisStore {
         let link = RedisConnection::new(address).map_err(|_| refused_url("no client takes it"))?;
         let link = Arc::new(link);
         let codec = Arc::new(Codec::new(&options.key, rand::random::<[u8; NODE_BYTES]>()));
-        let (words, _) = broadcast::channel(WAKEUPS_BUFFERED_MAX);
+        let (wakeups, _) = broadcast::channel(WAKEUPS_BUFFERED_MAX);
         let connected = Arc::new(AtomicBool::new(false));
         let (tried, mut first_try) = watch::channel(false);
         let hearer = Subscriber {
             link: link.clone(),
             codec: codec.clone(),
-            words: words.clone(),
+            wakeups: wakeups.clone(),
             connected: connected.clone(),
             tried,
         };
@@ -122,7 +122,7 @@ impl RedisStore {
             budgets: budgets::script(),
             places: places::script(),
             known: Mutex::new(events::no_known_streams()),
-            words,
+            wakeups,
             outbox,
             connected,
             closed: AtomicBool::new(false),
@@ -186,26 +186,26 @@ impl HotStore for RedisStore {
             return;
         }
         let message = self.codec.wake(&wake);
-        let _ = self.words.send(wake); // without a listener there is nothing to tell
+        let _ = self.wakeups.send(wake); // without a subscriber nothing is sent
         if !self.outbox.push(message) {
             self.link.record_errors(1, &"too many words wait to be published");
         }
     }
 
     fn subscribe(&self) -> broadcast::Receiver<Wakeup> {
-        self.words.subscribe()
+        self.wakeups.subscribe()
     }
 
-    async fn take_from_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
-        budgets::take(self, asks).await
+    async fn take_from_budgets(&self, requests: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
+        budgets::take(self, requests).await
     }
 
     async fn settle_places(
         &self,
         lifetime: PlacesLifetime,
-        asks: &[PlacesRequest],
+        requests: &[PlacesRequest],
     ) -> Option<PlacesAnswer> {
-        places::settle(self, lifetime, asks).await
+        places::settle(self, lifetime, requests).await
     }
 
     fn is_connected(&self) -> bool {

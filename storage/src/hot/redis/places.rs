@@ -13,7 +13,7 @@ pub(super) fn script() -> Script {
 pub(super) async fn settle(
     store: &RedisStore,
     lifetime: PlacesLifetime,
-    asks: &[PlacesRequest],
+    requests: &[PlacesRequest],
 ) -> Option<PlacesAnswer> {
     let mut script = store.places.prepare_invoke();
     let node = store.codec.node_name();
@@ -21,9 +21,9 @@ pub(super) async fn settle(
     script.key(&lease);
     script.arg(&node).arg(codec::places_lease_key(""));
     script.arg(milliseconds(lifetime.lease)).arg(milliseconds(lifetime.kept));
-    for ask in asks {
-        script.key(store.codec.places_key(&ask.name));
-        script.arg(ask.max).arg(ask.in_use).arg(ask.wanted);
+    for request in requests {
+        script.key(store.codec.places_key(&request.name));
+        script.arg(request.max).arg(request.in_use).arg(request.wanted);
     }
     let answer = store.link.execute(Some(&lease), Request::Script(&script)).await.ok()?;
     let numbers: Vec<u64> = from_redis_value(answer).ok()?;
@@ -33,5 +33,5 @@ pub(super) async fn settle(
     let grants: Vec<_> = grants
         .map(|[held, others]| PlacesGrant { held: count(*held), others: count(*others) })
         .collect();
-    (grants.len() == asks.len()).then_some(PlacesAnswer { renewed: *renewed == 1, grants })
+    (grants.len() == requests.len()).then_some(PlacesAnswer { renewed: *renewed == 1, grants })
 }

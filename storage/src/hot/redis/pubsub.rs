@@ -67,9 +67,9 @@ impl Outbox {
 
     /// Waits until all queued messages were sent or lost.
     pub(super) async fn flush(&self) {
-        let (tell, told) = oneshot::channel();
-        if self.queue.send(OutboxItem::Flush(tell)).await.is_ok() {
-            let _ = told.await;
+        let (flushed_tx, flushed) = oneshot::channel();
+        if self.queue.send(OutboxItem::Flush(flushed_tx)).await.is_ok() {
+            let _ = flushed.await;
         }
     }
 }
@@ -90,15 +90,15 @@ pub(super) fn publisher(link: Arc<RedisConnection>) -> (Outbox, impl Future<Outp
                         bytes.fetch_sub(message.len(), Ordering::Relaxed);
                         pipeline.cmd("PUBLISH").arg(WAKES_CHANNEL).arg(message).ignore();
                     }
-                    OutboxItem::Flush(tell) => waiting.push(tell),
+                    OutboxItem::Flush(flushed_tx) => waiting.push(flushed_tx),
                 }
             }
             if !pipeline.is_empty() {
                 // A failure loses the wakeups. Their receivers also poll.
                 let _ = link.execute(None, Request::Pipeline(&pipeline)).await;
             }
-            for tell in waiting {
-                let _ = tell.send(());
+            for flushed_tx in waiting {
+                let _ = flushed_tx.send(());
             }
         }
     };
@@ -109,7 +109,7 @@ pub(super) fn publisher(link: Arc<RedisConnection>) -> (Outbox, impl Future<Outp
 pub(super) struct Subscriber {
     pub(super) link: Arc<RedisConnection>,
     pub(super) codec: Arc<Codec>,
-    pub(super) words: broadcast::Sender<Wakeup>,
+    pub(super) wakeups: broadcast::Sender<Wakeup>,
     pub(super) connected: Arc<AtomicBool>,
     /// True once the first attempt has succeeded or failed.
     pub(super) tried: watch::Sender<bool>,
@@ -190,7 +190,7 @@ impl Subscriber {
     fn dispatch(&self, message: &[u8]) {
         match self.codec.read_wake(message) {
             ReceivedMessage::Wake(wake) => {
-                let _ = self.words.send(wake); // without a listener there is nothing to tell
+                let _ = self.wakeups.send(wake); // without a subscriber nothing is sent
             }
             ReceivedMessage::Own | ReceivedMessage::Unknown => {}
             ReceivedMessage::Foreign => {

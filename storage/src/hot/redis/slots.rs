@@ -25,7 +25,7 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// The nodes of a cluster, as one of them knows them.
+/// The nodes of a cluster, as one of them lists them.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SlotMap {
     /// By the first slot of a range: its last slot and its master.
@@ -37,7 +37,7 @@ pub(super) struct SlotMap {
 
 impl SlotMap {
     /// Reads an answer to `CLUSTER SLOTS` of this node. Returns `None` if it names no master.
-    pub(super) fn read(answer: &Value, asked: &NodeAddress) -> Option<Self> {
+    pub(super) fn read(answer: &Value, responder: &NodeAddress) -> Option<Self> {
         let Value::Array(ranges) = answer else { return None };
         let mut map = Self::default();
         for range in ranges {
@@ -47,7 +47,7 @@ impl SlotMap {
             };
             let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
             for (place, node) in nodes.iter().enumerate() {
-                let Some(node) = read_node(node, asked) else { continue };
+                let Some(node) = read_node(node, responder) else { continue };
                 if place == 0 {
                     map.ranges.insert(first, (last, node.clone()));
                     add(&mut map.masters, &node);
@@ -79,7 +79,7 @@ fn add(nodes: &mut Vec<NodeAddress>, node: &NodeAddress) {
 }
 
 /// Reads one node. A node that does not know its own host leaves it out.
-fn read_node(node: &Value, asked: &NodeAddress) -> Option<NodeAddress> {
+fn read_node(node: &Value, responder: &NodeAddress) -> Option<NodeAddress> {
     let Value::Array(parts) = node else { return None };
     let [host, Value::Int(port), ..] = parts.as_slice() else { return None };
     let host = match host {
@@ -87,19 +87,19 @@ fn read_node(node: &Value, asked: &NodeAddress) -> Option<NodeAddress> {
         Value::Nil => "",
         _ => return None,
     };
-    node_address(host, u16::try_from(*port).ok()?, asked)
+    node_address(host, u16::try_from(*port).ok()?, responder)
 }
 
 /// Reads the node of a redirection: `HOST:PORT`.
-pub(super) fn redirected(to: &str, asked: &NodeAddress) -> Option<NodeAddress> {
+pub(super) fn redirected(to: &str, responder: &NodeAddress) -> Option<NodeAddress> {
     let (host, port) = to.rsplit_once(':')?;
-    node_address(host, port.parse().ok()?, asked)
+    node_address(host, port.parse().ok()?, responder)
 }
 
-fn node_address(host: &str, port: u16, asked: &NodeAddress) -> Option<NodeAddress> {
+fn node_address(host: &str, port: u16, responder: &NodeAddress) -> Option<NodeAddress> {
     match host {
         "?" => None,
-        "" => Some((asked.0.clone(), port)),
+        "" => Some((responder.0.clone(), port)),
         host => Some((host.to_owned(), port)),
     }
 }
