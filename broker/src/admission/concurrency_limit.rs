@@ -179,10 +179,10 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
     fn try_take(&self, owner: &O, weight: u32) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         let open = (limit - self.reserved.load(Ordering::Relaxed).min(limit)) as u64;
-        // A waiting caller makes the word larger than any limit.
-        let taken = |word: u64| {
-            (word < open || (word < limit as u64 && self.is_below_share(owner, weight)))
-                .then_some(word + 1)
+        // A waiting caller makes the packed counts larger than any limit.
+        let taken = |packed: u64| {
+            (packed < open || (packed < limit as u64 && self.is_below_share(owner, weight)))
+                .then_some(packed + 1)
         };
         let found = self.counts.fetch_update(Ordering::AcqRel, Ordering::Relaxed, taken).is_ok();
         if found {
@@ -212,7 +212,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         }
         // While the queue is empty, other callers enter without a lock.
         let limit = self.limit() as u64;
-        let taken = |word: u64| (word & IN_MASK < limit).then_some(word + 1);
+        let taken = |packed: u64| (packed & IN_MASK < limit).then_some(packed + 1);
         let took = self.counts.fetch_update(Ordering::AcqRel, Ordering::Relaxed, taken).is_ok();
         if took {
             add_held(owner);
@@ -253,11 +253,11 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         if queue.fair.is_empty() {
             queue.pace.start_waiting(now);
         }
-        let (tell, granted) = oneshot::channel();
-        let ticket = match queue.fair.push(owner, weight, member, (owner.clone(), tell)) {
+        let (granted_tx, granted) = oneshot::channel();
+        let ticket = match queue.fair.push(owner, weight, member, (owner.clone(), granted_tx)) {
             PushOutcome::Full(_) => return Err(AcquireError::Full { wait }),
             PushOutcome::QueuedEvicting(ticket, displaced) => {
-                drop(displaced); // which tells it
+                drop(displaced); // its sender is dropped, which ends its wait
                 ticket
             }
             PushOutcome::Queued(ticket) => {

@@ -2,7 +2,7 @@
 //!
 //! - [`rate_limiter`] limits the rates by scope.
 //! - [`place_limiter`] limits sessions, calls and connections by tenant and principal.
-//! - [`replica_sharing`] tells how replicas share both.
+//! - [`replica_sharing`] defines how replicas share both.
 //! - [`overload`] refuses new requests while the process is overloaded.
 //! - [`concurrency_limit`] limits the number of concurrent calls.
 //! - [`outbox_budget`] limits the bytes that wait for clients that do not read.

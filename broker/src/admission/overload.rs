@@ -104,8 +104,8 @@ impl OverloadManager {
     }
 
     /// Counts a request that begins or ends.
-    pub fn count_pending(&self, begun: bool) {
-        if begun {
+    pub fn count_pending(&self, is_start: bool) {
+        if is_start {
             self.pending.fetch_add(1, Ordering::Relaxed);
         } else {
             self.pending.fetch_sub(1, Ordering::Relaxed);

@@ -1,9 +1,10 @@
 //! Places of sessions, calls and connections by tenant and principal, over all replicas.
 //!
-//! With a shared Redis, a replica takes a place that it holds without asking. Otherwise
-//! [`PlaceLimiter::keep`] asks Redis, in one exchange for all who wait. Exchanges never overlap, so
-//! reports arrive in order. `keep` also renews the lease of this replica's places, and returns the
-//! places that it does not use. Without Redis each replica has its part, and one process the whole.
+//! With a shared Redis, a replica takes a place that it holds without a request. Otherwise
+//! [`PlaceLimiter::keep`] sends Redis one exchange for all waiting callers. Exchanges never
+//! overlap, so reports arrive in order. `keep` also renews the lease of this replica's places, and
+//! returns the places that it does not use. Without Redis each replica has its part, and one
+//! process the whole.
 
 use std::{
     collections::HashMap,
@@ -142,7 +143,7 @@ impl PlaceLimiter {
         }
     }
 
-    /// Takes a place. Asks Redis if this replica holds none.
+    /// Takes a place. Requests one from Redis if this replica holds none.
     pub async fn take(
         self: &Arc<Self>,
         places: &Arc<SharedPlaces>,
@@ -166,9 +167,9 @@ impl PlaceLimiter {
         if !self.sharing.has_redis() {
             return Ok(None);
         }
-        let asks = places.wait_for_place(count(max), self.sharing.shares(), || self.now());
+        let needs_answer = places.wait_for_place(count(max), self.sharing.shares(), || self.now());
         let waiting = WaitingCaller(places);
-        if asks { Err(waiting) } else { Ok(Some(waiting)) }
+        if needs_answer { Err(waiting) } else { Ok(Some(waiting)) }
     }
 
     /// Waits until Redis has answered a report of this scope, or is away.
@@ -303,7 +304,7 @@ impl PlaceLimiter {
     async fn exchange(&self, durable: &Persistence, places: &[Arc<SharedPlaces>]) {
         let replicas = self.sharing.shares().replicas;
         let reports: Vec<_> = places.iter().map(|places| places.next_report(replicas)).collect();
-        let asks: Vec<PlacesRequest> = places
+        let requests: Vec<PlacesRequest> = places
             .iter()
             .zip(&reports)
             .map(|(places, report)| PlacesRequest {
@@ -313,10 +314,10 @@ impl PlaceLimiter {
                 wanted: report.wanted,
             })
             .collect();
-        let begun = Instant::now();
-        let answer = durable.hot.settle_places(LIFETIME, &asks).await;
+        let started_at = Instant::now();
+        let answer = durable.hot.settle_places(LIFETIME, &requests).await;
         let engine = durable.hot.engine();
-        self.metrics.store("settle_places", engine, begun.elapsed(), answer.is_none());
+        self.metrics.store("settle_places", engine, started_at.elapsed(), answer.is_none());
         let Some(answer) = answer else {
             self.sharing.note_answer(false);
             return;

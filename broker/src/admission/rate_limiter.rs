@@ -97,10 +97,10 @@ impl RateLimiter {
 
     /// Settles used rates with the hot store until the stores are dropped.
     pub async fn keep(self: Arc<Self>, durable: Weak<Persistence>) {
-        let asks = self.sharing.shares().sharing == SharingMode::Global;
+        let is_global = self.sharing.shares().sharing == SharingMode::Global;
         let mut counted: Option<Instant> = None;
         while let Some(durable) = durable.upgrade() {
-            if !asks && !durable.is_shared() {
+            if !is_global && !durable.is_shared() {
                 return;
             }
             if durable.is_shared()
@@ -130,13 +130,13 @@ impl RateLimiter {
             used: want.used,
             wanted: want.wanted,
         };
-        let asks: Vec<BudgetRequest> = meters.iter().zip(&wants).map(ask).collect();
-        let begun = Instant::now();
-        let answer = durable.hot.take_from_budgets(&asks).await;
+        let requests: Vec<BudgetRequest> = meters.iter().zip(&wants).map(ask).collect();
+        let started_at = Instant::now();
+        let answer = durable.hot.take_from_budgets(&requests).await;
         self.metrics.store(
             "take_from_budgets",
             durable.hot.engine(),
-            begun.elapsed(),
+            started_at.elapsed(),
             answer.is_none(),
         );
         let answered = answer.is_some();

@@ -89,8 +89,8 @@ impl BackendAdmission {
 
 impl Drop for BackendAdmission {
     fn drop(&mut self) {
-        let told = *self.reported_state.lock();
-        self.metrics.resilience.breaker_transition(&self.label, Some(told), None);
+        let reported = *self.reported_state.lock();
+        self.metrics.resilience.breaker_transition(&self.label, Some(reported), None);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The clients of a connection, as it knows them. An [`Asker`] sends a request: calls of sessions and
+//! The clients of a connection. An [`Asker`] sends a request: calls of sessions and
 //! runs of tasks do. An [`Inbound`] receives what the backend sends: sessions do too.
 //!
 //! A connection keeps the sender until the answer has come. Answers do not pass the trait: they end

@@ -290,19 +290,19 @@ impl Backend {
 
     /// Translates a failure for the client. The full cause goes to the log and to operators.
     pub fn refusal(&self, failure: &Failure) -> Refusal {
-        let told = self.redactor.redact(failure);
+        let redacted = self.redactor.redact(failure);
         let leaving = self.stop.is_cancelled() || self.shared.draining.is_cancelled();
-        // The log already has a line about an outage. Further attempts are not news.
+        // The log already has a line about an outage. Further attempts are not logged.
         let is_usual = failure.is_of_user();
         if leaving || is_usual || self.state() != BackendState::Ready {
-            tracing::debug!(tenant = %self.tenant, backend = %self.id, failure = told, "a request to a backend failed");
+            tracing::debug!(tenant = %self.tenant, backend = %self.id, failure = redacted, "a request to a backend failed");
         } else {
-            tracing::warn!(tenant = %self.tenant, backend = %self.id, failure = told, "a request to a backend failed");
+            tracing::warn!(tenant = %self.tenant, backend = %self.id, failure = redacted, "a request to a backend failed");
         }
         // An account that one user did not connect is not a fault of a backend that works.
         let of_user = failure.is_of_user() && self.state() == BackendState::Ready;
         if !leaving && !of_user {
-            self.status.lock().last_error = Some(told);
+            self.status.lock().last_error = Some(redacted);
         }
         failure.refusal(&self.id)
     }
@@ -342,10 +342,10 @@ impl Backend {
     /// Marks the backend as unreachable. Logs only the first failure of an outage.
     pub fn set_unreachable(&self, state: BackendState, refusal: &Refusal) {
         let mut status = self.status.lock();
-        let told = std::mem::replace(&mut status.down_logged, true);
+        let was_logged = std::mem::replace(&mut status.down_logged, true);
         let cause = status.last_error.clone().unwrap_or_else(|| refusal.to_string());
         drop(status);
-        if !told {
+        if !was_logged {
             tracing::warn!(tenant = %self.tenant, backend = %self.id, state = state.name(), cause, "backend cannot be reached");
         }
         self.era.set_settled(true);
@@ -381,10 +381,10 @@ impl Backend {
         if era == Era::Sessions {
             self.era.want_sessions();
         }
-        let begun = Instant::now();
+        let started_at = Instant::now();
         self.wait_first_attempt(within).await;
         if era == Era::Sessions {
-            self.era.settled(within.saturating_sub(begun.elapsed())).await;
+            self.era.settled(within.saturating_sub(started_at.elapsed())).await;
         }
     }
 

@@ -344,15 +344,15 @@ impl Backend {
 
     /// Reports a new state of the breaker to the metrics and the log.
     pub(super) fn report_breaker_state(&self) {
-        let mut told = self.admission.reported_state.lock();
+        let mut reported = self.admission.reported_state.lock();
         let state = self.admission.breaker.state();
-        let before = std::mem::replace(&mut *told, state);
+        let before = std::mem::replace(&mut *reported, state);
         if before == state {
             return;
         }
         let resilience = &self.admission.metrics.resilience;
         resilience.breaker_transition(&self.admission.label, Some(before), Some(state));
-        drop(told);
+        drop(reported);
         let (tenant, backend) = (&self.tenant, &self.id);
         let details = self.admission.breaker.open_details(self.shared.uptime());
         let reason = details.map(|details| details.reason);

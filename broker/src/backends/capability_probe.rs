@@ -69,7 +69,7 @@ fn begin(backend: &Backend, lists: &BackendLists) -> bool {
 }
 
 async fn probe(backend: &Arc<Backend>, listed: BackendLists) {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let found = tokio::select! {
         found = offers(backend, &listed) => found,
         () = backend.stop.cancelled() => return,
@@ -77,13 +77,13 @@ async fn probe(backend: &Arc<Backend>, listed: BackendLists) {
     match found {
         Ok(table) => {
             backend.offers.lock().table = Some(Arc::new(table));
-            if begun.elapsed() > CAPABILITY_PROBE_WAIT {
+            if started_at.elapsed() > CAPABILITY_PROBE_WAIT {
                 backend.refresh(); // the lists were published without it
             }
         }
         Err(failure) => {
-            let told = backend.redactor.redact(&failure);
-            tracing::debug!(backend = %backend.id, failure = told, "the capabilities that the backend asks for are not known");
+            let redacted = backend.redactor.redact(&failure);
+            tracing::debug!(backend = %backend.id, failure = redacted, "the capabilities that the backend asks for are not known");
         }
     }
 }

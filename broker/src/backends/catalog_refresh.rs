@@ -83,7 +83,7 @@ async fn run_connection(
     backend: &Arc<Backend>,
     link: &Arc<Link>,
 ) -> Result<(), Refusal> {
-    let was_asked = backend.era.sessions_wanted();
+    let sessions_were_wanted = backend.era.sessions_wanted();
     let connection = link.connection().await?;
     loop {
         let fetched_at = Instant::now();
@@ -92,13 +92,13 @@ async fn run_connection(
         complete(backend, &connection, &mut lists).await;
         let others = || owner.others(&backend.id);
         let (lists, is_pinned) = backend.pins.admit(lists, definitions, others).await;
-        let may_know_sessions = !was_asked
+        let may_know_sessions = !sessions_were_wanted
             && connection.stateless().is_some()
             && backend.era.may_know_sessions(backend.spec.protocol);
         backend.era.set_settled(!may_know_sessions);
         publish_lists(owner, backend, lists);
         tokio::select! {
-            () = backend.era.asked_for_sessions(), if may_know_sessions => {
+            () = backend.era.first_session_client(), if may_know_sessions => {
                 connection.close_forgotten(); // and is opened again
                 return Ok(());
             }

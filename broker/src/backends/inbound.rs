@@ -128,7 +128,7 @@ fn request(
         return;
     }
     if message.method == Method::RootsList && link.backend.roots.are_configured() {
-        return roots_asked(link, connection, message, origin);
+        return answer_roots_list(link, connection, message, origin);
     }
     if link.is_catalog() {
         connection.send_later(catalog_answer(message.method, &id));
@@ -138,11 +138,11 @@ fn request(
     // clients.
     let version =
         connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |agreed| agreed.version);
-    let asked = link.declared.permits(message, version).and_then(|()| {
+    let forwarded = link.declared.permits(message, version).and_then(|()| {
         match recipient(link, connection, message, origin) {
             Some(recipient) => recipient.need_input(connection, message),
-            // A client without a session cannot be asked now. An elicitation has an answer for
-            // that.
+            // No request can be sent to a client without a session. An elicitation has an answer
+            // for that.
             None if message.method == Method::ElicitationCreate && link.has_stateless_clients() => {
                 connection.send_later(handshake::success(&id, br#"{"action":"cancel"}"#));
                 Ok(())
@@ -153,15 +153,15 @@ fn request(
             )),
         }
     });
-    if let Err(refusal) = asked {
+    if let Err(refusal) = forwarded {
         link.backend.shared.metrics.error(refusal.kind.code());
         connection.send_later(refusal.to_response(Some(&id), &crate::request_id()));
     }
 }
 
-/// Answers `roots/list` of a backend with the roots of its operator. Asks a client too where the mode
-/// wants it and a client can be asked.
-fn roots_asked(
+/// Answers `roots/list` of a backend with the roots of its operator. Forwards it to a client too
+/// where the mode demands it and a client is connected.
+fn answer_roots_list(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     message: &Message,
@@ -294,8 +294,8 @@ fn progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message) {
 fn cancelled(connection: &Arc<Connection>, message: &Message) {
     let Some(span) = message.fields.request_id else { return };
     let backend_id = RequestId::from_raw(span.slice(&message.frame));
-    if let Some(asked) = connection.pending().take_question(&backend_id) {
-        asked.withdraw("the backend no longer needs the answer");
+    if let Some(question) = connection.pending().take_question(&backend_id) {
+        question.withdraw("the backend no longer needs the answer");
     }
 }
 
@@ -331,7 +331,7 @@ fn task_status(link: &Arc<Link>, message: &Message) {
     }
 }
 
-/// Forwards the end of an elicitation to the client that was asked (MCP 2025-11-25, Elicitation).
+/// Forwards the end of an elicitation to the client that received it (MCP 2025-11-25, Elicitation).
 fn elicitation_complete(link: &Arc<Link>, message: &Message, origin: Option<&Arc<dyn Asker>>) {
     let Some(id) = message.text(message.fields.elicitation_id) else { return };
     let is_taken = origin

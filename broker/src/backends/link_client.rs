@@ -1,4 +1,4 @@
-//! The user of a link, as the link knows it. Sessions implement the trait.
+//! The interface of a link's user. Sessions implement the trait.
 
 use std::{
     borrow::Cow,

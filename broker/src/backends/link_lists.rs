@@ -1,6 +1,6 @@
 //! The own lists of a link: what its backend shows to its clients alone.
 //!
-//! A link knows of them by the backend's `list_changed` on its connection. They end with the
+//! A link creates them after the backend's `list_changed` on its connection. They end with the
 //! connection, and never apply to another link. Together they have a bound in each process; above
 //! it, the clients of a link see the shared lists.
 

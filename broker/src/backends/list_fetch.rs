@@ -250,12 +250,12 @@ fn read_answer(
         }
         return Ok(None);
     };
-    let told = downgrade::downgrade_tools_result(result).filter(|_| {
+    let converted = downgrade::downgrade_tools_result(result).filter(|_| {
         kind == ListKind::Tools
             && backend.era.known().is_some_and(|known| known != EraSupport::Sessions)
     });
-    // The definitions are read from the words that the rest of the broker uses.
-    let result = told.as_deref().unwrap_or(result);
+    // The definitions are read from the form that the rest of the broker uses.
+    let result = converted.as_deref().unwrap_or(result);
     catalog::read_page_pinned(kind, &backend.id, host, result, backend.pins.ignored())
         .map(Some)
         .map_err(|why| {

@@ -37,7 +37,7 @@ use crate::{
     persistence::{StoreError, fault_point},
 };
 
-/// The pins of one backend, as this replica knows them.
+/// The pins of one backend, as this replica has loaded them.
 #[derive(Debug)]
 pub struct PinKeeper {
     pub mode: PinMode,
@@ -50,15 +50,15 @@ pub struct PinKeeper {
     known: Mutex<KnownPins>,
 }
 
-/// What this replica knows of the stored pins, and what it told the store.
+/// The stored pins that this replica has loaded, and the sightings that it stored.
 #[derive(Debug, Default)]
 struct KnownPins {
     book: PinBook,
     is_loaded: bool,
     /// Number of decisions at the last load.
     decisions: i64,
-    /// What the store holds as seen last, as far as this replica knows.
-    told: HashMap<PinKey, Told>,
+    /// The last sightings in the store that this replica has loaded or written.
+    stored: HashMap<PinKey, StoredSighting>,
     /// Objects that only the own lists of links show.
     own: HashSet<PinKey>,
     instructions: EntryPin,
@@ -70,7 +70,7 @@ struct KnownPins {
 
 /// A sighting, as the store has it.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
+struct StoredSighting {
     fingerprint: Option<Fingerprint>,
     findings: String,
 }
@@ -103,7 +103,7 @@ impl PinKeeper {
         (self.mode != PinMode::Off).then_some(&self.ignored)
     }
 
-    /// Takes over what the keeper of the replaced backend knows.
+    /// Takes over the state of the keeper of the replaced backend.
     pub fn inherit(&self, replaced: &Self) {
         if self.mode == PinMode::Off || replaced.mode == PinMode::Off {
             return;
@@ -164,7 +164,7 @@ impl PinKeeper {
     }
 
     /// Pins the lists of the backend as they were read. `others` are the lists of the tenant's other
-    /// backends. Returns the lists with what the scanner says about their entries, and whether the
+    /// backends. Returns the lists with the scanner's findings about their entries, and whether the
     /// store took what they show.
     pub async fn admit(
         &self,
@@ -256,11 +256,11 @@ impl PinKeeper {
             self.load().await?;
         }
         fault_point::hit("pins.sighted");
-        let (seen, gone) = news(&mut self.known.lock(), definitions, scope);
+        let (seen, gone) = changes(&mut self.known.lock(), definitions, scope);
         if seen.is_empty() && gone.is_empty() {
             return Ok(());
         }
-        self.log_news(&seen, is_first);
+        self.log_changes(&seen, is_first);
         let seen: Vec<PinSighting> = seen.into_iter().map(|(sighting, _)| sighting).collect();
         self.store(&[], &gone).await?;
         for chunk in seen.chunks(PINS_STORED_AT_ONCE) {
@@ -295,13 +295,14 @@ impl PinKeeper {
         known.book.merge(&pins);
         known.decisions = pins.iter().map(|pin| pin.decisions).sum();
         if !std::mem::replace(&mut known.is_loaded, true) {
-            known.told = pins.into_iter().filter(|pin| pin.is_listed).map(told).collect();
+            known.stored =
+                pins.into_iter().filter(|pin| pin.is_listed).map(stored_sighting).collect();
         }
         Ok(())
     }
 
     /// Logs what is new at a backend.
-    fn log_news(&self, seen: &[(PinSighting, PinState)], is_first: bool) {
+    fn log_changes(&self, seen: &[(PinSighting, PinState)], is_first: bool) {
         let (tenant, backend) = (&self.tenant, &self.backend);
         let changed = seen.iter().filter(|(_, state)| *state == PinState::Changed);
         for (one, _) in changed.clone().take(LEFT_OUT_LOGGED_MAX) {
@@ -329,16 +330,16 @@ impl PinKeeper {
     }
 }
 
-fn told(pin: StoredPin) -> (PinKey, Told) {
+fn stored_sighting(pin: StoredPin) -> (PinKey, StoredSighting) {
     let fingerprint = Fingerprint::parse(&pin.seen_hash);
-    (pin.key, Told { fingerprint, findings: pin.findings })
+    (pin.key, StoredSighting { fingerprint, findings: pin.findings })
 }
 
-type News = (Vec<(PinSighting, PinState)>, Vec<PinKey>);
+type PinChanges = (Vec<(PinSighting, PinState)>, Vec<PinKey>);
 
 /// Returns what the store does not have yet, with the state that it has here, and what it has but
 /// the backend does not list any more.
-fn news(known: &mut KnownPins, definitions: Vec<PinDefinition>, scope: PinScope) -> News {
+fn changes(known: &mut KnownPins, definitions: Vec<PinDefinition>, scope: PinScope) -> PinChanges {
     let mut listed = HashSet::new();
     let mut seen = Vec::new();
     for definition in definitions {
@@ -347,17 +348,18 @@ fn news(known: &mut KnownPins, definitions: Vec<PinDefinition>, scope: PinScope)
             continue; // clients see the first of several entries with one name
         }
         match scope {
-            PinScope::Link if !known.told.contains_key(&key) => drop(known.own.insert(key.clone())),
+            PinScope::Link if !known.stored.contains_key(&key) => {
+                known.own.insert(key.clone());
+            }
             PinScope::Lists => drop(known.own.remove(&key)),
             PinScope::Link | PinScope::Single => {}
         }
         let findings = serde_json::to_string(&definition.findings).unwrap_or_default();
         let fingerprint = Some(definition.fingerprint);
-        let is_told = known
-            .told
-            .get(&key)
-            .is_some_and(|told| told.fingerprint == fingerprint && told.findings == findings);
-        if !is_told {
+        let is_stored = known.stored.get(&key).is_some_and(|sighting| {
+            sighting.fingerprint == fingerprint && sighting.findings == findings
+        });
+        if !is_stored {
             let state = known.book.state(key.kind, &key.name, definition.fingerprint);
             let hash = definition.fingerprint.to_string();
             let sighting = PinSighting { key, hash, definition: definition.text, findings };
@@ -369,7 +371,7 @@ fn news(known: &mut KnownPins, definitions: Vec<PinDefinition>, scope: PinScope)
         !is_unlisted && !listed.contains(*key) && !known.own.contains(*key)
     };
     let gone = match scope {
-        PinScope::Lists => known.told.keys().filter(is_gone).cloned().collect(),
+        PinScope::Lists => known.stored.keys().filter(is_gone).cloned().collect(),
         PinScope::Link | PinScope::Single => Vec::new(),
     };
     (seen, gone)
@@ -383,17 +385,17 @@ fn note_stored(
 ) {
     known.book.merge(stored);
     for key in gone {
-        known.told.remove(key);
+        known.stored.remove(key);
     }
     for sighting in sightings {
         let fingerprint = Fingerprint::parse(&sighting.hash);
-        let told = Told { fingerprint, findings: sighting.findings.clone() };
-        known.told.insert(sighting.key.clone(), told);
+        let latest = StoredSighting { fingerprint, findings: sighting.findings.clone() };
+        known.stored.insert(sighting.key.clone(), latest);
     }
 }
 
 /// Adds the definition of the instructions, and the findings about tools that pass for those of
-/// other backends. Returns what the pins know of the instructions.
+/// other backends. Returns the pin of the instructions.
 fn with_instructions(
     lists: &mut BackendLists,
     definitions: &mut Vec<PinDefinition>,
@@ -450,11 +452,12 @@ fn counts(known: &KnownPins, lists: &BackendLists) -> PinCounts {
         }
     }
     add(PinKind::Instructions, PinKind::Instructions.name(), known.instructions);
-    for told in known.told.values() {
+    for sighting in known.stored.values() {
         for (count, severity) in counts.findings.iter_mut().zip(FindingSeverity::ALL) {
-            *count +=
-                i64::try_from(told.findings.matches(&format!("\"{}\"", severity.name())).count())
-                    .unwrap_or(i64::MAX);
+            *count += i64::try_from(
+                sighting.findings.matches(&format!("\"{}\"", severity.name())).count(),
+            )
+            .unwrap_or(i64::MAX);
         }
     }
     counts

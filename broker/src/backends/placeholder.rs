@@ -76,7 +76,7 @@ pub(super) fn lists(
     Some(lists)
 }
 
-/// Returns lists without entries, of a server that was not asked.
+/// Returns lists without entries, of a server that received no request.
 pub(super) fn empty(capabilities: &Map<String, Value>, stale: bool) -> Option<BackendLists> {
     let text = json!({"jsonrpc": "2.0", "id": 0, "result": {
         "protocolVersion": "2025-11-25", "capabilities": capabilities,

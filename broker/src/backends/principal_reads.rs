@@ -1,6 +1,6 @@
 //! Reads of the lists that a backend shows to one principal, with the token of that principal.
 //!
-//! Sessions and stateless requests ask for them. [`PrincipalLists`] holds what was read.
+//! Sessions and stateless requests request them. [`PrincipalLists`] holds what was read.
 //!
 //! [`PrincipalLists`]: super::principal_lists::PrincipalLists
 

@@ -52,17 +52,17 @@ pub(super) async fn run(backend: &Arc<Backend>, link: &Arc<Link>) {
 /// Probes a suspected backend. A healthy one is not suspected again for a while. A silent one is
 /// probed until any call gets an answer, or its breaker opens.
 async fn resolve_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
-    let begun = backend.shared.uptime();
+    let started_at = backend.shared.uptime();
     loop {
-        let asked = backend.shared.uptime();
+        let sent_at = backend.shared.uptime();
         match catch_panic(probe(backend, link)).await {
             ProbeOutcome::Healthy => break,
             ProbeOutcome::NoAnswer => {
-                backend.record_failure(backend.shared.uptime().saturating_sub(asked))
+                backend.record_failure(backend.shared.uptime().saturating_sub(sent_at))
             }
             ProbeOutcome::Disconnected => {}
         }
-        if backend.answered_since(begun) || backend.check_breaker().is_err() {
+        if backend.answered_since(started_at) || backend.check_breaker().is_err() {
             break;
         }
         tokio::time::sleep(LOOK_AGAIN_AFTER).await;
@@ -72,10 +72,10 @@ async fn resolve_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
 
 /// Probes a backend that fails for another replica, once. An answer to any call counts as well.
 async fn resolve_verdict(backend: &Arc<Backend>, link: &Arc<Link>) {
-    let begun = backend.shared.uptime();
+    let started_at = backend.shared.uptime();
     // A connection that hangs does not answer either.
     let found = tokio::time::timeout(VERDICT_PROBE_MAX, catch_panic(probe(backend, link))).await;
-    let answered = found == Ok(ProbeOutcome::Healthy) || backend.answered_since(begun);
+    let answered = found == Ok(ProbeOutcome::Healthy) || backend.answered_since(started_at);
     let admission = &backend.admission;
     let opened =
         !answered && admission.breaker.open_by_verdict(backend.shared.uptime(), rand::random());
@@ -118,7 +118,7 @@ pub fn receive_verdict(backend: &Backend, verdict: &BackendVerdict) {
 
 /// Turns a panic into a failed probe, so that the breaker does not wait forever.
 async fn catch_panic(probe: impl Future<Output = ProbeOutcome>) -> ProbeOutcome {
-    AssertUnwindSafe(probe).catch_unwind().await.unwrap_or_else(|_told_by_the_panic_hook| {
+    AssertUnwindSafe(probe).catch_unwind().await.unwrap_or_else(|_logged_by_the_panic_hook| {
         tracing::error!("a probe of a backend failed inside the broker");
         ProbeOutcome::NoAnswer
     })
@@ -126,11 +126,11 @@ async fn catch_panic(probe: impl Future<Output = ProbeOutcome>) -> ProbeOutcome 
 
 async fn probe(backend: &Backend, link: &Arc<Link>) -> ProbeOutcome {
     for attempt in 0..2 {
-        let asked = match ask(backend, link).await {
-            Ok(asked) => asked,
+        let result = match ask(backend, link).await {
+            Ok(result) => result,
             Err(_refused) => return ProbeOutcome::Disconnected,
         };
-        match asked {
+        match result {
             Ok(()) => return ProbeOutcome::Healthy,
             Err(Failure::SessionGone) if attempt == 0 => {} // on a connection of its own it may know us
             Err(failure) => {

@@ -14,7 +14,7 @@ use crate::config::spec::TransportSpec;
 
 /// Programs that fetch the package that they start.
 const RUNNERS: [&str; 7] = ["npx", "bunx", "pnpx", "uvx", "uv", "pipx", "deno"];
-/// Words of a runner's command line before the package.
+/// Arguments of a runner's command line before the package.
 const SUBCOMMANDS: [&str; 4] = ["run", "tool", "exec", "dlx"];
 
 /// Pins the program of a stdio backend, as it is started now. Does nothing for other backends.

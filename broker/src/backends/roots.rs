@@ -1,8 +1,8 @@
 //! Roots that operators give a backend, and the answers to its `roots/list` (MCP 2025-11-25, Roots).
 //!
 //! Operators add and remove roots while the backend runs. Its connections then get
-//! `notifications/roots/list_changed` and ask again. The revision 2026-07-28 deprecates roots, so
-//! backends of that revision always get those of their clients.
+//! `notifications/roots/list_changed` and send the request again. The revision 2026-07-28
+//! deprecates roots, so backends of that revision always get those of their clients.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl BackendRoots {
         self.mode != RootMode::Configured
     }
 
-    /// Replaces the operator's roots. Returns whether the backend has to hear of it.
+    /// Replaces the operator's roots. Returns whether the backend needs a notification.
     pub fn replace(&self, list: &[ConfiguredRoot]) -> bool {
         let differs = **self.list.load() != *list;
         if differs {

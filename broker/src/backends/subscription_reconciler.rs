@@ -54,13 +54,13 @@ impl Subscriptions {
                 let Some(connection) = connection else { return Ok(()) };
                 // Stored before the answer, because the first `updated` may come before it.
                 self.note_subscribed(uri, Some(Arc::downgrade(&connection)));
-                let told = send_request(link, &connection, Method::ResourcesSubscribe, uri).await;
-                if told.is_err() {
-                    self.note_subscribed(uri, again.then(Weak::new)); // told once, but on no connection that lives
+                let result = send_request(link, &connection, Method::ResourcesSubscribe, uri).await;
+                if result.is_err() {
+                    self.note_subscribed(uri, again.then(Weak::new)); // it was subscribed once, on a connection that has ended
                 } else if again {
                     self.notify_listeners(&link.backend.id, uri);
                 }
-                told
+                result
             }
         }
     }

@@ -52,7 +52,9 @@ impl Subscription {
     }
 
     fn is_subscribed_on(&self, connection: &Arc<Connection>) -> bool {
-        self.subscribed_on.as_ref().is_some_and(|told| told.as_ptr() == Arc::as_ptr(connection))
+        self.subscribed_on
+            .as_ref()
+            .is_some_and(|subscribed| subscribed.as_ptr() == Arc::as_ptr(connection))
     }
 }
 
@@ -138,22 +140,27 @@ impl Subscriptions {
     ) -> SubscriptionRequest {
         let mut by_uri = self.lock();
         let Some(subscription) = by_uri.get(uri) else { return SubscriptionRequest::Nothing };
-        let told = connection.is_some_and(|connection| subscription.is_subscribed_on(connection));
-        match (subscription.is_wanted(), told) {
+        let is_subscribed =
+            connection.is_some_and(|connection| subscription.is_subscribed_on(connection));
+        match (subscription.is_wanted(), is_subscribed) {
             (true, true) => SubscriptionRequest::Nothing,
             (true, false) => {
                 SubscriptionRequest::Subscribe { again: subscription.subscribed_on.is_some() }
             }
-            (false, told) => {
+            (false, is_subscribed) => {
                 by_uri.remove(uri);
-                if told { SubscriptionRequest::Unsubscribe } else { SubscriptionRequest::Nothing }
+                if is_subscribed {
+                    SubscriptionRequest::Unsubscribe
+                } else {
+                    SubscriptionRequest::Nothing
+                }
             }
         }
     }
 
-    pub(super) fn note_subscribed(&self, uri: &str, told: Option<Weak<Connection>>) {
+    pub(super) fn note_subscribed(&self, uri: &str, connection: Option<Weak<Connection>>) {
         if let Some(subscription) = self.lock().get_mut(uri) {
-            subscription.subscribed_on = told;
+            subscription.subscribed_on = connection;
         }
     }
 

@@ -25,7 +25,7 @@ use crate::{
     views::VerdictView,
 };
 
-/// What this replica knows from others about one backend.
+/// The verdicts of other replicas about one backend.
 #[derive(Debug, Default)]
 pub(super) struct ReplicaVerdicts {
     /// Set while the verdict of another replica waits for a probe.

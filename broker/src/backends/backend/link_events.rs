@@ -54,7 +54,7 @@ impl Backend {
         }
     }
 
-    /// Forgets the era of a backend that changed it. New links ask the backend again and use its
+    /// Forgets the era of a backend that changed it. New links probe the backend again and use its
     /// answer.
     pub fn on_era_changed(self: &Arc<Self>, link: &Arc<Link>) {
         self.era.forget();

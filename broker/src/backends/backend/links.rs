@@ -67,7 +67,7 @@ impl Backend {
     /// that they belong to.
     pub fn has_unattributed_requests(&self) -> bool {
         if self.era.to(self.spec.protocol, Era::Stateless) == Some(Era::Stateless) {
-            return false; // it asks in its answers
+            return false; // it requests input in its answers
         }
         let is_http = matches!(self.spec.transport, TransportSpec::Http { .. });
         self.status.lock().wire.map_or(!is_http, |wire| wire == WireKind::Pipe)

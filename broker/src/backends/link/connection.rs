@@ -43,7 +43,7 @@ pub struct Connection {
     pub opened: Instant,
     /// The result of the handshake.
     negotiated: OnceLock<Arc<InitializeResult>>,
-    /// State of a connection to a backend that speaks 2026-07-28.
+    /// State of a connection to a backend of 2026-07-28.
     stateless: OnceLock<Arc<StatelessConnection>>,
     next_wire_id: AtomicU64,
     pending: PendingRequests,
@@ -112,7 +112,7 @@ impl Connection {
             .map_or(Ok(()), |agreed| agreed.capabilities.permits(method, agreed.version))
     }
 
-    /// Returns the state for 2026-07-28, if the backend speaks it.
+    /// Returns the state for 2026-07-28, if the backend supports it.
     pub fn stateless(&self) -> Option<&Arc<StatelessConnection>> {
         self.stateless.get()
     }

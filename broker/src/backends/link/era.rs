@@ -1,5 +1,5 @@
-//! Support of a backend for the two eras of MCP. The broker asks once and caches the result until
-//! the backend contradicts it.
+//! Support of a backend for the two eras of MCP. The broker probes it once and caches the result
+//! until the backend contradicts it.
 //!
 //! A backend that supports both is used in the era of its client, so that no translation is needed.
 //! The broker sends `initialize` to a backend of 2026-07-28 only after the first client with a
@@ -32,7 +32,7 @@ pub enum EraSupport {
     /// 2026-07-28 only.
     Stateless = 2,
     Both = 3,
-    /// 2026-07-28. The broker has not asked for sessions.
+    /// 2026-07-28. The broker has not probed for sessions.
     AtLeastStateless = 4,
 }
 
@@ -59,8 +59,8 @@ pub struct EraCache {
     initialize_first: AtomicBool,
     /// Set when the first client with a session has arrived.
     sessions_wanted: AtomicBool,
-    /// Notifies the catalog, which asks the backend.
-    ask_for_sessions: Notify,
+    /// Notifies the catalog, which probes the backend.
+    session_client_arrived: Notify,
     /// Set when the URL of the backend turned out to be one of HTTP+SSE.
     http_sse: AtomicBool,
     /// False while the support for sessions is still to be determined. True if it is known or
@@ -75,7 +75,7 @@ impl Default for EraCache {
             retries_useful: AtomicU32::new(0),
             initialize_first: AtomicBool::new(false),
             sessions_wanted: AtomicBool::new(false),
-            ask_for_sessions: Notify::new(),
+            session_client_arrived: Notify::new(),
             http_sse: AtomicBool::new(false),
             settled: watch::Sender::new(true),
         }
@@ -98,15 +98,15 @@ impl EraCache {
         match choice {
             ProtocolChoice::Legacy => Some(Era::Sessions),
             ProtocolChoice::Modern => Some(Era::Stateless),
-            ProtocolChoice::Auto => self.known().and_then(|speaks| speaks.to(wanted)),
+            ProtocolChoice::Auto => self.known().and_then(|support| support.to(wanted)),
         }
     }
 
-    pub fn note(&self, speaks: EraSupport) {
-        self.known.store(speaks as u8, Ordering::Relaxed);
+    pub fn note(&self, support: EraSupport) {
+        self.known.store(support as u8, Ordering::Relaxed);
     }
 
-    /// Clears the cached support. The next connection asks again.
+    /// Clears the cached support. The next connection probes again.
     pub fn forget(&self) {
         self.known.store(0, Ordering::Relaxed);
         self.initialize_first.store(false, Ordering::Relaxed);
@@ -115,7 +115,7 @@ impl EraCache {
     /// Notes that a client with a session has arrived.
     pub fn want_sessions(&self) {
         if !self.sessions_wanted() && !self.sessions_wanted.swap(true, Ordering::Relaxed) {
-            self.ask_for_sessions.notify_one();
+            self.session_client_arrived.notify_one();
         }
     }
 
@@ -139,8 +139,8 @@ impl EraCache {
     }
 
     /// Waits until the first client with a session arrives. Resolves once.
-    pub async fn asked_for_sessions(&self) {
-        self.ask_for_sessions.notified().await;
+    pub async fn first_session_client(&self) {
+        self.session_client_arrived.notified().await;
     }
 
     /// Sets whether the current lists are those that clients with sessions get. Also true if these

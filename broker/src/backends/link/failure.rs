@@ -1,8 +1,8 @@
 //! Failures of requests to backends. Connections and their wires create them. Calls and
 //! [`Backend::refusal`] translate them.
 //!
-//! Each kind tells whether the backend can have acted. The broker sends a request again only if the
-//! backend certainly did not process it.
+//! Each kind defines whether the backend can have acted. The broker sends a request again only if
+//! the backend certainly did not process it.
 //!
 //! [`Backend::refusal`]: crate::backends::backend::Backend::refusal
 
@@ -16,7 +16,7 @@ use transport::SendError;
 
 use crate::oauth;
 
-/// Reason for which a request has no answer. It tells whether the backend can have acted.
+/// Reason for which a request has no answer. It defines whether the backend can have acted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// No byte of the request was sent. A retry is safe.
@@ -209,7 +209,7 @@ impl Failure {
     }
 }
 
-/// Returns the refusal that asks the user to open the connect page.
+/// Returns the refusal that requests the user to open the connect page.
 fn connection_required(backend: &BackendId, url: &str) -> Refusal {
     let message = format!("Connect your account for {backend} at this address, then try again.");
     let text = format!("backend {backend} needs an account of the user: open {url}");

@@ -74,8 +74,8 @@ impl Link {
             }
             Ok(_) => {}
             Err(failure) => {
-                let told = self.backend.redactor.redact(&failure);
-                tracing::info!(backend = %self.backend.id, failure = told, "the backend did not take the log level");
+                let redacted = self.backend.redactor.redact(&failure);
+                tracing::info!(backend = %self.backend.id, failure = redacted, "the backend did not take the log level");
             }
         }
     }

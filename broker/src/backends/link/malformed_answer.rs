@@ -35,14 +35,14 @@ fn at_end(text: &[u8]) -> Option<u64> {
     number(digits)
 }
 
-/// Returns the text after these words, which white space may separate.
+/// Returns the text after these tokens, which white space may separate.
 fn after<'a>(text: &'a [u8], words: &[&[u8]]) -> Option<&'a [u8]> {
     words.iter().try_fold(text.trim_ascii_start(), |rest, word| {
         rest.strip_prefix(*word).map(<[u8]>::trim_ascii_start)
     })
 }
 
-/// Returns the text before these words, which white space may separate.
+/// Returns the text before these tokens, which white space may separate.
 fn before<'a>(text: &'a [u8], words: &[&[u8]]) -> Option<&'a [u8]> {
     words.iter().rev().try_fold(text.trim_ascii_end(), |rest, word| {
         rest.strip_suffix(*word).map(<[u8]>::trim_ascii_end)

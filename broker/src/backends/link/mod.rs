@@ -88,7 +88,7 @@ trait LinkDriver: fmt::Debug + Send + Sync {
     /// Reads lists in the background that the backend announced as changed.
     fn read_lists(&self, link: &Arc<Link>, kinds: &[ListKind]);
 
-    /// Asks the backend whether it still supports 2026-07-28.
+    /// Probes whether the backend still supports 2026-07-28.
     fn is_stateless<'a>(
         &self,
         link: &'a Arc<Link>,
@@ -196,7 +196,7 @@ impl Link {
         }
     }
 
-    /// Asks the backend whether it still supports 2026-07-28, over a connection of this link.
+    /// Probes whether the backend still supports 2026-07-28, over a connection of this link.
     async fn is_still_stateless(self: &Arc<Self>, connection: &Arc<Connection>) -> bool {
         self.driver.is_stateless(self, connection).await
     }
@@ -260,7 +260,7 @@ impl Link {
                 self.note_backend_session(&connection);
                 if self.is_closed() {
                     // The close of the link came before this connection was stored.
-                    self.say_goodbye(&connection).await;
+                    self.end_connection(&connection).await;
                     return Err(gone());
                 }
                 self.driver.restore(&self, &connection).await;
@@ -288,7 +288,7 @@ impl Link {
         backoff.wait(&self.backend.id).await.map_err(OpenError::Waiting)?;
         let limit = self.backend.timeouts().initialize;
         match tokio::time::timeout(limit, self.open_in_matching_era()).await {
-            // No call has begun, so the outcome is not unknown.
+            // No call has started, so the outcome is not unknown.
             Ok(Err(Failure::Unclear(text))) => Err(OpenError::Failed(Failure::Busy(text))),
             Ok(opened) => opened.map_err(OpenError::Failed),
             Err(_) => {
@@ -413,11 +413,11 @@ impl Link {
     pub async fn close(&self) {
         self.shut();
         if let Some(connection) = self.current.swap(None) {
-            self.say_goodbye(&connection).await;
+            self.end_connection(&connection).await;
         }
     }
 
-    async fn say_goodbye(&self, connection: &Connection) {
+    async fn end_connection(&self, connection: &Connection) {
         if self.handed_off.load(Ordering::Relaxed) {
             connection.close_keeping_session().await;
         } else {

@@ -167,8 +167,8 @@ impl PendingRequests {
     }
 
     /// Stores the owner of a request of the backend.
-    pub fn note_question(&self, backend_id: RequestId, asked: QuestionOwner) {
-        self.questions.lock().insert(backend_id, asked);
+    pub fn note_question(&self, backend_id: RequestId, owner: QuestionOwner) {
+        self.questions.lock().insert(backend_id, owner);
     }
 
     pub fn take_question(&self, backend_id: &RequestId) -> Option<QuestionOwner> {
@@ -217,8 +217,10 @@ impl PendingRequests {
         let waiting: Vec<_> =
             self.lock_waiting().values().map(|waiting| waiting.answer.clone()).collect();
         waiting.iter().for_each(|awaited| awaited.waiter.wake());
-        let asked: Vec<_> = self.questions.lock().drain().collect(); // the lock must be free: withdrawing comes back here
-        asked.iter().for_each(|(_, asked)| asked.withdraw("the backend's connection ended"));
+        let questions: Vec<_> = self.questions.lock().drain().collect(); // the lock must be free: withdrawing comes back here
+        questions
+            .iter()
+            .for_each(|(_, question)| question.withdraw("the backend's connection ended"));
     }
 
     /// Returns whether no request of either side waits for an answer.

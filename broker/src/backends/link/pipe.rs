@@ -145,8 +145,8 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
             Ok(Some(frame)) => frame,
             Ok(None) => break,
             Err(error) => {
-                let told = link.backend.redactor.redact(&error);
-                tracing::warn!(backend = %link.backend.id, error = told, "reading from a backend failed");
+                let redacted = link.backend.redactor.redact(&error);
+                tracing::warn!(backend = %link.backend.id, error = redacted, "reading from a backend failed");
                 connection.note_fault(error);
                 break;
             }

@@ -208,9 +208,9 @@ struct IdleTimer {
 impl IdleTimer {
     /// Returns the time since the last request, or zero while an answer is pending.
     fn idle_for(&mut self, connection: &Connection) -> Duration {
-        let asked = connection.requests_sent();
-        if connection.has_pending() || asked != self.requests_sent {
-            *self = Self { since: Instant::now(), requests_sent: asked };
+        let sent = connection.requests_sent();
+        if connection.has_pending() || sent != self.requests_sent {
+            *self = Self { since: Instant::now(), requests_sent: sent };
         }
         self.since.elapsed()
     }

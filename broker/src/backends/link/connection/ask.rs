@@ -17,8 +17,8 @@ impl Connection {
     ) -> Result<Message, Failure> {
         let limit = link.backend.timeouts().control;
         if self.stateless().is_some() {
-            let asked = Box::pin(ask::ask(self, link, method, params));
-            return tokio::time::timeout(limit, asked)
+            let exchange = Box::pin(ask::ask(self, link, method, params));
+            return tokio::time::timeout(limit, exchange)
                 .await
                 .unwrap_or(Err(Failure::TimedOut(method)));
         }

@@ -65,11 +65,11 @@ impl Connection {
                 Err(failure) => Err(failure),
             },
             WireSender::Http(http) => {
-                let brought = http.post_request(self, link, request).await?;
+                let outcome = http.post_request(self, link, request).await?;
                 if of_task {
                     fault_point::hit("task.request.written");
                 }
-                match brought {
+                match outcome {
                     PostOutcome::Answer(answer) => Ok(answer),
                     PostOutcome::Stream(mut stream) => Err(stream.failed().await),
                 }

@@ -27,7 +27,7 @@ impl HttpWire {
         response: HttpResponse<ResponseBody>,
     ) -> Result<PostOutcome, Failure> {
         let status = response.status();
-        let says_when = response.headers().contains_key(RETRY_AFTER);
+        let has_retry_after = response.headers().contains_key(RETRY_AFTER);
         let message = match self.body(response, ERROR_BODY_BYTES_MAX).await {
             Ok(body) => Message::decode(body, &self.limits).ok(),
             Err(_) => None,
@@ -55,7 +55,7 @@ impl HttpWire {
             StatusCode::NOT_FOUND if self.is_session() => Failure::SessionGone,
             StatusCode::BAD_REQUEST if self.has_session() && about_session => Failure::SessionGone,
             StatusCode::TOO_MANY_REQUESTS => Failure::Throttled(format!("status {status}")),
-            StatusCode::SERVICE_UNAVAILABLE if says_when => {
+            StatusCode::SERVICE_UNAVAILABLE if has_retry_after => {
                 Failure::Busy(format!("status {status}"))
             }
             // Proxies also send this when the backend's connection breaks after they forwarded the
@@ -73,13 +73,13 @@ impl HttpWire {
 
     /// Handles an error status of a request of 2026-07-28. An error message is an answer, even
     /// without an id. Any other body comes from a server without that revision, or from a proxy that
-    /// refuses this request only, such as one with a long header. `asks_for_era` is true for
+    /// refuses this request only, such as one with a long header. `is_discover` is true for
     /// `server/discover`.
     pub(super) async fn handle_stateless_refusal(
         &self,
         link: &Arc<Link>,
         connection: &Arc<Connection>,
-        (wire_id, asks_for_era): (u64, bool),
+        (wire_id, is_discover): (u64, bool),
         response: HttpResponse<ResponseBody>,
     ) -> Result<PostOutcome, Failure> {
         let status = response.status();
@@ -106,7 +106,7 @@ impl HttpWire {
         };
         match message.filter(answers) {
             Some(answer) => Ok(PostOutcome::Answer(answer)),
-            None if agreed && !asks_for_era => {
+            None if agreed && !is_discover => {
                 Err(self.era_or_request_refused(link, connection, status).await)
             }
             None => Err(Failure::Protocol(format!("status {status}"))),
@@ -114,7 +114,7 @@ impl HttpWire {
     }
 
     /// Finds out whether the backend refuses the era of the connection, or only one request. One
-    /// refused request asks at a time, and the others wait for what it finds out.
+    /// refused request probes at a time, and the others wait for its result.
     async fn era_or_request_refused(
         &self,
         link: &Arc<Link>,

@@ -31,15 +31,19 @@ pub(super) enum GetPurpose {
 }
 
 impl GetOutcome {
-    pub(super) fn of(response: &HttpResponse<ResponseBody>, asked: GetPurpose) -> Self {
-        Self::judge(response.status(), ContentKind::of(response) == ContentKind::EventStream, asked)
+    pub(super) fn of(response: &HttpResponse<ResponseBody>, purpose: GetPurpose) -> Self {
+        Self::judge(
+            response.status(),
+            ContentKind::of(response) == ContentKind::EventStream,
+            purpose,
+        )
     }
 
     /// Judges a response. An error to the first GET means that the server has no GET stream,
     /// whatever its status: many servers support only POST. After a stream was open, the same
     /// status has another meaning.
-    fn judge(status: StatusCode, is_event_stream: bool, asked: GetPurpose) -> Self {
-        match (status, asked) {
+    fn judge(status: StatusCode, is_event_stream: bool, purpose: GetPurpose) -> Self {
+        match (status, purpose) {
             (StatusCode::OK, _) if is_event_stream => GetOutcome::Open,
             (StatusCode::METHOD_NOT_ALLOWED, _) => GetOutcome::Unsupported,
             (

@@ -41,7 +41,7 @@ async fn keep_open(
     let mut was_open = false;
     let mut failures = 0_u32;
     loop {
-        let asked = match &reading.last_event_id {
+        let purpose = match &reading.last_event_id {
             Some(_) => GetPurpose::Resume,
             None if was_open => GetPurpose::Reopen,
             None => GetPurpose::Initial,
@@ -49,13 +49,13 @@ async fn keep_open(
         let response = wire.send(wire.get(reading.last_event_id.as_deref())).await;
         let outcome = response
             .as_ref()
-            .map_or(GetOutcome::RetryLater, |response| GetOutcome::of(response, asked));
+            .map_or(GetOutcome::RetryLater, |response| GetOutcome::of(response, purpose));
         let is_first = opened.take().map(|opened| opened.send(())).is_some();
         match (outcome, response) {
             (GetOutcome::Open, Ok(response)) => {
                 (was_open, failures) = (true, 0);
                 if link.is_catalog() && !is_first {
-                    link.backend.refresh(); // what was said meanwhile is lost when the backend keeps no log
+                    link.backend.refresh(); // messages sent meanwhile are lost when the backend keeps no log
                 }
                 let _end = reading.read(&mut response.into_body()).await;
             }

@@ -79,8 +79,8 @@ pub(super) async fn open_instead(link: &Arc<Link>, url: &str) -> Option<Arc<Conn
             Some(connection)
         }
         Err(failure) => {
-            let told = link.backend.redactor.redact(&failure);
-            tracing::debug!(backend = %link.backend.id, failure = told, "the backend does not speak HTTP+SSE either");
+            let redacted = link.backend.redactor.redact(&failure);
+            tracing::debug!(backend = %link.backend.id, failure = redacted, "the backend does not speak HTTP+SSE either");
             None
         }
     }
@@ -115,19 +115,19 @@ fn check_stream(response: &HttpResponse<ResponseBody>) -> Result<(), Failure> {
 }
 
 fn judge_stream(status: StatusCode, is_events: bool) -> Result<(), Failure> {
-    let told = format!("status {status} to the GET of the event stream");
+    let text = format!("status {status} to the GET of the event stream");
     Err(match status {
         StatusCode::OK if is_events => return Ok(()),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             Failure::Denied(format!("the broker's credentials are not taken ({status})"))
         }
-        StatusCode::TOO_MANY_REQUESTS => Failure::Throttled(told),
-        status if status.is_server_error() => Failure::Busy(told),
-        status if status.is_client_error() => Failure::Denied(told),
+        StatusCode::TOO_MANY_REQUESTS => Failure::Throttled(text),
+        status if status.is_server_error() => Failure::Busy(text),
+        status if status.is_client_error() => Failure::Denied(text),
         status if status.is_success() => {
             Failure::Protocol("the answer to the GET has no event stream".to_owned())
         }
-        _ => Failure::Protocol(told),
+        _ => Failure::Protocol(text),
     })
 }
 

@@ -56,7 +56,7 @@ pub struct HttpWire {
     pub(super) endpoint: Option<PostEndpoint>,
     /// The status by which the backend refused a POST before the handshake was over.
     pub(super) refused: OnceLock<StatusCode>,
-    /// Held while a refused request asks whether the backend still supports 2026-07-28.
+    /// Held while a refused request probes whether the backend still supports 2026-07-28.
     pub(super) era_check: tokio::sync::Mutex<()>,
 }
 

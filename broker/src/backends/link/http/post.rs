@@ -31,7 +31,7 @@ impl HttpWire {
         }
         let is_modern = request.headers.is_some();
         // Calls have an asker, so they do not pay for the lookup.
-        let asks_for_era = request.asker.is_none()
+        let is_discover = request.asker.is_none()
             && request.headers.as_ref().is_some_and(|headers| {
                 headers
                     .get(headers::METHOD)
@@ -73,8 +73,9 @@ impl HttpWire {
             }
             // Boxed, because they are rare and would enlarge the future of every call.
             _ if is_modern => {
-                let asked = (request.wire_id, asks_for_era);
-                Box::pin(self.handle_stateless_refusal(link, connection, asked, response)).await
+                let request_kind = (request.wire_id, is_discover);
+                Box::pin(self.handle_stateless_refusal(link, connection, request_kind, response))
+                    .await
             }
             _ => {
                 Box::pin(self.handle_error_status(link, connection, request.wire_id, response))

@@ -36,8 +36,8 @@ pub(super) async fn send_one_way(
             match tokio::time::timeout(limit, wire.post_one_way(frame.into_frame())).await {
                 Ok(Ok(())) => {}
                 Ok(Err(failure)) => {
-                    let told = link.backend.redactor.redact(&failure);
-                    tracing::info!(backend = %link.backend.id, failure = told, "a notification or answer did not reach the backend");
+                    let redacted = link.backend.redactor.redact(&failure);
+                    tracing::info!(backend = %link.backend.id, failure = redacted, "a notification or answer did not reach the backend");
                     if failure == Failure::SessionGone {
                         connection.close_forgotten();
                     }

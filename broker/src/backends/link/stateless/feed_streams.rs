@@ -52,7 +52,7 @@ pub(in crate::backends::link) fn watch_lists(connection: &Arc<Connection>, link:
     {
         let mut state = stateless.listening.lock();
         state.lists = lists;
-        state.wish += 1;
+        state.version += 1;
     }
     run(&stateless.listening, connection, link);
 }
@@ -64,7 +64,7 @@ pub(super) async fn subscribe(
     link: &Arc<Link>,
     uri: &str,
 ) -> bool {
-    let wish = {
+    let version = {
         let mut state = feed.lock();
         if state.current.is_some() && state.accepted.contains(uri) {
             return true;
@@ -72,12 +72,12 @@ pub(super) async fn subscribe(
         // All wanted resources in one filter: after a loss, they are restored one by one.
         state.uris.extend(link.subscriptions.counts().into_iter().map(|(uri, _)| uri));
         state.uris.insert(uri.to_owned());
-        state.wish += 1;
-        state.wish
+        state.version += 1;
+        state.version
     };
     run(feed, connection, link);
-    let mut told = feed.told.subscribe();
-    let _closed = told.wait_for(|told| *told >= wish).await;
+    let mut applied_versions = feed.applied.subscribe();
+    let _closed = applied_versions.wait_for(|applied| *applied >= version).await;
     let mut state = feed.lock();
     let accepted = state.accepted.contains(uri);
     if !accepted {
@@ -86,7 +86,7 @@ pub(super) async fn subscribe(
     accepted
 }
 
-/// Starts the task that keeps the stream open, or tells it of a change.
+/// Starts the task that keeps the stream open, or notifies it of a change.
 fn run(feed: &NotificationFeed, connection: &Arc<Connection>, link: &Arc<Link>) {
     let begins = !std::mem::replace(&mut feed.lock().running, true);
     feed.changed.notify_one();
@@ -99,37 +99,38 @@ fn run(feed: &NotificationFeed, connection: &Arc<Connection>, link: &Arc<Link>) 
 async fn keep_open(link: Arc<Link>, connection: Arc<Connection>) {
     let Some(stateless) = connection.stateless().cloned() else { return };
     tokio::select! {
-        () = follow_wishes(&link, &connection, &stateless.listening) => {}
+        () = follow_filter(&link, &connection, &stateless.listening) => {}
         () = connection.closed() => {}
     }
     stateless.listening.lost();
     stateless.listening.settle(u64::MAX); // an answer that will not come has no waiter
 }
 
-async fn follow_wishes(
+async fn follow_filter(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     listening: &NotificationFeed,
 ) {
     let mut stream: Option<FeedStream> = None;
-    let mut told = None;
+    let mut applied = None;
     let mut missed = false;
     let mut failures = 0_u32;
     loop {
-        let (filter, wish) = listening.wanted();
+        let (filter, version) = listening.wanted();
         if filter == SubscriptionFilter::default() {
             stream = None;
             listening.lost();
-            (told, missed, failures) = (Some(wish), false, 0);
-            listening.settle(wish);
+            (applied, missed, failures) = (Some(version), false, 0);
+            listening.settle(version);
         }
-        if told != Some(wish) || (stream.is_none() && filter != SubscriptionFilter::default()) {
+        if applied != Some(version) || (stream.is_none() && filter != SubscriptionFilter::default())
+        {
             match open(link, connection, listening, &filter).await {
                 Ok(opened) => {
                     listening.switch(opened.id);
                     let former = stream.replace(opened);
-                    (told, failures) = (Some(wish), 0);
-                    listening.settle(wish);
+                    (applied, failures) = (Some(version), 0);
+                    listening.settle(version);
                     if std::mem::take(&mut missed) {
                         notify_gap(link);
                     }
@@ -139,16 +140,16 @@ async fn follow_wishes(
                     listening.forget_former();
                 }
                 Err(FeedOpenError { failure, refused }) => {
-                    told = Some(wish);
+                    applied = Some(version);
                     failures += 1;
                     if failures == 1 {
-                        let told = link.backend.redactor.redact(&failure);
-                        tracing::info!(backend = %link.backend.id, failure = told, "the backend does not announce changes");
+                        let redacted = link.backend.redactor.redact(&failure);
+                        tracing::info!(backend = %link.backend.id, failure = redacted, "the backend does not announce changes");
                     }
-                    listening.settle(wish);
+                    listening.settle(version);
                     // An equal request would get an equal refusal.
                     if refused && stream.is_none() {
-                        while listening.wanted().1 == wish {
+                        while listening.wanted().1 == version {
                             listening.changed.notified().await;
                         }
                         continue;
@@ -200,21 +201,21 @@ async fn open(
     filter: &SubscriptionFilter,
 ) -> Result<FeedStream, FeedOpenError> {
     let params = format!("{{\"notifications\":{}}}", filter.to_json());
-    let speaker = RequestIdentity::broker(connection, link);
+    let identity = RequestIdentity::broker(connection, link);
     let request = requests::own(
         connection,
         link,
         Method::SubscriptionsListen,
         Some(params.as_bytes()),
-        &speaker,
+        &identity,
         None,
     );
     let id = request.wire_id;
     listening.lock().opening = Some((id, None));
-    let (tell, end) = oneshot::channel();
+    let (end_tx, end) = oneshot::channel();
     let (to, over) = (connection.clone(), link.clone());
     let reading = link.backend.shared.running.spawn(async move {
-        let _nobody_waits = tell.send(requests::send(&to, &over, request).await);
+        let _receiver_dropped = end_tx.send(requests::send(&to, &over, request).await);
     });
     let mut stream = FeedStream { id, reading, end };
     let limit = link.backend.timeouts().control;

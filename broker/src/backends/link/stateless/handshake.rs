@@ -148,11 +148,11 @@ async fn try_initialize(
 }
 
 async fn probe_era(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
-    let mut asked = pin!(discover(connection, link));
+    let mut discovery = pin!(discover(connection, link));
     let answer = tokio::select! {
         biased;
-        answer = &mut asked => answer,
-        () = tokio::time::sleep(ERA_SILENCE_MAX) => return after_silence(connection, link, asked).await,
+        answer = &mut discovery => answer,
+        () = tokio::time::sleep(ERA_SILENCE_MAX) => return after_silence(connection, link, discovery).await,
     };
     match judge(answer)? {
         DiscoverVerdict::Stateless(found) => open_in_client_era(connection, link, &found).await,
@@ -197,12 +197,12 @@ fn is_connection_bound(connection: &Connection) -> bool {
 async fn after_silence(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
-    mut asked: std::pin::Pin<&mut impl Future<Output = Result<Message, Failure>>>,
+    mut discovery: std::pin::Pin<&mut impl Future<Output = Result<Message, Failure>>>,
 ) -> Result<(), Failure> {
     let mut opened = pin!(initialize(connection, link));
     tokio::select! {
         biased;
-        answer = &mut asked => match judge(answer) {
+        answer = &mut discovery => match judge(answer) {
             Ok(DiscoverVerdict::Stateless(found)) => match opened.await {
                 Err(Failure::Protocol(_)) => set_stateless(connection, link, &found),
                 agreed => agreed,
@@ -212,7 +212,7 @@ async fn after_silence(
         agreed = &mut opened => match agreed {
             // A stateless server refuses `initialize`. Its answer to `server/discover` is still to
             // come.
-            Err(Failure::Protocol(why)) => match judge(asked.await) {
+            Err(Failure::Protocol(why)) => match judge(discovery.await) {
                 Ok(DiscoverVerdict::Stateless(found)) => set_stateless(connection, link, &found),
                 _ => Err(Failure::Protocol(why)),
             },
@@ -224,7 +224,7 @@ async fn after_silence(
 async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Message, Failure> {
     let mut answer = requests::probe(connection, link).await;
     // MCP 2026-07-28, Versioning: the broker retries with its own revision if the answer names it.
-    if answer.as_ref().is_ok_and(names_ours) {
+    if answer.as_ref().is_ok_and(names_own_version) {
         answer = requests::probe(connection, link).await;
     }
     let closed = connection.is_closed() && is_connection_bound(connection);
@@ -234,7 +234,7 @@ async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Mess
     answer
 }
 
-/// Asks the backend over an open connection whether it still supports 2026-07-28. A question that
+/// Probes over an open connection whether the backend still supports 2026-07-28. A request that
 /// the backend did not process shows no change.
 pub(in crate::backends::link) async fn is_stateless(
     connection: &Arc<Connection>,
@@ -296,7 +296,7 @@ fn judge(answer: Result<Message, Failure>) -> Result<DiscoverVerdict, Failure> {
     })
 }
 
-fn names_ours(answer: &Message) -> bool {
+fn names_own_version(answer: &Message) -> bool {
     downgrade::error_code(answer) == Some(UNSUPPORTED_PROTOCOL_VERSION)
         && downgrade::supported_versions(answer).contains(&Version::V2026_07_28)
 }

@@ -31,8 +31,8 @@ impl Drop for OpenQuestions<'_> {
             if let Some(stateless) = self.connection.stateless() {
                 stateless.forget_input(*number);
             }
-            if let Some(asked) = self.connection.pending().take_question(id) {
-                asked.withdraw("the answer is not needed any more");
+            if let Some(question) = self.connection.pending().take_question(id) {
+                question.withdraw("the answer is not needed any more");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Links to backends that speak 2026-07-28, with stateless requests.
+//! Links to backends of 2026-07-28, with stateless requests.
 //!
 //! The rest of the broker uses a backend as if it had a session: it calls, subscribes and answers
 //! requests. A connection to a stateless backend translates this into self-contained requests:

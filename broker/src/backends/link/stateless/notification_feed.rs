@@ -22,16 +22,16 @@ pub(in crate::backends::link) struct NotificationFeed {
     pub(super) changed: Notify,
     /// Notified when a stream is acknowledged.
     pub(super) acknowledged: Notify,
-    /// Number of the last wish that the backend knows.
-    pub(super) told: watch::Sender<u64>,
+    /// Version of the last filter that was applied: the backend answered its request.
+    pub(super) applied: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct FeedState {
     pub(super) uris: BTreeSet<String>,
     pub(super) lists: SubscriptionFilter,
-    /// Number of the last wish.
-    pub(super) wish: u64,
+    /// Version of the wanted filter. Each change increments it.
+    pub(super) version: u64,
     /// Resources that the backend agreed to on the current stream.
     pub(super) accepted: BTreeSet<String>,
     pub(super) current: Option<u64>,
@@ -59,7 +59,7 @@ impl Default for NotificationFeed {
             state: Mutex::default(),
             changed: Notify::new(),
             acknowledged: Notify::new(),
-            told: watch::Sender::new(0),
+            applied: watch::Sender::new(0),
         }
     }
 }
@@ -70,7 +70,7 @@ impl NotificationFeed {
         let mut state = self.lock();
         if state.uris.remove(uri) {
             state.accepted.remove(uri);
-            state.wish += 1;
+            state.version += 1;
             self.changed.notify_one();
         }
     }
@@ -120,14 +120,14 @@ impl NotificationFeed {
             message.text(message.fields.uri).unwrap_or_default()
         );
         let counts = state.overlap.entry(what).or_default();
-        let said = if is_current { &mut counts.current } else { &mut counts.former };
-        *said += 1;
-        let is_news = *said > counts.taken;
-        counts.taken = counts.taken.max(*said);
-        is_news
+        let carried = if is_current { &mut counts.current } else { &mut counts.former };
+        *carried += 1;
+        let is_new = *carried > counts.taken;
+        counts.taken = counts.taken.max(*carried);
+        is_new
     }
 
-    /// Returns the wanted filter and the number of its wish.
+    /// Returns the wanted filter and its version.
     pub(super) fn wanted(&self) -> (SubscriptionFilter, u64) {
         let state = self.lock();
         (
@@ -135,12 +135,12 @@ impl NotificationFeed {
                 uris: state.uris.iter().cloned().collect(),
                 ..state.lists.clone()
             },
-            state.wish,
+            state.version,
         )
     }
 
-    pub(super) fn settle(&self, wish: u64) {
-        self.told.send_modify(|told| *told = (*told).max(wish));
+    pub(super) fn settle(&self, version: u64) {
+        self.applied.send_modify(|applied| *applied = (*applied).max(version));
     }
 
     /// Makes the opened stream the current one.

@@ -46,7 +46,7 @@ impl RequestIdentity {
         let info = info.unwrap_or(Bytes::from_static(rules::endpoint_info::BROKER_INFO.as_bytes()));
         let logs = connection.negotiated().is_some_and(|agreed| agreed.capabilities.logging);
         Self {
-            capabilities: told(connection, capabilities),
+            capabilities: sent_capabilities(connection, capabilities),
             info,
             level: log_level.filter(|_| logs),
         }
@@ -55,7 +55,7 @@ impl RequestIdentity {
     /// Returns the identity of the broker, for the clients behind a link.
     pub(super) fn broker(connection: &Connection, link: &Link) -> Self {
         let info = Bytes::from_static(rules::endpoint_info::BROKER_INFO.as_bytes());
-        Self { capabilities: told(connection, link.declared.raw()), info, level: None }
+        Self { capabilities: sent_capabilities(connection, link.declared.raw()), info, level: None }
     }
 
     pub(super) fn meta(&self) -> Vec<(&'static str, Cow<'_, [u8]>)> {
@@ -63,7 +63,7 @@ impl RequestIdentity {
     }
 }
 
-fn told(connection: &Connection, declared: &[u8]) -> Bytes {
+fn sent_capabilities(connection: &Connection, declared: &[u8]) -> Bytes {
     match connection.stateless() {
         Some(stateless) => stateless.capabilities(declared),
         None => downgrade::upgrade_client_capabilities(declared),

@@ -60,8 +60,8 @@ impl StatelessConnection {
     /// its answer.
     pub(super) fn expect_input(&self, key: &str) -> (u64, RequestId, oneshot::Receiver<Message>) {
         let number = self.next_input.fetch_add(1, Ordering::Relaxed);
-        let (tell, answer) = oneshot::channel();
-        self.inputs.lock().insert(number, PendingInput { key: key.to_owned(), waiting: tell });
+        let (answer_tx, answer) = oneshot::channel();
+        self.inputs.lock().insert(number, PendingInput { key: key.to_owned(), waiting: answer_tx });
         (number, input_id(number), answer)
     }
 
@@ -76,16 +76,16 @@ impl StatelessConnection {
 
     /// Returns the client's capabilities in the form of this revision.
     pub(super) fn capabilities(&self, declared: &[u8]) -> Bytes {
-        let mut known = self.capabilities.lock();
-        if let Some(told) = known.get(declared) {
-            return told.clone();
+        let mut cache = self.capabilities.lock();
+        if let Some(converted) = cache.get(declared) {
+            return converted.clone();
         }
-        let told = downgrade::upgrade_client_capabilities(declared);
-        if known.len() >= CAPABILITIES_REMEMBERED_MAX {
-            known.clear();
+        let converted = downgrade::upgrade_client_capabilities(declared);
+        if cache.len() >= CAPABILITIES_REMEMBERED_MAX {
+            cache.clear();
         }
-        known.insert(Bytes::copy_from_slice(declared), told.clone());
-        told
+        cache.insert(Bytes::copy_from_slice(declared), converted.clone());
+        converted
     }
 
     /// Translates a notification for the rest of the broker. `None`: it belongs to no stream of the

@@ -101,12 +101,12 @@ async fn follow(
             TaskStatus::Working => {}
             TaskStatus::InputRequired => {
                 let needed = new_inputs(&state, &answered)?;
-                let asked = tokio::select! {
+                let refused = tokio::select! {
                     biased;
-                    asked = answer_inputs(link, asker, &task.id, &needed) => asked?,
+                    refused = answer_inputs(link, asker, &task.id, &needed) => refused?,
                     changed = until_not_waiting(link, asker, &now) => changed.map(|()| None)?,
                 };
-                if let Some(refusal) = asked {
+                if let Some(refusal) = refused {
                     return Ok(refusal);
                 }
                 answered.extend(needed.into_iter().map(|request| request.key));
@@ -150,7 +150,7 @@ async fn answer_inputs(
         match inputs::gather(&connection, link, asker, needed).await {
             Ok(Ok(responses)) => break responses,
             Ok(Err(refusal)) => return Ok(Some(*refusal)),
-            Err(Failure::Lost(_)) if !link.is_closed() => {} // asked again: the task outlives the connection
+            Err(Failure::Lost(_)) if !link.is_closed() => {} // sent again: the task outlives the connection
             Err(failure) => return Err(failure),
         }
     };
@@ -203,8 +203,8 @@ async fn persistently(
     let mut pause = BACKOFF_FIRST;
     loop {
         if let Ok(connection) = link.connection().await {
-            let asked = requests::ask(&connection, link, method, Some(params), Some(asker));
-            match tokio::time::timeout(limit, asked).await {
+            let exchange = requests::ask(&connection, link, method, Some(params), Some(asker));
+            match tokio::time::timeout(limit, exchange).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(failure @ (Failure::Protocol(_) | Failure::TooLarge { .. }))) => {
                     return Err(failure);
