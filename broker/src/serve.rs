@@ -78,7 +78,7 @@ pub fn migrate(file: Option<&Path>) -> ExitCode {
         let config = config::load(file)?;
         runtime()?.block_on(async {
             let database = stores::migrate(&config).await?;
-            say(&format!("the schema of {database} is up to date"));
+            print_line(&format!("the schema of {database} is up to date"));
             Ok(())
         })
     };
@@ -86,7 +86,7 @@ pub fn migrate(file: Option<&Path>) -> ExitCode {
 }
 
 /// Prints the outcome of a command. A closed pipe is not an error.
-fn say(text: &str) {
+fn print_line(text: &str) {
     let _unread = writeln!(io::stdout(), "{text}");
 }
 

@@ -172,8 +172,8 @@ impl Broker {
         }
         let (broker, identity) = (self.clone(), identity.clone());
         self.shared.running.spawn(async move {
-            let (begun, mut pause) = (Instant::now(), END_RETRY_FIRST);
-            while begun.elapsed() < END_RETRY_MAX && !broker.draining() {
+            let (started_at, mut pause) = (Instant::now(), END_RETRY_FIRST);
+            while started_at.elapsed() < END_RETRY_MAX && !broker.draining() {
                 tokio::time::sleep(pause).await;
                 pause *= 2;
                 if broker.release_row(key, &identity).await.is_ok() {
@@ -209,13 +209,13 @@ impl Broker {
         Ok(())
     }
 
-    /// Releases a row that this process cannot use. Another process that can read it and knows its
+    /// Releases a row that this process cannot use. Another process that can read it and has its
     /// tenant may take it.
     async fn release_claim(&self, taken: ClaimedRow) {
         let SessionRecord { key, state, links, .. } = taken.record;
         let release =
             WriteOp::ReleaseSession { key, epoch: taken.epoch, idle: Duration::ZERO, state, links };
-        let _stays_ours_until_we_end = self.shared.durable.write(release).await;
+        let _kept_until_the_process_ends = self.shared.durable.write(release).await;
     }
 
     /// Starts an adopted session. `None` if its key or tenant is gone; the session is then ended.

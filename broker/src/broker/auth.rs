@@ -22,17 +22,17 @@ use crate::{
     sessions::tenant::Tenant,
 };
 
-/// What a denied sign-in has waited for already. A token can need its key first, and then the word
-/// of its issuer.
+/// What a denied sign-in has waited for already. A token can need its key first, and then the
+/// answer of its issuer.
 #[derive(Default)]
 pub(super) struct SignInWaits {
     has_fetched: bool,
-    has_asked: bool,
+    has_introspected: bool,
 }
 
 impl SignInWaits {
     /// Waits for what the token lacks. Returns false if nothing more can help. `check_address`
-    /// refuses an address that guesses tokens: it makes the broker ask no issuer.
+    /// refuses an address that guesses tokens: it causes no request to an issuer.
     pub(super) async fn wait_for(
         &mut self,
         denied: &AuthError,
@@ -43,7 +43,9 @@ impl SignInWaits {
             AuthError::KeyUnknown(key) if !std::mem::replace(&mut self.has_fetched, true) => {
                 key.wait_for_keys().await;
             }
-            AuthError::NotIntrospected(token) if !std::mem::replace(&mut self.has_asked, true) => {
+            AuthError::NotIntrospected(token)
+                if !std::mem::replace(&mut self.has_introspected, true) =>
+            {
                 check_address()?;
                 token.ask(bearer).await?;
             }
@@ -98,7 +100,7 @@ impl Broker {
     /// backends whose lists are unknown are tried again.
     pub(super) fn note_exchangeable(&self, caller: &Caller, token: &ExchangeableToken) {
         let of = (&caller.tenant, &caller.principal);
-        if self.shared.subjects.knows(of, token) {
+        if self.shared.subjects.has_token(of, token) {
             return;
         }
         let Some(tenant) = self.tenant(&caller.tenant) else { return };

@@ -63,12 +63,12 @@ impl Broker {
     /// Releases the sessions, busy ones after the grace period, then closes the backends. Returns
     /// true if no call was cut.
     pub async fn finish_drain(self: &Arc<Self>, grace: Duration) -> bool {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         // Tasks are handed off alongside the sessions. There may be thousands of sessions, and each
         // takes its time.
         let handing_over = async {
             loop {
-                self.tasks.hand_off(begun.elapsed() >= grace / FINISHING_SHARE);
+                self.tasks.hand_off(started_at.elapsed() >= grace / FINISHING_SHARE);
                 tokio::time::sleep(REST_POLL).await;
             }
         };

@@ -1,6 +1,6 @@
 //! Ownership of this process's sessions, as its lease and other replicas decide it.
 //!
-//! Called by `control` when the lease was lost and reclaimed, and when another replica asks for a
+//! Called by `control` when the lease was lost and reclaimed, and when another replica requests a
 //! session's end.
 
 use std::{
@@ -39,7 +39,7 @@ impl Broker {
         }
     }
 
-    /// Ends the sessions whose end was asked for through the store.
+    /// Ends the sessions whose end was requested through the store.
     pub fn end_requested(self: &Arc<Self>, sessions: &[SessionKey]) {
         let mut unknown: HashSet<SessionKey> =
             sessions.iter().copied().filter(|key| !self.ending_sessions.contains(key)).collect();

@@ -39,7 +39,8 @@ use crate::{
 };
 
 impl Broker {
-    /// Uses the account that a principal has connected at a backend, and tells its sessions here.
+    /// Uses the account that a principal has connected at a backend, and notifies its sessions
+    /// here.
     pub fn account_connected(
         &self,
         (tenant, principal): (&TenantId, &PrincipalId),
@@ -300,8 +301,8 @@ impl Broker {
     }
 
     /// Ends a session in the store if this process does not know its epoch. There are three cases:
-    /// the row is gone, another process owns it and is asked to end it, or this process owns it
-    /// under another epoch.
+    /// the row is gone, another process owns it and gets the request to end it, or this process
+    /// owns it under another epoch.
     async fn end_stored(&self, key: &SessionKey) -> Result<(), Refusal> {
         let durable = &self.shared.durable;
         if !durable
@@ -315,7 +316,7 @@ impl Broker {
             .await?;
         let Some(row) = rows.into_iter().find(|row| row.record.key == *key) else { return Ok(()) };
         if row.owner.is_some_and(|owner| owner.node == durable.node()) {
-            // If the write is fenced, the new owner was asked to end it.
+            // If the write is fenced, the new owner got the request to end it.
             durable.write(WriteOp::EndSession { key: *key, epoch: row.epoch }).await?;
         }
         Ok(())
@@ -362,9 +363,9 @@ impl EndingSession {
         let session = session.clone();
         let running = &self.broker.shared.running;
         running.clone().spawn(async move {
-            let (begun, mut pause) = (Instant::now(), END_RETRY_FIRST);
+            let (started_at, mut pause) = (Instant::now(), END_RETRY_FIRST);
             while let Err(refusal) = self.broker.store_end(&session).await {
-                if begun.elapsed() > END_RETRY_MAX || self.broker.draining() {
+                if started_at.elapsed() > END_RETRY_MAX || self.broker.draining() {
                     tracing::warn!(session = %session.digest, %refusal, "the end of a session could not be stored; it will pass when it is idle");
                     break;
                 }

@@ -200,12 +200,12 @@ async fn backend(
             let wait = if add.no_wait { "?wait=false" } else { "" };
             let path = format!("tenants/{}/backends/{}{wait}", add.of.tenant, add.name);
             let answer = client.request(Method::PUT, &path, Some(&body)).await?;
-            let mut said = render(&answer, &add.output, |answer| table::facts(answer, BACKEND));
+            let mut rendered = render(&answer, &add.output, |answer| table::facts(answer, BACKEND));
             if answer["state"] == "failed" {
-                said.note =
+                rendered.note =
                     "registered, but it could not be reached; the broker keeps trying".to_owned();
             }
-            Ok(said)
+            Ok(rendered)
         }
         BackendCommand::List { of, output } => {
             let answer = client
@@ -269,8 +269,8 @@ async fn key(client: &AdminClient, command: KeyCommand) -> Result<CommandOutput,
             let answer = client
                 .request(Method::POST, &format!("tenants/{}/keys", of.tenant), Some(&body.into()))
                 .await?;
-            let said = render(&answer, &output, |answer| table::facts(answer, KEY));
-            Ok(CommandOutput { note: "keep the key, it is not shown again".to_owned(), ..said })
+            let rendered = render(&answer, &output, |answer| table::facts(answer, KEY));
+            Ok(CommandOutput { note: "keep the key, it is not shown again".to_owned(), ..rendered })
         }
         KeyCommand::List { of, output } => {
             let answer =

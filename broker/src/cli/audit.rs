@@ -36,11 +36,12 @@ pub(super) async fn audit(
             let path = path(&filter, after, limit.map(|limit| limit.to_string()).as_deref());
             let answer = client.request(Method::GET, &path, None).await?;
             let next = answer["next"].as_i64();
-            let mut said = render_list(answer, "records", RECORDS, &output);
+            let mut rendered = render_list(answer, "records", RECORDS, &output);
             if let Some(next) = next {
-                said.note = format!("there are more records; --after {next} lists the next ones");
+                rendered.note =
+                    format!("there are more records; --after {next} lists the next ones");
             }
-            Ok(said)
+            Ok(rendered)
         }
         AuditCommand::Verify { checkpoint, output } => {
             audit_verify::verify(client, checkpoint.as_deref(), &output).await
@@ -66,7 +67,7 @@ pub(super) async fn audit(
 fn path(filter: &AuditFilter, after: Option<i64>, limit: Option<&str>) -> String {
     let AuditFilter { tenant, kind, since, until } = filter;
     let after = after.map(|after| Value::from(after).to_string());
-    let asked = [
+    let parameters = [
         ("tenant", tenant.as_deref()),
         ("kind", kind.as_deref()),
         ("since", since.as_deref()),
@@ -74,5 +75,5 @@ fn path(filter: &AuditFilter, after: Option<i64>, limit: Option<&str>) -> String
         ("after", after.as_deref()),
         ("limit", limit),
     ];
-    with_query("audit", &asked)
+    with_query("audit", &parameters)
 }

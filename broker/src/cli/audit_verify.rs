@@ -42,8 +42,9 @@ pub(super) async fn verify(
     let (mut rows, mut misfits, mut after, mut unchained_until) =
         (Vec::new(), Vec::new(), None::<String>, 0);
     loop {
-        let asked = [("after", after.as_deref()), ("limit", Some(&*PAGE.to_string()))];
-        let page = client.request(Method::GET, &with_query("audit/chains", &asked), None).await?;
+        let parameters = [("after", after.as_deref()), ("limit", Some(&*PAGE.to_string()))];
+        let page =
+            client.request(Method::GET, &with_query("audit/chains", &parameters), None).await?;
         unchained_until = page["unchained_until"].as_i64().unwrap_or(unchained_until);
         let chains = page["chains"].as_array().ok_or_else(|| client.foreign(200))?;
         for chain in chains {
@@ -81,21 +82,21 @@ fn render_report(
     let verdict = if misfits.is_empty() { "ok" } else { "misfit" };
     let summary = format!("ok: {records} records in {} chains\n", rows.len());
     let answer = json!({"verdict": verdict, "records": records, "unchained_until": unchained_until, "chains": rows, "misfits": misfits});
-    let mut said = render(&answer, output, |answer| table::rows(&answer["chains"], CHAINS));
+    let mut rendered = render(&answer, output, |answer| table::rows(&answer["chains"], CHAINS));
     let Some(first) =
         misfits.iter().min_by_key(|misfit| misfit["number"].as_i64().unwrap_or(i64::MAX))
     else {
         if !output.json {
-            said.out += &summary;
+            rendered.out += &summary;
         }
         if unchained_until > 0 {
-            said.note = format!(
+            rendered.note = format!(
                 "records up to number {unchained_until} are older than the chains, and nothing protects them"
             );
         }
-        return Ok(said);
+        return Ok(rendered);
     };
-    let _closed = std::io::stdout().lock().write_all(said.out.as_bytes());
+    let _closed = std::io::stdout().lock().write_all(rendered.out.as_bytes());
     Err(ClientError::Refused { detail: sentence(first, misfits.len()) })
 }
 
@@ -135,13 +136,14 @@ async fn verify_chain(
             checkpoints.range(position + 1..).next().or_else(|| checkpoints.last_key_value());
         let limit = next.map_or(PAGE, |(count, _)| (count - position).clamp(1, PAGE)).to_string();
         let checkpoint = next.map(|(_, checkpoint)| checkpoint.to_string());
-        let asked = [
+        let parameters = [
             ("tenant", tenant),
             ("after", after.as_deref()),
             ("limit", Some(&*limit)),
             ("checkpoint", checkpoint.as_deref()),
         ];
-        let page = client.request(Method::GET, &with_query("audit/verify", &asked), None).await?;
+        let page =
+            client.request(Method::GET, &with_query("audit/verify", &parameters), None).await?;
         found.records += page["records"].as_u64().unwrap_or_default();
         found.last = page["last"].as_i64().or(found.last);
         found.misfit = Some(page["misfit"].clone()).filter(|misfit| !misfit.is_null());

@@ -67,7 +67,7 @@ impl ServerImport {
         loop {
             match server.body(&inputs, self.remote) {
                 Ok(body) => return Ok(Some(body)),
-                // Each round asks for further inputs, which a given one may have opened.
+                // Each round requests further inputs, which a given one may have opened.
                 Err(ImportError::Missing(missing)) if prompt::is_possible() => {
                     for input in missing {
                         let value = prompt::ask(&question(&input), input.is_secret)?;
@@ -101,15 +101,15 @@ impl ServerImport {
         Ok(inputs)
     }
 
-    /// Fetches an entry (registry API v0.1). The answer must be about what was asked for.
+    /// Fetches an entry (registry API v0.1). The answer must be about the requested server.
     async fn of_registry(
         &self,
         client: &AdminClient,
-        asked: &str,
+        reference: &str,
     ) -> Result<ServerJson, ClientError> {
-        let (name, version) = match asked.rsplit_once('@') {
+        let (name, version) = match reference.rsplit_once('@') {
             Some((name, version)) => (name, Some(version)),
-            None => (asked, None),
+            None => (reference, None),
         };
         let base = self.registry_url.trim_end_matches('/');
         let version_path = escape(version.unwrap_or("latest"));
@@ -117,7 +117,7 @@ impl ServerImport {
         let (status, answer) = client.fetch(Method::GET, &url).await?;
         let usage = |text: String| ClientError::Usage(text);
         if status == StatusCode::NOT_FOUND {
-            return Err(usage(format!("{base} has no server {asked}")));
+            return Err(usage(format!("{base} has no server {reference}")));
         }
         if !status.is_success() {
             return Err(usage(format!("{base} answered {}", status.as_u16())));
@@ -125,18 +125,20 @@ impl ServerImport {
         let answer: Value = serde_json::from_slice(&answer)
             .map_err(|error| usage(format!("the answer of {base} is not JSON: {error}")))?;
         let server = ServerJson::read(&answer).map_err(ClientError::Faults)?;
-        let is_asked =
+        let is_match =
             server.name == name && version.is_none_or(|version| version == server.version);
-        if is_asked {
+        if is_match {
             Ok(server)
         } else {
             let (name, version) = (&server.name, &server.version);
-            Err(usage(format!("{base} was asked for {asked} and answered with {name}@{version}")))
+            Err(usage(format!(
+                "{base} was asked for {reference} and answered with {name}@{version}"
+            )))
         }
     }
 }
 
-/// Returns an input as a person is asked for it.
+/// Returns the prompt for an input.
 fn question(input: &MissingInput) -> String {
     let secret = if input.is_secret { " (secret)" } else { "" };
     format!("{}{secret}  {}", input.name, input.description).trim_end().to_owned()

@@ -100,14 +100,14 @@ fn administer(command: args::AdminCommand) -> ExitCode {
             );
         }
     };
-    let asked = runtime.block_on(async {
+    let result = runtime.block_on(async {
         let client = AdminClient::from_environment()?;
         admin::run(&client, command).await
     });
-    match asked {
-        Ok(said) => {
-            let printed = print(&said.out);
-            complain_softly(&said.note);
+    match result {
+        Ok(output) => {
+            let printed = print(&output.out);
+            complain_softly(&output.note);
             printed
         }
         Err(error) => {

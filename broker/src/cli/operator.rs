@@ -44,8 +44,11 @@ pub(super) async fn operator(
             }
             let body = Value::Object(body);
             let answer = client.request(Method::POST, "operators", Some(&body)).await?;
-            let said = render(&answer, &output, |answer| table::facts(answer, OPERATOR));
-            Ok(CommandOutput { note: "keep the token, it is not shown again".to_owned(), ..said })
+            let rendered = render(&answer, &output, |answer| table::facts(answer, OPERATOR));
+            Ok(CommandOutput {
+                note: "keep the token, it is not shown again".to_owned(),
+                ..rendered
+            })
         }
         OperatorCommand::List { output } => {
             let answer = client.request(Method::GET, "operators", None).await?;

@@ -51,7 +51,7 @@ pub(super) async fn pins(
             Ok(render(&answer, &output, explained))
         }
         PinCommand::Approve { object, hash, all, backend, locked, of, output } => {
-            let asked = match (object, backend) {
+            let decisions = match (object, backend) {
                 (Some(object), None) => {
                     let (backend, kind, name) = named(&object)?;
                     let hash = match hash {
@@ -68,7 +68,7 @@ pub(super) async fn pins(
                 },
                 (Some(_), Some(_)) => return Err(ClientError::Usage(WHAT_TO_APPROVE.to_owned())),
             };
-            decide(client, &of, "approve", asked, &output).await
+            decide(client, &of, "approve", decisions, &output).await
         }
         PinCommand::Block { object, of, output } => {
             let (backend, kind, name) = named(&object)?;
@@ -122,11 +122,11 @@ async fn decide(
     client: &AdminClient,
     of: &TenantArg,
     verb: &str,
-    asked: Vec<(BackendId, Value)>,
+    decisions: Vec<(BackendId, Value)>,
     output: &OutputOptions,
 ) -> Result<CommandOutput, ClientError> {
     let mut pins = Vec::new();
-    for (backend, body) in asked {
+    for (backend, body) in decisions {
         let path = format!("{}/{verb}", path(of, &backend));
         let answer = client.request(Method::POST, &path, Some(&body)).await?;
         pins.extend(of_backend(answer, &backend));
@@ -260,7 +260,7 @@ fn locked_items(
     lock: &LockFile,
     only: Option<&BackendId>,
 ) -> Result<Vec<(BackendId, Value)>, ClientError> {
-    let mut asked = Vec::new();
+    let mut decisions = Vec::new();
     for (backend, kinds) in &lock.backends {
         let name = BackendId::parse(backend)
             .map_err(|error| ClientError::Usage(format!("backends.{backend}: {error}")))?;
@@ -270,9 +270,9 @@ fn locked_items(
         let items = kinds.iter().flat_map(|(kind, names)| {
             names.iter().map(move |(name, hash)| json!({"kind": kind, "name": name, "hash": hash}))
         });
-        asked.push((name, json!({"items": items.collect::<Vec<_>>()})));
+        decisions.push((name, json!({"items": items.collect::<Vec<_>>()})));
     }
-    Ok(asked)
+    Ok(decisions)
 }
 
 /// Reads a lock file. An error names every fault with its place.

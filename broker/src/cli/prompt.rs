@@ -7,12 +7,12 @@ use std::{
 
 use super::client::ClientError;
 
-/// Returns whether a person can be asked.
+/// Returns whether a person can answer a prompt.
 pub(super) fn is_possible() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// Asks for a value on the terminal. A secret is not shown while it is typed.
+/// Prompts for a value on the terminal. A secret is not shown while it is typed.
 pub(super) fn ask(question: &str, is_secret: bool) -> Result<String, ClientError> {
     let silence = is_secret.then(Silence::begin).transpose()?;
     let failed = |error: io::Error| ClientError::Usage(format!("the terminal: {error}"));

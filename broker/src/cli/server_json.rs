@@ -276,7 +276,7 @@ fn is_exact(version: &str) -> bool {
         && version.split('.').all(is_part)
 }
 
-/// Returns whether a package name is one word that no program reads as an option.
+/// Returns whether a package name is one argument that no program reads as an option.
 fn is_identifier(name: &str) -> bool {
     name.len() <= 255
         && name.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '@')

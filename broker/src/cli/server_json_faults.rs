@@ -200,7 +200,7 @@ impl SchemaCheck {
     fn transport(&mut self, transport: &Part<'_>, kinds: &[&str]) {
         self.required(transport, &["type"]);
         self.one_of(transport, "type", kinds);
-        // A process that speaks over its pipes has no URL.
+        // A process that uses its pipes has no URL.
         let kind = transport.members.get("type").and_then(Value::as_str);
         let Some("streamable-http" | "sse") = kind else { return };
         self.required(transport, &["url"]);

@@ -42,8 +42,8 @@ pub struct AuditedAction {
 pub struct Author(Option<Arc<AuditedChange>>);
 
 struct AuditedChange {
-    asked: AuditedAction,
-    begun: Instant,
+    action: AuditedAction,
+    started_at: Instant,
     /// Digest of the body as far as it was read, and its length.
     body: Mutex<(digest::Context, usize)>,
     /// What was changed, before and after.
@@ -52,11 +52,11 @@ struct AuditedChange {
 }
 
 impl Author {
-    pub fn of(asked: AuditedAction) -> Self {
+    pub fn of(action: AuditedAction) -> Self {
         let body = Mutex::new((digest::Context::new(&digest::SHA256), 0));
         Self(Some(Arc::new(AuditedChange {
-            asked,
-            begun: Instant::now(),
+            action,
+            started_at: Instant::now(),
             body,
             values: Mutex::default(),
             is_recorded: AtomicBool::new(false),
@@ -65,13 +65,13 @@ impl Author {
 
     /// Returns the name of the operator.
     pub(super) fn name(&self) -> &str {
-        self.0.as_ref().map_or("", |deed| &deed.asked.who)
+        self.0.as_ref().map_or("", |audited| &audited.action.who)
     }
 
     /// Adds further bytes of the request's body.
     pub fn read(&self, bytes: &[u8]) {
-        if let Some(deed) = &self.0 {
-            let mut body = deed.body.lock();
+        if let Some(audited) = &self.0 {
+            let mut body = audited.body.lock();
             body.0.update(bytes);
             body.1 += bytes.len();
         }
@@ -79,28 +79,28 @@ impl Author {
 
     /// Adds what the change replaces, and by what.
     pub(super) fn note_values(&self, before: Option<&str>, after: Option<&str>) {
-        if let Some(deed) = &self.0 {
-            *deed.values.lock() = [before, after].map(|text| text.map(recorded_value));
+        if let Some(audited) = &self.0 {
+            *audited.values.lock() = [before, after].map(|text| text.map(recorded_value));
         }
     }
 
     /// Returns the record for the audit log, with the reason `error` of a refusal. Returns `None`
     /// without a request.
     fn record(&self, node: &str, error: Option<String>) -> Option<AuditRecord> {
-        let deed = self.0.as_ref()?;
+        let audited = self.0.as_ref()?;
         let now = jiff::Timestamp::now();
-        let (body, length) = deed.body.lock().clone();
-        let asked = &deed.asked;
-        let [before, after] = deed.values.lock().clone();
+        let (body, length) = audited.body.lock().clone();
+        let action = &audited.action;
+        let [before, after] = audited.values.lock().clone();
         let entry = AuditEntry {
             number: 0,
             at: now.to_string(),
             kind: AuditKind::Admin.name().to_owned(),
-            tenant: asked.tenant.clone(),
-            principal: asked.who.clone(),
+            tenant: action.tenant.clone(),
+            principal: action.who.clone(),
             api_key: None,
-            action: asked.action.clone(),
-            target: asked.target.clone(),
+            action: action.action.clone(),
+            target: action.target.clone(),
             backend: None,
             tool: None,
             definition: None,
@@ -112,20 +112,20 @@ impl Author {
             after,
             outcome: if error.is_some() { "refused" } else { "ok" }.to_owned(),
             error,
-            duration_ms: Some(deed.begun.elapsed().as_secs_f64() * 1_000.0),
-            request_id: asked.request.to_string(),
+            duration_ms: Some(audited.started_at.elapsed().as_secs_f64() * 1_000.0),
+            request_id: action.request.to_string(),
             trace_id: None,
             session: None,
             transport: None,
-            address: asked.address.clone(),
+            address: action.address.clone(),
             count: None,
             node: node.to_owned(),
         };
         Some(audit::record(AuditKind::Admin, now, entry))
     }
 
-    fn is_told(&self) -> bool {
-        self.0.as_ref().is_some_and(|deed| deed.is_recorded.load(Ordering::Acquire))
+    fn is_recorded(&self) -> bool {
+        self.0.as_ref().is_some_and(|audited| audited.is_recorded.load(Ordering::Acquire))
     }
 }
 
@@ -151,8 +151,8 @@ impl Control {
         let record = author.record(self.durable().node().as_str(), None);
         let made =
             self.query_store(change.name(), self.store().apply(change, record.as_ref())).await?;
-        if let Some(deed) = author.0.as_ref().filter(|_| made) {
-            deed.is_recorded.store(true, Ordering::Release);
+        if let Some(audited) = author.0.as_ref().filter(|_| made) {
+            audited.is_recorded.store(true, Ordering::Release);
             self.metrics.observability.audit("stored", 1);
         }
         Ok(made)
@@ -162,7 +162,7 @@ impl Control {
     /// reason of a refusal. The record is on disk when this returns. While the database rejects
     /// writes, it is written later.
     pub async fn record(&self, author: &Author, error: Option<String>) {
-        if author.is_told() {
+        if author.is_recorded() {
             return;
         }
         let Some(record) = author.record(self.durable().node().as_str(), error) else { return };
@@ -175,7 +175,7 @@ impl Control {
     /// Records that the configuration file was reloaded and is in force.
     pub async fn record_reload(&self, reloaded: ReloadSummary) {
         let ReloadSummary { tenants, backends, issuers } = reloaded;
-        let asked = AuditedAction {
+        let action = AuditedAction {
             who: CONFIGURATION_NAME.to_owned(),
             action: "reload".to_owned(),
             target: Some(format!("{tenants} tenants, {backends} backends, {issuers} issuers")),
@@ -183,7 +183,7 @@ impl Control {
             address: None,
             request: RequestName::random(),
         };
-        self.record(&Author::of(asked), None).await;
+        self.record(&Author::of(action), None).await;
     }
 
     /// Returns a page of the audit log, oldest first, and the number after which the next page

@@ -308,7 +308,7 @@ impl Registry {
             .issuers
             .iter()
             .find(|(known, entry)| *known != place && entry.spec.config.issuer == issuer)?;
-        // An operator of one tenant is not told the name of another.
+        // The answer to an operator of one tenant does not name another.
         Some(match holder.0 == place.0 {
             true => format!("issuer {} of this tenant", holder.1),
             false => "another tenant".to_owned(),

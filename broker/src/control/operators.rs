@@ -180,7 +180,7 @@ impl Control {
         }));
     }
 
-    /// Refuses to remove a tenant that operators name. A later tenant of that name would be theirs.
+    /// Refuses to remove a tenant that operators name. They would get a later tenant of that name.
     pub(super) async fn check_without_operators(
         &self,
         tenant: &TenantId,

@@ -217,7 +217,7 @@ async fn listen(control: Weak<Control>) {
         let Some(control) = control.upgrade() else { return };
         match wakeup {
             Ok(Wakeup::Config) if control.durable().is_shared() => control.changed.notify_one(),
-            Ok(Wakeup::SessionEnd(session)) => control.asked_to_end(vec![session]),
+            Ok(Wakeup::SessionEnd(session)) => control.end_sessions(vec![session]),
             Ok(Wakeup::Verdict(verdict)) => control.broker.receive_verdict(&verdict),
             Ok(_) => {}
             // The missed messages may have concerned this replica. Sessions to end are also
@@ -258,7 +258,7 @@ impl LeaseObserver for Control {
         self.broker.tasks.stop_lost(&lost.tasks);
     }
 
-    fn asked_to_end(&self, sessions: Vec<SessionKey>) {
+    fn end_sessions(&self, sessions: Vec<SessionKey>) {
         self.broker.end_requested(&sessions);
     }
 

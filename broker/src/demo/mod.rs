@@ -148,13 +148,13 @@ fn request(session: &DemoSession, method: &str, params: &Value) -> Result<Value,
 }
 
 fn initialize(session: &DemoSession, params: &Value) -> Value {
-    let asked = params["protocolVersion"].as_str().unwrap_or_default();
-    let version = VERSIONS.into_iter().find(|version| *version == asked).unwrap_or(VERSIONS[0]);
+    let requested = params["protocolVersion"].as_str().unwrap_or_default();
+    let version = VERSIONS.into_iter().find(|version| *version == requested).unwrap_or(VERSIONS[0]);
     // MCP 2025-11-25, Elicitation: an empty object means forms; `url` alone does not.
     let elicitation = &params["capabilities"]["elicitation"];
     let forms =
         elicitation.as_object().is_some_and(|modes| modes.is_empty() || modes.contains_key("form"));
-    session.locked(|state| state.asks_forms = forms);
+    session.locked(|state| state.supports_forms = forms);
     json!({
         "protocolVersion": version,
         "capabilities": {

@@ -54,14 +54,14 @@ pub(super) struct DemoState {
     pub(super) count: u64,
     pub(super) subscriptions: HashSet<String>,
     /// True if the client can show a form to its user.
-    pub(super) asks_forms: bool,
+    pub(super) supports_forms: bool,
     /// Index into [`LEVELS`] of the least severe message to send.
     level: usize,
     /// Running calls, by the JSON text of their ids: `1` is not `"1"`.
     running: HashMap<String, CancellationToken>,
     /// Own requests that wait for the client.
-    asked: HashMap<String, oneshot::Sender<Value>>,
-    asked_count: u64,
+    pending: HashMap<String, oneshot::Sender<Value>>,
+    request_count: u64,
 }
 
 impl DemoSession {
@@ -110,9 +110,9 @@ impl DemoSession {
     pub(super) async fn ask(&self, method: &str, params: Value) -> Option<Value> {
         let (reply, answer) = oneshot::channel();
         let id = self.locked(|state| {
-            state.asked_count += 1;
-            let id = json!(format!("ask-{}", state.asked_count));
-            state.asked.insert(id.to_string(), reply);
+            state.request_count += 1;
+            let id = json!(format!("ask-{}", state.request_count));
+            state.pending.insert(id.to_string(), reply);
             id
         });
         // Also removes the entry when this call is cancelled while it waits.
@@ -123,7 +123,7 @@ impl DemoSession {
 
     /// Completes an own request with the client's answer. Ignores an answer without a request.
     pub(super) fn answered(&self, id: &Value, message: &Value) {
-        if let Some(reply) = self.locked(|state| state.asked.remove(&id.to_string())) {
+        if let Some(reply) = self.locked(|state| state.pending.remove(&id.to_string())) {
             let _ = reply.send(message.clone());
         }
     }
@@ -162,6 +162,6 @@ struct PendingRequestGuard<'a> {
 
 impl Drop for PendingRequestGuard<'_> {
     fn drop(&mut self) {
-        self.session.locked(|state| state.asked.remove(&self.id));
+        self.session.locked(|state| state.pending.remove(&self.id));
     }
 }

@@ -15,7 +15,7 @@ const COUNTDOWN_FROM_MAX: u64 = 100;
 const PAUSE_MS: u64 = 200;
 const PAUSE_MS_MAX: u64 = 10_000;
 
-/// Reason of a tool's failure, in words for a model.
+/// Reason of a tool's failure, as text for a model.
 type ToolFailure = String;
 
 pub(super) async fn call(session: &DemoSession, params: &Value) -> Result<Value, RpcError> {
@@ -36,7 +36,7 @@ pub(super) async fn call(session: &DemoSession, params: &Value) -> Result<Value,
     ))
 }
 
-fn said(text: impl Into<String>) -> Value {
+fn text_result(text: impl Into<String>) -> Value {
     json!({ "content": [{ "type": "text", "text": text.into() }] })
 }
 
@@ -48,7 +48,7 @@ fn structured(value: Value) -> Value {
 fn echo(arguments: &Value) -> Result<Value, ToolFailure> {
     arguments["message"]
         .as_str()
-        .map(said)
+        .map(text_result)
         .ok_or_else(|| "message is missing or not a text".to_owned())
 }
 
@@ -80,12 +80,12 @@ async fn countdown(
         // Usually cancelled here, when the caller drops this future.
         tokio::time::sleep(pause).await;
     }
-    Ok(said("lift-off"))
+    Ok(text_result("lift-off"))
 }
 
 async fn ask(session: &DemoSession, arguments: &Value) -> Result<Value, ToolFailure> {
     let question = arguments["question"].as_str().unwrap_or("What is your favourite colour?");
-    if !session.locked(|state| state.asks_forms) {
+    if !session.locked(|state| state.supports_forms) {
         return Err("this client cannot ask its user: it has no elicitation capability".to_owned());
     }
     let schema = json!({ "type": "object", "properties": { "answer": { "type": "string", "title": "Answer" } }, "required": ["answer"] });
@@ -97,22 +97,22 @@ async fn ask(session: &DemoSession, arguments: &Value) -> Result<Value, ToolFail
         .and_then(|answer| answer.get("result"))
         .ok_or("the client refused to ask its user")?;
     match result["action"].as_str() {
-        Some("accept") => Ok(said(format!(
+        Some("accept") => Ok(text_result(format!(
             "the user answered: {}",
             result["content"]["answer"].as_str().unwrap_or_default()
         ))),
-        Some("decline") => Ok(said("the user would rather not say")),
-        _ => Ok(said("the user closed the question")),
+        Some("decline") => Ok(text_result("the user would rather not say")),
+        _ => Ok(text_result("the user closed the question")),
     }
 }
 
 async fn increment(session: &DemoSession, arguments: &Value) -> Result<Value, ToolFailure> {
     let by = whole(arguments, "by", 1, 1, 1_000)?;
-    let (count, heard) = session.locked(|state| {
+    let (count, is_subscribed) = session.locked(|state| {
         state.count = state.count.saturating_add(by);
         (state.count, state.subscriptions.contains(COUNTER))
     });
-    if heard {
+    if is_subscribed {
         session.notify("notifications/resources/updated", json!({ "uri": COUNTER })).await;
     }
     Ok(structured(json!({ "count": count })))

@@ -47,7 +47,7 @@ pub(super) async fn listener_closing(stop: &CancellationToken) {
 /// Waits for the connections of a closed listener. Stops those that have no request by then.
 ///
 /// A client, or a balancer, may have sent a request before it could know that this process ends.
-/// It must get an answer, because it cannot tell whether an unanswered request had an effect.
+/// It must get an answer, because it cannot detect whether an unanswered request had an effect.
 pub(super) async fn stop_connections(connections: &TaskTracker, stop: &CancellationToken) {
     let _over = timeout(LAST_REQUESTS_WITHIN, connections.wait()).await;
     stop.cancel();

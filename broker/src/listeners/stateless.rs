@@ -84,11 +84,11 @@ pub(super) async fn dispatch(
     broker.shared.metrics.stateless_request();
     if !is_answered_here(method) {
         // The pooled session of the request observes and counts it once it has started.
-        let begun = begin(broker, visitor, request).await;
-        if begun.is_err() {
+        let started = begin(broker, visitor, request).await;
+        if started.is_err() {
             count(broker, visitor, method, RequestOutcome::Refused, since.elapsed());
         }
-        return begun;
+        return started;
     }
     let watched = visitor.watch().begin(&request.message, since);
     // Boxed, because it would double the future of every call.

@@ -123,7 +123,7 @@ pub fn acceptors(config: &Config) -> Result<[TlsAcceptor; 2], TlsError> {
         }
         Certificate::SelfSigned => CertificateSource::SelfSigned { names: own_names(config) },
     };
-    let (client_auth, asked) = match &tls.client_auth {
+    let (client_auth, is_required) = match &tls.client_auth {
         config::ClientAuth::None => (tls::ClientAuth::None, false),
         config::ClientAuth::Optional { ca, crl } => {
             (tls::ClientAuth::Optional { ca: ca.clone(), crl: crl.clone() }, false)
@@ -141,7 +141,7 @@ pub fn acceptors(config: &Config) -> Result<[TlsAcceptor; 2], TlsError> {
         })
     };
     Ok([
-        acceptor(client_auth, tls.require_https || asked)?,
+        acceptor(client_auth, tls.require_https || is_required)?,
         acceptor(tls::ClientAuth::None, tls.require_https)?,
     ])
 }
@@ -209,7 +209,7 @@ impl TlsAcceptor {
 }
 
 /// Returns whether the TLS handshake negotiated HTTP/2.
-pub(super) fn speaks_http2(stream: &Stream) -> bool {
+pub(super) fn negotiated_http2(stream: &Stream) -> bool {
     match stream {
         Stream::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
         Stream::Plain(_) => false,

@@ -82,13 +82,13 @@ impl ObservabilityMetrics {
 
     /// Updates the states of all backends.
     pub fn backends(&self, now: impl IntoIterator<Item = (TenantId, BackendId, &'static str)>) {
-        let mut told = self.reported.lock();
+        let mut reported = self.reported.lock();
         let now: BTreeMap<_, _> =
             now.into_iter().map(|(tenant, backend, state)| ((tenant, backend), state)).collect();
-        if *told == now {
+        if *reported == now {
             return;
         }
-        let before = label_counts(&told);
+        let before = label_counts(&reported);
         let counts = label_counts(&now);
         for (label, state) in before.keys().filter(|key| !counts.contains_key(*key)) {
             // The values of a removed name are removed. Those of another name become 0.
@@ -101,7 +101,7 @@ impl ObservabilityMetrics {
         for ((label, state), count) in counts {
             self.backend_states.with_label_values(&[label.as_str(), state]).set(count);
         }
-        *told = now;
+        *reported = now;
     }
 }
 

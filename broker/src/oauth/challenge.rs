@@ -3,7 +3,7 @@
 
 use http::{HeaderMap, header::WWW_AUTHENTICATE};
 
-/// What a backend says about the token that it wants.
+/// The demands of a backend on the token of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Challenge {
     pub resource_metadata: Option<String>,

@@ -2,7 +2,7 @@
 //! (RFC 7517).
 //!
 //! A key belongs to one tenant and one period. The key of the next period is published before it is
-//! used, and the key of the last one is published after. So a server that caches the set knows each
+//! used, and the key of the last one is published after. So a server that caches the set has each
 //! key in time, and nothing has to be done at a change of periods.
 //!
 //! Invariants:

@@ -1,6 +1,6 @@
 //! The login of a person at an issuer of the configuration: authorization code with PKCE (RFC 7636),
 //! the identification of the issuer (RFC 9207), and the tokens that the issuer gives for the code.
-//! The connect page and the console use it. Each keeps what has begun in a place of its own.
+//! The connect page and the console use it. Each keeps its pending logins in a place of its own.
 //!
 //! Invariant: nothing of an answer is used or shown before its issuer is checked.
 
@@ -22,7 +22,7 @@ use crate::{
 
 /// A login that waits for its answer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct BegunLogin {
+pub struct StartedLogin {
     pub issuer: String,
     pub state: String,
     pub redirect_uri: String,
@@ -41,8 +41,8 @@ pub(super) struct CodeFlow<'a> {
 }
 
 impl<'a> CodeFlow<'a> {
-    /// Reads the metadata of the issuer. The broker asks a host that only the metadata names at
-    /// addresses that `egress` permits.
+    /// Reads the metadata of the issuer. The broker sends a request to a host that only the
+    /// metadata names at addresses that `egress` permits.
     pub(super) async fn at(
         clients: &KeyFetcher,
         issuer: &IssuerConfig,
@@ -67,8 +67,8 @@ impl<'a> CodeFlow<'a> {
         state: String,
         redirect_uri: String,
         audience: Option<&str>,
-    ) -> Result<(String, BegunLogin), OauthError> {
-        let begun = BegunLogin {
+    ) -> Result<(String, StartedLogin), OauthError> {
+        let login = StartedLogin {
             issuer: self.server.issuer.clone(),
             state,
             redirect_uri,
@@ -76,13 +76,13 @@ impl<'a> CodeFlow<'a> {
             verifier: random_text(),
             sends_issuer: self.server.flag("authorization_response_iss_parameter_supported"),
         };
-        let (challenge, scopes) = (digest_of(&begun.verifier), self.client.scopes.join(" "));
+        let (challenge, scopes) = (digest_of(&login.verifier), self.client.scopes.join(" "));
         let mut parameters = vec![
             ("response_type", "code"),
             ("client_id", self.client.client_id.as_str()),
-            ("redirect_uri", &begun.redirect_uri),
-            ("state", &begun.state),
-            ("nonce", &begun.nonce),
+            ("redirect_uri", &login.redirect_uri),
+            ("state", &login.state),
+            ("nonce", &login.nonce),
             ("code_challenge", &challenge),
             ("code_challenge_method", "S256"),
         ];
@@ -91,21 +91,21 @@ impl<'a> CodeFlow<'a> {
         }
         parameters.extend(audience.map(|audience| ("resource", audience)));
         let endpoint = browser_endpoint(&self.fetcher, &self.server, "authorization_endpoint")?;
-        Ok((authorization_url(&endpoint, &parameters), begun))
+        Ok((authorization_url(&endpoint, &parameters), login))
     }
 
     /// Ends a login with the code of its answer.
     pub(super) async fn finish(
         &self,
-        begun: &BegunLogin,
+        login: &StartedLogin,
         code: String,
         audience: Option<&str>,
     ) -> Result<AccessToken, OauthError> {
         let mut form = vec![
             ("grant_type", "authorization_code".to_owned()),
             ("code", code),
-            ("redirect_uri", begun.redirect_uri.clone()),
-            ("code_verifier", begun.verifier.clone()),
+            ("redirect_uri", login.redirect_uri.clone()),
+            ("code_verifier", login.verifier.clone()),
         ];
         form.extend(audience.map(|audience| ("resource", audience.to_owned())));
         let credential = match &self.client.client_secret {
@@ -130,7 +130,7 @@ impl<'a> CodeFlow<'a> {
     }
 }
 
-impl BegunLogin {
+impl StartedLogin {
     /// Returns the code of the answer to this login.
     pub(super) fn code_of(&self, answer: &AuthorizationAnswer) -> Result<String, OauthError> {
         if answer.state != self.state {

@@ -57,10 +57,10 @@ impl AuthorizationAnswer {
         TenantId::parse(self.state.split_once('.')?.0).ok()
     }
 
-    /// Returns the code, if the answer comes from the issuer that was asked (RFC 9207, 2.4).
+    /// Returns the code, if the answer comes from the expected issuer (RFC 9207, 2.4).
     /// `sends_issuer`: the issuer identifies itself in each answer.
-    pub(super) fn code_of(&self, asked: &str, sends_issuer: bool) -> Result<String, OauthError> {
-        if self.issuer.as_ref().map_or(sends_issuer, |issuer| issuer != asked) {
+    pub(super) fn code_of(&self, expected: &str, sends_issuer: bool) -> Result<String, OauthError> {
+        if self.issuer.as_ref().map_or(sends_issuer, |issuer| issuer != expected) {
             let text = "the answer does not come from the authorization server that was asked";
             return Err(OauthError::Refused(text.to_owned()));
         }
@@ -72,7 +72,7 @@ impl AuthorizationAnswer {
     }
 }
 
-/// Returns the beginning of the ids of elicitations that ask the user to connect an account there.
+/// Returns the prefix of the ids of elicitations that request the user to connect an account there.
 pub fn connect_elicitation(backend: &BackendId) -> String {
     format!("connect:{backend}:")
 }
@@ -184,12 +184,12 @@ impl UserTokens {
     ) -> Result<Option<PendingLogin>, OauthError> {
         let place = login_place(&self.tenant, state);
         let known: Option<StoredLogin> = self.vault.secret(&place).await?;
-        let is_mine = |login: &StoredLogin| {
+        let is_own = |login: &StoredLogin| {
             login.backend == self.backend_id.as_str()
                 && login.principal == principal.as_str()
                 && login.browser == digest_of(browser)
         };
-        if !known.as_ref().is_some_and(is_mine) {
+        if !known.as_ref().is_some_and(is_own) {
             return Ok(None);
         }
         Ok(self.vault.take_secret(&place).await?.map(PendingLogin))
@@ -244,7 +244,7 @@ impl UserTokens {
         connection.is_some_and(|found| found.record.state == GrantState::Connected)
     }
 
-    /// Returns whether the principal is connected with every scope that was asked for.
+    /// Returns whether the principal is connected with every requested scope.
     pub async fn has_all_scopes(&self, principal: &PrincipalId) -> bool {
         let open = self.vault.grant(&self.key(principal)).await.ok().flatten();
         open.is_some_and(|open| {
@@ -280,7 +280,7 @@ impl UserTokens {
         Err(OauthError::Unconnected(ConnectReason::Scopes))
     }
 
-    /// Returns the scopes to ask for: those of an earlier connection with those that the backend
+    /// Returns the scopes to request: those of an earlier connection with those that the backend
     /// demanded since, or those of the settings, or those that the backend names.
     fn scopes_for(&self, server: &DiscoveredServer, wanted: Vec<String>) -> Vec<String> {
         let mut scopes = match (wanted.is_empty(), self.auth.scopes.is_empty()) {

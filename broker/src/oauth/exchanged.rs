@@ -1,6 +1,7 @@
 //! Tokens for a backend that are made of another token of the principal: of the caller's access
-//! token (RFC 8693, or Entra's on-behalf-of), or of what an identity provider says of the principal
-//! (ID-JAG, as the extension `io.modelcontextprotocol/enterprise-managed-authorization` has it).
+//! token (RFC 8693, or Entra's on-behalf-of), or of an assertion of an identity provider about the
+//! principal (ID-JAG, as the extension `io.modelcontextprotocol/enterprise-managed-authorization`
+//! has it).
 //!
 //! The tokens are not stored. They can be made again as long as the other token lives.
 //!
@@ -205,7 +206,7 @@ impl ExchangedTokens {
             Err(OauthError::Unavailable(_)) => "unavailable",
             Err(_) => "refused",
         };
-        // A principal that has to sign in first has asked no server.
+        // No server got a request for a principal that has to sign in first.
         let is_new = matches!(
             requested,
             Err(OauthError::Unconnected(ConnectReason::New) | OauthError::NoCallerToken)
@@ -271,8 +272,8 @@ impl ExchangedTokens {
                 on_behalf_of_form(&subject, &scopes)
             }
             SubjectOrigin::Provider(tokens) => {
-                let asked = assertion_form(&subject, &server, &scopes);
-                let assertion = match self.assertion(tokens, principal, asked).await {
+                let assertion_request = assertion_form(&subject, &server, &scopes);
+                let assertion = match self.assertion(tokens, principal, assertion_request).await {
                     Err(OauthError::InvalidGrant(_)) => {
                         return Err(tokens.end_of_subject(principal, &subject.text).await);
                     }
@@ -355,7 +356,7 @@ fn exchange_form(
     with_scopes(form, scopes)
 }
 
-/// Entra knows no `resource`: the scopes name the backend.
+/// Entra has no `resource`: the scopes name the backend.
 fn on_behalf_of_form(subject: &Subject, scopes: &[String]) -> Form {
     let form = vec![
         ("grant_type", JWT_BEARER.to_owned()),

@@ -62,7 +62,7 @@ impl KnownServer {
     }
 }
 
-/// Returns the scopes to ask for: those of the settings or of discovery. After a challenge, those
+/// Returns the scopes to request: those of the settings or of discovery. After a challenge, those
 /// that the last token had, and those of the challenge.
 pub(super) fn chosen_scopes(
     configured: &[String],

@@ -1,6 +1,6 @@
 //! The broker as an OAuth 2.1 client towards backends: discovery, token requests, tokens.
 //!
-//! Links ask [`LinkTokens`] for the header of each request, and report what a backend answers to
+//! Links get the header of each request from [`LinkTokens`], and report what a backend answers to
 //! it. The connect page and the admin plane use [`UserTokens`] and [`Connections`].
 //!
 //! Invariants:
@@ -39,7 +39,7 @@ mod vault;
 pub use self::{
     challenge::Challenge,
     client_keys::ClientKeys,
-    code_flow::BegunLogin,
+    code_flow::StartedLogin,
     connect::{AuthorizationAnswer, PendingLogin, backend_of, connect_elicitation},
     connections::{ConnectLink, Connections},
     fetch::{ConnectReason, OauthError},

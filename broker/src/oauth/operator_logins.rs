@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    code_flow::{BegunLogin, CodeFlow},
+    code_flow::{CodeFlow, StartedLogin},
     connect::AuthorizationAnswer,
     fetch::OauthError,
     secret_text::random_text,
@@ -31,7 +31,7 @@ pub struct FinishedLogin {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IssuerLogin {
     issuer: String,
-    /// Absent: the issuer gave none, and asks the browser whom to sign out.
+    /// Absent: the issuer gave none, and prompts the user to confirm the sign-out.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     id_token: Option<String>,
     /// Address of the console, to which the browser comes back.
@@ -54,27 +54,27 @@ impl OperatorLogins {
         &self,
         issuer: &str,
         redirect_uri: &str,
-    ) -> Option<Result<(String, BegunLogin), OauthError>> {
+    ) -> Option<Result<(String, StartedLogin), OauthError>> {
         let issuer = self.issuer(issuer)?;
-        let begun = self.flow(issuer).await.and_then(|flow| {
+        let started = self.flow(issuer).await.and_then(|flow| {
             flow.begin(random_text(), redirect_uri.to_owned(), Some(&issuer.audience))
         });
-        Some(begun)
+        Some(started)
     }
 
     /// Ends a login with the answer of the issuer.
     pub async fn finish(
         &self,
-        begun: &BegunLogin,
+        login: &StartedLogin,
         answer: &AuthorizationAnswer,
     ) -> Result<FinishedLogin, OauthError> {
-        let code = begun.code_of(answer)?;
-        let gone = || OauthError::Refused(format!("{} has no login any more", begun.issuer));
-        let issuer = self.issuer(&begun.issuer).ok_or_else(gone)?;
-        let given = self.flow(issuer).await?.finish(begun, code, Some(&issuer.audience)).await?;
-        let console = begun.redirect_uri.trim_end_matches("callback").to_owned();
+        let code = login.code_of(answer)?;
+        let gone = || OauthError::Refused(format!("{} has no login any more", login.issuer));
+        let issuer = self.issuer(&login.issuer).ok_or_else(gone)?;
+        let given = self.flow(issuer).await?.finish(login, code, Some(&issuer.audience)).await?;
+        let console = login.redirect_uri.trim_end_matches("callback").to_owned();
         let at_issuer =
-            IssuerLogin { issuer: begun.issuer.clone(), id_token: given.id_token, console };
+            IssuerLogin { issuer: login.issuer.clone(), id_token: given.id_token, console };
         Ok(FinishedLogin { token: given.text, at_issuer })
     }
 

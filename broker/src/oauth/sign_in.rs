@@ -11,7 +11,7 @@ use rules::limits::oauth::CONNECT_REQUEST_LIFE;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    code_flow::{BegunLogin, CodeFlow},
+    code_flow::{CodeFlow, StartedLogin},
     connect::AuthorizationAnswer,
     fetch::OauthError,
     public_address::PublicAddress,
@@ -37,14 +37,14 @@ pub struct SignIns {
 #[derive(Serialize, Deserialize)]
 struct StoredSignIn {
     #[serde(flatten)]
-    begun: BegunLogin,
+    login: StartedLogin,
     /// Digest of the browser's cookie.
     browser: String,
     /// Backend whose page the person wanted.
     backend: String,
 }
 
-/// What an issuer says of the person at a browser.
+/// The claims of an issuer about the person at a browser.
 #[derive(Debug)]
 pub struct ProvenSignIn {
     pub issuer: String,
@@ -78,10 +78,10 @@ impl SignIns {
         let flow = self.flow(issuer).await?.announces_pkce()?;
         let base = self.address.base().unwrap_or_default();
         let state = format!("{STATE_PREFIX}{}", random_text());
-        let (address, begun) = flow.begin(state, format!("{base}{CALLBACK_PATH}"), None)?;
-        let place = place(&begun.state);
+        let (address, login) = flow.begin(state, format!("{base}{CALLBACK_PATH}"), None)?;
+        let place = place(&login.state);
         let (browser, backend) = (digest_of(browser), backend.to_owned());
-        let sign_in = StoredSignIn { begun, browser, backend };
+        let sign_in = StoredSignIn { login, browser, backend };
         self.vault.put_secret(&place, &sign_in, CONNECT_REQUEST_LIFE).await?;
         Ok(address)
     }
@@ -100,14 +100,14 @@ impl SignIns {
             return Ok(None);
         }
         let taken: Option<StoredSignIn> = self.vault.take_secret(&place).await?;
-        let Some(StoredSignIn { begun, backend, .. }) = taken else { return Ok(None) };
-        let issuer = issuers.iter().find(|issuer| issuer.issuer == begun.issuer);
+        let Some(StoredSignIn { login, backend, .. }) = taken else { return Ok(None) };
+        let issuer = issuers.iter().find(|issuer| issuer.issuer == login.issuer);
         let Some(issuer) = issuer else { return Ok(None) };
-        let code = begun.code_of(answer)?;
-        let token = self.flow(issuer).await?.finish(&begun, code, None).await?;
-        let nameless = || OauthError::Refused(format!("{} gives no ID token", begun.issuer));
+        let code = login.code_of(answer)?;
+        let token = self.flow(issuer).await?.finish(&login, code, None).await?;
+        let nameless = || OauthError::Refused(format!("{} gives no ID token", login.issuer));
         let id_token = token.id_token.ok_or_else(nameless)?;
-        let BegunLogin { issuer, nonce, .. } = begun;
+        let StartedLogin { issuer, nonce, .. } = login;
         Ok(Some(ProvenSignIn { issuer, nonce, id_token, backend }))
     }
 

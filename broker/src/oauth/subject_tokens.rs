@@ -60,7 +60,7 @@ impl SubjectTokens {
     }
 
     /// Returns whether a token of the principal is known that lives as long.
-    pub fn knows(
+    pub fn has_token(
         &self,
         (tenant, principal): (&TenantId, &PrincipalId),
         token: &ExchangeableToken,

@@ -1,5 +1,5 @@
-//! Tokens of principals that this process has at hand, so that a call asks neither the database nor a
-//! server. And the heads of POSTs with them, encoded once.
+//! Tokens of principals that this process has at hand, so that a call needs neither the database
+//! nor a server. And the heads of POSTs with them, encoded once.
 
 use std::{
     collections::HashMap,

@@ -13,7 +13,7 @@ use super::fetch::{OauthError, OauthFetcher, object};
 /// Longest text of an error that an operator sees.
 const ERROR_CODE_BYTES_MAX: usize = 64;
 
-/// An access token with what its answer said about it.
+/// An access token with the other members of its answer.
 #[derive(Clone)]
 pub(super) struct AccessToken {
     /// Value of `Authorization`, which `Debug` does not show.

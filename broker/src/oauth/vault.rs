@@ -24,7 +24,7 @@ pub(super) struct Grant {
     pub(super) access_token: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) refresh_token: Option<String>,
-    /// What an identity provider says of the principal.
+    /// The assertion of an identity provider about the principal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) id_token: Option<String>,
     /// Time from which a new access token is sought, in microseconds since 1970.
@@ -32,7 +32,7 @@ pub(super) struct Grant {
     pub(super) renew_at_us: Option<i64>,
     /// Scopes of the tokens.
     pub(super) scopes: Vec<String>,
-    /// Scopes to ask for when the principal connects again.
+    /// Scopes to request when the principal connects again.
     pub(super) wanted: Vec<String>,
     pub(super) resource: String,
     /// Redirect URI of the client that got the tokens. Another client cannot renew them.
@@ -50,7 +50,7 @@ impl std::fmt::Debug for Grant {
     }
 }
 
-/// What a row tells of its grant without being opened.
+/// What a row shows of its grant without being opened.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GrantStatus {
     state: GrantState,

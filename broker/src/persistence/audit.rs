@@ -93,12 +93,17 @@ impl AuditWriter {
 
     /// Stores a record at once. After an `Err` the record is in the queue and is tried again.
     pub async fn add_now(&self, record: AuditRecord) -> Result<(), StoreError> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let stored = self
             .availability
             .through("append_audit", self.store.append_audit(std::slice::from_ref(&record)))
             .await;
-        self.metrics.store("append_audit", self.store.engine(), begun.elapsed(), stored.is_err());
+        self.metrics.store(
+            "append_audit",
+            self.store.engine(),
+            started_at.elapsed(),
+            stored.is_err(),
+        );
         match &stored {
             Ok(()) => self.metrics.observability.audit("stored", 1),
             Err(_) => self.add(record),
@@ -177,13 +182,13 @@ impl AuditWorker {
     async fn store_all(&mut self, batch: &[AuditRecord]) {
         let mut wait = STORE_RETRY_FIRST;
         while !batch.is_empty() {
-            let begun = Instant::now();
+            let started_at = Instant::now();
             let stored =
                 self.availability.through("append_audit", self.store.append_audit(batch)).await;
             self.metrics.store(
                 "append_audit",
                 self.store.engine(),
-                begun.elapsed(),
+                started_at.elapsed(),
                 stored.is_err(),
             );
             match stored {

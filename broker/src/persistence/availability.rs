@@ -6,7 +6,7 @@
 //! store. A failing operation is logged when it begins to fail and when it works again, however
 //! often it is tried meanwhile.
 //!
-//! Invariant: a store that answered any operation after a call had begun is not away because that
+//! Invariant: a store that answered any operation after a call had started is not away because that
 //! call failed.
 
 use std::{collections::HashMap, time::Duration};
@@ -64,9 +64,9 @@ impl Availability {
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let result = work.await;
-        self.note(operation, begun, result.as_ref().err());
+        self.note(operation, started_at, result.as_ref().err());
         result
     }
 
@@ -82,11 +82,16 @@ impl Availability {
     }
 
     /// Notes the result of an operation.
-    pub(super) fn note(&self, operation: &'static str, begun: Instant, error: Option<&StoreError>) {
+    pub(super) fn note(
+        &self,
+        operation: &'static str,
+        started_at: Instant,
+        error: Option<&StoreError>,
+    ) {
         match error.map(StoreError::cause) {
             None => self.answered(Some(operation)),
             Some(error @ StoreError::Unavailable { .. }) => {
-                self.unavailable(operation, begun, error)
+                self.unavailable(operation, started_at, error)
             }
             Some(
                 error @ (StoreError::Busy { .. } | StoreError::Full | StoreError::Refused { .. }),
@@ -101,14 +106,14 @@ impl Availability {
         }
     }
 
-    fn unavailable(&self, operation: &'static str, begun: Instant, error: &StoreError) {
+    fn unavailable(&self, operation: &'static str, started_at: Instant, error: &StoreError) {
         let now = Instant::now();
         let mut state = self.lock();
         if let Some(outage) = &mut state.outage {
             outage.refused += 1;
             return;
         }
-        if state.answered_at.is_some_and(|at| at > begun) {
+        if state.answered_at.is_some_and(|at| at > started_at) {
             drop(state);
             return self.fails(operation, error);
         }

@@ -102,7 +102,7 @@ impl EventWriter {
     /// neither was possible.
     ///
     /// A mark is as good as the event to the caller, which then stores the lists that were
-    /// announced to the client. A client that received the event knows them. A client that missed
+    /// announced to the client. A client that received the event has them. A client that missed
     /// it resumes from a position before the mark, or opens a stream that it never read. Both are a
     /// gap, and after a gap the client gets notifications of all lists. The log must not end before
     /// the event without a mark, because the loss would be invisible.
@@ -168,11 +168,16 @@ impl EventWorker {
         if batch.is_empty() {
             return;
         }
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let outcome = self.store.append_each(batch).await;
-        self.metrics.store("append_events", self.store.engine(), begun.elapsed(), outcome.is_err());
+        self.metrics.store(
+            "append_events",
+            self.store.engine(),
+            started_at.elapsed(),
+            outcome.is_err(),
+        );
         let error = outcome.as_ref().err().map(|(error, _)| error);
-        self.availability.note("append_events", begun, error);
+        self.availability.note("append_events", started_at, error);
         if let Err((error, lost)) = outcome {
             tracing::debug!(entries = lost.len(), store = self.store.engine(), %error, "events were not logged");
             self.lost.note(lost.iter().filter_map(|place| batch.get(*place)));
@@ -181,9 +186,14 @@ impl EventWorker {
     }
 
     async fn forget(&self, session: &SessionKey) {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let outcome = self.store.forget_session(session).await;
-        self.metrics.store("forget_events", self.store.engine(), begun.elapsed(), outcome.is_err());
+        self.metrics.store(
+            "forget_events",
+            self.store.engine(),
+            started_at.elapsed(),
+            outcome.is_err(),
+        );
         if let Err(error) = outcome {
             tracing::debug!(store = self.store.engine(), %error, "the events of an ended session stay until they are old");
         }

@@ -196,8 +196,8 @@ impl Persistence {
         self.commit(write).await.map_err(|error| refusal(&error))
     }
 
-    /// Writes a change as [`Persistence::write`] does. The store's own error tells a failed change
-    /// from one with an unknown outcome.
+    /// Writes a change as [`Persistence::write`] does. The store's own error separates a failed
+    /// change from one with an unknown outcome.
     pub async fn commit(&self, write: WriteOp) -> Result<WriteOutcome, StoreError> {
         self.persister.write(write).await
     }
@@ -227,9 +227,9 @@ impl Persistence {
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let result = self.availability.run_unguarded(operation, work).await;
-        self.metrics.store(operation, self.store.engine(), begun.elapsed(), result.is_err());
+        self.metrics.store(operation, self.store.engine(), started_at.elapsed(), result.is_err());
         result
     }
 
@@ -240,14 +240,14 @@ impl Persistence {
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let availability = if engine == self.store.engine() {
             &self.availability
         } else {
             &self.events_availability
         };
         let result = availability.through(operation, work).await;
-        self.metrics.store(operation, engine, begun.elapsed(), result.is_err());
+        self.metrics.store(operation, engine, started_at.elapsed(), result.is_err());
         result
     }
 

@@ -89,8 +89,8 @@ impl Lease {
         Duration::from_millis(self.until.load(Ordering::Acquire).saturating_sub(now))
     }
 
-    /// Extends the lease after a renewal that was requested at `asked`.
-    fn extend(&self, asked: Instant, lease: Duration) {
+    /// Extends the lease after a renewal that was requested at `requested_at`.
+    fn extend(&self, requested_at: Instant, lease: Duration) {
         // Renewals were missed.
         if self.left(self.millis(Instant::now())) < lease / 3
             && self.until.load(Ordering::Acquire) != 0
@@ -100,7 +100,7 @@ impl Lease {
                 Ordering::Release,
             );
         }
-        self.until.store(self.millis(asked + lease), Ordering::Release);
+        self.until.store(self.millis(requested_at + lease), Ordering::Release);
     }
 
     fn millis(&self, moment: Instant) -> u64 {
@@ -138,8 +138,8 @@ pub trait LeaseObserver: Send + Sync {
     /// Drops these records, because they have another owner or are gone.
     fn lost(&self, lost: OwnedRecords);
 
-    /// Ends these sessions, because another replica or an operator asked for it.
-    fn asked_to_end(&self, sessions: Vec<SessionKey>);
+    /// Ends these sessions, because another replica or an operator requested it.
+    fn end_sessions(&self, sessions: Vec<SessionKey>);
 
     /// Notes the version of tenants, keys and backends in the database.
     fn config_version(&self, version: i64);
@@ -214,9 +214,9 @@ impl Node {
     }
 
     async fn enter_first(self) -> Result<Arc<Self>, StoreError> {
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         self.enter(&self.durable.node()).await?;
-        self.extend(asked);
+        self.extend(requested_at);
         fault_point::hit("node.joined");
         Ok(Arc::new(self))
     }
@@ -242,9 +242,9 @@ impl Node {
                 return;
             }
             // The interval runs between requests, so that a slow answer costs nothing of the lease.
-            let asked = Instant::now();
+            let requested_at = Instant::now();
             next = match self.renew(&*replica, &mut past).await {
-                true => asked + interval,
+                true => requested_at + interval,
                 false => Instant::now() + interval.min(RENEWAL_RETRY_MAX),
             };
         }
@@ -272,7 +272,7 @@ impl Node {
 
     /// Renews the lease once. Returns whether the process holds a lease afterwards.
     async fn renew(&self, replica: &dyn LeaseObserver, past: &mut FormerNames) -> bool {
-        let (asked, node) = (Instant::now(), self.durable.node());
+        let (requested_at, node) = (Instant::now(), self.durable.node());
         let draining = self.draining.load(Ordering::Acquire);
         let renewal = if past.is_empty() {
             self.durable
@@ -286,10 +286,10 @@ impl Node {
         };
         let outcome = match renewal {
             Ok(renewal) if renewal.renewed => {
-                self.extend(asked);
+                self.extend(requested_at);
                 fault_point::hit("node.renewed");
                 if !renewal.sessions_to_end.is_empty() {
-                    replica.asked_to_end(renewal.sessions_to_end);
+                    replica.end_sessions(renewal.sessions_to_end);
                 }
                 replica.config_version(renewal.config_version);
                 "held"
@@ -315,7 +315,7 @@ impl Node {
         replica: &dyn LeaseObserver,
         past: &mut FormerNames,
     ) -> Result<(), StoreError> {
-        let (asked, to) = (Instant::now(), NodeSettings::fresh_name(&self.settings.id));
+        let (requested_at, to) = (Instant::now(), NodeSettings::fresh_name(&self.settings.id));
         self.enter(&to).await?;
         // The order matters: records that are opened from here on have the new name and need no
         // reclaim.
@@ -345,7 +345,7 @@ impl Node {
         reclaimed.sessions.dedup();
         reclaimed.tasks.sort_unstable();
         reclaimed.tasks.dedup();
-        self.extend(asked);
+        self.extend(requested_at);
         let lost = std::mem::take(past).without(&reclaimed);
         tracing::warn!(
             node = %to,
@@ -368,11 +368,11 @@ impl Node {
             .await
     }
 
-    fn extend(&self, asked: Instant) {
+    fn extend(&self, requested_at: Instant) {
         if self.alone {
             self.durable.lease.extend_for_good();
         } else {
-            self.durable.lease.extend(asked, self.settings.lease);
+            self.durable.lease.extend(requested_at, self.settings.lease);
         }
     }
 }

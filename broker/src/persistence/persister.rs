@@ -196,7 +196,8 @@ impl WriteLane {
         given_up
     }
 
-    /// Refuses the writes that wait behind. They would only fail later, and none of them was begun.
+    /// Refuses the writes that wait behind. They would only fail later, and none of them was
+    /// started.
     fn refuse_behind(&mut self, error: &StoreError) {
         let behind = std::mem::take(&mut self.waiting).into_iter().map(|job| job.done);
         let queued = std::iter::from_fn(|| self.jobs.try_recv().ok()).map(|job| job.done);
@@ -208,9 +209,9 @@ impl WriteLane {
     }
 
     async fn write(&self, writes: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let outcome = self.availability.through("write", self.store.write(writes)).await;
-        self.metrics.store("write", self.store.engine(), begun.elapsed(), outcome.is_err());
+        self.metrics.store("write", self.store.engine(), started_at.elapsed(), outcome.is_err());
         let fenced =
             outcome.iter().flatten().filter(|written| **written == WriteOutcome::Fenced).count();
         self.metrics.writes_fenced(fenced as u64);

@@ -58,14 +58,14 @@ impl CountPace {
         &mut self,
         counting: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<Option<T>, StoreError> {
-        let begun = Instant::now();
-        if self.due.is_some_and(|due| begun < due) {
+        let started_at = Instant::now();
+        if self.due.is_some_and(|due| started_at < due) {
             return Ok(None);
         }
         let counted = counting.await;
-        // A store that is away says nothing about the number of rows.
+        // A count that failed because the store is away sets no pause.
         if !matches!(counted, Err(StoreError::Unavailable { .. })) {
-            self.due = Some(Instant::now() + begun.elapsed() * COUNT_PAUSE_TIMES);
+            self.due = Some(Instant::now() + started_at.elapsed() * COUNT_PAUSE_TIMES);
         }
         counted.map(Some)
     }

@@ -82,8 +82,8 @@ impl Homes {
             if found.mode() & 0o001 != 0 {
                 continue;
             }
-            let is_ours = folder == root || self.data.as_deref() == Some(folder);
-            if !is_ours || found.uid() != geteuid().as_raw() {
+            let is_own = folder == root || self.data.as_deref() == Some(folder);
+            if !is_own || found.uid() != geteuid().as_raw() {
                 let folder = folder.display();
                 return Err(format!(
                     "{folder} is closed to other users; set stdio.homes to a folder below one that every user may pass"

@@ -106,7 +106,7 @@ impl Confinement {
 
     /// Sets the ports that no child may connect to, as soon as they are known.
     pub fn deny_ports(&self, ports: Vec<u16>) {
-        let _said_already = self.closed_ports.set(ports);
+        let _set_before = self.closed_ports.set(ports);
     }
 
     /// Returns whether children with users of their own may exist. The answer is false before the

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, fs, path::Path, process::ExitCode};
 use protocol::ids::DEFAULT_TENANT;
 use rules::pins::{LockFile, PinMode};
 
-use super::{error::EXIT_USAGE, say};
+use super::{error::EXIT_USAGE, print_line};
 use crate::{
     config::{Config, ConfigSource},
     listeners::tls_acceptor,
@@ -19,7 +19,7 @@ pub fn check_config(file: &Path, locked: Option<&Path>) -> ExitCode {
     let (config, included) = match checked {
         Ok(checked) => checked,
         Err(faults) => {
-            say(&faults.to_string());
+            print_line(&faults.to_string());
             return EXIT_USAGE.into();
         }
     };
@@ -28,16 +28,16 @@ pub fn check_config(file: &Path, locked: Option<&Path>) -> ExitCode {
         certificates.map(|error| format!("tls: {error}")).into_iter().collect();
     faults.extend(locked.map(|locked| faults_of_lock(&config, locked)).unwrap_or_default());
     if !faults.is_empty() {
-        faults.iter().for_each(|fault| say(fault));
+        faults.iter().for_each(|fault| print_line(fault));
         return EXIT_USAGE.into();
     }
-    undeclared_tenants(&config).iter().for_each(|note| say(note));
+    undeclared_tenants(&config).iter().for_each(|note| print_line(note));
     let more = match included {
         0 => String::new(),
         1 => ", with 1 included file".to_owned(),
         count => format!(", with {count} included files"),
     };
-    say(&format!("{} is a good configuration{more}", file.display()));
+    print_line(&format!("{} is a good configuration{more}", file.display()));
     ExitCode::SUCCESS
 }
 

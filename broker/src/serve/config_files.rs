@@ -13,7 +13,7 @@ pub(super) struct ConfigFiles {
     /// The configuration file as it is in force.
     source: ConfigSource,
     folder: Option<ConfigFolder>,
-    /// The bundled demo backend, if the command line asks for it.
+    /// The bundled demo backend, if the command line enables it.
     demo: Option<DeclaredBackend>,
 }
 

@@ -26,7 +26,7 @@ pub(crate) trait LookupSources {
     /// Returns the owner as this replica last knew it.
     fn known(&self) -> Option<SessionOwner>;
 
-    /// Takes one request from the caller's rate, before a store is asked.
+    /// Takes one request from the caller's rate, before a store is queried.
     fn charge(&self) -> Result<(), Refusal>;
 
     /// Gives the request back, because the replica that serves it takes it.
@@ -77,12 +77,12 @@ pub(crate) struct OwnerLookup<P> {
     lease: Duration,
     /// End of the search, set at its first failure.
     deadline: Option<Instant>,
-    hint_asked: bool,
+    hint_tried: bool,
     charged: bool,
     /// The owner that another replica named. It is followed once, because two replicas may name
     /// each other.
-    told: Option<SessionOwner>,
-    told_asked: bool,
+    named: Option<SessionOwner>,
+    named_tried: bool,
     /// The owner of the session until its lease lapsed.
     lapsed: Option<SessionOwner>,
     insists: bool,
@@ -90,7 +90,7 @@ pub(crate) struct OwnerLookup<P> {
     in_vain: Option<(SessionOwner, ForwardFailure)>,
     /// Number of waits so far.
     rounds: u32,
-    /// Replicas that a draining one has not asked yet.
+    /// Replicas that a draining one has not tried yet.
     untried: Option<Vec<SessionOwner>>,
 }
 
@@ -100,10 +100,10 @@ impl<P: LookupSources> OwnerLookup<P> {
             places,
             lease,
             deadline: None,
-            hint_asked: false,
+            hint_tried: false,
             charged: false,
-            told: None,
-            told_asked: false,
+            named: None,
+            named_tried: false,
             lapsed: None,
             insists: false,
             in_vain: None,
@@ -130,10 +130,10 @@ impl<P: LookupSources> OwnerLookup<P> {
             if let Some(session) = self.places.here()? {
                 return Ok(LookupOutcome::Local(session));
             }
-            if let Some(owner) = self.told.take() {
+            if let Some(owner) = self.named.take() {
                 return Ok(self.there(owner));
             }
-            let is_first = !std::mem::replace(&mut self.hint_asked, true);
+            let is_first = !std::mem::replace(&mut self.hint_tried, true);
             if let Some(owner) = self.places.known().filter(|_| is_first) {
                 return Ok(self.there(owner));
             }
@@ -166,18 +166,18 @@ impl<P: LookupSources> OwnerLookup<P> {
                 ClaimOutcome::Remote { owner, lease_left } => {
                     let in_vain = self.in_vain.take();
                     match (owner, in_vain) {
-                        (Some(owner), Some((asked, ForwardFailure::NotOwner(_))))
-                            if owner == asked =>
+                        (Some(owner), Some((tried, ForwardFailure::NotOwner(_))))
+                            if owner == tried =>
                         {
                             self.wait(Duration::ZERO).await?
                         }
                         (
                             Some(owner),
                             Some((
-                                asked,
+                                tried,
                                 ForwardFailure::Unreachable | ForwardFailure::LeaseLapsed,
                             )),
-                        ) if owner == asked => self.wait(lease_left).await?,
+                        ) if owner == tried => self.wait(lease_left).await?,
                         (Some(owner), _) => return Ok(self.there(owner)),
                         (None, _) => self.wait(lease_left).await?,
                     }
@@ -190,11 +190,11 @@ impl<P: LookupSources> OwnerLookup<P> {
     pub(crate) fn missed(&mut self, owner: &SessionOwner, miss: ForwardFailure) {
         self.places.forget(owner);
         self.deadline();
-        if let ForwardFailure::NotOwner(Some(told)) = &miss
-            && told != owner
-            && !std::mem::replace(&mut self.told_asked, true)
+        if let ForwardFailure::NotOwner(Some(named)) = &miss
+            && named != owner
+            && !std::mem::replace(&mut self.named_tried, true)
         {
-            self.told = Some(told.clone());
+            self.named = Some(named.clone());
         }
         if miss == ForwardFailure::LeaseLapsed {
             self.lapsed = Some(owner.clone());
@@ -211,7 +211,7 @@ impl<P: LookupSources> OwnerLookup<P> {
     /// Starts the search again for a session that has left meanwhile. Returns false if the time is
     /// over.
     pub(crate) fn may_go_on(&mut self) -> bool {
-        self.untried = None; // they were asked before it left
+        self.untried = None; // they were tried before it left
         Instant::now() < self.deadline()
     }
 

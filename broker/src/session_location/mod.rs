@@ -53,7 +53,7 @@ pub enum LookupOutcome<Session = Arc<crate::sessions::session::Session>> {
 #[derive(Debug)]
 pub enum PeerLookupOutcome<Session = Arc<crate::sessions::session::Session>> {
     Here(Session),
-    /// `None`: the asking replica has to look by itself.
+    /// `None`: the requesting replica has to look by itself.
     NotLocal(Option<SessionOwner>),
 }
 

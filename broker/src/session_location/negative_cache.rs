@@ -1,11 +1,12 @@
 //! Cache of sessions that the record just did not have. It is bounded, and an entry expires after a
 //! moment.
 //!
-//! An entry holds only the record's own answer, for the one caller that asked. The session may
-//! exist for another caller. An id is random and no client gets it before its session is stored, so
-//! a missing session does not appear later. A session that was released or whose owner died is
-//! still in the record. The one exception is an owner that was frozen for longer than a session may
-//! be idle. Its client got the answer that the session is over, and gets it a moment longer.
+//! An entry holds only the record's own answer, for the one caller that requested it. The session
+//! may exist for another caller. An id is random and no client gets it before its session is
+//! stored, so a missing session does not appear later. A session that was released or whose owner
+//! died is still in the record. The one exception is an owner that was frozen for longer than a
+//! session may be idle. Its client got the answer that the session is over, and gets it a moment
+//! longer.
 
 use std::{
     collections::HashMap,
@@ -19,7 +20,7 @@ use rules::endpoint::Endpoint;
 
 use crate::auth::Caller;
 
-/// Hash of a session's id and of the caller and endpoint that asked for it.
+/// Hash of a session's id and of the caller and endpoint that requested it.
 pub(crate) type AbsenceKey = [u8; 32];
 
 pub(crate) fn trace(id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> AbsenceKey {

@@ -161,11 +161,11 @@ impl Access {
         let Some(host) = requested_host(uri, headers) else {
             return Err(Problem::invalid("Host", "the Host header is missing or not a host name"));
         };
-        let is_ours = is_loopback_name(host.host()) || {
+        let is_allowed = is_loopback_name(host.host()) || {
             let hosts = &self.auth.load().allowed_hosts;
             hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host.host()))
         };
-        if !is_ours {
+        if !is_allowed {
             return refused(
                 "host-refused",
                 "Host",

@@ -131,10 +131,10 @@ pub(super) fn moment(field: &str, text: &str) -> Result<i64, Problem> {
 pub(super) async fn list(
     State(control): State<Arc<Control>>,
     signed_in: SignedIn,
-    QueryParams(mut asked): QueryParams<AuditParams>,
+    QueryParams(mut query): QueryParams<AuditParams>,
 ) -> Result<impl IntoResponse, Problem> {
-    asked.tenant = signed_in.audited_tenant(asked.tenant)?;
-    let (records, next) = control.audit(&asked.filter()?, asked.after, asked.limit()?).await?;
+    query.tenant = signed_in.audited_tenant(query.tenant)?;
+    let (records, next) = control.audit(&query.filter()?, query.after, query.limit()?).await?;
     Ok(axum::Json(AuditList { records, next }))
 }
 
@@ -146,13 +146,13 @@ pub(super) async fn list(
 pub(super) async fn export(
     State(control): State<Arc<Control>>,
     signed_in: SignedIn,
-    QueryParams(mut asked): QueryParams<AuditParams>,
+    QueryParams(mut query): QueryParams<AuditParams>,
 ) -> Result<Response, Problem> {
-    asked.tenant = signed_in.audited_tenant(asked.tenant)?;
-    let (filter, limit) = (asked.filter()?, asked.limit.map_or(Ok(LIMIT_MAX), |_| asked.limit())?);
+    query.tenant = signed_in.audited_tenant(query.tenant)?;
+    let (filter, limit) = (query.filter()?, query.limit.map_or(Ok(LIMIT_MAX), |_| query.limit())?);
     // The first page is read before the head of the answer, so that an unreachable database becomes
     // a problem response.
-    let first = control.audit(&filter, asked.after, limit).await?;
+    let first = control.audit(&filter, query.after, limit).await?;
     let pages = stream::try_unfold(Some(first), move |page| {
         let (control, filter) = (Arc::clone(&control), filter.clone());
         async move {

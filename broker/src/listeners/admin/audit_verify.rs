@@ -46,10 +46,10 @@ pub(super) struct VerifyParams {
 pub(super) async fn chains(
     State(control): State<Arc<Control>>,
     SignedIn(operator): SignedIn,
-    QueryParams(asked): QueryParams<ChainParams>,
+    QueryParams(query): QueryParams<ChainParams>,
 ) -> Result<impl IntoResponse, Problem> {
-    let limit = limit(asked.limit)?;
-    let mut list = control.audit_chains(asked.after.as_deref(), limit).await?;
+    let limit = limit(query.limit)?;
+    let mut list = control.audit_chains(query.after.as_deref(), limit).await?;
     if operator.is_broker_wide() {
         return Ok(axum::Json(list));
     }
@@ -74,20 +74,20 @@ pub(super) async fn chains(
 pub(super) async fn verify(
     State(control): State<Arc<Control>>,
     signed_in: SignedIn,
-    QueryParams(mut asked): QueryParams<VerifyParams>,
+    QueryParams(mut query): QueryParams<VerifyParams>,
 ) -> Result<impl IntoResponse, Problem> {
-    asked.tenant = signed_in.audited_tenant(asked.tenant)?;
-    let kept = asked.checkpoint.as_deref().map(checkpoint).transpose()?;
-    if kept.as_ref().is_some_and(|kept| kept.tenant != asked.tenant) {
+    query.tenant = signed_in.audited_tenant(query.tenant)?;
+    let kept = query.checkpoint.as_deref().map(checkpoint).transpose()?;
+    if kept.as_ref().is_some_and(|kept| kept.tenant != query.tenant) {
         return Err(Problem::invalid(
             "checkpoint",
             "is of another chain; allowed: one of the chain that is asked about",
         ));
     }
-    let limit = limit(asked.limit)?;
+    let limit = limit(query.limit)?;
     Ok(axum::Json(
         control
-            .verify_audit(asked.tenant.as_deref(), asked.after.as_deref(), limit, kept.as_ref())
+            .verify_audit(query.tenant.as_deref(), query.after.as_deref(), limit, kept.as_ref())
             .await?,
     ))
 }

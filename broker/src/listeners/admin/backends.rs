@@ -62,12 +62,12 @@ pub(super) async fn list(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
     SignedIn(operator): SignedIn,
-    QueryParams(asked): QueryParams<ListParams>,
+    QueryParams(query): QueryParams<ListParams>,
 ) -> Result<impl IntoResponse, Problem> {
-    let page = Page::new(asked.limit, asked.after)?;
+    let page = Page::new(query.limit, query.after)?;
     let mut backends = control.backends(&tenant)?;
     backends.retain(|view| operator.covers_backend(tenant.as_str(), &view.status.backend));
-    if let Some(state) = &asked.state {
+    if let Some(state) = &query.state {
         check_state(state)?;
         backends.retain(|backend| backend.status.state == *state);
     }

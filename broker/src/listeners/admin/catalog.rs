@@ -162,11 +162,11 @@ pub(super) struct CostParams {
 pub(super) async fn cost(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
-    QueryParams(asked): QueryParams<CostParams>,
+    QueryParams(query): QueryParams<CostParams>,
 ) -> Result<impl IntoResponse, Problem> {
-    let toolset = asked.toolset.as_deref().map(ToolsetId::parse).transpose();
+    let toolset = query.toolset.as_deref().map(ToolsetId::parse).transpose();
     let toolset = toolset.map_err(|error| Problem::invalid("toolset", error.to_string()))?;
-    let most = asked.limit.unwrap_or(COSTS_SHOWN);
+    let most = query.limit.unwrap_or(COSTS_SHOWN);
     if most > COSTS_SHOWN_MAX {
         let text = format!("{most} is not a usable limit; allowed: 0 to {COSTS_SHOWN_MAX}");
         return Err(Problem::invalid("limit", text));

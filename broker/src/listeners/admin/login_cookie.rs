@@ -18,23 +18,23 @@ use serde::{Deserialize, Serialize};
 use super::{access::is_loopback_name, problem::Problem};
 use crate::{
     auth::SealKey,
-    oauth::{BegunLogin, random_text},
+    oauth::{StartedLogin, random_text},
 };
 
 /// Name over TLS. The prefix binds the cookie to this host and to TLS.
 const SECURE_NAME: &str = "__Host-mcp-broker";
 /// Name without TLS, to a loopback name only.
 const LOOPBACK_NAME: &str = "mcp-broker";
-/// The page sets it on every request. Another site's page cannot, without asking first (CORS).
+/// The page sets it on every request. Another site's page cannot, without a preflight (CORS).
 const CONSOLE: HeaderName = HeaderName::from_static("mcp-broker-console");
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Place that the cipher authenticates.
 const PLACE: &str = "console login";
 
-/// Names and place of a login that has begun at an issuer.
-const SECURE_BEGUN: &str = "__Host-mcp-broker-begun";
-const LOOPBACK_BEGUN: &str = "mcp-broker-begun";
-const PLACE_BEGUN: &str = "console login at an issuer";
+/// Names and place of a login that is pending at an issuer.
+const SECURE_PENDING: &str = "__Host-mcp-broker-begun";
+const LOOPBACK_PENDING: &str = "mcp-broker-begun";
+const PLACE_PENDING: &str = "console login at an issuer";
 
 /// A login as the cookie holds it, sealed.
 #[derive(Serialize, Deserialize)]
@@ -102,29 +102,29 @@ impl BrowserChannel {
         self.cookie(&sealed, CONSOLE_LOGIN_LIFE.as_secs()).ok_or_else(internal)
     }
 
-    /// Returns the cookie of a login that has begun at an issuer. The issuer's page leads the
+    /// Returns the cookie of a login that is pending at an issuer. The issuer's page redirects the
     /// browser back, so the cookie is not limited to requests of this origin.
-    pub(super) fn begun(
+    pub(super) fn pending_login(
         self,
         seal: &SealKey,
-        started: &BegunLogin,
+        started: &StartedLogin,
     ) -> Result<HeaderValue, Problem> {
         let until = now() + CONNECT_REQUEST_LIFE.as_secs();
         let text = serde_json::to_vec(&(until, started)).expect("a started login is plain texts");
         let internal = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "no login");
-        let value = seal.seal_for_client(PLACE_BEGUN, &text).map_err(|_| internal())?;
-        self.begun_cookie(&value, CONNECT_REQUEST_LIFE.as_secs()).ok_or_else(internal)
+        let value = seal.seal_for_client(PLACE_PENDING, &text).map_err(|_| internal())?;
+        self.pending_cookie(&value, CONNECT_REQUEST_LIFE.as_secs()).ok_or_else(internal)
     }
 
-    /// Returns the cookie that removes a login that had begun.
-    pub(super) fn forget_begun(self) -> Option<HeaderValue> {
-        self.begun_cookie("", 0)
+    /// Returns the cookie that removes a pending login.
+    pub(super) fn forget_pending(self) -> Option<HeaderValue> {
+        self.pending_cookie("", 0)
     }
 
-    fn begun_cookie(self, value: &str, seconds: u64) -> Option<HeaderValue> {
+    fn pending_cookie(self, value: &str, seconds: u64) -> Option<HeaderValue> {
         let (name, secure) = match self {
-            Self::Tls => (SECURE_BEGUN, "; Secure"),
-            Self::Loopback => (LOOPBACK_BEGUN, ""),
+            Self::Tls => (SECURE_PENDING, "; Secure"),
+            Self::Loopback => (LOOPBACK_PENDING, ""),
         };
         let attributes = format!("Path=/; HttpOnly; SameSite=Lax; Max-Age={seconds}{secure}");
         HeaderValue::try_from(format!("{name}={value}; {attributes}")).ok()
@@ -160,20 +160,20 @@ pub(super) fn login(
     Ok(Some(login))
 }
 
-/// Returns the login that has begun in this browser, and its channel.
-pub(super) fn begun(
+/// Returns the pending login of this browser, and its channel.
+pub(super) fn pending(
     headers: &HeaderMap,
     host: &Authority,
     seal: &SealKey,
-) -> Option<(BrowserChannel, BegunLogin)> {
+) -> Option<(BrowserChannel, StartedLogin)> {
     let plain = || {
-        let sealed = cookie(headers, LOOPBACK_BEGUN).filter(|_| is_loopback_name(host.host()));
+        let sealed = cookie(headers, LOOPBACK_PENDING).filter(|_| is_loopback_name(host.host()));
         sealed.map(|sealed| (BrowserChannel::Loopback, sealed))
     };
-    let secure = cookie(headers, SECURE_BEGUN).map(|sealed| (BrowserChannel::Tls, sealed));
+    let secure = cookie(headers, SECURE_PENDING).map(|sealed| (BrowserChannel::Tls, sealed));
     let (channel, sealed) = secure.or_else(plain)?;
-    let opened = seal.open_from_client(PLACE_BEGUN, sealed).ok()?;
-    let (until, started): (u64, BegunLogin) = serde_json::from_slice(&opened).ok()?;
+    let opened = seal.open_from_client(PLACE_PENDING, sealed).ok()?;
+    let (until, started): (u64, StartedLogin) = serde_json::from_slice(&opened).ok()?;
     (until > now()).then_some((channel, started))
 }
 
@@ -266,7 +266,7 @@ mod tests {
         assert!(token(&sent, &host(OURS), &seal).is_none());
     }
 
-    fn started() -> BegunLogin {
+    fn started() -> StartedLogin {
         let login = serde_json::json!({
             "issuer": "i", "state": "s", "redirect_uri": "r", "nonce": "n", "verifier": "v", "sends_issuer": false,
         });
@@ -282,15 +282,15 @@ mod tests {
         };
         let channel = |name: &str, sealed: &str, at: &'static str| {
             let sent = headers(&[("cookie", &format!("{name}={sealed}"))]);
-            begun(&sent, &host(at), &seal).map(|(channel, _)| channel)
+            pending(&sent, &host(at), &seal).map(|(channel, _)| channel)
         };
-        let live = until(now() + 60, PLACE_BEGUN);
-        assert_eq!(channel(SECURE_BEGUN, &live, OURS), Some(BrowserChannel::Tls));
+        let live = until(now() + 60, PLACE_PENDING);
+        assert_eq!(channel(SECURE_PENDING, &live, OURS), Some(BrowserChannel::Tls));
         let here = "127.0.0.1:9090";
-        assert_eq!(channel(LOOPBACK_BEGUN, &live, here), Some(BrowserChannel::Loopback));
-        assert_eq!(channel(LOOPBACK_BEGUN, &live, OURS), None, "without TLS");
-        assert_eq!(channel(SECURE_BEGUN, &until(now() - 1, PLACE_BEGUN), OURS), None);
-        assert_eq!(channel(SECURE_BEGUN, &until(now() + 60, PLACE), OURS), None);
+        assert_eq!(channel(LOOPBACK_PENDING, &live, here), Some(BrowserChannel::Loopback));
+        assert_eq!(channel(LOOPBACK_PENDING, &live, OURS), None, "without TLS");
+        assert_eq!(channel(SECURE_PENDING, &until(now() - 1, PLACE_PENDING), OURS), None);
+        assert_eq!(channel(SECURE_PENDING, &until(now() + 60, PLACE), OURS), None);
     }
 
     #[test]
@@ -299,8 +299,11 @@ mod tests {
         for channel in [BrowserChannel::Tls, BrowserChannel::Loopback] {
             let login = channel.login(&seal, &ConsoleLogin::new("t")).unwrap();
             let strict = [login, channel.logout().unwrap()];
-            // The page of an issuer leads the browser back to a login that has begun.
-            let lax = [channel.begun(&seal, &started()).unwrap(), channel.forget_begun().unwrap()];
+            // The page of an issuer redirects the browser back to a pending login.
+            let lax = [
+                channel.pending_login(&seal, &started()).unwrap(),
+                channel.forget_pending().unwrap(),
+            ];
             for (site, cookies) in [("SameSite=Strict", strict), ("SameSite=Lax", lax)] {
                 for cookie in cookies {
                     let text = cookie.to_str().unwrap();

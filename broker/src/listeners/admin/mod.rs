@@ -83,7 +83,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD_BYTES_MAX: usize = 32 * 1024;
 const HTTP2_STREAMS_MAX: u32 = 32;
 /// Time for running answers after the listener was stopped.
-const GOODBYE: Duration = Duration::from_secs(3);
+const SHUTDOWN_WAIT: Duration = Duration::from_secs(3);
 /// Pause before the next accept when the process has no descriptors left. Without a pause the loop
 /// would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -141,7 +141,7 @@ pub async fn serve(
                     return;
                 }
             };
-            let ended = match tls_acceptor::speaks_http2(&stream) {
+            let ended = match tls_acceptor::negotiated_http2(&stream) {
                 true => {
                     watcher
                         .watch(http2().serve_connection(
@@ -168,7 +168,7 @@ pub async fn serve(
         });
     }
     drop(listener);
-    if tokio::time::timeout(GOODBYE, graceful.shutdown()).await.is_err() {
+    if tokio::time::timeout(SHUTDOWN_WAIT, graceful.shutdown()).await.is_err() {
         tracing::warn!("admin requests were cut off by the end of the broker");
     }
 }

@@ -161,14 +161,14 @@ pub(super) async fn catalog(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
     SignedIn(operator): SignedIn,
-    QueryParams(asked): QueryParams<CatalogParams>,
+    QueryParams(query): QueryParams<CatalogParams>,
 ) -> Result<impl IntoResponse, Problem> {
-    let page = Page::new(asked.limit, asked.after)?;
+    let page = Page::new(query.limit, query.after)?;
     let filter = CatalogFilter {
-        kind: asked.kind.as_deref().map(kind).transpose()?,
-        backend: asked.backend,
-        name: asked.name,
-        with_definitions: asked.definitions.unwrap_or(false),
+        kind: query.kind.as_deref().map(kind).transpose()?,
+        backend: query.backend,
+        name: query.name,
+        with_definitions: query.definitions.unwrap_or(false),
     };
     // A name may hold any character, so it comes last.
     let place = |item: &CatalogItemView| format!("{}/{}/{}", item.backend, item.kind, item.name);
@@ -190,15 +190,15 @@ fn kind(name: &str) -> Result<ListKind, Problem> {
 pub(super) async fn activity(
     State(control): State<Arc<Control>>,
     signed_in: SignedIn,
-    QueryParams(asked): QueryParams<ActivityParams>,
+    QueryParams(query): QueryParams<ActivityParams>,
 ) -> Result<impl IntoResponse, Problem> {
-    signed_in.check_filter(&control, asked.tenant.as_ref())?;
-    let limit = asked.limit.unwrap_or(ACTIVITY_USUAL);
+    signed_in.check_filter(&control, query.tenant.as_ref())?;
+    let limit = query.limit.unwrap_or(ACTIVITY_USUAL);
     if !(1..=LIMIT_MAX).contains(&limit) {
         let detail = format!("{limit} is not a usable limit; allowed: 1 to {LIMIT_MAX}");
         return Err(Problem::invalid("limit", detail));
     }
-    let after = asked.after.unwrap_or_default();
-    let entries = control.activity(&signed_in.0, asked.tenant.as_ref(), after, limit as usize);
+    let after = query.after.unwrap_or_default();
+    let entries = control.activity(&signed_in.0, query.tenant.as_ref(), after, limit as usize);
     Ok(axum::Json(ActivityList { replica: control.replica(), entries }))
 }

@@ -166,14 +166,17 @@ impl SignedIn {
 
     /// Returns the tenant of the audit records that the operator reads. An operator of several
     /// tenants names one.
-    pub(super) fn audited_tenant(&self, asked: Option<String>) -> Result<Option<String>, Problem> {
+    pub(super) fn audited_tenant(
+        &self,
+        requested: Option<String>,
+    ) -> Result<Option<String>, Problem> {
         let tenants = match &self.0.scope {
-            Scope::Broker => return Ok(asked),
+            Scope::Broker => return Ok(requested),
             Scope::Tenants(tenants) => tenants.as_slice(),
             Scope::Backends(_) => &[],
         };
-        match (asked, tenants) {
-            (Some(asked), _) if self.0.covers_tenant(&asked) => Ok(Some(asked)),
+        match (requested, tenants) {
+            (Some(requested), _) if self.0.covers_tenant(&requested) => Ok(Some(requested)),
             (Some(_), _) => Ok(Some(UNKNOWN_TENANT.to_owned())),
             (None, [tenant]) => Ok(Some(tenant.to_string())),
             (None, tenants) => {

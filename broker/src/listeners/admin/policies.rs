@@ -86,8 +86,8 @@ pub(super) async fn check(
 pub(super) async fn report(
     State(control): State<Arc<Control>>,
     TenantName(tenant): TenantName,
-    QueryParams(asked): QueryParams<ReportParams>,
+    QueryParams(query): QueryParams<ReportParams>,
 ) -> Result<impl IntoResponse, Problem> {
-    let since = moment("since", asked.since.as_deref().unwrap_or("1h"))?;
+    let since = moment("since", query.since.as_deref().unwrap_or("1h"))?;
     Ok(Json(control.policy_report(&tenant, since)?))
 }

@@ -115,7 +115,7 @@ impl FromRequest<Arc<Control>> for Trial {
         let (mut head, body) = request.into_parts();
         let TenantName(tenant) = TenantName::from_request_parts(&mut head, control).await?;
         let Ok(SignedIn(operator)) = SignedIn::from_request_parts(&mut head, control).await;
-        let QueryParams(asked): QueryParams<TrialParams> =
+        let QueryParams(query): QueryParams<TrialParams> =
             QueryParams::from_request_parts(&mut head, control).await?;
         control.check_tenant(&tenant)?;
         let subject = subject_of(&head.headers)?;
@@ -125,7 +125,7 @@ impl FromRequest<Arc<Control>> for Trial {
         };
         let principal = PrincipalId::new(format!("{OPERATOR_PREFIX}{} as {shown}", operator.name));
         let caller = Caller { principal, key: None, ..Caller::of_subject(tenant, subject) };
-        let path = asked.endpoint()?.path("/mcp");
+        let path = query.endpoint()?.path("/mcp");
         head.uri = Uri::try_from(path).expect("a backend's name fits a path");
         let given = std::mem::take(&mut head.headers);
         let passed = |name: &HeaderName| Some((name.clone(), given.get(name)?.clone()));

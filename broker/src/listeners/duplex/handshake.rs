@@ -61,7 +61,7 @@ pub(super) async fn open_session(
         message_bytes_max.min(FIRST_MESSAGE_BYTES_MAX),
         Some(&broker.shared.unauthenticated_messages),
     );
-    let mut said = 0;
+    let mut sent_count = 0;
     loop {
         let frame = match source.next().await {
             Ok(Some(frame)) => frame,
@@ -80,14 +80,14 @@ pub(super) async fn open_session(
                     send_frame(broker, sink, frame).await?;
                     session_connection.is_known = true;
                     source.set_message_limit(message_bytes_max, None);
-                    return Ok(HandshakeOutcome::Session(session_connection, said + 1));
+                    return Ok(HandshakeOutcome::Session(session_connection, sent_count + 1));
                 }
                 HandshakeReply::Stateless => {
                     source.set_message_limit(message_bytes_max, None);
                     return Ok(HandshakeOutcome::Stateless(Box::new(message)));
                 }
                 HandshakeReply::Frame(frame) => (frame, None),
-                HandshakeReply::Goodbye(frame) => (frame, Some(CloseReason::Policy)),
+                HandshakeReply::FinalFrame(frame) => (frame, Some(CloseReason::Policy)),
                 HandshakeReply::None => continue,
             },
             // A web page in a browser can send any text to a local port, as a body after an HTTP
@@ -97,9 +97,9 @@ pub(super) async fn open_session(
             }
         };
         send_frame(broker, sink, answer).await?;
-        said += 1;
-        if let Some(goodbye) = ended {
-            return Err(goodbye);
+        sent_count += 1;
+        if let Some(close_reason) = ended {
+            return Err(close_reason);
         }
     }
 }
@@ -118,7 +118,7 @@ enum HandshakeReply {
     Session(SessionConnection, Bytes),
     Frame(Bytes),
     /// Last frame of the connection.
-    Goodbye(Bytes),
+    FinalFrame(Bytes),
     None,
 }
 
@@ -136,7 +136,7 @@ async fn reply_to(
         Method::ServerDiscover => match answer_discover(broker, incoming, message).await {
             Ok(answer) => return HandshakeReply::Frame(with_streams(incoming, answer)),
             Err(refusal) if is_of_sign_in(&refusal) => {
-                return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id)));
+                return HandshakeReply::FinalFrame(refused(broker, &refusal, Some(id)));
             }
             Err(refusal) => refusal,
         },
@@ -145,7 +145,7 @@ async fn reply_to(
             match authenticate(broker, incoming, message).await {
                 Ok(_) => return HandshakeReply::Stateless,
                 Err(refusal) => {
-                    return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id)));
+                    return HandshakeReply::FinalFrame(refused(broker, &refusal, Some(id)));
                 }
             }
         }
@@ -160,7 +160,7 @@ async fn reply_to(
             }
             // A client that guesses keys must reconnect for each of them.
             Err(refusal) if is_of_sign_in(&refusal) => {
-                return HandshakeReply::Goodbye(refused(broker, &refusal, Some(id)));
+                return HandshakeReply::FinalFrame(refused(broker, &refusal, Some(id)));
             }
             Err(refusal) => refusal,
         },

@@ -55,11 +55,11 @@ pub(super) async fn serve<Source, Sink>(
         }
         Ok(OpenedConnection::Stateless(first)) => {
             let dispatcher = stateless::RequestDispatcher::new(broker, incoming, stop);
-            if let Some(goodbye) = dispatcher.run(*first, &mut source, &mut sink).await {
-                close_gracefully(&mut source, &mut sink, goodbye).await;
+            if let Some(close_reason) = dispatcher.run(*first, &mut source, &mut sink).await {
+                close_gracefully(&mut source, &mut sink, close_reason).await;
             }
         }
-        Err(goodbye) => close_gracefully(&mut source, &mut sink, goodbye).await,
+        Err(close_reason) => close_gracefully(&mut source, &mut sink, close_reason).await,
     }
 }
 
@@ -80,7 +80,7 @@ async fn open(
     stop: &CancellationToken,
 ) -> Result<OpenedConnection, CloseReason> {
     let limit = broker.shared.config.timeouts.handshake;
-    let begun = tokio::select! {
+    let outcome = tokio::select! {
         biased;
         // Boxed: an idle connection would otherwise keep the memory of its opening for its whole
         // life.
@@ -91,10 +91,10 @@ async fn open(
             return Err(CloseReason::Policy);
         }
     };
-    match begun {
+    match outcome {
         HandshakeOutcome::Stateless(first) => Ok(OpenedConnection::Stateless(first)),
-        HandshakeOutcome::Session(session_connection, said) => {
-            let outbox = outbox::open(&session_connection.session, Some(said))
+        HandshakeOutcome::Session(session_connection, sent_count) => {
+            let outbox = outbox::open(&session_connection.session, Some(sent_count))
                 .ok_or(CloseReason::GoingAway)?;
             Ok(OpenedConnection::Session(session_connection, outbox))
         }
@@ -110,20 +110,21 @@ pub(super) async fn run_session(
     certified: Option<CertificateCaller>,
 ) {
     let stream = outbox.stream.clone();
-    let spoken = tokio::select! {
+    let close_reason = tokio::select! {
         biased;
-        goodbye = drive_session(&session_connection, &mut outbox, &mut source, &mut sink) => goodbye,
+        close_reason = drive_session(&session_connection, &mut outbox, &mut source, &mut sink) => close_reason,
         never = session_connection.outlived(certified) => match never {},
         () = session_connection.expired(&stream) => None,
     };
-    if let Some(goodbye) = spoken {
-        let goodbye = if session_connection.until.as_ref().is_some_and(CredentialExpiry::is_ended) {
-            CloseReason::Policy
-        } else {
-            goodbye
-        };
+    if let Some(close_reason) = close_reason {
+        let close_reason =
+            if session_connection.until.as_ref().is_some_and(CredentialExpiry::is_ended) {
+                CloseReason::Policy
+            } else {
+                close_reason
+            };
         drop((outbox, session_connection));
-        close_gracefully(&mut source, &mut sink, goodbye).await;
+        close_gracefully(&mut source, &mut sink, close_reason).await;
     }
 }
 
@@ -143,25 +144,25 @@ async fn drive_session(
             never = calls.drive(&stream) => match never {},
             // Unconstrained: the budget that the calls used in this turn must not delay their
             // answers.
-            goodbye = unconstrained(session_io::write(session, outbox, sink, &room)) => goodbye,
+            close_reason = unconstrained(session_io::write(session, outbox, sink, &room)) => close_reason,
         }
     };
     tokio::pin!(writing);
     // One wake-up of the task starts the requests that it reads, and writes the answers that are
     // then ready.
-    let silence = tokio::select! {
+    let outcome = tokio::select! {
         biased;
         // Unconstrained too: the reader yields by itself, and must not use the budget of the calls.
-        silence = unconstrained(session_io::read(session, &stream, source, &room, &calls)) => silence,
-        goodbye = &mut writing => return goodbye,
+        outcome = unconstrained(session_io::read(session, &stream, source, &room, &calls)) => outcome,
+        close_reason = &mut writing => return close_reason,
     };
-    let goodbye = match silence {
+    let close_reason = match outcome {
         ReadOutcome::Disconnected => return None,
         // The client may resume on another connection.
-        ReadOutcome::Fault(goodbye) if !session.transport.ends_with_connection() => {
-            return Some(goodbye);
+        ReadOutcome::Fault(close_reason) if !session.transport.ends_with_connection() => {
+            return Some(close_reason);
         }
-        ReadOutcome::Fault(goodbye) => goodbye,
+        ReadOutcome::Fault(close_reason) => close_reason,
         // On a wire without half-closed connections, the client has ended the session.
         ReadOutcome::HalfClosed if !session.transport.ends_with_connection() => {
             session_connection.leave("its client ended it");
@@ -171,7 +172,7 @@ async fn drive_session(
         ReadOutcome::HalfClosed => {
             tokio::select! {
                 biased;
-                goodbye = &mut writing => return goodbye,
+                close_reason = &mut writing => return close_reason,
                 () = session_io::wait_idle(session, &room) => {}
                 () = tokio::time::sleep(HALF_CLOSED_MAX) => {}
             }
@@ -190,7 +191,7 @@ async fn drive_session(
         }
     };
     session_connection.leave("its client ended it");
-    with_timeout(LAST_FRAMES_WAIT, writing).await.map(|_over| goodbye)
+    with_timeout(LAST_FRAMES_WAIT, writing).await.map(|_over| close_reason)
 }
 
 /// Returns `None` after the limit, or if `work` returns `None`.

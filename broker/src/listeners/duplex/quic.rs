@@ -120,14 +120,14 @@ async fn connection(
     let incoming =
         IncomingConnection { transport: Transport::Quic, certified, remote, known: None };
     let requests = TaskTracker::new();
-    let goodbye = match open(&broker, &incoming, &mut source, &mut sink, &stop).await {
+    let close_reason = match open(&broker, &incoming, &mut source, &mut sink, &stop).await {
         // Boxed, so that a connection with a session needs no memory for it.
         Ok(OpenedConnection::Stateless(first)) => {
             Box::pin(async {
                 let dispatcher = RequestDispatcher::new(broker, incoming, stop);
                 tokio::select! {
                     biased;
-                    goodbye = dispatcher.run(*first, &mut source, &mut sink) => goodbye,
+                    close_reason = dispatcher.run(*first, &mut source, &mut sink) => close_reason,
                     () = accept_stateless(&dispatcher, &connection, &requests) => None,
                 }
             })
@@ -137,19 +137,19 @@ async fn connection(
             let stream = outbox.stream.clone();
             tokio::select! {
                 biased;
-                goodbye = drive_session(&session_connection, &mut outbox, &mut source, &mut sink) => goodbye,
+                close_reason = drive_session(&session_connection, &mut outbox, &mut source, &mut sink) => close_reason,
                 () = accept_requests(&session_connection.session, &connection, &requests) => None,
                 never = session_connection.outlived(incoming.certified) => match never {},
                 () = session_connection.expired(&stream) => None,
             }
         }
-        Err(goodbye) => Some(goodbye),
+        Err(close_reason) => Some(close_reason),
     };
     // Answers on request streams arrive before the connection closes.
     requests.close();
     let _in_time = tokio::time::timeout(LAST_FRAMES_WAIT, requests.wait()).await;
-    match goodbye {
-        Some(goodbye) => close_gracefully(&mut source, &mut sink, goodbye).await,
+    match close_reason {
+        Some(close_reason) => close_gracefully(&mut source, &mut sink, close_reason).await,
         None => connection.close(CloseReason::SlowReader),
     }
 }
@@ -256,11 +256,11 @@ async fn serve_request(session: Arc<Session>, stream: RequestStream) {
         Message::decode(frame, &limits)
     });
     let (mut sink, cancellation) = stream.into_response_sink();
-    let begun = match decoded {
+    let started = match decoded {
         Ok(message) => begin(&session, message).await,
         Err(rejected) => Err(rejected),
     };
-    match begun {
+    match started {
         Ok(Some((request, reader, call))) => {
             tokio::select! {
                 biased;

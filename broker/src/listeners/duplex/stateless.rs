@@ -127,10 +127,10 @@ impl RequestDispatcher {
         }
         let writing = self.write(&mut reader, sink, &last);
         tokio::pin!(writing);
-        let goodbye = tokio::select! {
+        let close_reason = tokio::select! {
             biased;
-            goodbye = &mut writing => return goodbye,
-            goodbye = self.read(source, &life) => goodbye?,
+            close_reason = &mut writing => return close_reason,
+            close_reason = self.read(source, &life) => close_reason?,
         };
         // Running requests are still answered. The writer ends after the last one.
         self.running.close();
@@ -140,9 +140,9 @@ impl RequestDispatcher {
                 written = &mut writing => return written,
                 () = self.running.wait() => last.cancel(),
             }
-            writing.await.map(|_| goodbye)
+            writing.await.map(|_| close_reason)
         };
-        tokio::time::timeout(HALF_CLOSED_MAX, finishing).await.unwrap_or(Some(goodbye))
+        tokio::time::timeout(HALF_CLOSED_MAX, finishing).await.unwrap_or(Some(close_reason))
     }
 
     /// Writes the messages for the client, until none is left after `last`.
@@ -366,7 +366,7 @@ impl RequestDispatcher {
     /// Authenticates and starts a request.
     pub(super) async fn begin(&self, message: Message) -> StartedRequest {
         let (id, frame) = (message.id.clone(), message.frame.clone());
-        let begun = async {
+        let started = async {
             let AuthenticatedClient { visitor, until } =
                 authenticate(&self.broker, &self.incoming, &message).await?;
             self.count_connection(&visitor).await?;
@@ -385,7 +385,7 @@ impl RequestDispatcher {
             };
             Ok(StartedRequest { answering, until })
         };
-        begun.await.unwrap_or_else(|refusal: Refusal| {
+        started.await.unwrap_or_else(|refusal: Refusal| {
             if is_of_sign_in(&refusal) || refusal.kind == ErrorKind::TooManyConnections {
                 self.expelled.cancel();
             }

@@ -43,8 +43,8 @@ pub(super) fn complete<B>(
     mut response: Response<B>,
 ) -> Response<B> {
     let Some(listed) = ListedIssuers::new(auth, uri) else { return response };
-    let Some(begun) =
-        response.headers().get(WWW_AUTHENTICATE).and_then(|begun| begun.to_str().ok())
+    let Some(challenge) =
+        response.headers().get(WWW_AUTHENTICATE).and_then(|challenge| challenge.to_str().ok())
     else {
         return response;
     };
@@ -52,9 +52,9 @@ pub(super) fn complete<B>(
     let tenant = listed.named.as_ref().map(|tenant| format!("?tenant={tenant}"));
     let place =
         format!("resource_metadata=\"{resource}{METADATA}{below}{}\"", tenant.unwrap_or_default());
-    let mut text = match begun.split_once(' ') {
-        None => format!("{begun} {place}"),
-        Some(_) => format!("{begun}, {place}"),
+    let mut text = match challenge.split_once(' ') {
+        None => format!("{challenge} {place}"),
+        Some(_) => format!("{challenge}, {place}"),
     };
     if response.status() == StatusCode::UNAUTHORIZED {
         if shown {

@@ -54,7 +54,7 @@ impl ConnectionCache {
     ) -> Option<T> {
         let mut work = pin!(work);
         poll_fn(|context| match work.as_mut().poll(context) {
-            Poll::Ready(brought) => Poll::Ready(Some(brought)),
+            Poll::Ready(result) => Poll::Ready(Some(result)),
             Poll::Pending => self.poll_deadline(context, latest).map(|()| None),
         })
         .await
@@ -186,13 +186,13 @@ impl ValidatedHead {
     ) -> Result<Option<&'a str>, Refusal> {
         self.summary
             .get()
-            .map_or_else(|| session_id(headers), |said| Ok(said.session_id.as_deref()))
+            .map_or_else(|| session_id(headers), |summary| Ok(summary.session_id.as_deref()))
     }
 
     /// Checks the named protocol version against those with sessions.
     pub(super) fn check_session_version(&self, headers: &HeaderMap) -> Result<(), Refusal> {
         match self.summary.get() {
-            Some(said) if said.fits_sessions => Ok(()),
+            Some(summary) if summary.fits_sessions => Ok(()),
             _ => headers::protocol_version(headers).map(drop),
         }
     }
@@ -200,14 +200,16 @@ impl ValidatedHead {
     /// Returns the origin of the page that sent the request.
     pub(super) fn origin<'a>(&self, headers: &'a HeaderMap) -> Option<&'a HeaderValue> {
         match self.summary.get() {
-            Some(said) if !said.has_origin => None,
+            Some(summary) if !summary.has_origin => None,
             _ => headers.get(ORIGIN),
         }
     }
 
     /// Returns whether the head names 2026-07-28.
     pub(super) fn names_stateless(&self, headers: &HeaderMap) -> bool {
-        self.summary.get().map_or_else(|| names_stateless(headers), |said| said.names_stateless)
+        self.summary
+            .get()
+            .map_or_else(|| names_stateless(headers), |summary| summary.names_stateless)
     }
 
     /// Returns the caller of the head's credential, if the keys are unchanged and the credential

@@ -39,17 +39,17 @@ pub(super) fn with_cors_headers(
 /// Returns the response to a CORS preflight (Fetch standard). A page of a forbidden origin gets no
 /// grant. The headers that mirror arguments depend on the tools (MCP 2026-07-28, Streamable HTTP).
 /// Of these, the requested ones are allowed.
-pub(super) fn preflight(asked: &HeaderMap) -> Response<Body> {
+pub(super) fn preflight(request_headers: &HeaderMap) -> Response<Body> {
     let mut response = response::empty(StatusCode::NO_CONTENT);
     let headers = response.headers_mut();
     headers.insert("allow", HeaderValue::from_static("GET, POST, DELETE, OPTIONS"));
     headers.insert("access-control-allow-methods", HeaderValue::from_static("GET, POST, DELETE"));
     let mut allowed = "authorization, content-type, accept, mcp-session-id, mcp-protocol-version, last-event-id, traceparent, tracestate, baggage, mcp-method, mcp-name".to_owned();
-    let wished = asked
+    let requested = request_headers
         .get_all(ACCESS_CONTROL_REQUEST_HEADERS)
         .iter()
         .filter_map(|value| value.to_str().ok());
-    let names = wished
+    let names = requested
         .flat_map(|value| value.split(','))
         .filter_map(|name| HeaderName::from_bytes(name.trim().as_bytes()).ok());
     for name in

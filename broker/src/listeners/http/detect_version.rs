@@ -34,7 +34,7 @@ pub(super) async fn detect<S: AsyncRead + Unpin>(
     first: Bytes,
 ) -> io::Result<(HttpVersion, PrefixedStream<S>)> {
     let mut first = BytesMut::from(first);
-    let spoken = loop {
+    let version = loop {
         let seen = first.len().min(PREFACE.len());
         if PREFACE[..seen] != first[..seen] {
             break HttpVersion::Http1;
@@ -47,7 +47,7 @@ pub(super) async fn detect<S: AsyncRead + Unpin>(
             break HttpVersion::Http1;
         }
     };
-    Ok((spoken, PrefixedStream { inner, first: first.freeze() }))
+    Ok((version, PrefixedStream { inner, first: first.freeze() }))
 }
 
 impl<S> PrefixedStream<S> {
@@ -63,18 +63,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for PrefixedStream<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let begun = &mut *self;
-        if begun.first.is_empty() {
-            return Pin::new(&mut begun.inner).poll_read(context, buffer);
+        let this = &mut *self;
+        if this.first.is_empty() {
+            return Pin::new(&mut this.inner).poll_read(context, buffer);
         }
-        let count = begun.first.len().min(buffer.remaining());
-        buffer.put_slice(&begun.first[..count]);
+        let count = this.first.len().min(buffer.remaining());
+        buffer.put_slice(&this.first[..count]);
         // Frees the buffer after its last byte was returned.
-        begun.first =
-            if count < begun.first.len() { begun.first.slice(count..) } else { Bytes::new() };
+        this.first =
+            if count < this.first.len() { this.first.slice(count..) } else { Bytes::new() };
         if buffer.remaining() > 0 {
             // A pending read, the end or an error is reported by the next read.
-            let _told_later = Pin::new(&mut begun.inner).poll_read(context, buffer);
+            let _reported_later = Pin::new(&mut this.inner).poll_read(context, buffer);
         }
         Poll::Ready(Ok(()))
     }

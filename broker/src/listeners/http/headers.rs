@@ -69,12 +69,12 @@ pub(super) fn protocol_version(headers: &HeaderMap) -> Result<Option<Version>, R
         )),
         Some(version) => Ok(Some(version)),
         None => {
-            let spoken: Vec<_> = Version::ALL
+            let supported: Vec<_> = Version::ALL
                 .iter()
                 .filter(|v| **v != Version::V2026_07_28)
                 .map(|v| v.as_str())
                 .collect();
-            let text = format!("MCP-Protocol-Version is not one of {}", spoken.join(", "));
+            let text = format!("MCP-Protocol-Version is not one of {}", supported.join(", "));
             Err(Refusal::new(ErrorKind::InvalidRequest, text))
         }
     }

@@ -2,7 +2,7 @@
 //! first event names the address for the client's messages, `POST /messages?session=…`.
 //!
 //! Stream and POSTs are a duplex connection, and its session ends with the stream. Both must reach
-//! the same replica, because only that replica knows the name in the address.
+//! the same replica, because only that replica can resolve the name in the address.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! The issuers that a client without a token is told about. A URL can name its tenant with
+//! The issuers in the answer to a client without a token. A URL can name its tenant with
 //! `?tenant=`, because such a client has shown no credential.
 
 use std::sync::Arc;

@@ -161,15 +161,15 @@ async fn serve_connection(
         }
         stream @ Stream::Tls(_) => (stream, Bytes::new(), deadline),
     };
-    let (spoken, stream) = Box::pin(async {
+    let (version, stream) = Box::pin(async {
         tokio::select! {
             biased;
-            heard = tokio::time::timeout_at(deadline, detect_version::detect(stream, first)) => Ok::<_, BoxError>(heard??),
+            detected = tokio::time::timeout_at(deadline, detect_version::detect(stream, first)) => Ok::<_, BoxError>(detected??),
             () = context.stop.cancelled() => Err("nothing was said before the end".into()),
         }
     })
     .await?;
-    match spoken {
+    match version {
         HttpVersion::Http1 => {
             let (stream, first) = stream.into_parts();
             let message_bytes = broker.shared.config.limits.message_bytes;
@@ -403,13 +403,13 @@ where
     C: Future<Output = hyper::Result<()>>,
 {
     tokio::pin!(connection);
-    let (mut is_begun, mut is_ending) = (false, false);
+    let (mut has_request, mut is_ending) = (false, false);
     loop {
         tokio::select! {
             biased; // what was read already is served
             ended = &mut connection => return Ok(ended?),
-            () = first.notified(), if !is_begun => is_begun = true,
-            () = tokio::time::sleep_until(deadline), if !is_begun => return Err("no request came in time".into()),
+            () = first.notified(), if !has_request => has_request = true,
+            () = tokio::time::sleep_until(deadline), if !has_request => return Err("no request came in time".into()),
             () = stop.cancelled(), if !is_ending => {
                 is_ending = true;
                 finish(connection.as_mut());

@@ -302,16 +302,16 @@ async fn batch(
         .collect();
     let unnamed = answers - due.len();
     let stream = session.open_stream(due, unnamed);
-    let mut begun = false;
+    let mut has_started = false;
     for message in messages {
         match message {
             Err(rejected) => refuse_into(session, &stream, rejected),
             Ok(message) => {
                 let _place = session.tenant.wait_for_call().await;
                 match submit_into(session, &stream, message) {
-                    Ok(is_request) => begun |= is_request,
+                    Ok(is_request) => has_started |= is_request,
                     Err(Rejection { refusal, .. })
-                        if refusal.kind == ErrorKind::SessionElsewhere && !begun =>
+                        if refusal.kind == ErrorKind::SessionElsewhere && !has_started =>
                     {
                         return Err(refusal);
                     }

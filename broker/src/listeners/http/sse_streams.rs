@@ -49,7 +49,7 @@ impl FrameSource for PostSource {
     }
 
     async fn drain(&mut self) {
-        // Each POST already has its response, so the client knows of every loss.
+        // Each POST already has its response, so the client detects every loss.
     }
 }
 

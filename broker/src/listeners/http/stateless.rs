@@ -191,11 +191,11 @@ async fn forward_to_replica(
 }
 
 fn refused(
-    asked: &InboundRequest<'_>,
+    inbound: &InboundRequest<'_>,
     refusal: &Refusal,
     id: Option<&RequestId>,
 ) -> Response<Body> {
-    let mut response = response::refusal_response(&asked.broker.shared, refusal, id);
+    let mut response = response::refusal_response(&inbound.broker.shared, refusal, id);
     if refusal.kind == ErrorKind::ResourceNotFound {
         response = response::json(
             StatusCode::OK,

@@ -249,9 +249,9 @@ async fn serve(
     };
     let (stream, unread) = parts.io.into_inner().into_inner().into_inner().into_parts();
     // Bytes that were read with the request: those that the library has parsed, then the others.
-    let begun =
+    let prefix =
         if unread.is_empty() { parts.read_buf } else { [parts.read_buf, unread].concat().into() };
-    let over = |stream| websocket::server(stream, begun.clone(), &limits(&broker));
+    let over = |stream| websocket::server(stream, prefix.clone(), &limits(&broker));
     match plan {
         UpgradeAction::Open(known) => {
             let (source, sink) = over(stream);
@@ -275,9 +275,9 @@ async fn serve(
             ))
             .await;
         }
-        // The other replica knows neither the certificate nor the token.
+        // The other replica has neither the certificate nor the token.
         UpgradeAction::Proxy(tunnel, _place, until) => tokio::select! {
-            () = Box::pin(tunnel.serve(stream, begun, &context.stop)) => {}
+            () = Box::pin(tunnel.serve(stream, prefix, &context.stop)) => {}
             () = certificate_expired(context.certified.as_ref()) => {}
             () = auth::credential_expired(until) => {}
         },

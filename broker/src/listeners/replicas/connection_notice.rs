@@ -1,8 +1,8 @@
 //! Notice to all replicas that a principal has connected an account: sessions of the principal may
 //! live on any of them.
 //!
-//! A notice that is lost delays what a replica knows, and a client gets no notification. A session
-//! that moves is told by its next owner.
+//! A lost notice delays the update of a replica, and a client gets no notification. A session
+//! that moves is notified by its next owner.
 
 use std::{sync::Arc, time::Duration};
 
@@ -40,7 +40,7 @@ pub(super) fn matches_path(path: &str) -> bool {
     path == PATH
 }
 
-/// Tells this replica and all others. Must be called inside the runtime.
+/// Notifies this replica and all others. Must be called inside the runtime.
 pub(in crate::listeners) fn announce(
     broker: &Arc<Broker>,
     (tenant, principal): (TenantId, PrincipalId),

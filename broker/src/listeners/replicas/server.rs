@@ -36,14 +36,14 @@ use crate::{
 pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: CancellationToken) {
     let confinement = Arc::clone(&broker.shared.confinement);
     let suspicion = Arc::clone(&confinement);
-    let told = Arc::downgrade(&broker);
+    let weak_broker = Arc::downgrade(&broker);
     let server = PeerServer::new(&broker.placement.identity)
         .reject_connections(
             move || suspicion.may_have_users(),
             move |peer, local| confinement.is_from_child(peer, local),
         )
         .on_untrusted_peer(move |peer| {
-            if let Some(broker) = told.upgrade() {
+            if let Some(broker) = weak_broker.upgrade() {
                 broker.sign_in_failed(
                     Plane::Internal,
                     SignInFailureReason::PeerCertificate,

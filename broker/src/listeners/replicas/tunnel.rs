@@ -92,12 +92,12 @@ async fn refused(response: Response<Incoming>) -> TunnelResult {
 }
 
 impl Tunnel {
-    /// Relays bytes between the client and the owner until one of them ends. `begun` contains the
+    /// Relays bytes between the client and the owner until one of them ends. `prefix` contains the
     /// bytes that the client has already sent.
     pub(in crate::listeners) async fn serve(
         self,
         client: Stream,
-        begun: Bytes,
+        prefix: Bytes,
         stop: &CancellationToken,
     ) {
         let Self { mut here, there } = self;
@@ -106,7 +106,7 @@ impl Tunnel {
             (StallGuard::new(to_client, CLIENT_WRITE_STALL_MAX), reader(there));
         // The owner evaluates the end of these bytes, clean or not.
         let up = async move {
-            here.write_all(&begun).await?;
+            here.write_all(&prefix).await?;
             copy(&mut from_client, &mut here).await?;
             here.shutdown().await
         };

@@ -144,7 +144,7 @@ impl LeaseObserver for FakeReplica {
     fn lost(&self, lost: OwnedRecords) {
         self.0.lock().lost.extend(lost.sessions);
     }
-    fn asked_to_end(&self, sessions: Vec<SessionKey>) {
+    fn end_sessions(&self, sessions: Vec<SessionKey>) {
         self.0.lock().ended.extend(sessions);
     }
     fn config_version(&self, version: i64) {

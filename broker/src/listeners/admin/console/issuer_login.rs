@@ -22,7 +22,7 @@ use crate::{
     oauth::AuthorizationAnswer,
 };
 
-/// View that says that a login failed.
+/// View that reports that a login failed.
 const FAILED: &str = "./#/login-failed";
 const SIGNED_IN: &str = "./";
 
@@ -36,7 +36,7 @@ struct LoginIssuers {
 #[serde(deny_unknown_fields)]
 struct WantedLogin {
     issuer: String,
-    /// Address of the callback, as the browser knows it.
+    /// Address of the callback, as the browser requests it.
     redirect_uri: String,
 }
 
@@ -79,13 +79,13 @@ pub(super) async fn begin(
     if !is_console_callback(&redirect_uri, origin.unwrap_or_default()) {
         return Err(Problem::invalid("redirect_uri", "is not the callback of this console"));
     }
-    let begun = control.broker.operator_logins().begin(&issuer, &redirect_uri).await;
-    let begun = begun.ok_or_else(|| Problem::not_found("issuer", &issuer))?;
-    let (url, started) = begun.map_err(|fault| {
+    let login = control.broker.operator_logins().begin(&issuer, &redirect_uri).await;
+    let login = login.ok_or_else(|| Problem::not_found("issuer", &issuer))?;
+    let (url, started) = login.map_err(|fault| {
         tracing::warn!(issuer, %fault, "an operator's login could not begin");
         Problem::new(StatusCode::BAD_GATEWAY, "issuer-unavailable", fault.to_string())
     })?;
-    let cookie = channel.begun(&control.broker.shared.durable.seal, &started)?;
+    let cookie = channel.pending_login(&control.broker.shared.durable.seal, &started)?;
     Ok(([(header::SET_COOKIE, cookie)], axum::Json(LoginAddress { url })).into_response())
 }
 
@@ -99,10 +99,10 @@ pub(super) async fn callback(
 ) -> Response {
     let Ok(host) = login::host(&uri, &headers) else { return redirect(FAILED, []) };
     let seal = &control.broker.shared.durable.seal;
-    let Some((channel, started)) = login_cookie::begun(&headers, &host, seal) else {
+    let Some((channel, started)) = login_cookie::pending(&headers, &host, seal) else {
         return redirect(FAILED, []);
     };
-    let forgotten = channel.forget_begun();
+    let forgotten = channel.forget_pending();
     let failed = || redirect(FAILED, [forgotten.clone()]);
     let answer = Query::<LoginAnswer>::try_from_uri(&uri)
         .map(|Query(answer)| AuthorizationAnswer::from(answer));

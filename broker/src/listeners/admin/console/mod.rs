@@ -1,7 +1,7 @@
 //! The operators' console: a web page on the admin listener, under `/console/`.
 //!
-//! Its files need no sign-in. The page asks the admin API for everything, with the cookie of a login
-//! ([`super::login_cookie`]). Invariants:
+//! Its files need no sign-in. The page requests everything from the admin API, with the cookie of a
+//! login ([`super::login_cookie`]). Invariants:
 //! - The page loads nothing of another origin and runs no inline script or style.
 //! - Every address in the page is relative, so that it works below a reverse proxy's prefix.
 

@@ -31,7 +31,7 @@ impl Visit<'_> {
         answer
     }
 
-    /// Begins a sign-in that a form of the page above asked for.
+    /// Begins a sign-in that a form of the page above requested.
     pub(super) async fn begin_sign_in(&self, issuer: &str, form: &str) -> Response<Body> {
         let issuers = self.broker.sign_in_issuers();
         let issuer = issuers.iter().find(|known| known.issuer == issuer);
