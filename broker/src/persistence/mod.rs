@@ -180,7 +180,7 @@ impl Persistence {
 
     /// Returns whether this process has, or had, this name. No other process owns its records so
     /// far.
-    pub fn is_ours(&self, node: &NodeName) -> bool {
+    pub fn is_own_name(&self, node: &NodeName) -> bool {
         self.node() == *node || self.former.lock().contains(node)
     }
 

@@ -244,10 +244,9 @@ impl Call {
 
     /// Returns the parsed answer of `frame`, so that it need not be parsed again.
     pub fn take_parsed_answer(&self, frame: &Bytes) -> Option<Message> {
-        self.parsed_answer
-            .lock()
-            .take()
-            .filter(|told| told.frame.as_ptr() == frame.as_ptr() && told.frame.len() == frame.len())
+        self.parsed_answer.lock().take().filter(|answer| {
+            answer.frame.as_ptr() == frame.as_ptr() && answer.frame.len() == frame.len()
+        })
     }
 
     /// Returns whether progress of this value may go to the client (MCP: it increases with each
@@ -329,7 +328,7 @@ impl Call {
             let over_at = Instant::now();
             let took = over_at - sent_at;
             link.backend.record_result(&connection, &answer, took, over_at);
-            // A backend of 2026-07-28 may have been asked several times, and each request is timed
+            // A backend of 2026-07-28 may have received several requests, and each request is timed
             // there.
             if connection.stateless().is_none() {
                 link.backend.record_latency(took);

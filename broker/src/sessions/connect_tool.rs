@@ -1,5 +1,5 @@
 //! Calls of the tool `connect` that no list shows any more. It stood for the lists of a backend until
-//! its user connected an account, and clients that were asked to do that repeat the call.
+//! its user connected an account, and clients that were requested to do that repeat the call.
 
 use std::sync::Arc;
 
@@ -99,9 +99,9 @@ fn unconnected(
     if session.has_client && opens_urls {
         questions::note_elicitations_required(session, &error);
     } else if session.has_client
-        && let Some(told) = downlevel::urls_as_result(&error)
+        && let Some(result) = downlevel::urls_as_result(&error)
     {
-        return Reply::Result(told.into());
+        return Reply::Result(result.into());
     }
     Reply::Frame(frame)
 }

@@ -14,7 +14,7 @@ use crate::{
     context::Context,
     metrics::RequestOutcome,
     telemetry::{
-        activity::{AskedRequest, AskedTarget},
+        activity::{RequestSummary, RequestTarget},
         audit::AuditDraft,
         request::{self, RequestName, RequestTelemetry},
         traces::{RootSpanSummary, truncate_attribute},
@@ -32,9 +32,9 @@ pub struct RequestObserver<'a> {
 }
 
 impl RequestObserver<'_> {
-    /// Begins the telemetry of a request that came at `begun`. Everything that its work calls can
-    /// reach it.
-    pub fn begin(&self, message: &Message, begun: Instant) -> Arc<RequestTelemetry> {
+    /// Begins the telemetry of a request that came at `started_at`. Everything that its work calls
+    /// can reach it.
+    pub fn begin(&self, message: &Message, started_at: Instant) -> Arc<RequestTelemetry> {
         let tracing = self.shared.traces.begin(message, self.caller).map(|mut tracing| {
             tracing.attributes = self.attributes(message);
             tracing.target = target_text(message).map(|target| truncate_attribute(&target));
@@ -42,21 +42,21 @@ impl RequestObserver<'_> {
         });
         let how = self.shared.config.audit.calls;
         let draft = (how != AuditLevel::Off && AuditDraft::is_audited(message.method))
-            .then(|| Box::new(self.draft(message, how, begun)));
+            .then(|| Box::new(self.draft(message, how, started_at)));
         RequestTelemetry::new(
             request::inbound_request_name().unwrap_or_else(RequestName::random),
             tracing,
             draft,
-            Some(AskedRequest {
+            Some(RequestSummary {
                 transport: self.transport.name(),
                 method: message.method,
                 target: target(message),
-                begun,
+                started_at,
             }),
         )
     }
 
-    fn draft(&self, message: &Message, how: AuditLevel, begun: Instant) -> AuditDraft {
+    fn draft(&self, message: &Message, how: AuditLevel, started_at: Instant) -> AuditDraft {
         AuditDraft {
             how,
             caller: self.caller.clone(),
@@ -72,7 +72,7 @@ impl RequestObserver<'_> {
             tool: None,
             definition: None,
             approval: None,
-            begun,
+            started_at,
             at: jiff::Timestamp::now(),
             client: request::inbound_client(),
         }
@@ -136,11 +136,11 @@ pub fn end_request(shared: &Context, caller: &Caller, outcome: RequestOutcome) {
 }
 
 /// Returns the target of the request, as the client names it.
-fn target(message: &Message) -> Option<AskedTarget> {
+fn target(message: &Message) -> Option<RequestTarget> {
     let fields = &message.fields;
     let raw = |span: Span| span.slice(&message.frame);
-    let name = |span: Option<Span>| span.map(raw).map(AskedTarget::Name);
-    let uri = |span: Option<Span>| span.map(raw).map(AskedTarget::Uri);
+    let name = |span: Option<Span>| span.map(raw).map(RequestTarget::Name);
+    let uri = |span: Option<Span>| span.map(raw).map(RequestTarget::Uri);
     match message.method {
         Method::ToolsCall | Method::PromptsGet => name(fields.name),
         Method::ResourcesRead | Method::ResourcesSubscribe | Method::ResourcesUnsubscribe => {

@@ -134,8 +134,8 @@ impl EventStream {
 
     /// Makes a stream that carries everything of its session, for a client whose connection is its
     /// session.
-    pub fn outbox(number: u64, limits: LogLimits, said: Option<u64>) -> Arc<Self> {
-        Self::with_log(number, EventLog::outbox(limits, said), Vec::new())
+    pub fn outbox(number: u64, limits: LogLimits, sent_before: Option<u64>) -> Arc<Self> {
+        Self::with_log(number, EventLog::outbox(limits, sent_before), Vec::new())
     }
 
     /// Makes a stream that an earlier owner of the session began. `due` holds the requests without
@@ -263,7 +263,7 @@ impl EventStream {
         self.lock().sink = None;
     }
 
-    /// Asks the reader to close its connection. The stream stays resumable.
+    /// Requests the reader to close its connection. The stream stays resumable.
     pub fn pause(&self) {
         let mut state = self.lock();
         state.pause = true;

@@ -4,8 +4,8 @@
 //!
 //! A request is admitted in this order: overload, phase and id, rates, the decision of [`routing`],
 //! the policy and the rate of the backend, and the number of requests in flight. An `Err` is the
-//! answer, and nothing was begun. Work that was begun answers exactly once, on the stream of the
-//! request:
+//! answer, and nothing was started. Work that was started answers exactly once, on the stream of
+//! the request:
 //!
 //! - a call to a backend is a [`CallFuture`], polled by its holder or by a task of the runtime
 //!   ([`Call::run`]);
@@ -77,11 +77,11 @@ pub fn handle_request(
     message: Message,
     stream: &Arc<EventStream>,
 ) -> Result<Option<CallFuture>, Refusal> {
-    let begun = Instant::now();
-    let request = observation::begin(session, &message, begun);
+    let started_at = Instant::now();
+    let request = observation::begin(session, &message, started_at);
     request::enter(request, || {
         let method = message.method;
-        let result = dispatch(session, message, stream, begun);
+        let result = dispatch(session, message, stream, started_at);
         if let Err(refusal) = &result {
             match refusal.kind {
                 ErrorKind::SessionElsewhere => observation::discard(),
@@ -89,7 +89,7 @@ pub fn handle_request(
                     request::with_current(|request| request.refuse(kind));
                 }
             }
-            session.request_finished(method, RequestOutcome::Refused, begun.elapsed());
+            session.request_finished(method, RequestOutcome::Refused, started_at.elapsed());
         }
         result
     })
@@ -109,7 +109,7 @@ pub async fn handle_request_after_quiesce(
     loop {
         release::wait_while_quiescing(session).await;
         match handle_request(session, message.clone(), stream) {
-            // Another attempt to release the session has begun.
+            // Another attempt to release the session has started.
             Err(refusal)
                 if refusal.kind == ErrorKind::SessionElsewhere && !session.is_leaving() => {}
             taken => return taken,
@@ -121,7 +121,7 @@ fn dispatch(
     session: &Arc<Session>,
     mut message: Message,
     stream: &Arc<EventStream>,
-    begun: Instant,
+    started_at: Instant,
 ) -> Result<Option<CallFuture>, Refusal> {
     let id = message
         .id
@@ -139,7 +139,7 @@ fn dispatch(
         let is_task = message.fields.task.is_some();
         message = without_own_meta(&message, |key| is_task && key == IDEMPOTENCY_KEY)?;
     }
-    let request = RequestContext { id, method: message.method, stream, started_at: begun };
+    let request = RequestContext { id, method: message.method, stream, started_at };
     decide_and_start(session, message, request, Unlisted::Waits)
 }
 
@@ -303,11 +303,11 @@ fn start_call(
     (home, check): (Option<Arc<Backend>>, Option<ArgumentsCheck>),
 ) -> Result<CallFuture, Refusal> {
     let held = HeldCall::of_plan(session, &message, &plan)?;
-    let RequestContext { id, stream, started_at: begun, .. } = request;
+    let RequestContext { id, stream, started_at, .. } = request;
     let tool = plan.names.tool();
     observation::note_backend(session, &plan.backend, tool.map(|tool| tool.name.as_str()));
     let place = (plan.backend.clone(), home);
-    let call = Call::new(&message, id.clone(), session, stream, place, tool, begun);
+    let call = Call::new(&message, id.clone(), session, stream, place, tool, started_at);
     if let Some(held) = held {
         call.hold(held);
     }

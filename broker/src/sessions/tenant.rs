@@ -144,13 +144,13 @@ impl Tenant {
         let spec = self.spec.load();
         let (own, common) = (&spec.timeouts, &self.shared.config.timeouts);
         let of_backend = backend.map_or_else(TimeoutSource::default, |backend| {
-            let said = &backend.spec.timeouts;
+            let configured = &backend.spec.timeouts;
             TimeoutSource {
-                tools: Some(&said.tools),
-                methods: Some(&said.methods),
-                call: said.call,
-                control: said.control,
-                total: said.call_max,
+                tools: Some(&configured.tools),
+                methods: Some(&configured.methods),
+                call: configured.call,
+                control: configured.control,
+                total: configured.call_max,
             }
         });
         let of_tenant = TimeoutSource {

@@ -187,7 +187,7 @@ impl TenantCatalog {
     pub fn may_use_backend(&self, subject: &Subject, backend: &BackendId) -> bool {
         let Some(access) = &self.access else { return true };
         if self.full.backends.contains_key(backend) {
-            // Views are cached. The policy itself would ask each of its rules.
+            // Views are cached. The policy itself would evaluate each of its rules.
             return access.view(subject).catalog.backends.contains_key(backend);
         }
         access.index.policy().may_use_backend(subject, backend)

@@ -25,7 +25,7 @@ pub(super) struct SessionLimits {
     pub principal: usize,
 }
 
-/// The sessions of one tenant. `S` is a session: this file knows only who has it.
+/// The sessions of one tenant. `S` is a session, whose contents are not used here.
 #[derive(Debug)]
 pub(super) struct TenantSessions<S> {
     tenant: TenantId,

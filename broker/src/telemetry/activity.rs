@@ -14,24 +14,24 @@ use rules::limits::console::{ACTIVITY_ENTRIES_MAX, ACTIVITY_TEXT_CHARS_MAX};
 use super::{audit::masked, request::RequestTelemetry, secrets};
 use crate::{auth::Caller, metrics::RequestOutcome, views::ActivityEntry};
 
-/// What a client asked for, until its request ends. Nearly every request succeeds, so that nothing
+/// The request of a client, until it ends. Nearly every request succeeds, so that nothing
 /// is copied or decoded before the end.
 #[derive(Debug)]
-pub struct AskedRequest {
+pub struct RequestSummary {
     pub transport: &'static str,
     pub method: Method,
-    pub target: Option<AskedTarget>,
-    pub begun: Instant,
+    pub target: Option<RequestTarget>,
+    pub started_at: Instant,
 }
 
 /// Tool, prompt or resource, under the client's name for it: a JSON string as it was sent.
 #[derive(Debug, PartialEq, Eq)]
-pub enum AskedTarget {
+pub enum RequestTarget {
     Name(Bytes),
     Uri(Bytes),
 }
 
-impl AskedTarget {
+impl RequestTarget {
     /// Returns the target as text, with the secrets in a URI masked. `None` if it is not a string.
     pub fn text(&self) -> Option<String> {
         match self {
@@ -66,7 +66,7 @@ impl ActivityLog {
         let is_decided =
             request.decision().is_some_and(|(verdict, rule)| *verdict != "allow" || rule.is_some());
         let has_failed = !matches!(outcome, RequestOutcome::Ok | RequestOutcome::Cancelled);
-        let Some(asked) = request.asked.as_ref().filter(|_| has_failed || is_decided) else {
+        let Some(summary) = request.summary.as_ref().filter(|_| has_failed || is_decided) else {
             return;
         };
         let (verdict, rule) = request.decision().cloned().unzip();
@@ -75,19 +75,19 @@ impl ActivityLog {
             at: jiff::Timestamp::now().to_string(),
             tenant: caller.tenant.to_string(),
             principal: caller.principal.to_string(),
-            transport: asked.transport.to_owned(),
-            method: asked.method.name().to_owned(),
-            target: asked
+            transport: summary.transport.to_owned(),
+            method: summary.method.name().to_owned(),
+            target: summary
                 .target
                 .as_ref()
-                .and_then(AskedTarget::text)
+                .and_then(RequestTarget::text)
                 .map(|target| shortened(&masked(&target))),
             backend: request.backend().map(ToString::to_string),
             outcome: outcome.label().to_owned(),
             error: error.map(str::to_owned),
             verdict: verdict.map(str::to_owned),
             rule: rule.flatten().as_deref().map(shortened),
-            duration_ms: asked.begun.elapsed().as_secs_f64() * 1_000.0,
+            duration_ms: summary.started_at.elapsed().as_secs_f64() * 1_000.0,
             request_id: request.name.to_string(),
             trace_id: request.trace().map(|trace| trace.to_string()),
         });
@@ -131,13 +131,13 @@ mod tests {
     use crate::telemetry::request::RequestName;
 
     fn request(target: &str) -> Arc<RequestTelemetry> {
-        let asked = AskedRequest {
+        let summary = RequestSummary {
             transport: "http",
             method: Method::ToolsCall,
-            target: Some(AskedTarget::Name(json::quote(target).into())),
-            begun: Instant::now(),
+            target: Some(RequestTarget::Name(json::quote(target).into())),
+            started_at: Instant::now(),
         };
-        RequestTelemetry::new(RequestName(7), None, None, Some(asked))
+        RequestTelemetry::new(RequestName(7), None, None, Some(summary))
     }
 
     fn ann() -> Caller {

@@ -64,7 +64,7 @@ pub struct AuditDraft {
     pub definition: Option<DefinitionDigest>,
     /// The approval by which the request passed, or that it waited for.
     pub approval: Option<ApprovalId>,
-    pub begun: Instant,
+    pub started_at: Instant,
     pub at: jiff::Timestamp,
     /// Address of the client, if its wire has one.
     pub client: Option<IpAddr>,
@@ -120,7 +120,7 @@ impl AuditDraft {
             after: None,
             outcome: outcome.to_owned(),
             error,
-            duration_ms: Some(self.begun.elapsed().as_secs_f64() * 1_000.0),
+            duration_ms: Some(self.started_at.elapsed().as_secs_f64() * 1_000.0),
             request_id: request.to_string(),
             trace_id: trace.map(|trace| trace.to_string()),
             session: self.session,

@@ -63,8 +63,8 @@ impl LogWriter {
     /// Waits until the lines so far are written, within a time limit.
     fn flush(&self) {
         let until = Instant::now() + LOG_FLUSH_WAIT;
-        let (tell, written) = sync_channel(1);
-        let mut step = WriterCommand::Written(tell);
+        let (written_tx, written) = sync_channel(1);
+        let mut step = WriterCommand::Written(written_tx);
         while let Err(TrySendError::Full(full)) = self.queue.try_send(step) {
             if Instant::now() >= until {
                 return;
@@ -78,7 +78,7 @@ impl LogWriter {
 
 /// Writes lines. Ends with the last [`LogWriter`], or with the process.
 fn write(steps: &Receiver<WriterCommand>, mut out: impl Write, waiting: &AtomicUsize) {
-    let (mut told, mut is_taken) = (process::log_lines_dropped(), true);
+    let (mut reported, mut is_taken) = (process::log_lines_dropped(), true);
     loop {
         let step = match steps.try_recv() {
             Ok(step) => Ok(step),
@@ -86,14 +86,14 @@ fn write(steps: &Receiver<WriterCommand>, mut out: impl Write, waiting: &AtomicU
             Err(TryRecvError::Empty) => {
                 // The queue has room for it now.
                 let dropped = process::log_lines_dropped();
-                if is_taken && dropped > told {
+                if is_taken && dropped > reported {
                     tracing::warn!(
-                        lines = dropped - told,
+                        lines = dropped - reported,
                         "lines of the log are missing: the reader did not take them in time"
                     );
                     // This line may itself have been dropped. It is then repeated.
                     if process::log_lines_dropped() == dropped {
-                        told = dropped;
+                        reported = dropped;
                     }
                 }
                 steps.recv()
@@ -110,7 +110,7 @@ fn write(steps: &Receiver<WriterCommand>, mut out: impl Write, waiting: &AtomicU
                 }
                 waiting.fetch_sub(line.len(), Ordering::Relaxed);
             }
-            WriterCommand::Written(tell) => drop(tell),
+            WriterCommand::Written(written_tx) => drop(written_tx),
         }
     }
 }

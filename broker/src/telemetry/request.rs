@@ -22,7 +22,7 @@ pub use super::inbound_context::{
     RequestName, header_context, in_inbound_context, inbound_client, inbound_request_name,
     with_inbound_context,
 };
-use super::{activity::AskedRequest, audit::AuditDraft, traces::RequestTrace};
+use super::{activity::RequestSummary, audit::AuditDraft, traces::RequestTrace};
 
 /// Telemetry of one request of a client, or of one running task.
 #[derive(Debug)]
@@ -32,8 +32,8 @@ pub struct RequestTelemetry {
     pub tracing: Option<Box<RequestTrace>>,
     /// `None` if the request is not audited.
     draft: Mutex<Option<Box<AuditDraft>>>,
-    /// What a client asked for. `None` for the run of a task.
-    pub asked: Option<AskedRequest>,
+    /// The request of a client. `None` for the run of a task.
+    pub summary: Option<RequestSummary>,
     /// Backend that handles the request.
     backend: OnceLock<BackendId>,
     /// Reason of a refusal.
@@ -47,13 +47,13 @@ impl RequestTelemetry {
         name: RequestName,
         tracing: Option<Box<RequestTrace>>,
         draft: Option<Box<AuditDraft>>,
-        asked: Option<AskedRequest>,
+        summary: Option<RequestSummary>,
     ) -> Arc<Self> {
         Arc::new(Self {
             name,
             tracing,
             draft: Mutex::new(draft),
-            asked,
+            summary,
             backend: OnceLock::new(),
             refused: OnceLock::new(),
             decision: OnceLock::new(),
@@ -100,7 +100,7 @@ impl RequestTelemetry {
         let _first = self.backend.set(backend.clone());
     }
 
-    /// Stores the backend's name of the called tool, where the client's says little about it.
+    /// Stores the backend's name of the called tool, where the client's does not identify it.
     pub fn note_tool(&self, tool: &str) {
         if let Some(draft) = &mut *self.draft() {
             draft.tool = Some(tool.to_owned());
@@ -182,7 +182,7 @@ pub fn has_outgoing_headers() -> bool {
 
 /// Adds the trace context of the current message to the headers of its HTTP request.
 pub fn inject_headers(headers: &mut HeaderMap) {
-    let _nothing_to_tell = OUTGOING.try_with(|outgoing| {
+    let _without_trace_context = OUTGOING.try_with(|outgoing| {
         for (name, value) in outgoing.borrow().iter() {
             headers.insert(name, value.clone());
         }

@@ -131,7 +131,7 @@ impl Tracer {
             baggage,
             from_meta,
             kind: SpanKind::Server,
-            begun: SystemTime::now(),
+            started_at: SystemTime::now(),
             method: message.method.name(),
             target: None,
             attributes: Vec::new(),
@@ -162,7 +162,7 @@ impl Tracer {
             baggage: carried.baggage.clone(),
             from_meta: carried.from_meta,
             kind: SpanKind::Internal,
-            begun: SystemTime::now(),
+            started_at: SystemTime::now(),
             method,
             target,
             attributes: Vec::new(),
@@ -184,7 +184,7 @@ pub struct RequestTrace {
     /// True if the client sent its context in `_meta`.
     pub from_meta: bool,
     kind: SpanKind,
-    begun: SystemTime,
+    started_at: SystemTime,
     method: &'static str,
     /// Target of the request, under the client's name for it.
     pub target: Option<String>,
@@ -296,7 +296,7 @@ impl RequestTrace {
             parent: parent.unwrap_or(self.place.span),
             kind,
             name,
-            begun: SystemTime::now(),
+            started_at: SystemTime::now(),
             attributes: Vec::new(),
             error: None,
         }
@@ -313,7 +313,7 @@ impl RequestTrace {
             child.parent,
             false,
             child.kind,
-            child.begun,
+            child.started_at,
             child.name,
             child.attributes,
             child.error,
@@ -331,8 +331,8 @@ impl RequestTrace {
     }
 
     /// Ends the request's spans. Only the first end counts.
-    pub fn end(&self, told: RootSpanSummary) {
-        let keep = self.place.sampled || told.error.is_some();
+    pub fn end(&self, summary: RootSpanSummary) {
+        let keep = self.place.sampled || summary.error.is_some();
         let mut open = self.open();
         if open.decided.is_some() {
             return;
@@ -350,10 +350,10 @@ impl RequestTrace {
             parent,
             remote,
             self.kind.clone(),
-            self.begun,
-            told.name,
-            told.attributes,
-            told.error,
+            self.started_at,
+            summary.name,
+            summary.attributes,
+            summary.error,
         ));
         self.recorder.export(spans);
     }
@@ -372,7 +372,7 @@ impl RequestTrace {
         parent: SpanId,
         parent_is_remote: bool,
         kind: SpanKind,
-        begun: SystemTime,
+        started_at: SystemTime,
         name: String,
         mut attributes: Vec<KeyValue>,
         error: Option<&'static str>,
@@ -393,8 +393,8 @@ impl RequestTrace {
             parent_span_is_remote: parent_is_remote,
             span_kind: kind,
             name: name.into(),
-            start_time: begun,
-            end_time: SystemTime::now().max(begun),
+            start_time: started_at,
+            end_time: SystemTime::now().max(started_at),
             attributes,
             dropped_attributes_count: 0,
             events: SpanEvents::default(),
@@ -441,7 +441,7 @@ pub struct OpenSpan {
     parent: SpanId,
     kind: SpanKind,
     name: String,
-    begun: SystemTime,
+    started_at: SystemTime,
     pub attributes: Vec<KeyValue>,
     pub error: Option<&'static str>,
 }

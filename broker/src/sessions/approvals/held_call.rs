@@ -26,7 +26,7 @@ const LIMITS: ApprovalLimits = ApprovalLimits {
     per_tenant: APPROVALS_PENDING_PER_TENANT_MAX,
 };
 
-/// A call, and the approval that it asks for.
+/// A call, and the approval that it needs.
 #[derive(Debug)]
 pub(in crate::sessions) struct HeldCall {
     record: ApprovalRecord,
@@ -42,7 +42,7 @@ pub(in crate::sessions) enum OpenedApproval {
 }
 
 impl HeldCall {
-    /// Returns the call of a plan as one that waits, if the plan asks for an approval.
+    /// Returns the call of a plan as one that waits, if the plan requires an approval.
     pub(in crate::sessions) fn of_plan(
         session: &Session,
         message: &Message,
@@ -103,7 +103,7 @@ impl HeldCall {
         Ok(Self { record, rule: terms.rule.clone() })
     }
 
-    /// Asks for the approval. An equal call that waits already has the same one.
+    /// Requests the approval. An equal call that waits already has the same one.
     pub(in crate::sessions) async fn open(
         &self,
         shared: &Shared,

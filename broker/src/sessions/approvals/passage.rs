@@ -82,8 +82,8 @@ pub(in crate::sessions) async fn use_approval(
         tracing::warn!(%tenant, %principal, %backend, tool, approval = %id, by = approval.decided_by, "an approved call was not executed, because its tool changed");
         return notice(ApprovalStanding::ToolChanged);
     }
-    let is_ours = durable.timed("use_approval", durable.store.use_approval(id, user)).await?;
-    if !is_ours {
+    let is_used = durable.timed("use_approval", durable.store.use_approval(id, user)).await?;
+    if !is_used {
         return notice(ApprovalStanding::UsedElsewhere);
     }
     shared.metrics.approvals.used();

@@ -32,8 +32,8 @@ impl Call {
                 let Ok(error) = Message::decode(frame.clone(), &json::Limits::default()) else {
                     return Some(frame);
                 };
-                if let Some(told) = self.urls_as_result(&error) {
-                    return Some(told);
+                if let Some(converted) = self.urls_as_result(&error) {
+                    return Some(converted);
                 }
                 if self.session.has_client && self.opens_urls() {
                     questions::note_elicitations_required(&self.session, &error);
@@ -82,15 +82,15 @@ impl Call {
         }
         uris.expose(&self.backend, &mut splice);
         if answer.bytes(answer.fields.error_code) == Some(b"-32042") {
-            if let Some(told) = self.urls_as_result(&answer) {
-                return told;
+            if let Some(converted) = self.urls_as_result(&answer) {
+                return converted;
             }
             questions::note_elicitations_required(&self.session, &answer);
         }
         if self.method == Method::CompletionComplete {
             completion::limit_values(&answer, &mut splice);
         }
-        let told = match id_span {
+        let converted = match id_span {
             // A large answer is not copied to change its id. An answer that the stream may retain
             // is copied, because the copy does not hold the rest of the read buffer.
             Some(span)
@@ -103,18 +103,18 @@ impl Call {
             }
             Some(_) => splice.finish(),
             None => match splice.finish_message(answer) {
-                Ok(told) => self.parsed_answer.lock().insert(told).frame.clone(),
+                Ok(converted) => self.parsed_answer.lock().insert(converted).frame.clone(),
                 Err(frame) => frame,
             },
         };
-        self.session.client_dialect().answer(self.method, told)
+        self.session.client_dialect().answer(self.method, converted)
     }
 
     fn opens_urls(&self) -> bool {
         self.session.client.elicitation_url && self.session.version.elicitation_url()
     }
 
-    /// Returns an error that asks for URLs to be opened as a result, for a client that does not
+    /// Returns an error that requires URLs to be opened as a result, for a client that does not
     /// know this error. A client without a session declares its capabilities with each request, and
     /// the error reports the missing one.
     fn urls_as_result(&self, error: &Message) -> Option<Bytes> {

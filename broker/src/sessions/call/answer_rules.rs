@@ -96,7 +96,7 @@ impl Call {
         backend.pins.admit_app(uri, result).await
     }
 
-    /// Returns the result of a tool with what its backend's settings say about hidden characters.
+    /// Applies the settings of its backend for hidden characters to the result of a tool.
     pub(super) fn scanned(&self, answer: Message) -> Message {
         let Some(backend) = &self.registered_backend else { return answer };
         let scan = backend.pins.results;

@@ -25,7 +25,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct CallApproval {
     held: HeldCall,
-    /// Set if the client is told at once that the call waits.
+    /// Set if the client gets a notice at once that the call waits.
     answers_at_once: AtomicBool,
     notice: OnceLock<ApprovalNotice>,
 }

@@ -51,11 +51,11 @@ impl Inbound for Call {
     }
 
     fn complete_elicitation(&self, id: &str, message: &Message) -> bool {
-        let was_asked = questions::was_elicited(&self.session, id);
-        if was_asked {
+        let was_elicited = questions::was_elicited(&self.session, id);
+        if was_elicited {
             self.deliver(EventKind::Message, message.frame.clone());
         }
-        was_asked
+        was_elicited
     }
 
     fn log_level(&self) -> Option<LogLevel> {
@@ -109,7 +109,7 @@ impl Asker for Call {
         false
     }
 
-    /// Does nothing, because no call asks for a task.
+    /// Does nothing, because no call requests a task.
     fn task_created(&self, _connection: &Connection, _backend_task: &str) {}
 
     fn created_task<'a>(

@@ -37,11 +37,11 @@ impl Inbound for Session {
     }
 
     fn complete_elicitation(&self, id: &str, message: &Message) -> bool {
-        let was_asked = questions::was_elicited(self, id);
-        if was_asked {
+        let was_elicited = questions::was_elicited(self, id);
+        if was_elicited {
             self.deliver(EventKind::Message, message.frame.clone());
         }
-        was_asked
+        was_elicited
     }
 
     fn log_level(&self) -> Option<LogLevel> {

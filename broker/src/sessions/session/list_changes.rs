@@ -24,14 +24,14 @@ impl Session {
     pub fn on_lists_changed(&self, kinds: &[ListKind]) {
         let methods: HashSet<Method> =
             kinds.iter().filter_map(|kind| change_notification(&self.advertised, *kind)).collect();
-        let told = listed_catalog(self).digests(&self.endpoint);
+        let digests = listed_catalog(self).digests(&self.endpoint);
         let ready = {
             let mut state = self.lock();
             if state.lists.is_unchecked() || self.is_leaving() {
-                return; // compared with what was told, here or by the next owner
+                return; // compared with the announced lists, here or by the next owner
             }
             let ready = state.phase == SessionPhase::Ready;
-            state.lists.announce(told);
+            state.lists.announce(digests);
             state.dirty.lists = true;
             if !ready {
                 state.lists.hold(&methods);
@@ -86,7 +86,7 @@ fn listed_catalog(session: &Session) -> Arc<Catalog> {
     session.visible_catalog().offered_to(session.question_kinds)
 }
 
-/// Reads the lists that backends show to an adopted session alone, if its client knows other lists
+/// Reads the lists that backends show to an adopted session alone, if its client has other lists
 /// than the shared ones. A session at an HTTP backend outlives its owner, and so do its own lists.
 pub async fn restore_own_lists(session: &Arc<Session>) {
     let now = listed_catalog(session).digests(&session.endpoint);

@@ -2,8 +2,8 @@
 //! about tasks.
 //!
 //! They are in flight like any call: they are counted and limited, have an id of their own, and get
-//! exactly one answer. Each names the scope of its cancellation. A change that has begun is always
-//! completed.
+//! exactly one answer. Each names the scope of its cancellation. A change that has started is
+//! always completed.
 
 use std::{sync::Arc, time::Instant};
 
@@ -217,7 +217,7 @@ pub(in crate::sessions) fn decide_after(
 /// them itself.
 pub(in crate::sessions) async fn ensure_log_level(session: &Arc<Session>, level: LogLevel) {
     if session.log_level().is_none_or(|known| known > level) {
-        let _told_as_far_as_possible = set_level(session.clone(), level).await;
+        let _sent_where_possible = set_level(session.clone(), level).await;
     }
 }
 

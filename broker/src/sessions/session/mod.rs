@@ -156,14 +156,14 @@ impl Session {
     pub fn open(params: SessionParams, agreement: Agreement, shared: Arc<Shared>) -> Arc<Self> {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
         let kinds = QuestionKinds::of(&agreement.client);
-        let told = params.tenant.visible_catalog(&params.endpoint, &params.caller.subject);
-        let told = told.offered_to(kinds).digests(&params.endpoint);
+        let announced = params.tenant.visible_catalog(&params.endpoint, &params.caller.subject);
+        let announced = announced.offered_to(kinds).digests(&params.endpoint);
         let state = Self::new_state(
             &shared,
             &record::session_key(&id),
             FIRST_EPOCH,
             SessionPhase::AwaitingInitialized,
-            told,
+            announced,
         );
         Self::build(
             id,
@@ -183,7 +183,7 @@ impl Session {
         shared: Arc<Shared>,
     ) -> Arc<Self> {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
-        let told = params
+        let announced = params
             .tenant
             .visible_catalog(&params.endpoint, &params.caller.subject)
             .digests(&params.endpoint);
@@ -192,7 +192,7 @@ impl Session {
             &record::session_key(&id),
             FIRST_EPOCH,
             SessionPhase::Ready,
-            told,
+            announced,
         );
         state.streams.disable_log();
         Self::build(
@@ -316,7 +316,7 @@ impl Session {
         self.leaving.load(Ordering::Relaxed)
     }
 
-    /// Notes that a call was given up. Its backend may still work on it and ask something.
+    /// Notes that a call was given up. Its backend may still work on it and send a request.
     pub fn note_abandoned_call(&self) {
         self.has_abandoned_call.store(true, Ordering::Release);
     }

@@ -81,10 +81,10 @@ fn roots_changed(session: &Session, message: &Message) {
         return;
     }
     let links: Vec<_> = session.lock().links.all().cloned().collect();
-    let knows_them = |link: &&Arc<Link>| {
+    let uses_client_roots = |link: &&Arc<Link>| {
         link.declared.roots_list_changed && link.backend.roots.include_clients()
     };
-    for connection in links.iter().filter(knows_them).filter_map(|link| link.live()) {
+    for connection in links.iter().filter(uses_client_roots).filter_map(|link| link.live()) {
         connection.roots_changed(message.frame.clone());
     }
 }

@@ -16,7 +16,7 @@ use crate::{
 pub(in crate::sessions) fn begin(
     session: &Session,
     message: &Message,
-    begun: Instant,
+    started_at: Instant,
 ) -> Arc<RequestTelemetry> {
     RequestObserver {
         shared: &session.shared,
@@ -25,7 +25,7 @@ pub(in crate::sessions) fn begin(
         version: session.version,
         transport: session.transport,
     }
-    .begin(message, begun)
+    .begin(message, started_at)
 }
 
 /// Notes the backend that the request goes to.

@@ -22,7 +22,7 @@ pub trait OpenCall: fmt::Debug + Send + Sync {
 
     fn is_cancelled(&self) -> bool;
 
-    /// Stops the clock of the call, because its backend asks the client something.
+    /// Stops the clock of the call, because its backend waits for input of the client.
     fn question_opened(&self);
 
     /// Starts the clock again, because the question is over.

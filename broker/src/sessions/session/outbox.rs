@@ -16,12 +16,12 @@ use super::{
 };
 use crate::sessions::stream::{EventStream, StreamCursor};
 
-/// Opens the client's stream after `said` earlier messages. Messages that were delivered before it
-/// go to it.
-pub fn open(session: &Session, said: Option<u64>) -> Option<StreamCursor> {
+/// Opens the client's stream after `sent_before` earlier messages. Messages that were delivered
+/// before it go to it.
+pub fn open(session: &Session, sent_before: Option<u64>) -> Option<StreamCursor> {
     let limits =
         LogLimits { events: OUTBOX_FRAMES_MAX, bytes: session.shared.config.limits.outbox_bytes };
-    let stream = session.lock().streams.open_outbox(limits, said);
+    let stream = session.lock().streams.open_outbox(limits, sent_before);
     stream.read_from(0).ok()
 }
 
@@ -56,8 +56,8 @@ fn current(session: &Session) -> Option<Arc<EventStream>> {
 }
 
 impl SessionStreams {
-    fn open_outbox(&mut self, limits: LogLimits, said: Option<u64>) -> Arc<EventStream> {
-        let stream = EventStream::outbox(self.next_number(true), limits, said);
+    fn open_outbox(&mut self, limits: LogLimits, sent_before: Option<u64>) -> Arc<EventStream> {
+        let stream = EventStream::outbox(self.next_number(true), limits, sent_before);
         let stream = self.track_unread(stream);
         self.adopt_unread(&stream);
         self.retain_general(&stream);

@@ -184,7 +184,7 @@ impl<'s> SessionPersister<'s> {
     /// lapse of its lease, and the epoch has changed. The store moves the row before the session
     /// gets the epoch, so the wait lasts only while the process has a new name.
     async fn wait_for_newer_epoch(self, fenced: i64) -> Result<(), StoreFailure> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         while self.session.epoch() == fenced {
             if self.session.is_owned_by(&self.session.shared.durable.node()) {
                 // The epoch came between the two reads, or another process fenced the write off.
@@ -194,7 +194,7 @@ impl<'s> SessionPersister<'s> {
                     Ok(())
                 };
             }
-            if begun.elapsed() > OWNER_NEWS_WAIT {
+            if started_at.elapsed() > OWNER_NEWS_WAIT {
                 return Err(StoreFailure::Refused(session_moved()));
             }
             tokio::time::sleep(OWNER_NEWS_POLL).await;
@@ -228,14 +228,14 @@ impl<'s> SessionPersister<'s> {
     /// now.
     pub async fn flush(self) -> Result<(), Refusal> {
         let Ok(mut storing) = self.session.persisted.try_lock() else { return Ok(()) }; // another task stores it at present
-        let (dirty, told, links) = {
+        let (dirty, announced, links) = {
             let mut state = self.session.lock();
             let links = state.dirty.links.then(|| self.links_text(state.links.backend_sessions()));
             (std::mem::take(&mut state.dirty), state.lists.announced(), links)
         };
         let lists = dirty.lists && self.events_logged().await;
         if lists {
-            storing.announced_lists = told;
+            storing.announced_lists = announced;
         } else if dirty.lists {
             // They are stored later, when the log holds the events that announced them.
             let mut state = self.session.lock();
@@ -288,9 +288,9 @@ impl<'s> SessionPersister<'s> {
     /// Stores the whole state and releases the row.
     pub(super) async fn store_release(self) -> Result<(), StoreFailure> {
         let mut storing = self.session.persisted.lock().await;
-        let told = self.session.lock().lists.announced();
+        let announced = self.session.lock().lists.announced();
         if self.events_logged().await {
-            storing.announced_lists = told;
+            storing.announced_lists = announced;
         }
         let (state, links) = {
             let state = self.session.lock();
@@ -330,10 +330,10 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn mutable_state(state: &SessionState, told: ListDigests) -> MutableState {
+fn mutable_state(state: &SessionState, announced: ListDigests) -> MutableState {
     MutableState {
         log_level: state.log_level,
-        announced_lists: told,
+        announced_lists: announced,
         elicited: state.questions.elicited().clone(),
     }
 }

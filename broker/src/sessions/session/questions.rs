@@ -1,9 +1,10 @@
 //! Questions of backends to this client: sampling, elicitation, roots, and tasks of the client.
 //!
 //! A question goes out under an id of the broker, unique in the session. The client's answer goes
-//! back under the backend's id, and only to the connection that asked. Questions of tasks come from
-//! the store, and their answers go there, because the task may run on another replica. Every
-//! question ends: it is answered, withdrawn, expired, or refused when the client is gone.
+//! back under the backend's id, and only to the connection that sent the request. Questions of
+//! tasks come from the store, and their answers go there, because the task may run on another
+//! replica. Every question ends: it is answered, withdrawn, expired, or refused when the client is
+//! gone.
 
 use std::{
     sync::{Arc, Weak},
@@ -51,13 +52,13 @@ pub fn ask(
     call: Option<Arc<dyn OpenCall>>,
 ) -> Result<(), Refusal> {
     session.client.permits(message, session.version)?;
-    let told = downlevel::downgrade_request(session.version, message).and_then(tasks::decoded);
-    let message = told.as_ref().unwrap_or(message);
+    let converted = downlevel::downgrade_request(session.version, message).and_then(tasks::decoded);
+    let message = converted.as_ref().unwrap_or(message);
     let backend_id = message
         .id
         .clone()
         .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
-    // A client without a session can only be asked in the answer to its request. Not every method
+    // A client without a session gets requests only in the answer to its own. Not every method
     // allows that.
     if !session.has_client
         && call.as_ref().is_none_or(|call| !stateless::may_require_input(call.method()))
@@ -192,11 +193,11 @@ pub fn handle_answer(session: &Arc<Session>, message: &Message) {
             let version = connection
                 .negotiated()
                 .map_or(Version::LATEST_WITH_SESSIONS, |agreed| agreed.version);
-            let told = match downlevel::convert_response(version, message) {
-                Ok(told) => told.and_then(tasks::decoded),
+            let converted = match downlevel::convert_response(version, message) {
+                Ok(converted) => converted.and_then(tasks::decoded),
                 Err(refusal) => return question.refuse_with(&refusal),
             };
-            let message = told.as_ref().unwrap_or(message);
+            let message = converted.as_ref().unwrap_or(message);
             let mut splice = Splice::new(&message.frame);
             if let Some(span) = message.id_span {
                 splice.replace(span, backend_id.raw().to_vec());
@@ -301,12 +302,12 @@ fn send_withdrawn(session: &Session, number: u64, question: &Question, why: &str
     }
 }
 
-/// Returns whether this client was asked to open the URL of this elicitation.
+/// Returns whether this client received the request to open the URL of this elicitation.
 pub fn was_elicited(session: &Session, id: &str) -> bool {
     session.lock().questions.elicited().contains(id)
 }
 
-/// Notes the URLs that a backend's error asks the client to open (MCP 2025-11-25, Elicitation:
+/// Notes the URLs that a backend's error requires the client to open (MCP 2025-11-25, Elicitation:
 /// -32042).
 pub fn note_elicitations_required(session: &Session, answer: &Message) {
     let Some(data) = answer.bytes(answer.fields.error_data) else { return };
@@ -324,7 +325,7 @@ pub fn note_elicitations_required(session: &Session, answer: &Message) {
     }
 }
 
-/// Tells the client that the account is connected that it was asked to connect at this backend (MCP
+/// Notifies the client that the requested account at this backend is connected (MCP
 /// 2025-11-25, Elicitation).
 pub fn complete_connection(session: &Session, backend: &BackendId) {
     let ids = {
@@ -340,14 +341,15 @@ pub fn complete_connection(session: &Session, backend: &BackendId) {
     }
 }
 
-/// Tells the client of an adopted session which of the accounts are connected by now that it was asked
-/// to connect. The process that served the page may not have known the session.
+/// Notifies the client of an adopted session which of the requested accounts are connected by now.
+/// The process that served the page may not have had the session.
 pub async fn complete_connections(session: &Session) {
     for backend in session.tenant.backends() {
         let begin = oauth::connect_elicitation(&backend.id);
-        let is_asked = session.lock().questions.elicited().iter().any(|id| id.starts_with(&begin));
+        let is_elicited =
+            session.lock().questions.elicited().iter().any(|id| id.starts_with(&begin));
         let accounts = backend.tokens.as_ref().and_then(TokenSource::user);
-        if let Some(accounts) = accounts.filter(|_| is_asked)
+        if let Some(accounts) = accounts.filter(|_| is_elicited)
             && accounts.has_all_scopes(&session.caller.principal).await
         {
             complete_connection(session, &backend.id);

@@ -226,7 +226,7 @@ fn read_agreement(text: &[u8]) -> Result<Agreement, SessionRecordError> {
 
 fn read_mutable_state(text: &[u8]) -> Result<MutableState, SessionRecordError> {
     let text: MutableStateText = read_format(text, "state")?;
-    let told = ListKind::ALL.map(|kind| {
+    let announced_lists = ListKind::ALL.map(|kind| {
         // A list that was never announced counts as changed.
         text.lists
             .get(kind.member())
@@ -236,7 +236,7 @@ fn read_mutable_state(text: &[u8]) -> Result<MutableState, SessionRecordError> {
     let log_level = text.log_level.as_deref().and_then(LogLevel::parse);
     Ok(MutableState {
         log_level,
-        announced_lists: told,
+        announced_lists,
         elicited: text.elicited.into_iter().collect(),
     })
 }

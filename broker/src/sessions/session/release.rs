@@ -89,8 +89,8 @@ impl<'s> SessionRelease<'s> {
 
     /// Begins to leave when only transferable requests are in flight, and hands those off.
     async fn quiesce(self) -> Result<(), ReleaseOutcome> {
-        let mut begun = self.try_begin(self.forced);
-        if begun == ReleaseAttempt::Quiescing {
+        let mut attempt = self.try_begin(self.forced);
+        if attempt == ReleaseAttempt::Quiescing {
             let rests = async {
                 loop {
                     tokio::time::sleep(QUIESCE_POLL).await;
@@ -100,14 +100,14 @@ impl<'s> SessionRelease<'s> {
                     }
                 }
             };
-            begun =
+            attempt =
                 tokio::time::timeout(CLOSING_UP_MAX, rests).await.unwrap_or(ReleaseAttempt::Busy);
             let mut state = self.session.lock();
             let calls = state.calls();
             state.ownership.quiesce.resume_requests(calls);
             drop(state);
         }
-        match begun {
+        match attempt {
             ReleaseAttempt::Gone => return Err(ReleaseOutcome::Gone),
             ReleaseAttempt::Busy | ReleaseAttempt::Quiescing => return Err(ReleaseOutcome::Busy),
             ReleaseAttempt::Leaving => {}
@@ -136,7 +136,7 @@ impl<'s> SessionRelease<'s> {
     }
 
     /// Hands off the requests that only wait. They leave before the session does, so that its next
-    /// owner knows them.
+    /// owner has them.
     async fn hand_off_waits(self) {
         let waits = |state: &SessionState| {
             state.in_flight.values().filter(|request| request.is_transferable()).count()

@@ -22,13 +22,13 @@ pub(in crate::sessions) async fn subscribe(
     for _attempt in 0..SUBSCRIBE_ATTEMPTS_MAX {
         let link = session.link_to(&target.backend)?;
         note_subscription(&session, &link, &target)?;
-        let told = match link.connection().await {
+        let result = match link.connection().await {
             Ok(_) => link.subscriptions.reconcile(&link, &target.uri).await,
             Err(refusal) => Err(refusal),
         };
-        if let Err(refusal) = told {
+        if let Err(refusal) = result {
             forget_subscription(&session, &link, &target);
-            let _never_told = link.subscriptions.reconcile(&link, &target.uri).await;
+            let _may_fail = link.subscriptions.reconcile(&link, &target.uri).await;
             return Err(with_client_uri(refusal, &target));
         }
         // Another request for the same URI may have failed meanwhile and removed this listener. The

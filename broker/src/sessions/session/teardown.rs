@@ -155,7 +155,7 @@ impl Teardown {
         self.questions.iter().for_each(|question| question.refuse("the client is gone"));
         self.in_flight.iter().for_each(|request| request.cancel(None));
         for stream in &self.streams {
-            stream.pause(); // what is left is read first, then the word on when to come back
+            stream.pause(); // what is left is read first, then the time of the reconnection
             stream.close();
         }
         self.links.iter().for_each(|link| link.hand_off(session));

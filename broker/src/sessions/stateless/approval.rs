@@ -1,7 +1,7 @@
 //! Calls of stateless clients that wait for the approval of a person (MCP 2026-07-28, Multi
 //! Round-Trip Requests). The answer is `input_required` with a state and without a question: a
 //! person who is not at the client decides. The client sends the call again with the state, on any
-//! replica. The broker then holds the call up to its deadline, so the client need not ask often.
+//! replica. The broker then holds the call up to its deadline, so the client need not retry often.
 
 use bytes::Bytes;
 use protocol::{
@@ -20,7 +20,7 @@ use rules::{
 use super::{StatelessClient, StatelessRequest};
 
 impl StatelessClient {
-    /// Returns whether the policy asks for the approval of a call.
+    /// Returns whether the policy requires the approval of a call.
     pub(super) fn needs_approval(&self, call: &Message) -> bool {
         let subject = &self.caller.subject;
         let Some(view) = self.tenant.access(&self.endpoint, subject) else { return false };

@@ -3,7 +3,7 @@
 //! It ends in one of three ways:
 //!
 //! - its answer
-//! - an answer that asks for input, after which the exchange is suspended
+//! - an answer that requests input, after which the exchange is suspended
 //! - a drop, because its client hung up; the backend then gets a cancellation
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
@@ -82,8 +82,8 @@ pub struct Exchange {
 }
 
 impl StatelessClient {
-    /// Begins a request. A call that needs an approval waits for it, if its client was told about
-    /// that before (`waits`). An `Err` is the answer, and nothing was begun.
+    /// Begins a request. A call that needs an approval waits for it, if its client was notified of
+    /// that before (`waits`). An `Err` is the answer, and nothing was started.
     pub async fn begin(
         &self,
         request: Box<StatelessRequest>,
@@ -109,10 +109,10 @@ impl StatelessClient {
         let mut parked =
             self.unpark(place, &responses).map_err(super::RequestStateError::refusal)??;
         let (mut missing, mut answered) = (Vec::new(), Vec::new());
-        for asked in std::mem::take(&mut parked.questions) {
-            match responses.answers.iter().find(|(key, _)| *key == asked.request.key) {
-                Some((_, answer)) => answered.push((asked, answer)),
-                None => missing.push(asked),
+        for input in std::mem::take(&mut parked.questions) {
+            match responses.answers.iter().find(|(key, _)| *key == input.request.key) {
+                Some((_, answer)) => answered.push((input, answer)),
+                None => missing.push(input),
             }
         }
         let Some(waiting) = parked.waiting.take() else {
@@ -125,7 +125,7 @@ impl StatelessClient {
         waiting.recheck_access(&self.caller.subject, &request.message)?;
         answered
             .iter()
-            .filter_map(|(asked, answer)| Some((asked.number?, *answer)))
+            .filter_map(|(input, answer)| Some((input.number?, *answer)))
             .for_each(|(number, answer)| waiting.answer(number, answer));
         let mut exchange = self.exchange(request, offer, parked.round(), Some(waiting));
         exchange.missing = missing;
@@ -140,7 +140,7 @@ impl StatelessClient {
         waiting: Option<PendingExchange>,
     ) -> Box<Exchange> {
         let cache = is_cacheable(request.message.method).then_some(CacheHint::NONE);
-        // A call that waits for an approval has not been sent, and the record of a task would say so.
+        // A call that waits for an approval was not sent. The record of a task would show that.
         let is_held = waiting.as_ref().is_some_and(PendingExchange::is_held);
         let may_become_task = request.meta.tasks && offer.capabilities.tasks_tools_call && !is_held;
         Box::new(Exchange {
@@ -288,16 +288,16 @@ impl Exchange {
                 }
             };
             if event.kind == EventKind::Answer {
-                return self.answer(&event.frame); // it did not wait for what it may have asked
+                return self.answer(&event.frame); // it did not wait for the input that it may have requested
             }
             if let Some(message) = read(event.frame) {
-                self.heard(message);
+                self.handle_message(message);
             }
         }
     }
 
     /// Handles a message that comes before the answer.
-    fn heard(&mut self, message: Message) {
+    fn handle_message(&mut self, message: Message) {
         if message.kind == Kind::Request {
             let (questions, _) = self.asking.get_or_insert_with(|| {
                 (Vec::new(), tokio::time::Instant::now() + INPUT_GATHER_WAIT)
@@ -340,8 +340,8 @@ impl Exchange {
         if let Some(notice) = waiting.as_ref().and_then(PendingExchange::awaited_approval) {
             return self.wait_for_approval(&notice);
         }
-        let told = waiting.and_then(|waiting| waiting.told(frame));
-        let Some(answer) = told.or_else(|| read(frame.clone())) else {
+        let parsed = waiting.and_then(|waiting| waiting.parsed_answer(frame));
+        let Some(answer) = parsed.or_else(|| read(frame.clone())) else {
             return self.refuse(&Refusal::new(
                 ErrorKind::BackendProtocolError,
                 "the backend's answer cannot be read",
@@ -370,8 +370,8 @@ impl Exchange {
         }
     }
 
-    /// Asks the client to open URLs before the request is sent again (MCP 2025-11-25, Elicitation:
-    /// -32042).
+    /// Requests the client to open URLs before the request is sent again (MCP 2025-11-25,
+    /// Elicitation: -32042).
     fn urls_first(&mut self, error: &Message) -> Option<ExchangeEvent> {
         if error.kind != Kind::Error || stateless::error_code(error) != -32042 {
             return None;
@@ -394,13 +394,12 @@ impl Exchange {
     fn ask(&mut self) -> Option<ExchangeEvent> {
         let questions = self.asking.take().map(|(questions, _)| questions).unwrap_or_default();
         let waiting = self.waiting.as_ref()?;
-        let mut asked: Vec<RequestedInput> = Vec::with_capacity(questions.len());
+        let mut inputs: Vec<RequestedInput> = Vec::with_capacity(questions.len());
         for question in &questions {
             let Some((number, mut request)) = stateless::input_request(question) else { continue };
-            // The backend's keys are kept, because the client knows them.
+            // The backend's keys are kept, because the client uses them.
             let own = questions::input_key(waiting.session(), number);
-            if let Some(own) = own.filter(|own| asked.iter().all(|other| other.request.key != *own))
-            {
+            if let Some(own) = own.filter(|own| inputs.iter().all(|one| one.request.key != *own)) {
                 if let Some(at) = self.unasked.iter().position(|(key, _)| *key == own) {
                     let (_, answer) = self.unasked.swap_remove(at);
                     if !stateless::is_valid_answer(request.method, &answer) {
@@ -411,13 +410,13 @@ impl Exchange {
                 }
                 request.key = own;
             }
-            asked.push(RequestedInput { request, number: Some(number) });
+            inputs.push(RequestedInput { request, number: Some(number) });
         }
-        if asked.is_empty() {
+        if inputs.is_empty() {
             return None;
         }
         let waiting = self.waiting.take();
-        Some(self.park(asked, waiting))
+        Some(self.park(inputs, waiting))
     }
 
     fn park(
@@ -433,7 +432,7 @@ impl Exchange {
             return self.refuse(&Refusal::new(ErrorKind::BackendProtocolError, text));
         }
         let requests: Vec<InputRequest> =
-            questions.iter().map(|asked| asked.request.clone()).collect();
+            questions.iter().map(|input| input.request.clone()).collect();
         let leave = Suspension {
             questions,
             round,

@@ -3,7 +3,7 @@
 //!
 //! Backend links belong to sessions. Requests of one principal, at one endpoint and with the same
 //! capabilities, therefore go through a *pooled session* ([`session_pool`]), which no client knows.
-//! An [`exchange::Exchange`] is one request and its answer. If a backend asks something meanwhile,
+//! An [`exchange::Exchange`] is one request and its answer. If a backend requests input meanwhile,
 //! the question is the answer to the request. The exchange is then *suspended* ([`suspended`])
 //! until the client sends the request again with its input.
 
@@ -180,7 +180,7 @@ impl StatelessState {
         self.lists.retain(|(known, ..), _| known != tenant);
     }
 
-    /// Ends what was begun at an endpoint, because its backend was removed.
+    /// Ends what was started at an endpoint, because its backend was removed.
     pub fn end_at(&self, tenant: &TenantId, endpoint: &Endpoint) {
         self.end(|caller, at| caller.tenant == *tenant && at == endpoint);
         self.offers.retain(|(of, at, _), _| of != tenant || at != endpoint);

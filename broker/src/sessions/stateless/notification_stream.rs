@@ -64,13 +64,13 @@ impl StatelessClient {
         let invalid =
             |why| Refusal::new(ErrorKind::InvalidParams, format!("params.notifications: {why}"));
         let message = &request.message;
-        let wish =
+        let requested =
             message.bytes(message.fields.notifications).ok_or_else(|| invalid("it is missing"))?;
-        let wish = SubscriptionFilter::parse(wish).map_err(invalid)?;
-        if wish.uris.len() > LISTEN_URIS_MAX {
+        let requested = SubscriptionFilter::parse(requested).map_err(invalid)?;
+        if requested.uris.len() > LISTEN_URIS_MAX {
             return Err(invalid("it names too many resources").with("maxUris", LISTEN_URIS_MAX));
         }
-        let watching = self.watch_tasks(wish.tasks.clone(), request.meta.tasks, offer).await?;
+        let watching = self.watch_tasks(requested.tasks.clone(), request.meta.tasks, offer).await?;
         let params = SessionParams {
             tenant: self.tenant.clone(),
             caller: self.caller.clone(),
@@ -83,8 +83,8 @@ impl StatelessClient {
             false,
             self.shared.clone(),
         );
-        let unheard = || Refusal::new(ErrorKind::Internal, "a new stream cannot be read");
-        let Some(reader) = session.open_notification_stream() else { return Err(unheard()) };
+        let unreadable = || Refusal::new(ErrorKind::Internal, "a new stream cannot be read");
+        let Some(reader) = session.open_notification_stream() else { return Err(unreadable()) };
         let mut listening = NotificationStream {
             session,
             id: request.id.clone(),
@@ -98,7 +98,7 @@ impl StatelessClient {
         };
         // From here on the session gets notifications and counts as a session.
         self.tenant.open_session(&listening.session).await?;
-        listening.filter = listening.accepted(wish, offer).await;
+        listening.filter = listening.accepted(requested, offer).await;
         let members = format!("\"notifications\":{}", listening.filter.to_json());
         listening.ready.push_back(ExchangeEvent::Frame(subscription_notification(
             Method::SubscriptionsAcknowledged,
@@ -115,9 +115,9 @@ enum NotificationSource {
     Tasks(Vec<Bytes>),
 }
 
-async fn news(watching: &mut Option<TaskSubscription>, id: &RequestId) -> Vec<Bytes> {
+async fn task_updates(watching: &mut Option<TaskSubscription>, id: &RequestId) -> Vec<Bytes> {
     match watching {
-        Some(watching) => watching.news(id).await,
+        Some(watching) => watching.updates(id).await,
         None => std::future::pending().await,
     }
 }
@@ -132,16 +132,20 @@ impl NotificationStream {
     }
 
     /// Subscribes, and returns the part of the filter that the stream serves.
-    async fn accepted(&self, wish: SubscriptionFilter, offer: &EndpointInfo) -> SubscriptionFilter {
+    async fn accepted(
+        &self,
+        requested: SubscriptionFilter,
+        offer: &EndpointInfo,
+    ) -> SubscriptionFilter {
         let (catalog, capabilities) = (self.session.visible_catalog(), &offer.capabilities);
         let subject = self.session.subject();
         let is_disabled = access_checks::is_disabled("subscriptions/listen");
         let tenant = &self.session.tenant;
         let access = tenant.access(&self.session.endpoint, &subject).filter(|_| !is_disabled);
-        let mut uris = wish.uris;
+        let mut uris = requested.uris;
         uris.sort_unstable();
         uris.dedup();
-        let heard = uris.into_iter().map(|uri| {
+        let subscribed = uris.into_iter().map(|uri| {
             let target = routing::subscription(
                 &uri,
                 &self.session.endpoint,
@@ -156,10 +160,10 @@ impl NotificationStream {
             }
         });
         SubscriptionFilter {
-            tools: wish.tools && capabilities.tools_list_changed,
-            prompts: wish.prompts && capabilities.prompts_list_changed,
-            resources: wish.resources && capabilities.resources_list_changed,
-            uris: join_all(heard).await.into_iter().flatten().collect(),
+            tools: requested.tools && capabilities.tools_list_changed,
+            prompts: requested.prompts && capabilities.prompts_list_changed,
+            resources: requested.resources && capabilities.resources_list_changed,
+            uris: join_all(subscribed).await.into_iter().flatten().collect(),
             tasks: self.watching.as_ref().map(TaskSubscription::tasks).unwrap_or_default(),
         }
     }
@@ -182,14 +186,14 @@ impl NotificationStream {
                 biased;
                 next = self.reader.next() => NotificationSource::Session(next),
                 () = self.draining.cancelled() => NotificationSource::Session(StreamItem::Ended(StreamEnd::Complete)),
-                news = news(&mut self.watching, &self.id) => NotificationSource::Tasks(news),
+                updates = task_updates(&mut self.watching, &self.id) => NotificationSource::Tasks(updates),
             };
             match next {
                 NotificationSource::Tasks(frames) => {
                     self.ready.extend(frames.into_iter().map(ExchangeEvent::Frame))
                 }
                 NotificationSource::Session(StreamItem::Event(event)) => {
-                    if let Some(frame) = self.told(event.frame) {
+                    if let Some(frame) = self.filtered(event.frame) {
                         return ExchangeEvent::Frame(frame);
                     }
                 }
@@ -204,18 +208,18 @@ impl NotificationStream {
             return;
         }
         // Both messages are needed, because some clients know only one of them.
-        let goodbye = format!("\"requestId\":{}", self.id);
+        let members = format!("\"requestId\":{}", self.id);
         self.ready.push_back(ExchangeEvent::Frame(subscription_notification(
             Method::Cancelled,
             &self.id,
-            &goodbye,
+            &members,
         )));
         self.ready
             .push_back(ExchangeEvent::Answer(listen_ended(&self.id, &self.server_info), None));
     }
 
     /// Returns a notification of the session for the client, if its filter accepts it.
-    fn told(&self, frame: Bytes) -> Option<Bytes> {
+    fn filtered(&self, frame: Bytes) -> Option<Bytes> {
         let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
         let message = Message::decode(frame, &limits).ok()?;
         let wanted = match message.method {

@@ -55,8 +55,8 @@ impl PendingExchange {
         self.carried = None;
     }
 
-    /// Returns the parsed answer of the call, if it is known here.
-    pub(super) fn told(&self, frame: &Bytes) -> Option<Message> {
+    /// Returns the parsed answer of the call, if the call kept it.
+    pub(super) fn parsed_answer(&self, frame: &Bytes) -> Option<Message> {
         self.carried.as_ref()?.call()?.take_parsed_answer(frame)
     }
 
@@ -113,7 +113,7 @@ impl PendingExchange {
         self.call.as_ref().is_some_and(|call| call.is_held())
     }
 
-    /// Returns the news about an approval that the call still waits for.
+    /// Returns the state of an approval that the call still waits for.
     pub(super) fn awaited_approval(&self) -> Option<ApprovalNotice> {
         let notice = self.call.as_ref()?.approval_notice()?;
         (notice.standing == ApprovalStanding::Waits).then(|| notice.clone())
@@ -174,7 +174,7 @@ impl PendingPromotion {
         let call = under_way
             .filter(|under_way| under_way.session().accepts_tasks)
             .and_then(PendingExchange::call);
-        // An earlier request with another capability may have begun the call.
+        // An earlier request with another capability may have started the call.
         if let Some(handover) = call.as_ref().and_then(|call| call.task_handoff.as_ref()) {
             handover.set_accepting(may);
         }
@@ -208,7 +208,7 @@ impl PendingPromotion {
         mut under_way: PendingExchange,
     ) {
         under_way.let_go();
-        let (tell, attempt) = oneshot::channel();
+        let (promoted_tx, attempt) = oneshot::channel();
         self.attempt = Some(attempt);
         let (call, message) =
             (self.call.clone(), stateless::to_session_request(&request.message, &under_way.id));
@@ -221,7 +221,7 @@ impl PendingPromotion {
                 },
                 _ => PromotionResult::Unchanged(under_way),
             };
-            drop(tell.send(promoted)); // unheard: it is cancelled
+            drop(promoted_tx.send(promoted)); // without a receiver it is cancelled
         });
     }
 
@@ -248,4 +248,4 @@ impl PendingPromotion {
     }
 }
 
-const _: () = assert!(PROMOTE_RETRY_INTERVAL.as_millis() >= 1_000); // a store that is away is not asked all the time
+const _: () = assert!(PROMOTE_RETRY_INTERVAL.as_millis() >= 1_000); // a store that is away is not queried all the time

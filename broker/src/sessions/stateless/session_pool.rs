@@ -2,7 +2,7 @@
 //!
 //! A pooled session stays in memory while it is used. Its links stay open, so that a request costs
 //! what one of a session does. Many requests share a pooled session at once. There is one
-//! exception: some backends cannot tell for which request they ask something. A request to such a
+//! exception: some backends do not name the request for which they need input. A request to such a
 //! backend gets an exclusive session.
 
 use std::{
@@ -48,7 +48,7 @@ struct SessionPoolKey {
     subject: Arc<Subject>,
     endpoint: Endpoint,
     transport: Transport,
-    /// Capabilities as backends get them, always in the same words.
+    /// Capabilities as backends get them, always in the same text.
     capabilities: ClientCapabilities,
     /// True if the calls may become tasks.
     tasks: bool,
@@ -130,7 +130,7 @@ impl SessionLease {
     }
 
     /// Retires an exclusive session whose request was given up while the backend may work on it.
-    /// Later questions of the backend could not be told from those of another request, so the
+    /// Later questions of the backend could not be separated from those of another request, so the
     /// session gets no other request.
     pub(super) fn retire(&self) {
         if self.is_alone() {
@@ -160,7 +160,7 @@ impl SessionPools {
         offer: &EndpointInfo,
     ) -> Result<SessionLease, Refusal> {
         let client = request.meta.capabilities.downgraded();
-        let alone = client.can_answer() && cannot_tell_who_asked(visitor, request);
+        let alone = client.can_answer() && cannot_attribute_requests(visitor, request);
         let wanted = SessionPoolKey {
             caller: visitor.caller.clone(),
             subject: visitor.caller.subject.clone(),
@@ -314,18 +314,18 @@ fn has_room(
 /// Idle time of a pooled session, which is that of unused links.
 const STAND_IN_IDLE: Duration = LINK_IDLE_MAX;
 
-/// Returns whether the backend of the request cannot tell for which request it asks something.
-fn cannot_tell_who_asked(visitor: &StatelessClient, request: &StatelessRequest) -> bool {
+/// Returns whether the backend of the request does not name the request for which it needs input.
+fn cannot_attribute_requests(visitor: &StatelessClient, request: &StatelessRequest) -> bool {
     let catalog = visitor.visible_catalog();
-    let cannot_tell = |backend: &BackendId| {
+    let is_unattributed = |backend: &BackendId| {
         visitor.tenant.backend(backend).is_some_and(|backend| backend.has_unattributed_requests())
     };
     match backend_of(&request.message, &visitor.endpoint, &catalog) {
-        Some(backend) => cannot_tell(&backend),
+        Some(backend) => is_unattributed(&backend),
         // The calls of a batch may go to any backend.
         None => {
             routing::is_batch(&request.message, &visitor.endpoint, &catalog)
-                && catalog.backends.keys().any(cannot_tell)
+                && catalog.backends.keys().any(is_unattributed)
         }
     }
 }

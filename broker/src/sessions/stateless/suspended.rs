@@ -52,7 +52,7 @@ pub(super) struct SuspendedExchange {
     pub(super) waiting: Option<PendingExchange>,
 }
 
-/// One input that the client was asked for.
+/// One input that was requested from the client.
 #[derive(Debug, Clone)]
 pub(super) struct RequestedInput {
     pub(super) request: InputRequest,
@@ -74,8 +74,8 @@ struct RequestState {
     d: String,
 }
 
-/// What a request state says, sealed. The state of a call that waits for an approval grants
-/// nothing: it says that the client knows, so the call may wait.
+/// The content of a request state, sealed. The state of a call that waits for an approval grants
+/// nothing: it shows that the client was notified, so the call may wait.
 #[derive(Serialize, Deserialize)]
 struct AwaitedApproval {
     /// Id of the approval.
@@ -89,7 +89,7 @@ struct AwaitedApproval {
 pub enum ReturnedState {
     /// A request that is suspended.
     Suspension(SuspensionId),
-    /// The approval of a person. Any replica can tell of it.
+    /// The approval of a person. Any replica can return its state.
     Approval,
 }
 
@@ -223,12 +223,12 @@ impl StatelessClient {
         let found = found.ok_or(RequestStateError::Expired)?;
         // An ill-formed answer leaves the exchange in place, so that the client can send a proper
         // one.
-        for asked in &found.questions {
-            let answer = responses.answers.iter().find(|(key, _)| *key == asked.request.key);
+        for input in &found.questions {
+            let answer = responses.answers.iter().find(|(key, _)| *key == input.request.key);
             if answer.is_some_and(|(_, answer)| {
-                !stateless::is_valid_answer(asked.request.method, answer)
+                !stateless::is_valid_answer(input.request.method, answer)
             }) {
-                return Ok(Err(no_answer(&asked.request.key, asked.request.method)));
+                return Ok(Err(no_answer(&input.request.key, input.request.method)));
             }
         }
         parked.remove(&place.number).map(Ok).ok_or(RequestStateError::Expired)

@@ -26,8 +26,8 @@ type NotifiedState = (TaskStatus, InputCounts);
 pub(super) struct TaskSubscription {
     visitor: StatelessClient,
     watch: TaskWatch,
-    /// Unfinished tasks, with the state that the client knows.
-    told: HashMap<TaskId, NotifiedState>,
+    /// Unfinished tasks, with the state of the last notification.
+    notified: HashMap<TaskId, NotifiedState>,
     may_have_changed: bool,
 }
 
@@ -36,11 +36,11 @@ impl StatelessClient {
     /// them.
     pub(super) async fn watch_tasks(
         &self,
-        wish: Vec<String>,
+        requested: Vec<String>,
         declared: bool,
         offer: &EndpointInfo,
     ) -> Result<Option<TaskSubscription>, Refusal> {
-        if wish.is_empty() || !offer.capabilities.tasks_tools_call {
+        if requested.is_empty() || !offer.capabilities.tasks_tools_call {
             return Ok(None);
         }
         if !declared {
@@ -48,34 +48,35 @@ impl StatelessClient {
                 "tasks are told of to requests that declare their extension",
             ));
         }
-        if wish.len() > LISTEN_TASKS_MAX {
+        if requested.len() > LISTEN_TASKS_MAX {
             let text = "params.notifications: it names too many tasks";
             return Err(
                 Refusal::new(ErrorKind::InvalidParams, text).with("maxTasks", LISTEN_TASKS_MAX)
             );
         }
-        let mut wish: Vec<TaskId> = wish.iter().map(|task| TaskId::new(task.as_str())).collect();
-        wish.sort_unstable();
-        wish.dedup();
-        let mut watch = TaskWatch::new(&self.tasks, &wish); // before looking, so that no change is missed
+        let mut requested: Vec<TaskId> =
+            requested.iter().map(|task| TaskId::new(task.as_str())).collect();
+        requested.sort_unstable();
+        requested.dedup();
+        let mut watch = TaskWatch::new(&self.tasks, &requested); // before looking, so that no change is missed
         let looks = self
             .shared
             .durable
-            .timed("look_at", self.shared.durable.store.task_snapshots(&wish))
+            .timed("look_at", self.shared.durable.store.task_snapshots(&requested))
             .await?;
         let audience = self.audience();
         let own = looks
             .into_iter()
             .map(|look| look.stored.record)
             .filter(|record| audience.may_see(record));
-        let told: HashMap<TaskId, NotifiedState> = own
+        let notified: HashMap<TaskId, NotifiedState> = own
             .map(|record| (record.task, (TaskStatus::Working, InputCounts::default())))
             .collect();
-        watch.retain(|task| told.contains_key(task));
-        Ok((!told.is_empty()).then(|| TaskSubscription {
+        watch.retain(|task| notified.contains_key(task));
+        Ok((!notified.is_empty()).then(|| TaskSubscription {
             visitor: self.clone(),
             watch,
-            told,
+            notified,
             may_have_changed: true,
         }))
     }
@@ -84,25 +85,25 @@ impl StatelessClient {
 impl TaskSubscription {
     pub(super) fn tasks(&self) -> Vec<String> {
         let mut tasks: Vec<String> =
-            self.told.keys().map(|task| task.as_str().to_owned()).collect();
+            self.notified.keys().map(|task| task.as_str().to_owned()).collect();
         tasks.sort_unstable();
         tasks
     }
 
     /// Returns the next notifications, under the id of the request. Cancel-safe: changes that were
     /// not returned are found again.
-    pub(super) async fn news(&mut self, subscription: &RequestId) -> Vec<Bytes> {
+    pub(super) async fn updates(&mut self, subscription: &RequestId) -> Vec<Bytes> {
         loop {
             if !self.may_have_changed {
                 self.watch.changed().await;
                 self.may_have_changed = true;
             }
             match self.look(subscription).await {
-                Ok(news) => {
+                Ok(updates) => {
                     // A look stops at its size limit, and the next one finds the rest.
-                    self.may_have_changed = !news.is_empty();
-                    if !news.is_empty() {
-                        return self.tell(news);
+                    self.may_have_changed = !updates.is_empty();
+                    if !updates.is_empty() {
+                        return self.commit(updates);
                     }
                 }
                 // If the store fails, the next round reads again.
@@ -116,11 +117,11 @@ impl TaskSubscription {
         subscription: &RequestId,
     ) -> Result<Vec<(TaskId, NotifiedState, Bytes)>, Refusal> {
         let durable = &self.visitor.shared.durable;
-        let tasks: Vec<TaskId> = self.told.keys().cloned().collect();
+        let tasks: Vec<TaskId> = self.notified.keys().cloned().collect();
         if tasks.is_empty() {
             return Ok(Vec::new());
         }
-        let (mut news, mut bytes) = (Vec::new(), 0);
+        let (mut updates, mut bytes) = (Vec::new(), 0);
         for StoredTaskSnapshot { stored, inputs } in
             durable.timed("look_at", durable.store.task_snapshots(&tasks)).await?
         {
@@ -128,30 +129,30 @@ impl TaskSubscription {
             if bytes >= OUTBOX_BATCH_BYTES {
                 break;
             }
-            if self.told.get(&task).is_some_and(|told| *told != now) {
+            if self.notified.get(&task).is_some_and(|notified| *notified != now) {
                 let seen = self.visitor.seen(stored).await?;
                 let frame = seen
                     .report(&crate::request_id())
                     .notification(subscription, self.visitor.shared.task_settings().poll_interval);
                 bytes += frame.len();
-                news.push((task, now, frame));
+                updates.push((task, now, frame));
             }
         }
-        Ok(news)
+        Ok(updates)
     }
 
-    fn tell(&mut self, news: Vec<(TaskId, NotifiedState, Bytes)>) -> Vec<Bytes> {
-        let mut frames = Vec::with_capacity(news.len());
-        for (task, now, frame) in news {
+    fn commit(&mut self, updates: Vec<(TaskId, NotifiedState, Bytes)>) -> Vec<Bytes> {
+        let mut frames = Vec::with_capacity(updates.len());
+        for (task, now, frame) in updates {
             if now.0.is_finished() {
-                self.told.remove(&task); // it stays as it is
+                self.notified.remove(&task); // it stays as it is
             } else {
-                self.told.insert(task, now);
+                self.notified.insert(task, now);
             }
             frames.push(frame);
         }
-        let told = &self.told;
-        self.watch.retain(|task| told.contains_key(task));
+        let notified = &self.notified;
+        self.watch.retain(|task| notified.contains_key(task));
         frames
     }
 }

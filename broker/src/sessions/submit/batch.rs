@@ -152,7 +152,7 @@ impl BatchRun {
         }
     }
 
-    /// Sends the client what a backend says about a call before its answer.
+    /// Sends the client the messages of a backend about a call before its answer.
     fn pass_on(&self, kind: EventKind, frame: Bytes) {
         match self.stream.is_unreachable() {
             true => self.session.deliver(kind, frame),

@@ -43,12 +43,12 @@ impl Inbound for TaskRun {
     }
 
     fn complete_elicitation(&self, id: &str, message: &Message) -> bool {
-        let asked = self
+        let elicited = self
             .tasks
             .listeners(self)
             .into_iter()
             .find(|session| questions::was_elicited(session, id));
-        asked
+        elicited
             .inspect(|session| session.deliver(EventKind::Message, message.frame.clone()))
             .is_some()
     }

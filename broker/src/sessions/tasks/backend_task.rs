@@ -2,8 +2,8 @@
 //! outcome.
 //!
 //! The backend's task id never reaches a client. The record holds it, so that the next owner of the
-//! task can poll on. The run polls no more often than the backend asks (`pollInterval`), unless the
-//! backend sends a notification about the task.
+//! task can poll on. The run polls no more often than the backend allows (`pollInterval`), unless
+//! the backend sends a notification about the task.
 
 use std::sync::Arc;
 
@@ -114,7 +114,7 @@ impl TaskRun {
         self.changed.notify_waiters();
     }
 
-    /// Notes a task that the backend made without being asked for one.
+    /// Notes a task that the backend made without a request for one.
     pub(super) fn track_unrequested_task(
         &self,
         link: &Arc<Link>,
@@ -260,10 +260,10 @@ async fn ask(
     loop {
         let hint = match link.connection().await {
             Ok(connection) => {
-                let asked = connection.ask_for(link, method, params.as_bytes(), &asker);
+                let request = connection.ask_for(link, method, params.as_bytes(), &asker);
                 let answer = match method {
-                    Method::TasksResult => asked.await,
-                    _ => tokio::time::timeout(run.timeouts().control, asked)
+                    Method::TasksResult => request.await,
+                    _ => tokio::time::timeout(run.timeouts().control, request)
                         .await
                         .unwrap_or(Err(Failure::TimedOut(method))),
                 };

@@ -74,7 +74,7 @@ impl TaskCreation {
         self,
         NewTask { message, id, plan, target }: NewTask,
     ) -> Result<Reply, Refusal> {
-        let wish = TaskOptions::of(&message)?;
+        let options = TaskOptions::of(&message)?;
         let call = call_of(&message, &plan)?;
         let mut details = self.creator().details(target);
         // A client without a session gets no notifications of the task (MCP 2026-07-28, Tasks).
@@ -87,10 +87,10 @@ impl TaskCreation {
         if let Some(held) = HeldCall::of_plan(&self.session, &message, &plan)? {
             details = self.hold(details, &held).await?;
         }
-        let idempotency = Some(self.idempotency(&wish, &id, &call));
+        let idempotency = Some(self.idempotency(&options, &id, &call));
         let record = TaskRecord {
             idempotency,
-            ..self.creator().record(&call, plan.backend, &details, wish.ttl)
+            ..self.creator().record(&call, plan.backend, &details, options.ttl)
         };
         let owner = self.session.shared.durable.node();
         match self.store(&record, &owner).await? {
@@ -104,7 +104,7 @@ impl TaskCreation {
         }
     }
 
-    /// Asks for the approval of the call. The record names it, so that no process sends the call
+    /// Requests the approval of the call. The record names it, so that no process sends the call
     /// before.
     async fn hold(&self, details: TaskDetails, held: &HeldCall) -> Result<TaskDetails, Refusal> {
         let (id, details) = match held.open(&self.session.shared).await? {
@@ -153,7 +153,7 @@ impl TaskCreation {
     }
 
     /// Answers with the task that an earlier copy of this request created.
-    async fn existing(&self, task: &TaskId, asked: &TaskRecord) -> Result<Reply, Refusal> {
+    async fn existing(&self, task: &TaskId, requested: &TaskRecord) -> Result<Reply, Refusal> {
         let persistence = &self.session.shared.durable;
         let known = persistence.timed("whole_task", persistence.store.full_task(task)).await?;
         let known = known.filter(|known| self.creator().audience().may_see(&known.stored.record));
@@ -161,8 +161,8 @@ impl TaskCreation {
             Refusal::new(ErrorKind::TaskNotFound, "the task this request made before is gone")
         })?;
         let known = whole.stored.clone();
-        if known.record.backend != asked.backend
-            || !is_same_call(&known.record.request, &asked.request)
+        if known.record.backend != requested.backend
+            || !is_same_call(&known.record.request, &requested.request)
         {
             return Err(Refusal::new(
                 ErrorKind::InvalidParams,
@@ -171,7 +171,7 @@ impl TaskCreation {
         }
         // The commit may have come after its request had given up, so that no run started.
         let is_stray =
-            recovery::is_ours(&self.session.shared, &known) && !self.tasks.is_active(task);
+            recovery::is_owned_here(&self.session.shared, &known) && !self.tasks.is_active(task);
         if is_stray && !self.session.shared.draining.is_cancelled() {
             self.session.shared.running.spawn(recovery::recover(self.tasks.clone(), whole));
         }
@@ -217,10 +217,10 @@ impl TaskCreation {
 
     /// Returns the key under which a repeated request finds its task. Anonymous clients share no
     /// keys with one another.
-    fn idempotency(&self, wish: &TaskOptions, id: &RequestId, request: &[u8]) -> Vec<u8> {
-        match &wish.idempotency_key {
-            // Clients with neither a credential nor a session cannot be told apart, so each request
-            // is unique.
+    fn idempotency(&self, options: &TaskOptions, id: &RequestId, request: &[u8]) -> Vec<u8> {
+        match &options.idempotency_key {
+            // Clients with neither a credential nor a session cannot be distinguished, so each
+            // request is unique.
             Some(_) if self.creator().is_anonymous() && !self.session.has_client => {
                 hash(b"request", &[self.session.key.as_bytes(), id.raw(), request])
             }
@@ -315,7 +315,7 @@ fn full(limit: TaskLimit, settings: &config::TaskConfig) -> Refusal {
 /// request may have returned it to the client, so this process carries it out.
 async fn recover_if_committed(tasks: Arc<TaskManager>, task: TaskId, ttl: Duration) {
     if let Some(found) = await_commit(&tasks, &task, ttl).await
-        && recovery::is_ours(&tasks.shared, &found.stored)
+        && recovery::is_owned_here(&tasks.shared, &found.stored)
     {
         recovery::recover(tasks, found).await;
     }
@@ -328,7 +328,7 @@ pub(super) async fn await_commit(
     task: &TaskId,
     ttl: Duration,
 ) -> Option<FullTask> {
-    let begun = Instant::now();
+    let started_at = Instant::now();
     let mut wait = STORE_RETRY_MAX;
     // The wait ends with the process, because the next owner finds the task.
     while tokio::time::timeout(wait, tasks.shared.draining.cancelled()).await.is_err() {
@@ -339,10 +339,10 @@ pub(super) async fn await_commit(
             .await
         {
             Ok(Some(found)) => return Some(found),
-            Ok(None) if begun.elapsed() >= ttl => return None,
+            Ok(None) if started_at.elapsed() >= ttl => return None,
             Ok(None) | Err(_) => {}
         }
-        if begun.elapsed() >= COMMIT_SETTLES_WITHIN {
+        if started_at.elapsed() >= COMMIT_SETTLES_WITHIN {
             wait = (wait * 2).min(COMMIT_LOOK_MAX);
         }
     }

@@ -335,4 +335,4 @@ pub(in crate::sessions) fn named_task(message: &Message) -> Result<TaskId, Refus
         .ok_or_else(|| Refusal::new(ErrorKind::InvalidParams, "params.taskId must be a string"))
 }
 
-const _: () = assert!(TASK_POLLER_INTERVAL.as_millis() < Duration::from_secs(5).as_millis()); // a lost word must not be felt
+const _: () = assert!(TASK_POLLER_INTERVAL.as_millis() < Duration::from_secs(5).as_millis()); // a lost wakeup must not be noticed

@@ -64,8 +64,8 @@ impl ReplyRoute {
         }
     }
 
-    pub(super) fn is_question(&self, asked: u64) -> bool {
-        matches!(self, Self::Session { number, .. } if *number == asked)
+    pub(super) fn is_question(&self, wanted: u64) -> bool {
+        matches!(self, Self::Session { number, .. } if *number == wanted)
     }
 
     /// Sends the answer. It must already carry [`ReplyRoute::id`].
@@ -152,7 +152,7 @@ fn with_context(span: &ChildSpan, message: &Message) -> Option<Message> {
 }
 
 async fn store(run: Arc<TaskRun>, number: i64, request: Vec<u8>) {
-    let asked = run
+    let outcome = run
         .commit(|epoch| WriteOp::RequestInput {
             task: run.id.clone(),
             epoch,
@@ -160,7 +160,7 @@ async fn store(run: Arc<TaskRun>, number: i64, request: Vec<u8>) {
             request: request.clone(),
         })
         .await;
-    if asked.is_err() {
+    if outcome.is_err() {
         if let Some(input) = take(&run, number) {
             refuse_as_over(&run, &input);
         }
@@ -294,10 +294,12 @@ fn to_backend_ids(run: &TaskRun, answer: Bytes) -> Bytes {
     else {
         return answer;
     };
-    let theirs = run.lock().backend_task.as_ref().map(|mirrored| mirrored.id.clone());
+    let backend_task_id = run.lock().backend_task.as_ref().map(|mirrored| mirrored.id.clone());
     let mut splice = Splice::new(&message.frame);
-    match theirs {
-        Some(theirs) => splice.replace(related, json::quote(&theirs).into_bytes()),
+    match backend_task_id {
+        Some(backend_task_id) => {
+            splice.replace(related, json::quote(&backend_task_id).into_bytes())
+        }
         None => splice.remove_member(meta, tasks::RELATED_TASK),
     };
     splice.finish()

@@ -72,7 +72,7 @@ fn draft(run: &TaskRun, how: AuditLevel) -> AuditDraft {
         tool: None,
         definition: None,
         approval: run.details.approval.as_deref().map(ApprovalId::new),
-        begun: Instant::now(),
+        started_at: Instant::now(),
         at: jiff::Timestamp::now(),
         client: None,
     }

@@ -55,7 +55,7 @@ async fn adopt(tasks: Arc<TaskManager>, task: TaskId) {
         return;
     };
     match found {
-        Some(found) if recovery::is_ours(&tasks.shared, &found.stored) => {
+        Some(found) if recovery::is_owned_here(&tasks.shared, &found.stored) => {
             tracing::warn!(task = super::digest(&task), "a task of this process had no run");
             recovery::recover(tasks, found).await;
         }

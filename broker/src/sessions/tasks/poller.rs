@@ -17,8 +17,8 @@ use rules::limits::{TASK_POLLER_BATCH, TASK_POLLER_INTERVAL, TASK_POLLER_INTERVA
 
 use super::{TaskManager, run::StopReason};
 
-/// Rounds between two looks at runs that ask their client nothing. Only another process or a client
-/// can end their task.
+/// Rounds between two looks at runs that need no input of their client. Only another process or a
+/// client can end their task.
 const QUIET_RUNS_EVERY: u64 = 5;
 
 /// State of a task at the last look: revision, epoch, questions. `None` if the store did not have
@@ -57,13 +57,13 @@ pub(super) async fn poll(tasks: Arc<TaskManager>) {
 
 fn apply_looks(
     tasks: &TaskManager,
-    asked: &[TaskId],
+    polled: &[TaskId],
     looks: Vec<StoredTaskSnapshot>,
     seen: &mut HashMap<TaskId, TaskSnapshot>,
 ) {
     let mut found: HashMap<TaskId, StoredTaskSnapshot> =
         looks.into_iter().map(|look| (look.stored.record.task.clone(), look)).collect();
-    for task in asked {
+    for task in polled {
         let look = found.remove(task);
         let is_over = look.as_ref().is_none_or(|look| look.stored.status.is_finished());
         let now = look.map(|look| (look.stored.revision, look.stored.epoch, look.inputs));

@@ -230,7 +230,9 @@ async fn await_call(
                 ));
             }
             Some(question) if question.kind == Kind::Request => ask(run, &under_way, &question),
-            Some(word) if word.method == Method::Cancelled => withdraw(run, &word),
+            Some(notification) if notification.method == Method::Cancelled => {
+                withdraw(run, &notification)
+            }
             // A client gets neither progress nor log messages of a task (MCP 2026-07-28, Tasks).
             _ => {}
         }
@@ -287,20 +289,20 @@ fn ask(run: &Arc<TaskRun>, under_way: &impl PendingCall, question: &Message) {
 }
 
 /// Withdraws a question whose answer the backend no longer needs.
-fn withdraw(run: &Arc<TaskRun>, word: &Message) {
-    let number = word
+fn withdraw(run: &Arc<TaskRun>, notification: &Message) {
+    let number = notification
         .fields
         .request_id
-        .map(|span| RequestId::from_raw(span.slice(&word.frame)))
+        .map(|span| RequestId::from_raw(span.slice(&notification.frame)))
         .and_then(|id| id.as_u64());
     let Some(number) = number else { return };
-    let asked = run
+    let input_number = run
         .lock()
         .inputs
         .iter()
         .find(|(_, input)| input.reply_route.is_question(number))
-        .map(|(asked, _)| *asked);
-    if let Some(asked) = asked {
-        run.withdraw_input(asked);
+        .map(|(input_number, _)| *input_number);
+    if let Some(input_number) = input_number {
+        run.withdraw_input(input_number);
     }
 }

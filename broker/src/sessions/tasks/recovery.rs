@@ -131,9 +131,9 @@ async fn recover_all(manager: Arc<TaskManager>, tasks: HashMap<TaskId, i64>) {
 }
 
 /// Returns whether this process owns an unfinished task.
-pub(super) fn is_ours(shared: &Shared, stored: &StoredTask) -> bool {
+pub(super) fn is_owned_here(shared: &Shared, stored: &StoredTask) -> bool {
     !stored.status.is_finished()
-        && stored.owner.as_ref().is_some_and(|owner| shared.durable.is_ours(owner))
+        && stored.owner.as_ref().is_some_and(|owner| shared.durable.is_own_name(owner))
 }
 
 /// Continues a task that this process owns. The task may run here already.

@@ -332,7 +332,7 @@ impl TaskRun {
                     return Err(self.stopped_by(StopReason::Cancelled));
                 }
                 Ok(WriteOutcome::Fenced | WriteOutcome::NotFound) => {
-                    match self.is_still_ours(epoch).await {
+                    match self.is_still_owned(epoch).await {
                         Ok(true) => {}
                         Ok(false) => return Err(self.stopped_by(StopReason::Lost)),
                         Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await,
@@ -360,7 +360,7 @@ impl TaskRun {
 
     /// Returns whether the task is owned under another epoch now, after a lapse of the lease.
     /// `Ok(false)`: another process owns it.
-    async fn is_still_ours(&self, epoch: i64) -> Result<bool, Refusal> {
+    async fn is_still_owned(&self, epoch: i64) -> Result<bool, Refusal> {
         if self.epoch() != epoch {
             return Ok(true);
         }
@@ -368,11 +368,11 @@ impl TaskRun {
         let Some(found) = durable.timed("task", durable.store.task(&self.id)).await? else {
             return Ok(false);
         };
-        let is_ours = found.owner.as_ref().is_some_and(|owner| durable.is_ours(owner));
-        if is_ours {
+        let is_owned = found.owner.as_ref().is_some_and(|owner| durable.is_own_name(owner));
+        if is_owned {
             self.set_epoch(found.epoch);
         }
-        Ok(is_ours && self.epoch() != epoch)
+        Ok(is_owned && self.epoch() != epoch)
     }
 
     /// Wakes the waiters for this task, here and on other replicas.

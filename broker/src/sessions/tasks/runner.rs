@@ -283,12 +283,12 @@ fn task_member(run: &TaskRun, message: &Message) -> (Span, Vec<u8>) {
 async fn settle(run: &Arc<TaskRun>, ending: RunOutcome) {
     run.notifications.close();
     match ending {
-        RunOutcome::Answered(answer, said) => {
+        RunOutcome::Answered(answer, backend_status) => {
             let ended = to_client_answer(run, &answer).and_then(|answer| {
                 TaskOutcome::from_answer(&answer, run.shared.task_settings().result_bytes)
             });
             match ended {
-                Ok(ended) => end(run, merge_backend_status(ended, said)).await,
+                Ok(ended) => end(run, merge_backend_status(ended, backend_status)).await,
                 Err(refusal) => refused(run, &refusal).await,
             }
         }
@@ -325,12 +325,15 @@ async fn refused(run: &TaskRun, refusal: &Refusal) {
 }
 
 /// Merges the backend's status of its own task into the outcome. The status cannot undo a failure.
-fn merge_backend_status(mut ended: TaskOutcome, said: Option<BackendTask>) -> TaskOutcome {
-    if let Some(said) = said {
-        if said.status == TaskStatus::Failed {
+fn merge_backend_status(
+    mut ended: TaskOutcome,
+    backend_status: Option<BackendTask>,
+) -> TaskOutcome {
+    if let Some(backend_status) = backend_status {
+        if backend_status.status == TaskStatus::Failed {
             ended.status = TaskStatus::Failed;
         }
-        ended.message = said.message.or(ended.message);
+        ended.message = backend_status.message.or(ended.message);
     }
     ended
 }

@@ -120,7 +120,7 @@ impl TaskManager {
             return false;
         }
         if inner.notified_status.len() >= SENT_STATUSES_MAX {
-            inner.notified_status.retain(|_, told| !told.is_finished());
+            inner.notified_status.retain(|_, notified| !notified.is_finished());
         }
         inner.notified_status.insert(task.clone(), status);
         true

@@ -103,12 +103,12 @@ fn is_part(part: &str) -> bool {
         (false, 0) if letters.bytes().all(|byte| byte.is_ascii_uppercase()) => {
             letters.len() <= CONSONANTS_MAX
         }
-        (false, 0..=3) => is_spoken(letters) && has_word_case(letters),
+        (false, 0..=3) => is_pronounceable(letters) && has_word_case(letters),
         _ => false,
     }
 }
 
-fn is_spoken(letters: &str) -> bool {
+fn is_pronounceable(letters: &str) -> bool {
     let is_vowel = |letter: char| "aeiouyAEIOUY".contains(letter);
     letters.split(is_vowel).all(|consonants| consonants.len() <= CONSONANTS_MAX)
 }

@@ -5,7 +5,7 @@ use std::{collections::HashSet, time::Instant};
 use protocol::method::Method;
 use rules::catalog::{ListDigests, ListKind};
 
-/// The lists as the client knows them.
+/// The lists that the client has received or was notified of.
 #[derive(Debug)]
 pub(in crate::sessions) struct ListAnnouncements {
     /// The lists as they were last announced to the client.
@@ -28,7 +28,7 @@ impl ListAnnouncements {
         self.announced
     }
 
-    /// Notes the lists that the client is told of now, or as soon as it is ready.
+    /// Notes the lists that are announced to the client now, or as soon as it is ready.
     pub(in crate::sessions) fn announce(&mut self, lists: ListDigests) {
         self.announced = lists;
     }
@@ -66,7 +66,7 @@ impl ListAnnouncements {
     /// Returns the lists that differ from the announced ones.
     pub(in crate::sessions) fn differing(&self, now: ListDigests) -> Vec<ListKind> {
         let pairs = ListKind::ALL.into_iter().zip(now.into_iter().zip(self.announced));
-        pairs.filter(|(_, (now, told))| now != told).map(|(kind, _)| kind).collect()
+        pairs.filter(|(_, (now, announced))| now != announced).map(|(kind, _)| kind).collect()
     }
 
     /// Returns whether the announced lists may be written at `now`.

@@ -1,7 +1,7 @@
 //! The state of a session behind its one lock, composed of parts by subject.
 //!
-//! Each part is plain data with its own methods. No part knows its session, takes its lock, or waits.
-//! A method of the session takes the lock once and works on one part or several.
+//! Each part is plain data with its own methods. No part refers to its session, takes its lock, or
+//! waits. A method of the session takes the lock once and works on one part or several.
 
 mod in_flight;
 mod links;

@@ -40,7 +40,7 @@ pub(in crate::sessions) enum Destination {
     Backend {
         connection: Arc<Connection>,
         backend_id: RequestId,
-        /// The backend's progress token, if it asked for progress.
+        /// The backend's progress token, if it requested progress.
         progress_token: Option<Bytes>,
     },
     /// The record of a task.
@@ -72,7 +72,7 @@ impl Question {
     }
 
     fn is_about(&self, task: &TaskId, number: i64) -> bool {
-        matches!(&self.destination, Destination::TaskInput { task: asked, number: known, .. } if asked == task && *known == number)
+        matches!(&self.destination, Destination::TaskInput { task: requested, number: known, .. } if requested == task && *known == number)
     }
 }
 
@@ -92,9 +92,9 @@ impl Drop for Question {
 pub(in crate::sessions) struct Questions {
     open: HashMap<u64, Question>,
     next_number: u64,
-    /// Ids of URL elicitations that this client was asked to perform.
+    /// Ids of URL elicitations that were sent to this client.
     elicited: HashSet<String>,
-    /// Tasks that this client runs for a backend, with the connection that asked.
+    /// Tasks that this client runs for a backend, with the connection of the request.
     client_tasks: HashMap<String, Weak<Connection>>,
 }
 
@@ -166,7 +166,7 @@ impl Questions {
         &self.elicited
     }
 
-    /// Notes a URL elicitation that the client is asked to perform. Returns whether it is new.
+    /// Notes a URL elicitation that is sent to the client. Returns whether it is new.
     pub(in crate::sessions) fn note_elicited(&mut self, id: &str) -> bool {
         self.elicited.len() < ELICITATIONS_MAX
             && id.len() <= ELICITATION_ID_BYTES_MAX

@@ -173,11 +173,11 @@ impl SessionStreams {
 
     /// Forgets streams that no client knows and whose events were moved. The log must not count
     /// them as lost.
-    fn forget_unknown(&mut self, told_on: u64) {
+    fn forget_unknown(&mut self, excepted: u64) {
         let unknown = self
             .general
             .iter()
-            .filter(|other| other.number != told_on && other.is_unknown() && other.is_empty());
+            .filter(|other| other.number != excepted && other.is_unknown() && other.is_empty());
         let unknown: Vec<u64> = unknown.map(|other| other.number).collect();
         unknown.into_iter().for_each(|number| self.forget(number));
     }
