@@ -352,15 +352,16 @@ impl EventLog {
     pub fn withdraw_after(&mut self, position: u64, is_meant: impl Fn(&Topic) -> bool) -> usize {
         let before = self.events.len();
         self.events.retain(|event| {
-            let stays = event.sequence <= position || !event.topic.as_ref().is_some_and(&is_meant);
-            if !stays {
+            let is_kept =
+                event.sequence <= position || !event.topic.as_ref().is_some_and(&is_meant);
+            if !is_kept {
                 self.bytes -= event.frame.len();
                 if event.sequence <= self.handed {
                     self.handed_count -= 1;
                     self.handed_bytes -= event.frame.len();
                 }
             }
-            stays
+            is_kept
         });
         before - self.events.len()
     }

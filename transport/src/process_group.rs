@@ -18,13 +18,13 @@ pub(crate) struct ProcessGroup {
     is_gone: bool,
     /// A member that was running at the last look. Checking it is cheap, but a search for another
     /// one reads the whole process table.
-    witness: Option<Pid>,
+    live_member: Option<Pid>,
 }
 
 impl ProcessGroup {
     /// `leader` is a child of this process that was started in its own group.
     pub(crate) fn with_leader(leader: Pid) -> Self {
-        Self { id: leader, is_gone: false, witness: None }
+        Self { id: leader, is_gone: false, live_member: None }
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -54,13 +54,14 @@ impl ProcessGroup {
         }
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG;
         while let Ok(Some(_)) = waitid(WaitId::Pgid(Some(self.id)), options) {}
-        self.is_gone = test_kill_process_group(self.id) == Err(Errno::SRCH) || !self.find_witness();
+        self.is_gone =
+            test_kill_process_group(self.id) == Err(Errno::SRCH) || !self.find_live_member();
     }
 
     /// Returns whether a member other than a zombie runs. A zombie that is left belongs to another
     /// process, which may never wait for it.
-    fn find_witness(&mut self) -> bool {
-        if self.witness.is_some_and(|pid| self.runs_here(pid) == Some(true)) {
+    fn find_live_member(&mut self) -> bool {
+        if self.live_member.is_some_and(|pid| self.runs_here(pid) == Some(true)) {
             return true;
         }
         // Two searches, because one search can miss a process that forks and ends meanwhile,
@@ -74,9 +75,9 @@ impl ProcessGroup {
         let pids: Vec<Pid> = fs::read_dir("/proc")
             .map(|entries| entries.flatten().filter_map(numbered).collect())
             .unwrap_or_default();
-        self.witness = pids.iter().copied().find(|pid| self.runs_here(*pid) == Some(true));
+        self.live_member = pids.iter().copied().find(|pid| self.runs_here(*pid) == Some(true));
         // Without a readable process table, the result of the test signal decides.
-        self.witness.is_some() || pids.is_empty()
+        self.live_member.is_some() || pids.is_empty()
     }
 
     /// Returns whether the process is a member of this group and not a zombie, or `None` if the

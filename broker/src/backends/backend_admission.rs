@@ -127,7 +127,7 @@ impl Backend {
                     .limiter
                     .acquire(principal, 1, session, left().saturating_sub(needed))
                     .await;
-                there.map_err(|crowded| self.acquire_refusal(crowded))?
+                there.map_err(|error| self.acquire_refusal(error))?
             }
         };
         let here = self
@@ -135,9 +135,9 @@ impl Backend {
             .call_limiter
             .acquire(share, weight, principal, left().saturating_sub(needed))
             .await;
-        let here = here.map_err(|crowded| {
+        let here = here.map_err(|error| {
             self.shared.metrics.resilience.queue_timeout("broker");
-            overloaded("the broker".to_owned(), crowded)
+            overloaded("the broker".to_owned(), error)
         })?;
         if left() < needed {
             return Err(self.acquire_refusal(AcquireError::TooLate { wait: needed }));
@@ -145,14 +145,14 @@ impl Backend {
         Ok(Permit { _backend_permit: there, _broker_permit: here })
     }
 
-    fn acquire_refusal(&self, crowded: AcquireError) -> Refusal {
-        if crowded == AcquireError::Drained
+    fn acquire_refusal(&self, error: AcquireError) -> Refusal {
+        if error == AcquireError::Drained
             && let Err(at_rest) = self.check_breaker()
         {
             return at_rest;
         }
         self.shared.metrics.resilience.queue_timeout("backend");
-        overloaded(format!("backend {}", self.id), crowded)
+        overloaded(format!("backend {}", self.id), error)
     }
 
     /// Reports the outcome of a sent request to the breaker.
@@ -400,8 +400,8 @@ pub(super) fn end_verdict_suspicion(backend: &Backend) {
     }
 }
 
-fn overloaded(who: String, crowded: AcquireError) -> Refusal {
-    let (text, wait) = match crowded {
+fn overloaded(who: String, error: AcquireError) -> Refusal {
+    let (text, wait) = match error {
         AcquireError::Full { wait } => (format!("too many calls wait for {who}"), wait),
         AcquireError::TooLate { wait } => {
             (format!("too many calls wait for {who}: this one could not begin in its time"), wait)

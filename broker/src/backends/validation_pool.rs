@@ -134,7 +134,7 @@ impl ValidationPool {
         let given_up = Arc::new(AtomicBool::new(false));
         let allowance = ValidationBudget { steps: ARGUMENT_STEPS_MAX, cancelled: given_up.clone() };
         let work = Box::new(move || {
-            let _nobody_waits = done.send(work(&allowance));
+            let _receiver_dropped = done.send(work(&allowance));
         });
         let _waiting = CancelOnDrop(given_up.clone());
         self.queue.add(tenant, ValidationJob { work, cancelled: given_up })?;

@@ -63,7 +63,7 @@ impl<'a> ReplicaLookup<'a> {
     /// Returns whether this replica could take the session over. An owner with a lapsed lease then
     /// does not serve it.
     pub fn asserts_lease(&self) -> bool {
-        holds_lease(self.broker) && !self.lookup.insists()
+        holds_lease(self.broker) && !self.lookup.owner_must_serve()
     }
 }
 

@@ -16,8 +16,8 @@ use crate::{
 };
 
 impl Broker {
-    /// Returns a caller without a session.
-    pub fn visitor(
+    /// Returns a client without a session.
+    pub fn stateless_client(
         &self,
         caller: Caller,
         endpoint: Endpoint,
@@ -25,11 +25,11 @@ impl Broker {
     ) -> Result<StatelessClient, Refusal> {
         let tenant = self.tenant(&caller.tenant).ok_or_else(tenant_gone)?;
         self.check_endpoint(&caller, &endpoint)?;
-        Ok(self.visitor_of(tenant, caller, endpoint, transport))
+        Ok(self.stateless_client_of(tenant, caller, endpoint, transport))
     }
 
     /// Returns the client of a request whose tenant has the endpoint.
-    pub fn visitor_of(
+    pub fn stateless_client_of(
         &self,
         tenant: Arc<Tenant>,
         caller: Caller,
@@ -57,20 +57,20 @@ impl Broker {
     }
 
     /// Returns the endpoint's offer to such a caller. It is rebuilt when the catalog has changed.
-    pub async fn offer_to(&self, visitor: &StatelessClient) -> Result<Arc<EndpointInfo>, Refusal> {
-        let (stateless, tenant) = (&self.stateless, &visitor.tenant);
-        let principal = &visitor.caller.principal;
-        tenant.wait_for_lists_of(&visitor.endpoint, principal, FIRST_CATALOG_WAIT).await;
-        if let Some(offer) = stateless.offer(visitor) {
+    pub async fn offer_to(&self, client: &StatelessClient) -> Result<Arc<EndpointInfo>, Refusal> {
+        let (stateless, tenant) = (&self.stateless, &client.tenant);
+        let principal = &client.caller.principal;
+        tenant.wait_for_lists_of(&client.endpoint, principal, FIRST_CATALOG_WAIT).await;
+        if let Some(offer) = stateless.offer(client) {
             return Ok(offer);
         }
         // The catalog is read before the offer, so that a change in between makes the offer
         // outdated at once.
-        let catalog = visitor.visible_catalog();
-        let offer = self.offer(tenant, &visitor.endpoint, Era::Stateless, &visitor.caller.subject);
+        let catalog = client.visible_catalog();
+        let offer = self.offer(tenant, &client.endpoint, Era::Stateless, &client.caller.subject);
         // Boxed, because it is rare and would enlarge the future of every call.
         let offer = Arc::new(Box::pin(offer).await?);
-        stateless.note_offer(tenant, &visitor.endpoint, &catalog, &offer);
+        stateless.note_offer(tenant, &client.endpoint, &catalog, &offer);
         Ok(offer)
     }
 }

@@ -168,11 +168,11 @@ impl Control {
     /// Checks the data outside the chains: inserted records without a chain, and the retention
     /// terms.
     async fn verify_unchained(&self) -> Result<Result<(), ChainMismatch>, ControlError> {
-        let UnchainedAudit { first_unchained: stray, .. } =
+        let UnchainedAudit { first_unchained, .. } =
             self.query_store("audit_outside", self.store().unchained_audit()).await?;
-        if stray.is_some() {
+        if first_unchained.is_some() {
             return Ok(Err(ChainMismatch {
-                number: stray,
+                number: first_unchained,
                 detail: "it belongs to no chain".to_owned(),
             }));
         }

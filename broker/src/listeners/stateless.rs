@@ -77,44 +77,44 @@ pub(super) fn read_meta(broker: &Broker, message: &Message) -> Result<RequestMet
 /// Starts the request. An `Err` is the answer, and nothing was started.
 pub(super) async fn dispatch(
     broker: &Broker,
-    visitor: &StatelessClient,
+    client: &StatelessClient,
     request: Box<StatelessRequest>,
 ) -> Result<StatelessOutcome, Refusal> {
     let (since, method) = (Instant::now(), request.message.method);
     broker.shared.metrics.stateless_request();
     if !is_answered_here(method) {
         // The pooled session of the request observes and counts it once it has started.
-        let started = begin(broker, visitor, request).await;
+        let started = begin(broker, client, request).await;
         if started.is_err() {
-            count(broker, visitor, method, RequestOutcome::Refused, since.elapsed());
+            count(broker, client, method, RequestOutcome::Refused, since.elapsed());
         }
         return started;
     }
-    let watched = visitor.watch().begin(&request.message, since);
+    let watched = client.watch().begin(&request.message, since);
     // Boxed, because it would double the future of every call.
-    let work = Box::pin(begin(broker, visitor, request));
+    let work = Box::pin(begin(broker, client, request));
     let reaction = request::scope(watched.clone(), work).await;
     let outcome = if reaction.is_ok() { RequestOutcome::Ok } else { RequestOutcome::Refused };
     if let Err(refusal) = &reaction {
         watched.refuse(refusal.kind);
     }
     request::enter(watched, || {
-        request_observer::end_request(&broker.shared, &visitor.caller, outcome)
+        request_observer::end_request(&broker.shared, &client.caller, outcome)
     });
-    count(broker, visitor, method, outcome, since.elapsed());
+    count(broker, client, method, outcome, since.elapsed());
     reaction
 }
 
 fn count(
     broker: &Broker,
-    visitor: &StatelessClient,
+    client: &StatelessClient,
     method: Method,
     outcome: RequestOutcome,
     took: Duration,
 ) {
     let metrics = &broker.shared.metrics;
-    metrics.request_finished(method, outcome, visitor.transport, took.as_secs_f64());
-    metrics.tenant_request_finished(&visitor.tenant.id, outcome);
+    metrics.request_finished(method, outcome, client.transport, took.as_secs_f64());
+    metrics.tenant_request_finished(&client.tenant.id, outcome);
 }
 
 /// Returns whether the broker itself answers the method. A notification stream counts as answered
@@ -128,29 +128,29 @@ fn is_answered_here(method: Method) -> bool {
 /// Begins a request. The rare kinds are boxed, because they would enlarge the future of a call.
 async fn begin(
     broker: &Broker,
-    visitor: &StatelessClient,
+    client: &StatelessClient,
     request: Box<StatelessRequest>,
 ) -> Result<StatelessOutcome, Refusal> {
     broker.shared.overload.admits()?;
     let method = request.message.method;
     if is_about_tasks(method) {
-        visitor.tenant.take_budget(&visitor.caller.principal)?;
-        return Ok(StatelessOutcome::Answer(Box::pin(visitor.answer_about_task(&request)).await?));
+        client.tenant.take_budget(&client.caller.principal)?;
+        return Ok(StatelessOutcome::Answer(Box::pin(client.answer_about_task(&request)).await?));
     }
-    let offer = broker.offer_to(visitor).await?;
+    let offer = broker.offer_to(client).await?;
     if let Some(kind) = ListKind::of_method(method) {
-        visitor.tenant.take_budget(&visitor.caller.principal)?;
-        let result = visitor.list(kind, &request.message, &offer)?;
+        client.tenant.take_budget(&client.caller.principal)?;
+        let result = client.list(kind, &request.message, &offer)?;
         return Ok(StatelessOutcome::Answer(handshake::success(&request.id, &result)));
     }
     match method {
         Method::ServerDiscover => {
-            visitor.tenant.take_budget(&visitor.caller.principal)?;
-            Ok(StatelessOutcome::Answer(visitor.discover(&request.id, &offer)))
+            client.tenant.take_budget(&client.caller.principal)?;
+            Ok(StatelessOutcome::Answer(client.discover(&request.id, &offer)))
         }
         Method::SubscriptionsListen => {
-            visitor.tenant.take_budget(&visitor.caller.principal)?;
-            let listening = Box::pin(visitor.listen(&request, &offer)).await?;
+            client.tenant.take_budget(&client.caller.principal)?;
+            let listening = Box::pin(client.listen(&request, &offer)).await?;
             Ok(StatelessOutcome::Notifications(Box::new(listening)))
         }
         _ => {
@@ -159,24 +159,24 @@ async fn begin(
                 .text(request.message.fields.request_state)
                 .filter(|_| may_require_input(method));
             let Some(state) = state else {
-                let exchange = visitor.begin(request, &offer, false).await?;
+                let exchange = client.begin(request, &offer, false).await?;
                 return Ok(StatelessOutcome::Exchange(exchange));
             };
-            visitor.tenant.take_budget(&visitor.caller.principal)?;
-            let returned = visitor.returned_state(&state, &request.message);
+            client.tenant.take_budget(&client.caller.principal)?;
+            let returned = client.returned_state(&state, &request.message);
             let place = match returned.map_err(RequestStateError::refusal)? {
                 ReturnedState::Suspension(place) => place,
                 ReturnedState::Approval => {
                     drop(state);
-                    let exchange = Box::pin(visitor.begin(request, &offer, true)).await?;
+                    let exchange = Box::pin(client.begin(request, &offer, true)).await?;
                     return Ok(StatelessOutcome::Exchange(exchange));
                 }
             };
-            if !visitor.shared.durable.names().iter().any(|own| own.as_str() == place.node) {
+            if !client.shared.durable.names().iter().any(|own| own.as_str() == place.node) {
                 return Ok(StatelessOutcome::OtherReplica(place));
             }
             drop(state);
-            let exchange = Box::pin(visitor.go_on(request, &place, &offer)).await?;
+            let exchange = Box::pin(client.go_on(request, &place, &offer)).await?;
             Ok(StatelessOutcome::Exchange(exchange))
         }
     }

@@ -173,7 +173,7 @@ impl AuditWorker {
             self.store_all(&batch).await;
             self.bytes.fetch_sub(bytes, Ordering::AcqRel);
             for done in flushed {
-                let _nobody_waits = done.send(());
+                let _receiver_dropped = done.send(());
             }
         }
     }

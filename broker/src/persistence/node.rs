@@ -172,7 +172,7 @@ pub struct Node {
     alone: bool,
     draining: AtomicBool,
     /// Notified when the lease must be renewed at once.
-    hurry: Notify,
+    renew_now: Notify,
     left: CancellationToken,
     /// Locked during a renewal, so that a process that has left does not join again.
     renewing: tokio::sync::Mutex<()>,
@@ -198,7 +198,7 @@ impl Node {
         metrics: Arc<Metrics>,
     ) -> Self {
         durable.note_address(settings.address.clone());
-        let (draining, hurry, left) =
+        let (draining, renew_now, left) =
             (AtomicBool::new(false), Notify::new(), CancellationToken::new());
         Self {
             settings,
@@ -207,7 +207,7 @@ impl Node {
             metrics,
             alone,
             draining,
-            hurry,
+            renew_now,
             left,
             renewing: tokio::sync::Mutex::default(),
         }
@@ -233,7 +233,7 @@ impl Node {
             // Both are cancel-safe. A notification during a renewal is kept.
             tokio::select! { biased;
                 () = self.left.cancelled() => return,
-                () = self.hurry.notified() => {}
+                () = self.renew_now.notified() => {}
                 () = sleep_until(next) => {}
             }
             let Some(replica) = replica.upgrade() else { return };
@@ -254,7 +254,7 @@ impl Node {
     /// now on.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Release);
-        self.hurry.notify_one();
+        self.renew_now.notify_one();
     }
 
     /// Leaves, because the process ends. Other processes may claim its records at once.

@@ -133,7 +133,7 @@ impl WriteLane {
             batch.into_iter().map(|job| (job.write, job.done)).unzip();
         match self.write(&writes).await {
             Ok(outcomes) => waiting.into_iter().zip(outcomes).for_each(|(done, outcome)| {
-                let _nobody_waits = done.send(Ok(outcome));
+                let _receiver_dropped = done.send(Ok(outcome));
             }),
             Err(error) if writes.len() > 1 && may_be_one(&error) => {
                 if let Some(error) = self.one_by_one(&writes, waiting, &error).await {
@@ -148,7 +148,7 @@ impl WriteLane {
                     self.refuse_behind(&error);
                 }
                 for done in waiting {
-                    let _nobody_waits = done.send(Err(error.clone()));
+                    let _receiver_dropped = done.send(Err(error.clone()));
                 }
             }
         }
@@ -191,7 +191,7 @@ impl WriteLane {
                     error
                 }
             });
-            let _nobody_waits = done.send(outcome);
+            let _receiver_dropped = done.send(outcome);
         }
         given_up
     }
@@ -204,7 +204,7 @@ impl WriteLane {
         let behind: Vec<_> = behind.chain(queued).collect();
         self.depth.sub(behind.len() as i64);
         for done in behind {
-            let _nobody_waits = done.send(Err(error.cause().clone()));
+            let _receiver_dropped = done.send(Err(error.cause().clone()));
         }
     }
 

@@ -85,9 +85,9 @@ pub(crate) struct OwnerLookup<P> {
     named_tried: bool,
     /// The owner of the session until its lease lapsed.
     lapsed: Option<SessionOwner>,
-    insists: bool,
+    owner_must_serve: bool,
     /// The replica that failed last, and its failure.
-    in_vain: Option<(SessionOwner, ForwardFailure)>,
+    last_failure: Option<(SessionOwner, ForwardFailure)>,
     /// Number of waits so far.
     rounds: u32,
     /// Replicas that a draining one has not tried yet.
@@ -105,8 +105,8 @@ impl<P: LookupSources> OwnerLookup<P> {
             named: None,
             named_tried: false,
             lapsed: None,
-            insists: false,
-            in_vain: None,
+            owner_must_serve: false,
+            last_failure: None,
             rounds: 0,
             untried: None,
         }
@@ -117,9 +117,9 @@ impl<P: LookupSources> OwnerLookup<P> {
         let found = self.look().await;
         // Only a missing session costs the caller its rate. Otherwise the session's owner charges
         // the request.
-        let in_vain =
+        let is_missing =
             found.as_ref().is_err_and(|refusal| refusal.kind == ErrorKind::SessionNotFound);
-        if !in_vain && std::mem::take(&mut self.charged) {
+        if !is_missing && std::mem::take(&mut self.charged) {
             self.places.refund();
         }
         found
@@ -154,7 +154,7 @@ impl<P: LookupSources> OwnerLookup<P> {
                 Err(refusal) => match self.lapsed.take().filter(|_| is_outage(&refusal)) {
                     // No replica can take the session over now, so the former owner still has it.
                     Some(owner) => {
-                        self.insists = true;
+                        self.owner_must_serve = true;
                         return Ok(self.there(owner));
                     }
                     None => return Err(refusal),
@@ -164,8 +164,8 @@ impl<P: LookupSources> OwnerLookup<P> {
                 ClaimOutcome::Local(session) => return Ok(LookupOutcome::Local(session)),
                 ClaimOutcome::Absent => return Err(no_session()),
                 ClaimOutcome::Remote { owner, lease_left } => {
-                    let in_vain = self.in_vain.take();
-                    match (owner, in_vain) {
+                    let last_failure = self.last_failure.take();
+                    match (owner, last_failure) {
                         (Some(owner), Some((tried, ForwardFailure::NotOwner(_))))
                             if owner == tried =>
                         {
@@ -199,13 +199,13 @@ impl<P: LookupSources> OwnerLookup<P> {
         if miss == ForwardFailure::LeaseLapsed {
             self.lapsed = Some(owner.clone());
         }
-        self.in_vain = Some((owner.clone(), miss));
+        self.last_failure = Some((owner.clone(), miss));
     }
 
     /// Returns whether the owner must serve the session although its lease has lapsed, because no
     /// other replica can.
-    pub(crate) fn insists(&self) -> bool {
-        self.insists
+    pub(crate) fn owner_must_serve(&self) -> bool {
+        self.owner_must_serve
     }
 
     /// Starts the search again for a session that has left meanwhile. Returns false if the time is
@@ -431,7 +431,7 @@ mod tests {
         let mut search = OwnerLookup::new(&script, LEASE);
         assert_eq!(there(&mut search).await, "a");
         search.missed(&owner("a"), ForwardFailure::LeaseLapsed);
-        assert_eq!((there(&mut search).await.as_str(), search.insists()), ("a", true));
+        assert_eq!((there(&mut search).await.as_str(), search.owner_must_serve()), ("a", true));
         search.missed(&owner("a"), ForwardFailure::Unreachable);
         assert_eq!(there(&mut search).await, "store_unavailable");
     }

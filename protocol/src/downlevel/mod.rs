@@ -150,23 +150,23 @@ impl Translator {
         }
     }
 
-    fn rewritten(self, text: &[u8], thing: ObjectKind) -> Option<Vec<u8>> {
+    fn rewritten(self, text: &[u8], kind: ObjectKind) -> Option<Vec<u8>> {
         // The text was decoded before, whatever its depth.
         let limits = Limits { bytes_max: text.len(), depth_max: text.len() };
         let tape = Tape::parse(text, &limits).ok()?;
-        self.value(tape.root(), thing)
+        self.value(tape.root(), kind)
     }
 
     /// Converts a value, or each element of an array. `None`: it stays as it is.
-    fn value(self, value: TapeValue<'_>, thing: ObjectKind) -> Option<Vec<u8>> {
+    fn value(self, value: TapeValue<'_>, kind: ObjectKind) -> Option<Vec<u8>> {
         match value.kind() {
-            ValueKind::Object if thing == ObjectKind::Block => {
-                self.block(value).or_else(|| self.object(value, thing))
+            ValueKind::Object if kind == ObjectKind::Block => {
+                self.block(value).or_else(|| self.object(value, kind))
             }
-            ValueKind::Object => self.object(value, thing),
+            ValueKind::Object => self.object(value, kind),
             ValueKind::Array => {
                 let elements: Vec<(TapeValue<'_>, Option<Vec<u8>>)> =
-                    value.elements().map(|element| (element, self.value(element, thing))).collect();
+                    value.elements().map(|element| (element, self.value(element, kind))).collect();
                 elements.iter().any(|(_, rewritten)| rewritten.is_some()).then(|| {
                     let texts = elements.into_iter().map(|(element, rewritten)| {
                         rewritten.unwrap_or_else(|| element.raw().to_vec())
@@ -178,20 +178,19 @@ impl Translator {
         }
     }
 
-    fn object(self, object: TapeValue<'_>, thing: ObjectKind) -> Option<Vec<u8>> {
+    fn object(self, object: TapeValue<'_>, kind: ObjectKind) -> Option<Vec<u8>> {
         let mut changed = false;
         let mut members = Vec::new();
         let text_block = self
-            .is_dropped(thing, "structuredContent")
+            .is_dropped(kind, "structuredContent")
             .then(|| structured_as_block(object))
             .flatten();
         for member in object.members() {
-            if self.is_dropped(thing, &member.key) {
+            if self.is_dropped(kind, &member.key) {
                 changed = true;
                 continue;
             }
-            let mut text =
-                thing.member(&member.key).and_then(|thing| self.value(member.value, thing));
+            let mut text = kind.member(&member.key).and_then(|kind| self.value(member.value, kind));
             if let (Some(block), "content") = (&text_block, member.key.as_ref()) {
                 text = Some(with_element(
                     text.as_deref().unwrap_or_else(|| member.value.raw()),
@@ -205,11 +204,11 @@ impl Translator {
         changed.then(|| joined(b'{', members.into_iter(), b'}'))
     }
 
-    fn is_dropped(self, thing: ObjectKind, key: &str) -> bool {
+    fn is_dropped(self, kind: ObjectKind, key: &str) -> bool {
         // The broker adds `execution` to other servers' tools. Only clients of a revision with it
         // get it.
-        let is_added = thing == ObjectKind::Tool && key == "execution";
-        (self.strict || is_added) && thing.known_since(key) > self.version
+        let is_added = kind == ObjectKind::Tool && key == "execution";
+        (self.strict || is_added) && kind.known_since(key) > self.version
     }
 
     /// Converts a block of a kind that the revision does not have into one that it has.

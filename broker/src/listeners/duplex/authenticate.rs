@@ -117,7 +117,7 @@ pub(super) fn is_of_sign_in(refusal: &Refusal) -> bool {
 
 /// A client without a session, and the expiry time of its credential.
 pub(super) struct AuthenticatedClient {
-    pub(super) visitor: StatelessClient,
+    pub(super) client: StatelessClient,
     pub(super) until: Option<CredentialExpiry>,
 }
 
@@ -138,9 +138,12 @@ pub(super) async fn authenticate(
     };
     if let Some(ConnectionParams { caller, until, endpoint, .. }) = &incoming.known {
         fits(caller)?;
-        let visitor =
-            broker.visitor(broker.readmit_caller(caller)?, endpoint.clone(), incoming.transport)?;
-        return Ok(AuthenticatedClient { visitor, until: until.clone() });
+        let client = broker.stateless_client(
+            broker.readmit_caller(caller)?,
+            endpoint.clone(),
+            incoming.transport,
+        )?;
+        return Ok(AuthenticatedClient { client, until: until.clone() });
     }
     let meta = message.bytes(message.fields.meta).unwrap_or(b"{}");
     let document = json::Document::parse(
@@ -161,7 +164,7 @@ pub(super) async fn authenticate(
     fits(&caller)?;
     let endpoint = endpoint(broker, &caller, backend.as_deref())?;
     Ok(AuthenticatedClient {
-        visitor: broker.visitor(caller, endpoint, incoming.transport)?,
+        client: broker.stateless_client(caller, endpoint, incoming.transport)?,
         until,
     })
 }

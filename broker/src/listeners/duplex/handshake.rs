@@ -244,8 +244,8 @@ async fn answer_discover(
     incoming: &IncomingConnection,
     message: &Message,
 ) -> Result<Bytes, Refusal> {
-    let AuthenticatedClient { visitor, .. } = authenticate(broker, incoming, message).await?;
-    match dispatch(broker, &visitor, parse_request(broker, message.clone())?).await? {
+    let AuthenticatedClient { client, .. } = authenticate(broker, incoming, message).await?;
+    match dispatch(broker, &client, parse_request(broker, message.clone())?).await? {
         StatelessOutcome::Answer(frame) => Ok(frame),
         _ => Err(Refusal::new(ErrorKind::Internal, "nothing was discovered")),
     }

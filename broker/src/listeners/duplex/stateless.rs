@@ -345,14 +345,14 @@ impl RequestDispatcher {
     }
 
     /// Stores the sender of a request.
-    fn note_payer(&self, visitor: &StatelessClient) {
+    fn note_payer(&self, client: &StatelessClient) {
         let mut payer = self.payer.lock();
-        let principal = &visitor.caller.principal;
+        let principal = &client.caller.principal;
         let is_known = payer.as_ref().is_some_and(|(tenant, known)| {
-            Arc::ptr_eq(tenant, &visitor.tenant) && known == principal
+            Arc::ptr_eq(tenant, &client.tenant) && known == principal
         });
         if !is_known {
-            *payer = Some((visitor.tenant.clone(), principal.clone()));
+            *payer = Some((client.tenant.clone(), principal.clone()));
         }
     }
 
@@ -367,18 +367,18 @@ impl RequestDispatcher {
     pub(super) async fn begin(&self, message: Message) -> StartedRequest {
         let (id, frame) = (message.id.clone(), message.frame.clone());
         let started = async {
-            let AuthenticatedClient { visitor, until } =
+            let AuthenticatedClient { client, until } =
                 authenticate(&self.broker, &self.incoming, &message).await?;
-            self.count_connection(&visitor).await?;
-            self.note_payer(&visitor);
+            self.count_connection(&client).await?;
+            self.note_payer(&client);
             let request = parse_request(&self.broker, message)?;
-            let answering = match dispatch(&self.broker, &visitor, request).await? {
+            let answering = match dispatch(&self.broker, &client, request).await? {
                 StatelessOutcome::Answer(frame) => ReplyStream::Single(frame),
                 StatelessOutcome::Exchange(exchange) => ReplyStream::Exchange(exchange),
                 StatelessOutcome::Notifications(listening) => ReplyStream::Notifications(listening),
                 StatelessOutcome::OtherReplica(place) => match &id {
                     Some(id) => ReplyStream::Proxied(Box::new(
-                        proxy_to_replica(&self.broker, &visitor, &place, id, &frame).await?,
+                        proxy_to_replica(&self.broker, &client, &place, id, &frame).await?,
                     )),
                     None => ReplyStream::Over,
                 },
@@ -398,8 +398,8 @@ impl RequestDispatcher {
 
     /// Counts the connection for the tenant. A connection with known parameters was counted at its
     /// opening.
-    async fn count_connection(&self, visitor: &StatelessClient) -> Result<(), Refusal> {
-        let tenant = &visitor.tenant;
+    async fn count_connection(&self, client: &StatelessClient) -> Result<(), Refusal> {
+        let tenant = &client.tenant;
         if self.incoming.known.is_some() || self.places.lock().contains_key(&tenant.id) {
             return Ok(());
         }

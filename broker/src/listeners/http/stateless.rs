@@ -128,7 +128,7 @@ async fn answer_stateless(
         meta => meta?,
     };
     let mut request = StatelessRequest::read(message, meta)?;
-    let visitor = inbound.broker.visitor_of(
+    let client = inbound.broker.stateless_client_of(
         inbound.tenant.clone(),
         inbound.caller.clone(),
         inbound.endpoint.clone(),
@@ -141,9 +141,9 @@ async fn answer_stateless(
         known.note_mirrored(mirrored_values(&request.message));
     }
     if request.message.method == Method::ToolsCall {
-        request.passed = arguments_in_headers(inbound, &request.message, &visitor)?;
+        request.passed = arguments_in_headers(inbound, &request.message, &client)?;
     }
-    match dispatch(inbound.broker, &visitor, request).await? {
+    match dispatch(inbound.broker, &client, request).await? {
         StatelessOutcome::Answer(frame) => {
             inbound.broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
             Ok(ServerResponse::Json { version: None, text: frame })
@@ -164,12 +164,12 @@ async fn answer_stateless(
 fn arguments_in_headers(
     inbound: &InboundRequest<'_>,
     message: &Message,
-    visitor: &StatelessClient,
+    client: &StatelessClient,
 ) -> Result<HeaderMap, Refusal> {
     let headers = &inbound.head.headers;
     let tool = message.text(message.fields.name).unwrap_or_default();
-    let catalog = visitor.visible_catalog();
-    let params = catalog.param_headers(&visitor.endpoint, &tool);
+    let catalog = client.visible_catalog();
+    let params = catalog.param_headers(&client.endpoint, &tool);
     if compares_headers(inbound) {
         mirrored_arguments(headers, message, params)?;
     }

@@ -83,17 +83,17 @@ pub(in crate::listeners) async fn forward_to(
 pub(super) async fn forward_from_connection(
     broker: &Broker,
     replica: &SessionOwner,
-    visitor: &StatelessClient,
+    client: &StatelessClient,
     body: &Bytes,
 ) -> Option<Response<Body>> {
-    let uri = Uri::try_from(visitor.endpoint.path("/mcp")).ok()?;
+    let uri = Uri::try_from(client.endpoint.path("/mcp")).ok()?;
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     let outgoing = ReplicaRequest {
         method: HttpMethod::POST,
         uri,
-        headers: replica_headers::request_headers(&headers, &visitor.caller),
+        headers: replica_headers::request_headers(&headers, &client.caller),
         body: body.clone(),
     };
     forward_stateless(broker, replica, &outgoing).await

@@ -47,7 +47,7 @@ enum ProxiedBody {
 /// Sends the request. Returns a refusal if the replica that had it is gone.
 pub(in crate::listeners) async fn proxy_to_replica(
     broker: &Arc<Broker>,
-    visitor: &StatelessClient,
+    client: &StatelessClient,
     place: &SuspensionId,
     id: &RequestId,
     frame: &Bytes,
@@ -55,14 +55,14 @@ pub(in crate::listeners) async fn proxy_to_replica(
     let gone = || RequestStateError::Expired.refusal();
     let owner = session_lookup::find_replica(broker, &place.node).await.ok_or_else(gone)?;
     let response =
-        forward::forward_from_connection(broker, &owner, visitor, frame).await.ok_or_else(gone)?;
-    Ok(ProxiedRequest::new(&broker.shared, visitor, id, response))
+        forward::forward_from_connection(broker, &owner, client, frame).await.ok_or_else(gone)?;
+    Ok(ProxiedRequest::new(&broker.shared, client, id, response))
 }
 
 impl ProxiedRequest {
     fn new(
         shared: &Arc<Shared>,
-        visitor: &StatelessClient,
+        client: &StatelessClient,
         id: &RequestId,
         response: Response<Body>,
     ) -> Self {
@@ -73,7 +73,7 @@ impl ProxiedRequest {
         };
         Self {
             shared: shared.clone(),
-            tenant: visitor.tenant.id.to_string(),
+            tenant: client.tenant.id.to_string(),
             id: id.clone(),
             body: response.into_body(),
             reading,

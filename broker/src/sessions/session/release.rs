@@ -49,8 +49,8 @@ impl<'s> SessionRelease<'s> {
     /// Releases the session: stores its state, releases the row, and makes its client reconnect.
     /// Calls in flight are not cut, unless forced. The caller must not cancel this.
     pub async fn release(self) -> ReleaseOutcome {
-        if let Err(stays) = self.quiesce().await {
-            return stays;
+        if let Err(outcome) = self.quiesce().await {
+            return outcome;
         }
         match SessionPersister::new(self.session).store_release().await {
             Ok(()) => {
@@ -77,8 +77,8 @@ impl<'s> SessionRelease<'s> {
     /// Ends a session whose client could not find it elsewhere, on the terms of
     /// [`SessionRelease::release`].
     pub async fn quiesce_and_end(self, why: &str) -> ReleaseOutcome {
-        if let Err(stays) = self.quiesce().await {
-            return stays;
+        if let Err(outcome) = self.quiesce().await {
+            return outcome;
         }
         let mut state = self.session.lock();
         let teardown = Teardown::begin(self.session, &mut state);

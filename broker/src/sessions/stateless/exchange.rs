@@ -63,7 +63,7 @@ pub enum ExchangeEvent {
 /// One request in progress.
 #[derive(Debug)]
 pub struct Exchange {
-    visitor: StatelessClient,
+    client: StatelessClient,
     request: Box<StatelessRequest>,
     server_info: Bytes,
     cache: Option<CacheHint>,
@@ -149,7 +149,7 @@ impl StatelessClient {
                 may_become_task,
                 self.shared.task_settings().promotion_delay(),
             ),
-            visitor: self.clone(),
+            client: self.clone(),
             request,
             server_info: offer.server_info.clone(),
             cache,
@@ -228,7 +228,7 @@ impl Exchange {
     }
 
     pub fn shared(&self) -> &Arc<crate::sessions::shared::Shared> {
-        &self.visitor.shared
+        &self.client.shared
     }
 
     /// Lets the call run by itself. The caller reads on only when its client has read, so no waiter
@@ -278,7 +278,7 @@ impl Exchange {
                 Some(StreamItem::Event(event)) => event,
                 None => {
                     if let Some(waiting) = self.waiting.take() {
-                        self.promoting.attempt(&self.visitor.tasks, &self.request, waiting);
+                        self.promoting.attempt(&self.client.tasks, &self.request, waiting);
                     }
                     continue;
                 }
@@ -288,7 +288,7 @@ impl Exchange {
                 }
             };
             if event.kind == EventKind::Answer {
-                return self.answer(&event.frame); // it did not wait for the input that it may have requested
+                return self.answer(&event.frame); // it did not wait for requested input
             }
             if let Some(message) = read(event.frame) {
                 self.handle_message(message);
@@ -318,7 +318,7 @@ impl Exchange {
         let text = "the request was given up: it may or may not have been carried out";
         let refusal = Refusal::new(ErrorKind::OutcomeUnknown, text);
         let request_id =
-            self.shared().note_refusal(&refusal, None, Some(self.visitor.tenant.id.as_str()));
+            self.shared().note_refusal(&refusal, None, Some(self.client.tenant.id.as_str()));
         stateless::refusal_response(&refusal, Some(&self.request.id), &request_id)
     }
 
@@ -364,7 +364,7 @@ impl Exchange {
 
     /// Answers with the state by which the client comes back while the call waits for a person.
     fn wait_for_approval(&mut self, notice: &ApprovalNotice) -> ExchangeEvent {
-        match self.visitor.approval_required(&self.request, notice, &self.server_info) {
+        match self.client.approval_required(&self.request, notice, &self.server_info) {
             Ok(answer) => ExchangeEvent::Answer(answer, None),
             Err(refusal) => self.refuse(&refusal),
         }
@@ -438,7 +438,7 @@ impl Exchange {
             round,
             digest: stateless::request_digest(&self.request.message),
         };
-        match self.visitor.park(leave, waiting) {
+        match self.client.park(leave, waiting) {
             Ok(state) => {
                 let required = InputRequired { requests, state: Some(state) };
                 ExchangeEvent::Answer(
@@ -453,7 +453,7 @@ impl Exchange {
     fn refuse(&mut self, refusal: &Refusal) -> ExchangeEvent {
         self.waiting = None;
         let request_id =
-            self.shared().note_refusal(refusal, None, Some(self.visitor.tenant.id.as_str()));
+            self.shared().note_refusal(refusal, None, Some(self.client.tenant.id.as_str()));
         ExchangeEvent::Answer(
             stateless::refusal_response(refusal, Some(&self.request.id), &request_id),
             Some(refusal.kind.code()),

@@ -118,9 +118,9 @@ impl StatelessRequest {
 
 impl StatelessState {
     /// Returns the endpoint's cached offer, unless the catalog has changed.
-    pub fn offer(&self, visitor: &StatelessClient) -> Option<Arc<EndpointInfo>> {
-        let visible = visitor.visible_catalog();
-        let key = (visitor.tenant.id.clone(), visitor.endpoint.clone(), address(&visible));
+    pub fn offer(&self, client: &StatelessClient) -> Option<Arc<EndpointInfo>> {
+        let visible = client.visible_catalog();
+        let key = (client.tenant.id.clone(), client.endpoint.clone(), address(&visible));
         let known = self.offers.get(&key)?;
         let (catalog, offer) = known.value();
         is_of(catalog, &visible).then(|| offer.clone())
@@ -128,10 +128,10 @@ impl StatelessState {
 
     /// Returns the server info if tasks are offered. This does not wait for a backend, because
     /// tasks are in the store.
-    pub fn tasks_offered_by(&self, visitor: &StatelessClient) -> Option<Bytes> {
-        match self.offer(visitor) {
+    pub fn tasks_offered_by(&self, client: &StatelessClient) -> Option<Bytes> {
+        match self.offer(client) {
             Some(offer) => offer.capabilities.tasks_tools_call.then(|| offer.server_info.clone()),
-            None => visitor
+            None => client
                 .shared
                 .task_settings()
                 .enabled

@@ -155,24 +155,24 @@ impl SessionPools {
     /// Leases a place for a request.
     pub(super) async fn lease(
         &self,
-        visitor: &StatelessClient,
+        stateless_client: &StatelessClient,
         request: &StatelessRequest,
         offer: &EndpointInfo,
     ) -> Result<SessionLease, Refusal> {
         let client = request.meta.capabilities.downgraded();
-        let alone = client.can_answer() && cannot_attribute_requests(visitor, request);
+        let alone = client.can_answer() && cannot_attribute_requests(stateless_client, request);
         let wanted = SessionPoolKey {
-            caller: visitor.caller.clone(),
-            subject: visitor.caller.subject.clone(),
-            endpoint: visitor.endpoint.clone(),
-            transport: visitor.transport,
+            caller: stateless_client.caller.clone(),
+            subject: stateless_client.caller.subject.clone(),
+            endpoint: stateless_client.endpoint.clone(),
+            transport: stateless_client.transport,
             tasks: request.meta.tasks && offer.capabilities.tasks_tools_call,
             capabilities: client,
             alone,
         };
         // A free place needs no wait.
         let ends = self.ends.load(Ordering::Acquire);
-        if let Some(lease) = self.try_lease(visitor, &wanted, offer) {
+        if let Some(lease) = self.try_lease(stateless_client, &wanted, offer) {
             return Ok(lease);
         }
         let give_up = Instant::now() + POOLED_SESSION_WAIT_MAX;
@@ -188,7 +188,7 @@ impl SessionPools {
                     "the request waited too long for a place at the backend, try again",
                 ));
             }
-            if let Some(lease) = self.try_lease(visitor, &wanted, offer) {
+            if let Some(lease) = self.try_lease(stateless_client, &wanted, offer) {
                 return Ok(lease);
             }
             // A session may become free soon, or the pool may grow.
@@ -204,7 +204,7 @@ impl SessionPools {
 
     fn try_lease(
         &self,
-        visitor: &StatelessClient,
+        client: &StatelessClient,
         wanted: &SessionPoolKey,
         offer: &EndpointInfo,
     ) -> Option<SessionLease> {
@@ -233,7 +233,7 @@ impl SessionPools {
             None if alone && !pool.may_grow() => return None,
             None => {
                 let made = Arc::new(PooledSession {
-                    session: open(visitor, wanted, offer),
+                    session: open(client, wanted, offer),
                     next_id: AtomicU64::new(1),
                     alone: AtomicBool::new(false),
                     proved: AtomicBool::new(false),
@@ -274,10 +274,10 @@ impl SessionPools {
         });
     }
 
-    fn retain(&self, stays: impl Fn(&Arc<PooledSession>, &SessionPoolKey) -> bool) {
+    fn retain(&self, is_kept: impl Fn(&Arc<PooledSession>, &SessionPoolKey) -> bool) {
         let mut pools = self.lock();
         pools.retain(|key, pool| {
-            pool.members.retain(|one| stays(one, key));
+            pool.members.retain(|one| is_kept(one, key));
             !pool.members.is_empty()
         });
     }
@@ -315,33 +315,33 @@ fn has_room(
 const STAND_IN_IDLE: Duration = LINK_IDLE_MAX;
 
 /// Returns whether the backend of the request does not name the request for which it needs input.
-fn cannot_attribute_requests(visitor: &StatelessClient, request: &StatelessRequest) -> bool {
-    let catalog = visitor.visible_catalog();
+fn cannot_attribute_requests(client: &StatelessClient, request: &StatelessRequest) -> bool {
+    let catalog = client.visible_catalog();
     let is_unattributed = |backend: &BackendId| {
-        visitor.tenant.backend(backend).is_some_and(|backend| backend.has_unattributed_requests())
+        client.tenant.backend(backend).is_some_and(|backend| backend.has_unattributed_requests())
     };
-    match backend_of(&request.message, &visitor.endpoint, &catalog) {
+    match backend_of(&request.message, &client.endpoint, &catalog) {
         Some(backend) => is_unattributed(&backend),
         // The calls of a batch may go to any backend.
         None => {
-            routing::is_batch(&request.message, &visitor.endpoint, &catalog)
+            routing::is_batch(&request.message, &client.endpoint, &catalog)
                 && catalog.backends.keys().any(is_unattributed)
         }
     }
 }
 
-fn open(visitor: &StatelessClient, wanted: &SessionPoolKey, offer: &EndpointInfo) -> Arc<Session> {
+fn open(client: &StatelessClient, wanted: &SessionPoolKey, offer: &EndpointInfo) -> Arc<Session> {
     let params = SessionParams {
-        tenant: visitor.tenant.clone(),
-        caller: visitor.caller.clone(),
-        endpoint: visitor.endpoint.clone(),
-        transport: visitor.transport,
+        tenant: client.tenant.clone(),
+        caller: client.caller.clone(),
+        endpoint: client.endpoint.clone(),
+        transport: client.transport,
     };
     Session::pooled(
         params,
         agreement(wanted.capabilities.clone(), offer),
         wanted.tasks,
-        visitor.shared.clone(),
+        client.shared.clone(),
     )
 }
 

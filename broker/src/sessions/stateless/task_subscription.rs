@@ -24,7 +24,7 @@ type NotifiedState = (TaskStatus, InputCounts);
 
 #[derive(Debug)]
 pub(super) struct TaskSubscription {
-    visitor: StatelessClient,
+    client: StatelessClient,
     watch: TaskWatch,
     /// Unfinished tasks, with the state of the last notification.
     notified: HashMap<TaskId, NotifiedState>,
@@ -74,7 +74,7 @@ impl StatelessClient {
             .collect();
         watch.retain(|task| notified.contains_key(task));
         Ok((!notified.is_empty()).then(|| TaskSubscription {
-            visitor: self.clone(),
+            client: self.clone(),
             watch,
             notified,
             may_have_changed: true,
@@ -116,7 +116,7 @@ impl TaskSubscription {
         &self,
         subscription: &RequestId,
     ) -> Result<Vec<(TaskId, NotifiedState, Bytes)>, Refusal> {
-        let durable = &self.visitor.shared.durable;
+        let durable = &self.client.shared.durable;
         let tasks: Vec<TaskId> = self.notified.keys().cloned().collect();
         if tasks.is_empty() {
             return Ok(Vec::new());
@@ -130,10 +130,10 @@ impl TaskSubscription {
                 break;
             }
             if self.notified.get(&task).is_some_and(|notified| *notified != now) {
-                let seen = self.visitor.seen(stored).await?;
+                let seen = self.client.seen(stored).await?;
                 let frame = seen
                     .report(&crate::request_id())
-                    .notification(subscription, self.visitor.shared.task_settings().poll_interval);
+                    .notification(subscription, self.client.shared.task_settings().poll_interval);
                 bytes += frame.len();
                 updates.push((task, now, frame));
             }

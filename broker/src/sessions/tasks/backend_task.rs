@@ -170,12 +170,12 @@ pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u
     let opened = run.shared.durable.seal.open(&seal_context(run), sealed);
     let way: Option<SealedBackendSession> =
         opened.ok().and_then(|way| serde_json::from_slice(&way).ok()).flatten();
-    let mut patience = RetryTimer::new(run.timeouts().call);
+    let mut retry_timer = RetryTimer::new(run.timeouts().call);
     let link = loop {
         match run.link() {
             Ok(link) => break link,
             // The backend may not be registered yet, shortly after the start.
-            Err(_) if patience.wait(None).await => {}
+            Err(_) if retry_timer.wait(None).await => {}
             Err(_) => return unknown(run, "its backend is not registered any more"),
         }
     };
@@ -256,7 +256,7 @@ async fn ask(
 ) -> Result<Message, RunOutcome> {
     let params = format!("{{\"taskId\":{}}}", json::quote(backend_task));
     let asker: Arc<dyn Asker> = run.clone();
-    let mut patience = RetryTimer::new(run.timeouts().call);
+    let mut retry_timer = RetryTimer::new(run.timeouts().call);
     loop {
         let hint = match link.connection().await {
             Ok(connection) => {
@@ -272,7 +272,7 @@ async fn ask(
                     Err(failure) => {
                         // The request may have waited long, so the retry time begins now.
                         if method == Method::TasksResult && !failure.was_not_seen() {
-                            patience.reset();
+                            retry_timer.reset();
                         }
                         link.backend.refusal(&failure).retry_after
                     }
@@ -280,7 +280,7 @@ async fn ask(
             }
             Err(refusal) => refusal.retry_after,
         };
-        if link.is_closed() || !patience.wait(hint).await {
+        if link.is_closed() || !retry_timer.wait(hint).await {
             return Err(unknown(run, "the backend cannot be reached"));
         }
     }

@@ -170,9 +170,9 @@ impl TaskCreation {
             ));
         }
         // The commit may have come after its request had given up, so that no run started.
-        let is_stray =
+        let has_no_run =
             recovery::is_owned_here(&self.session.shared, &known) && !self.tasks.is_active(task);
-        if is_stray && !self.session.shared.draining.is_cancelled() {
+        if has_no_run && !self.session.shared.draining.is_cancelled() {
             self.session.shared.running.spawn(recovery::recover(self.tasks.clone(), whole));
         }
         Ok(Reply::Result(self.result(&known)))

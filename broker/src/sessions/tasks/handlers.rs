@@ -294,11 +294,11 @@ impl ForwardedInputs {
         };
         let session = &self.session;
         self.questions.retain(|number, question| {
-            let stays = open(number);
-            if !stays {
+            let is_open = open(number);
+            if !is_open {
                 questions::withdraw(session, *question, "the task no longer needs the answer");
             }
-            stays
+            is_open
         });
         for input in inputs.iter().filter(|input| input.answer.is_none()) {
             if self.questions.contains_key(&input.number) {

@@ -187,7 +187,7 @@ fn start(
 /// Cancels a task whose creation had an unknown outcome. The call continues without a task, so no
 /// client ever learns its id and no process may carry it out.
 async fn cancel_if_committed(tasks: Arc<TaskManager>, task: TaskId, ttl: Duration) {
-    let _not_a_stray = tasks.begin_recovery(&task);
+    let _no_orphan = tasks.begin_recovery(&task);
     while let Some(found) = await_commit(&tasks, &task, ttl).await {
         match tasks.cancel_stored(&found.stored).await {
             Ok(_) => return,

@@ -42,7 +42,7 @@ impl RetryTimer {
 /// Returns a connection to the backend, and waits for one while the backend is unavailable.
 pub(super) async fn connect(
     run: &Arc<TaskRun>,
-    patience: &mut RetryTimer,
+    retry_timer: &mut RetryTimer,
 ) -> Result<(Arc<Link>, Arc<Connection>), Refusal> {
     loop {
         let refusal = match run.link() {
@@ -56,7 +56,7 @@ pub(super) async fn connect(
             Err(refusal) => refusal,
         };
         if refusal.kind != ErrorKind::BackendUnavailable
-            || !patience.wait(refusal.retry_after).await
+            || !retry_timer.wait(refusal.retry_after).await
         {
             return Err(refusal);
         }

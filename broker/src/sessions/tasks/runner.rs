@@ -148,10 +148,10 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
         Err(ending) => return ending,
     };
     let asker: Arc<dyn Asker> = run.clone();
-    let mut patience = RetryTimer::new(run.timeouts().call);
+    let mut retry_timer = RetryTimer::new(run.timeouts().call);
     let mut resent = 0;
     loop {
-        let (link, connection) = match connect(run, &mut patience).await {
+        let (link, connection) = match connect(run, &mut retry_timer).await {
             Ok(open) => open,
             Err(refusal) => return RunOutcome::Refused(refusal),
         };
@@ -160,7 +160,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
         }
         let room = match link.backend.acquire_permit(run.caller(), run.deadline).await {
             Ok(room) => room,
-            Err(refusal) if patience.wait(refusal.retry_after).await => continue,
+            Err(refusal) if retry_timer.wait(refusal.retry_after).await => continue,
             Err(refusal) => return RunOutcome::Refused(refusal),
         };
         if let Some(approval) = &approval
@@ -227,7 +227,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             {
                 return RunOutcome::Stopped(stop);
             }
-            if !patience.wait(refusal.retry_after).await {
+            if !retry_timer.wait(refusal.retry_after).await {
                 return RunOutcome::Refused(refusal);
             }
         } else if refusal.kind == ErrorKind::OutcomeUnknown

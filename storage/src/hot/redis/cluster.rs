@@ -267,11 +267,11 @@ impl Cluster {
             }
         };
         state.servers.retain(|node, server| {
-            let stays = map.nodes().contains(node) || self.seeds.contains(node);
-            if !stays {
+            let is_kept = map.nodes().contains(node) || self.seeds.contains(node);
+            if !is_kept {
                 server.close();
             }
-            stays
+            is_kept
         });
         state.moved.clear();
         state.map = Arc::new(map);

@@ -84,11 +84,11 @@ impl HttpWire {
     ) -> Result<PostOutcome, Failure> {
         let status = response.status();
         let agreed = connection.stateless().is_some();
-        let doubtful = matches!(
+        let is_ambiguous = matches!(
             status,
             StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED
         );
-        if !doubtful {
+        if !is_ambiguous {
             return self.handle_error_status(link, connection, wire_id, response).await;
         }
         let body = self.body(response, ERROR_BODY_BYTES_MAX).await;

@@ -97,12 +97,12 @@ impl EventStreamReader {
         tokio::select! {
             failure = self.read_and_resume(body) => {
                 if let Some(failure) = failure {
-                    let _nobody_waits = failed.send(failure);
+                    let _receiver_dropped = failed.send(failure);
                 }
             }
             () = stop.cancelled() => {}
             () = connection.closed() => {
-                let _nobody_waits = failed.send(Failure::Lost("the connection ended".to_owned()));
+                let _receiver_dropped = failed.send(Failure::Lost("the connection ended".to_owned()));
             }
         }
     }

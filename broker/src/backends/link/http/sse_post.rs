@@ -36,7 +36,7 @@ impl HttpWire {
             tokio::select! {
                 posted = wire.post_for_later(&link_of_post, &connection, request) => {
                     if let Err(failure) = posted {
-                        let _nobody_waits = failed.send(failure);
+                        let _receiver_dropped = failed.send(failure);
                     }
                 }
                 () = too_late => {}

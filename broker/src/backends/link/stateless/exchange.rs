@@ -157,7 +157,7 @@ fn prepare<'a>(
     let wire_id = connection.next_wire_id();
     let mut digits = itoa::Buffer::new();
     let digits = digits.format(wire_id).as_bytes();
-    let speaker = RequestIdentity::of(connection, outgoing.asker);
+    let identity = RequestIdentity::of(connection, outgoing.asker);
     let mut splice = Splice::new(&message.frame);
     for span in [message.id_span, message.fields.meta_progress_token].into_iter().flatten() {
         splice.replace(span, digits);
@@ -165,7 +165,7 @@ fn prepare<'a>(
     for (span, text) in outgoing.edits {
         splice.replace(*span, &text[..]);
     }
-    for (key, value) in speaker.meta() {
+    for (key, value) in identity.meta() {
         splice.set_meta(message, key, &value);
     }
     if let Some(params) = message.params {

@@ -97,12 +97,12 @@ pub(super) async fn ask(
     params: Option<&[u8]>,
     asker: Option<&Arc<dyn Asker>>,
 ) -> Result<Message, Failure> {
-    let speaker = asker.map_or_else(
+    let identity = asker.map_or_else(
         || RequestIdentity::broker(connection, link),
         |asker| RequestIdentity::of(connection, asker),
     );
     let answer =
-        send(connection, link, own(connection, link, method, params, &speaker, None)).await?;
+        send(connection, link, own(connection, link, method, params, &identity, None)).await?;
     if downgrade::error_code(&answer) == Some(UNSUPPORTED_PROTOCOL_VERSION) {
         return Err(changed_its_mind(connection, link));
     }
@@ -131,11 +131,11 @@ pub(super) fn own<'a>(
     link: &Link,
     method: Method,
     params: Option<&[u8]>,
-    speaker: &RequestIdentity,
+    identity: &RequestIdentity,
     asker: Option<&'a Arc<dyn Asker>>,
 ) -> WireRequest<'a> {
     let wire_id = connection.next_wire_id();
-    let members: Vec<u8> = speaker.meta().iter().fold(Vec::new(), |mut out, (key, value)| {
+    let members: Vec<u8> = identity.meta().iter().fold(Vec::new(), |mut out, (key, value)| {
         out.extend_from_slice(if out.is_empty() { b"" } else { b"," });
         out.extend_from_slice(json::quote(key).as_bytes());
         out.push(b':');
