@@ -65,11 +65,11 @@ impl Backend {
         self.admission
             .breaker
             .admits(|| self.shared.uptime())
-            .map_err(|rest| self.breaker_refusal(rest))
+            .map_err(|circuit| self.breaker_refusal(circuit))
     }
 
-    fn breaker_refusal(&self, rest: CircuitOpen) -> Refusal {
-        let why = match rest.reason {
+    fn breaker_refusal(&self, circuit: CircuitOpen) -> Refusal {
+        let why = match circuit.reason {
             OpenReason::Failures => {
                 "has failed several times in a row and gets no calls until a probe succeeds"
             }
@@ -81,8 +81,8 @@ impl Backend {
         };
         let refusal =
             Refusal::new(ErrorKind::BackendUnavailable, format!("backend {} {why}", self.id))
-                .with("breaker", rest.reason.name());
-        match rest.retry_after {
+                .with("breaker", circuit.reason.name());
+        match circuit.retry_after {
             Some(after) => refusal.retry_after(after),
             None => refusal,
         }
@@ -147,9 +147,9 @@ impl Backend {
 
     fn acquire_refusal(&self, error: AcquireError) -> Refusal {
         if error == AcquireError::Drained
-            && let Err(at_rest) = self.check_breaker()
+            && let Err(open_refusal) = self.check_breaker()
         {
-            return at_rest;
+            return open_refusal;
         }
         self.shared.metrics.resilience.queue_timeout("backend");
         overloaded(format!("backend {}", self.id), error)
@@ -370,13 +370,13 @@ impl Backend {
     }
 
     pub fn breaker_status(&self) -> BreakerStatus {
-        let rest = self.admission.breaker.open_details(self.shared.uptime());
+        let circuit = self.admission.breaker.open_details(self.shared.uptime());
         BreakerStatus {
             state: self.admission.breaker.state().name().to_owned(),
-            reason: rest.map(|rest| rest.reason.name().to_owned()),
+            reason: circuit.map(|circuit| circuit.reason.name().to_owned()),
             failures_in_a_row: self.admission.breaker.consecutive_failures(),
-            next_probe_ms: rest
-                .and_then(|rest| rest.retry_after)
+            next_probe_ms: circuit
+                .and_then(|circuit| circuit.retry_after)
                 .map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
             verdict: self.admission.verdicts.last(),
         }

@@ -95,23 +95,29 @@ impl Subscriptions {
     pub(super) fn on_updated(&self, backend: &BackendId, message: &Message) -> bool {
         let Some(uri) = message.text(message.fields.uri) else { return true };
         let mut listeners = self.listeners(&uri);
-        let wholes: Vec<String> =
-            self.lock().keys().filter(|whole| is_part_of(&uri, whole)).cloned().collect();
-        for listener in wholes.iter().flat_map(|whole| self.listeners(whole)) {
+        let subscribed_uris: Vec<String> = self
+            .lock()
+            .keys()
+            .filter(|subscribed_uri| is_part_of(&uri, subscribed_uri))
+            .cloned()
+            .collect();
+        for listener in
+            subscribed_uris.iter().flat_map(|subscribed_uri| self.listeners(subscribed_uri))
+        {
             if !listeners.iter().any(|known| Arc::ptr_eq(known, &listener)) {
                 listeners.push(listener);
             }
         }
         let has_listeners = !listeners.is_empty();
         for client in listeners {
-            let shown = client.exposed_uri(backend, &uri);
-            let frame = match (&shown, message.fields.uri) {
-                (Cow::Owned(shown), Some(span)) => Splice::new(&message.frame)
-                    .replace(span, json::quote(shown).into_bytes())
+            let exposed = client.exposed_uri(backend, &uri);
+            let frame = match (&exposed, message.fields.uri) {
+                (Cow::Owned(exposed), Some(span)) => Splice::new(&message.frame)
+                    .replace(span, json::quote(exposed).into_bytes())
                     .finish(),
                 _ => message.frame.clone(),
             };
-            client.deliver(Topic::Resource(shown.into_owned()), frame);
+            client.deliver(Topic::Resource(exposed.into_owned()), frame);
         }
         has_listeners
     }
@@ -166,10 +172,10 @@ impl Subscriptions {
 
     /// Sends an `updated` to one session, because updates may have been missed.
     pub fn notify_gap(&self, backend: &BackendId, client: &dyn LinkClient, uri: &str) {
-        let shown = client.exposed_uri(backend, uri);
-        let params = format!("{{\"uri\":{}}}", json::quote(&shown));
+        let exposed = client.exposed_uri(backend, uri);
+        let params = format!("{{\"uri\":{}}}", json::quote(&exposed));
         let frame = handshake::notification(Method::ResourcesUpdated, Some(params.as_bytes()));
-        client.deliver(Topic::Resource(shown.into_owned()), frame);
+        client.deliver(Topic::Resource(exposed.into_owned()), frame);
     }
 
     /// Sends an `updated` to all listeners, because updates may have been missed.
@@ -223,7 +229,7 @@ impl UriLocks {
     }
 }
 
-fn is_part_of(uri: &str, whole: &str) -> bool {
-    uri.strip_prefix(whole)
-        .is_some_and(|rest| whole.ends_with('/') || rest.starts_with(['/', '#', '?']))
+fn is_part_of(uri: &str, subscribed_uri: &str) -> bool {
+    uri.strip_prefix(subscribed_uri)
+        .is_some_and(|rest| subscribed_uri.ends_with('/') || rest.starts_with(['/', '#', '?']))
 }

@@ -62,20 +62,20 @@ impl Broker {
         let metrics = &self.shared.metrics;
         metrics.tokens.sign_in_failed(plane, reason);
         let per_minute = self.shared.config.limits.sign_in_failures_per_minute;
-        let judged = self.failed_sign_ins.lock().record(
+        let verdict = self.failed_sign_ins.lock().record(
             self.failed_sign_ins.started.elapsed(),
             address,
             plane,
             reason,
             per_minute,
         );
-        if let Some(report) = judged.report {
+        if let Some(report) = verdict.report {
             self.log_report(&report);
         }
-        if judged.wait.is_some() {
+        if verdict.wait.is_some() {
             metrics.rate_limited("sign_in_failures");
         }
-        judged.wait
+        verdict.wait
     }
 
     /// Reports now the failures that would be reported at the end of each minute.

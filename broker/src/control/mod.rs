@@ -288,10 +288,10 @@ impl Control {
                 updated_at_us: entry.updated_at_us,
             };
             control.commit(AdminChange::PutTenant(&record), &author).await?;
-            let (shown, created) = (control.tagged_tenant(&tenant, &entry), old.is_none());
+            let (tagged, created) = (control.tagged_tenant(&tenant, &entry), old.is_none());
             control.apply_tenant(&tenant, entry);
             tracing::info!(%tenant, created, "tenant stored");
-            Ok(PutOutcome { entry: shown, created })
+            Ok(PutOutcome { entry: tagged, created })
         })
         .await
     }

@@ -39,8 +39,8 @@ pub(super) async fn exchange(
     connection: &Arc<Connection>,
     request: WireRequest<'_>,
 ) -> Failure {
-    let mut under_way = StreamRequest { stream, answered: false };
-    let sink = &mut under_way.stream.sink;
+    let mut stream_request = StreamRequest { stream, answered: false };
+    let sink = &mut stream_request.stream.sink;
     if let Err(error) = sink.send_all(&mut vec![request.frame.into_bytes()]).await {
         return Failure::Lost(format!("the request's stream ended: {error}"));
     }
@@ -51,10 +51,10 @@ pub(super) async fn exchange(
     };
     let mut noise = 0;
     loop {
-        let frame = match under_way.stream.source.next().await {
+        let frame = match stream_request.stream.source.next().await {
             Ok(Some(frame)) => frame,
             // The answer was the last message on the stream. The wait for it has it already.
-            _ if under_way.answered => return std::future::pending().await,
+            _ if stream_request.answered => return std::future::pending().await,
             Ok(None) => {
                 return Failure::Lost("the request's stream ended without an answer".to_owned());
             }
@@ -68,11 +68,11 @@ pub(super) async fn exchange(
         link.backend.shared.metrics.bytes(Direction::In, Side::Backend, frame.len());
         match Message::decode(frame.clone(), &limits) {
             Ok(message) => {
-                under_way.answered |= message.is_response_to(request.wire_id);
+                stream_request.answered |= message.is_response_to(request.wire_id);
                 inbound::receive(link, connection, message, request.asker);
             }
             // The stream broke off here. Its end comes next.
-            Err(_) if under_way.stream.source.is_unterminated() => {}
+            Err(_) if stream_request.stream.source.is_unterminated() => {}
             // A malformed message may still hold an id.
             Err(rejected) => {
                 connection.broken_message(&rejected, &frame);

@@ -29,7 +29,7 @@ impl Call {
         uris: ResourceUris,
     ) -> (Message, ResourceUris) {
         let id = URL_SAFE_NO_PAD.encode(rand::random::<[u8; KEPT_RESULT_ID_BYTES]>());
-        let Some((short, shown)) = self.shortened(&answer, &uris, (tokens, &id)) else {
+        let Some((short, converted)) = self.shortened(&answer, &uris, (tokens, &id)) else {
             return (answer, uris);
         };
         let kept = KeptResult {
@@ -47,7 +47,7 @@ impl Call {
         let durable = &self.session.shared.durable;
         let putting = durable.store.put_result(&kept, KEPT_RESULT_TTL, LIMITS);
         match durable.timed("put_result", putting).await {
-            Ok(true) => (shown, ResourceUris::default()),
+            Ok(true) => (converted, ResourceUris::default()),
             Ok(false) => {
                 tracing::warn!(tenant = %kept.key.tenant, backend = %self.backend, tool, "a long result is not shortened: the tenant has no room for stored results");
                 (answer, uris)
@@ -77,7 +77,7 @@ impl Call {
         let result = exposed.result?.of(&exposed.frame);
         let short = result_budget::shorten(result, tokens, id)?;
         let id = answer.id.clone().unwrap_or_else(|| RequestId::from_u64(0));
-        let shown = decoded(handshake::success(&id, &short.result))?;
-        Some((short, shown))
+        let converted = decoded(handshake::success(&id, &short.result))?;
+        Some((short, converted))
     }
 }

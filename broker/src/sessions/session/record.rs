@@ -234,11 +234,7 @@ fn read_mutable_state(text: &[u8]) -> Result<MutableState, SessionRecordError> {
             .unwrap_or_default()
     });
     let log_level = text.log_level.as_deref().and_then(LogLevel::parse);
-    Ok(MutableState {
-        log_level,
-        announced_lists,
-        elicited: text.elicited.into_iter().collect(),
-    })
+    Ok(MutableState { log_level, announced_lists, elicited: text.elicited.into_iter().collect() })
 }
 
 fn read_links(

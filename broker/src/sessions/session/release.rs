@@ -91,7 +91,7 @@ impl<'s> SessionRelease<'s> {
     async fn quiesce(self) -> Result<(), ReleaseOutcome> {
         let mut attempt = self.try_begin(self.forced);
         if attempt == ReleaseAttempt::Quiescing {
-            let rests = async {
+            let quiesced = async {
                 loop {
                     tokio::time::sleep(QUIESCE_POLL).await;
                     let again = self.try_begin(false);
@@ -100,8 +100,9 @@ impl<'s> SessionRelease<'s> {
                     }
                 }
             };
-            attempt =
-                tokio::time::timeout(CLOSING_UP_MAX, rests).await.unwrap_or(ReleaseAttempt::Busy);
+            attempt = tokio::time::timeout(CLOSING_UP_MAX, quiesced)
+                .await
+                .unwrap_or(ReleaseAttempt::Busy);
             let mut state = self.session.lock();
             let calls = state.calls();
             state.ownership.quiesce.resume_requests(calls);

@@ -167,12 +167,12 @@ enum PromotionResult {
 impl PendingPromotion {
     /// Prepares the promotion. `may` is true if the client accepts a task for this request.
     pub(super) fn new(
-        under_way: Option<&PendingExchange>,
+        pending_call: Option<&PendingExchange>,
         may: bool,
         after: Option<Duration>,
     ) -> Self {
-        let call = under_way
-            .filter(|under_way| under_way.session().accepts_tasks)
+        let call = pending_call
+            .filter(|pending_call| pending_call.session().accepts_tasks)
             .and_then(PendingExchange::call);
         // An earlier request with another capability may have started the call.
         if let Some(handover) = call.as_ref().and_then(|call| call.task_handoff.as_ref()) {
@@ -205,21 +205,22 @@ impl PendingPromotion {
         &mut self,
         tasks: &Arc<TaskManager>,
         request: &super::StatelessRequest,
-        mut under_way: PendingExchange,
+        mut pending_call: PendingExchange,
     ) {
-        under_way.let_go();
+        pending_call.let_go();
         let (promoted_tx, attempt) = oneshot::channel();
         self.attempt = Some(attempt);
         let (call, message) =
-            (self.call.clone(), stateless::to_session_request(&request.message, &under_way.id));
-        let (tasks, running) = (tasks.clone(), under_way.session().shared.running.clone());
+            (self.call.clone(), stateless::to_session_request(&request.message, &pending_call.id));
+        let (tasks, running) = (tasks.clone(), pending_call.session().shared.running.clone());
         running.spawn(async move {
             let promoted = match (call, message) {
-                (Some(call), Ok(message)) => match tasks.promote(message, under_way, call).await {
+                (Some(call), Ok(message)) => match tasks.promote(message, pending_call, call).await
+                {
                     Ok(task) => PromotionResult::Task(task),
-                    Err(under_way) => PromotionResult::Unchanged(under_way),
+                    Err(pending_call) => PromotionResult::Unchanged(pending_call),
                 },
-                _ => PromotionResult::Unchanged(under_way),
+                _ => PromotionResult::Unchanged(pending_call),
             };
             drop(promoted_tx.send(promoted)); // without a receiver it is cancelled
         });
@@ -233,7 +234,7 @@ impl PendingPromotion {
         self.attempt = None;
         Some(match outcome {
             Ok(PromotionResult::Task(task)) => Ok(task),
-            Ok(PromotionResult::Unchanged(under_way)) => {
+            Ok(PromotionResult::Unchanged(pending_call)) => {
                 // The call itself follows the backend's task.
                 if let Some(handover) =
                     self.call.as_ref().and_then(|call| call.task_handoff.as_ref())
@@ -241,7 +242,7 @@ impl PendingPromotion {
                     drop(handover.take());
                 }
                 self.due = self.due.map(|_| Instant::now() + PROMOTE_RETRY_INTERVAL);
-                Err(Some(under_way))
+                Err(Some(pending_call))
             }
             Err(_) => Err(None),
         })

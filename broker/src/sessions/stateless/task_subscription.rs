@@ -59,15 +59,15 @@ impl StatelessClient {
         requested.sort_unstable();
         requested.dedup();
         let mut watch = TaskWatch::new(&self.tasks, &requested); // before looking, so that no change is missed
-        let looks = self
+        let snapshots = self
             .shared
             .durable
             .timed("look_at", self.shared.durable.store.task_snapshots(&requested))
             .await?;
         let audience = self.audience();
-        let own = looks
+        let own = snapshots
             .into_iter()
-            .map(|look| look.stored.record)
+            .map(|snapshot| snapshot.stored.record)
             .filter(|record| audience.may_see(record));
         let notified: HashMap<TaskId, NotifiedState> = own
             .map(|record| (record.task, (TaskStatus::Working, InputCounts::default())))
@@ -98,7 +98,7 @@ impl TaskSubscription {
                 self.watch.changed().await;
                 self.may_have_changed = true;
             }
-            match self.look(subscription).await {
+            match self.changed_tasks(subscription).await {
                 Ok(updates) => {
                     // A look stops at its size limit, and the next one finds the rest.
                     self.may_have_changed = !updates.is_empty();
@@ -112,7 +112,7 @@ impl TaskSubscription {
         }
     }
 
-    async fn look(
+    async fn changed_tasks(
         &self,
         subscription: &RequestId,
     ) -> Result<Vec<(TaskId, NotifiedState, Bytes)>, Refusal> {

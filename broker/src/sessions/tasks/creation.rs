@@ -155,14 +155,14 @@ impl TaskCreation {
     /// Answers with the task that an earlier copy of this request created.
     async fn existing(&self, task: &TaskId, requested: &TaskRecord) -> Result<Reply, Refusal> {
         let persistence = &self.session.shared.durable;
-        let known = persistence.timed("whole_task", persistence.store.full_task(task)).await?;
-        let known = known.filter(|known| self.creator().audience().may_see(&known.stored.record));
-        let whole = known.ok_or_else(|| {
+        let found = persistence.timed("whole_task", persistence.store.full_task(task)).await?;
+        let found = found.filter(|found| self.creator().audience().may_see(&found.stored.record));
+        let found_task = found.ok_or_else(|| {
             Refusal::new(ErrorKind::TaskNotFound, "the task this request made before is gone")
         })?;
-        let known = whole.stored.clone();
-        if known.record.backend != requested.backend
-            || !is_same_call(&known.record.request, &requested.request)
+        let stored_task = found_task.stored.clone();
+        if stored_task.record.backend != requested.backend
+            || !is_same_call(&stored_task.record.request, &requested.request)
         {
             return Err(Refusal::new(
                 ErrorKind::InvalidParams,
@@ -170,12 +170,12 @@ impl TaskCreation {
             ));
         }
         // The commit may have come after its request had given up, so that no run started.
-        let has_no_run =
-            recovery::is_owned_here(&self.session.shared, &known) && !self.tasks.is_active(task);
+        let has_no_run = recovery::is_owned_here(&self.session.shared, &stored_task)
+            && !self.tasks.is_active(task);
         if has_no_run && !self.session.shared.draining.is_cancelled() {
-            self.session.shared.running.spawn(recovery::recover(self.tasks.clone(), whole));
+            self.session.shared.running.spawn(recovery::recover(self.tasks.clone(), found_task));
         }
-        Ok(Reply::Result(self.result(&known)))
+        Ok(Reply::Result(self.result(&stored_task)))
     }
 
     /// Stores the task, and retries for a moment while the store is busy. The refusal denies the

@@ -206,8 +206,9 @@ pub(in crate::sessions) async fn task_result(
 ) -> Result<Reply, Refusal> {
     own_task(&session, &task).await?; // a foreign task is not even waited for
     let waiting = tasks.wait_for(&task, Arc::downgrade(&session), &stream);
-    let mut shown = ForwardedInputs { session: session.clone(), stream, questions: HashMap::new() };
-    let outcome = outcome_of(&session, &task, &waiting.one, &mut shown).await;
+    let mut forwarded_inputs =
+        ForwardedInputs { session: session.clone(), stream, questions: HashMap::new() };
+    let outcome = outcome_of(&session, &task, &waiting.one, &mut forwarded_inputs).await;
     drop(waiting);
     let response = tasks::response(&outcome?, &id, &task);
     let response = response.ok_or_else(|| {
@@ -223,13 +224,13 @@ async fn outcome_of(
     session: &Arc<Session>,
     id: &TaskId,
     waiting: &super::TaskWaiter,
-    shown: &mut ForwardedInputs,
+    forwarded_inputs: &mut ForwardedInputs,
 ) -> Result<Vec<u8>, Refusal> {
     let give_up = Instant::now() + TASK_RESULT_WAIT_MAX;
     let mut may_have_changed = true;
     loop {
         if may_have_changed {
-            match result_or_forward_inputs(session, id, shown).await {
+            match result_or_forward_inputs(session, id, forwarded_inputs).await {
                 Ok(Some(outcome)) => return Ok(outcome),
                 Ok(None) => may_have_changed = false,
                 // The store is away, so the request keeps waiting and reads again.
@@ -259,7 +260,7 @@ async fn outcome_of(
 async fn result_or_forward_inputs(
     session: &Arc<Session>,
     id: &TaskId,
-    shown: &mut ForwardedInputs,
+    forwarded_inputs: &mut ForwardedInputs,
 ) -> Result<Option<Vec<u8>>, Refusal> {
     let durable = &session.shared.durable;
     let task = own_task(session, id).await?;
@@ -275,7 +276,7 @@ async fn result_or_forward_inputs(
         }
         _ => Vec::new(),
     };
-    shown.follow(&task, &inputs);
+    forwarded_inputs.follow(&task, &inputs);
     Ok(None)
 }
 

@@ -42,7 +42,7 @@ pub(super) async fn poll(tasks: Arc<TaskManager>) {
         let wanted: Vec<TaskId> = wanted.into_iter().collect();
         for some in wanted.chunks(TASK_POLLER_BATCH) {
             // If the store fails, the next round reads again.
-            let Ok(looks) = tasks
+            let Ok(snapshots) = tasks
                 .shared
                 .durable
                 .timed("look_at", tasks.shared.durable.store.task_snapshots(some))
@@ -50,23 +50,26 @@ pub(super) async fn poll(tasks: Arc<TaskManager>) {
             else {
                 break;
             };
-            apply_looks(&tasks, some, looks, &mut seen);
+            apply_snapshots(&tasks, some, snapshots, &mut seen);
         }
     }
 }
 
-fn apply_looks(
+fn apply_snapshots(
     tasks: &TaskManager,
     polled: &[TaskId],
-    looks: Vec<StoredTaskSnapshot>,
+    snapshots: Vec<StoredTaskSnapshot>,
     seen: &mut HashMap<TaskId, TaskSnapshot>,
 ) {
-    let mut found: HashMap<TaskId, StoredTaskSnapshot> =
-        looks.into_iter().map(|look| (look.stored.record.task.clone(), look)).collect();
+    let mut found: HashMap<TaskId, StoredTaskSnapshot> = snapshots
+        .into_iter()
+        .map(|snapshot| (snapshot.stored.record.task.clone(), snapshot))
+        .collect();
     for task in polled {
-        let look = found.remove(task);
-        let is_over = look.as_ref().is_none_or(|look| look.stored.status.is_finished());
-        let now = look.map(|look| (look.stored.revision, look.stored.epoch, look.inputs));
+        let snapshot = found.remove(task);
+        let is_over = snapshot.as_ref().is_none_or(|snapshot| snapshot.stored.status.is_finished());
+        let now = snapshot
+            .map(|snapshot| (snapshot.stored.revision, snapshot.stored.epoch, snapshot.inputs));
         let has_changed = seen.insert(task.clone(), now) != Some(now);
         if has_changed {
             tasks.wake_waiters(task);

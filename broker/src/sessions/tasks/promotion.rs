@@ -82,22 +82,22 @@ impl TaskManager {
     pub(in crate::sessions) async fn promote<Pending: PendingCall>(
         self: &Arc<Self>,
         message: Message,
-        under_way: Pending,
+        pending_call: Pending,
         call: Arc<Call>,
     ) -> Result<UnannouncedTask, Pending> {
-        let session = under_way.session().clone();
+        let session = pending_call.session().clone();
         let metrics = &self.shared.metrics;
         match store(&session, self, &message, &call).await {
             Ok(stored) => {
                 let task = Some(Box::new(stored.clone()));
-                start(&session, self, stored, under_way, call);
+                start(&session, self, stored, pending_call, call);
                 metrics.promoted(PromotionOutcome::Made);
                 Ok(UnannouncedTask { tasks: self.clone(), task })
             }
             Err(refusal) => {
                 metrics.promoted(PromotionOutcome::Refused);
                 tracing::debug!(%refusal, "a call could not become a task, and goes on as it was");
-                Err(under_way)
+                Err(pending_call)
             }
         }
     }
@@ -171,7 +171,7 @@ fn start(
     session: &Session,
     tasks: &Arc<TaskManager>,
     stored: StoredTask,
-    under_way: impl PendingCall,
+    pending_call: impl PendingCall,
     call: Arc<Call>,
 ) {
     let Some(plan) = RunPlan::read(&stored.record) else { return };
@@ -181,7 +181,7 @@ fn start(
     run.lock().maybe_sent = true;
     // From now on the call counts among the tasks.
     session.release_call_slot(&*call);
-    tasks.start_with(run, |run| async move { await_call(&run, under_way, call).await });
+    tasks.start_with(run, |run| async move { await_call(&run, pending_call, call).await });
 }
 
 /// Cancels a task whose creation had an unknown outcome. The call continues without a task, so no
@@ -201,7 +201,7 @@ async fn cancel_if_committed(tasks: Arc<TaskManager>, task: TaskId, ttl: Duratio
 /// Waits for the call in place of its client.
 async fn await_call(
     run: &Arc<TaskRun>,
-    mut under_way: impl PendingCall,
+    mut pending_call: impl PendingCall,
     call: Arc<Call>,
 ) -> RunOutcome {
     if let Some(handover) = &call.task_handoff {
@@ -210,8 +210,8 @@ async fn await_call(
     loop {
         let next = tokio::select! {
             biased;
-            next = under_way.next() => next,
-            made = backend_made_task(&call) => return follow_backend_task(run, under_way, made).await,
+            next = pending_call.next() => next,
+            made = backend_made_task(&call) => return follow_backend_task(run, pending_call, made).await,
         };
         let event = match next {
             StreamItem::Event(event) => event,
@@ -229,7 +229,7 @@ async fn await_call(
                     "the answer cannot be read",
                 ));
             }
-            Some(question) if question.kind == Kind::Request => ask(run, &under_way, &question),
+            Some(question) if question.kind == Kind::Request => ask(run, &pending_call, &question),
             Some(notification) if notification.method == Method::Cancelled => {
                 withdraw(run, &notification)
             }
@@ -253,7 +253,7 @@ async fn backend_made_task(call: &Call) -> OfferedTask {
 /// too.
 async fn follow_backend_task(
     run: &Arc<TaskRun>,
-    mut under_way: impl PendingCall,
+    mut pending_call: impl PendingCall,
     made: OfferedTask,
 ) -> RunOutcome {
     let OfferedTask { link, connection, task, taken } = made;
@@ -262,28 +262,28 @@ async fn follow_backend_task(
     let followed = async {
         // The call must end by itself. If the run dropped it earlier, the broker would cancel it.
         if taken.send(true).is_ok() {
-            while let StreamItem::Event(event) = under_way.next().await {
+            while let StreamItem::Event(event) = pending_call.next().await {
                 if event.kind == EventKind::Answer {
                     break;
                 }
             }
         }
-        drop(under_way);
+        drop(pending_call);
         backend_task::follow(run, &link, &connection, task).await
     };
     pin!(followed).await
 }
 
-fn ask(run: &Arc<TaskRun>, under_way: &impl PendingCall, question: &Message) {
+fn ask(run: &Arc<TaskRun>, pending_call: &impl PendingCall, question: &Message) {
     let Some(number) = question.id.as_ref().and_then(RequestId::as_u64) else { return };
     if let Err(refusal) = inputs::ask_via(
         run,
-        inputs::ReplyRoute::Session { session: under_way.session().clone(), number },
+        inputs::ReplyRoute::Session { session: pending_call.session().clone(), number },
         question,
     ) {
         let frame: Bytes = refusal.to_response(question.id.as_ref(), &crate::request_id());
         if let Some(answer) = tasks::decoded(frame) {
-            questions::handle_answer(under_way.session(), &answer);
+            questions::handle_answer(pending_call.session(), &answer);
         }
     }
 }

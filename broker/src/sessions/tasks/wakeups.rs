@@ -80,7 +80,7 @@ async fn notify_status(
     while changes.recv_many(&mut some, BATCH).await > 0 {
         let sessions: HashMap<TaskId, Arc<Session>> = some.drain(..).collect();
         let changed: Vec<TaskId> = sessions.keys().cloned().collect();
-        let Ok(looks) = tasks
+        let Ok(snapshots) = tasks
             .shared
             .durable
             .timed("look_at", tasks.shared.durable.store.task_snapshots(&changed))
@@ -88,7 +88,7 @@ async fn notify_status(
         else {
             continue;
         };
-        for stored in looks.iter().map(|look| &look.stored) {
+        for stored in snapshots.iter().map(|snapshot| &snapshot.stored) {
             let Some(session) = sessions.get(&stored.record.task) else { continue };
             if tasks.note_if_new(&stored.record.task, stored.status) {
                 let object = tasks::task_object(stored, tasks.shared.task_settings().poll_interval);
