@@ -388,14 +388,15 @@ impl Backend {
         }
     }
 
-    /// Waits until the first attempt to reach the backend is over.
+    /// Waits until the first attempt to reach the backend is over, or the backend is removed or
+    /// replaced.
     pub async fn wait_first_attempt(&self, within: Duration) {
         let mut state = self.state.subscribe();
-        let _in_time = tokio::time::timeout(
-            within,
-            state.wait_for(|state| *state != BackendState::Connecting),
-        )
-        .await;
+        tokio::select! {
+            _over = state.wait_for(|state| *state != BackendState::Connecting) => {}
+            () = self.stop.cancelled() => {}
+            () = tokio::time::sleep(within) => {}
+        }
     }
 
     /// Stores the confinement of a child that starts now.

@@ -81,8 +81,13 @@ const BACKEND: &[Column] = &[
     ("created", "created_at"),
     ("updated", "updated_at"),
 ];
-const KEYS: &[Column] =
-    &[("id", "id"), ("principal", "principal"), ("name", "name"), ("created", "created_at")];
+const KEYS: &[Column] = &[
+    ("id", "id"),
+    ("principal", "principal"),
+    ("name", "name"),
+    ("created", "created_at"),
+    ("expires", "expires_at"),
+];
 const KEY: &[Column] =
     &[("id", "id"), ("principal", "principal"), ("name", "name"), ("key", "key")];
 const SESSIONS: &[Column] = &[

@@ -67,7 +67,7 @@ pub(super) const TASKS: &[ConfigKey] = &[
         "ttl_max",
         TASK_TTL,
         "24h",
-        "Longest time that a client gets. A client that requests more, or an unlimited time, gets this time.",
+        "Longest time that a client gets. A client that requests more gets this time.",
     ),
     key(
         "poll_interval",

@@ -77,6 +77,9 @@ impl Control {
         let (entry, created) = stored.await?;
         if wait {
             self.broker.wait_for_backend(&tenant, &backend, within).await;
+            if !self.registry.load().backends.contains_key(&(tenant.clone(), backend.clone())) {
+                return Err(no_backend(&backend)); // it was removed meanwhile
+            }
         }
         Ok(PutOutcome { entry: self.tagged_backend(&tenant, &backend, &entry), created })
     }

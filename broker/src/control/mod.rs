@@ -91,7 +91,10 @@ pub use self::{
 use self::{
     key_attributes::key_entry,
     registry::{EntryOrigin, Registry, RegistryEntry},
-    validation::{check_label, check_principal, no_tenant, now_us, refuse_declared, refuse_more},
+    validation::{
+        check_key_life, check_label, check_principal, no_tenant, now_us, refuse_declared,
+        refuse_more,
+    },
 };
 use crate::{
     auth::{ApiKey, Keyring, Keys, OperatorTokens},
@@ -357,6 +360,7 @@ impl Control {
         author: Author,
     ) -> Result<KeyShown, ControlError> {
         check_label("name", wanted.name.as_deref())?;
+        check_key_life(wanted.expires_in)?;
         check_principal(wanted.principal.as_deref())?;
         wanted.attributes.check().map_err(ControlError::Invalid)?;
         self.change(|control| async move {

@@ -1,12 +1,17 @@
 //! Checks of an operator's change before it is stored.
 
+use std::time::Duration;
+
 use protocol::ids::{BackendId, TenantId};
 
 use super::{ControlError, NAME_CHARS_MAX, registry::EntryOrigin};
 use crate::{
     auth::{is_printable, reserved_reason},
-    config::{FieldError, TlsConfig, spec::BackendSpec},
+    config::{FieldError, TlsConfig, spec::BackendSpec, units::format_duration},
 };
+
+const KEY_LIFE_MIN: Duration = Duration::from_secs(1);
+const KEY_LIFE_MAX: Duration = Duration::from_secs(3_650 * 24 * 3_600);
 
 pub(super) fn refuse_declared(
     origin: Option<EntryOrigin>,
@@ -49,6 +54,22 @@ pub(super) fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlE
         "1 to {NAME_CHARS_MAX} letters, digits, spaces and signs that are seen, on one line"
     );
     Err(ControlError::Invalid(FieldError { path: path.into(), problem: wrong, allowed }))
+}
+
+/// Checks the time until an API key expires.
+pub(super) fn check_key_life(life: Option<Duration>) -> Result<(), ControlError> {
+    match life {
+        Some(life) if !(KEY_LIFE_MIN..=KEY_LIFE_MAX).contains(&life) => {
+            let problem = format!("is {}", format_duration(life));
+            let allowed = format!(
+                "a duration from {} to {} days",
+                format_duration(KEY_LIFE_MIN),
+                KEY_LIFE_MAX.as_secs() / (24 * 3_600)
+            );
+            Err(ControlError::Invalid(FieldError { path: "expires_in".into(), problem, allowed }))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Checks the principal of an API key. It must not be a principal of anonymous callers or of

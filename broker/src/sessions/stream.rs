@@ -71,6 +71,8 @@ struct StreamState {
     resumable: bool,
     /// The requests that wait for an answer on it.
     pending: Vec<PendingAnswer>,
+    /// Set when the broker answered these requests itself. Later answers are dropped.
+    gave_up_answers: bool,
     /// Sequence of the last answer.
     answered_at: Option<u64>,
     /// The stream's place in the event log.
@@ -172,6 +174,7 @@ impl EventStream {
             ended_at: None,
             resumable: false,
             pending: due,
+            gave_up_answers: false,
             answered_at: None,
             sink: None,
             unread_steps: 0,
@@ -212,6 +215,20 @@ impl EventStream {
             state.log_record(self.number);
         }
         unlock_and_wake(state);
+    }
+
+    /// Answers the requests that wait for an answer with what `answer` returns. Drops their own
+    /// answers.
+    pub fn give_up_answers(&self, now: Instant, answer: impl Fn(&RequestId) -> Bytes) {
+        let mut state = self.lock();
+        for due in std::mem::take(&mut state.pending) {
+            let frame = answer(&due.id);
+            let _answers_always_fit = state.add(self.number, now, EventKind::Answer, None, frame);
+        }
+        state.gave_up_answers = true;
+        self.update_unread(&mut state);
+        unlock_and_wake(state);
+        self.enforce_budget();
     }
 
     /// Logs the stream from now on, with everything it holds.
@@ -386,6 +403,9 @@ impl StreamState {
         topic: Option<Topic>,
         frame: Bytes,
     ) -> Result<bool, Overflow> {
+        if kind == EventKind::Answer && self.gave_up_answers {
+            return Ok(false);
+        }
         let several_due = self.pending.len() > 1;
         if kind == EventKind::Answer {
             self.answered(&frame);

@@ -363,6 +363,19 @@ async fn an_api_key_expires() {
 }
 
 #[tokio::test]
+async fn an_api_key_with_a_life_out_of_range_is_rejected() {
+    let backend = backend().await;
+    let broker = started(&backend).await;
+    for life in ["0s", "999ms", "3651d", "99999999h"] {
+        let (status, refused) = broker
+            .admin()
+            .post("/admin/v1/tenants/default/keys", &json!({"expires_in": life}))
+            .await;
+        assert_eq!((status, refused["field"].as_str()), (400, Some("expires_in")), "{refused}");
+    }
+}
+
+#[tokio::test]
 async fn a_policy_holds_on_every_replica_and_after_a_restart() {
     let backend = backend().await;
     let (server, redis) = (PostgresServer::fast().await, RedisServer::start().await);

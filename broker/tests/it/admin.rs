@@ -1,7 +1,7 @@
 //! The admin API: the state it keeps over a restart, and its refusals.
 
 use serde_json::{Value, json};
-use testkit::{AdminClient, FakeBackend, admin::items};
+use testkit::{AdminClient, FakeBackend, Reply, admin::items};
 
 use crate::{builder, echo, stdio, text_of};
 
@@ -419,4 +419,23 @@ async fn settings_that_were_read_and_are_stored_again_change_nothing() {
     again.as_object_mut().unwrap().remove("credentials");
     assert_eq!(admin.put_backend("default", "s", &again).await.0, 200);
     assert_eq!(admin.backend("default", "s").await["settings"], before);
+}
+
+#[tokio::test]
+async fn a_put_of_a_backend_returns_when_the_backend_is_removed() {
+    let backend = FakeBackend::echo().await;
+    backend.on("initialize", |_| async { Reply::Hang });
+    let broker = builder().start().await;
+    let spec = json!({
+        "transport": {"type": "http", "url": backend.url()},
+        "protocol": "legacy",
+        "timeouts": {"initialize": "10m"},
+    });
+    let admin = broker.admin();
+    let removal = async {
+        backend.wait_for("the handshake", |seen| seen.is("initialize")).await;
+        assert_eq!(broker.admin().delete("/admin/v1/tenants/default/backends/b").await.0, 204);
+    };
+    let (put, ()) = tokio::join!(admin.put_backend("default", "b", &spec), removal);
+    assert_eq!(put.0, 404, "{}", put.1);
 }

@@ -96,6 +96,22 @@ async fn ses_05_delete_ends_streams_cancels_calls_and_closes_the_backend_session
 }
 
 #[tokio::test]
+async fn ses_05_a_call_in_flight_is_answered_when_an_operator_ends_the_session() {
+    let backend = FakeBackend::with_tool("hang", |_| async { Reply::Hang }).await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let call = client.begin_call("b__hang", json!({}));
+    let seen = backend.wait_for("the call", |seen| seen.calls("hang")).await;
+    let sessions = broker.admin().sessions("default").await;
+    let path = format!("/admin/v1/sessions/{}", sessions[0]["id"].as_str().unwrap());
+    assert_eq!(broker.admin().delete(&path).await.0, 204);
+    assert_eq!(kind(&call.error().await), "outcome_unknown");
+    let cancel = backend.wait_for("the cancel", |seen| seen.is("notifications/cancelled")).await;
+    assert_eq!(cancel.message["params"]["requestId"], seen.message["id"]);
+    assert_eq!(client.post(request(1, "ping", json!({}))).await.status, 404);
+}
+
+#[tokio::test]
 async fn ses_05_the_end_of_a_session_unsubscribes_at_the_backend() {
     let backend = FakeBackend::echo().await;
     backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);

@@ -76,7 +76,7 @@ pub(super) struct KeyRequest {
     /// Labels for operators.
     #[serde(default)]
     pub labels: Option<BTreeMap<String, String>>,
-    /// Time until the key expires, such as `30d`. Absent: never.
+    /// Time until the key expires, such as `30d`: `1s` to 3650 days. Absent: never.
     #[serde(default, with = "optional_duration")]
     #[schema(value_type = DurationText)]
     pub expires_in: Option<Duration>,

@@ -12,10 +12,15 @@
 
 use std::{
     sync::{Arc, atomic::Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use protocol::{ids::BackendId, phase::SessionPhase};
+use bytes::Bytes;
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::{BackendId, RequestId},
+    phase::SessionPhase,
+};
 
 use super::{
     Session,
@@ -132,11 +137,16 @@ impl Teardown {
             tracing::info!(session = %session.digest, tenant = %session.tenant.id, why, "session ended");
         }
         self.questions.iter().for_each(|question| question.refuse("the client is gone"));
-        self.in_flight.iter().for_each(|request| request.cancel(None));
         for stream in &self.streams {
             stream.stop_logging(); // the log forgets the session as a whole
-            stream.close();
         }
+        for request in &self.in_flight {
+            if let (InFlight::Call(call), true) = (request, session.has_client) {
+                call.stream().give_up_answers(Instant::now(), |id| ended_frame(session, id));
+            }
+            request.cancel(None);
+        }
+        self.streams.iter().for_each(|stream| stream.close());
         for (backend, stored) in self.backend_sessions {
             let unused = match self.links.iter().find(|link| link.backend.id == backend) {
                 Some(link) => link.take_resumption(),
@@ -160,6 +170,12 @@ impl Teardown {
         }
         self.links.iter().for_each(|link| link.hand_off(session));
     }
+}
+
+/// Returns the answer to a request that was in flight when its session ended.
+fn ended_frame(session: &Session, id: &RequestId) -> Bytes {
+    let text = "the session ended before the answer; the backend may have carried out the request";
+    session.refusal_frame(&Refusal::new(ErrorKind::OutcomeUnknown, text), Some(id))
 }
 
 /// Closes everything without a message to the backends.
