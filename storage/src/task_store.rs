@@ -1,7 +1,7 @@
 //! What a store of tasks does.
 
 use async_trait::async_trait;
-use protocol::ids::{TaskId, TenantId};
+use protocol::ids::{PrincipalId, TaskId, TenantId};
 use records::{
     FullTask, NodeName, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput, TaskListPosition,
     TaskStatus, TaskTransition,
@@ -21,6 +21,14 @@ pub trait TaskStore: Send + Sync {
 
     /// Returns everything about a task except for its outcome.
     async fn full_task(&self, task: &TaskId) -> Result<Option<FullTask>, StoreError>;
+
+    /// Returns the task of a principal that was created with this idempotency key.
+    async fn task_of_key(
+        &self,
+        tenant: &TenantId,
+        principal: &PrincipalId,
+        key: &[u8],
+    ) -> Result<Option<TaskId>, StoreError>;
 
     /// Returns the outcome of a task, or `None` while it runs.
     async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError>;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use protocol::ids::{ApprovalId, BackendId, TaskId, TenantId};
+use protocol::ids::{ApprovalId, BackendId, PrincipalId, TaskId, TenantId};
 use records::{
     AdminChange, ApprovalLimits, ApprovalListPosition, ApprovalOpening, ApprovalRecord,
     ApprovalState, AuditChain, AuditChainPage, AuditCheckpoint, AuditFilter, AuditRecord,
@@ -532,6 +532,15 @@ impl TaskStore for Meddled {
     async fn full_task(&self, task: &TaskId) -> Result<Option<FullTask>, StoreError> {
         self.note("full_task");
         self.inner.full_task(task).await
+    }
+    async fn task_of_key(
+        &self,
+        tenant: &TenantId,
+        principal: &PrincipalId,
+        key: &[u8],
+    ) -> Result<Option<TaskId>, StoreError> {
+        self.note("task_of_key");
+        self.inner.task_of_key(tenant, principal, key).await
     }
     async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
         self.note("task_outcome");

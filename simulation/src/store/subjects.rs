@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use protocol::ids::{ApprovalId, BackendId, TaskId, TenantId};
+use protocol::ids::{ApprovalId, BackendId, PrincipalId, TaskId, TenantId};
 use records::*;
 use storage::{
     ApprovalStore, AuditChainStore, AuditStore, ConfigStore, DurableStore, EventStore, GrantStore,
@@ -145,6 +145,7 @@ pass_on! { TaskStore:
     task(task: &TaskId) -> Option<StoredTask>;
     task_snapshots(tasks: &[TaskId]) -> Vec<StoredTaskSnapshot>;
     full_task(task: &TaskId) -> Option<FullTask>;
+    task_of_key(tenant: &TenantId, principal: &PrincipalId, key: &[u8]) -> Option<TaskId>;
     task_outcome(task: &TaskId) -> Option<Vec<u8>>;
     tasks_visible_to(audience: &TaskAudience, after: Option<&TaskListPosition>, limit: u32) -> Vec<StoredTask>;
     list_tasks(tenant: Option<&TenantId>, status: Option<TaskStatus>, after: Option<&TaskListPosition>, limit: u32) -> Vec<StoredTask>;

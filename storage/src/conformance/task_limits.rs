@@ -59,6 +59,14 @@ pub async fn a_repeated_request_finds_its_task(store: &dyn DurableStore) -> Outc
         "finished or not"
     );
     assert_eq!(store.task(&task_id("t2")).await?, None);
+    let (alice, acme) = (&task_record("t1").principal, &task_record("t1").tenant);
+    assert_eq!(store.task_of_key(acme, alice, b"key").await?, Some(task_id("t1")));
+    assert_eq!(
+        store.task_of_key(acme, &PrincipalId::new("bob"), b"key").await?,
+        Some(task_id("t3"))
+    );
+    assert_eq!(store.task_of_key(acme, alice, b"other").await?, None);
+    assert_eq!(store.task_of_key(&tenant("other"), alice, b"key").await?, None);
     Ok(())
 }
 

@@ -123,6 +123,25 @@ impl TaskStore for PostgresStore {
         Ok(self.readable(&rows, whole_task, task_name).pop())
     }
 
+    async fn task_of_key(
+        &self,
+        tenant: &TenantId,
+        principal: &PrincipalId,
+        key: &[u8],
+    ) -> Result<Option<TaskId>, StoreError> {
+        let select = |_| {
+            sqlx::query(
+                "SELECT task FROM tasks WHERE tenant = $1 AND principal = $2 AND idempotency = $3",
+            )
+            .bind(tenant.as_str())
+            .bind(principal.as_str())
+            .bind(key)
+        };
+        let rows = self.rows(select).await?;
+        let task: Option<String> = rows.first().map_or(Ok(None), |row| get(row, "task"))?;
+        Ok(task.map(TaskId::new))
+    }
+
     async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
         let rows = self
             .rows(|_| sqlx::query("SELECT outcome FROM tasks WHERE task = $1").bind(task.as_str()))

@@ -1,7 +1,7 @@
 //! Tasks: lists, claims, expiry. `task_writes` contains the writes to one task.
 
 use async_trait::async_trait;
-use protocol::ids::{TaskId, TenantId};
+use protocol::ids::{PrincipalId, TaskId, TenantId};
 use records::{
     FullTask, InputCounts, NodeName, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput,
     TaskListPosition, TaskStatus, TaskTransition,
@@ -73,6 +73,24 @@ impl TaskStore for SqliteStore {
             let rows = select.fetch_all(&self.readers).await.map_err(map_error)?;
             let now = now_us();
             Ok(self.readable(&rows, task_name, |row| whole_task(row, now)).pop())
+        })
+        .await
+    }
+
+    async fn task_of_key(
+        &self,
+        tenant: &TenantId,
+        principal: &PrincipalId,
+        key: &[u8],
+    ) -> Result<Option<TaskId>, StoreError> {
+        with_deadline("reading a task by its key", async {
+            let select = sqlx::query_scalar(
+                "SELECT task FROM tasks WHERE tenant = ? AND principal = ? AND idempotency = ?",
+            );
+            let select = select.bind(tenant.as_str()).bind(principal.as_str()).bind(key);
+            let task: Option<String> =
+                select.fetch_optional(&self.readers).await.map_err(map_error)?;
+            Ok(task.map(TaskId::new))
         })
         .await
     }

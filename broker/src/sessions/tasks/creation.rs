@@ -84,14 +84,20 @@ impl TaskCreation {
             details.log_level = self.session.log_level().map(|level| level.name().to_owned());
         }
         request::with_current(|request| note_origin(&mut details, request));
+        let key = self.idempotency(&options, &id, &call);
+        let backend = plan.backend.clone();
+        let record_with = |details: &TaskDetails| TaskRecord {
+            idempotency: Some(key.clone()),
+            ..self.creator().record(&call, backend.clone(), details, options.ttl)
+        };
         if let Some(held) = HeldCall::of_plan(&self.session, &message, &plan)? {
+            // A repeated request needs no second approval.
+            if let Some(task) = self.task_of_key(&key).await? {
+                return self.existing(&task, &record_with(&details)).await;
+            }
             details = self.hold(details, &held).await?;
         }
-        let idempotency = Some(self.idempotency(&options, &id, &call));
-        let record = TaskRecord {
-            idempotency,
-            ..self.creator().record(&call, plan.backend, &details, options.ttl)
-        };
+        let record = record_with(&details);
         let owner = self.session.shared.durable.node();
         match self.store(&record, &owner).await? {
             WriteOutcome::Created { at_us } => Ok(self.created(record, at_us, owner)),
@@ -102,6 +108,14 @@ impl TaskCreation {
             WriteOutcome::LimitReached(limit) => Err(full(limit, &self.settings)),
             _ => Err(Refusal::new(ErrorKind::Internal, "the task could not be made")),
         }
+    }
+
+    /// Returns the task that an earlier copy of the request created.
+    async fn task_of_key(&self, key: &[u8]) -> Result<Option<TaskId>, Refusal> {
+        let Session { shared, tenant, caller, .. } = &*self.session;
+        let durable = &shared.durable;
+        let task = durable.store.task_of_key(&tenant.id, &caller.principal, key);
+        Ok(durable.timed("task_of_key", task).await?)
     }
 
     /// Requests the approval of the call. The record names it, so that no process sends the call

@@ -44,6 +44,26 @@ async fn the_status_of_a_waiting_task_names_its_approval() {
 }
 
 #[tokio::test]
+async fn a_repeated_task_request_opens_no_second_approval() {
+    let desk = Desk::start(json!({})).await;
+    let client = desk.client().await;
+    let request = json!({
+        "name": "b__send", "arguments": {"to": "ann"}, "task": {},
+        "_meta": {"dev.mcp-broker/idempotency-key": "k"},
+    });
+    let create = async || {
+        let created = client.result("tools/call", request.clone()).await;
+        created["task"]["taskId"].as_str().unwrap_or_else(|| panic!("{created}")).to_owned()
+    };
+    let task = create().await;
+    desk.decide("approve").await;
+    assert_eq!(text_of(&outcome(&client, &task).await["result"]), "sent ann");
+    assert_eq!(create().await, task);
+    assert_eq!(super::list(&desk.broker.admin(), "pending").await, Vec::<Value>::new());
+    assert_eq!(desk.sent(), 1);
+}
+
+#[tokio::test]
 async fn only_one_of_two_tasks_with_equal_calls_is_executed() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
