@@ -42,8 +42,8 @@ use super::{
 use crate::{
     admission::rate_limiter::RateScope,
     config::{
-        MessageWire,
-        spec::{BackendSpec, CatalogAuth, TenantLimits, TransportSpec},
+        Limits, MessageWire,
+        spec::{BackendLimits, BackendSpec, CatalogAuth, TenantLimits, TransportSpec},
     },
     context::Context,
     oauth::TokenSource,
@@ -232,33 +232,28 @@ impl Backend {
         }
     }
 
-    /// Takes one request from the rate of the backend, and from that of the tool. `tenant` holds
-    /// the limits of the tenant's record.
+    /// Takes one request from the rate of the tool, and from that of the backend. `tenant` holds the
+    /// limits of the tenant's record. A call above the rate of its tool takes nothing from the rate
+    /// of the backend, which other tools use.
     pub fn take_budget(&self, tenant: &TenantLimits, tool: Option<&str>) -> Result<(), Refusal> {
         let (own, common, rates) =
             (&self.spec.limits, &self.shared.config.limits, &self.shared.rates);
-        let per_second = own.requests_per_second.or(tenant.requests_per_second_per_backend);
-        let burst = own.burst.or(tenant.burst_per_backend).unwrap_or(common.burst_per_backend);
-        if let Some(rate) =
-            Rate::new(per_second.unwrap_or(common.requests_per_second_per_backend), burst)
+        if let Some(tool) = tool
+            && let Some(rate) = tool_rate(own, tenant, common, tool)
         {
-            rates.take(RateScope::Backend, &self.meter, rate)?;
+            let name = || format!("tool/{}/{}/{tool}", self.tenant, self.id);
+            let meter = self.tools.lock().get_or_insert(&tool.to_owned(), rates.now(), name);
+            rates.take(RateScope::Tool, &meter, rate)?;
         }
-        let Some(tool) = tool else { return Ok(()) };
-        let special = own.tools.get(tool);
-        let per_second =
-            special.and_then(|rate| rate.requests_per_second).or(own.requests_per_second_per_tool);
-        let burst =
-            special.and_then(|rate| rate.burst).or(own.burst_per_tool).or(tenant.burst_per_tool);
-        let per_second = per_second
-            .or(tenant.requests_per_second_per_tool)
-            .unwrap_or(common.requests_per_second_per_tool);
-        let Some(rate) = Rate::new(per_second, burst.unwrap_or(common.burst_per_tool)) else {
-            return Ok(());
-        };
-        let name = || format!("tool/{}/{}/{tool}", self.tenant, self.id);
-        let meter = self.tools.lock().get_or_insert(&tool.to_owned(), rates.now(), name);
-        rates.take(RateScope::Tool, &meter, rate)
+        let per_second = own
+            .requests_per_second
+            .or(tenant.requests_per_second_per_backend)
+            .unwrap_or(common.requests_per_second_per_backend);
+        let burst = own.burst.or(tenant.burst_per_backend).unwrap_or(common.burst_per_backend);
+        match Rate::new(per_second, burst) {
+            Some(rate) => rates.take(RateScope::Backend, &self.meter, rate),
+            None => Ok(()),
+        }
     }
 
     /// Returns the arguments that a tool wants repeated in headers (MCP 2026-07-28, Streamable
@@ -455,4 +450,26 @@ impl Backend {
     pub fn transport(&self) -> &'static str {
         self.spec.transport.kind()
     }
+}
+
+/// Returns the rate of a tool: its own, or that of all tools of the backend, of the tenant or of the
+/// configuration.
+fn tool_rate(
+    own: &BackendLimits,
+    tenant: &TenantLimits,
+    common: &Limits,
+    tool: &str,
+) -> Option<Rate> {
+    let special = own.tools.get(tool);
+    let per_second = special
+        .and_then(|rate| rate.requests_per_second)
+        .or(own.requests_per_second_per_tool)
+        .or(tenant.requests_per_second_per_tool)
+        .unwrap_or(common.requests_per_second_per_tool);
+    let burst = special
+        .and_then(|rate| rate.burst)
+        .or(own.burst_per_tool)
+        .or(tenant.burst_per_tool)
+        .unwrap_or(common.burst_per_tool);
+    Rate::new(per_second, burst)
 }

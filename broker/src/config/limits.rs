@@ -114,7 +114,7 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "batch_calls",
         KeyKind::Count { min: 0, max: BATCH_CALLS_MAX },
         "0",
-        "Calls of one `execute_batch`, a tool of the broker that calls several tools. Each of them counts as a separate call. 0: no endpoint lists the tool.",
+        "Calls of one `execute_batch`, a tool of the broker that calls several tools. Each of them counts as a separate call, and so does the batch. 0: no endpoint lists the tool.",
     ),
     key(
         "adaptive_concurrency",

@@ -2087,7 +2087,7 @@ export interface components {
             labels?: {
                 [key: string]: string;
             } | null;
-            /** @description Time until the key expires, such as `30d`. Absent: never. */
+            /** @description Time until the key expires, such as `30d`: `1s` to 3650 days. Absent: never. */
             expires_in?: components["schemas"]["DurationText"];
         };
         /** @description A key that was just created. */

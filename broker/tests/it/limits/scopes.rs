@@ -271,3 +271,24 @@ async fn r14_a_noisy_tenant_is_rejected_and_another_is_not_affected() {
     // The promise is 1.5 on a machine without other work.
     assert!(during < alone * 20 + Duration::from_millis(100), "{during:?} instead of {alone:?}");
 }
+
+#[tokio::test]
+async fn calls_above_the_rate_of_a_tool_do_not_use_the_rate_of_its_backend() {
+    let (broker, backend) = acme(json!({})).await;
+    let mut spec = backend.spec();
+    spec["limits"] = json!({
+        "requests_per_second": 1, "burst": 10,
+        "tools": {"echo": {"requests_per_second": 1, "burst": 1}},
+    });
+    broker.admin().put_ready_backend("acme", "c", &spec).await;
+    let key = key_of(&broker, "acme", "ada").await;
+    let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
+    client.call("c__echo", json!({})).await;
+    for _ in 0..20 {
+        let refused = client.request("tools/call", json!({"name": "c__echo", "arguments": {}}));
+        let _limited_or_refilled = refused.await;
+    }
+    for _ in 0..5 {
+        client.result("tools/call", json!({"name": "c__other", "arguments": {}})).await;
+    }
+}
