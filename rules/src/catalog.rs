@@ -599,6 +599,22 @@ mod tests {
     }
 
     #[test]
+    fn a_tool_is_the_same_one_with_and_without_execution() {
+        let identity = |tool: &str| {
+            let page = format!(r#"{{"tools":[{tool}]}}"#);
+            let read = read_page(ListKind::Tools, &backend("b"), TaskHost::Broker, page.as_bytes());
+            read.unwrap().entries[0].identity()
+        };
+        let plain = r#"{"name":"a","description":"d","inputSchema":{}}"#;
+        let with = |value: &str| {
+            plain.replace("\"inputSchema\"", &format!("\"execution\":{value},\"inputSchema\""))
+        };
+        assert_eq!(identity(&with(r#"{"taskSupport":"forbidden"}"#)), identity(plain));
+        assert_eq!(identity(&with(r#"{"taskSupport":"optional"}"#)), identity(plain));
+        assert_ne!(identity(&plain.replace("\"d\"", "\"e\"")), identity(plain));
+    }
+
+    #[test]
     fn task_02_tools_of_a_backend_without_tasks_are_offered_as_tasks() {
         let page = br#"{"tools":[{"name":"plain","inputSchema":{}},{"name":"never","inputSchema":{},"execution":{"taskSupport":"forbidden"}},
             { "name":"must","inputSchema":{},"execution":{"taskSupport":"required","x":1}},{"name":"other","inputSchema":{},"execution":{}}]}"#;

@@ -1,6 +1,6 @@
 //! The lists of one backend, as the broker fetched them page by page.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use aws_lc_rs::digest;
 use bytes::Bytes;
@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     exposed_names, exposure,
-    pins::{EntryPin, Fingerprint, IgnoredMembers, PinDefinition},
+    pins::{self, EntryPin, Fingerprint, IgnoredMembers, PinDefinition},
 };
 
 /// The four lists of a server.
@@ -102,7 +102,8 @@ pub struct CatalogEntry {
     pub traits: ToolTraits,
     /// The clients that its backend offers it to.
     pub offer: Offer,
-    /// Digest of the backend's own bytes. It shows whether a tool has changed.
+    /// Digest of the backend's own bytes, without the `execution` of a tool. It shows whether a tool
+    /// has changed.
     pub definition: DefinitionDigest,
     pub pin: EntryPin,
     /// Arguments that the broker sets in every call. Only in the catalog of a toolset.
@@ -150,7 +151,7 @@ impl CatalogEntry {
     }
 }
 
-/// SHA-256 of an entry as its backend lists it.
+/// SHA-256 of an entry as its backend lists it, without the `execution` of a tool.
 pub type DefinitionDigest = [u8; 32];
 
 /// Identifies the definition of a tool that a person looked at.
@@ -317,7 +318,11 @@ fn read_entry(
     }
     let exposed_key = kind.exposed_key(backend, &key);
     let mut definition = DefinitionDigest::default();
-    definition.copy_from_slice(digest::digest(&digest::SHA256, entry.raw()).as_ref());
+    let defining = match kind {
+        ListKind::Tools => pins::without_execution(entry.raw()),
+        _ => Cow::Borrowed(entry.raw()),
+    };
+    definition.copy_from_slice(digest::digest(&digest::SHA256, &defining).as_ref());
     if kind == ListKind::Tools
         && host == TaskHost::Broker
         && let Some(hosted) = with_task_support(entry)

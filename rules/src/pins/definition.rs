@@ -5,9 +5,12 @@
 //! changes the hash. The set of members is part of the version of the hash: another set is another
 //! version, so that no upgrade makes every object a changed one.
 
-use std::{collections::HashSet, fmt};
+use std::{borrow::Cow, collections::HashSet, fmt};
 
 use aws_lc_rs::digest;
+use bytes::Bytes;
+use memchr::memmem;
+use protocol::{json::Span, splice::Splice};
 use records::PinKind;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};
@@ -115,7 +118,13 @@ impl PinDefinition {
                 definition
             }
             // Readers can differ in what they read, so every byte counts.
-            Err(_) => json!({"text": String::from_utf8_lossy(raw)}),
+            Err(_) => {
+                let raw = match kind {
+                    PinKind::Tool => without_execution(raw),
+                    _ => Cow::Borrowed(raw),
+                };
+                json!({"text": String::from_utf8_lossy(&raw)})
+            }
         };
         Self::new(kind, name, &definition)
     }
@@ -179,6 +188,18 @@ impl PinDefinition {
     }
 }
 
+/// Returns a tool without its `execution`. MCP 2026-07-28 removed this member, so a server of both
+/// eras lists it in sessions only. It distinguishes no two definitions.
+pub(crate) fn without_execution(tool: &[u8]) -> Cow<'_, [u8]> {
+    const MEMBER: &str = "execution";
+    if memmem::find(tool, MEMBER.as_bytes()).is_none() {
+        return Cow::Borrowed(tool);
+    }
+    let text = Bytes::copy_from_slice(tool);
+    let object = Span { start: 0, end: u32::try_from(tool.len()).unwrap_or(u32::MAX) };
+    Cow::Owned(Splice::new(&text).remove_member(object, MEMBER).finish().to_vec())
+}
+
 /// Returns what counts of one part of a user interface.
 fn contents_of_app(part: &Value) -> Value {
     let body = part["text"].as_str().or(part["blob"].as_str()).unwrap_or_default();
@@ -198,15 +219,8 @@ fn hex_digest(bytes: &[u8]) -> String {
 
 /// Returns the members of an entry that are hashed. Another choice is another version.
 fn members(kind: PinKind, entry: &Value) -> Value {
-    const TOOL: &[&str] = &[
-        "name",
-        "title",
-        "description",
-        "inputSchema",
-        "outputSchema",
-        "annotations",
-        "execution",
-    ];
+    const TOOL: &[&str] =
+        &["name", "title", "description", "inputSchema", "outputSchema", "annotations"];
     let wanted = match kind {
         PinKind::Tool => TOOL,
         PinKind::Prompt => &["name", "title", "description", "arguments"],
@@ -349,7 +363,6 @@ mod tests {
             ("description", r#""e""#),
             ("title", r#""t""#),
             ("annotations", r#"{"readOnlyHint":true}"#),
-            ("execution", r#"{"taskSupport":"optional"}"#),
             ("outputSchema", r#"{"type":"object"}"#),
             ("_meta", r#"{"ui":{"resourceUri":"ui://x"}}"#),
             ("_meta", r#"{"ui/resourceUri":"ui://x"}"#),
@@ -362,6 +375,29 @@ mod tests {
         }
         let one = r#"{"name":"a","inputSchema":{},"annotations":{"readOnlyHint":true}}"#;
         assert_ne!(tool(one).fingerprint, tool(&one.replace("true", "false")).fingerprint);
+    }
+
+    /// A server of both eras lists `execution` in sessions only: MCP 2026-07-28 removed it.
+    #[test]
+    fn execution_does_not_change_the_hash() {
+        for plain in [
+            r#"{"name":"a","inputSchema":{"type":"object"}}"#,
+            r#"{"name":"a","inputSchema":{"maximum":9007199254740993}}"#,
+        ] {
+            let member = r#""execution":{"taskSupport":"optional"}"#;
+            for listed in [
+                plain.replacen('{', &format!("{{{member},"), 1),
+                format!("{},{member}}}", plain.strip_suffix('}').unwrap()),
+            ] {
+                assert_eq!(tool(&listed), tool(plain), "{listed}");
+            }
+        }
+        let prompt = |raw: &str| {
+            let ignored = IgnoredMembers::default();
+            PinDefinition::of_entry(PinKind::Prompt, "a", raw.as_bytes(), &ignored).fingerprint
+        };
+        let twice = |value: u8| format!(r#"{{"name":"a","name":"a","execution":{value}}}"#);
+        assert_ne!(prompt(&twice(1)), prompt(&twice(2)), "it has no meaning in a prompt");
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod visible;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+pub(crate) use self::definition::without_execution;
 pub use self::{
     book::{EntryPin, PinBook},
     definition::{Fingerprint, IgnoredMembers, PinDefinition},

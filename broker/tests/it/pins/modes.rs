@@ -47,6 +47,40 @@ async fn pins_that_are_off_store_nothing() {
     wait_tools(&broker.connected(json!({})).await, &["b__read", "b__write"]).await;
 }
 
+/// MCP 2026-07-28 removed `execution`, so a server of both eras lists it in sessions only.
+#[tokio::test]
+async fn a_tool_stays_approved_when_its_backend_is_used_in_sessions_too() {
+    let backend = FakeBackend::start().await;
+    backend.on("server/discover", |_| async {
+        Reply::Result(json!({
+            "resultType": "complete", "supportedVersions": ["2026-07-28", "2025-11-25"],
+            "capabilities": {"tools": {}}, "ttlMs": 0, "cacheScope": "private",
+            "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "fake", "version": "1"}},
+        }))
+    });
+    backend.on("tools/list", |call| async move {
+        let version = &call.params()["_meta"]["io.modelcontextprotocol/protocolVersion"];
+        let mut read = described("read", "Reads.");
+        if version.is_string() {
+            return Reply::Result(json!({
+                "resultType": "complete", "tools": [read], "ttlMs": 60_000, "cacheScope": "public",
+            }));
+        }
+        read["execution"] = json!({"taskSupport": "forbidden"});
+        // It shows when the broker has read the list of sessions.
+        Reply::Result(json!({"tools": [read, described("extra", "More.")]}))
+    });
+    let broker = broker_with(&backend, json!("hold_changed")).await;
+    let admin = broker.admin();
+    let listed = Modern::of(&broker, "/mcp").result("tools/list", json!({})).await;
+    assert_eq!(listed["tools"].as_array().unwrap().len(), 1, "{listed}");
+    let before = pin(&admin, "tool", "read").await.unwrap();
+    let client = broker.connected(json!({})).await;
+    wait_state(&admin, "tool", "extra", "pending").await;
+    assert_eq!(pin(&admin, "tool", "read").await.unwrap()["state"], before["state"]);
+    wait_tools(&client, &["b__read", "b__extra"]).await;
+}
+
 #[tokio::test]
 async fn a_changed_tool_is_neither_listed_nor_called_until_it_is_approved() {
     let backend = backend_of_each_kind().await;
