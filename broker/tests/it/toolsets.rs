@@ -152,6 +152,33 @@ async fn the_audit_log_contains_the_backend_name_of_a_tool() {
 }
 
 #[tokio::test]
+async fn the_audit_record_of_a_task_contains_the_backend_name_of_its_tool() {
+    let backend = backend(&["read"]).await;
+    let broker = builder()
+        .config(json!({"audit": {"calls": "metadata"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    put_toolset(&broker, "set", reading()).await;
+    for (path, target, tool) in
+        [("/mcp/t/set", "look", json!("read")), ("/mcp", "b__read", Value::Null)]
+    {
+        let client = broker.client(path).connected(json!({})).await;
+        let call = json!({"name": target, "arguments": {"repo": "x"}, "task": {}});
+        client.result("tools/call", call).await;
+        let record = eventually("the record of the task", || async {
+            let (_, page) = broker.admin().get("/admin/v1/audit?kind=call").await;
+            let entries = page["records"].as_array().cloned().unwrap_or_default();
+            let is_of_task =
+                |entry: &Value| entry["transport"] == "task" && entry["target"] == target;
+            entries.into_iter().find(is_of_task).ok_or(page)
+        })
+        .await;
+        assert_eq!((&record["backend"], &record["tool"]), (&json!("b"), &tool), "{record}");
+    }
+}
+
+#[tokio::test]
 async fn ambiguous_names_are_not_published() {
     let (one, other) = (backend(&["read", "write"]).await, backend(&["read"]).await);
     let broker = builder()

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use opentelemetry::KeyValue;
 use protocol::{ids::ApprovalId, method::Method};
 use records::TaskStatus;
-use rules::tasks;
+use rules::{endpoint::Endpoint, tasks};
 
 use super::{digest, run::TaskRun};
 use crate::{
@@ -69,7 +69,7 @@ fn draft(run: &TaskRun, how: AuditLevel) -> AuditDraft {
         target: Some(run.details.tool.clone()),
         arguments: call.and_then(|call| call.fields.arguments.map(|span| span.slice(&call.frame))),
         backend: None,
-        tool: None,
+        tool: matches!(run.endpoint, Endpoint::Toolset(_)).then(|| native_name(run)),
         definition: None,
         approval: run.details.approval.as_deref().map(ApprovalId::new),
         started_at: Instant::now(),
