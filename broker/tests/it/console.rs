@@ -6,7 +6,10 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Value, json};
 use testkit::{AdminClient, FakeBackend, Reply, eventually};
 
-use crate::builder;
+use crate::{
+    builder,
+    stateless::{VERSION, meta},
+};
 
 const TRY: &str = "/admin/v1/tenants/default/try";
 
@@ -141,6 +144,53 @@ async fn a_trial_has_no_access_to_sessions_of_its_subject() {
     let body = json!({"principal": "Operator admin as ann"});
     let (status, answer) = admin.post("/admin/v1/tenants/default/keys", &body).await;
     assert_eq!((status, &answer["field"]), (422, &json!("principal")), "{answer}");
+}
+
+#[tokio::test]
+async fn a_trial_sends_messages_of_2026_07_28() {
+    let backend = FakeBackend::start().await;
+    backend.tool("paint", |_| async { Reply::text("painted") });
+    let colour = json!({"type": "string", "x-mcp-header": "Colour"});
+    let schema = json!({"type": "object", "properties": {"colour": colour}});
+    backend.list("tools", vec![json!({"name": "paint", "inputSchema": schema})]);
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
+    let admin = broker.admin();
+    admin.wait_backend_state("default", "b", "ready").await;
+    let subject = URL_SAFE_NO_PAD.encode(json!({"principal": "ann"}).to_string());
+    for (method, name, param, params, expected) in [
+        ("tools/list", None, None, json!({}), 200),
+        (
+            "tools/call",
+            Some("b__paint"),
+            Some("red"),
+            json!({"name": "b__paint", "arguments": {"colour": "red"}}),
+            200,
+        ),
+        (
+            "tools/call",
+            Some("b__paint"),
+            Some("blue"),
+            json!({"name": "b__paint", "arguments": {"colour": "red"}}),
+            400,
+        ),
+    ] {
+        let mut params = params;
+        params["_meta"] = meta(json!({}));
+        let message = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+        let mut headers = vec![
+            ("accept", "application/json, text/event-stream"),
+            ("mcp-broker-subject", subject.as_str()),
+            ("mcp-protocol-version", VERSION),
+            ("mcp-method", method),
+        ];
+        headers.extend(name.map(|name| ("mcp-name", name)));
+        headers.extend(param.map(|param| ("mcp-param-colour", param)));
+        let response = admin.send_with("POST", TRY, &headers, Some(&message)).await;
+        let (status, text) = (response.status, response.text().await);
+        assert_eq!(status, expected, "{method} {param:?}: {text}");
+        assert!(expected != 200 || text.contains("\"result\""), "{text}");
+    }
+    assert_eq!(backend.count(|request| request.calls("paint")), 1);
 }
 
 #[tokio::test]

@@ -35,16 +35,20 @@ use crate::{
 
 /// The subject as base64url of JSON, with the members of `as` in a policy check.
 const SUBJECT: HeaderName = HeaderName::from_static("mcp-broker-subject");
-/// Headers of a client's request that a trial passes on.
-const PASSED: [HeaderName; 7] = [
+/// Headers of a client's request that a trial passes on,
+const PASSED: [HeaderName; 9] = [
     header::ACCEPT,
     header::CONTENT_TYPE,
     HeaderName::from_static("mcp-session-id"),
     HeaderName::from_static("mcp-protocol-version"),
+    HeaderName::from_static("mcp-method"),
+    HeaderName::from_static("mcp-name"),
     HeaderName::from_static("last-event-id"),
     HeaderName::from_static("traceparent"),
     HeaderName::from_static("tracestate"),
 ];
+/// and those of mirrored arguments.
+const PASSED_PREFIX: &str = "mcp-param-";
 const PRINCIPAL_CHARS_MAX: usize = 128;
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -128,8 +132,11 @@ impl FromRequest<Arc<Control>> for Trial {
         let path = query.endpoint()?.path("/mcp");
         head.uri = Uri::try_from(path).expect("a backend's name fits a path");
         let given = std::mem::take(&mut head.headers);
-        let passed = |name: &HeaderName| Some((name.clone(), given.get(name)?.clone()));
-        head.headers.extend(PASSED.iter().filter_map(passed));
+        for (name, value) in &given {
+            if PASSED.contains(name) || name.as_str().starts_with(PASSED_PREFIX) {
+                head.headers.append(name, value.clone());
+            }
+        }
         Ok(Self { control: Arc::clone(control), caller, head, body })
     }
 }
