@@ -78,8 +78,9 @@ pub struct CatalogCostView {
 pub struct ToolCostView {
     /// The name that clients see.
     pub name: String,
-    /// `BACKEND/NAME`.
-    pub object: String,
+    /// `BACKEND/NAME`; absent for a tool of the broker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object: Option<String>,
     pub bytes: u64,
     pub tokens: u64,
 }
@@ -94,8 +95,7 @@ impl ToolsetView {
         let id = ToolsetId::parse(name).ok().filter(|_| entry.spec.published);
         let lists = id.as_ref().and_then(|id| {
             let catalog = control.broker.toolset_catalog(tenant, id)?;
-            let count =
-                |kind| catalog.backends.values().map(|lists| lists.entries(kind).len()).sum();
+            let count = |kind| catalog.listed(kind).count();
             Some(ToolsetLists {
                 tools: count(ListKind::Tools),
                 prompts: count(ListKind::Prompts),
@@ -130,15 +130,14 @@ fn tokens(bytes: u64) -> u64 {
     bytes.div_ceil(4)
 }
 
+/// Returns what each tool that the endpoint lists costs.
 fn costs(catalog: &Catalog) -> Vec<ToolCostView> {
-    let tools = catalog.backends.iter().flat_map(|(backend, lists)| {
-        lists.entries(ListKind::Tools).iter().map(move |entry| (backend, entry))
-    });
-    let cost = tools.map(|(backend, entry)| {
-        let bytes = entry.exposed.len() as u64;
+    let cost = catalog.listed(ListKind::Tools).map(|(name, entry)| {
+        let bytes = entry.len() as u64;
+        let target = catalog.listed_tool(name);
         ToolCostView {
-            name: entry.exposed_key.clone(),
-            object: format!("{backend}/{}", entry.key),
+            name: name.to_owned(),
+            object: target.map(|target| format!("{}/{}", target.backend, target.name)),
             bytes,
             tokens: tokens(bytes),
         }

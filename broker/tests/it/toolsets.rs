@@ -522,6 +522,51 @@ async fn a_searched_toolset_calls_the_found_tools_in_both_eras() {
     assert_eq!(backend.recorded_of("tools/call").len(), 2);
 }
 
+#[tokio::test]
+async fn the_cost_of_a_toolset_is_that_of_the_tools_that_it_lists() {
+    let backend = backend(&["read", "write"]).await;
+    let broker = builder()
+        .config(json!({"limits": {"batch_calls": 5}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    let document =
+        |search: bool| json!({"published": true, "search": search, "include": {"tools": ["b/*"]}});
+    put_toolset(&broker, "plain", document(false)).await;
+    put_toolset(&broker, "found", document(true)).await;
+    let admin = broker.admin();
+    for (path, query, objects) in [
+        ("/mcp", "", vec![json!("b/read"), json!("b/write"), Value::Null]),
+        ("/mcp/t/plain", "?toolset=plain", vec![json!("b/read"), json!("b/write"), Value::Null]),
+        ("/mcp/t/found", "?toolset=found", vec![Value::Null; 6]),
+    ] {
+        let client = broker.client(path).connected(json!({})).await;
+        let mut names = client.tool_names().await;
+        names.sort();
+        let cost = admin.get(&format!("/admin/v1/tenants/default/catalog/cost{query}")).await.1;
+        let mut most = cost["most"].as_array().unwrap().clone();
+        most.sort_by_key(|tool| tool["name"].to_string());
+        let counted: Vec<&str> = most.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+        assert_eq!(counted, names, "{cost}");
+        assert_eq!(cost["tools"], names.len(), "{cost}");
+        assert!(
+            most.iter().zip(&objects).all(|(tool, object)| tool["object"] == *object),
+            "{cost}"
+        );
+        let bytes: u64 = most.iter().map(|tool| tool["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(cost["bytes"], bytes, "{cost}");
+        if let Some(name) = path.strip_prefix("/mcp/t/") {
+            let (_, view) = admin.get(&format!("{TOOLSETS}/{name}")).await;
+            assert_eq!(
+                (&view["lists"]["tools"], &view["lists"]["tokens"]),
+                (&cost["tools"], &cost["tokens"])
+            );
+        }
+    }
+    let shown = broker.cli(&["catalog", "cost", "--toolset", "found"]).await;
+    assert!(shown.stdout.contains("search_tools"), "{shown:?}");
+}
+
 /// Answers each request with the document of its path, as a registry does.
 async fn registry(documents: Vec<(&'static str, Value)>) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -3054,8 +3054,8 @@ export interface components {
         ToolCostView: {
             /** @description The name that clients see. */
             name: string;
-            /** @description `BACKEND/NAME`. */
-            object: string;
+            /** @description `BACKEND/NAME`; absent for a tool of the broker. */
+            object?: string | null;
             /** Format: int64 */
             bytes: number;
             /** Format: int64 */

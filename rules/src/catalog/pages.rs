@@ -6,7 +6,7 @@ use std::{collections::HashSet, sync::OnceLock};
 use bytes::Bytes;
 use protocol::ids::BackendId;
 
-use super::{Catalog, ListKind};
+use super::{Catalog, ListKind, Target};
 use crate::{batch, cursor, endpoint::Endpoint, limits::PAGE_ENTRIES};
 
 /// One list of one endpoint, in pages.
@@ -47,6 +47,19 @@ impl Catalog {
         let mut all: Vec<(&str, &Bytes)> = entries;
         all.push((batch::BATCH_TOOL, &entry));
         paginate(all.into_iter(), stale)
+    }
+
+    /// Returns the names and entries of what the endpoint of the snapshot lists.
+    pub fn listed(&self, kind: ListKind) -> impl Iterator<Item = (&str, &Bytes)> {
+        let pages = self.lists.get(&(self.origin.merged.clone(), kind)).into_iter();
+        pages.flat_map(|pages| pages.keys.iter().map(String::as_str).zip(&pages.entries))
+    }
+
+    /// Returns the tool of a backend that the endpoint of the snapshot lists under a name. `None`:
+    /// the broker answers the tool itself.
+    pub fn listed_tool(&self, name: &str) -> Option<&Target> {
+        let is_batch = name == batch::BATCH_TOOL && self.batching.contains(&self.origin.merged);
+        self.tools.get(name).filter(|_| !is_batch && !self.origin.is_searched)
     }
 
     /// Returns the page that begins with this entry of a list.
