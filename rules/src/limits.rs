@@ -132,8 +132,7 @@ pub const LISTEN_TASKS_MAX: usize = 100;
 
 // Tasks.
 
-/// Random bytes of a task id. For some callers the id is the only proof that they may see the
-/// task.
+/// Random bytes of a task id. For some callers the id is the only proof of access to the task.
 pub const TASK_ID_BYTES: usize = 24;
 /// A call that becomes a task; the broker refuses a larger one.
 pub const TASK_REQUEST_BYTES_MAX: usize = 4 * 1024 * 1024;
@@ -279,19 +278,16 @@ pub const BACKEND_INPUT_ROUNDS_MAX: u32 = 16;
 pub const ELICITATION_ID_BYTES: usize = 16;
 /// Sets of client capabilities that one connection caches in their form of 2026-07-28.
 pub const CAPABILITIES_REMEMBERED_MAX: usize = 64;
-/// Time in which the broker still reads a stream of notifications after its replacement has
-/// begun.
+/// Time in which the broker still reads a notification stream after its replacement has begun.
 pub const LISTEN_OVERLAP: Duration = Duration::from_millis(200);
-/// Shortest lifetime of lists of a backend that sends no change notifications, whatever `ttlMs`
-/// it sends.
+/// Shortest lifetime of lists of a backend without change notifications, whatever its `ttlMs`.
 pub const LIST_TTL_MIN: Duration = Duration::from_secs(10);
 
 /// First wait before the broker connects to a backend again; it doubles with each failure.
 pub const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 /// Longest such wait, so that the broker uses a recovered backend within seconds.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(4);
-/// Wait of a call for the next connection attempt to its backend; the broker refuses the call
-/// at once if the wait is longer.
+/// Longest wait of a call for the next connection attempt to its backend.
 pub const BACKOFF_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Lifetime from which a connection clears earlier failures.
 pub const STABLE_AFTER: Duration = Duration::from_secs(10);
@@ -310,6 +306,10 @@ pub const RETRY_DEFAULT: Duration = Duration::from_secs(1);
 pub const RETRY_MIN: Duration = Duration::from_millis(100);
 /// Longest `retry` that a backend can set.
 pub const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Shortest time to wait that a backend can tell clients (`Retry-After`).
+pub const RETRY_AFTER_MIN: Duration = Duration::from_secs(1);
+/// Longest time to wait that a backend can tell clients (`Retry-After`).
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60 * 60);
 /// Bytes of the body of an error response that the broker reads, to reuse the connection.
 pub const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
 /// Wait for the end of an event stream, to reuse the connection.

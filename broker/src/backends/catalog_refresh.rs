@@ -63,7 +63,7 @@ pub async fn run(backend: Arc<Backend>, complete: CompleteLists, owner: impl Cat
                         BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
                     let pause = ceiling
                         .mul_f64(rand::random_range(0.5..1.0))
-                        .max(refusal.retry_after.unwrap_or_default());
+                        .max(refusal.retry_after.unwrap_or_default().min(BACKOFF_MAX));
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
                         () = backend.refresh_requested() => link.shorten_backoff().await, // a probe does not wait for the back-off
@@ -143,7 +143,9 @@ async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>)
         tokio::time::sleep(link.backend.shared.config.timeouts.ping_interval).await;
         was_busy = match connection.ask(link, Method::Ping, None).await {
             Ok(_) => false,
-            Err(Failure::Busy(_) | Failure::Throttled(_) | Failure::Unclear(_)) if !was_busy => {
+            Err(Failure::Busy { .. } | Failure::Throttled { .. } | Failure::Unclear(_))
+                if !was_busy =>
+            {
                 true
             }
             Err(failure) => return link.backend.refusal(&failure),

@@ -135,7 +135,7 @@ async fn probe(backend: &Backend, link: &Arc<Link>) -> ProbeOutcome {
             Err(Failure::SessionGone) if attempt == 0 => {} // on a connection of its own it may know us
             Err(failure) => {
                 let _noted = backend.refusal(&failure);
-                return if matches!(failure, Failure::Throttled(_)) {
+                return if matches!(failure, Failure::Throttled { .. }) {
                     ProbeOutcome::Healthy
                 } else {
                     ProbeOutcome::NoAnswer

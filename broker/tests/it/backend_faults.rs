@@ -178,6 +178,42 @@ async fn status_503_is_an_unknown_outcome_unless_it_has_retry_after() {
 }
 
 #[tokio::test]
+async fn a_client_gets_the_time_that_a_busy_backend_tells() {
+    let backend = FakeBackend::start().await;
+    let cases = [
+        ("throttled", 429, "7", 7_000),
+        ("busy", 503, "3", 3_000),
+        ("soon", 429, "0", 1_000),
+        ("never", 429, "99999999999999999999", 3_600_000),
+        ("past", 503, "Sun, 06 Nov 1994 08:49:37 GMT", 1_000),
+        ("future", 429, "Fri, 06 Nov 2893 08:49:37 GMT", 3_600_000),
+    ];
+    for (name, status, value, _) in cases {
+        backend.tool(name, move |_| async move {
+            let headers = vec![("retry-after".to_owned(), value.to_owned())];
+            Reply::Http { status, headers, body: "".into() }
+        });
+    }
+    backend.tool("odd", |_| async {
+        let headers = vec![("retry-after".to_owned(), "soon".to_owned())];
+        Reply::Http { status: 429, headers, body: "".into() }
+    });
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    for (name, _, _, expected) in cases {
+        let error = client.error("tools/call", json!({"name": format!("b__{name}")})).await;
+        assert_eq!(kind(&error), "backend_unavailable", "{name}: {error}");
+        assert_eq!(error["data"]["retryAfterMs"], expected, "{name}: {error}");
+    }
+    let odd = client.error("tools/call", json!({"name": "b__odd"})).await;
+    assert_eq!(
+        (kind(&odd), odd["data"].get("retryAfterMs")),
+        ("backend_unavailable", None),
+        "{odd}"
+    );
+}
+
+#[tokio::test]
 async fn b_08_an_answer_over_the_limit_is_rejected_as_too_large() {
     let backend = FakeBackend::start().await;
     backend.tool("json", |_| async { Reply::text(&"x".repeat(400_000)) });

@@ -6,6 +6,8 @@
 //!
 //! [`Backend::refusal`]: crate::backends::backend::Backend::refusal
 
+use std::time::Duration;
+
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::BackendId,
@@ -23,11 +25,11 @@ pub enum Failure {
     #[error("nothing was sent: {0}")]
     NotSent(String),
     /// The backend is reachable but takes no work now.
-    #[error("the backend is busy: {0}")]
-    Busy(String),
+    #[error("the backend is busy: {reason}")]
+    Busy { reason: String, retry_after: Option<Duration> },
     /// The backend works but wants fewer requests.
-    #[error("the backend wants fewer requests: {0}")]
-    Throttled(String),
+    #[error("the backend wants fewer requests: {reason}")]
+    Throttled { reason: String, retry_after: Option<Duration> },
     /// The backend, or a proxy in front of it, denied the request. It may have processed the
     /// request.
     #[error("the backend refuses the request: {0}")]
@@ -67,6 +69,11 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Returns the failure of a busy backend that does not tell how long it is busy.
+    pub(super) fn busy(reason: String) -> Self {
+        Failure::Busy { reason, retry_after: None }
+    }
+
     /// Returns the failure of an HTTP request.
     pub(super) fn of_send(error: SendError) -> Self {
         match error {
@@ -80,8 +87,8 @@ impl Failure {
     pub fn name(&self) -> &'static str {
         match self {
             Failure::NotSent(_) => "not_sent",
-            Failure::Busy(_) => "busy",
-            Failure::Throttled(_) => "throttled",
+            Failure::Busy { .. } => "busy",
+            Failure::Throttled { .. } => "throttled",
             Failure::Denied(_) => "denied",
             Failure::NoToken(_) => "no_token",
             Failure::Unconnected { .. } => "unconnected",
@@ -106,8 +113,8 @@ impl Failure {
                 | Failure::Unconnected { .. }
                 | Failure::TokenRequired(_)
                 | Failure::OwnLimit(_)
-                | Failure::Busy(_)
-                | Failure::Throttled(_)
+                | Failure::Busy { .. }
+                | Failure::Throttled { .. }
                 | Failure::QueueFull
                 | Failure::SessionGone
         )
@@ -117,9 +124,9 @@ impl Failure {
     /// Refusals of the broker and requests of a healthy backend for less load do not count.
     pub fn is_the_backends(&self) -> bool {
         match self {
-            Failure::NotSent(_) | Failure::Busy(_) | Failure::Unclear(_) => true,
+            Failure::NotSent(_) | Failure::Busy { .. } | Failure::Unclear(_) => true,
             Failure::Lost(_) | Failure::TimedOut(_) | Failure::Protocol(_) => true,
-            Failure::Throttled(_)
+            Failure::Throttled { .. }
             | Failure::QueueFull
             | Failure::SessionGone
             | Failure::TooLarge { .. } => false,
@@ -164,7 +171,7 @@ impl Failure {
             Failure::NotSent(_) | Failure::SessionGone => {
                 (ErrorKind::BackendUnavailable, format!("backend {backend} cannot be reached"))
             }
-            Failure::Busy(_) | Failure::Throttled(_) => {
+            Failure::Busy { .. } | Failure::Throttled { .. } => {
                 (ErrorKind::BackendUnavailable, format!("backend {backend} takes no work now"))
             }
             Failure::Denied(_) => {
@@ -205,7 +212,12 @@ impl Failure {
                 format!("the answer of backend {backend} is larger than {max} bytes"),
             ),
         };
-        Refusal::new(kind, text)
+        let refusal = Refusal::new(kind, text);
+        match self {
+            Failure::Busy { retry_after: Some(after), .. }
+            | Failure::Throttled { retry_after: Some(after), .. } => refusal.retry_after(*after),
+            _ => refusal,
+        }
     }
 }
 

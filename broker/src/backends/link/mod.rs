@@ -289,7 +289,7 @@ impl Link {
         let limit = self.backend.timeouts().initialize;
         match tokio::time::timeout(limit, self.open_in_matching_era()).await {
             // No call has started, so the outcome is not unknown.
-            Ok(Err(Failure::Unclear(text))) => Err(OpenError::Failed(Failure::Busy(text))),
+            Ok(Err(Failure::Unclear(text))) => Err(OpenError::Failed(Failure::busy(text))),
             Ok(opened) => opened.map_err(OpenError::Failed),
             Err(_) => {
                 let text = format!(
@@ -331,7 +331,8 @@ impl Link {
             match self.connection().await {
                 Ok(_) => return true,
                 Err(refusal) => {
-                    tokio::time::sleep(refusal.retry_after.unwrap_or(BACKOFF_MAX)).await
+                    let wait = refusal.retry_after.unwrap_or(BACKOFF_MAX);
+                    tokio::time::sleep(wait.min(BACKOFF_MAX)).await
                 }
             }
         }

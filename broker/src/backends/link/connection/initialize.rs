@@ -37,7 +37,7 @@ impl Connection {
             .await;
         // The outcome of a client's request is never unknown here, because none was in flight.
         let answer = answer.map_err(|failure| match failure {
-            Failure::Unclear(text) => Failure::Busy(text),
+            Failure::Unclear(text) => Failure::busy(text),
             failure => failure,
         })?;
         self.note_first_answer(&answer);

@@ -1,13 +1,16 @@
 //! Handling of HTTP responses with an error status: an answer, a lost session, or a failure.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
-use http::{StatusCode, header::RETRY_AFTER};
+use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
 use protocol::{
     envelope::{Kind, Message},
     stateless::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, downgrade, is_stateless_error},
 };
-use rules::limits::ERROR_BODY_BYTES_MAX;
+use rules::limits::{ERROR_BODY_BYTES_MAX, RETRY_AFTER_MAX, RETRY_AFTER_MIN};
 use transport::{HttpResponse, http_client::ResponseBody};
 
 use super::{
@@ -28,6 +31,7 @@ impl HttpWire {
     ) -> Result<PostOutcome, Failure> {
         let status = response.status();
         let has_retry_after = response.headers().contains_key(RETRY_AFTER);
+        let retry_after = retry_after(response.headers());
         let message = match self.body(response, ERROR_BODY_BYTES_MAX).await {
             Ok(body) => Message::decode(body, &self.limits).ok(),
             Err(_) => None,
@@ -54,9 +58,11 @@ impl HttpWire {
         Err(match status {
             StatusCode::NOT_FOUND if self.is_session() => Failure::SessionGone,
             StatusCode::BAD_REQUEST if self.has_session() && about_session => Failure::SessionGone,
-            StatusCode::TOO_MANY_REQUESTS => Failure::Throttled(format!("status {status}")),
+            StatusCode::TOO_MANY_REQUESTS => {
+                Failure::Throttled { reason: format!("status {status}"), retry_after }
+            }
             StatusCode::SERVICE_UNAVAILABLE if has_retry_after => {
-                Failure::Busy(format!("status {status}"))
+                Failure::Busy { reason: format!("status {status}"), retry_after }
             }
             // Proxies also send this when the backend's connection breaks after they forwarded the
             // request.
@@ -130,6 +136,21 @@ impl HttpWire {
             false => era_mismatch(link, connection),
         }
     }
+}
+
+/// Returns the time of `Retry-After`, within the bounds of what a backend can tell clients (RFC 9110,
+/// 10.2.3). `None`: the header is absent, or is neither seconds nor a date.
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let wait = match is_number {
+        true => text.parse().map_or(RETRY_AFTER_MAX, Duration::from_secs),
+        false => {
+            let date = httpdate::parse_http_date(text).ok()?;
+            date.duration_since(SystemTime::now()).unwrap_or_default()
+        }
+    };
+    Some(wait.clamp(RETRY_AFTER_MIN, RETRY_AFTER_MAX))
 }
 
 /// Closes the connection so that the next one negotiates the era again. The backend did not process

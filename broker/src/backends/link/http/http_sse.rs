@@ -7,7 +7,7 @@
 //! [`open_instead`] is the detection behind a URL that refused Streamable HTTP (MCP 2025-11-25,
 //! Transports: Backwards Compatibility).
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 use rules::limits::ERA_SILENCE_MAX;
@@ -15,6 +15,7 @@ use transport::{HttpResponse, ResponseBody};
 
 use super::{
     content_kind::ContentKind,
+    error_status::retry_after,
     event_stream::{BodyEnd, EventStreamReader},
     http_wire::{HttpWire, PostEndpoint},
     setup::send_one_way,
@@ -111,18 +112,23 @@ async fn read(
 
 /// Checks the answer to the GET.
 fn check_stream(response: &HttpResponse<ResponseBody>) -> Result<(), Failure> {
-    judge_stream(response.status(), ContentKind::of(response) == ContentKind::EventStream)
+    let is_events = ContentKind::of(response) == ContentKind::EventStream;
+    judge_stream(response.status(), is_events, retry_after(response.headers()))
 }
 
-fn judge_stream(status: StatusCode, is_events: bool) -> Result<(), Failure> {
+fn judge_stream(
+    status: StatusCode,
+    is_events: bool,
+    retry_after: Option<Duration>,
+) -> Result<(), Failure> {
     let text = format!("status {status} to the GET of the event stream");
     Err(match status {
         StatusCode::OK if is_events => return Ok(()),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
             Failure::Denied(format!("the broker's credentials are not taken ({status})"))
         }
-        StatusCode::TOO_MANY_REQUESTS => Failure::Throttled(text),
-        status if status.is_server_error() => Failure::Busy(text),
+        StatusCode::TOO_MANY_REQUESTS => Failure::Throttled { reason: text, retry_after },
+        status if status.is_server_error() => Failure::Busy { reason: text, retry_after },
         status if status.is_client_error() => Failure::Denied(text),
         status if status.is_success() => {
             Failure::Protocol("the answer to the GET has no event stream".to_owned())
@@ -182,7 +188,7 @@ mod tests {
     fn an_answer_to_the_get_is_judged_by_its_status() {
         let name = |status: u16, is_events| {
             let status = StatusCode::from_u16(status).unwrap();
-            judge_stream(status, is_events).map_err(|failure| failure.name())
+            judge_stream(status, is_events, None).map_err(|failure| failure.name())
         };
         assert_eq!(name(200, true), Ok(()));
         for (status, is_events, wanted) in [

@@ -272,7 +272,7 @@ fn judge(answer: Result<Message, Failure>) -> Result<DiscoverVerdict, Failure> {
     let answer = match answer {
         Ok(answer) => answer,
         // The backend did not process the request.
-        Err(failure @ (Failure::NotSent(_) | Failure::Busy(_) | Failure::QueueFull)) => {
+        Err(failure @ (Failure::NotSent(_) | Failure::Busy { .. } | Failure::QueueFull)) => {
             return Err(failure);
         }
         Err(_) => return Ok(DiscoverVerdict::Sessions),
