@@ -194,6 +194,44 @@ async fn a_trial_sends_messages_of_2026_07_28() {
 }
 
 #[tokio::test]
+async fn the_openapi_document_declares_each_answer_of_a_trial() {
+    let backend = FakeBackend::with_tool("slow", |call| async move {
+        call.progress(1.0, 2.0).await;
+        Reply::text("done")
+    })
+    .await;
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
+    let admin = broker.admin();
+    admin.wait_backend_state("default", "b", "ready").await;
+    let (_, document) = admin.get("/admin/v1/openapi.json").await;
+    let declared = &document["paths"]["/admin/v1/tenants/{tenant}/try"]["post"]["responses"];
+    let mut trial = Trial::new(&admin, json!({"principal": "ann"}));
+    trial.open().await;
+    let session = trial.session.clone().unwrap();
+    let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    let ping = json!({"jsonrpc": "2.0", "id": 3, "method": "ping"});
+    let params = json!({"name": "b__slow", "_meta": {"progressToken": 1}});
+    let call = json!({"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": params});
+    for (message, expected) in [
+        (ready, (202, None)),
+        (ping, (200, Some("application/json"))),
+        (call, (200, Some("text/event-stream"))),
+    ] {
+        let headers = [
+            ("accept", "application/json, text/event-stream"),
+            ("mcp-broker-subject", trial.subject.as_str()),
+            ("mcp-session-id", session.as_str()),
+            ("mcp-protocol-version", "2025-11-25"),
+        ];
+        let response = admin.send_with("POST", TRY, &headers, Some(&message)).await;
+        assert_eq!((response.status, response.header("content-type")), expected, "{message}");
+        let answer = &declared[expected.0.to_string()];
+        assert!(answer.is_object(), "{declared}");
+        assert!(expected.1.is_none_or(|kind| answer["content"].get(kind).is_some()), "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn a_trial_needs_its_permission_and_its_tenant() {
     let broker = builder().single_process().tenant("acme").tenant("zoo").start().await;
     let admin = broker.admin();

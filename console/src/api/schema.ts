@@ -3667,7 +3667,18 @@ export interface operations {
                 headers: {
                     [name: string]: unknown;
                 };
-                content?: never;
+                content: {
+                    "application/json": Record<string, never>;
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
             };
         };
     };
@@ -5892,7 +5903,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": Record<string, never>;
+                    "text/event-stream": string;
                 };
+            };
+            /** @description The data plane accepted a notification or a response */
+            202: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
             /** @description Refused: `type` names the reason, and `detail` explains it */
             default: {

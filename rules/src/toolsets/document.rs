@@ -43,6 +43,7 @@ pub struct ToolsetDocument {
     /// Estimated tokens of the result of a tool at most. Longer ones are shortened, and read in pages.
     /// Absent: any.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 200, maximum = 1_000_000)]
     pub max_result_tokens: Option<u32>,
     /// List five tools that find and call the others, in place of the others.
     #[serde(skip_serializing_if = "is_default")]
@@ -116,6 +117,7 @@ pub struct EntryOverride {
     pub args: BTreeMap<String, ArgumentOverride>,
     /// Estimated tokens of the result of the tool at most, in place of that of the toolset.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 200, maximum = 1_000_000)]
     pub max_result_tokens: Option<u32>,
     /// Place in the list: lower ones come first, then by backend and name.
     #[serde(skip_serializing_if = "is_default")]

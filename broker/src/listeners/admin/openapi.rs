@@ -13,7 +13,8 @@ use utoipa::{
 
 use super::{
     approvals, audit, audit_verify, backends, catalog, configuration, connections, health, issuers,
-    live, operators, overview, permissions, pins, policies, revocations, roots, tenants, trial,
+    live, operators, overview, permissions, pins, policies, problem::Problem, revocations, roots,
+    tenants, trial,
 };
 
 #[derive(OpenApi)]
@@ -180,7 +181,51 @@ pub fn document() -> utoipa::openapi::OpenApi {
 }
 
 /// Returns this document.
-#[utoipa::path(get, operation_id = "show_openapi", path = "/admin/v1/openapi.json", tag = "health", responses((status = 200, description = "OpenAPI 3.1")))]
+#[utoipa::path(get, operation_id = "show_openapi", path = "/admin/v1/openapi.json", tag = "health", responses(
+    (status = 200, description = "OpenAPI 3.1", body = Object),
+    (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn serve() -> impl IntoResponse {
     Json(document())
+}
+
+#[cfg(test)]
+mod tests {
+    use rules::limits::results::{RESULT_TOKENS_MAX, RESULT_TOKENS_MIN};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn as_json() -> Value {
+        serde_json::to_value(document()).unwrap()
+    }
+
+    #[test]
+    fn the_document_states_the_range_of_result_budgets() {
+        let schemas = &as_json()["components"]["schemas"];
+        for name in ["ToolsetDocument", "EntryOverride"] {
+            let budget = &schemas[name]["properties"]["max_result_tokens"];
+            assert_eq!(
+                (&budget["minimum"], &budget["maximum"]),
+                (&json!(RESULT_TOKENS_MIN), &json!(RESULT_TOKENS_MAX)),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_operation_declares_refusals_and_the_body_of_a_document() {
+        let document = as_json();
+        for (path, operations) in document["paths"].as_object().unwrap() {
+            for (method, operation) in operations.as_object().unwrap() {
+                let answers = operation["responses"].as_object().unwrap();
+                let is_public = path == "/healthz" || path == "/readyz" || path == "/metrics";
+                assert!(
+                    is_public || answers.contains_key("default"),
+                    "{method} {path}: {answers:?}"
+                );
+            }
+        }
+        let shown = &document["paths"]["/admin/v1/openapi.json"]["get"]["responses"]["200"];
+        assert!(shown["content"].get("application/json").is_some(), "{shown}");
+    }
 }

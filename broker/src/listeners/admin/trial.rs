@@ -81,7 +81,8 @@ impl TrialParams {
 #[utoipa::path(post, operation_id = "try_message", path = "/admin/v1/tenants/{tenant}/try", tag = "trials",
     params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), TrialParams, ("Mcp-Broker-Subject" = Option<String>, Header)),
     request_body(content = Object, description = "A message of MCP"), responses(
-    (status = 200, description = "The answer of the data plane: a message, or an event stream", body = Object),
+    (status = 200, description = "The answer of the data plane: a message, or an event stream", content((Object = "application/json"), (String = "text/event-stream"))),
+    (status = 202, description = "The data plane accepted a notification or a response"),
     (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn send(trial: Trial) -> Result<Response, Problem> {
     trial.serve().await
