@@ -35,7 +35,7 @@ use crate::{
 
 /// The subject as base64url of JSON, with the members of `as` in a policy check.
 const SUBJECT: HeaderName = HeaderName::from_static("mcp-broker-subject");
-/// Headers of a client's request that a trial passes on,
+/// Headers of a client's request that a trial passes on.
 const PASSED: [HeaderName; 9] = [
     header::ACCEPT,
     header::CONTENT_TYPE,
@@ -47,7 +47,7 @@ const PASSED: [HeaderName; 9] = [
     HeaderName::from_static("traceparent"),
     HeaderName::from_static("tracestate"),
 ];
-/// and those of mirrored arguments.
+/// Start of the headers that mirror arguments, which a trial passes on too.
 const PASSED_PREFIX: &str = "mcp-param-";
 const PRINCIPAL_CHARS_MAX: usize = 128;
 

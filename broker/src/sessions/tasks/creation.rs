@@ -115,7 +115,7 @@ impl TaskCreation {
         let Session { shared, tenant, caller, .. } = &*self.session;
         let durable = &shared.durable;
         let task = durable.store.task_of_key(&tenant.id, &caller.principal, key);
-        Ok(durable.timed("task_of_key", task).await?)
+        durable.timed("task_of_key", task).await
     }
 
     /// Requests the approval of the call. The record names it, so that no process sends the call
