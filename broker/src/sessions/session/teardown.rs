@@ -21,6 +21,7 @@ use protocol::{
     ids::{BackendId, RequestId},
     phase::SessionPhase,
 };
+use rules::client_transport::Transport;
 
 use super::{
     Session,
@@ -140,8 +141,10 @@ impl Teardown {
         for stream in &self.streams {
             stream.stop_logging(); // the log forgets the session as a whole
         }
+        // Other transports report the end by codes: of their connection, or of a stream of QUIC.
+        let has_http_streams = session.has_client && session.transport == Transport::Http;
         for request in &self.in_flight {
-            if let (InFlight::Call(call), true) = (request, session.has_client) {
+            if let (InFlight::Call(call), true) = (request, has_http_streams) {
                 call.stream().give_up_answers(Instant::now(), |id| ended_frame(session, id));
             }
             request.cancel(None);

@@ -22,7 +22,10 @@ async fn the_first_decision_counts_and_is_recorded_with_hashes_only() {
     let olga = operator(&admin, json!({"name": "olga", "role": "operator"})).await;
     let body = json!({"decision": "approve", "reason": "fine", "for": "90s"});
     let (status, approval) = olga.post(&path, &body).await;
-    assert_eq!((status, &approval["state"]), (200, &json!("approved")), "{approval}");
+    assert_eq!(status, 200, "{approval}");
+    // The call waits, so it may use the approval before the answer is written.
+    let is_approved = |state: &Value| *state == "approved" || *state == "used";
+    assert!(is_approved(&approval["state"]), "{approval}");
     assert_eq!(text_of(&call.result().await), "sent secret-canary");
     for decision in ["approve", "deny"] {
         let (status, answer) = decide(&admin, &id, decision).await;
@@ -42,10 +45,8 @@ async fn the_first_decision_counts_and_is_recorded_with_hashes_only() {
     assert_eq!(outcomes, ["ok", "refused", "refused"], "{told:?}");
     let record = told[0];
     assert_eq!(record["principal"], "olga");
-    assert_eq!(
-        (&record["before"]["state"], &record["after"]["state"]),
-        (&json!("pending"), &json!("approved"))
-    );
+    assert_eq!(record["before"]["state"], "pending");
+    assert!(is_approved(&record["after"]["state"]), "{record}");
     assert_eq!(
         (&record["after"]["for"], &record["after"]["reason"]),
         (&json!("90s"), &json!("fine"))
