@@ -21,7 +21,7 @@ struct Scene {
 }
 
 impl Scene {
-    async fn start(open: Option<&str>) -> Self {
+    async fn start(disabled: Option<&str>) -> Self {
         let backend = FakeBackend::start().await;
         let may_ask = Arc::new(Notify::new());
         let gate = may_ask.clone();
@@ -40,7 +40,7 @@ impl Scene {
         backend.list("resources", vec![resource("file:///open"), resource("file:///secret")]);
         backend.capabilities(json!({"tools": {}, "resources": {"subscribe": true}}));
         let builder = builder().auth_required().backend("default", "b", backend.spec());
-        let broker = match open {
+        let broker = match disabled {
             Some(check) => builder.env("MCP_BROKER_DISABLED_CHECK", check).start().await,
             None => builder.start().await,
         };

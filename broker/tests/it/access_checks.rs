@@ -74,11 +74,11 @@ async fn hidden_backend() -> FakeBackend {
 }
 
 impl Scene {
-    async fn start(open: Option<&str>) -> Self {
+    async fn start(disabled: Option<&str>) -> Self {
         let backend = hidden_backend().await;
         let builder = builder().auth_required().backend("default", "b", backend.spec());
         let builder = builder.backend("default", "h", backend.spec());
-        let broker = match open {
+        let broker = match disabled {
             Some(check) => builder.env("MCP_BROKER_DISABLED_CHECK", check).start().await,
             None => builder.start().await,
         };

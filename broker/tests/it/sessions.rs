@@ -112,6 +112,22 @@ async fn ses_05_a_call_in_flight_is_answered_when_an_operator_ends_the_session()
 }
 
 #[tokio::test]
+async fn ses_05_a_wait_for_a_task_is_answered_when_an_operator_ends_the_session() {
+    let backend = FakeBackend::with_tool("hang", |_| async { Reply::Hang }).await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let params = json!({"name": "b__hang", "arguments": {}, "task": {}});
+    let created = client.result("tools/call", params).await;
+    let wait = client.begin("tasks/result", json!({"taskId": created["task"]["taskId"]}));
+    let admin = broker.admin();
+    admin.wait_metric("mcp_requests_pending", &[], |pending| pending == 1.0).await;
+    let sessions = admin.sessions("default").await;
+    let path = format!("/admin/v1/sessions/{}", sessions[0]["id"].as_str().unwrap());
+    assert_eq!(admin.delete(&path).await.0, 204);
+    assert_eq!(kind(&wait.error().await), "outcome_unknown");
+}
+
+#[tokio::test]
 async fn ses_05_the_end_of_a_session_unsubscribes_at_the_backend() {
     let backend = FakeBackend::echo().await;
     backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);

@@ -122,8 +122,8 @@ async fn a_toolset_is_stored_changed_and_removed() {
     assert_eq!(admin.delete(&path).await.0, 404);
 }
 
-#[tokio::test]
-async fn the_audit_log_contains_the_backend_name_of_a_tool() {
+/// Returns a broker that audits calls, with a toolset that names `read` of the backend `look`.
+async fn audited_broker() -> (FakeBackend, TestBroker) {
     let backend = backend(&["read"]).await;
     let broker = builder()
         .config(json!({"audit": {"calls": "metadata"}}))
@@ -131,6 +131,12 @@ async fn the_audit_log_contains_the_backend_name_of_a_tool() {
         .start()
         .await;
     put_toolset(&broker, "set", reading()).await;
+    (backend, broker)
+}
+
+#[tokio::test]
+async fn the_audit_log_contains_the_backend_name_of_a_tool() {
+    let (_backend, broker) = audited_broker().await;
     let client = broker.client("/mcp/t/set").connected(json!({})).await;
     client.call("look", json!({})).await;
     eventually("the record", || async {
@@ -153,13 +159,7 @@ async fn the_audit_log_contains_the_backend_name_of_a_tool() {
 
 #[tokio::test]
 async fn the_audit_record_of_a_task_contains_the_backend_name_of_its_tool() {
-    let backend = backend(&["read"]).await;
-    let broker = builder()
-        .config(json!({"audit": {"calls": "metadata"}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
-    put_toolset(&broker, "set", reading()).await;
+    let (_backend, broker) = audited_broker().await;
     for (path, target, tool) in
         [("/mcp/t/set", "look", json!("read")), ("/mcp", "b__read", Value::Null)]
     {

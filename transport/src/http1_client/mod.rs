@@ -400,7 +400,7 @@ impl ClientConnection {
         while !self.unsent.is_empty() {
             match Pin::new(&mut self.socket).poll_write(context, &self.unsent) {
                 Poll::Ready(Ok(bytes @ 1..)) => self.unsent.advance(bytes),
-                Poll::Ready(_) => self.unsent.clear(), // its response is read all the same
+                Poll::Ready(_) => self.unsent.clear(), // its response is still read
                 Poll::Pending => break,
             }
         }

@@ -164,12 +164,12 @@ where
     W: FnOnce(Arc<Session>) -> F,
     F: Future<Output = Result<Reply, Refusal>> + Send + 'static,
 {
-    let moved = CancellationToken::new();
+    let (moved, stream) = (CancellationToken::new(), request.stream.clone());
     let in_flight = match cancellation {
-        CancelScope::Nothing => InFlight::Uncancellable,
-        CancelScope::Wait => InFlight::Local(cancelled.clone()),
+        CancelScope::Nothing => InFlight::Uncancellable { stream },
+        CancelScope::Wait => InFlight::Local { cancelled: cancelled.clone(), stream },
         CancelScope::Work => {
-            InFlight::Transferable { cancelled: cancelled.clone(), moved: moved.clone() }
+            InFlight::Transferable { cancelled: cancelled.clone(), moved: moved.clone(), stream }
         }
     };
     let mut pending = LocalRequest::open(session, request, in_flight)?;
@@ -201,7 +201,8 @@ pub(in crate::sessions) fn decide_after(
     decide: impl FnOnce() -> Result<(), Refusal> + Send + 'static,
 ) -> Result<(), Refusal> {
     let cancelled = CancellationToken::new();
-    let in_flight = InFlight::Local(cancelled.clone());
+    let in_flight =
+        InFlight::Local { cancelled: cancelled.clone(), stream: request.stream.clone() };
     let mut pending = LocalRequest::open(session, request, in_flight)?;
     session.shared.running.spawn(request::in_current_request(async move {
         tokio::select! {

@@ -144,8 +144,8 @@ impl Teardown {
         // Other transports report the end by codes: of their connection, or of a stream of QUIC.
         let has_http_streams = session.has_client && session.transport == Transport::Http;
         for request in &self.in_flight {
-            if let (InFlight::Call(call), true) = (request, has_http_streams) {
-                call.stream().give_up_answers(Instant::now(), |id| ended_frame(session, id));
+            if has_http_streams {
+                request.stream().give_up_answers(Instant::now(), |id| ended_frame(session, id));
             }
             request.cancel(None);
         }
