@@ -18,7 +18,7 @@ use protocol::{
     handshake,
     ids::RequestId,
     method::Method,
-    stateless::{inputs::required_capability, request::capability_required},
+    stateless::inputs::name_missing_capability,
     version::Version,
 };
 use rules::{
@@ -191,22 +191,12 @@ pub fn need_input(
     asker: &Arc<dyn Asker>,
 ) {
     if let Err(refusal) = asker.clone().need_input(connection, question) {
-        // A stateless request gets the capability that it would have to declare (MCP 2026-07-28,
-        // Basic: Error Codes).
         let declares_itself = asker.client_era() == Era::Stateless;
-        let refusal = match required_capability(question)
-            .filter(|_| declares_itself && is_undeclared(&refusal))
-        {
-            Some(required) => capability_required(required, refusal.message),
-            None => refusal,
-        };
+        let refusal =
+            if declares_itself { name_missing_capability(refusal, question) } else { refusal };
         link.backend.shared.metrics.error(refusal.kind.code());
         connection.send_later(refusal.to_response(question.id.as_ref(), &crate::request_id()));
     }
-}
-
-fn is_undeclared(refusal: &Refusal) -> bool {
-    matches!(refusal.kind, ErrorKind::CapabilityMissing | ErrorKind::InvalidParams)
 }
 
 /// Answers a request on the catalog's link. It declares every capability, so that a backend shows

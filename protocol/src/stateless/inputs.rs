@@ -11,6 +11,7 @@ use crate::error::{ErrorKind, Refusal};
 use crate::ids::RequestId;
 use crate::json::{Document, Limits, ValueKind, quote, quote_into};
 use crate::method::Method;
+use crate::stateless::request::capability_required;
 
 /// One input that a server needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,14 @@ pub struct InputRequest {
 }
 
 impl InputRequest {
+    /// Returns the request as a message, for checks. Its id has no meaning.
+    pub fn to_message(&self) -> Option<Message> {
+        let object = self.to_json();
+        let text = [br#"{"jsonrpc":"2.0","id":0,"#, object.get(1..)?].concat();
+        let limits = Limits { bytes_max: text.len(), ..Limits::default() };
+        Message::decode(text.into(), &limits).ok()
+    }
+
     /// Returns the object of the request, without id.
     pub fn to_json(&self) -> Vec<u8> {
         let mut out = format!("{{\"method\":{}", quote(self.method.name())).into_bytes();
@@ -189,8 +198,19 @@ impl InputResponses {
     }
 }
 
+/// Returns the refusal of a question to a stateless client. If the client lacks a capability, the
+/// refusal names it, because each request declares its own (MCP 2026-07-28, Basic: Error Codes).
+pub fn name_missing_capability(refusal: Refusal, question: &Message) -> Refusal {
+    let is_undeclared =
+        matches!(refusal.kind, ErrorKind::CapabilityMissing | ErrorKind::InvalidParams);
+    match required_capability(question).filter(|_| is_undeclared) {
+        Some(required) => capability_required(required, refusal.message),
+        None => refusal,
+    }
+}
+
 /// Returns the capability that a client must declare to be sent `question`, as a JSON object.
-pub fn required_capability(question: &Message) -> Option<&'static str> {
+fn required_capability(question: &Message) -> Option<&'static str> {
     let params = question.bytes(question.params).unwrap_or_default();
     let has = |member: &str| {
         let document =

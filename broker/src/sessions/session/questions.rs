@@ -175,6 +175,13 @@ pub(in crate::sessions) fn input_key(session: &Session, number: u64) -> Option<S
     connection.stateless()?.input_key(&id)
 }
 
+/// Answers the backend's question with an error instead of sending it to the client.
+pub(in crate::sessions) fn refuse(session: &Arc<Session>, number: u64, refusal: &Refusal) {
+    let Some(question) = session.lock().questions.take(number) else { return };
+    session.shared.metrics.error(refusal.kind.code());
+    question.refuse_with(refusal);
+}
+
 /// Handles the client's answer to a question. An answer to no open question is ignored, because it
 /// may be late.
 pub fn handle_answer(session: &Arc<Session>, message: &Message) {

@@ -6,6 +6,8 @@
 //! - an answer that requests input, after which the exchange is suspended
 //! - a drop, because its client hung up; the backend then gets a cancellation
 
+mod input_requests;
+
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -17,12 +19,7 @@ use protocol::{
     json,
     method::Method,
     splice::Splice,
-    stateless::{
-        inputs::{InputRequest, InputRequired, InputResponses},
-        is_cacheable, may_require_input,
-        request::capability_required,
-        results::CacheHint,
-    },
+    stateless::{inputs::InputResponses, is_cacheable, results::CacheHint},
 };
 use rules::{
     approvals::ApprovalNotice,
@@ -31,7 +28,7 @@ use rules::{
     endpoint_info::EndpointInfo,
     event_log::EventKind,
     exposed_names,
-    limits::{INPUT_GATHER_WAIT, INPUT_ROUNDS_MAX},
+    limits::INPUT_GATHER_WAIT,
     log_level::{self, LogLevel},
     stateless, stateless_tasks,
 };
@@ -39,11 +36,11 @@ use rules::{
 use super::{
     StatelessClient, StatelessRequest, SuspensionId,
     pending_exchange::{PendingExchange, PendingPromotion},
-    suspended::{RequestedInput, Suspension, no_answer},
+    suspended::RequestedInput,
 };
 use crate::sessions::{
     call::CallFuture,
-    session::{local_requests::ensure_log_level, questions},
+    session::local_requests::ensure_log_level,
     stream::{EventStream, StreamItem},
     submit,
     tasks::UnannouncedTask,
@@ -246,9 +243,9 @@ impl Exchange {
 
     /// Returns the next event. Cancel-safe: a dropped future loses nothing.
     pub async fn next(&mut self) -> ExchangeEvent {
-        if !self.missing.is_empty() {
-            let (missing, waiting) = (std::mem::take(&mut self.missing), self.waiting.take());
-            return self.park(missing, waiting);
+        let missing = std::mem::take(&mut self.missing);
+        if let Some(step) = self.request_inputs(missing) {
+            return step;
         }
         loop {
             if let Some(frame) = self.ready.pop_front() {
@@ -366,86 +363,6 @@ impl Exchange {
     fn wait_for_approval(&mut self, notice: &ApprovalNotice) -> ExchangeEvent {
         match self.client.approval_required(&self.request, notice, &self.server_info) {
             Ok(answer) => ExchangeEvent::Answer(answer, None),
-            Err(refusal) => self.refuse(&refusal),
-        }
-    }
-
-    /// Requests the client to open URLs before the request is sent again (MCP 2025-11-25,
-    /// Elicitation: -32042).
-    fn urls_first(&mut self, error: &Message) -> Option<ExchangeEvent> {
-        if error.kind != Kind::Error || stateless::error_code(error) != -32042 {
-            return None;
-        }
-        let requests = stateless::elicitations_required(error);
-        if requests.is_empty() || !may_require_input(self.request.message.method) {
-            return None;
-        }
-        if !self.request.meta.capabilities.elicitation_url {
-            let text = "the backend needs the user to open a URL first, which the request does not declare";
-            return Some(self.refuse(&capability_required(r#"{"elicitation":{"url":{}}}"#, text)));
-        }
-        let questions =
-            requests.into_iter().map(|request| RequestedInput { request, number: None }).collect();
-        Some(self.park(questions, None))
-    }
-
-    /// Returns the backend's questions as the answer for now. `None` if the client had sent all
-    /// answers already.
-    fn ask(&mut self) -> Option<ExchangeEvent> {
-        let questions = self.asking.take().map(|(questions, _)| questions).unwrap_or_default();
-        let waiting = self.waiting.as_ref()?;
-        let mut inputs: Vec<RequestedInput> = Vec::with_capacity(questions.len());
-        for question in &questions {
-            let Some((number, mut request)) = stateless::input_request(question) else { continue };
-            // The backend's keys are kept, because the client uses them.
-            let own = questions::input_key(waiting.session(), number);
-            if let Some(own) = own.filter(|own| inputs.iter().all(|one| one.request.key != *own)) {
-                if let Some(at) = self.unasked.iter().position(|(key, _)| *key == own) {
-                    let (_, answer) = self.unasked.swap_remove(at);
-                    if !stateless::is_valid_answer(request.method, &answer) {
-                        return Some(self.refuse(&no_answer(&own, request.method)));
-                    }
-                    waiting.answer(number, &answer);
-                    continue;
-                }
-                request.key = own;
-            }
-            inputs.push(RequestedInput { request, number: Some(number) });
-        }
-        if inputs.is_empty() {
-            return None;
-        }
-        let waiting = self.waiting.take();
-        Some(self.park(inputs, waiting))
-    }
-
-    fn park(
-        &mut self,
-        questions: Vec<RequestedInput>,
-        mut waiting: Option<PendingExchange>,
-    ) -> ExchangeEvent {
-        waiting.iter_mut().for_each(PendingExchange::let_go);
-        let round = self.round + 1;
-        if round > INPUT_ROUNDS_MAX {
-            let text =
-                format!("the backend asked for input {INPUT_ROUNDS_MAX} times, which is the limit");
-            return self.refuse(&Refusal::new(ErrorKind::BackendProtocolError, text));
-        }
-        let requests: Vec<InputRequest> =
-            questions.iter().map(|input| input.request.clone()).collect();
-        let leave = Suspension {
-            questions,
-            round,
-            digest: stateless::request_digest(&self.request.message),
-        };
-        match self.client.park(leave, waiting) {
-            Ok(state) => {
-                let required = InputRequired { requests, state: Some(state) };
-                ExchangeEvent::Answer(
-                    required.to_response(&self.request.id, &self.server_info),
-                    None,
-                )
-            }
             Err(refusal) => self.refuse(&refusal),
         }
     }

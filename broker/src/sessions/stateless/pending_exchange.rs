@@ -108,6 +108,11 @@ impl PendingExchange {
         }
     }
 
+    /// Refuses a question of the backend that the client's request does not permit.
+    pub(super) fn refuse_question(&self, number: u64, refusal: &Refusal) {
+        questions::refuse(self.session(), number, refusal);
+    }
+
     /// Returns whether the call needs the approval of a person.
     pub(super) fn is_held(&self) -> bool {
         self.call.as_ref().is_some_and(|call| call.is_held())

@@ -165,6 +165,43 @@ async fn br_02_an_answer_may_lead_to_more_rounds_with_several_questions() {
 }
 
 /// Returns a backend of the revision whose tool `ask` needs inputs under names of its own.
+#[tokio::test]
+async fn n_meta_02_n_mrtr_02_a_retry_gets_only_what_it_declares_itself() {
+    let backend = asking().await;
+    let broker = broker_with(&backend).await;
+    let all = Modern::of(&broker, "/mcp/b").with(everything());
+    let forms = Modern::of(&broker, "/mcp/b").with(json!({"elicitation": {"form": {}}}));
+    let nothing = Modern::of(&broker, "/mcp/b").with(json!({}));
+    let arguments = asks(&[("elicitation/create", form()), ("roots/list", json!({}))]);
+    let codes = |done: &Value| -> Vec<Value> {
+        let answers: Vec<Value> = serde_json::from_str(text_of(&done["result"])).unwrap();
+        answers.iter().map(|answer| answer["code"].clone()).collect()
+    };
+
+    // The next question needs a capability that only the first request declares.
+    let first = all.call("ask", arguments.clone()).await;
+    let (key, _) = only(&first);
+    let answer = json!({key: {"action": "decline"}});
+    let done = forms.retry("ask", arguments.clone(), &first["requestState"], answer).await;
+    assert_eq!(codes(&done), [json!(null), json!(-32021)], "{done}");
+
+    // The repeated question needs one, too.
+    let first = all.call("ask", arguments.clone()).await;
+    let done = nothing.retry("ask", arguments.clone(), &first["requestState"], json!({})).await;
+    assert_eq!(codes(&done), [json!(-32021), json!(-32021)], "{done}");
+
+    // Of two questions at once, the retry gets the one that it declares.
+    let mut together = arguments;
+    together["together"] = json!(true);
+    let first = all.call("ask", together.clone()).await;
+    let second = forms.retry("ask", together.clone(), &first["requestState"], json!({})).await;
+    let (key, request) = only(&second["result"]);
+    assert_eq!(request["method"], "elicitation/create");
+    let answer = json!({key: {"action": "cancel"}});
+    let done = forms.retry("ask", together, &second["result"]["requestState"], answer).await;
+    assert_eq!(codes(&done), [json!(null), json!(-32021)], "{done}");
+}
+
 async fn naming() -> StatelessBackend {
     let backend = StatelessBackend::http().await;
     backend.tool("ask", |call| async move {
