@@ -30,14 +30,14 @@ use super::{
     result_budget::ResultPage,
 };
 
-pub use self::{
-    names::held,
-    resources::{resource_not_found, subscription},
-};
 use self::{
     names::{ambiguous_tool, by_name, check_held, unknown_name},
     resources::{by_reference, by_uri, kept_result},
     search::{Searched, searched},
+};
+pub use self::{
+    names::{backend_of, held},
+    resources::{resource_not_found, subscription},
 };
 
 /// The decision about a request.

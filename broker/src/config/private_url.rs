@@ -9,7 +9,12 @@ pub fn is_private(uri: &Uri) -> bool {
 
 /// Returns whether the URL is on this machine.
 pub fn is_loopback(uri: &Uri) -> bool {
-    let host = uri.host().unwrap_or_default();
-    let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    uri.host().is_some_and(is_loopback_host)
+}
+
+/// Returns whether a host without a port is `localhost` or a loopback address.
+pub fn is_loopback_host(host: &str) -> bool {
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    host.eq_ignore_ascii_case("localhost")
+        || bare.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }

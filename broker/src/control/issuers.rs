@@ -17,7 +17,7 @@ use utoipa::ToSchema;
 
 use super::{
     Author, Control, ControlError, LoadError, Preconditions, PutOutcome, Tagged,
-    registry::{EntryOrigin, Issuers, Registry, RegistryEntry},
+    registry::{EntryOrigin, Issuers, Registry, RegistryEntry, StoredIssuer},
     resource_views::moment,
     validation::{now_us, refuse_more},
 };
@@ -25,14 +25,6 @@ use crate::{
     auth::adapted::authorization_server,
     config::{AuthConfig, Config, FieldError, IssuerConfig, TenantMapping, parse_stored_issuer},
 };
-
-/// Settings of a stored issuer, as an operator wrote them and as they are in force.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct StoredIssuer {
-    body: Value,
-    #[serde(skip)]
-    config: Arc<IssuerConfig>,
-}
 
 /// An issuer of a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -4,14 +4,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use protocol::ids::{BackendId, TenantId};
-
 use rules::{access::PolicyDocument, catalog::HostedPromptDocument, toolsets::ToolsetDocument};
+use serde::Serialize;
 
-use super::issuers::StoredIssuer;
 use crate::{
     auth::{SealError, SealKey},
     config::{
-        AuthConfig,
+        AuthConfig, IssuerConfig,
         spec::{BackendSpec, TenantSpec},
     },
 };
@@ -74,6 +73,14 @@ pub(super) type Backends = BTreeMap<(TenantId, BackendId), Arc<RegistryEntry<Bac
 /// Documents of catalogs, by tenant and name.
 pub(super) type CatalogDocuments<Document> =
     BTreeMap<(TenantId, String), Arc<RegistryEntry<Document>>>;
+
+/// Settings of a stored issuer, as an operator wrote them and as they are in force.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub(super) struct StoredIssuer {
+    pub(super) body: serde_json::Value,
+    #[serde(skip)]
+    pub(super) config: Arc<IssuerConfig>,
+}
 
 pub(super) type Issuers = BTreeMap<(TenantId, BackendId), Arc<RegistryEntry<StoredIssuer>>>;
 

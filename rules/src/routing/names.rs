@@ -8,6 +8,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::BackendId,
     json,
+    method::Method,
 };
 
 use super::{Plan, quoted, required_text, supported};
@@ -15,7 +16,26 @@ use crate::{
     access::AccessCheck,
     catalog::{Catalog, ListKind, Target},
     endpoint::Endpoint,
+    exposed_names,
 };
+
+/// Returns the backend of a request, as far as its names show it.
+pub fn backend_of(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> Option<BackendId> {
+    if let Endpoint::Single(backend) = endpoint {
+        return Some(backend.clone());
+    }
+    match message.method {
+        Method::ToolsCall => {
+            Some(catalog.tool(&message.text(message.fields.name)?)?.backend.clone())
+        }
+        Method::PromptsGet => {
+            Some(catalog.prompt(&message.text(message.fields.name)?)?.backend.clone())
+        }
+        Method::ResourcesRead => exposed_names::native_uri(&message.text(message.fields.uri)?)
+            .map(|(backend, _)| backend),
+        _ => None,
+    }
+}
 
 /// Returns the target of a name of a tool or prompt on the aggregated endpoint.
 fn lookup<'a>(catalog: &'a Catalog, kind: ListKind, name: &str) -> Option<Cow<'a, Target>> {

@@ -32,7 +32,7 @@ use super::{
 };
 use crate::{
     auth::{AuthError, AuthSettings, OperatorTokens},
-    config::TokenHash,
+    config::{TokenHash, private_url::is_loopback_host},
     control::Control,
 };
 
@@ -161,7 +161,7 @@ impl Access {
         let Some(host) = requested_host(uri, headers) else {
             return Err(Problem::invalid("Host", "the Host header is missing or not a host name"));
         };
-        let is_allowed = is_loopback_name(host.host()) || {
+        let is_allowed = is_loopback_host(host.host()) || {
             let hosts = &self.auth.load().allowed_hosts;
             hosts.iter().any(|allowed| allowed.eq_ignore_ascii_case(host.host()))
         };
@@ -297,10 +297,4 @@ pub(super) fn requested_host(uri: &Uri, headers: &HeaderMap) -> Option<Authority
             .filter(|authority| !authority.as_str().contains('@')),
         _ => None,
     }
-}
-
-pub(super) fn is_loopback_name(host: &str) -> bool {
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    host.eq_ignore_ascii_case("localhost")
-        || bare.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }

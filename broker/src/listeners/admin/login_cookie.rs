@@ -15,9 +15,10 @@ use rules::limits::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{access::is_loopback_name, problem::Problem};
+use super::problem::Problem;
 use crate::{
     auth::SealKey,
+    config::private_url::is_loopback_host,
     oauth::{StartedLogin, random_text},
 };
 
@@ -79,7 +80,7 @@ impl BrowserChannel {
         } else if origin.is_empty() {
             Err(refused("origin-refused", "a login comes from the console's own page")
                 .field("Origin"))
-        } else if is_loopback_name(host.host()) {
+        } else if is_loopback_host(host.host()) {
             Ok(Self::Loopback)
         } else {
             let detail = "the console needs HTTPS, or a loopback address: set tls.cert_file, use a proxy with TLS, or forward the port to your machine";
@@ -151,7 +152,7 @@ pub(super) fn login(
     host: &Authority,
     seal: &SealKey,
 ) -> Result<Option<ConsoleLogin>, Problem> {
-    let plain = || cookie(headers, LOOPBACK_NAME).filter(|_| is_loopback_name(host.host()));
+    let plain = || cookie(headers, LOOPBACK_NAME).filter(|_| is_loopback_host(host.host()));
     let Some(sealed) = cookie(headers, SECURE_NAME).or_else(plain) else { return Ok(None) };
     let opened = seal.open_from_client(PLACE, sealed).ok();
     let login = opened.and_then(|text| serde_json::from_slice::<ConsoleLogin>(&text).ok());
@@ -167,7 +168,7 @@ pub(super) fn pending(
     seal: &SealKey,
 ) -> Option<(BrowserChannel, StartedLogin)> {
     let plain = || {
-        let sealed = cookie(headers, LOOPBACK_PENDING).filter(|_| is_loopback_name(host.host()));
+        let sealed = cookie(headers, LOOPBACK_PENDING).filter(|_| is_loopback_host(host.host()));
         sealed.map(|sealed| (BrowserChannel::Loopback, sealed))
     };
     let secure = cookie(headers, SECURE_PENDING).map(|sealed| (BrowserChannel::Tls, sealed));

@@ -25,9 +25,9 @@ pub(super) mod request;
 mod request_guard;
 mod resource_metadata;
 pub(super) mod response;
+mod response_body;
 mod sse_streams;
 mod stateless;
-mod unread_body;
 pub(super) mod websocket;
 
 use std::{

@@ -9,7 +9,7 @@ use http::{
 };
 use protocol::error::{ErrorKind, Refusal};
 
-use crate::auth::AuthSettings;
+use crate::{auth::AuthSettings, config::private_url::is_loopback_host};
 
 /// Origin and Host rules of one listener (MCP 2025-11-25, Transports: Security).
 #[derive(Debug)]
@@ -73,18 +73,13 @@ impl RequestGuard {
             return true;
         }
         let rest = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
-        self.loopback && rest.is_some_and(is_loopback_host)
+        self.loopback && rest.is_some_and(names_loopback)
     }
 
     fn allows_host(&self, host: &str) -> bool {
-        // The usual case, which copies nothing.
-        if is_loopback_host(host) {
-            return true;
-        }
-        let host = host.to_ascii_lowercase();
-        is_loopback_host(&host)
+        names_loopback(host)
             || self.auth.load().allowed_hosts.iter().any(|allowed| {
-                [Some(host.as_str()), host_name(&host)]
+                [Some(host), host_name(host)]
                     .into_iter()
                     .flatten()
                     .any(|host| allowed.eq_ignore_ascii_case(host))
@@ -92,12 +87,9 @@ impl RequestGuard {
     }
 }
 
-/// Returns whether the host is `localhost`, `127.x.y.z` or `[::1]`, with or without a port.
-fn is_loopback_host(host: &str) -> bool {
-    let Some(name) = host_name(host) else { return false };
-    name == "localhost"
-        || name == "[::1]"
-        || name.parse::<std::net::Ipv4Addr>().is_ok_and(|address| address.is_loopback())
+/// Returns whether the host is a loopback name, with or without a port.
+fn names_loopback(host: &str) -> bool {
+    host_name(host).is_some_and(is_loopback_host)
 }
 
 /// Returns the host without its port, or `None` if the rest is not a port.

@@ -1,12 +1,6 @@
 //! Responses of the data plane: a JSON document, an event stream, an error, or only a status.
 
-use std::{
-    convert::Infallible,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
@@ -14,8 +8,8 @@ use http::{
     HeaderMap, HeaderValue, Response, StatusCode,
     header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
-use http_body_util::{BodyExt, Either, Full, StreamBody, combinators::UnsyncBoxBody};
-use hyper::body::{Body as _, Frame, SizeHint};
+use http_body_util::{BodyExt, Either, Full, StreamBody};
+use hyper::body::{Body as _, Frame};
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::RequestId,
@@ -24,8 +18,12 @@ use protocol::{
 };
 use rules::event_log::Event;
 
+pub(in crate::listeners) use super::response_body::{Body, BodyAborted};
 use super::{
-    challenge, headers::PROTOCOL_VERSION, http2_stall::Http2StallTracker, unread_body::UnreadBody,
+    challenge,
+    headers::PROTOCOL_VERSION,
+    http2_stall::Http2StallTracker,
+    response_body::{ExpiringBody, UnreadBody},
 };
 use crate::{
     auth::CredentialExpiry,
@@ -39,13 +37,6 @@ use crate::{
         unread_answer::UnreadAnswer,
     },
 };
-
-pub(in crate::listeners) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BodyAborted>>;
-
-/// The rest of an answer is lost: its replica was, or its client does not read.
-#[derive(Debug, Clone, Copy, thiserror::Error)]
-#[error("the rest of the answer was lost")]
-pub(in crate::listeners) struct BodyAborted;
 
 /// Response to a request.
 pub(in crate::listeners) enum ServerResponse {
@@ -109,35 +100,6 @@ impl ServerResponse {
 /// Returns whether the body is an event stream.
 pub(in crate::listeners) fn is_event_stream(headers: &HeaderMap) -> bool {
     headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
-}
-
-/// A body that ends at a given time.
-struct ExpiringBody {
-    body: UnsyncBoxBody<Bytes, BodyAborted>,
-    end: Pin<Box<dyn Future<Output = ()> + Send>>,
-}
-
-impl hyper::body::Body for ExpiringBody {
-    type Data = Bytes;
-    type Error = BodyAborted;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
-        if self.end.as_mut().poll(context).is_ready() {
-            return Poll::Ready(None);
-        }
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }
 
 /// Returns the first lines of the head of a [`ServerResponse::Json`], as constants.

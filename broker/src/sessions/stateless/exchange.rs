@@ -15,7 +15,7 @@ use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
     handshake,
-    ids::{BackendId, RequestId},
+    ids::RequestId,
     json,
     method::Method,
     splice::Splice,
@@ -23,11 +23,8 @@ use protocol::{
 };
 use rules::{
     approvals::ApprovalNotice,
-    catalog::Catalog,
-    endpoint::Endpoint,
     endpoint_info::EndpointInfo,
     event_log::EventKind,
-    exposed_names,
     limits::INPUT_GATHER_WAIT,
     log_level::{self, LogLevel},
     stateless, stateless_tasks,
@@ -194,28 +191,6 @@ impl StatelessClient {
         }
         waiting.carry_out(carried);
         Ok(waiting)
-    }
-}
-
-/// Returns the backend of a request, as far as its names show it.
-pub(super) fn backend_of(
-    message: &Message,
-    endpoint: &Endpoint,
-    catalog: &Catalog,
-) -> Option<BackendId> {
-    if let Endpoint::Single(backend) = endpoint {
-        return Some(backend.clone());
-    }
-    match message.method {
-        Method::ToolsCall => {
-            Some(catalog.tool(&message.text(message.fields.name)?)?.backend.clone())
-        }
-        Method::PromptsGet => {
-            Some(catalog.prompt(&message.text(message.fields.name)?)?.backend.clone())
-        }
-        Method::ResourcesRead => exposed_names::native_uri(&message.text(message.fields.uri)?)
-            .map(|(backend, _)| backend),
-        _ => None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use protocol::{envelope::Message, error::Refusal, ids::RequestId};
+use protocol::{envelope::Message, error::Refusal, handshake, ids::RequestId};
 use rules::{
     access::Subject,
     approvals::{ApprovalNotice, ApprovalStanding},
@@ -17,7 +17,7 @@ use rules::{
 };
 use tokio::sync::oneshot;
 
-use super::{session_pool::SessionLease, suspended::answer_frame};
+use super::session_pool::SessionLease;
 use crate::sessions::{
     call::{Call, CallFuture},
     session::{Session, questions},
@@ -103,7 +103,9 @@ impl PendingExchange {
 
     /// Answers a question of the backend for the client.
     pub(super) fn answer(&self, number: u64, answer: &Bytes) {
-        if let Some(message) = tasks::decoded(answer_frame(number, answer)) {
+        if let Some(message) =
+            tasks::decoded(handshake::success(&RequestId::from_u64(number), answer))
+        {
             questions::handle_answer(self.session(), &message);
         }
     }

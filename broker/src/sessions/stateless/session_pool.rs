@@ -35,7 +35,7 @@ use rules::{
 };
 use tokio::sync::Notify;
 
-use super::{StatelessClient, StatelessRequest, exchange::backend_of};
+use super::{StatelessClient, StatelessRequest};
 use crate::{
     auth::Caller,
     sessions::session::{Agreement, Session, SessionParams, expiry},
@@ -320,7 +320,7 @@ fn cannot_attribute_requests(client: &StatelessClient, request: &StatelessReques
     let is_unattributed = |backend: &BackendId| {
         client.tenant.backend(backend).is_some_and(|backend| backend.has_unattributed_requests())
     };
-    match backend_of(&request.message, &client.endpoint, &catalog) {
+    match routing::backend_of(&request.message, &client.endpoint, &catalog) {
         Some(backend) => is_unattributed(&backend),
         // The calls of a batch may go to any backend.
         None => {

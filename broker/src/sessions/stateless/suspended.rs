@@ -18,7 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
-    ids::{ApprovalId, RequestId},
+    ids::ApprovalId,
     method::Method,
     stateless::inputs::{InputRequest, InputResponses},
 };
@@ -281,11 +281,6 @@ pub(super) fn no_answer(key: &str, method: Method) -> Refusal {
         ErrorKind::InvalidParams,
         format!("params.inputResponses[\"{key}\"] is not an answer to {method}"),
     )
-}
-
-/// Returns an answer as the session takes it.
-pub(super) fn answer_frame(number: u64, answer: &Bytes) -> Bytes {
-    protocol::handshake::success(&RequestId::from_u64(number), answer)
 }
 
 impl SuspensionTable {

@@ -19,7 +19,6 @@ use parking_lot::Mutex;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
-    ids::RequestId,
     json,
     method::Method,
     splice::Splice,
@@ -30,56 +29,19 @@ use rules::{
     tasks,
 };
 
-use super::run::{OpenInput, StopReason, TaskRun};
+use super::{
+    reply_route::ReplyRoute,
+    run::{OpenInput, StopReason, TaskRun},
+};
 use crate::{
     backends::link::{connection::Connection, pending::QuestionOwner},
     persistence::fault_point,
-    sessions::session::{Session, questions},
     telemetry::child_span::ChildSpan,
 };
 
 /// Numbers that one owner can give out. The next owner's numbers begin above them, because no
 /// number is used twice.
 const NUMBERS_PER_EPOCH: i64 = 1 << 20;
-
-/// Route of the client's answer to the backend.
-#[derive(Debug, Clone)]
-pub(super) enum ReplyRoute {
-    Backend {
-        connection: Arc<Connection>,
-        id: RequestId,
-    },
-    /// The answer goes to a question of the session whose call became the task.
-    Session {
-        session: Arc<Session>,
-        number: u64,
-    },
-}
-
-impl ReplyRoute {
-    fn id(&self) -> RequestId {
-        match self {
-            Self::Backend { id, .. } => id.clone(),
-            Self::Session { number, .. } => RequestId::from_u64(*number),
-        }
-    }
-
-    pub(super) fn is_question(&self, wanted: u64) -> bool {
-        matches!(self, Self::Session { number, .. } if *number == wanted)
-    }
-
-    /// Sends the answer. It must already carry [`ReplyRoute::id`].
-    fn send(&self, answer: Bytes) {
-        match self {
-            Self::Backend { connection, .. } => connection.send_later(answer),
-            Self::Session { session, .. } => {
-                if let Some(answer) = tasks::decoded(answer) {
-                    questions::handle_answer(session, &answer);
-                }
-            }
-        }
-    }
-}
 
 /// Accepts a backend's request for the client of a task.
 pub(super) fn ask(

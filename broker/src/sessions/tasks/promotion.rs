@@ -29,6 +29,7 @@ use super::{
     creator::TaskCreator,
     inputs,
     outcome::RunOutcome,
+    reply_route::ReplyRoute,
     run::{RunPlan, TaskRun},
 };
 use crate::{
@@ -278,7 +279,7 @@ fn ask(run: &Arc<TaskRun>, pending_call: &impl PendingCall, question: &Message) 
     let Some(number) = question.id.as_ref().and_then(RequestId::as_u64) else { return };
     if let Err(refusal) = inputs::ask_via(
         run,
-        inputs::ReplyRoute::Session { session: pending_call.session().clone(), number },
+        ReplyRoute::Session { session: pending_call.session().clone(), number },
         question,
     ) {
         let frame: Bytes = refusal.to_response(question.id.as_ref(), &crate::request_id());

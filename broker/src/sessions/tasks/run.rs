@@ -32,7 +32,7 @@ use rules::{
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{TaskManager, inputs::ReplyRoute, notifications::NotificationLimiter};
+use super::{TaskManager, notification_limiter::NotificationLimiter, reply_route::ReplyRoute};
 use crate::{
     backends::{
         asker::SentRequest,

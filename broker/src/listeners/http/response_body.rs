@@ -1,5 +1,4 @@
-//! A large answer that the HTTP library sends. The library takes it in pieces, and the answer counts
-//! in the budget of unread bytes until the last of them.
+//! Bodies of responses.
 
 use std::{
     pin::Pin,
@@ -8,19 +7,57 @@ use std::{
 };
 
 use bytes::Bytes;
-use hyper::body::{Body, Frame, SizeHint};
+use http_body_util::{Either, Full, combinators::UnsyncBoxBody};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use rules::limits::HTTP2_PIECE_BYTES;
 
-use super::response::BodyAborted;
 use crate::sessions::unread_answer::UnreadAnswer;
 
+pub(in crate::listeners) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BodyAborted>>;
+
+/// The rest of an answer is lost: its replica was, or its client does not read.
+#[derive(Debug, Clone, Copy, thiserror::Error)]
+#[error("the rest of the answer was lost")]
+pub(in crate::listeners) struct BodyAborted;
+
+/// A body that ends at a given time.
+pub(super) struct ExpiringBody {
+    pub(super) body: UnsyncBoxBody<Bytes, BodyAborted>,
+    pub(super) end: Pin<Box<dyn Future<Output = ()> + Send>>,
+}
+
+impl HttpBody for ExpiringBody {
+    type Data = Bytes;
+    type Error = BodyAborted;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
+        if self.end.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A large answer that the HTTP library sends. The library takes it in pieces, and the answer counts
+/// in the budget of unread bytes until the last of them.
 #[derive(Debug)]
 pub(super) struct UnreadBody {
     pub(super) rest: Bytes,
     pub(super) unread: Arc<UnreadAnswer>,
 }
 
-impl Body for UnreadBody {
+impl HttpBody for UnreadBody {
     type Data = Bytes;
     type Error = BodyAborted;
 
