@@ -97,6 +97,17 @@ pub enum ResourceParameter {
     Audience,
 }
 
+impl ResourceParameter {
+    /// Returns the parameter that names the audience of a token to the issuer.
+    pub fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Pass => Some("resource"),
+            Self::Strip => None,
+            Self::Audience => Some("audience"),
+        }
+    }
+}
+
 /// Who the authorization server of clients is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]

@@ -47,6 +47,11 @@ impl OperatorMapping {
         self.audiences.iter().any(|known| known == audience)
     }
 
+    /// Returns the configured audiences.
+    pub(super) fn audiences(&self) -> &[String] {
+        &self.audiences
+    }
+
     /// Returns the audience that a login asks for.
     pub fn audience(&self, resource: &str) -> String {
         let usual = || format!("{resource}{AUDIENCE_PATH}");
@@ -89,19 +94,11 @@ impl IssuerReader<'_> {
     pub(super) fn operators(
         &mut self,
         entry: Option<OperatorMappingEntry>,
-        data_audiences: &[String],
     ) -> Option<OperatorMapping> {
         let entry = entry?;
         let audiences = self.words("admin.audiences", entry.audiences, |word| {
             word.chars().all(|c| !c.is_control())
         });
-        if audiences.iter().any(|audience| data_audiences.contains(audience)) {
-            self.fault(
-                "admin.audiences",
-                "has an audience that tokens of MCP clients have too",
-                "audiences that are not in audiences",
-            );
-        }
         if entry.map.is_empty() || entry.map.len() > GRANTS_MAX {
             let allowed = format!("1 to {GRANTS_MAX} entries with value and role");
             self.fault("admin.map", "is empty or too long", &allowed);
@@ -202,9 +199,29 @@ mod tests {
                 "{claim: g, audiences: [mcp], map: [{value: a, role: viewer}]}",
                 "admin.audiences: has an audience",
             ),
+            (
+                "{claim: g, audiences: [console, mcp], map: [{value: a, role: viewer}]}",
+                "admin.audiences: has an audience",
+            ),
         ] {
             let faults = load(admin).unwrap_err();
             assert!(faults.contains(&format!("auth.issuers.0.{fault}")), "{admin}: {faults}");
+        }
+    }
+    #[test]
+    fn the_default_audiences_of_clients_are_not_audiences_of_operators() {
+        let load_default = |audience: &str| {
+            let text = format!(
+                "auth: {{resource: 'https://mcp.example.com', issuers: [{{issuer: 'https://a.example', tenant: acme, admin: {{claim: g, audiences: ['{audience}'], map: [{{value: a, role: viewer}}]}}}}]}}"
+            );
+            load_from(&text, []).map(|_| ()).map_err(|faults| faults.to_string())
+        };
+        for of_clients in ["", "/", "/mcp", "/mcp/", "/mcp/files"] {
+            let faults = load_default(&format!("https://mcp.example.com{of_clients}")).unwrap_err();
+            assert!(faults.contains("admin.audiences: has an audience"), "{of_clients}: {faults}");
+        }
+        for own in ["https://mcp.example.com/admin/v1", "https://mcp.example.com/console", "f00d"] {
+            load_default(own).unwrap();
         }
     }
 }

@@ -14,7 +14,7 @@ use std::{
 
 use http::Uri;
 use jsonwebtoken::Algorithm;
-use protocol::ids::TenantId;
+use protocol::ids::{EndpointName, TenantId};
 use rules::limits::tokens::{ISSUERS_MAX, KEY_SET_AGE_MAX};
 use serde::Deserialize;
 use serde_json::Value;
@@ -132,6 +132,30 @@ pub enum TenantMapping {
     },
 }
 
+impl IssuerConfig {
+    /// Returns whether a token with this audience is for MCP clients (RFC 8707; MCP 2025-11-25,
+    /// Access Token Usage).
+    pub fn accepts_audience(&self, resource: &str, audience: &str) -> bool {
+        if !self.audiences.is_empty() {
+            return self.audiences.iter().any(|known| known == audience);
+        }
+        let Some(below) = audience.strip_prefix(resource) else { return false };
+        match below.strip_prefix("/mcp").unwrap_or(below) {
+            "" | "/" => true,
+            rest => {
+                below.starts_with("/mcp/")
+                    && rest.strip_prefix('/').is_some_and(|name| EndpointName::parse(name).is_ok())
+            }
+        }
+    }
+
+    /// Returns whether a token for MCP clients could be a token of an operator.
+    fn shares_audiences(&self, resource: &str) -> bool {
+        let of_operators = self.operators.iter().flat_map(OperatorMapping::audiences);
+        of_operators.into_iter().any(|audience| self.accepts_audience(resource, audience))
+    }
+}
+
 impl ConfigReader<'_> {
     /// Reads the public URL, without a slash at its end.
     pub(super) fn resource(&mut self) -> Option<String> {
@@ -161,6 +185,13 @@ impl ConfigReader<'_> {
                 IssuerReader { path: path.clone(), faults: &mut self.faults, is_stored: false };
             let issuer = reader.read(entry);
             if let Some(issuer) = issuer {
+                if issuer.shares_audiences(resource.unwrap_or_default()) {
+                    self.report(
+                        &join(&path, "admin.audiences"),
+                        "has an audience that tokens of MCP clients have too",
+                        "audiences that are neither in `audiences` nor URLs of endpoints",
+                    );
+                }
                 if issuers.iter().any(|known| known.issuer == issuer.issuer) {
                     self.report(&join(&path, "issuer"), "is listed twice", "each issuer once");
                 }
@@ -306,7 +337,7 @@ impl IssuerReader<'_> {
         let groups_claim = self
             .claim("claims.groups", entry.claims.and_then(|claims| claims.groups))
             .or(preset_groups);
-        let operators = self.operators(entry.admin, &audiences);
+        let operators = self.operators(entry.admin);
         let introspection = self.introspection(entry.introspection, entry.check.as_deref());
         let sign_in = self.sign_in(entry.sign_in);
         Some(IssuerConfig {

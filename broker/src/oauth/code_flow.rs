@@ -66,7 +66,7 @@ impl<'a> CodeFlow<'a> {
         &self,
         state: String,
         redirect_uri: String,
-        audience: Option<&str>,
+        audience: Option<&(&'static str, String)>,
     ) -> Result<(String, StartedLogin), OauthError> {
         let login = StartedLogin {
             issuer: self.server.issuer.clone(),
@@ -89,7 +89,7 @@ impl<'a> CodeFlow<'a> {
         if !scopes.is_empty() {
             parameters.push(("scope", &scopes));
         }
-        parameters.extend(audience.map(|audience| ("resource", audience)));
+        parameters.extend(audience.map(|(name, value)| (*name, value.as_str())));
         let endpoint = browser_endpoint(&self.fetcher, &self.server, "authorization_endpoint")?;
         Ok((authorization_url(&endpoint, &parameters), login))
     }
@@ -99,7 +99,7 @@ impl<'a> CodeFlow<'a> {
         &self,
         login: &StartedLogin,
         code: String,
-        audience: Option<&str>,
+        audience: Option<&(&'static str, String)>,
     ) -> Result<AccessToken, OauthError> {
         let mut form = vec![
             ("grant_type", "authorization_code".to_owned()),
@@ -107,7 +107,7 @@ impl<'a> CodeFlow<'a> {
             ("redirect_uri", login.redirect_uri.clone()),
             ("code_verifier", login.verifier.clone()),
         ];
-        form.extend(audience.map(|audience| ("resource", audience.to_owned())));
+        form.extend(audience.cloned());
         let credential = match &self.client.client_secret {
             Some(secret) => secret_credential(secret.clone(), None, &self.server),
             None => ClientCredential::None,

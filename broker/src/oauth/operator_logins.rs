@@ -57,7 +57,7 @@ impl OperatorLogins {
     ) -> Option<Result<(String, StartedLogin), OauthError>> {
         let issuer = self.issuer(issuer)?;
         let started = self.flow(issuer).await.and_then(|flow| {
-            flow.begin(random_text(), redirect_uri.to_owned(), Some(&issuer.audience))
+            flow.begin(random_text(), redirect_uri.to_owned(), issuer.audience.as_ref())
         });
         Some(started)
     }
@@ -71,7 +71,7 @@ impl OperatorLogins {
         let code = login.code_of(answer)?;
         let gone = || OauthError::Refused(format!("{} has no login any more", login.issuer));
         let issuer = self.issuer(&login.issuer).ok_or_else(gone)?;
-        let given = self.flow(issuer).await?.finish(login, code, Some(&issuer.audience)).await?;
+        let given = self.flow(issuer).await?.finish(login, code, issuer.audience.as_ref()).await?;
         let console = login.redirect_uri.trim_end_matches("callback").to_owned();
         let at_issuer =
             IssuerLogin { issuer: login.issuer.clone(), id_token: given.id_token, console };

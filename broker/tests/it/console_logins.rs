@@ -162,3 +162,33 @@ async fn a_login_at_an_issuer_is_bound_to_its_browser_and_its_request() {
         assert_eq!(set(&refused).len(), 1, "no login");
     }
 }
+
+#[tokio::test]
+async fn a_login_names_its_audience_only_as_the_issuer_accepts_it() {
+    for (parameter_rule, name) in [("strip", None), ("audience", Some("audience"))] {
+        let server = AuthorizationServer::start().await;
+        server.set_metadata(json!({"authorization_response_iss_parameter_supported": true}));
+        let issuer = json!({"front": "adapted", "resource": parameter_rule, "admin": {
+            "claim": "groups", "audiences": [AUDIENCE], "map": [{"value": "sre", "role": "viewer"}],
+            "login": {"client_id": "console", "scopes": ["openid"]},
+        }});
+        let broker = builder()
+            .single_process()
+            .admin_token("operator-of-tests")
+            .config(server.config("default", issuer))
+            .start()
+            .await;
+        let origin = format!("http://{}", broker.admin_address());
+        let page = Page { admin: broker.admin().with_token(None), origin };
+        let (request, cookie) = page.begun(server.issuer()).await;
+        let (state, from) = (parameter(&request, "state").unwrap(), form_text(server.issuer()));
+        page.answer(&format!("state={state}&code=c&iss={from}"), &cookie).await;
+        let token_requests = server.take_token_requests();
+        for parameter_name in ["resource", "audience"] {
+            let wanted = (name == Some(parameter_name)).then(|| form_text(AUDIENCE));
+            assert_eq!(parameter(&request, parameter_name), wanted, "{parameter_rule}: {request}");
+            let sent = crate::accounts::member(&token_requests[0], parameter_name);
+            assert_eq!(sent, wanted, "{parameter_rule}: {:?}", token_requests[0]);
+        }
+    }
+}

@@ -23,8 +23,9 @@ use crate::{
 pub struct OperatorLoginIssuer {
     pub config: Arc<IssuerConfig>,
     pub client: LoginClient,
-    /// Audience of the token that a login asks for.
-    pub audience: String,
+    /// Parameter that names the audience of the requested token, and its value. `None`: the issuer
+    /// accepts none.
+    pub audience: Option<(&'static str, String)>,
 }
 
 impl TokenVerifier {
@@ -43,7 +44,9 @@ impl TokenVerifier {
         let login = |issuer: &Arc<TokenIssuer>| {
             let config = issuer.shared_config();
             let mapping = config.operators.as_ref()?;
-            let (client, audience) = (mapping.login.clone()?, mapping.audience(issuer.resource()));
+            let client = mapping.login.clone()?;
+            let parameter = config.front.as_ref().map(|front| front.resource).unwrap_or_default();
+            let audience = parameter.name().map(|name| (name, mapping.audience(issuer.resource())));
             Some(OperatorLoginIssuer { config, client, audience })
         };
         let mut found: Vec<_> = issuers.values().filter_map(login).collect();

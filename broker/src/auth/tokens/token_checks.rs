@@ -6,7 +6,7 @@ use std::{sync::Arc, time::SystemTime};
 
 use protocol::{
     error::{ErrorKind, Refusal},
-    ids::{EndpointName, PrincipalId, TenantId},
+    ids::{PrincipalId, TenantId},
 };
 use rules::{
     access::{Subject, SubjectAttributes},
@@ -110,7 +110,11 @@ impl TokenIssuer {
     ) -> Result<AuthenticatedCaller, TokenError> {
         let bound_to = claims.bound_certificate()?;
         let (until, issued_at) = self.check_life(is_access_token, claims)?;
-        if !claims.audiences().iter().any(|audience| self.accepts_audience(audience)) {
+        if !claims
+            .audiences()
+            .iter()
+            .any(|audience| self.config.accepts_audience(&self.resource, audience))
+        {
             return Err(TokenError::Audience);
         }
         let tenant = self.tenant(claims)?;
@@ -206,22 +210,6 @@ impl TokenIssuer {
             Ok(tenant)
         } else {
             Err(TokenError::UnlistedTenant)
-        }
-    }
-
-    /// Returns whether the broker is the audience of a token (RFC 8707; MCP 2025-11-25, Access
-    /// Token Usage).
-    fn accepts_audience(&self, audience: &str) -> bool {
-        if !self.config.audiences.is_empty() {
-            return self.config.audiences.iter().any(|known| known == audience);
-        }
-        let Some(below) = audience.strip_prefix(&self.resource) else { return false };
-        match below.strip_prefix("/mcp").unwrap_or(below) {
-            "" | "/" => true,
-            rest => {
-                below.starts_with("/mcp/")
-                    && rest.strip_prefix('/').is_some_and(|name| EndpointName::parse(name).is_ok())
-            }
         }
     }
 
