@@ -248,14 +248,14 @@ impl Broker {
         Some(backend.view())
     }
 
-    /// Connects to the backend now.
-    pub async fn probe(&self, tenant: &TenantId, id: &BackendId) -> bool {
+    /// Connects to the backend now, and waits until its lists are read again.
+    pub async fn probe(&self, tenant: &TenantId, id: &BackendId, within: Duration) {
         let Some(backend) = self.tenant(tenant).and_then(|tenant| tenant.backend(id)) else {
-            return false;
+            return;
         };
         backend.probe_breaker().await;
         backend.reconnect();
-        true
+        backend.wait_list_refresh(within).await;
     }
 
     /// Opens or closes the breaker of a backend in this process.

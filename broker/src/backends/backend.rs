@@ -26,12 +26,13 @@ use rules::{
     link_sharing::{LinkScope, WireKind},
     shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{
     admission_state::BackendAdmission,
     link::{Era, EraCache, Link, failure::Failure},
+    list_refresh::ListRefresh,
     pins::PinKeeper,
     placeholder::Placeholder,
     policy::Policy,
@@ -115,7 +116,7 @@ pub struct Backend {
     pub redactor: Redactor,
     /// Source of its access tokens, if it wants any.
     pub tokens: Option<TokenSource>,
-    refresh: Notify,
+    pub(super) list_refresh: ListRefresh,
     state: watch::Sender<BackendState>,
     status: Mutex<Status>,
     links: Mutex<HashMap<LinkScope, Arc<Link>>>,
@@ -199,7 +200,7 @@ impl Backend {
             stop: CancellationToken::new(),
             era: EraCache::default(),
             param_headers: ArcSwap::default(),
-            refresh: Notify::new(),
+            list_refresh: ListRefresh::default(),
             state: watch::Sender::new(BackendState::Connecting),
             status: Mutex::default(),
             links: Mutex::default(),
@@ -276,11 +277,15 @@ impl Backend {
 
     /// Requests a refresh of the lists.
     pub fn refresh(&self) {
-        self.refresh.notify_one();
+        self.list_refresh.request();
     }
 
-    pub async fn refresh_requested(&self) {
-        self.refresh.notified().await;
+    /// Waits until the lists are read again, or the backend is removed or replaced.
+    pub async fn wait_list_refresh(&self, within: Duration) {
+        tokio::select! {
+            () = self.list_refresh.read_again(within) => {}
+            () = self.stop.cancelled() => {}
+        }
     }
 
     /// Translates a failure for the client. The full cause goes to the log and to operators.

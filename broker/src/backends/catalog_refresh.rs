@@ -47,7 +47,7 @@ pub async fn run(backend: Arc<Backend>, complete: CompleteLists, owner: impl Cat
                     failures += 1;
                     // What the attempt lacked came meanwhile. Clients that wait for the first lists
                     // wait for the next attempt.
-                    if backend.is_never_reached() && take_refresh_request(&backend).await {
+                    if backend.is_never_reached() && backend.list_refresh.take_request() {
                         link.shorten_backoff().await;
                         continue;
                     }
@@ -59,6 +59,7 @@ pub async fn run(backend: Arc<Backend>, complete: CompleteLists, owner: impl Cat
                         owner.publish();
                     }
                     mark_unreachable(&owner, &backend, &refusal);
+                    backend.list_refresh.read_ended();
                     let ceiling =
                         BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
                     let pause = ceiling
@@ -66,7 +67,7 @@ pub async fn run(backend: Arc<Backend>, complete: CompleteLists, owner: impl Cat
                         .max(refusal.retry_after.unwrap_or_default().min(BACKOFF_MAX));
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
-                        () = backend.refresh_requested() => link.shorten_backoff().await, // a probe does not wait for the back-off
+                        () = backend.list_refresh.requested() => link.shorten_backoff().await, // a probe does not wait for the back-off
                     }
                 }
             }
@@ -84,6 +85,7 @@ async fn run_connection(
     link: &Arc<Link>,
 ) -> Result<(), Refusal> {
     let sessions_were_wanted = backend.era.sessions_wanted();
+    backend.list_refresh.read_started();
     let connection = link.connection().await?;
     loop {
         let fetched_at = Instant::now();
@@ -97,12 +99,13 @@ async fn run_connection(
             && backend.era.may_know_sessions(backend.spec.protocol);
         backend.era.set_settled(!may_know_sessions);
         publish_lists(owner, backend, lists);
+        backend.list_refresh.read_ended();
         tokio::select! {
             () = backend.era.first_session_client(), if may_know_sessions => {
                 connection.close_forgotten(); // and is opened again
                 return Ok(());
             }
-            () = backend.refresh_requested() => {}
+            () = backend.list_refresh.requested() => {}
             () = lists_expired(kept_for) => {}
             () = tokio::time::sleep(BACKOFF_MAX), if !is_pinned => {}
             () = connection.closed() => {
@@ -117,13 +120,9 @@ async fn run_connection(
         // Changes come in bursts. Wait for the end of one, and never fetch faster than the limit.
         let pause = REFRESH_DEBOUNCE.max(REFRESH_INTERVAL_MIN.saturating_sub(fetched_at.elapsed()));
         tokio::time::sleep(pause).await;
-        let _coalesced = take_refresh_request(backend).await;
+        let _coalesced = backend.list_refresh.take_request();
+        backend.list_refresh.read_started();
     }
-}
-
-/// Takes a request for a refresh. Returns whether there was one.
-async fn take_refresh_request(backend: &Backend) -> bool {
-    tokio::time::timeout(Duration::ZERO, backend.refresh_requested()).await.is_ok()
 }
 
 /// Waits until the lists are older than the time to live that the backend gave (MCP 2026-07-28,

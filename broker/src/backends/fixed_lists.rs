@@ -39,6 +39,7 @@ pub async fn run(backend: Arc<Backend>, owner: impl CatalogOwner) {
     let Some((lists, definitions)) = made else { return };
     let work = async {
         loop {
+            backend.list_refresh.read_started();
             let others = || owner.others(&backend.id);
             let (lists, is_pinned) = match &definitions {
                 Some(known) => backend.pins.admit(lists.clone(), known.clone(), others).await,
@@ -49,11 +50,10 @@ pub async fn run(backend: Arc<Backend>, owner: impl CatalogOwner) {
             owner.publish();
             backend.set_state(BackendState::Ready);
             owner.read_principal_lists(&backend.id);
-            if is_pinned {
-                backend.refresh_requested().await;
-                backend.principal_lists.expire();
-            } else {
-                tokio::time::sleep(BACKOFF_MAX).await;
+            backend.list_refresh.read_ended();
+            tokio::select! {
+                () = backend.list_refresh.requested() => backend.principal_lists.expire(),
+                () = tokio::time::sleep(BACKOFF_MAX), if !is_pinned => {}
             }
         }
     };

@@ -223,9 +223,7 @@ impl Control {
         backend: &BackendId,
     ) -> Result<BackendView, ControlError> {
         self.backend(tenant, backend)?;
-        if self.broker.probe(tenant, backend).await {
-            self.broker.wait_for_backend(tenant, backend, self.config.timeouts.initialize).await;
-        }
+        self.broker.probe(tenant, backend, self.config.timeouts.initialize).await;
         Ok(self.backend(tenant, backend)?.view)
     }
 

@@ -148,6 +148,17 @@ async fn lists_of_a_dead_backend_are_served_from_the_last_copy_marked_stale() {
 }
 
 #[tokio::test]
+async fn a_probe_answers_with_the_lists_that_it_read() {
+    let (broker, backend) = echo().await;
+    for count in 2..5 {
+        backend.list("tools", (0..count).map(|number| tool(&format!("t{number}"))).collect());
+        let path = "/admin/v1/tenants/default/backends/b/probe";
+        let (status, view) = broker.admin().post(path, &json!({})).await;
+        assert_eq!((status, &view["tools"]), (200, &json!(count)), "{view}");
+    }
+}
+
+#[tokio::test]
 async fn a_burst_of_list_changed_causes_one_refresh_and_one_notification() {
     let (broker, backend) = echo().await;
     let client = broker.connected(json!({})).await;

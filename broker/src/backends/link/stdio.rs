@@ -150,22 +150,32 @@ async fn watch(
     link.backend.connection_ended(&link, &connection);
 }
 
-/// Reports the end of a child to operators: its exit status, and the last line of its standard
-/// error.
+/// Reports the end of a child to operators: its exit status, and a line of its standard error.
 fn note_end(link: &Link, process: &ChildProcess, status: ExitStatus) {
     if link.is_probe() {
         return; // the backend works without it
     }
     let stderr = process.stderr_tail();
-    let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-    let last = shown_line(&link.backend.redactor.redact(&last));
+    let reason = shown_line(&link.backend.redactor.redact(&reason_line(&stderr)));
     let (backend, pid) = (&link.backend.id, process.pid());
-    tracing::warn!(%backend, pid, %status, stderr = last, "child process ended");
-    let end = match last.as_str() {
+    tracing::warn!(%backend, pid, %status, stderr = reason, "child process ended");
+    let end = match reason.as_str() {
         "" => format!("the child process ended ({status})"),
-        last => format!("the child process ended ({status}), on standard error: {last}"),
+        reason => format!("the child process ended ({status}), on standard error: {reason}"),
     };
     link.backend.note_child_end(end);
+}
+
+/// Returns the last line that names an error, or else the last line. Interpreters print a trace or
+/// their version after the reason.
+fn reason_line(stderr: &str) -> &str {
+    const MARKS: [&str; 5] = ["error", "exception", "panicked", "fatal", "denied"];
+    let lines = || stderr.lines().rev().map(str::trim).filter(|line| !line.is_empty());
+    let names_an_error = |line: &&str| {
+        let lower = line.to_ascii_lowercase();
+        !line.starts_with("at ") && MARKS.iter().any(|mark| lower.contains(mark))
+    };
+    lines().find(names_an_error).or_else(|| lines().next()).unwrap_or_default()
 }
 
 /// Returns a line for display: bounded, and without control or invisible characters.
@@ -191,10 +201,10 @@ async fn expired(
         if rules.lifetime.is_some_and(|lifetime| connection.opened.elapsed() >= lifetime)
             && !connection.has_pending()
         {
-            return "it lived for as long as it may";
+            return "its lifetime ended";
         }
         if rules.idle.is_some_and(|idle| quiet_for >= idle) {
-            return "it was asked nothing for as long as that may be";
+            return "it was idle for its idle time";
         }
     }
 }
@@ -224,5 +234,22 @@ mod tests {
     fn s14_a_line_of_a_child_is_bounded_and_has_no_hidden_characters() {
         assert_eq!(shown_line("  no\u{202e} such\u{200b}\tfile\u{7f} "), "no suchfile");
         assert_eq!(shown_line(&"x".repeat(1000)).len(), CHILD_LINE_CHARS_MAX);
+    }
+
+    #[test]
+    fn the_line_with_the_error_is_preferred_to_the_last_line() {
+        let node = "node:internal/modules/cjs/loader:1228\n  throw err;\n\nError: Cannot find module 'x'\n    at Error (native)\n  code: 'MODULE_NOT_FOUND'\n}\n\nNode.js v22.1.0\n";
+        let python = "Traceback (most recent call last):\n  File \"s.py\"\nModuleNotFoundError: No module named 'x'\n";
+        let rust =
+            "thread 'main' panicked at src/main.rs:2:5:\nnote: run with `RUST_BACKTRACE=1`\n";
+        for (stderr, expected) in [
+            (node, "Error: Cannot find module 'x'"),
+            (python, "ModuleNotFoundError: No module named 'x'"),
+            (rust, "thread 'main' panicked at src/main.rs:2:5:"),
+            ("starting\nsh: 1: npx: not found\n\n", "sh: 1: npx: not found"),
+            ("", ""),
+        ] {
+            assert_eq!(reason_line(stderr), expected);
+        }
     }
 }
