@@ -41,7 +41,7 @@ pub use grant_store::GrantStore;
 pub use hot::{HotStore, MemoryHotStore, OwnerHint, RedisOptions, RedisStore, Wakeup};
 pub use node_store::NodeStore;
 pub use pin_store::PinStore;
-pub use postgres::{PostgresOptions, PostgresStore};
+pub use postgres::{PostgresOptions, PostgresStore, check_postgres_url};
 pub use result_store::ResultStore;
 pub use seal_store::SealStore;
 pub use session_store::SessionStore;

@@ -239,6 +239,7 @@ fn database(url: &str) -> Result<DatabaseConfig, InvalidReason> {
         if rest.is_empty() || !is_plain(rest) {
             return Err("is not a usable postgres: URL".to_owned());
         }
+        storage::check_postgres_url(url)?;
         return Ok(DatabaseConfig::Postgres(Secret::new(url)));
     }
     let path = url

@@ -74,13 +74,7 @@ impl CatalogDocument for ToolsetDocument {
     kept_as!(Toolset, "toolset", toolsets, at most TOOLSETS_PER_TENANT_MAX);
 
     fn check(&self, control: &Control, tenant: &TenantId, name: &str) -> Result<(), ControlError> {
-        let mut backends: Vec<BackendId> = control
-            .registry
-            .load()
-            .backends_of(tenant)
-            .map(|(backend, _)| backend.clone())
-            .collect();
-        backends.push(BackendId::hosted());
+        let backends = control.registry.load().selectable_backends(tenant);
         let toolset = compiled(name, self, Some(&backends)).map_err(ControlError::Toolset)?;
         let full = self.published.then(|| control.broker.full_catalog(tenant)).flatten();
         let ambiguities = full.map_or_else(Vec::new, |full| toolset.ambiguities(&full));
@@ -280,7 +274,14 @@ impl Control {
         let mut toolsets = Vec::new();
         for ((_, name), entry) in of(&registry.toolsets, tenant) {
             match compiled(name, &entry.spec, None) {
-                Ok(toolset) => toolsets.push((Arc::new(toolset), entry.spec.published)),
+                Ok(toolset) => {
+                    let known = registry.selectable_backends(tenant);
+                    let faults = compiled(name, &entry.spec, Some(&known)).err();
+                    for PolicyFault { path, problem, .. } in faults.into_iter().flatten() {
+                        tracing::warn!(%tenant, name, path, problem, "a selector of the toolset cannot have an effect");
+                    }
+                    toolsets.push((Arc::new(toolset), entry.spec.published));
+                }
                 Err(faults) => {
                     let fault = faults.into_iter().next();
                     unusable(name, fault.map(|fault| (fault.path, fault.problem)));

@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use protocol::ids::{BackendId, TenantId};
+use protocol::ids::TenantId;
 use records::{AdminChange, PolicyRecord};
 use rules::access::{
     DecisionRow, Policy, PolicyDocument, PolicyFault, PolicyWarning, RuleEffect, TestSubject,
@@ -135,7 +135,7 @@ impl Control {
             let old = registry.policies.get(&tenant);
             condition.holds("policy", old.map(|entry| control.tag(entry)).as_deref())?;
             refuse_declared(old.map(|entry| entry.origin), "policy of tenant", &tenant)?;
-            let policy = Policy::compile(&document, Some(&backends_of(&registry, &tenant)))
+            let policy = Policy::compile(&document, Some(&registry.selectable_backends(&tenant)))
                 .map_err(ControlError::Policy)?;
             let entry =
                 RegistryEntry::stored(document, old.map(|entry| entry.created_at_us), now_us());
@@ -260,7 +260,15 @@ impl Control {
                 continue;
             }
             match Policy::compile(&entry.spec, None) {
-                Ok(policy) => self.broker.set_policy(tenant, Some(Arc::new(policy))),
+                Ok(policy) => {
+                    let known = next.selectable_backends(tenant);
+                    let faults = Policy::compile(&entry.spec, Some(&known)).err();
+                    for fault in faults.into_iter().flatten() {
+                        let fault = fault_text(&fault);
+                        tracing::warn!(%tenant, fault, "a rule of the policy cannot have an effect");
+                    }
+                    self.broker.set_policy(tenant, Some(Arc::new(policy)));
+                }
                 Err(faults) => {
                     let fault = faults.first().map(fault_text).unwrap_or_default();
                     tracing::error!(%tenant, fault, "a stored policy cannot be used: the tenant is closed until it is repaired");
@@ -300,11 +308,6 @@ pub(super) fn closed_policy(record: &PolicyRecord) -> RegistryEntry<PolicyDocume
 
 fn policy_text(document: &PolicyDocument) -> String {
     serde_json::to_string(document).expect("a policy has plain values only")
-}
-
-fn backends_of(registry: &Registry, tenant: &TenantId) -> Vec<BackendId> {
-    let backends = registry.backends_of(tenant).map(|(backend, _)| backend.clone());
-    backends.chain([BackendId::hosted()]).collect()
 }
 
 fn no_policy(tenant: &TenantId) -> ControlError {

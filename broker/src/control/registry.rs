@@ -107,6 +107,12 @@ impl Registry {
         of.map(|((_, backend), entry)| (backend, entry))
     }
 
+    /// Returns the backends that policies and toolsets of the tenant can name.
+    pub(super) fn selectable_backends(&self, tenant: &TenantId) -> Vec<BackendId> {
+        let backends = self.backends_of(tenant).map(|(backend, _)| backend.clone());
+        backends.chain([BackendId::hosted()]).collect()
+    }
+
     pub(super) fn remove_tenant(&mut self, tenant: &TenantId) {
         self.tenants.remove(tenant);
         self.policies.remove(tenant);

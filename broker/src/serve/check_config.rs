@@ -3,8 +3,12 @@
 
 use std::{collections::BTreeSet, fs, path::Path, process::ExitCode};
 
-use protocol::ids::DEFAULT_TENANT;
-use rules::pins::{LockFile, PinMode};
+use protocol::ids::{BackendId, DEFAULT_TENANT, TenantId, ToolsetId};
+use rules::{
+    access::{Policy, PolicyFault},
+    pins::{LockFile, PinMode},
+    toolsets::Toolset,
+};
 
 use super::{error::EXIT_USAGE, print_line};
 use crate::{
@@ -31,7 +35,8 @@ pub fn check_config(file: &Path, locked: Option<&Path>) -> ExitCode {
         faults.iter().for_each(|fault| print_line(fault));
         return EXIT_USAGE.into();
     }
-    undeclared_tenants(&config).iter().for_each(|note| print_line(note));
+    let notes = undeclared_tenants(&config).into_iter().chain(undeclared_backends(&config));
+    notes.for_each(|note| print_line(&note));
     let more = match included {
         0 => String::new(),
         1 => ", with 1 included file".to_owned(),
@@ -57,6 +62,31 @@ fn undeclared_tenants(config: &Config) -> Vec<String> {
             )
         })
         .collect()
+}
+
+/// Returns a note for each name of a backend in a policy or toolset that the file does not declare.
+/// A tenant without declared backends has them in the store, which this command does not open.
+fn undeclared_backends(config: &Config) -> Vec<String> {
+    let declared = |tenant: &TenantId| -> Option<Vec<BackendId>> {
+        let of_tenant = config.backends.iter().filter(|backend| backend.tenant == *tenant);
+        let names: Vec<BackendId> = of_tenant.map(|backend| backend.backend.clone()).collect();
+        (!names.is_empty()).then(|| names.into_iter().chain([BackendId::hosted()]).collect())
+    };
+    let note = |path: String, fault: PolicyFault| {
+        format!("note: {path}.{}: {}, unless the database has more", fault.path, fault.problem)
+    };
+    let mut notes = Vec::new();
+    for (tenant, policy) in &config.policies {
+        let Some(known) = declared(tenant) else { continue };
+        let faults = Policy::compile(policy, Some(&known)).err().into_iter().flatten();
+        notes.extend(faults.map(|fault| note(format!("tenants.{tenant}.policy"), fault)));
+    }
+    for (tenant, name, toolset) in &config.toolsets {
+        let (Some(known), Ok(id)) = (declared(tenant), ToolsetId::parse(name)) else { continue };
+        let faults = Toolset::compile(id, toolset, Some(&known)).err().into_iter().flatten();
+        notes.extend(faults.map(|fault| note(format!("tenants.{tenant}.toolsets.{name}"), fault)));
+    }
+    notes
 }
 
 fn faults_of_lock(config: &Config, locked: &Path) -> Vec<String> {

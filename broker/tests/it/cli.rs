@@ -97,6 +97,27 @@ async fn check_config_names_tenants_that_are_not_declared() {
 }
 
 #[tokio::test]
+async fn check_config_names_backends_that_rules_name_and_the_file_does_not_declare() {
+    let text = "tenants: {acme: {policy: {rules: [{id: a, effect: deny, objects: {tools: ['fles/*']}}]}, toolsets: {t: {include: {tools: ['fles/*']}}}}}\n";
+    let checked = run_with_config(&["check-config"], text).await;
+    assert!(!checked.stdout.contains("note:"), "the database has the backends: {checked:?}");
+    let backend = |name: &str| {
+        format!(
+            "{text}backends: {{acme/{name}: {{transport: {{type: http, url: 'http://127.0.0.1:9/'}}}}}}\n"
+        )
+    };
+    let checked = run_with_config(&["check-config"], &backend("files")).await;
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    for path in ["tenants.acme.policy.rules[0].objects.tools[0]", "tenants.acme.toolsets.t."] {
+        let note = format!("note: {path}");
+        let line = checked.stdout.lines().find(|line| line.starts_with(&note));
+        assert!(line.is_some_and(|line| line.contains("the tenant has: files")), "{checked:?}");
+    }
+    let checked = run_with_config(&["check-config"], &backend("fles")).await;
+    assert!(!checked.stdout.contains("note:"), "{checked:?}");
+}
+
+#[tokio::test]
 async fn serve_refuses_a_bad_configuration_with_64() {
     for config in [
         "colour: red\n",

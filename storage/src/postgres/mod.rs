@@ -27,6 +27,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod tls_verification;
+mod url;
 mod write;
 
 use std::{fmt, str::FromStr, sync::atomic::AtomicU64, time::Duration};
@@ -39,6 +40,7 @@ use sqlx::{
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+pub use self::url::check_postgres_url;
 use self::{
     error_mapping::{RetryAction, map_error, retry_action},
     pool::Pool,
