@@ -26,7 +26,7 @@ use rules::{
     link_sharing::{LinkScope, WireKind},
     shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
 };
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -117,6 +117,8 @@ pub struct Backend {
     /// Source of its access tokens, if it wants any.
     pub tokens: Option<TokenSource>,
     pub(super) list_refresh: ListRefresh,
+    /// Set by a request that could not be sent while the backend counts as reachable.
+    pub(super) suspicion: Notify,
     state: watch::Sender<BackendState>,
     status: Mutex<Status>,
     links: Mutex<HashMap<LinkScope, Arc<Link>>>,
@@ -201,6 +203,7 @@ impl Backend {
             era: EraCache::default(),
             param_headers: ArcSwap::default(),
             list_refresh: ListRefresh::default(),
+            suspicion: Notify::new(),
             state: watch::Sender::new(BackendState::Connecting),
             status: Mutex::default(),
             links: Mutex::default(),
@@ -303,6 +306,9 @@ impl Backend {
         let of_user = failure.is_of_user() && self.state() == BackendState::Ready;
         if !leaving && !of_user {
             self.status.lock().last_error = Some(redacted);
+        }
+        if matches!(failure, Failure::NotSent(_)) && self.state() == BackendState::Ready {
+            self.suspicion.notify_one();
         }
         failure.refusal(&self.id)
     }

@@ -134,12 +134,19 @@ async fn lists_expired(kept_for: Option<Duration>) {
     }
 }
 
-/// Pings the backend at an interval. Resolves when it no longer answers (MCP 2025-11-25, Ping). One
-/// busy answer is permitted, a second one in a row is not.
+/// Pings the backend at an interval, and soon after a request that could not be sent. Resolves when
+/// it no longer answers (MCP 2025-11-25, Ping). One busy answer is permitted, a second one in a row
+/// is not.
 async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>) -> Refusal {
     let mut was_busy = false;
     loop {
-        tokio::time::sleep(link.backend.shared.config.timeouts.ping_interval).await;
+        let interval = link.backend.shared.config.timeouts.ping_interval;
+        let soon = REFRESH_INTERVAL_MIN.min(interval);
+        tokio::time::sleep(soon).await;
+        tokio::select! {
+            () = tokio::time::sleep(interval.saturating_sub(soon)) => {}
+            () = link.backend.suspicion.notified() => {}
+        }
         was_busy = match connection.ask(link, Method::Ping, None).await {
             Ok(_) => false,
             Err(Failure::Busy { .. } | Failure::Throttled { .. } | Failure::Unclear(_))

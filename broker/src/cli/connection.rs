@@ -1,5 +1,7 @@
 //! Commands about connections: accounts that principals connected at backends.
 
+use std::io::Write as _;
+
 use axum::http::Method;
 use serde_json::{Value, json};
 
@@ -40,11 +42,15 @@ pub(super) async fn connection(
         ConnectionCommand::Test(account) => {
             let path = format!("{}/test", place(&account));
             let answer = client.request(Method::POST, &path, None).await?;
-            let shown = |answer: &Value| match answer["error"].as_str() {
-                None => "the backend accepts the account\n".to_owned(),
-                Some(error) => format!("the account cannot be used: {error}\n"),
+            let Some(error) = answer["error"].as_str() else {
+                let shown = |_: &Value| "the backend accepts the account\n".to_owned();
+                return Ok(render(&answer, &account.output, shown));
             };
-            Ok(render(&answer, &account.output, shown))
+            // The answer as JSON still goes to standard output.
+            let shown = render(&answer, &account.output, |_| String::new());
+            let _closed = std::io::stdout().lock().write_all(shown.out.as_bytes());
+            let detail = format!("the account cannot be used: {error}");
+            Err(ClientError::Refused { detail })
         }
         ConnectionCommand::Revoke(account) => {
             remove(client, &place(&account), account.backend.as_str(), &account.output).await

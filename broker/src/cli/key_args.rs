@@ -3,8 +3,10 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, builder::PossibleValuesParser};
 use protocol::ids::BackendId;
+use records::ApprovalState;
+use rules::pins::PinState;
 
 use super::common_args::{OutputOptions, TenantArg};
 
@@ -17,8 +19,8 @@ pub(super) enum PinCommand {
     List {
         #[arg(value_parser = BackendId::parse)]
         backend: Option<BackendId>,
-        /// Only pins in this state: trusted, pending, changed, blocked or gone
-        #[arg(long)]
+        /// Only pins in this state
+        #[arg(long, value_parser = PossibleValuesParser::new(PinState::ALL.map(PinState::name)))]
         state: Option<String>,
         #[command(flatten)]
         of: TenantArg,
@@ -196,8 +198,8 @@ pub(super) struct AccountArgs {
 pub(super) enum ApprovalCommand {
     /// List calls that wait, or waited, for a person
     List {
-        /// pending, approved, denied, expired or used
-        #[arg(long)]
+        /// Only approvals in this state
+        #[arg(long, value_parser = PossibleValuesParser::new(ApprovalState::ALL.map(ApprovalState::name)))]
         state: Option<String>,
         #[command(flatten)]
         of: TenantArg,

@@ -357,6 +357,21 @@ async fn f_11_no_call_fails_when_a_backend_closes_idle_connections() {
 }
 
 #[tokio::test]
+async fn a_request_that_cannot_be_sent_shows_that_the_backend_is_gone() {
+    let backend = FakeBackend::echo().await;
+    let broker = builder()
+        .backend("default", "b", backend.spec())
+        .config(json!({"timeouts": {"ping_interval": "10m"}}))
+        .start()
+        .await;
+    let client = broker.connected(json!({})).await;
+    client.result("tools/call", json!({"name": "b__echo", "arguments": {"message": "m"}})).await;
+    backend.die().await;
+    client.error("tools/call", json!({"name": "b__echo", "arguments": {"message": "m"}})).await;
+    broker.admin().wait_backend_state("default", "b", "degraded").await;
+}
+
+#[tokio::test]
 async fn an_unavailable_backend_is_logged_once_and_not_at_each_attempt() {
     let backend = FakeBackend::start().await;
     backend.on("initialize", |_| async {
