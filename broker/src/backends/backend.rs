@@ -411,8 +411,13 @@ impl Backend {
     }
 
     /// Stores the unexpected end of a child process. Operators see `how` unchanged.
-    pub(super) fn note_child_end(&self, how: String) {
-        self.status.lock().child_end = Some(how);
+    pub(super) fn note_child_end(&self, mut how: String) {
+        let mut status = self.status.lock();
+        let unreachable = status.sandbox.iter().flat_map(|level| &level.unreachable);
+        for path in unreachable {
+            how += &format!("; the user of the child cannot reach {path}");
+        }
+        status.child_end = Some(how);
     }
 
     pub fn view(&self) -> BackendStatus {

@@ -40,12 +40,14 @@ const USER_NAME: &str = "mcp";
 const SHARED_MEMORY: &str = "/dev/shm";
 
 /// Confinement of a child, for operators.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ConfinementLevel {
     /// `uid+landlock`, `uid`, `landlock` or `off`.
     pub name: &'static str,
     /// Protections that the host does not support, or the backend does not permit.
     pub missing: Vec<String>,
+    /// Permitted paths that the user of the child cannot reach, each with the reason.
+    pub unreachable: Vec<String>,
 }
 
 /// Reason why a child is not started.
@@ -123,7 +125,7 @@ impl Confinement {
         spec: &mut ChildSpec,
     ) -> Result<ConfinementLevel, ConfinementError> {
         if self.mode == SandboxMode::Off {
-            return Ok(ConfinementLevel { name: "off", missing: Vec::new() });
+            return Ok(ConfinementLevel { name: "off", ..ConfinementLevel::default() });
         }
         if spec.command.contains('/') && spec.cwd.is_none() {
             // The child starts in its home, where a relative path would have another meaning.
@@ -170,7 +172,7 @@ impl Confinement {
             own_signals_only: !choice.has_user && choice.landlock_abi < Some(support::ABI_SCOPES),
             temporary: Some(temporary),
         });
-        Ok(choice.level())
+        Ok(choice.level(rules))
     }
 
     fn host(&self) -> &HostSupport {
@@ -266,13 +268,18 @@ impl Confinement {
 }
 
 impl ChildConfinement {
-    fn level(self) -> ConfinementLevel {
+    fn level(self, rules: &SandboxRules) -> ConfinementLevel {
         let name = match (self.has_user, self.landlock_abi) {
             (true, Some(_)) => "uid+landlock",
             (true, None) => "uid",
             (false, _) => "landlock",
         };
-        ConfinementLevel { name, missing: self.missing }
+        let permitted = rules.read.iter().chain(&rules.write).filter(|_| self.has_user);
+        let unreachable = permitted.filter_map(|path| {
+            let why = file_access::closed_to_others(Path::new(path), file_access::READ)?;
+            Some(format!("{path} ({why})"))
+        });
+        ConfinementLevel { name, unreachable: unreachable.collect(), missing: self.missing }
     }
 }
 

@@ -439,6 +439,27 @@ async fn s03_paths_of_a_backend_give_access_only_to_themselves() {
 }
 
 #[tokio::test]
+async fn the_end_of_a_child_names_the_paths_that_its_user_cannot_reach() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    let broker = builder().single_process().on(testkit::Topology::Sqlite).start().await;
+    let spec = json!({
+        "transport": {"type": "stdio", "command": "sh", "args": ["-c", "echo 'Error: no access' >&2; exit 1"]},
+        "sandbox": {"write": [folder.path()]},
+    });
+    broker.admin().put_backend("default", "closed", &spec).await;
+    let view = broker.admin().wait_backend_state("default", "closed", "failed").await;
+    let error = view["last_error"].as_str().unwrap();
+    let path = folder.path().display();
+    let hint =
+        format!("the user of the child cannot reach {path} ({path} is closed to other users");
+    assert!(error.contains("Error: no access; ") && error.contains(&hint), "{view}");
+}
+
+#[tokio::test]
 async fn s03_without_network_a_child_opens_no_socket_of_the_internet() {
     let modes = if rustix::process::geteuid().is_root() {
         &["auto", "uid", "landlock"][..]
