@@ -84,7 +84,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
         retain: RETAIN,
         store: Some(store),
     };
-    let places = [
+    let storages = [
         EventStorage { name: "off", retain: Duration::ZERO, store: None },
         EventStorage { name: "memory", retain: RETAIN, store: None },
         stored("SQLite", Arc::new(sqlite)),
@@ -92,25 +92,25 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
         stored("Redis", Arc::new(of_redis)),
     ];
     for bytes in [256, 4_096] {
-        in_a_row(scale, &places, bytes).await?;
-        one_by_one(scale, &places, bytes).await?;
+        in_a_row(scale, &storages, bytes).await?;
+        one_by_one(scale, &storages, bytes).await?;
     }
     Ok(())
 }
 
-async fn in_a_row(scale: Scale, places: &[EventStorage], bytes: usize) -> anyhow::Result<()> {
+async fn in_a_row(scale: Scale, storages: &[EventStorage], bytes: usize) -> anyhow::Result<()> {
     let mut all: Vec<(Samples, Vec<f64>, Vec<f64>)> =
-        places.iter().map(|_| Default::default()).collect();
+        storages.iter().map(|_| Default::default()).collect();
     for _ in 0..scale.of(5, 1) {
-        for (place, (push, others, rate)) in places.iter().zip(&mut all) {
-            let mut rig = StreamRig::start(place, bytes, None).await?;
+        for (storage, (push, others, rate)) in storages.iter().zip(&mut all) {
+            let mut rig = StreamRig::start(storage, bytes, None).await?;
             let run = move || {
                 rig.run(Duration::ZERO, STREAMS * scale.of(LIMITS.events as u64, 0))?; // until the streams are full
                 let row = rig.run(scale.of(Duration::from_secs(1), Duration::ZERO), WINDOW)?;
                 anyhow::Ok((rig, row))
             };
             let (rig, row) = tokio::task::spawn_blocking(run).await??;
-            rig.end(place).await?;
+            rig.end(storage).await?;
             push.extend(row.push);
             others.push(row.others_ns);
             rate.push(row.per_second);
@@ -127,10 +127,10 @@ async fn in_a_row(scale: Scale, places: &[EventStorage], bytes: usize) -> anyhow
         "ratio",
     ]);
     let off = (all[0].0.median().as_secs_f64(), median(all[0].1.clone()), median(all[0].2.clone()));
-    for (place, (push, others, rate)) in places.iter().zip(all) {
+    for (storage, (push, others, rate)) in storages.iter().zip(all) {
         let (others, rate) = (median(others), median(rate));
         table.row([
-            place.name.to_owned(),
+            storage.name.to_owned(),
             shown(push.median()),
             shown(push.p99()),
             format!("{:.1}", push.median().as_secs_f64() / off.0),
@@ -144,7 +144,7 @@ async fn in_a_row(scale: Scale, places: &[EventStorage], bytes: usize) -> anyhow
     Ok(())
 }
 
-async fn one_by_one(scale: Scale, places: &[EventStorage], bytes: usize) -> anyhow::Result<()> {
+async fn one_by_one(scale: Scale, storages: &[EventStorage], bytes: usize) -> anyhow::Result<()> {
     let mut table = Table::new([
         "log",
         "push: CPU p50",
@@ -156,20 +156,20 @@ async fn one_by_one(scale: Scale, places: &[EventStorage], bytes: usize) -> anyh
         "p99",
     ]);
     let mut off = None;
-    for place in places {
+    for storage in storages {
         let (arrived, arrivals) = sync_channel(1);
-        let mut rig = StreamRig::start(place, bytes, Some(arrived)).await?;
+        let mut rig = StreamRig::start(storage, bytes, Some(arrived)).await?;
         let run = move || {
             rig.one_by_one(scale.of(300, 0), &arrivals)?; // to warm up
             let alone = rig.one_by_one(scale.of(1_500, 3), &arrivals)?;
             anyhow::Ok((rig, alone))
         };
         let (rig, alone) = tokio::task::spawn_blocking(run).await??;
-        rig.end(place).await?;
+        rig.end(storage).await?;
         let off = *off.get_or_insert(alone.push.median().as_secs_f64());
-        let to_log = |time| if place.store.is_some() { shown(time) } else { "-".to_owned() };
+        let to_log = |time| if storage.store.is_some() { shown(time) } else { "-".to_owned() };
         table.row([
-            place.name.to_owned(),
+            storage.name.to_owned(),
             shown(alone.push.median()),
             shown(alone.push.p99()),
             format!("{:.1}", alone.push.median().as_secs_f64() / off),
@@ -217,14 +217,14 @@ struct SingleEventCosts {
 impl StreamRig {
     /// Starts the streams. Readers report each event to `arrived`.
     async fn start(
-        place: &EventStorage,
+        storage: &EventStorage,
         bytes: usize,
         arrived: Option<SyncSender<Instant>>,
     ) -> anyhow::Result<Self> {
         let metrics = Arc::new(Metrics::new(false));
         let stores = Stores {
             durable: Arc::new(SqliteStore::in_memory().await?),
-            events: place.store.clone(),
+            events: storage.store.clone(),
             hot: Arc::new(MemoryHotStore::new()),
         };
         let durable = Persistence::new(
@@ -255,7 +255,7 @@ impl StreamRig {
             streams.push((session, stream));
         }
         let frame = Bytes::from(vec![b'x'; bytes]);
-        let (retain, expired_at, runtime) = (place.retain, Instant::now(), Handle::current());
+        let (retain, expired_at, runtime) = (storage.retain, Instant::now(), Handle::current());
         Ok(Self {
             streams,
             writer,
@@ -339,11 +339,11 @@ impl StreamRig {
     }
 
     /// Checks that all pushed events are in the log, or were trimmed from it.
-    async fn end(mut self, place: &EventStorage) -> anyhow::Result<()> {
+    async fn end(mut self, storage: &EventStorage) -> anyhow::Result<()> {
         ensure!(self.metrics.render().contains("mcp_events_lost_total 0"), "events were lost");
         for (number, (session, stream)) in self.streams.iter().enumerate() {
             stream.close();
-            if let (Some(store), Some(writer)) = (&place.store, &self.writer) {
+            if let (Some(store), Some(writer)) = (&storage.store, &self.writer) {
                 let stored = store
                     .stream(session, stream.number, 0)
                     .await?

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The files, by their place below the root of the repository.
+/// The files, by their path below the root of the repository.
 const FILES: [&str; 8] = [
     "broker/src/admission/concurrency_limit.rs",
     "broker/src/admission/outbox_budget.rs",
@@ -18,7 +18,7 @@ const FILES: [&str; 8] = [
     "broker/src/sessions/stream.rs",
     "rules/src/breaker.rs",
     "rules/src/retries.rs",
-    "rules/src/shared_places.rs",
+    "rules/src/shared_permits.rs",
 ];
 
 fn main() {

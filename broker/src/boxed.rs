@@ -8,8 +8,8 @@ use std::pin::Pin;
 
 /// Creates a future directly on the heap.
 pub(crate) fn box_pin_with<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
-    let place: Box<std::mem::MaybeUninit<F>> = Box::new_uninit();
-    Box::into_pin(Box::write(place, make()))
+    let allocation: Box<std::mem::MaybeUninit<F>> = Box::new_uninit();
+    Box::into_pin(Box::write(allocation, make()))
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ use crate::{
     admission::{
         concurrency_limit::{ConcurrencyLimiter, TenantShare},
         overload::OverloadManager,
-        place_limiter::PlaceLimiter,
+        permit_limiter::PermitLimiter,
         rate_limiter::RateLimiter,
         replica_sharing::ReplicaSharing,
     },
@@ -64,7 +64,7 @@ pub struct Context {
     /// Limits of requests per second.
     pub rates: Arc<RateLimiter>,
     /// Limits of sessions, calls and connections by tenant and principal.
-    pub places: Arc<PlaceLimiter>,
+    pub permits: Arc<PermitLimiter>,
     pub overload: Arc<OverloadManager>,
     /// Bytes of the lists that backends show to single links.
     pub own_lists_bytes: Arc<AtomicUsize>,
@@ -95,7 +95,7 @@ impl Context {
         let sharing = ReplicaSharing::new(redis, config.limits.without_redis, metrics.clone());
         Arc::new(Self {
             rates: Arc::new(RateLimiter::new(sharing.clone(), started, metrics.clone())),
-            places: Arc::new(PlaceLimiter::new(sharing, started, metrics.clone())),
+            permits: Arc::new(PermitLimiter::new(sharing, started, metrics.clone())),
             overload: OverloadManager::new(&config.overload, metrics.clone()),
             call_limiter: room,
             confinement: Confinement::new(&config),

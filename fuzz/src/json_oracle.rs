@@ -1,4 +1,4 @@
-//! A slow reader of JSON that shares no code with the broker's: `serde_json`, with the place of each
+//! A slow reader of JSON that shares no code with the broker's: `serde_json`, with the span of each
 //! value.
 
 use std::collections::HashSet;
@@ -43,8 +43,8 @@ pub(crate) fn root(text: &str) -> Option<&str> {
     serde_json::from_str::<&RawValue>(text).ok().map(RawValue::get)
 }
 
-/// Returns the place of a part of `text`.
-pub(crate) fn place(text: &str, part: &str) -> Span {
+/// Returns the span of a part of `text`.
+pub(crate) fn span_of(text: &str, part: &str) -> Span {
     let start = part.as_ptr() as usize - text.as_ptr() as usize;
     Span { start: start as u32, end: (start + part.len()) as u32 }
 }

@@ -73,13 +73,13 @@ impl<'a> Mutator<'a> {
         }
     }
 
-    fn place(&mut self, input: &[u8]) -> usize {
+    fn position(&mut self, input: &[u8]) -> usize {
         self.random.below(input.len() + 1)
     }
 
     /// Returns a part, short more often than long.
     fn part(&mut self, input: &[u8]) -> std::ops::Range<usize> {
-        let start = self.place(input);
+        let start = self.position(input);
         let longest = if self.random.below(4) == 0 { input.len() } else { 8 };
         let end = start + self.random.below(longest.min(input.len() - start) + 1);
         start..end
@@ -109,7 +109,7 @@ impl<'a> Mutator<'a> {
     }
 
     fn insert_bytes(&mut self, input: &mut Vec<u8>) {
-        let at = self.place(input);
+        let at = self.position(input);
         let count = 1 + self.random.below(4);
         let byte = self.telling_byte();
         input.splice(at..at, std::iter::repeat_n(byte, count));
@@ -127,7 +127,7 @@ impl<'a> Mutator<'a> {
     }
 
     fn swap_parts(&mut self, input: &mut Vec<u8>) {
-        let (part, to) = (self.part(input), self.place(input));
+        let (part, to) = (self.part(input), self.position(input));
         let moved: Vec<u8> = input.drain(part).collect();
         let to = to.min(input.len());
         input.splice(to..to, moved);
@@ -135,7 +135,7 @@ impl<'a> Mutator<'a> {
 
     fn insert_token(&mut self, input: &mut Vec<u8>) {
         let Some(token) = self.random.one_of(self.tokens).copied() else { return };
-        let start = self.place(input);
+        let start = self.position(input);
         let replaced = if self.random.below(3) == 0 { token.len() } else { 0 };
         let end = (start + replaced).min(input.len());
         input.splice(start..end, token.bytes());
@@ -143,7 +143,7 @@ impl<'a> Mutator<'a> {
 
     /// Replaces a number in digits.
     fn change_number(&mut self, input: &mut Vec<u8>) {
-        let from = self.place(input);
+        let from = self.position(input);
         let Some(start) = input[from..].iter().position(u8::is_ascii_digit).map(|at| from + at)
         else {
             return;
@@ -194,7 +194,7 @@ impl<'a> Mutator<'a> {
         *input = lines.concat();
     }
 
-    /// Copies what stands between two brackets to another place, or over another such part.
+    /// Copies what stands between two brackets to another position, or over another such part.
     fn move_bracketed(&mut self, input: &mut Vec<u8>) {
         let (Some(from), Some(to)) = (self.bracketed(input), self.bracketed(input)) else { return };
         let copied = input[from].to_vec();
@@ -203,7 +203,7 @@ impl<'a> Mutator<'a> {
     }
 
     fn bracketed(&mut self, input: &[u8]) -> Option<std::ops::Range<usize>> {
-        let from = self.place(input);
+        let from = self.position(input);
         let start = from + input[from..].iter().position(|byte| OPENING.contains(byte))?;
         let kind = OPENING.iter().position(|byte| *byte == input[start])?;
         let mut depth = 0_usize;

@@ -43,8 +43,8 @@ pub async fn run_interleaved(
 ) -> anyhow::Result<Rounds> {
     let mut reports = vec![Vec::new(); loads.len()];
     for round in 0..rounds {
-        for (place, load) in loads.iter().enumerate() {
-            let (done, all) = ((round * loads.len() + place) as u32, (rounds * loads.len()) as u32);
+        for (index, load) in loads.iter().enumerate() {
+            let (done, all) = ((round * loads.len() + index) as u32, (rounds * loads.len()) as u32);
             let told = |progress: Progress| {
                 told(Progress {
                     at: progress.of * done + progress.at,
@@ -52,7 +52,7 @@ pub async fn run_interleaved(
                     ..progress
                 })
             };
-            reports[place].push(run::run(load, told).await?);
+            reports[index].push(run::run(load, told).await?);
         }
     }
     Ok(Rounds(reports))

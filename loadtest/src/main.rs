@@ -73,7 +73,7 @@ struct Common {
     /// File with an API key in each line.
     #[arg(long)]
     key_file: Option<PathBuf>,
-    /// Revision of MCP, in place of the revision in the profile.
+    /// Revision of MCP, instead of the revision in the profile.
     #[arg(long)]
     era: Option<Era>,
     /// Authorities to trust in addition to the system's (PEM), for tls, wss and quic.

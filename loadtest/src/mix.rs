@@ -54,7 +54,7 @@ impl Mix {
                 .zip(&operations)
                 .for_each(|(credit, (_, weight))| *credit += i64::from(*weight));
             let next =
-                (0..credit.len()).rev().max_by_key(|place| credit[*place]).unwrap_or_default();
+                (0..credit.len()).rev().max_by_key(|index| credit[*index]).unwrap_or_default();
             credit[next] -= i64::from(total);
             next
         });
@@ -73,8 +73,8 @@ impl Mix {
     /// Returns the operation of the call with this number, and its index among
     /// [`Self::operations`].
     pub fn operation_at(&self, number: u64) -> (usize, &Operation) {
-        let place = self.turns[(number % self.turns.len() as u64) as usize];
-        (place, &self.operations[place].0)
+        let index = self.turns[(number % self.turns.len() as u64) as usize];
+        (index, &self.operations[index].0)
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
         let mix = Mix::new(vec![(call, 6), (Operation::Ping, 3), (Operation::ListTools, 1)]);
         let turns: Vec<usize> = (0..10).map(|number| mix.operation_at(number).0).collect();
         assert_eq!(
-            [0, 1, 2].map(|place| turns.iter().filter(|turn| **turn == place).count()),
+            [0, 1, 2].map(|index| turns.iter().filter(|turn| **turn == index).count()),
             [6, 3, 1]
         );
         assert!(

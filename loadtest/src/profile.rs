@@ -1,7 +1,7 @@
 //! A profile: a load as a YAML file describes it, parsed and checked. The examples are in
 //! `loadtest/profiles`.
 //!
-//! The parser reports every fault of a file, each with its place and a correct form.
+//! The parser reports every fault of a file, each with its path and a correct form.
 
 mod mix_entry;
 
@@ -153,8 +153,8 @@ impl ProfileFile {
             faults.push("phases: there is none; at least one is needed, for example `- {for: 30s, rate: 100}`".to_owned());
         }
         let phases =
-            self.phases.iter().enumerate().map(|(place, phase)| {
-                phase.checked(self.kind, &format!("phases[{place}]"), faults)
+            self.phases.iter().enumerate().map(|(index, phase)| {
+                phase.checked(self.kind, &format!("phases[{index}]"), faults)
             });
         let schedule = Schedule::new(phases.collect());
         let warm_up =
@@ -173,7 +173,7 @@ impl ProfileFile {
             .mix
             .into_iter()
             .enumerate()
-            .map(|(place, entry)| entry.checked(&format!("mix[{place}]"), faults));
+            .map(|(index, entry)| entry.checked(&format!("mix[{index}]"), faults));
         Profile {
             kind: self.kind,
             era: self.era,
@@ -191,13 +191,13 @@ impl ProfileFile {
 
 impl ProfileFile {
     fn fits_without_sessions(&self, faults: &mut Vec<String>) {
-        for (place, entry) in self
+        for (index, entry) in self
             .mix
             .iter()
             .enumerate()
             .filter(|(_, entry)| NEED_SESSIONS.contains(&entry.method.as_str()))
         {
-            faults.push(format!("mix[{place}].method: {} is not in 2026-07-28; leave it out, or say `era: 2025-11-25`", entry.method));
+            faults.push(format!("mix[{index}].method: {} is not in 2026-07-28; leave it out, or say `era: 2025-11-25`", entry.method));
         }
         if self.listen {
             faults.push(
@@ -209,23 +209,23 @@ impl ProfileFile {
 }
 
 impl PhaseEntry {
-    fn checked(&self, kind: LoopModel, place: &str, faults: &mut Vec<String>) -> Phase {
-        let time = duration(&format!("{place}.for"), &self.time, faults);
+    fn checked(&self, kind: LoopModel, index: &str, faults: &mut Vec<String>) -> Phase {
+        let time = duration(&format!("{index}.for"), &self.time, faults);
         if time.is_zero() {
-            faults.push(format!("{place}.for: a phase takes some time"));
+            faults.push(format!("{index}.for: a phase takes some time"));
         }
         if kind == LoopModel::Closed && (self.rate.is_some() || self.to.is_some()) {
             faults.push(format!(
-                "{place}: a closed loop has no rate; leave `rate` and `to` out, or say `loop: open`"
+                "{index}: a closed loop has no rate; leave `rate` and `to` out, or say `loop: open`"
             ));
         }
         if kind == LoopModel::Open && self.rate.is_none() {
-            faults.push(format!("{place}.rate: missing; an open loop needs calls a second"));
+            faults.push(format!("{index}.rate: missing; an open loop needs calls a second"));
         }
         for (key, rate) in [("rate", self.rate), ("to", self.to)] {
             if let Some(rate) = rate.filter(|rate| !(0.0..=RATE_MAX).contains(rate)) {
                 faults.push(format!(
-                    "{place}.{key}: {rate} calls a second; 0 to {RATE_MAX} are allowed"
+                    "{index}.{key}: {rate} calls a second; 0 to {RATE_MAX} are allowed"
                 ));
             }
         }

@@ -79,7 +79,7 @@ impl Recorder {
     pub fn add(
         &self,
         caller: usize,
-        place: usize,
+        index: usize,
         at: Duration,
         latency: Duration,
         ended: &CallOutcome,
@@ -88,11 +88,11 @@ impl Recorder {
         let window = (at.as_nanos() / self.window.as_nanos()) as usize;
         let mut shard = self.shard(caller);
         let shard = &mut *shard;
-        for (windows, place) in [(&mut shard.windows, window), (&mut shard.operations, place)] {
-            if windows.len() <= place {
-                windows.resize_with(place + 1, Window::default);
+        for (windows, index) in [(&mut shard.windows, window), (&mut shard.operations, index)] {
+            if windows.len() <= index {
+                windows.resize_with(index + 1, Window::default);
             }
-            windows[place].add(latency, ended);
+            windows[index].add(latency, ended);
         }
         if let CallOutcome::Refused(why) = ended {
             *shard.refusals.entry(why.clone()).or_default() += 1;

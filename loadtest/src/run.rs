@@ -173,10 +173,10 @@ fn pace(shared: &RunState) {
 /// Runs one caller: one call after another, until none is left.
 async fn call(shared: Arc<RunState>, caller: usize, mut lane: RequestSlot) {
     while let Some((number, intended)) = next_call(&shared).await {
-        let (place, operation) = shared.profile.mix.operation_at(number);
+        let (index, operation) = shared.profile.mix.operation_at(number);
         let ended = operation::perform(operation, number, &mut lane, &shared.known).await;
         let at = shared.begun.elapsed();
-        shared.record.add(caller, place, at, at.saturating_sub(intended), &ended);
+        shared.record.add(caller, index, at, at.saturating_sub(intended), &ended);
         shared.ended.fetch_add(1, Ordering::Relaxed);
         if !lane.session().is_alive() {
             break;

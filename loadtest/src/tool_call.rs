@@ -97,7 +97,7 @@ pub(crate) fn is_payload(text: &str) -> bool {
     number.is_some_and(|number| payload(number, text.len()) == text)
 }
 
-/// Arguments with places for the number of the call (`{{n}}`) and for a payload (`{{text:4KB}}`).
+/// Arguments with placeholders for the number of the call (`{{n}}`) and for a payload (`{{text:4KB}}`).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Template(Vec<Piece>);
 
@@ -109,7 +109,7 @@ enum Piece {
 }
 
 impl Template {
-    /// Parses the arguments. `size` reads a size such as `4KB`. The error names the place that
+    /// Parses the arguments. `size` reads a size such as `4KB`. The error names the placeholder that
     /// cannot be read.
     pub(crate) fn parse(
         arguments: &Map<String, Value>,
@@ -121,12 +121,14 @@ impl Template {
         let mut pieces = Vec::new();
         let mut rest = json.as_str();
         while let Some((before, after)) = rest.split_once("{{") {
-            let (place, after) = after.split_once("}}").unwrap_or((after, ""));
+            let (placeholder, after) = after.split_once("}}").unwrap_or((after, ""));
             pieces.push(Piece::Json(before.to_owned()));
-            pieces.push(match place.split_once(':') {
-                None if place == "n" => Piece::Number,
-                Some(("text", bytes)) => Piece::Text(size(bytes).ok_or_else(|| place.to_owned())?),
-                _ => return Err(place.to_owned()),
+            pieces.push(match placeholder.split_once(':') {
+                None if placeholder == "n" => Piece::Number,
+                Some(("text", bytes)) => {
+                    Piece::Text(size(bytes).ok_or_else(|| placeholder.to_owned())?)
+                }
+                _ => return Err(placeholder.to_owned()),
             });
             rest = after;
         }

@@ -51,8 +51,8 @@ pub mod retries {
     include!(concat!(env!("OUT_DIR"), "/retries.rs"));
 }
 
-pub mod shared_places {
-    include!(concat!(env!("OUT_DIR"), "/shared_places.rs"));
+pub mod shared_permits {
+    include!(concat!(env!("OUT_DIR"), "/shared_permits.rs"));
 }
 
 mod gcra {

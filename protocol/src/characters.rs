@@ -1,4 +1,4 @@
-//! Characters that a reader does not see, or sees in another place than they stand.
+//! Characters that a reader does not see, or sees at another position than theirs.
 //!
 //! Checked where programs and people read a text that decides something: names of principals,
 //! resource URIs.

@@ -1,4 +1,4 @@
-//! One JSON-RPC message: its kind, and the places of its parts in the sender's bytes.
+//! One JSON-RPC message: its kind, and the spans of its parts in the sender's bytes.
 //!
 //! Listeners and links decode each message once, here. Policy, routing and forwarding all use the
 //! same result, so they cannot disagree about a message. The peer that receives the forwarded
@@ -60,11 +60,11 @@ pub struct MessageParts {
     pub kind: Kind,
     /// Its id; absent for notifications and for errors about unreadable requests.
     pub id: Option<RequestId>,
-    /// Place of the id.
+    /// Span of the id.
     pub id_span: Option<Span>,
     /// The method, `Unknown` for responses.
     pub method: Method,
-    /// Place of the method name, quotes included.
+    /// Span of the method name, quotes included.
     pub method_span: Option<Span>,
     /// The params object.
     pub params: Option<Span>,
@@ -183,7 +183,7 @@ impl Message {
         self.text(self.method_span).unwrap_or_default()
     }
 
-    /// Returns every place of the message that is known.
+    /// Returns every span of the message that is known.
     pub(crate) fn spans_mut(&mut self) -> impl Iterator<Item = &mut Option<Span>> {
         let MessageParts { id_span, method_span, params, result, error, fields, .. } =
             &mut *self.parts;

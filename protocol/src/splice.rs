@@ -31,17 +31,17 @@ pub struct Splice<'a> {
     added: Vec<NewMembers>,
     /// Objects whose only member is removed.
     emptied: Vec<Span>,
-    /// Members of a `_meta` that does not exist yet, and its place.
+    /// Members of a `_meta` that does not exist yet, and their target.
     new_meta: Option<NewMeta>,
 }
 
 struct NewMeta {
-    place: MetaPlace,
+    target: MetaTarget,
     members: Vec<u8>,
 }
 
 #[derive(Clone, Copy)]
-enum MetaPlace {
+enum MetaTarget {
     /// A `_meta` of another type, which has no meaning for any peer.
     Instead(Span),
     /// The params or result object.
@@ -91,7 +91,7 @@ impl<'a> Splice<'a> {
         self
     }
 
-    /// Puts `text` before the byte at `at`. Several at one place keep the order of the calls.
+    /// Puts `text` before the byte at `at`. Several at one position keep the order of the calls.
     pub fn insert(&mut self, at: u32, text: impl Into<Cow<'a, [u8]>>) -> &mut Self {
         self.replace(Span { start: at, end: at }, text)
     }
@@ -161,13 +161,13 @@ impl<'a> Splice<'a> {
             }
             other => {
                 let parent = message.params.or(message.result);
-                let place = match (other, parent) {
-                    (Some(meta), _) => MetaPlace::Instead(meta),
-                    (None, Some(parent)) => MetaPlace::Within(parent),
-                    (None, None) => MetaPlace::InNewParams,
+                let target = match (other, parent) {
+                    (Some(meta), _) => MetaTarget::Instead(meta),
+                    (None, Some(parent)) => MetaTarget::Within(parent),
+                    (None, None) => MetaTarget::InNewParams,
                 };
                 let new_meta =
-                    self.new_meta.get_or_insert_with(|| NewMeta { place, members: Vec::new() });
+                    self.new_meta.get_or_insert_with(|| NewMeta { target, members: Vec::new() });
                 append_member(&mut new_meta.members, key, value);
                 self
             }
@@ -204,7 +204,7 @@ impl<'a> Splice<'a> {
     fn collect_edits(&mut self) -> bool {
         self.settle_meta();
         self.settle_members();
-        // Stable: insertions at one place stay in order, and come before a replacement that starts there.
+        // Stable: insertions at one position stay in order, and come before a replacement that starts there.
         self.edits.sort_by_key(|edit| (edit.span.start, edit.span.end));
         !self.edits.is_empty()
     }
@@ -256,7 +256,7 @@ impl<'a> Splice<'a> {
         if all { Ok(message) } else { Err(message.frame) }
     }
 
-    /// Returns the place of a part after the edits, which are sorted by now. `None`: an edit
+    /// Returns the span of a part after the edits, which are sorted by now. `None`: an edit
     /// changed it.
     fn moved(&self, span: Span) -> Option<Span> {
         let (mut start, mut end) = (i64::from(span.start), i64::from(span.end));
@@ -282,14 +282,14 @@ impl<'a> Splice<'a> {
     }
 
     fn settle_meta(&mut self) {
-        let Some(NewMeta { place, members }) = self.new_meta.take() else {
+        let Some(NewMeta { target, members }) = self.new_meta.take() else {
             return;
         };
         let meta = [b"{", members.as_slice(), b"}"].concat();
-        match place {
-            MetaPlace::Instead(span) => self.replace(span, meta),
-            MetaPlace::Within(parent) => self.set_member(parent, None, "_meta", &meta),
-            MetaPlace::InNewParams => {
+        match target {
+            MetaTarget::Instead(span) => self.replace(span, meta),
+            MetaTarget::Within(parent) => self.set_member(parent, None, "_meta", &meta),
+            MetaTarget::InNewParams => {
                 let root = root_object(self.source);
                 let params = [b"{\"_meta\":", meta.as_slice(), b"}"].concat();
                 self.set_member(root, None, "params", &params)

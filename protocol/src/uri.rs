@@ -29,7 +29,7 @@ const WITH_QUERIES: [&str; 2] = ["http", "https"];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Traversal;
 
-/// Refuses a URI with `..` as a segment, in any spelling and at any place.
+/// Refuses a URI with `..` as a segment, in any spelling and at any position.
 pub fn check(uri: &str) -> Result<(), Traversal> {
     each_reading(
         uri,
@@ -228,7 +228,7 @@ fn folded(text: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
             '\u{2025}' => out.push_str(".."),
             '\u{2026}' => out.push_str("..."),
             '\u{2044}' | '\u{2215}' | '\u{29f8}' => out.push('/'),
-            // Yen and won have the place of the backslash in code pages of Windows.
+            // Yen and won replace the backslash in code pages of Windows.
             '\u{2216}' | '\u{29f5}' | '\u{29f9}' | '\u{fe68}' | '\u{a5}' | '\u{20a9}' => {
                 out.push('\\')
             }

@@ -49,7 +49,7 @@ pub struct ApprovalBinding {
     pub tool: String,
     /// Digest of the tool's definition.
     pub definition: [u8; 32],
-    /// Hash of the tool's pin. It takes the place of the definition where the tool is pinned.
+    /// Hash of the tool's pin. It replaces the definition where the tool is pinned.
     pub pin: Option<String>,
     /// Digest of the arguments in their canonical form.
     pub arguments_hash: [u8; 32],
@@ -182,7 +182,7 @@ impl ApprovalDecision {
     }
 }
 
-/// Place in a list of approvals, newest first.
+/// Position in a list of approvals, newest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalListPosition {
     pub created_at_us: i64,

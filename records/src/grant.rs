@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 
-/// Place of a grant. A grant belongs to one principal.
+/// Key of a grant. A grant belongs to one principal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GrantKey {
     pub tenant: TenantId,
@@ -132,7 +132,7 @@ impl SecretKind {
     }
 }
 
-/// Place of a secret. The name is a digest or another text without secrets.
+/// Key of a secret. The name is a digest or another text without secrets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SecretKey {
     pub kind: SecretKind,

@@ -2,7 +2,7 @@
 
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 
-/// Place of a result. Only its principal finds it.
+/// Key of a result. Only its principal finds it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResultKey {
     pub tenant: TenantId,

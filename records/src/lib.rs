@@ -41,7 +41,7 @@ pub use pin::{
     PIN_APPROVED_MAX, PIN_HASH_CHARS, PinApproval, PinBlock, PinDefinitions, PinKey, PinKind,
     PinSighting, StoredPin, approved_hashes,
 };
-pub use seal::{ROOT_SECRET_ID_BYTES, RootSecretId, SealedPlace, SealedValue, StoredRoot};
+pub use seal::{ROOT_SECRET_ID_BYTES, RootSecretId, SealedLocation, SealedValue, StoredRoot};
 pub use session::{
     SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord,
     StoredSession, SubscriptionCount, SubscriptionRecord,

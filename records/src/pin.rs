@@ -51,7 +51,7 @@ impl PinKind {
     }
 }
 
-/// Place of a pin at its backend.
+/// Key of a pin at its backend.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PinKey {
     pub kind: PinKind,

@@ -21,7 +21,7 @@ pub struct StoredRoot {
 
 /// The row of a sealed value that has no end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SealedPlace {
+pub enum SealedLocation {
     /// Settings of a stored backend.
     Backend { tenant: TenantId, backend: BackendId },
     /// Settings of a stored issuer.
@@ -35,6 +35,6 @@ pub enum SealedPlace {
 /// A sealed value in its row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealedValue {
-    pub place: SealedPlace,
+    pub location: SealedLocation,
     pub sealed: Vec<u8>,
 }

@@ -90,13 +90,13 @@ impl Batch {
 }
 
 fn read_call(at: usize, call: TapeValue<'_>) -> Result<BatchCall, Refusal> {
-    let place = format!("calls[{at}]");
-    let [tool, arguments] = members(call, &place, ["tool", "arguments"])?;
+    let path = format!("calls[{at}]");
+    let [tool, arguments] = members(call, &path, ["tool", "arguments"])?;
     let tool = tool
         .and_then(|tool| tool.as_str())
-        .ok_or_else(|| invalid(&format!("needs the text {place}.tool")))?;
+        .ok_or_else(|| invalid(&format!("needs the text {path}.tool")))?;
     if tool == BATCH_TOOL {
-        let text = format!("has {place}.tool {BATCH_TOOL}: a batch has no batch in it");
+        let text = format!("has {path}.tool {BATCH_TOOL}: a batch has no batch in it");
         return Err(invalid(&text));
     }
     let arguments = match arguments {
@@ -104,7 +104,7 @@ fn read_call(at: usize, call: TapeValue<'_>) -> Result<BatchCall, Refusal> {
         Some(value) if value.kind() == ValueKind::Object => {
             Some(Bytes::copy_from_slice(value.raw()))
         }
-        Some(_) => return Err(invalid(&format!("has {place}.arguments that are no object"))),
+        Some(_) => return Err(invalid(&format!("has {path}.arguments that are no object"))),
     };
     Ok(BatchCall { tool: tool.into_owned(), arguments })
 }
@@ -113,10 +113,10 @@ fn read_call(at: usize, call: TapeValue<'_>) -> Result<BatchCall, Refusal> {
 /// must not do less or other than its text says.
 fn members<'t, const N: usize>(
     object: TapeValue<'t>,
-    place: &str,
+    path: &str,
     names: [&str; N],
 ) -> Result<[Option<TapeValue<'t>>; N], Refusal> {
-    let name = if place.is_empty() { String::new() } else { format!("has {place} that ") };
+    let name = if path.is_empty() { String::new() } else { format!("has {path} that ") };
     if object.kind() != ValueKind::Object {
         return Err(invalid(&format!("{name}must be an object")));
     }

@@ -385,7 +385,7 @@ impl Catalog {
         let bad_cursor = || {
             Refusal::new(
                 ErrorKind::CursorInvalid,
-                "the cursor is not one this list gave out, or its place in the list is gone",
+                "the cursor is not one this list gave out, or its position in the list is gone",
             )
         };
         let Some(pages) = self.lists.get(&(endpoint.clone(), kind)) else {

@@ -1,4 +1,4 @@
-//! Deadlines of requests. Three places set them, from the most specific to the least: the backend,
+//! Deadlines of requests. Three sources set them, from the most specific to the least: the backend,
 //! the tenant, the configuration. Each sets them for a tool, a method, or all requests of a kind.
 //! Every call reads them once.
 
@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use protocol::method::Method;
 
-/// The deadlines of one place. The next place supplies missing ones.
+/// The deadlines of one source. The next source supplies missing ones.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TimeoutSource<'a> {
     pub tools: Option<&'a BTreeMap<String, Duration>>,
@@ -37,11 +37,13 @@ pub struct CallDeadline {
     pub total: Duration,
 }
 
-/// Returns the deadlines of a request. `places` are in order, from the most specific to the least.
-pub fn resolve(method: Method, tool: Option<&str>, places: &[TimeoutSource<'_>]) -> CallDeadline {
-    let quiet =
-        places.iter().find_map(|place| place.idle_timeout(method, tool)).unwrap_or(Duration::MAX);
-    let total = places.iter().find_map(|place| place.total).unwrap_or(Duration::MAX);
+/// Returns the deadlines of a request. `sources` are in order, from the most specific to the least.
+pub fn resolve(method: Method, tool: Option<&str>, sources: &[TimeoutSource<'_>]) -> CallDeadline {
+    let quiet = sources
+        .iter()
+        .find_map(|source| source.idle_timeout(method, tool))
+        .unwrap_or(Duration::MAX);
+    let total = sources.iter().find_map(|source| source.total).unwrap_or(Duration::MAX);
     // The total must not cut the time that an operator allowed a tool.
     CallDeadline { idle: quiet, total: total.max(quiet) }
 }
@@ -78,7 +80,8 @@ mod tests {
             total: Some(seconds(60)),
             ..TimeoutSource::default()
         };
-        let quiet = |method, tool, places: &[TimeoutSource<'_>]| resolve(method, tool, places).idle;
+        let quiet =
+            |method, tool, sources: &[TimeoutSource<'_>]| resolve(method, tool, sources).idle;
         let all = [backend, tenant, common];
         assert_eq!(
             resolve(Method::ToolsCall, Some("slow"), &all),

@@ -1,4 +1,4 @@
-//! Fair queue for callers without a place: deficit round robin over owners by their weight, then
+//! Fair queue for callers without a permit: deficit round robin over owners by their weight, then
 //! round robin over the members of each. The concurrency limits of the broker use it for each
 //! backend and for all calls together.
 //!
@@ -7,7 +7,7 @@
 //! - The cost of a step grows at most with the logarithm of the number of waiting callers. This
 //!   also holds for a full queue, and if most owners are not favoured.
 //! - The share of an owner does not depend on the number of entries of others.
-//! - The queue is bounded. A late caller takes the place of the owner that is most beyond its
+//! - The queue is bounded. A late caller replaces the owner that is most beyond its
 //!   share, then of such a member of its own owner.
 
 use std::{
@@ -332,7 +332,7 @@ impl WaitEstimator {
         self.since = Some(now);
     }
 
-    /// Notes a departure. `room` is the number of places of the limit.
+    /// Notes a departure. `room` is the number of permits of the limit.
     pub fn record_dequeue(&mut self, now: Duration, room: usize, others_wait: bool) {
         if let Some(since) = self.since {
             self.learn(now.saturating_sub(since), u32::try_from(room.max(1)).unwrap_or(u32::MAX));
@@ -425,8 +425,8 @@ mod tests {
             put(&mut queue, 1, 1, 0, n);
         }
         put(&mut queue, 2, 1, 0, 0);
-        let place = (0..).find(|_| next(&mut queue).unwrap().0 == 2).unwrap();
-        assert!(place <= 1, "{place}");
+        let position = (0..).find(|_| next(&mut queue).unwrap().0 == 2).unwrap();
+        assert!(position <= 1, "{position}");
     }
 
     #[test]

@@ -21,7 +21,7 @@ impl Glob {
         &self.parts[0]
     }
 
-    /// Returns whether the whole text matches. Each part takes its first place, so the time grows
+    /// Returns whether the whole text matches. Each part takes its first match, so the time grows
     /// with the product of text and pattern at most.
     pub(crate) fn matches(&self, text: &str) -> bool {
         let Some(rest) = text.strip_prefix(self.prefix()) else { return false };

@@ -35,7 +35,7 @@ pub mod pins;
 pub mod result_budget;
 pub mod retries;
 pub mod routing;
-pub mod shared_places;
+pub mod shared_permits;
 pub mod shared_rate_limit;
 pub mod sign_in_failures;
 pub mod stateless;

@@ -56,22 +56,22 @@ pub const RETRY_PAUSE_FIRST: Duration = Duration::from_millis(50);
 pub const RETRY_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Retries that the calls of a backend can save up.
 pub const RETRIES_SAVED_MAX: u64 = 10;
-/// Weight of a departure in the pace of a queue: one in this many. A queue with more places than
-/// this uses the number of its places,
+/// Weight of a departure in the pace of a queue: one in this many. A queue with more permits than
+/// this uses the number of its permits,
 pub const PACE_WEIGHT: u32 = 16;
 /// up to this number.
 pub const PACE_WEIGHT_MAX: u32 = 1_024;
-/// Number of usual gaps of one place that a gap between two departures counts as at most. The bound
-/// grows with the number of places, and doubles while long gaps follow one another.
+/// Number of usual gaps of one permit that a gap between two departures counts as at most. The bound
+/// grows with the number of permits, and doubles while long gaps follow one another.
 pub const PACE_OUTLIER: u32 = 8;
 /// Shortest value of a usual gap in that bound.
 pub const PACE_GAP_USUAL: Duration = Duration::from_millis(1);
-/// Reserved part of `limits.calls_in_flight`: one place in this many. The reserve is for tenants
+/// Reserved part of `limits.calls_in_flight`: one permit in this many. The reserve is for tenants
 /// that hold less than their share of it. It exists
 pub const ROOM_KEPT_PART: usize = 8;
-/// if the limit has at least this many places and the broker has more than one tenant.
+/// if the limit has at least this many permits and the broker has more than one tenant.
 pub const ROOM_KEPT_FROM: usize = 64;
-/// Places that each tenant's share of a smaller limit must have for it to have the reserve.
+/// Permits that each tenant's share of a smaller limit must have for it to have the reserve.
 pub const ROOM_KEPT_FROM_SHARE: usize = 4;
 /// Deadline for the answer to a probe of a backend whose breaker is open.
 pub const PROBE_ANSWER_MAX: Duration = Duration::from_millis(1_500);

@@ -212,8 +212,8 @@ mod tests {
     use super::*;
 
     fn read(short: &ShortenedResult, page: usize) -> Result<Value, Refusal> {
-        let place = ResultPage { id: "x".to_owned(), page };
-        let read = place.read(&short.text, short.mime_type, short.page_bytes)?;
+        let request = ResultPage { id: "x".to_owned(), page };
+        let read = request.read(&short.text, short.mime_type, short.page_bytes)?;
         Ok(serde_json::from_slice::<Value>(&read).unwrap()["contents"][0].clone())
     }
 

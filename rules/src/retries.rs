@@ -1,5 +1,5 @@
 //! Retries of failed calls: only if a repetition is safe, a few times, and from a budget. So a
-//! backend in trouble does not get more load. The one place that sends calls uses it.
+//! backend in trouble does not get more load. Only the function that sends calls uses it.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},

@@ -1,7 +1,7 @@
 //! Routing of a client's request: answered by the broker, or forwarded to one backend with edits.
 //!
 //! [`decide`] is the path from client to backend, from top to bottom. One parse serves policy,
-//! route and the forwarded request, so nothing is read twice from different places. Only the map of
+//! route and the forwarded request, so nothing is read twice from different spans. Only the map of
 //! the catalog resolves names.
 
 mod names;

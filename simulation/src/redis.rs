@@ -1,4 +1,4 @@
-//! The Redis that the simulated replicas share, without its budgets and places: hints and wakeups.
+//! The Redis that the simulated replicas share, without its budgets and permits: hints and wakeups.
 //! It forgets its hints when it is flushed, and does nothing while it is away.
 
 use std::{sync::Arc, time::Duration};
@@ -9,7 +9,7 @@ use records::SessionKey;
 use storage::{
     HotStore, MemoryHotStore, OwnerHint, Wakeup,
     hot::{
-        BudgetGrant, BudgetRequest, PlacesAnswer, PlacesLifetime, PlacesRequest,
+        BudgetGrant, BudgetRequest, PermitsAnswer, PermitsLifetime, PermitsRequest,
         WAKEUPS_BUFFERED_MAX,
     },
 };
@@ -76,12 +76,12 @@ impl HotStore for SimulatedRedis {
         self.hints()?.take_from_budgets(asks).await
     }
 
-    async fn settle_places(
+    async fn settle_permits(
         &self,
-        lifetime: PlacesLifetime,
-        asks: &[PlacesRequest],
-    ) -> Option<PlacesAnswer> {
-        self.hints()?.settle_places(lifetime, asks).await
+        lifetime: PermitsLifetime,
+        asks: &[PermitsRequest],
+    ) -> Option<PermitsAnswer> {
+        self.hints()?.settle_permits(lifetime, asks).await
     }
 
     fn is_connected(&self) -> bool {

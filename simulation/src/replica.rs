@@ -116,8 +116,8 @@ impl SimulatedReplica {
         8_200 + self.number
     }
 
-    /// Returns its place among the runtimes.
-    pub(crate) fn place(&self) -> usize {
+    /// Returns its index among the runtimes.
+    pub(crate) fn machine_index(&self) -> usize {
         self.number.into()
     }
 
@@ -128,7 +128,7 @@ impl SimulatedReplica {
             (self.config.clone(), self.servers.clone(), self.life.clone());
         let drains = self.drains.subscribe();
         life.send_replace(Life::Starting);
-        self.servers.machine.start(self.place(), move || async move {
+        self.servers.machine.start(self.machine_index(), move || async move {
             let ended = live(config, servers, life.clone(), drains, keys, told).await;
             life.send_replace(Life::Ended(ended.err()));
         });

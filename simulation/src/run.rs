@@ -144,7 +144,7 @@ impl World {
     async fn serves(&self, replica: &SimulatedReplica) -> Result<(), String> {
         match tokio::time::timeout(PATIENCE, replica.leaves(&[Life::Starting])).await {
             Ok(Life::Serving) => Ok(()),
-            other => Err(format!("replica {} does not serve: {other:?}", replica.place())),
+            other => Err(format!("replica {} does not serve: {other:?}", replica.machine_index())),
         }
     }
 
@@ -207,7 +207,10 @@ impl World {
         match fault {
             Fault::Kill { replica, polls, down } => {
                 let replica = &self.replicas[replica];
-                self.servers.machine.kill(replica.place(), polls, Duration::from_secs(2)).await;
+                self.servers
+                    .machine
+                    .kill(replica.machine_index(), polls, Duration::from_secs(2))
+                    .await;
                 replica.note_killed();
                 self.note(InjectedFault::Kill, from);
                 tokio::time::sleep(down).await;
@@ -215,7 +218,7 @@ impl World {
                 self.serves(replica).await?;
             }
             Fault::Freeze { replica, time } => {
-                self.servers.machine.freeze(self.replicas[replica].place(), time);
+                self.servers.machine.freeze(self.replicas[replica].machine_index(), time);
                 tokio::time::sleep(time).await;
                 self.note(InjectedFault::Freeze, from);
             }
@@ -226,11 +229,14 @@ impl World {
                 match ended {
                     Ok(Life::Ended(None)) => {}
                     other => {
-                        return Err(format!("replica {} does not end: {other:?}", replica.place()));
+                        return Err(format!(
+                            "replica {} does not end: {other:?}",
+                            replica.machine_index()
+                        ));
                     }
                 }
                 // The process ends with whatever it still has.
-                self.servers.machine.kill(replica.place(), 1, Duration::ZERO).await;
+                self.servers.machine.kill(replica.machine_index(), 1, Duration::ZERO).await;
                 replica.start(Vec::new());
                 self.serves(replica).await?;
             }

@@ -30,7 +30,7 @@ use crate::{
 
 /// Time that a turn takes.
 const TURN: Duration = Duration::from_micros(2);
-/// Place of the runtime with clients, backends and the network.
+/// Index of the runtime with clients, backends and the network.
 pub(crate) const WORLD: usize = 0;
 
 /// Set when a runtime gave work to another thread, which the seed does not decide about.
@@ -43,9 +43,9 @@ type Start = Box<dyn FnOnce() -> Main + Send>;
 
 /// A change of the runtimes.
 enum Change {
-    Start { place: usize, start: Start },
-    Kill { place: usize, after_polls: u32, by: Duration, done: oneshot::Sender<()> },
-    Freeze { place: usize, until: Duration },
+    Start { index: usize, start: Start },
+    Kill { index: usize, after_polls: u32, by: Duration, done: oneshot::Sender<()> },
+    Freeze { index: usize, until: Duration },
 }
 
 /// Requests changes from inside a runtime. They take effect after its turn.
@@ -53,25 +53,25 @@ enum Change {
 pub(crate) struct Machine(Arc<Mutex<Vec<Change>>>);
 
 impl Machine {
-    /// Starts a runtime at a free place.
+    /// Starts a runtime at a free index.
     pub(crate) fn start<M: Future<Output = ()> + 'static>(
         &self,
-        place: usize,
+        index: usize,
         start: impl FnOnce() -> M + Send + 'static,
     ) {
-        self.0.lock().push(Change::Start { place, start: Box::new(|| Box::pin(start())) });
+        self.0.lock().push(Change::Start { index, start: Box::new(|| Box::pin(start())) });
     }
 
     /// Kills a runtime after so many polls of its tasks, or at this time.
-    pub(crate) async fn kill(&self, place: usize, after_polls: u32, by: Duration) {
+    pub(crate) async fn kill(&self, index: usize, after_polls: u32, by: Duration) {
         let (done, killed) = oneshot::channel();
-        self.0.lock().push(Change::Kill { place, after_polls, by: shim::now() + by, done });
+        self.0.lock().push(Change::Kill { index, after_polls, by: shim::now() + by, done });
         let _gone = killed.await;
     }
 
     /// Stops a runtime for a time.
-    pub(crate) fn freeze(&self, place: usize, time: Duration) {
-        self.0.lock().push(Change::Freeze { place, until: shim::now() + time });
+    pub(crate) fn freeze(&self, index: usize, time: Duration) {
+        self.0.lock().push(Change::Freeze { index, until: shim::now() + time });
     }
 }
 
@@ -120,8 +120,8 @@ pub(crate) struct Scheduler {
 }
 
 impl Scheduler {
-    pub(crate) fn new(places: usize, choices: Choices) -> Self {
-        let slots = (0..places).map(|_| Slot::default()).collect();
+    pub(crate) fn new(count: usize, choices: Choices) -> Self {
+        let slots = (0..count).map(|_| Slot::default()).collect();
         Self { slots, machine: Machine::default(), choices }
     }
 
@@ -150,8 +150,8 @@ impl Scheduler {
                 continue;
             }
             self.choices.shuffle(&mut ready);
-            for place in ready {
-                self.turn(place);
+            for index in ready {
+                self.turn(index);
                 shim::advance_to(shim::now() + TURN);
             }
         }
@@ -165,21 +165,21 @@ impl Scheduler {
             slot.is_ready |= has_events;
         }
         let is_due = |slot: &Slot| slot.wakes_at().is_some_and(|wakes| wakes <= now);
-        (0..self.slots.len()).filter(|place| is_due(&self.slots[*place])).collect()
+        (0..self.slots.len()).filter(|index| is_due(&self.slots[*index])).collect()
     }
 
-    fn turn(&mut self, place: usize) {
-        let slot = &mut self.slots[place];
+    fn turn(&mut self, index: usize) {
+        let slot = &mut self.slots[index];
         let now = shim::now();
         if slot.doom.as_ref().is_some_and(|doom| doom.by <= now) {
-            return self.end(place);
+            return self.end(index);
         }
         let Slot { runtime: Some(runtime), main, doom, .. } = &mut *slot else { return };
-        shim::set_owner(place);
+        shim::set_owner(index);
         shim::arm(doom.as_ref().map(|doom| doom.after_polls));
         let (outcome, polls, queue) = runtime.block_on(turn(main));
         let left = shim::arm(None);
-        trace::note_turn(place, polls);
+        trace::note_turn(index, polls);
         slot.queue = queue.or(slot.queue);
         match outcome {
             WaitOutcome::Idle { until } => {
@@ -189,17 +189,17 @@ impl Scheduler {
                     doom.after_polls = left;
                 }
             }
-            WaitOutcome::Interrupted => self.end(place),
+            WaitOutcome::Interrupted => self.end(index),
         }
     }
 
     /// Ends a runtime as a kill does.
-    fn end(&mut self, place: usize) {
-        let slot = mem::take(&mut self.slots[place]);
+    fn end(&mut self, index: usize) {
+        let slot = mem::take(&mut self.slots[index]);
         // Dropping it would run code that a killed process does not run.
         mem::forget((slot.runtime, slot.main));
-        shim::close_sockets_of(place);
-        trace::note("killed", place as u64);
+        shim::close_sockets_of(index);
+        trace::note("killed", index as u64);
         if let Some(doom) = slot.doom {
             let _unheard = doom.done.send(());
         }
@@ -208,24 +208,24 @@ impl Scheduler {
     fn apply_changes(&mut self) {
         for change in mem::take(&mut *self.machine.0.lock()) {
             match change {
-                Change::Start { place, start } => {
-                    shim::set_owner(place);
+                Change::Start { index, start } => {
+                    shim::set_owner(index);
                     let runtime = runtime();
                     let main = {
                         let _inside = runtime.enter();
                         start()
                     };
-                    self.slots[place] = Slot {
+                    self.slots[index] = Slot {
                         runtime: Some(runtime),
                         main: Some(main),
                         is_ready: true,
                         ..Slot::default()
                     };
                 }
-                Change::Kill { place, after_polls, by, done } => {
-                    self.slots[place].doom = Some(Doom { after_polls, by, done });
+                Change::Kill { index, after_polls, by, done } => {
+                    self.slots[index].doom = Some(Doom { after_polls, by, done });
                 }
-                Change::Freeze { place, until } => self.slots[place].frozen_until = until,
+                Change::Freeze { index, until } => self.slots[index].frozen_until = until,
             }
         }
     }

@@ -33,8 +33,8 @@ pub(crate) fn note(what: &str, number: u64) {
 }
 
 /// Notes the turn of a runtime.
-pub(crate) fn note_turn(place: usize, polls: u32) {
-    note("turn", ((place as u64) << 32) | u64::from(polls));
+pub(crate) fn note_turn(machine: usize, polls: u32) {
+    note("turn", ((machine as u64) << 32) | u64::from(polls));
 }
 
 /// Returns the number of this run, and its steps.

@@ -1,5 +1,5 @@
-//! Named places at which tests end the process. `MCP_BROKER_FAULT=NAME:N` kills it (SIGKILL) when
-//! it passes the place called NAME for the Nth time. Release builds contain no such places.
+//! Named steps at which tests end the process. `MCP_BROKER_FAULT=NAME:N` kills it (SIGKILL) when
+//! it passes the step called NAME for the Nth time. Release builds contain no such steps.
 //!
 //! Every step of a durable write and of a hand-over has one, so that tests can crash at each step
 //! and not only at random. [`hit`] lists the names that a run passed when `MCP_BROKER_FAULT_LOG`
@@ -61,7 +61,7 @@ mod armed {
     }
 }
 
-/// Passes the place called `name`. Does nothing unless a test requested the end of the process
+/// Passes the step called `name`. Does nothing unless a test requested the end of the process
 /// here.
 #[inline]
 pub fn hit(name: &'static str) {

@@ -1,7 +1,7 @@
 //! Statements and rows of sealed values, which both engines share.
 
 use protocol::ids::{BackendId, PrincipalId, TenantId};
-use records::{GrantKey, SealedPlace, SealedValue, SecretKey, SecretKind, StoredRoot};
+use records::{GrantKey, SealedLocation, SealedValue, SecretKey, SecretKind, StoredRoot};
 
 use crate::{StoreError, audit_rows::Column};
 
@@ -24,21 +24,21 @@ pub(crate) const SEALED_BEFORE: &str =
      WHERE substr(sealed, 1, 1) < $1 ORDER BY kind, tenant, name, principal LIMIT $2 OFFSET $3";
 
 /// Returns the statement that writes `$1` over `$2`, and the texts of the row's key from `$3` on.
-pub(crate) fn reseal(place: &SealedPlace) -> (&'static str, Vec<&str>) {
-    match place {
-        SealedPlace::Backend { tenant, backend } => (
+pub(crate) fn reseal(location: &SealedLocation) -> (&'static str, Vec<&str>) {
+    match location {
+        SealedLocation::Backend { tenant, backend } => (
             "UPDATE backends SET settings = $1 WHERE settings = $2 AND tenant = $3 AND backend = $4",
             vec![tenant.as_str(), backend.as_str()],
         ),
-        SealedPlace::Issuer { tenant, issuer } => (
+        SealedLocation::Issuer { tenant, issuer } => (
             "UPDATE token_issuers SET settings = $1 WHERE settings = $2 AND tenant = $3 AND issuer = $4",
             vec![tenant.as_str(), issuer],
         ),
-        SealedPlace::Grant { key, .. } => (
+        SealedLocation::Grant { key, .. } => (
             "UPDATE upstream_grants SET sealed = $1 WHERE sealed = $2 AND tenant = $3 AND backend = $4 AND principal = $5",
             vec![key.tenant.as_str(), key.backend.as_str(), key.principal.as_str()],
         ),
-        SealedPlace::Secret(key) => (
+        SealedLocation::Secret(key) => (
             "UPDATE upstream_secrets SET sealed = $1 WHERE sealed = $2 AND tenant = $3 AND kind = $4 AND name = $5",
             vec![key.tenant.as_str(), key.kind.name(), &key.name],
         ),
@@ -64,22 +64,22 @@ pub(crate) fn value<R: Column<String> + Column<Vec<u8>>>(
     let tenant = TenantId::parse(&text("tenant")?).map_err(|_| corrupt("tenant"))?;
     let name = text("name")?;
     let backend = |name: &str| BackendId::parse(name).map_err(|_| corrupt("backend"));
-    let place = match text("kind")?.as_str() {
-        "backend" => SealedPlace::Backend { tenant, backend: backend(&name)? },
-        "issuer" => SealedPlace::Issuer { tenant, issuer: name },
+    let location = match text("kind")?.as_str() {
+        "backend" => SealedLocation::Backend { tenant, backend: backend(&name)? },
+        "issuer" => SealedLocation::Issuer { tenant, issuer: name },
         "grant" => {
             let principal = PrincipalId::new(text("principal")?);
             let key = GrantKey { tenant, backend: backend(&name)?, principal };
-            SealedPlace::Grant { key, issuer: text("issuer")? }
+            SealedLocation::Grant { key, issuer: text("issuer")? }
         }
         kind => {
             let kinds = [SecretKind::Client, SecretKind::Key].into_iter();
             let kind = kinds.clone().find(|known| known.name() == kind);
             let kind = kind.ok_or_else(|| corrupt("kind of a secret"))?;
-            SealedPlace::Secret(SecretKey { kind, tenant, name })
+            SealedLocation::Secret(SecretKey { kind, tenant, name })
         }
     };
-    Ok(SealedValue { place, sealed: row.column("sealed")? })
+    Ok(SealedValue { location, sealed: row.column("sealed")? })
 }
 
 fn corrupt(what: &str) -> StoreError {

@@ -26,6 +26,6 @@ pub trait SealStore: Send + Sync {
         limit: u32,
     ) -> Result<Vec<SealedValue>, StoreError>;
 
-    /// Writes other bytes in the place of a value, unless the row holds others by now.
+    /// Replaces the bytes of a value, unless the row holds others by now.
     async fn reseal(&self, value: &SealedValue, sealed: &[u8]) -> Result<(), StoreError>;
 }

@@ -345,8 +345,8 @@ async fn answer(
         IssuerBehavior::Gone => told(StatusCode::GONE, "{}".to_owned()),
         IssuerBehavior::Redirects => {
             let mut response = told(StatusCode::FOUND, String::new());
-            let place = format!("{}/moved{path}", state.url).parse().expect("a header");
-            response.headers_mut().insert("location", place);
+            let location = format!("{}/moved{path}", state.url).parse().expect("a header");
+            response.headers_mut().insert("location", location);
             response
         }
         IssuerBehavior::Garbage => told(StatusCode::OK, "<html>{\"keys\": 7}".to_owned()),

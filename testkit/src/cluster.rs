@@ -358,7 +358,7 @@ impl TestCluster {
         self.proxy(replica).reset();
     }
 
-    /// Kills PostgreSQL and puts this standby in its place at the same address: that of the
+    /// Kills PostgreSQL and replaces it by this standby at the same address: that of the
     /// proxies.
     pub async fn fail_over_to(&mut self, standby: PostgresServer) {
         assert!(!self.proxies.is_empty(), "the cluster was started behind proxies");

@@ -132,7 +132,7 @@ async fn carry_out(
     let Some(key) = arguments["key"].as_str() else {
         return Reply::error(-32602, "a key is needed");
     };
-    let (place, mut result) = {
+    let (index, mut result) = {
         let mut effects = book.lock();
         let number = effects.len();
         let nth = effects.iter().filter(|effect| effect.key == key).count() + 1;
@@ -164,8 +164,8 @@ async fn carry_out(
         released.passed().await;
     }
     let mut effects = book.lock();
-    effects[place].ended = Some(Instant::now());
-    effects[place].result.clone_from(&result);
+    effects[index].ended = Some(Instant::now());
+    effects[index].result.clone_from(&result);
     Reply::text(&result)
 }
 

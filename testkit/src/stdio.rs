@@ -132,7 +132,7 @@ impl StdioScript {
         self
     }
 
-    /// Returns the command of the process, for code that starts it in the broker's place.
+    /// Returns the command of the process, for code that starts it instead of the broker.
     pub(crate) fn command(&self) -> tokio::process::Command {
         let mut command = tokio::process::Command::new(&self.program);
         command.args(&self.arguments).envs(self.env.iter().map(|(name, value)| (name, value)));

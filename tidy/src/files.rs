@@ -33,7 +33,7 @@ fn is_too_long(source: &Source) -> bool {
     source.product().lines().count() > LINES_MAX
 }
 
-/// Returns the places where code holds one of `words`.
+/// Returns the lines where code holds one of `words`.
 fn occurrences(sources: &[Source], words: &[&str]) -> Vec<String> {
     let lines = sources
         .iter()

@@ -26,7 +26,7 @@ impl Module {
         Place { path: self.path.clone(), file: Some(self.file.clone()), importer: None }
     }
 
-    /// Returns the place of something outside the crate that is named here.
+    /// Returns the path of something outside the crate that is named here.
     fn outside(&self, segments: &[String]) -> Place {
         Place { path: segments.to_vec(), file: None, importer: Some(self.path.clone()) }
     }
@@ -39,7 +39,7 @@ pub(crate) struct Modules {
     by_path: BTreeMap<Segments, Module>,
 }
 
-/// An import as it is written, and the place it resolves to.
+/// An import as it is written, and the path it resolves to.
 #[derive(Debug, Clone)]
 pub(crate) struct Edge {
     pub from: Place,
@@ -52,7 +52,7 @@ pub(crate) struct Edge {
 pub(crate) struct Place {
     /// Path of a module; outside the crate, as it is written.
     pub path: Segments,
-    /// File of the place. `None`: it is outside the crate.
+    /// File of the path. `None`: it is outside the crate.
     pub file: Option<String>,
     /// The module of this crate that imports something outside it. Another module may re-export the
     /// name.
@@ -165,7 +165,7 @@ impl Modules {
         edges
     }
 
-    /// Returns the place of a path that is written in `module`. `None`: it names something that is
+    /// Returns the resolution of a path that is written in `module`. `None`: it names something that is
     /// not a module's, such as a variant.
     fn resolve(&self, module: &Module, segments: &[String], steps: usize) -> Option<Place> {
         let (first, rest) = segments.split_first()?;

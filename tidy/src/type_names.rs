@@ -9,7 +9,7 @@ use crate::{
     repository::{crates, modules},
 };
 
-/// Types that are the same concept in several places and share one name: crate, name, count,
+/// Types that are the same concept in several modules and share one name: crate, name, count,
 /// meaning.
 const PARALLELS: [(&str, &str, usize, &str); 2] = [
     ("transport", "ConnectOptions", 2, "how a wire connects, by wire"),
@@ -53,7 +53,7 @@ const GENERAL: [&str; 30] = [
     "account",
 ];
 
-/// Returns the names that several types of a crate share, with their places.
+/// Returns the names that several types of a crate share, with their locations.
 fn shared(modules: &Modules) -> BTreeMap<String, Vec<String>> {
     let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (module, definition) in modules.types() {

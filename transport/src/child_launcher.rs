@@ -1,7 +1,7 @@
 //! Prepares a child process from inside and then becomes its command: limits, sandbox, no new
 //! privileges, death with the broker.
 //!
-//! The broker starts its own program with [`arguments`] in place of the command. The command line
+//! The broker starts its own program with [`arguments`] instead of the command. The command line
 //! passes the arguments after [`COMMAND`] to [`run`]. The launcher has one thread, so it may do all
 //! of this with plain system calls. A fork of the broker, which has many threads, may not.
 //! Invariant: the launcher executes the command only when every requested restriction is in force.

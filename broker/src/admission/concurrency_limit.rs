@@ -1,16 +1,16 @@
 //! Limit of concurrent calls, with a fair queue in front of it. Each backend has one, and the
 //! broker has one for all calls together ([`crate::context::Context::call_limiter`]).
 //!
-//! The limiter of all calls reserves a part of its places. A reserved place goes to an owner that
+//! The limiter of all calls reserves a part of its permits. A reserved permit goes to an owner that
 //! holds less than its share of that part. An owner that holds little therefore does not wait for
 //! the calls of others to end, however many of them hang.
 //!
 //! Invariants:
 //!
-//! - An owner that finds a free place while the queue is empty pays one atomic operation and no
+//! - An owner that finds a free permit while the queue is empty pays one atomic operation and no
 //!   lock.
-//! - A place goes to an owner that waits and is eligible for it before it goes to a later one.
-//! - A place is free again when its [`LimiterPermit`] is dropped, whatever became of its user.
+//! - A permit goes to an owner that waits and is eligible for it before it goes to a later one.
+//! - A permit is free again when its [`LimiterPermit`] is dropped, whatever became of its user.
 
 use std::{
     hash::Hash,
@@ -35,7 +35,7 @@ use protocol::ids::{PrincipalId, TenantId};
 
 /// The owner of a share, such as a tenant or a principal.
 pub trait ShareOwner: Clone + Eq + Hash + Unpin {
-    /// Returns the number of places that the owner holds, if the limiter counts them.
+    /// Returns the number of permits that the owner holds, if the limiter counts them.
     fn permits_held(&self) -> Option<&AtomicUsize> {
         None
     }
@@ -43,7 +43,7 @@ pub trait ShareOwner: Clone + Eq + Hash + Unpin {
 
 impl ShareOwner for PrincipalId {}
 
-/// A tenant and the number of places that it holds.
+/// A tenant and the number of permits that it holds.
 #[derive(Debug, Clone)]
 pub struct TenantShare(Arc<(TenantId, AtomicUsize)>);
 
@@ -76,7 +76,7 @@ impl Hash for TenantShare {
 /// A limit with its queue. `O` owns a share, `M` is a member of an owner.
 #[derive(Debug)]
 pub struct ConcurrencyLimiter<O, M> {
-    /// Number of granted places in the lower half, and of waiting callers in the upper half.
+    /// Number of granted permits in the lower half, and of waiting callers in the upper half.
     counts: AtomicU64,
     limit: AtomicUsize,
     /// Part of `limit` that is reserved for owners below their share.
@@ -95,7 +95,7 @@ struct WaitQueue<O, M> {
     pace: WaitEstimator,
 }
 
-/// The signal to a waiting caller. A dropped sender means that another caller took its place.
+/// The signal to a waiting caller. A dropped sender means that another caller took its position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum QueueSignal {
     Granted,
@@ -105,10 +105,10 @@ enum QueueSignal {
 const ONE_WAITS: u64 = 1 << 32;
 const IN_MASK: u64 = ONE_WAITS - 1;
 
-/// Reasons for which a caller gets no place.
+/// Reasons for which a caller gets no permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AcquireError {
-    /// The queue is full, or a caller with a better claim took the place in the queue.
+    /// The queue is full, or a caller with a better claim took the position in the queue.
     Full { wait: Duration },
     /// The turn of the caller would come after its deadline.
     TooLate { wait: Duration },
@@ -117,7 +117,7 @@ pub enum AcquireError {
 }
 
 impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
-    /// Creates a limiter with `limit` places and a queue of `waiting_max`. `depth` counts the
+    /// Creates a limiter with `limit` permits and a queue of `waiting_max`. `depth` counts the
     /// waiting callers.
     pub fn new(limit: usize, waiting_max: usize, depth: IntGauge) -> Arc<Self> {
         let queue = WaitQueue { fair: FairQueue::new(waiting_max), pace: WaitEstimator::default() };
@@ -133,8 +133,8 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
     }
 
     /// Sets the weights of all owners. A single owner needs no reserve. A limit below
-    /// [`ROOM_KEPT_FROM`] needs [`ROOM_KEPT_FROM_SHARE`] places for the lightest share. With fewer,
-    /// an owner without a place would get more than its share.
+    /// [`ROOM_KEPT_FROM`] needs [`ROOM_KEPT_FROM_SHARE`] permits for the lightest share. With fewer,
+    /// an owner without a permit would get more than its share.
     pub fn set_shares(&self, owners: impl Iterator<Item = u32>) {
         let (mut count, mut weights, mut least) = (0_usize, 0, u64::MAX);
         for weight in owners.map(|weight| u64::from(weight.max(1))) {
@@ -154,12 +154,12 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         self.grant_permits(&mut queue);
     }
 
-    /// Takes a place if one is free and no caller waits.
+    /// Takes a permit if one is free and no caller waits.
     pub fn try_acquire(self: &Arc<Self>, owner: &O, weight: u32) -> Option<LimiterPermit<O, M>> {
         self.try_take(owner, weight).then(|| self.permit(owner))
     }
 
-    /// Waits for a place, for `left` at most. Cancel-safe: a dropped wait leaves the queue.
+    /// Waits for a permit, for `left` at most. Cancel-safe: a dropped wait leaves the queue.
     pub async fn acquire(
         self: &Arc<Self>,
         owner: &O,
@@ -167,8 +167,8 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         member: &M,
         left: Duration,
     ) -> Result<LimiterPermit<O, M>, AcquireError> {
-        if let Some(place) = self.try_acquire(owner, weight) {
-            return Ok(place);
+        if let Some(permit) = self.try_acquire(owner, weight) {
+            return Ok(permit);
         }
         match self.enqueue(owner, weight, member, left)? {
             Some(waiting) => waiting.await,
@@ -191,7 +191,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         found
     }
 
-    /// Returns whether the owner may take a reserved place.
+    /// Returns whether the owner may take a reserved permit.
     fn is_below_share(&self, owner: &O, weight: u32) -> bool {
         let Some(held) = owner.permits_held() else { return true };
         let kept = self.reserved.load(Ordering::Relaxed) as u64;
@@ -205,7 +205,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
             || (inside < limit && self.is_below_share(owner, weight))
     }
 
-    /// Takes a place past the queue, because no waiting caller may have it.
+    /// Takes a permit past the queue, because no waiting caller may have it.
     fn try_bypass_queue(&self, queue: &mut WaitQueue<O, M>, owner: &O, weight: u32) -> bool {
         if !self.may_take(owner, weight) {
             return false;
@@ -228,7 +228,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         }
     }
 
-    /// Joins the queue. Returns `None` if there is a free place after all.
+    /// Joins the queue. Returns `None` if there is a free permit after all.
     fn enqueue(
         self: &Arc<Self>,
         owner: &O,
@@ -237,8 +237,8 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         left: Duration,
     ) -> Result<Option<Acquire<O, M>>, AcquireError> {
         let mut queue = self.queue.lock();
-        // A place may have become free before the counter showed a waiting caller. A caller that
-        // still waits after this may not have a free place: it is reserved for others.
+        // A permit may have become free before the counter showed a waiting caller. A caller that
+        // still waits after this may not have a free permit: it is reserved for others.
         self.grant_permits(&mut queue);
         if self.try_bypass_queue(&mut queue, owner, weight) {
             return Ok(None);
@@ -266,7 +266,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
                 ticket
             }
         };
-        // Again, because a permit that was released in between saw an empty queue. Its place is
+        // Again, because a permit that was released in between saw an empty queue. Its permit is
         // counted now.
         self.favour(&mut queue, owner);
         self.grant_permits(&mut queue);
@@ -310,7 +310,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         }
         loop {
             let owner = queue.fair.first_prioritized()?.clone();
-            // The owner may hold more places by now.
+            // The owner may hold more permits by now.
             self.favour(queue, &owner);
             if queue.fair.first_prioritized() == Some(&owner) {
                 return queue.fair.pop_prioritized().map(|(_, next)| next);
@@ -318,7 +318,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         }
     }
 
-    /// Recomputes whether an owner may take a reserved place. Called whenever its number of places
+    /// Recomputes whether an owner may take a reserved permit. Called whenever its number of permits
     /// changes while callers wait.
     fn favour(&self, queue: &mut WaitQueue<O, M>, owner: &O) {
         if owner.permits_held().is_some()
@@ -392,11 +392,11 @@ fn remove_held(owner: &impl ShareOwner) {
     }
 }
 
-/// A granted place. It is free again when the permit is dropped.
+/// A granted permit. It is free again when the permit is dropped.
 #[derive(Debug)]
 pub struct LimiterPermit<O: ShareOwner, M: Clone + Eq + Hash> {
     limiter: Arc<ConcurrencyLimiter<O, M>>,
-    /// The owner, if its places are counted.
+    /// The owner, if its permits are counted.
     owner: Option<O>,
 }
 
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_above_the_limit_waits_for_a_free_place() {
+    async fn a_call_above_the_limit_waits_for_a_free_permit() {
         let (gate, depth) = gate(2, 10);
         let (one, two) = (
             gate.acquire(&1, 1, &0, LONG).await.unwrap(),
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_caller_that_stops_waiting_takes_no_place() {
+    async fn a_caller_that_stops_waiting_takes_no_permit() {
         let (gate, depth) = gate(1, 10);
         let one = gate.acquire(&1, 1, &0, LONG).await.unwrap();
         let (two, three) = (enter(&gate, 1, 1), enter(&gate, 2, 1));
@@ -546,7 +546,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_tenants_that_use_the_whole_limit_leave_a_reserve_for_others() {
+    async fn two_tenants_that_use_the_whole_limit_keep_a_reserve_for_others() {
         let (_, depth) = gate(1, 1);
         let gate: Arc<ConcurrencyLimiter<TenantShare, u32>> =
             ConcurrencyLimiter::new(160, 1_000, depth);
@@ -559,7 +559,7 @@ mod tests {
                 held.push(gate.permit(hog));
             }
         }
-        // The reserve is 20 places, 2 for each unit of weight.
+        // The reserve is 20 permits, 2 for each unit of weight.
         assert_eq!((gate.in_use(), held.len()), (142, 142));
         let hung: Vec<_> = [&one, &two].map(|hog| (gate.clone(), hog.clone())).into();
         let hung: Vec<_> = hung
@@ -569,7 +569,7 @@ mod tests {
         while gate.queued() != 2 {
             tokio::task::yield_now().await;
         }
-        // An owner that holds little gets a place although others wait and no place was released.
+        // An owner that holds little gets a permit although others wait and no permit was released.
         let little = Duration::from_millis(1);
         for (owner, weight, part) in [(&three, 1, 2), (&four, 7, 14)] {
             for _ in 0..part {
@@ -577,7 +577,7 @@ mod tests {
             }
         }
         assert_eq!((gate.in_use(), gate.queued()), (158, 2));
-        // A released place of the reserve does not go to owners that hold their share of it.
+        // A released permit of the reserve does not go to owners that hold their share of it.
         held.pop();
         assert_eq!((gate.in_use(), gate.queued()), (157, 2));
         held.truncate(100);
@@ -607,7 +607,7 @@ mod tests {
         };
         assert_eq!([kept(64, &[1, 1]), kept(64, &[1; 100]), kept(64, &[1])], [8, 8, 0]);
         assert_eq!([kept(20, &[1, 1, 1]), kept(20, &[5, 5, 5]), kept(7, &[1])], [2, 2, 0]);
-        // Ten tenants at ten places: the lightest has no place most of the time and is entitled to
+        // Ten tenants at ten permits: the lightest has no permit most of the time and is entitled to
         // none.
         assert_eq!([kept(10, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), kept(63, &[1, 20])], [0, 0]);
     }
@@ -652,10 +652,10 @@ mod tests {
                             let _given_up = tokio::time::timeout(Duration::ZERO, entering).await;
                             continue;
                         }
-                        let place = entering.await.unwrap();
+                        let permit = entering.await.unwrap();
                         assert!(gate.in_use() <= 3);
                         tokio::task::yield_now().await;
-                        drop(place);
+                        drop(permit);
                     }
                 })
             })

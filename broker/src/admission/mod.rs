@@ -1,7 +1,7 @@
 //! Admission control: checks that refuse excess work.
 //!
 //! - [`rate_limiter`] limits the rates by scope.
-//! - [`place_limiter`] limits sessions, calls and connections by tenant and principal.
+//! - [`permit_limiter`] limits sessions, calls and connections by tenant and principal.
 //! - [`replica_sharing`] defines how replicas share both.
 //! - [`overload`] refuses new requests while the process is overloaded.
 //! - [`concurrency_limit`] limits the number of concurrent calls.
@@ -15,12 +15,12 @@
 //! - the rate of the principal, then that of the tenant;
 //! - after routing, the rate of the backend, then that of the tool.
 //!
-//! A check only reads numbers. A place that this replica does not hold is the exception: its caller
+//! A check only reads numbers. A permit that this replica does not hold is the exception: its caller
 //! waits for Redis.
 
 pub mod concurrency_limit;
 pub mod outbox_budget;
 pub mod overload;
-pub mod place_limiter;
+pub mod permit_limiter;
 pub mod rate_limiter;
 pub mod replica_sharing;

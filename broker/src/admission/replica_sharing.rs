@@ -1,4 +1,4 @@
-//! The way in which this replica shares rates and places with the others: through Redis, or by its
+//! The way in which this replica shares rates and permits with the others: through Redis, or by its
 //! part. One value for both, so that an outage shows once.
 
 use std::sync::{

@@ -112,6 +112,6 @@ mod tests {
         assert_eq!(refresh.wait().now_or_never(), Some(false), "one too many");
         assert!(!all.remove(0).await);
         assert_eq!(started.elapsed(), CREDENTIAL_READ_WAIT_MAX);
-        assert!(refresh.wait().now_or_never().is_none(), "a place is free again");
+        assert!(refresh.wait().now_or_never().is_none(), "a permit is free again");
     }
 }

@@ -15,7 +15,7 @@ const SALT: &[u8] = b"mcp-broker root 1";
 /// Number of the seal key that derives from the root key. Later ones follow.
 const FIRST_SEAL_KEY: u8 = 1;
 
-/// The sealed text does not open: the root secret or the place differs, or the bytes changed.
+/// The sealed text does not open: the root secret or the seal context differs, or the bytes changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "stored settings cannot be opened with this broker's secret; restore the node.secret or secret.key they were stored with"
@@ -90,7 +90,7 @@ impl Keys {
     }
 }
 
-/// Seals each text for one place. Clones share the keys.
+/// Seals each text for one context, which the cipher authenticates. Clones share the keys.
 ///
 /// The first byte of a sealed text is the number of its key. One key seals, and all of them open.
 #[derive(Clone)]
@@ -120,13 +120,13 @@ impl SealKey {
         self.keys.get(usize::from(index)).ok_or(SealError)
     }
 
-    /// Seals a text. The cipher authenticates `place` with the text: sealed bytes in another row do
+    /// Seals a text. The cipher authenticates `seal_context` with the text: sealed bytes in another row do
     /// not open.
-    pub fn seal(&self, place: &str, text: &[u8]) -> Result<Vec<u8>, SealError> {
+    pub fn seal(&self, seal_context: &str, text: &[u8]) -> Result<Vec<u8>, SealError> {
         let mut body = text.to_vec();
         let nonce = self
             .key(self.active)?
-            .seal_in_place_append_tag(Aad::from(place.as_bytes()), &mut body)
+            .seal_in_place_append_tag(Aad::from(seal_context.as_bytes()), &mut body)
             .map_err(|_| SealError)?;
         let mut sealed = Vec::with_capacity(1 + NONCE_LEN + body.len());
         sealed.push(self.active);
@@ -135,27 +135,27 @@ impl SealKey {
         Ok(sealed)
     }
 
-    pub fn open(&self, place: &str, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
+    pub fn open(&self, seal_context: &str, sealed: &[u8]) -> Result<Vec<u8>, SealError> {
         let (number, rest) = sealed.split_first().ok_or(SealError)?;
         let key = self.key(*number)?;
         let (nonce, body) = rest.split_at_checked(NONCE_LEN).ok_or(SealError)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| SealError)?;
         let mut body = body.to_vec();
         let text = key
-            .open_in_place(nonce, Aad::from(place.as_bytes()), &mut body)
+            .open_in_place(nonce, Aad::from(seal_context.as_bytes()), &mut body)
             .map_err(|_| SealError)?;
         Ok(text.to_vec())
     }
 
     /// Seals a text for clients, which return it: a cookie or a state. The result is base64url.
-    pub fn seal_for_client(&self, place: &str, text: &[u8]) -> Result<String, SealError> {
-        self.seal(place, text).map(|sealed| URL_SAFE_NO_PAD.encode(sealed))
+    pub fn seal_for_client(&self, seal_context: &str, text: &[u8]) -> Result<String, SealError> {
+        self.seal(seal_context, text).map(|sealed| URL_SAFE_NO_PAD.encode(sealed))
     }
 
     /// Opens what a client returned. A sealed text has one spelling.
-    pub fn open_from_client(&self, place: &str, sealed: &str) -> Result<Vec<u8>, SealError> {
+    pub fn open_from_client(&self, seal_context: &str, sealed: &str) -> Result<Vec<u8>, SealError> {
         let sealed = URL_SAFE_NO_PAD.decode(sealed).map_err(|_| SealError)?;
-        self.open(place, &sealed)
+        self.open(seal_context, &sealed)
     }
 }
 

@@ -28,8 +28,8 @@ use super::{
     root_secret::{KeysError, RootSecrets},
 };
 
-/// Place that the cipher authenticates.
-const PLACE: &str = "root key";
+/// Seal context: text that the cipher authenticates.
+const SEAL_CONTEXT: &str = "root key";
 /// Seal keys that are added at most. After so many changes the last one stays in use.
 const ADDED_SEAL_KEYS_MAX: usize = 250;
 
@@ -62,7 +62,8 @@ impl RootKey {
     /// Seals the root key with a root secret.
     fn sealed(&self, secret: &[u8]) -> StoredRoot {
         let text = serde_json::to_vec(self).expect("a root key is plain texts");
-        let sealed = seal_key(secret).seal(PLACE, &text).expect("AES-GCM seals a short text");
+        let sealed =
+            seal_key(secret).seal(SEAL_CONTEXT, &text).expect("AES-GCM seals a short text");
         StoredRoot { secret: id(secret), seal_key: self.newest_seal_key(), sealed }
     }
 
@@ -100,10 +101,10 @@ impl OpenRoot {
             store.add_root(&root.sealed(current)).await?;
             roots = store.roots().await?; // another process may have been faster
         }
-        let (place, root) = open(&roots, current).ok_or(KeysError::OtherSecret)?;
-        if place > 0 && place + 1 == roots.len() {
+        let (index, root) = open(&roots, current).ok_or(KeysError::OtherSecret)?;
+        if index > 0 && index + 1 == roots.len() {
             if previous.is_none() || store.is_exclusive() {
-                store.keep_root(&roots[place].secret).await?;
+                store.keep_root(&roots[index].secret).await?;
                 roots = store.roots().await?;
                 tracing::info!("the previous root secret does not open the database any more");
             } else {
@@ -143,12 +144,12 @@ impl OpenRoot {
     }
 }
 
-/// Returns the root key that a secret opens, with the place of its row.
+/// Returns the root key that a secret opens, with the index of its row.
 fn open(roots: &[StoredRoot], secret: &[u8]) -> Option<(usize, RootKey)> {
     let id = id(secret);
-    let place = roots.iter().position(|root| root.secret == id)?;
-    let text = seal_key(secret).open(PLACE, &roots[place].sealed).ok()?;
-    Some((place, serde_json::from_slice(&text).ok()?))
+    let index = roots.iter().position(|root| root.secret == id)?;
+    let text = seal_key(secret).open(SEAL_CONTEXT, &roots[index].sealed).ok()?;
+    Some((index, serde_json::from_slice(&text).ok()?))
 }
 
 /// Returns whether nothing that depends on a root key is stored.

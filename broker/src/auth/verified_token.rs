@@ -1,5 +1,5 @@
 //! A token after its verification: what a revocation can name of it, and the certificate that it is
-//! bound to. It is neither the token nor anything that could be shown in its place.
+//! bound to. It is neither the token nor anything that could be shown instead of it.
 
 use std::{sync::Arc, time::SystemTime};
 

@@ -60,7 +60,7 @@ pub trait Asker: Inbound {
     /// Returns the headers of the client's request that the broker forwards unchanged.
     fn forwarded_headers(&self) -> HeaderMap;
 
-    /// Sends progress to the client, with the client's token in the place of the broker's
+    /// Sends progress to the client, with the client's token instead of the broker's
     /// (`token`).
     fn progress(&self, message: &Message, token: Span, value: f64);
 

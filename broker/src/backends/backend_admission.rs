@@ -116,7 +116,7 @@ impl Backend {
         due: Instant,
     ) -> Result<Permit, Refusal> {
         let left = || due.saturating_duration_since(Instant::now());
-        // A call that begins too late for an answer would take the place of a useful one.
+        // A call that begins too late for an answer would take the permit of a useful one.
         let needed = self.expected_latency().min(left() / 2);
         let CallOwner { share, weight, principal, session } = caller;
         let there = match there {

@@ -73,9 +73,10 @@ mod tests {
     fn each_tenant_has_its_own_limit_of_children() {
         let children = Children::default();
         let [one, other] = ["one", "other"].map(|name| TenantId::parse(name).unwrap());
-        let places: Vec<ChildPermit> = (0..2).map(|_| children.acquire(&one, 2).unwrap()).collect();
+        let permits: Vec<ChildPermit> =
+            (0..2).map(|_| children.acquire(&one, 2).unwrap()).collect();
         assert!(children.acquire(&one, 2).is_err() && children.acquire(&other, 2).is_ok());
-        drop(places);
+        drop(permits);
         assert!(children.acquire(&one, 2).is_ok() && children.counts.lock().is_empty());
     }
 }

@@ -135,24 +135,24 @@ impl PinKeeper {
         Err(Refusal::new(ErrorKind::BackendUnavailable, text))
     }
 
-    /// Stores lists for clients in the place of the backend's lists. What the pins hold is marked in
+    /// Stores lists for clients as the backend's lists. What the pins hold is marked in
     /// them.
-    pub fn publish(&self, place: &ArcSwapOption<BackendLists>, lists: BackendLists) {
-        self.publish_as(&mut self.known.lock(), place, lists);
+    pub fn publish(&self, published: &ArcSwapOption<BackendLists>, lists: BackendLists) {
+        self.publish_as(&mut self.known.lock(), published, lists);
     }
 
     /// Marks what the pins hold by now in the backend's lists.
-    pub fn publish_again(&self, place: &ArcSwapOption<BackendLists>) {
+    pub fn publish_again(&self, published: &ArcSwapOption<BackendLists>) {
         let mut known = self.known.lock(); // lists that were just read are not replaced by older ones
-        if let Some(lists) = place.load_full() {
-            self.publish_as(&mut known, place, (*lists).clone());
+        if let Some(lists) = published.load_full() {
+            self.publish_as(&mut known, published, (*lists).clone());
         }
     }
 
     fn publish_as(
         &self,
         known: &mut KnownPins,
-        place: &ArcSwapOption<BackendLists>,
+        published: &ArcSwapOption<BackendLists>,
         mut lists: BackendLists,
     ) {
         lists.mark_held(&known.book, self.mode, known.instructions);
@@ -160,7 +160,7 @@ impl PinKeeper {
             let counts = counts(known, &lists);
             self.count(known, counts);
         }
-        place.store(Some(Arc::new(lists)));
+        published.store(Some(Arc::new(lists)));
     }
 
     /// Pins the lists of the backend as they were read. `others` are the lists of the tenant's other

@@ -29,17 +29,17 @@ impl Placeholder {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Shows the tool in the place of the backend's lists.
+    /// Shows the tool instead of the backend's lists.
     pub(super) fn show(
         &self,
         (id, has_accounts): (&BackendId, bool),
         pins: &PinKeeper,
-        place: &ArcSwapOption<BackendLists>,
+        published: &ArcSwapOption<BackendLists>,
     ) {
         let Some(mut lists) = lists((id, has_accounts), pins) else { return };
         self.0.store(true, Ordering::Relaxed);
         pins.mark(&mut lists);
-        place.store(Some(Arc::new(lists)));
+        published.store(Some(Arc::new(lists)));
     }
 
     /// Notes that the lists are those of the backend.

@@ -147,7 +147,7 @@ impl Policy {
     }
 
     /// Checks a request inline. Returns the rest of the check, if it needs a validation thread.
-    /// `arguments`: those that the backend gets in place of the client's.
+    /// `arguments`: those that the backend gets instead of the client's.
     pub fn admits(
         self: &Arc<Self>,
         names: &Named,

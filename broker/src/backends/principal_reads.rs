@@ -140,8 +140,8 @@ pub async fn test(backend: &Arc<Backend>, principal: &PrincipalId) -> Result<(),
 fn reader_of(backend: &Arc<Backend>, principal: &PrincipalId) -> Arc<Link> {
     let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES)
         .unwrap_or_else(|_| ClientCapabilities::none());
-    let place = (LinkScope::Probe, Some(principal.clone()));
-    Link::new(backend.clone(), place, declared, Era::Sessions)
+    let scope_and_owner = (LinkScope::Probe, Some(principal.clone()));
+    Link::new(backend.clone(), scope_and_owner, declared, Era::Sessions)
 }
 
 /// Returns whether the principal lacks an account or a token.

@@ -224,8 +224,8 @@ impl UriLocks {
     async fn lock_uri(&self, uri: &str) -> tokio::sync::MutexGuard<'_, ()> {
         let mut hasher = DefaultHasher::new();
         uri.hash(&mut hasher);
-        let place = usize::try_from(hasher.finish() % URI_LOCK_COUNT as u64).unwrap_or_default();
-        self.0[place].lock().await
+        let index = usize::try_from(hasher.finish() % URI_LOCK_COUNT as u64).unwrap_or_default();
+        self.0[index].lock().await
     }
 }
 

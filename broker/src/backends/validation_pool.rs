@@ -161,7 +161,7 @@ impl JobQueue {
     fn add(&self, tenant: &TenantId, job: ValidationJob) -> Result<(), ValidationFailure> {
         let mut state = self.state.lock();
         let line = state.tenants.entry(tenant.clone()).or_default();
-        // Cancelled jobs take no place in the queue.
+        // Cancelled jobs take no slot of the queue.
         let before = line.jobs.len();
         if before >= VALIDATIONS_QUEUED_PER_TENANT_MAX {
             line.jobs.retain(|job| !job.cancelled.load(Ordering::Relaxed));
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn s02_the_queue_is_bounded_and_cancelled_jobs_take_no_place() {
+    async fn s02_the_queue_is_bounded_and_cancelled_jobs_take_no_slot() {
         let validation = Arc::new(ValidationPool::with_threads(2));
         let (has_begun, held) = hold(&validation, "a", LONG);
         begun(has_begun).await;

@@ -82,8 +82,8 @@ impl Broker {
     /// just being reached, not only the request that caused the adoption.
     pub async fn wait_until_adopted(&self, session: &Session) {
         if session.has_unchecked_lists() {
-            let place = self.adoption_locks.place(&session.key);
-            let _over = place.lock().await;
+            let lock = self.adoption_locks.lock(&session.key);
+            let _over = lock.lock().await;
         }
     }
 
@@ -94,8 +94,8 @@ impl Broker {
         endpoint: Endpoint,
     ) -> Result<AdoptionOutcome, Refusal> {
         let key = record::session_key(&id);
-        let place = self.adoption_locks.place(&key);
-        let _only_one = place.lock().await;
+        let lock = self.adoption_locks.lock(&key);
+        let _only_one = lock.lock().await;
         match self.local_session(&id, &caller, &endpoint) {
             Ok(Some(session)) => return Ok(AdoptionOutcome::Local(session)), // another request was faster
             Ok(None) => {}
@@ -190,8 +190,8 @@ impl Broker {
         key: SessionKey,
         identity: &SessionIdentity,
     ) -> Result<(), Refusal> {
-        let place = self.adoption_locks.place(&key);
-        let _only_one = place.lock().await;
+        let lock = self.adoption_locks.lock(&key);
+        let _only_one = lock.lock().await;
         if self.all_sessions().iter().any(|session| session.key == key) {
             return Ok(()); // its client came again
         }

@@ -11,7 +11,7 @@ use records::SessionKey;
 /// Locks by session. The holder of a lock decides where its session goes.
 #[derive(Debug, Default)]
 pub(super) struct AdoptionLocks {
-    places: Mutex<SessionLocks>,
+    locks: Mutex<SessionLocks>,
     /// Rows that this process may own without having the session.
     doubtful: Mutex<HashSet<SessionKey>>,
 }
@@ -24,7 +24,7 @@ struct SessionLocks {
 }
 
 /// Smallest size at which unused locks are removed.
-const PLACES_MIN: usize = 64;
+const LOCKS_MIN: usize = 64;
 
 /// Most rows in doubt that are settled at once. A row beyond that stays with this process until it
 /// ends.
@@ -42,20 +42,20 @@ impl AdoptionLocks {
     }
 
     /// Returns the lock of a session. Its holder decides where the session goes.
-    pub(super) fn place(&self, key: &SessionKey) -> Arc<tokio::sync::Mutex<()>> {
-        let mut places = self.places.lock();
-        if let Some(place) = places.by_key.get(key).and_then(Weak::upgrade) {
-            return place;
+    pub(super) fn lock(&self, key: &SessionKey) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = self.locks.lock();
+        if let Some(lock) = locks.by_key.get(key).and_then(Weak::upgrade) {
+            return lock;
         }
         // The size must double before the next removal, so that each lock is checked a few times at
         // most.
-        if places.by_key.len() >= places.look_at {
-            places.by_key.retain(|_, place| place.strong_count() > 0);
-            places.look_at = (2 * places.by_key.len()).max(PLACES_MIN);
+        if locks.by_key.len() >= locks.look_at {
+            locks.by_key.retain(|_, lock| lock.strong_count() > 0);
+            locks.look_at = (2 * locks.by_key.len()).max(LOCKS_MIN);
         }
-        let place = Arc::default();
-        places.by_key.insert(*key, Arc::downgrade(&place));
-        place
+        let lock = Arc::default();
+        locks.by_key.insert(*key, Arc::downgrade(&lock));
+        lock
     }
 }
 
@@ -68,16 +68,16 @@ mod tests {
         let adopting = AdoptionLocks::default();
         let key =
             |number: u32| SessionKey::new(std::array::from_fn(|at| number.to_be_bytes()[at % 4]));
-        let held = adopting.place(&key(0));
+        let held = adopting.lock(&key(0));
         let mut looks = 0;
         for number in 1..10_000 {
-            let before = adopting.places.lock().look_at;
-            drop(adopting.place(&key(number)));
-            let places = adopting.places.lock();
-            assert!(places.by_key.len() <= PLACES_MIN, "{} are kept for one", places.by_key.len());
-            looks += usize::from(places.by_key.len() == 2 || places.look_at != before);
+            let before = adopting.locks.lock().look_at;
+            drop(adopting.lock(&key(number)));
+            let locks = adopting.locks.lock();
+            assert!(locks.by_key.len() <= LOCKS_MIN, "{} are kept for one", locks.by_key.len());
+            looks += usize::from(locks.by_key.len() == 2 || locks.look_at != before);
         }
-        assert!(looks <= 10_000 / (PLACES_MIN - 2) + 2, "{looks} looks");
-        assert!(Arc::ptr_eq(&held, &adopting.place(&key(0))));
+        assert!(looks <= 10_000 / (LOCKS_MIN - 2) + 2, "{looks} looks");
+        assert!(Arc::ptr_eq(&held, &adopting.lock(&key(0))));
     }
 }

@@ -29,8 +29,8 @@ impl Broker {
         // The release runs in a task of its own, so that it is completed even if the caller is
         // dropped.
         let releasing = self.shared.running.spawn(async move {
-            let place = broker.adoption_locks.place(&session.key);
-            let _only_one = place.lock().await;
+            let lock = broker.adoption_locks.lock(&session.key);
+            let _only_one = lock.lock().await;
             if session.transport.ends_with_connection() {
                 return broker.end_here(&session, forced).await;
             }
@@ -56,8 +56,8 @@ impl Broker {
 
     /// Waits while a session is being released. No replica can take it before that is done.
     pub async fn wait_for_release(&self, session: &SessionKey) {
-        let place = self.adoption_locks.place(session);
-        let _over = place.lock().await;
+        let lock = self.adoption_locks.lock(session);
+        let _over = lock.lock().await;
     }
 
     /// Releases the sessions, busy ones after the grace period, then closes the backends. Returns

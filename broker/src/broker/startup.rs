@@ -97,7 +97,7 @@ impl Broker {
         tokio::spawn(sign_in_failures::run_reports(Arc::downgrade(&broker)));
         tokio::spawn(DeadlineList::run(Arc::downgrade(&broker.shared.deadlines)));
         tokio::spawn(broker.shared.rates.clone().keep(Arc::downgrade(&broker.shared.durable)));
-        tokio::spawn(broker.shared.places.clone().keep(Arc::downgrade(&broker.shared.durable)));
+        tokio::spawn(broker.shared.permits.clone().keep(Arc::downgrade(&broker.shared.durable)));
         broker.shared.overload.watch(&broker.shared.config.overload);
         Ok(broker)
     }

@@ -151,7 +151,8 @@ async fn verify_chain(
         let Some(next) = after.as_deref().filter(|_| found.misfit.is_none()) else {
             return Ok(found);
         };
-        position = next.split('.').next().and_then(|place| place.parse().ok()).unwrap_or(position);
+        position =
+            next.split('.').next().and_then(|number| number.parse().ok()).unwrap_or(position);
     }
 }
 

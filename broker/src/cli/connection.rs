@@ -40,7 +40,7 @@ pub(super) async fn connection(
             Ok(render(&answer, &account.output, shown))
         }
         ConnectionCommand::Test(account) => {
-            let path = format!("{}/test", place(&account));
+            let path = format!("{}/test", account_path(&account));
             let answer = client.request(Method::POST, &path, None).await?;
             let Some(error) = answer["error"].as_str() else {
                 let shown = |_: &Value| "the backend accepts the account\n".to_owned();
@@ -53,13 +53,13 @@ pub(super) async fn connection(
             Err(ClientError::Refused { detail })
         }
         ConnectionCommand::Revoke(account) => {
-            remove(client, &place(&account), account.backend.as_str(), &account.output).await
+            remove(client, &account_path(&account), account.backend.as_str(), &account.output).await
         }
     }
 }
 
 /// Returns the path of a connection.
-fn place(account: &AccountArgs) -> String {
+fn account_path(account: &AccountArgs) -> String {
     let AccountArgs { principal, backend, of, .. } = account;
     let encoded: String = principal.bytes().map(|byte| format!("%{byte:02X}")).collect();
     format!("tenants/{}/connections/{encoded}/{}", of.tenant, backend.as_str())

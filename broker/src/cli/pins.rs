@@ -275,7 +275,7 @@ fn locked_items(
     Ok(decisions)
 }
 
-/// Reads a lock file. An error names every fault with its place.
+/// Reads a lock file. An error names every fault with its path.
 pub(super) fn read_lock(file: &Path) -> Result<LockFile, ClientError> {
     LockFile::parse(&read_file(file)?).map_err(|faults| {
         let faults: Vec<String> = faults.iter().map(ToString::to_string).collect();

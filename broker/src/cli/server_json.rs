@@ -332,9 +332,10 @@ impl<'i> Inputs<'i> {
     ) -> Option<String> {
         let (mut out, mut rest) = (String::new(), template);
         while let Some(begin) = rest.find('{') {
-            let (before, place) = rest.split_at(begin);
+            let (before, placeholder) = rest.split_at(begin);
             out.push_str(before);
-            let named = place.find('}').map(|end| (&place[1..end], &place[end + 1..]));
+            let named =
+                placeholder.find('}').map(|end| (&placeholder[1..end], &placeholder[end + 1..]));
             match named.and_then(|(name, after)| Some((name, variables.get(name)?, after))) {
                 Some((name, variable, after)) => {
                     out.push_str(&form(&self.value(name, variable)?));
@@ -343,7 +344,7 @@ impl<'i> Inputs<'i> {
                 // Braces that name no variable stay as they are.
                 None => {
                     out.push('{');
-                    rest = &place[1..];
+                    rest = &placeholder[1..];
                 }
             }
         }

@@ -429,8 +429,8 @@ mod tests {
             ("/remotes/1/headers/0/name", json!(1), "remotes[1].headers[0].name"),
         ] {
             let found = paths(|document| {
-                if let Some(place) = document.pointer_mut(pointer) {
-                    *place = value.clone();
+                if let Some(target) = document.pointer_mut(pointer) {
+                    *target = value.clone();
                 }
             });
             assert_eq!(found, [path], "{pointer}: {value}");

@@ -44,7 +44,7 @@ impl ConfigReader<'_> {
         self.faults.push(FieldError::new(self.raw.source_name(path), wrong, allowed));
     }
 
-    /// Adds a fault and returns `None` in the place of a value.
+    /// Adds a fault and returns `None` instead of a value.
     pub(super) fn report_none<T>(&mut self, path: &str, wrong: &str, allowed: &str) -> Option<T> {
         self.report(path, wrong, allowed);
         None

@@ -34,7 +34,7 @@ impl FieldError {
         self
     }
 
-    /// Adds keys to those that are allowed in place of an unknown key of the document itself.
+    /// Adds keys to those that are allowed instead of an unknown key of the document itself.
     pub(super) fn or_one_of(mut self, keys: &[&str]) -> Self {
         if self.problem.starts_with(UNKNOWN_KEY) && !self.path.contains('.') {
             self.allowed = format!("{}, {}", self.allowed, keys.join(", "));

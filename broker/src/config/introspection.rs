@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_introspection_name_their_place() {
+    fn faults_of_introspection_name_their_key() {
         let endpoint = "endpoint: 'https://a.example/i', client_id: b";
         for (more, fault) in [
             ("introspection: {client_id: b}".to_owned(), "introspection.endpoint: is missing"),

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_a_front_name_their_place() {
+    fn faults_of_a_front_name_their_key() {
         for (entry, fault) in [
             ("preset: google", "auth.issuers.0.preset: cannot be used"),
             ("preset: entre", "auth.issuers.0.preset: "),

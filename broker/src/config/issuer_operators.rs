@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_the_mapping_name_their_place() {
+    fn faults_of_the_mapping_name_their_key() {
         for (admin, fault) in [
             ("{claim: groups, map: []}", "admin.map: is empty"),
             (

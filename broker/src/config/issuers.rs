@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_issuers_name_their_place() {
+    fn faults_of_issuers_name_their_key() {
         let url = "issuer: 'https://a.example'";
         for (entry, fault) in [
             ("{tenant: acme}", "auth.issuers.0.issuer: is missing"),

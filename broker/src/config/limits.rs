@@ -96,7 +96,7 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "calls_queued_per_backend",
         COUNT,
         "1000",
-        "Calls that wait for one backend. The broker refuses a call that gets no place.",
+        "Calls that wait for one backend. The broker refuses a call that gets no permit.",
     ),
     key(
         "calls_in_flight",
@@ -108,7 +108,7 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "calls_queued",
         COUNT,
         "20000",
-        "Calls of all tenants that wait for `limits.calls_in_flight`. The broker refuses a call that gets no place.",
+        "Calls of all tenants that wait for `limits.calls_in_flight`. The broker refuses a call that gets no permit.",
     ),
     key(
         "batch_calls",
@@ -242,7 +242,7 @@ pub struct Limits {
     pub outbox_bytes_total: Option<usize>,
 }
 
-/// Decision about rates and places while Redis is unavailable.
+/// Decision about rates and permits while Redis is unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RedisOutagePolicy {
     LocalShare,

@@ -30,7 +30,7 @@ pub fn parse_operator_scope(
             return Err(fault("backends", "is missing", BACKEND_ALLOWED));
         }
         (Role::BackendOwner, None, Some(names)) => {
-            Scope::Backends(parse_names("backends", names, BACKEND_ALLOWED, parse_place)?)
+            Scope::Backends(parse_names("backends", names, BACKEND_ALLOWED, parse_backend_name)?)
         }
         (_, _, Some(_)) => {
             return Err(fault("backends", "is set for another role", "the role backend_owner"));
@@ -49,7 +49,7 @@ pub fn parse_operator_scope(
     Ok((role, scope))
 }
 
-fn parse_place(name: &str) -> Option<(TenantId, BackendId)> {
+fn parse_backend_name(name: &str) -> Option<(TenantId, BackendId)> {
     let (tenant, backend) = name.split_once('/')?;
     Some((TenantId::parse(tenant).ok()?, BackendId::parse(backend).ok()?))
 }

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_operators_name_their_place() {
+    fn faults_of_operators_name_their_key() {
         for (entry, fault) in [
             ("{role: viewer, token: sixteen-bytes-of}", "name: is missing"),
             ("{name: olga, role: viewer}", "token_file: is missing, and so is token"),

@@ -85,7 +85,7 @@ pub(super) const TASKS: &[ConfigKey] = &[
         "promote_after",
         KeyKind::Duration { min: Duration::from_millis(100), max: HOUR },
         "10s",
-        "How long a call can take before it becomes such a task. A call for which the backend creates a task becomes one at once. The call then counts among the tasks and no longer in `limits.calls_in_flight_per_tenant`. It keeps its places in `limits.calls_in_flight` and at the backend.",
+        "How long a call can take before it becomes such a task. A call for which the backend creates a task becomes one at once. The call then counts among the tasks and no longer in `limits.calls_in_flight_per_tenant`. It keeps its permits in `limits.calls_in_flight` and at the backend.",
     ),
     key("running_per_tenant", COUNT, "1000", "Unfinished tasks of one tenant."),
     key("stored_per_tenant", COUNT, "100000", "Tasks of one tenant, finished ones included."),
@@ -273,8 +273,8 @@ fn redis_url(url: &str) -> Result<Secret, InvalidReason> {
     let Some((scheme, rest)) = parts.filter(|(_, rest)| !rest.is_empty() && is_plain(rest)) else {
         return Err("is not a usable Redis URL".to_owned());
     };
-    let (place, _parameters) = rest.split_once('?').unwrap_or((rest, ""));
-    let (_hosts, path) = place.split_once('/').unwrap_or((place, ""));
+    let (hosts_and_path, _parameters) = rest.split_once('?').unwrap_or((rest, ""));
+    let (_hosts, path) = hosts_and_path.split_once('/').unwrap_or((hosts_and_path, ""));
     if scheme.contains("+sentinel") && (path.is_empty() || path.starts_with('/')) {
         return Err("is not a usable Redis URL: it names no service after the sentinels".to_owned());
     }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// Parses one YAML document. Returns the fault in one line, with its place.
+/// Parses one YAML document. Returns the fault in one line, with its position.
 pub(super) fn parse_yaml(text: &str) -> Result<Value, String> {
     let options = serde_saphyr::options! {
         strict_booleans: true,

@@ -89,7 +89,7 @@ pub struct NewDecision {
 
 impl Control {
     /// Returns a page of the approvals of a tenant that an operator sees, newest first, and the
-    /// place at which the next page begins.
+    /// position at which the next page begins.
     pub async fn approvals(
         &self,
         operator: &Operator,

@@ -47,7 +47,7 @@ impl ChainPosition {
         let expected = self.position + 1;
         if link.position != expected {
             let detail = format!(
-                "its place in the chain is {}, and {expected} is the next: records before it are missing",
+                "its position in the chain is {}, and {expected} is the next: records before it are missing",
                 link.position
             );
             return Err(ChainMismatch::new(link.number, detail));
@@ -103,23 +103,23 @@ impl ChainPosition {
 
 /// Verifies a page of a chain from a position on. With `is_last`, the chain must end with the page.
 pub(super) fn verify_page(
-    mut place: ChainPosition,
+    mut position: ChainPosition,
     page: &AuditChainPage,
     is_last: bool,
     checkpoints: &[&AuditCheckpoint],
 ) -> Result<ChainPosition, ChainMismatch> {
-    let agrees = |place: &ChainPosition| {
-        checkpoints.iter().try_for_each(|checkpoint| place.agrees_with(checkpoint))
+    let agrees = |position: &ChainPosition| {
+        checkpoints.iter().try_for_each(|checkpoint| position.agrees_with(checkpoint))
     };
-    agrees(&place)?;
+    agrees(&position)?;
     for link in &page.records {
-        place.follow(link)?;
-        agrees(&place)?;
+        position.follow(link)?;
+        agrees(&position)?;
     }
     if is_last {
-        place.ends(&page.chain, checkpoints)?;
+        position.ends(&page.chain, checkpoints)?;
     }
-    Ok(place)
+    Ok(position)
 }
 
 fn moment(at_us: i64) -> String {
@@ -245,21 +245,21 @@ mod tests {
     fn s15_a_page_begins_where_the_one_before_ended() {
         let whole = chained(10);
         let pages = [(0..4, false), (4..10, true)];
-        let mut place = ChainPosition::after_cut(&whole.chain.start);
+        let mut position = ChainPosition::after_cut(&whole.chain.start);
         for (range, is_last) in pages {
             let page = AuditChainPage {
                 chain: whole.chain.clone(),
                 records: whole.records[range].to_vec(),
             };
-            place = verify_page(place, &page, is_last, &[]).unwrap();
+            position = verify_page(position, &page, is_last, &[]).unwrap();
         }
-        assert_eq!((place.position, place.number), (10, 30));
+        assert_eq!((position.position, position.number), (10, 30));
         let beyond = AuditChainPage {
             chain: AuditChain { length: 9, ..whole.chain.clone() },
             records: Vec::new(),
         };
         assert!(
-            verify_page(place, &beyond, true, &[]).is_err(),
+            verify_page(position, &beyond, true, &[]).is_err(),
             "a record after the head does not belong there"
         );
     }

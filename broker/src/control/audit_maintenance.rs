@@ -101,27 +101,27 @@ impl Control {
         &self,
         chain: AuditChain,
     ) -> Result<Result<AuditCheckpoint, ChainMismatch>, StoreError> {
-        let mut place = match self.audit_seal().last_signed(&chain) {
-            Ok(place) => place,
+        let mut position = match self.audit_seal().last_signed(&chain) {
+            Ok(position) => position,
             Err(misfit) => return Ok(Err(misfit)),
         };
         for _ in 0..SWEEP_ROUNDS_MAX {
             let page = self
                 .query_store(
                     "audit_links",
-                    self.store().audit_chain_page(&chain.name, place.position, AUDIT_PAGE_ROWS),
+                    self.store().audit_chain_page(&chain.name, position.position, AUDIT_PAGE_ROWS),
                 )
                 .await?;
             let is_last = page.records.len() < AUDIT_PAGE_ROWS as usize;
-            place = match verify_page(place, &page, is_last, &[]) {
-                Ok(place) => place,
+            position = match verify_page(position, &page, is_last, &[]) {
+                Ok(position) => position,
                 Err(misfit) => return Ok(Err(misfit)),
             };
             if is_last {
                 break;
             }
         }
-        Ok(Ok(self.audit_seal().signed_checkpoint(&chain.name, &place, now_us())))
+        Ok(Ok(self.audit_seal().signed_checkpoint(&chain.name, &position, now_us())))
     }
 
     pub(super) fn log_mismatch(&self, name: &str, misfit: &ChainMismatch) {

@@ -105,19 +105,19 @@ impl Control {
             .query_store("audit_links", self.store().audit_chain_page(name, 0, SWEEP_ROWS))
             .await?;
         let followed =
-            self.audit_seal().beginning(&page.chain).and_then(|mut place: ChainPosition| {
+            self.audit_seal().beginning(&page.chain).and_then(|mut position: ChainPosition| {
                 let mut old = page.records.iter().take_while(|link| link.at_us < before_us);
-                old.try_for_each(|link| place.follow(link)).map(|()| place)
+                old.try_for_each(|link| position.follow(link)).map(|()| position)
             });
-        let place = match followed {
-            Ok(place) if place.position > page.chain.start.position => place,
+        let position = match followed {
+            Ok(position) if position.position > page.chain.start.position => position,
             Ok(_) => return Ok(0),
             Err(misfit) => {
                 self.log_mismatch(name, &misfit);
                 return Ok(0);
             }
         };
-        let cut: AuditTruncation = self.audit_seal().signed_cut(name, &place, before_us);
+        let cut: AuditTruncation = self.audit_seal().signed_cut(name, &position, before_us);
         let gone = self
             .query_store("cut_audit_chain", self.store().truncate_audit_chain(name, &cut))
             .await?;
@@ -125,7 +125,7 @@ impl Control {
             tracing::info!(
                 tenant = tenant(name),
                 removed = gone,
-                last = place.number,
+                last = position.number,
                 "records of the audit log are older than the retention"
             );
         }

@@ -40,12 +40,12 @@ impl AuditSeal<'_> {
     pub(super) fn signed_checkpoint(
         &self,
         name: &str,
-        place: &ChainPosition,
+        position: &ChainPosition,
         at_us: i64,
     ) -> AuditCheckpoint {
         let checkpoint = AuditCheckpoint {
-            count: place.position,
-            head: place.hash.clone(),
+            count: position.position,
+            head: position.hash.clone(),
             at_us,
             signature: Vec::new(),
         };
@@ -58,12 +58,12 @@ impl AuditSeal<'_> {
     pub(super) fn signed_cut(
         &self,
         name: &str,
-        place: &ChainPosition,
+        position: &ChainPosition,
         before_us: i64,
     ) -> AuditTruncation {
         let cut = AuditTruncation {
-            position: place.position,
-            hash: place.hash.clone(),
+            position: position.position,
+            hash: position.hash.clone(),
             before_us,
             signature: Vec::new(),
         };
@@ -188,8 +188,8 @@ mod tests {
     fn s15_a_published_checkpoint_is_the_one_that_was_signed() {
         let key = Keys::from_root(b"root").audit;
         let seal = AuditSeal(&key);
-        let place = ChainPosition { position: 7, number: 9, hash: vec![3; 32] };
-        let made = seal.signed_checkpoint("acme", &place, 1_800_000_000_123_456);
+        let position = ChainPosition { position: 7, number: 9, hash: vec![3; 32] };
+        let made = seal.signed_checkpoint("acme", &position, 1_800_000_000_123_456);
         let shown = seal.published("acme", &made);
         let text = serde_json::to_string(&shown).unwrap();
         let read: CheckpointView = serde_json::from_str(&text).unwrap();

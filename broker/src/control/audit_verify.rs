@@ -84,7 +84,7 @@ impl Control {
             self.query_store("audit_chains", self.store().audit_chains(after, limit)).await?;
         let next =
             chains.last().filter(|_| chains.len() >= limit as usize).map(|last| last.name.clone());
-        // This chain is also the place of the records outside every chain, so it is listed even if
+        // This chain also has the records outside every chain, so it is listed even if
         // it is empty.
         if after.is_none() && chains.first().is_none_or(|first| !first.name.is_empty()) {
             chains.insert(0, AuditChain::empty(""));
@@ -109,7 +109,7 @@ impl Control {
         let name = of.unwrap_or_default();
         let after = after
             .map(|text| {
-                read_place(text).ok_or_else(|| invalid("after", "is not the next of a page"))
+                read_position(text).ok_or_else(|| invalid("after", "is not the next of a page"))
             })
             .transpose()?;
         let kept = kept
@@ -123,7 +123,7 @@ impl Control {
                 "audit_links",
                 self.store().audit_chain_page(
                     name,
-                    after.as_ref().map_or(0, |place| place.position),
+                    after.as_ref().map_or(0, |position| position.position),
                     limit,
                 ),
             )
@@ -136,25 +136,25 @@ impl Control {
                 .iter()
                 .try_for_each(|checkpoint| seal.checks_checkpoint(name, checkpoint))?;
             // The retention may have removed the last record of the page before.
-            let place = after
+            let position = after
                 .clone()
-                .filter(|place| place.position >= beginning.position)
+                .filter(|position| position.position >= beginning.position)
                 .unwrap_or(beginning);
-            verify_page(place, &page, page.records.len() < limit as usize, &checkpoints)
+            verify_page(position, &page, page.records.len() < limit as usize, &checkpoints)
         };
         let is_last = page.records.len() < limit as usize;
         let judged = match judge() {
-            Ok(place) if is_last && name.is_empty() => {
-                self.verify_unchained().await?.map(|()| place)
+            Ok(position) if is_last && name.is_empty() => {
+                self.verify_unchained().await?.map(|()| position)
             }
             judged => judged,
         };
         Ok(match judged {
-            Ok(place) => Verdict {
+            Ok(position) => Verdict {
                 records: page.records.len(),
-                last: Some(place.number).filter(|number| *number > 0),
+                last: Some(position.number).filter(|number| *number > 0),
                 misfit: None,
-                next: (!is_last).then(|| write_place(&place)),
+                next: (!is_last).then(|| write_position(&position)),
             },
             Err(ChainMismatch { number, detail }) => Verdict {
                 records: 0,
@@ -187,11 +187,11 @@ fn invalid(field: &'static str, wrong: &str) -> ControlError {
 }
 
 /// Formats a position as `POSITION.NUMBER.HASH`.
-fn write_place(place: &ChainPosition) -> String {
-    format!("{}.{}.{}", place.position, place.number, hash_text(&place.hash))
+fn write_position(position: &ChainPosition) -> String {
+    format!("{}.{}.{}", position.position, position.number, hash_text(&position.hash))
 }
 
-fn read_place(text: &str) -> Option<ChainPosition> {
+fn read_position(text: &str) -> Option<ChainPosition> {
     let mut parts = text.splitn(3, '.');
     let mut number = || parts.next()?.parse().ok().filter(|number: &i64| *number >= 0);
     let (position, number) = (number()?, number()?);

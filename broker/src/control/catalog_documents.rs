@@ -39,7 +39,7 @@ pub(super) trait CatalogDocument:
     /// Checks the document before it is stored.
     fn check(&self, control: &Control, tenant: &TenantId, name: &str) -> Result<(), ControlError>;
 
-    /// Returns the document in place of one that cannot be read. `None`: it is left out.
+    /// Returns the document that replaces one that cannot be read. `None`: it is left out.
     fn closed(text: &str) -> Option<Self>;
 
     fn view(
@@ -164,8 +164,8 @@ impl Control {
     ) -> Result<Tagged<D::View>, ControlError> {
         self.check_tenant(tenant)?;
         let registry = self.registry.load();
-        let place = (tenant.clone(), name.to_owned());
-        let entry = D::documents(&registry).get(&place).ok_or_else(|| missing::<D>(name))?;
+        let key = (tenant.clone(), name.to_owned());
+        let entry = D::documents(&registry).get(&key).ok_or_else(|| missing::<D>(name))?;
         Ok(self.tagged::<D>(tenant, name, entry))
     }
 
@@ -188,8 +188,8 @@ impl Control {
         self.change(|control| async move {
             control.check_tenant(&tenant)?;
             let registry = control.registry.load_full();
-            let place = (tenant.clone(), name.clone());
-            let old = D::documents(&registry).get(&place);
+            let key = (tenant.clone(), name.clone());
+            let old = D::documents(&registry).get(&key);
             condition.holds(D::NAME, old.map(|entry| control.tag(entry)).as_deref())?;
             refuse_declared(old.map(|entry| entry.origin), D::NAME, &name)?;
             let count =
@@ -210,7 +210,7 @@ impl Control {
             author.note_values(before.as_deref(), Some(&record.document));
             control.commit(AdminChange::PutCatalogDocument(&record), &author).await?;
             control.edit(|registry| {
-                D::documents_mut(registry).insert(place.clone(), Arc::clone(&entry));
+                D::documents_mut(registry).insert(key.clone(), Arc::clone(&entry));
             });
             control.apply_catalog_of(&tenant, &control.registry.load());
             let created = old.is_none();
@@ -229,8 +229,8 @@ impl Control {
         self.change(|control| async move {
             control.check_tenant(&tenant)?;
             let registry = control.registry.load_full();
-            let place = (tenant.clone(), name.clone());
-            let old = D::documents(&registry).get(&place);
+            let key = (tenant.clone(), name.clone());
+            let old = D::documents(&registry).get(&key);
             condition.holds(D::NAME, old.map(|entry| control.tag(entry)).as_deref())?;
             refuse_declared(old.map(|entry| entry.origin), D::NAME, &name)?;
             let before = old.map(|entry| text(&entry.spec));
@@ -240,7 +240,7 @@ impl Control {
                 return Err(missing::<D>(&name));
             }
             control.edit(|registry| {
-                D::documents_mut(registry).remove(&place);
+                D::documents_mut(registry).remove(&key);
             });
             control.apply_catalog_of(&tenant, &control.registry.load());
             tracing::info!(%tenant, name, kind = D::NAME, "catalog document removed");
@@ -303,12 +303,12 @@ impl Control {
         for record in
             records.iter().filter(|record| record.kind == D::KIND && is_tenant(&record.tenant))
         {
-            let place = (record.tenant.clone(), record.name.clone());
+            let key = (record.tenant.clone(), record.name.clone());
             match stored_document::<D>(record) {
-                Ok(entry) => drop(documents.insert(place, entry.into())),
+                Ok(entry) => drop(documents.insert(key, entry.into())),
                 Err(error) => {
                     self.skip_unreadable(&error);
-                    documents.extend(closed_entry::<D>(record).map(|entry| (place, entry.into())));
+                    documents.extend(closed_entry::<D>(record).map(|entry| (key, entry.into())));
                 }
             }
         }
@@ -334,14 +334,14 @@ pub(super) fn synced_documents<D: CatalogDocument>(
     for record in
         records.iter().filter(|record| record.kind == D::KIND && is_tenant(&record.tenant))
     {
-        let place = (record.tenant.clone(), record.name.clone());
-        if next.contains_key(&place) {
+        let key = (record.tenant.clone(), record.name.clone());
+        if next.contains_key(&key) {
             continue; // the configuration file decides
         }
-        let before = D::documents(old).get(&place);
+        let before = D::documents(old).get(&key);
         let entry = super::store_sync::entry_or_previous(stored_document::<D>(record), before);
         let entry = entry.or_else(|| closed_entry::<D>(record).map(Arc::new));
-        next.extend(entry.map(|entry| (place, entry)));
+        next.extend(entry.map(|entry| (key, entry)));
     }
     next
 }
@@ -354,13 +354,13 @@ pub(super) fn reloaded_documents<D: CatalogDocument>(
     let mut next = D::documents(old).clone();
     next.retain(|_, entry| entry.origin == EntryOrigin::Stored);
     for (tenant, name, document) in declared {
-        let place = (tenant.clone(), name.clone());
+        let key = (tenant.clone(), name.clone());
         let unchanged = D::documents(old)
-            .get(&place)
+            .get(&key)
             .filter(|entry| entry.origin == EntryOrigin::Declared && entry.spec == *document);
         let entry = unchanged
             .map_or_else(|| RegistryEntry::declared(document.clone(), now_us()), Arc::clone);
-        if next.insert(place, entry).is_some() {
+        if next.insert(key, entry).is_some() {
             return Err(twice::<D>(tenant, name));
         }
     }
@@ -402,11 +402,11 @@ fn differing<'r, D>(
     old: &'r CatalogDocuments<D>,
     next: &'r CatalogDocuments<D>,
 ) -> impl Iterator<Item = &'r TenantId> {
-    let lacks = |map: &BTreeMap<_, Arc<RegistryEntry<D>>>, place, entry| {
-        map.get(place).is_none_or(|other| !Arc::ptr_eq(other, entry))
+    let lacks = |map: &BTreeMap<_, Arc<RegistryEntry<D>>>, key, entry| {
+        map.get(key).is_none_or(|other| !Arc::ptr_eq(other, entry))
     };
-    let gone = old.iter().filter(move |(place, entry)| lacks(next, place, entry));
-    let new = next.iter().filter(move |(place, entry)| lacks(old, place, entry));
+    let gone = old.iter().filter(move |(key, entry)| lacks(next, key, entry));
+    let new = next.iter().filter(move |(key, entry)| lacks(old, key, entry));
     gone.chain(new).map(|((tenant, _), _)| tenant)
 }
 

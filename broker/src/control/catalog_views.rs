@@ -204,8 +204,8 @@ impl Control {
         condition: Preconditions,
         author: Author,
     ) -> Result<(), ControlError> {
-        let place = (tenant, id.to_string());
-        self.delete_document::<ToolsetDocument>(place, condition, author).await
+        let key = (tenant, id.to_string());
+        self.delete_document::<ToolsetDocument>(key, condition, author).await
     }
 
     pub fn hosted_prompts(&self, tenant: &TenantId) -> Result<Vec<HostedPromptView>, ControlError> {
@@ -222,20 +222,20 @@ impl Control {
 
     pub async fn put_hosted_prompt(
         self: &Arc<Self>,
-        place: (TenantId, String),
+        key: (TenantId, String),
         document: HostedPromptDocument,
         condition: Preconditions,
         author: Author,
     ) -> Result<PutOutcome<HostedPromptView>, ControlError> {
-        self.put_document(place, document, condition, author).await
+        self.put_document(key, document, condition, author).await
     }
 
     pub async fn delete_hosted_prompt(
         self: &Arc<Self>,
-        place: (TenantId, String),
+        key: (TenantId, String),
         condition: Preconditions,
         author: Author,
     ) -> Result<(), ControlError> {
-        self.delete_document::<HostedPromptDocument>(place, condition, author).await
+        self.delete_document::<HostedPromptDocument>(key, condition, author).await
     }
 }

@@ -99,20 +99,20 @@ impl Control {
         self.change(|control| async move {
             control.check_tenant(&tenant)?;
             let registry = control.registry.load_full();
-            let place = (tenant.clone(), name.clone());
-            let old = registry.issuers.get(&place);
+            let key = (tenant.clone(), name.clone());
+            let old = registry.issuers.get(&key);
             condition.holds("issuer", old.map(|entry| control.tag(entry)).as_deref())?;
             let count = registry.issuers_of(&tenant).count();
             refuse_more(old.is_none(), count, "issuers of this tenant", ISSUERS_PER_TENANT_MAX)?;
             if registry.auth.resource.is_none() {
                 return Err(ControlError::NoResource);
             }
-            if let Some(holder) = registry.holder_of(&spec.config.issuer, &place) {
+            if let Some(holder) = registry.holder_of(&spec.config.issuer, &key) {
                 return Err(ControlError::IssuerTaken { holder });
             }
             let entry = RegistryEntry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
             let text = serde_json::to_vec(&entry.spec.body).map_err(|_| ControlError::Internal)?;
-            let sealed = control.keys.seal.seal(&issuer_place(&tenant, name.as_str()), &text);
+            let sealed = control.keys.seal.seal(&issuer_seal_context(&tenant, name.as_str()), &text);
             let record = TokenIssuerRecord {
                 tenant: tenant.clone(),
                 issuer: name.as_str().to_owned(),
@@ -123,7 +123,7 @@ impl Control {
             control.commit(AdminChange::PutTokenIssuer(&record), &author).await?;
             let created = old.is_none();
             control.edit(|registry| {
-                registry.issuers.insert(place.clone(), Arc::clone(&entry));
+                registry.issuers.insert(key.clone(), Arc::clone(&entry));
             });
             let registry = control.registry.load();
             control.broker.set_auth(registry.auth_in_force());
@@ -143,15 +143,15 @@ impl Control {
         self.change(|control| async move {
             control.check_tenant(&tenant)?;
             let registry = control.registry.load_full();
-            let place = (tenant.clone(), name.clone());
-            let old = registry.issuers.get(&place);
+            let key = (tenant.clone(), name.clone());
+            let old = registry.issuers.get(&key);
             condition.holds("issuer", old.map(|entry| control.tag(entry)).as_deref())?;
             let change = AdminChange::DeleteTokenIssuer(&tenant, name.as_str());
             if !control.commit(change, &author).await? {
                 return Err(no_issuer(&name));
             }
             control.edit(|registry| {
-                registry.issuers.remove(&place);
+                registry.issuers.remove(&key);
             });
             control.broker.set_auth(control.registry.load().auth_in_force());
             tracing::info!(%tenant, name = %name, "issuer removed");
@@ -231,7 +231,7 @@ impl Control {
             what: format!("issuer {tenant}/{issuer}"),
             detail,
         };
-        let text = self.keys.seal.open(&issuer_place(tenant, issuer), settings);
+        let text = self.keys.seal.open(&issuer_seal_context(tenant, issuer), settings);
         let text = text.map_err(|error| unreadable(error.to_string()))?;
         let body: Value =
             serde_json::from_slice(&text).map_err(|_| unreadable("no JSON".to_owned()))?;
@@ -291,17 +291,17 @@ impl Registry {
         auth
     }
 
-    /// Returns the entry that has the URL already, other than the one at `place`.
-    fn holder_of(&self, issuer: &str, place: &(TenantId, BackendId)) -> Option<String> {
+    /// Returns the entry that has the URL already, other than the one at `key`.
+    fn holder_of(&self, issuer: &str, key: &(TenantId, BackendId)) -> Option<String> {
         if self.auth.issuers.iter().any(|known| known.issuer == issuer) {
             return Some("the configuration file".to_owned());
         }
         let (holder, _) = self
             .issuers
             .iter()
-            .find(|(known, entry)| *known != place && entry.spec.config.issuer == issuer)?;
+            .find(|(known, entry)| *known != key && entry.spec.config.issuer == issuer)?;
         // The answer to an operator of one tenant does not name another.
-        Some(match holder.0 == place.0 {
+        Some(match holder.0 == key.0 {
             true => format!("issuer {} of this tenant", holder.1),
             false => "another tenant".to_owned(),
         })
@@ -311,7 +311,7 @@ impl Registry {
 /// Refuses a configuration file with an issuer that is stored too.
 pub(super) fn refuse_twice(stored: &Issuers, config: &Config) -> Result<(), LoadError> {
     let urls: BTreeMap<&str, &(TenantId, BackendId)> =
-        stored.iter().map(|(place, entry)| (entry.spec.config.issuer.as_str(), place)).collect();
+        stored.iter().map(|(key, entry)| (entry.spec.config.issuer.as_str(), key)).collect();
     let twice = config.auth.issuers.iter().find_map(|issuer| urls.get(issuer.issuer.as_str()));
     match twice {
         Some((tenant, name)) => {
@@ -322,7 +322,7 @@ pub(super) fn refuse_twice(stored: &Issuers, config: &Config) -> Result<(), Load
 }
 
 /// Returns the name of the row, without which its settings do not open.
-pub(super) fn issuer_place(tenant: &TenantId, name: &str) -> String {
+pub(super) fn issuer_seal_context(tenant: &TenantId, name: &str) -> String {
     // A slash is invalid in both names.
     format!("issuer/{tenant}/{name}")
 }

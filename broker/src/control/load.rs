@@ -222,7 +222,7 @@ impl Control {
         let spec: BackendSpec =
             serde_json::from_slice(&text).map_err(|error| LoadError::Settings {
                 what: format!("backend {tenant}/{backend}"),
-                detail: place_of(&error),
+                detail: error_position(&error),
             })?;
         let refused =
             |fault| LoadError::Refused { tenant: tenant.clone(), backend: backend.clone(), fault };
@@ -287,7 +287,7 @@ impl Control {
 }
 
 /// Returns the position of an error, without the parser's text, which may repeat a credential.
-fn place_of(error: &serde_json::Error) -> String {
+fn error_position(error: &serde_json::Error) -> String {
     format!("{:?} error at line {} column {}", error.classify(), error.line(), error.column())
         .to_lowercase()
 }
@@ -309,7 +309,7 @@ pub(super) fn stored_tenant(record: &TenantRecord) -> Result<RegistryEntry<Tenan
     } else {
         serde_json::from_str(&record.settings).map_err(|error| LoadError::Settings {
             what: format!("tenant {}", record.tenant),
-            detail: place_of(&error),
+            detail: error_position(&error),
         })?
     };
     Ok(RegistryEntry {

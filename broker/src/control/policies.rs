@@ -295,7 +295,7 @@ pub(super) fn stored_policy(
     })
 }
 
-/// Returns the entry in place of an unreadable policy. It denies everything, because the tenant had
+/// Returns the entry that replaces an unreadable policy. It denies everything, because the tenant had
 /// rules.
 pub(super) fn closed_policy(record: &PolicyRecord) -> RegistryEntry<PolicyDocument> {
     RegistryEntry {

@@ -136,7 +136,7 @@ pub(super) fn seal_backend(
 ) -> Result<Vec<u8>, SealError> {
     let text =
         serde_json::to_vec(spec).expect("a backend's settings are plain values with text keys");
-    seal.seal(&backend_place(tenant, backend), &text)
+    seal.seal(&backend_seal_context(tenant, backend), &text)
 }
 
 pub(super) fn open_backend(
@@ -145,11 +145,11 @@ pub(super) fn open_backend(
     backend: &BackendId,
     sealed: &[u8],
 ) -> Result<Vec<u8>, SealError> {
-    seal.open(&backend_place(tenant, backend), sealed)
+    seal.open(&backend_seal_context(tenant, backend), sealed)
 }
 
 /// Returns the name of a backend's row, without which its settings do not open.
-pub(super) fn backend_place(tenant: &TenantId, backend: &BackendId) -> String {
+pub(super) fn backend_seal_context(tenant: &TenantId, backend: &BackendId) -> String {
     // A slash is invalid in both names.
     format!("backend/{tenant}/{backend}")
 }

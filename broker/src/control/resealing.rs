@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 
-use records::SealedPlace;
+use records::SealedLocation;
 use rules::limits::oauth::{RESEAL_RETRY, RESEALED_AT_ONCE};
 use storage::StoreError;
 
-use super::{Control, issuers::issuer_place, registry::backend_place};
-use crate::oauth::{grant_place, secret_place};
+use super::{Control, issuers::issuer_seal_context, registry::backend_seal_context};
+use crate::oauth::{grant_seal_context, secret_seal_context};
 
 /// Numbers of values that were sealed again, and that no key opens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -57,10 +57,10 @@ impl Control {
                 return Ok(resealed);
             }
             for value in found {
-                let place = place(&value.place);
-                let opened = seal.open(&place, &value.sealed);
-                let Ok(sealed) = opened.and_then(|text| seal.seal(&place, &text)) else {
-                    tracing::warn!(place = ?value.place, "a stored credential opens with no key");
+                let context = seal_context(&value.location);
+                let opened = seal.open(&context, &value.sealed);
+                let Ok(sealed) = opened.and_then(|text| seal.seal(&context, &text)) else {
+                    tracing::warn!(location = ?value.location, "a stored credential opens with no key");
                     resealed.unreadable += 1;
                     continue;
                 };
@@ -72,11 +72,11 @@ impl Control {
 }
 
 /// Returns the name of a row, without which its value does not open.
-fn place(place: &SealedPlace) -> String {
-    match place {
-        SealedPlace::Backend { tenant, backend } => backend_place(tenant, backend),
-        SealedPlace::Issuer { tenant, issuer } => issuer_place(tenant, issuer),
-        SealedPlace::Grant { key, issuer } => grant_place(key, issuer),
-        SealedPlace::Secret(key) => secret_place(key),
+fn seal_context(location: &SealedLocation) -> String {
+    match location {
+        SealedLocation::Backend { tenant, backend } => backend_seal_context(tenant, backend),
+        SealedLocation::Issuer { tenant, issuer } => issuer_seal_context(tenant, issuer),
+        SealedLocation::Grant { key, issuer } => grant_seal_context(key, issuer),
+        SealedLocation::Secret(key) => secret_seal_context(key),
     }
 }

@@ -169,12 +169,12 @@ impl Control {
         next.issuers.clear();
         for record in issuers {
             let Ok(name) = BackendId::parse(&record.issuer) else { continue };
-            let place = (record.tenant.clone(), name);
-            if !next.tenants.contains_key(&place.0) {
+            let key = (record.tenant.clone(), name);
+            if !next.tenants.contains_key(&key.0) {
                 continue;
             }
-            let entry = entry_or_previous(self.stored_issuer(&record), old.issuers.get(&place));
-            next.issuers.extend(entry.map(|entry| (place, entry)));
+            let entry = entry_or_previous(self.stored_issuer(&record), old.issuers.get(&key));
+            next.issuers.extend(entry.map(|entry| (key, entry)));
         }
         next
     }

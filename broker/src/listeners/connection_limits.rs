@@ -49,7 +49,7 @@ pub(super) struct ListenerPermit {
     _permit: OwnedSemaphorePermit,
     /// Slot among the connections of its address. `None` for a trusted proxy, whose connections
     /// belong to many clients.
-    place: Option<AddressSlot>,
+    address_slot: Option<AddressSlot>,
 }
 
 impl ConnectionLimiter {
@@ -70,8 +70,8 @@ impl ConnectionLimiter {
             metrics.rate_limited("connections");
             return None;
         };
-        let place = self.admit_address(address, metrics)?;
-        Some(ListenerPermit { _permit: permit, place: Some(place) })
+        let address_slot = self.admit_address(address, metrics)?;
+        Some(ListenerPermit { _permit: permit, address_slot: Some(address_slot) })
     }
 
     /// Returns the client of an accepted connection. The connection takes a slot of the client's
@@ -84,8 +84,8 @@ impl ConnectionLimiter {
         metrics: &Metrics,
     ) -> Option<ClientAddress> {
         let client = self.proxies.client(socket, peer).await.ok()?;
-        if admitted.place.is_none() && !self.proxies.proxies().trusts(client.address()) {
-            admitted.place = Some(self.admit_address(client.address(), metrics)?);
+        if admitted.address_slot.is_none() && !self.proxies.proxies().trusts(client.address()) {
+            admitted.address_slot = Some(self.admit_address(client.address(), metrics)?);
         }
         Some(client)
     }
@@ -97,11 +97,11 @@ impl ConnectionLimiter {
             metrics.rate_limited("connections_per_second_per_address");
             return None;
         }
-        let place = self.addresses.acquire(address);
-        if place.is_none() {
+        let address_slot = self.addresses.acquire(address);
+        if address_slot.is_none() {
             metrics.rate_limited("connections_per_address");
         }
-        place
+        address_slot
     }
 
     /// Accepts the next admitted connection. Cancel-safe.
@@ -121,18 +121,18 @@ impl ConnectionLimiter {
             self.wait_for_descriptor(metrics).await;
             match listener.accept().await {
                 Ok((socket, peer)) => {
-                    let place = match self.proxies.proxies().trusts(peer.ip()) {
+                    let address_slot = match self.proxies.proxies().trusts(peer.ip()) {
                         true => None,
                         false => match self.admit_address(peer.ip(), metrics) {
                             None => continue,
-                            place => place,
+                            address_slot => address_slot,
                         },
                     };
                     // The connection stays, because the reserve has room for it.
                     if descriptor_reserve::is_reserved(&socket) {
                         self.on_reserve.store(true, Ordering::Relaxed);
                     }
-                    return (socket, peer, ListenerPermit { _permit: permit, place });
+                    return (socket, peer, ListenerPermit { _permit: permit, address_slot });
                 }
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");

@@ -164,19 +164,19 @@ async fn begin(
             };
             client.tenant.take_budget(&client.caller.principal)?;
             let returned = client.returned_state(&state, &request.message);
-            let place = match returned.map_err(RequestStateError::refusal)? {
-                ReturnedState::Suspension(place) => place,
+            let suspension = match returned.map_err(RequestStateError::refusal)? {
+                ReturnedState::Suspension(suspension) => suspension,
                 ReturnedState::Approval => {
                     drop(state);
                     let exchange = Box::pin(client.begin(request, &offer, true)).await?;
                     return Ok(StatelessOutcome::Exchange(exchange));
                 }
             };
-            if !client.shared.durable.names().iter().any(|own| own.as_str() == place.node) {
-                return Ok(StatelessOutcome::OtherReplica(place));
+            if !client.shared.durable.names().iter().any(|own| own.as_str() == suspension.node) {
+                return Ok(StatelessOutcome::OtherReplica(suspension));
             }
             drop(state);
-            let exchange = Box::pin(client.go_on(request, &place, &offer)).await?;
+            let exchange = Box::pin(client.go_on(request, &suspension, &offer)).await?;
             Ok(StatelessOutcome::Exchange(exchange))
         }
     }

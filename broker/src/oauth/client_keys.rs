@@ -78,13 +78,13 @@ impl ClientKeys {
     /// Returns the key of a period, made if there is none.
     async fn key(&self, tenant: &TenantId, period: i64) -> Result<ClientKey, OauthError> {
         let unusable = || OauthError::Unavailable("no key can be made".to_owned());
-        let place =
+        let vault_key =
             SecretKey { kind: SecretKind::Key, tenant: tenant.clone(), name: period.to_string() };
-        let mut pem: Option<String> = self.vault.secret(&place).await?;
+        let mut pem: Option<String> = self.vault.secret(&vault_key).await?;
         if pem.is_none() {
             let made = ClientKey::generate_pem().ok_or_else(unusable)?;
-            self.vault.add_secret(&place, &made, CLIENT_KEY_PERIOD * 3).await?;
-            pem = self.vault.secret(&place).await?; // another replica may have been first
+            self.vault.add_secret(&vault_key, &made, CLIENT_KEY_PERIOD * 3).await?;
+            pem = self.vault.secret(&vault_key).await?; // another replica may have been first
         }
         pem.and_then(|pem| ClientKey::from_pem(&pem)).ok_or_else(unusable)
     }

@@ -105,8 +105,8 @@ impl UserTokens {
             browser: digest_of(browser),
             sends_issuer: server.flag("authorization_response_iss_parameter_supported"),
         };
-        let place = login_place(&self.tenant, &state);
-        self.vault.put_secret(&place, &login, CONNECT_REQUEST_LIFE).await?;
+        let vault_key = login_vault_key(&self.tenant, &state);
+        self.vault.put_secret(&vault_key, &login, CONNECT_REQUEST_LIFE).await?;
         let challenge = digest_of(&verifier);
         let mut parameters = vec![
             ("response_type", "code"),
@@ -153,7 +153,7 @@ impl UserTokens {
         form.extend(for_resource(&login.resource));
         let request = signed(&client, &server.token_endpoint, &server.issuer, form)?;
         let token = request_token(&self.fetcher, request).await?;
-        if self.place.is_provider() {
+        if self.target.is_provider() {
             self.check_identity(&token, (&server.issuer, client.client_id()), &principal)?;
         }
         let grant = Grant {
@@ -165,7 +165,7 @@ impl UserTokens {
             wanted: login.scopes,
             resource: login.resource,
             redirect_uri: login.redirect_uri,
-            url: self.place.url().to_owned(),
+            url: self.target.url().to_owned(),
             revocation_endpoint: server.text("revocation_endpoint").map(str::to_owned),
         };
         let status = GrantStatus::connected(end_of(&token));
@@ -182,8 +182,8 @@ impl UserTokens {
         principal: &PrincipalId,
         browser: &str,
     ) -> Result<Option<PendingLogin>, OauthError> {
-        let place = login_place(&self.tenant, state);
-        let known: Option<StoredLogin> = self.vault.secret(&place).await?;
+        let vault_key = login_vault_key(&self.tenant, state);
+        let known: Option<StoredLogin> = self.vault.secret(&vault_key).await?;
         let is_own = |login: &StoredLogin| {
             login.backend == self.backend_id.as_str()
                 && login.principal == principal.as_str()
@@ -192,7 +192,7 @@ impl UserTokens {
         if !known.as_ref().is_some_and(is_own) {
             return Ok(None);
         }
-        Ok(self.vault.take_secret(&place).await?.map(PendingLogin))
+        Ok(self.vault.take_secret(&vault_key).await?.map(PendingLogin))
     }
 
     /// Ends a connection here, and at the authorization server if it can (RFC 7009). Returns false
@@ -306,11 +306,11 @@ pub async fn backend_of(
     state: &str,
 ) -> Result<Option<String>, OauthError> {
     let vault = super::vault::Vault(durable.clone());
-    let login: Option<StoredLogin> = vault.secret(&login_place(tenant, state)).await?;
+    let login: Option<StoredLogin> = vault.secret(&login_vault_key(tenant, state)).await?;
     Ok(login.map(|login| login.backend))
 }
 
-fn login_place(tenant: &TenantId, state: &str) -> SecretKey {
+fn login_vault_key(tenant: &TenantId, state: &str) -> SecretKey {
     SecretKey { kind: SecretKind::Login, tenant: tenant.clone(), name: digest_of(state) }
 }
 

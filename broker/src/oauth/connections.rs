@@ -45,7 +45,7 @@ impl Connections {
         let secret = format!("{tenant}.{}", random_text());
         let link =
             ConnectLink { principal: principal.as_str().to_owned(), backend: backend.to_owned() };
-        self.0.put_secret(&place(tenant, &secret), &link, CONNECT_LINK_LIFE).await?;
+        self.0.put_secret(&vault_key(tenant, &secret), &link, CONNECT_LINK_LIFE).await?;
         Ok(secret)
     }
 
@@ -56,11 +56,11 @@ impl Connections {
     ) -> Result<Option<(TenantId, ConnectLink)>, OauthError> {
         let tenant = secret.split_once('.').and_then(|(tenant, _)| TenantId::parse(tenant).ok());
         let Some(tenant) = tenant else { return Ok(None) };
-        let link = self.0.take_secret(&place(&tenant, secret)).await?;
+        let link = self.0.take_secret(&vault_key(&tenant, secret)).await?;
         Ok(link.map(|link| (tenant, link)))
     }
 }
 
-fn place(tenant: &TenantId, secret: &str) -> SecretKey {
+fn vault_key(tenant: &TenantId, secret: &str) -> SecretKey {
     SecretKey { kind: SecretKind::Link, tenant: tenant.clone(), name: digest_of(secret) }
 }

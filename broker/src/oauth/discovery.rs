@@ -1,5 +1,5 @@
 //! Finds the authorization server of a backend: protected resource metadata (RFC 9728), then the
-//! metadata of the server (RFC 8414, OpenID Connect Discovery 1.0). The order of the places is that
+//! metadata of the server (RFC 8414, OpenID Connect Discovery 1.0). The order of the URLs is that
 //! of MCP 2026-07-28, Authorization Server Discovery.
 
 use http::{
@@ -184,17 +184,17 @@ impl ProtectedBackend {
         fetcher: &OauthFetcher,
         challenge: &Challenge,
     ) -> Result<Option<ResourceMetadata>, OauthError> {
-        let places = match &challenge.resource_metadata {
+        let urls = match &challenge.resource_metadata {
             Some(named) => vec![named.clone()],
             None => resource_metadata_urls(&self.url),
         };
-        for place in places {
-            let Some(members) = fetcher.document(&place).await? else { continue };
+        for url in urls {
+            let Some(members) = fetcher.document(&url).await? else { continue };
             let metadata = ResourceMetadata::read(&members).ok_or_else(|| {
-                OauthError::Refused(format!("{place} is not protected resource metadata"))
+                OauthError::Refused(format!("{url} is not protected resource metadata"))
             })?;
             if !covers(&metadata.resource, &self.url) {
-                let text = format!("{place} is about another resource: {:?}", metadata.resource);
+                let text = format!("{url} is about another resource: {:?}", metadata.resource);
                 return Err(OauthError::Refused(text));
             }
             return Ok(Some(metadata));
@@ -233,21 +233,21 @@ impl ResourceMetadata {
 }
 
 /// Fetches the metadata of a server. It must name this issuer (RFC 8414, 3.3). Returns `None` if
-/// there is none at any of its places.
+/// there is none at any of its URLs.
 async fn server_metadata(
     fetcher: &OauthFetcher,
     issuer: &str,
     comparison: IssuerComparison,
 ) -> Result<Option<Map<String, Value>>, OauthError> {
     let mut unreachable = None;
-    for place in metadata_urls(issuer) {
-        match fetcher.document(&place.to_string()).await {
+    for url in metadata_urls(issuer) {
+        match fetcher.document(&url.to_string()).await {
             Ok(Some(members)) => {
                 let named = text(&members, "issuer");
                 if named.is_some_and(|named| is_same(named, issuer, comparison)) {
                     return Ok(Some(members));
                 }
-                let text = format!("{place} names another issuer than {issuer}");
+                let text = format!("{url} names another issuer than {issuer}");
                 return Err(OauthError::Refused(text));
             }
             Ok(None) => {}
@@ -287,16 +287,16 @@ fn is_same(one: &str, other: &str, comparison: IssuerComparison) -> bool {
             && bare(one).is_some_and(|one| Some(one) == bare(other))
 }
 
-/// Returns the places of protected resource metadata: with the path inserted, then at the root.
+/// Returns the URLs of protected resource metadata: with the path inserted, then at the root.
 fn resource_metadata_urls(backend: &str) -> Vec<String> {
     const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
     let (origin, path) = split_origin(backend);
     let path = path.split('?').next().unwrap_or_default().trim_end_matches('/');
-    let mut places = vec![format!("{origin}{WELL_KNOWN}{path}")];
+    let mut urls = vec![format!("{origin}{WELL_KNOWN}{path}")];
     if !path.is_empty() {
-        places.push(format!("{origin}{WELL_KNOWN}"));
+        urls.push(format!("{origin}{WELL_KNOWN}"));
     }
-    places
+    urls
 }
 
 /// Splits a URL after its authority.

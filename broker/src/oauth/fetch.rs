@@ -73,8 +73,8 @@ impl OauthFetcher {
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<(StatusCode, Bytes), OauthError> {
-        let place = request.uri().clone();
-        let lost = |why: String| OauthError::Unavailable(format!("{place} gives no answer: {why}"));
+        let url = request.uri().clone();
+        let lost = |why: String| OauthError::Unavailable(format!("{url} gives no answer: {why}"));
         let exchange = async {
             let response = self.response(request).await.map_err(&lost)?;
             let status = response.status();
@@ -101,7 +101,7 @@ impl OauthFetcher {
         self.http.send(request).await.map_err(|error| error.to_string())
     }
 
-    /// Fetches a document. Returns `None` if there is none at this place.
+    /// Fetches a document. Returns `None` if there is none at this URL.
     pub(super) async fn document(
         &self,
         url: &str,

@@ -24,7 +24,7 @@ use crate::{config::spec::BackendSpec, metrics::Metrics};
 /// Value of `Authorization` for a backend.
 pub type TokenHeader = HeaderValue;
 
-/// A token in the place of a refused one.
+/// A token that replaces a refused one.
 #[derive(Debug)]
 pub struct RenewedToken {
     pub header: TokenHeader,

@@ -55,5 +55,5 @@ pub use self::{
     token_cache::{LinkPost, LinkPosts, TokenCache, UsableToken},
     token_source::{LinkTokens, OauthResources, TokenSource},
     user_tokens::UserTokens,
-    vault::{grant_place, secret_place},
+    vault::{grant_seal_context, secret_seal_context},
 };

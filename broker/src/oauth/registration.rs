@@ -126,13 +126,15 @@ impl ClientSettings<'_> {
         }
         // A client of an earlier address is kept, because only it can renew its tokens.
         let kind = if self.auth.has_own_key() { " keys" } else { "" };
-        let place = self
-            .place(format!("{} {} {}{kind}", self.key.backend, server.issuer, self.redirect_uri));
-        let client = match self.vault.secret::<StoredClient>(&place).await? {
+        let vault_key = self.vault_key(format!(
+            "{} {} {}{kind}",
+            self.key.backend, server.issuer, self.redirect_uri
+        ));
+        let client = match self.vault.secret::<StoredClient>(&vault_key).await? {
             Some(known) => known,
             None => {
                 let made = self.register(server).await?;
-                self.vault.put_secret(&place, &made, REGISTRATION_LIFE).await?;
+                self.vault.put_secret(&vault_key, &made, REGISTRATION_LIFE).await?;
                 made
             }
         };
@@ -146,7 +148,7 @@ impl ClientSettings<'_> {
         Ok(ClientAuthentication::new(&client.client_id, credential))
     }
 
-    fn place(&self, name: String) -> SecretKey {
+    fn vault_key(&self, name: String) -> SecretKey {
         SecretKey { kind: SecretKind::Client, tenant: self.key.tenant.clone(), name }
     }
 
@@ -155,13 +157,13 @@ impl ClientSettings<'_> {
         if self.auth.issuer.is_some() {
             return Ok(()); // discovery holds to it
         }
-        let place = self.place(format!("{} configured {client_id}", self.key.backend));
-        match self.vault.secret::<String>(&place).await? {
+        let vault_key = self.vault_key(format!("{} configured {client_id}", self.key.backend));
+        match self.vault.secret::<String>(&vault_key).await? {
             Some(bound) if bound != issuer => Err(OauthError::Refused(format!(
                 "the backend names the authorization server {issuer} now, but the credential belongs to {bound}: change auth"
             ))),
             Some(_) => Ok(()),
-            None => self.vault.put_secret(&place, &issuer, REGISTRATION_LIFE).await,
+            None => self.vault.put_secret(&vault_key, &issuer, REGISTRATION_LIFE).await,
         }
     }
 

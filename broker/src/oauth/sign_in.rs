@@ -79,10 +79,10 @@ impl SignIns {
         let base = self.address.base().unwrap_or_default();
         let state = format!("{STATE_PREFIX}{}", random_text());
         let (address, login) = flow.begin(state, format!("{base}{CALLBACK_PATH}"), None)?;
-        let place = place(&login.state);
+        let vault_key = vault_key(&login.state);
         let (browser, backend) = (digest_of(browser), backend.to_owned());
         let sign_in = StoredSignIn { login, browser, backend };
-        self.vault.put_secret(&place, &sign_in, CONNECT_REQUEST_LIFE).await?;
+        self.vault.put_secret(&vault_key, &sign_in, CONNECT_REQUEST_LIFE).await?;
         Ok(address)
     }
 
@@ -94,12 +94,12 @@ impl SignIns {
         answer: &AuthorizationAnswer,
         browser: &str,
     ) -> Result<Option<ProvenSignIn>, OauthError> {
-        let place = place(&answer.state);
-        let known: Option<StoredSignIn> = self.vault.secret(&place).await?;
+        let vault_key = vault_key(&answer.state);
+        let known: Option<StoredSignIn> = self.vault.secret(&vault_key).await?;
         if known.is_none_or(|known| known.browser != digest_of(browser)) {
             return Ok(None);
         }
-        let taken: Option<StoredSignIn> = self.vault.take_secret(&place).await?;
+        let taken: Option<StoredSignIn> = self.vault.take_secret(&vault_key).await?;
         let Some(StoredSignIn { login, backend, .. }) = taken else { return Ok(None) };
         let issuer = issuers.iter().find(|issuer| issuer.issuer == login.issuer);
         let Some(issuer) = issuer else { return Ok(None) };
@@ -118,7 +118,7 @@ impl SignIns {
     }
 }
 
-fn place(state: &str) -> SecretKey {
+fn vault_key(state: &str) -> SecretKey {
     let tenant = TenantId::default_tenant();
     SecretKey { kind: SecretKind::SignIn, tenant, name: digest_of(state) }
 }

@@ -92,22 +92,22 @@ impl SubjectTokens {
             }
             seen.insert(of, subject.clone())
         };
-        let (all, place) = (self.clone(), place(tenant, principal));
+        let (all, vault_key) = (self.clone(), vault_key(tenant, principal));
         tokio::spawn(async move {
-            if let Err(error) = all.keep(&place, subject).await {
+            if let Err(error) = all.keep(&vault_key, subject).await {
                 tracing::warn!(%error, "a token for exchanges cannot be stored");
             }
         });
         before.is_none_or(|before| !before.is_live())
     }
 
-    async fn keep(&self, place: &SecretKey, subject: SubjectToken) -> Result<(), OauthError> {
+    async fn keep(&self, vault_key: &SecretKey, subject: SubjectToken) -> Result<(), OauthError> {
         let left = u64::try_from(subject.expires_at_us.saturating_sub(now_us())).unwrap_or(0);
         let stored = StoredSubject {
             text: subject.text.expose().to_owned(),
             expires_at_us: subject.expires_at_us,
         };
-        self.vault.put_secret(place, &stored, Duration::from_micros(left)).await
+        self.vault.put_secret(vault_key, &stored, Duration::from_micros(left)).await
     }
 
     /// Returns the live token of a principal. One that another replica saw a moment ago may still be
@@ -124,8 +124,8 @@ impl SubjectTokens {
             if here.is_some() {
                 return Ok(here);
             }
-            let place = place(tenant, principal);
-            if let Some(stored) = self.vault.secret::<StoredSubject>(&place).await? {
+            let vault_key = vault_key(tenant, principal);
+            if let Some(stored) = self.vault.secret::<StoredSubject>(&vault_key).await? {
                 let StoredSubject { text, expires_at_us } = stored;
                 let subject = SubjectToken { text: Secret::new(text.as_str()), expires_at_us };
                 if subject.is_live() {
@@ -156,7 +156,7 @@ impl SubjectTokens {
     }
 }
 
-fn place(tenant: &TenantId, principal: &PrincipalId) -> SecretKey {
+fn vault_key(tenant: &TenantId, principal: &PrincipalId) -> SecretKey {
     let name = digest_of(principal.as_str());
     SecretKey { kind: SecretKind::Subject, tenant: tenant.clone(), name }
 }

@@ -92,20 +92,20 @@ pub(super) async fn request_assertion(
 
 /// The answer of a token endpoint to a request that it granted.
 struct GrantedAnswer {
-    place: Uri,
+    url: Uri,
     members: Map<String, Value>,
 }
 
 impl GrantedAnswer {
     async fn of(fetcher: &OauthFetcher, request: Request<Full<Bytes>>) -> Result<Self, OauthError> {
-        let place = request.uri().clone();
+        let url = request.uri().clone();
         let (status, body) = fetcher.send(request).await?;
         let members = object(&body).unwrap_or_default();
         if status == StatusCode::OK {
-            return Ok(Self { place, members });
+            return Ok(Self { url, members });
         }
         let code = error_code(members.get("error").and_then(Value::as_str));
-        let text = format!("{place} answers {status}: {code}");
+        let text = format!("{url} answers {status}: {code}");
         if code == "invalid_grant" {
             return Err(OauthError::InvalidGrant(text));
         }
@@ -127,7 +127,7 @@ impl GrantedAnswer {
     }
 
     fn unusable(&self, what: &str) -> OauthError {
-        OauthError::Refused(format!("the answer of {} has no usable {what}", self.place))
+        OauthError::Refused(format!("the answer of {} has no usable {what}", self.url))
     }
 }
 

@@ -16,7 +16,7 @@ use super::{
     machine::MachineTokens,
     public_address::PublicAddress,
     subject_tokens::SubjectTokens,
-    user_tokens::{AuthorizationPlace, UserTokens},
+    user_tokens::{AuthorizationTarget, UserTokens},
     vault::Vault,
 };
 use crate::{
@@ -55,7 +55,7 @@ struct SourceSettings<'s> {
     tenant: &'s TenantId,
     backend: &'s BackendId,
     spec: &'s BackendSpec,
-    place: ProtectedBackend,
+    protected_backend: ProtectedBackend,
     resources: OauthResources,
 }
 
@@ -67,8 +67,8 @@ impl TokenSource {
         spec: &BackendSpec,
         resources: OauthResources,
     ) -> Option<Self> {
-        let place = ProtectedBackend::of(spec)?;
-        let settings = SourceSettings { tenant, backend, spec, place, resources };
+        let protected_backend = ProtectedBackend::of(spec)?;
+        let settings = SourceSettings { tenant, backend, spec, protected_backend, resources };
         match spec.auth.kind {
             BackendAuthKind::None | BackendAuthKind::Bearer | BackendAuthKind::Headers => None,
             BackendAuthKind::OauthClient => settings.machine().map(Self::Machine),
@@ -112,7 +112,7 @@ impl TokenSource {
 
 impl SourceSettings<'_> {
     fn fetcher(&self) -> OauthFetcher {
-        OauthFetcher::new(self.resources.http.clone(), &self.place.url)
+        OauthFetcher::new(self.resources.http.clone(), &self.protected_backend.url)
     }
 
     fn keys(&self) -> TenantKeys {
@@ -140,8 +140,8 @@ impl SourceSettings<'_> {
 
     fn users(&self) -> Arc<UserTokens> {
         let service = self.service();
-        let place = AuthorizationPlace::Backend(self.place.clone().or_own_server());
-        self.accounts(place, self.spec.auth.clone(), service)
+        let target = AuthorizationTarget::Backend(self.protected_backend.clone().or_own_server());
+        self.accounts(target, self.spec.auth.clone(), service)
     }
 
     /// Returns the accounts at an identity provider, where the broker is another client.
@@ -156,24 +156,24 @@ impl SourceSettings<'_> {
             scopes,
             ..BackendAuth::default()
         };
-        let place = AuthorizationPlace::Provider {
+        let target = AuthorizationTarget::Provider {
             issuer: provider.issuer.clone(),
             comparison: self.spec.auth.issuer_compare,
-            backend_url: self.place.url.clone(),
+            backend_url: self.protected_backend.url.clone(),
         };
-        self.accounts(place, auth, None)
+        self.accounts(target, auth, None)
     }
 
     fn accounts(
         &self,
-        place: AuthorizationPlace,
+        target: AuthorizationTarget,
         auth: BackendAuth,
         service: Option<Arc<MachineTokens>>,
     ) -> Arc<UserTokens> {
         Arc::new(UserTokens {
             tenant: self.tenant.clone(),
             backend_id: self.backend.clone(),
-            place,
+            target,
             auth,
             fetcher: self.fetcher(),
             vault: Vault(self.resources.durable.clone()),
@@ -188,7 +188,7 @@ impl SourceSettings<'_> {
     fn exchanged(&self, origin: SubjectOrigin) -> Option<Arc<ExchangedTokens>> {
         Some(Arc::new(ExchangedTokens {
             fetcher: self.fetcher(),
-            server: KnownServer::of(self.place.clone()),
+            server: KnownServer::of(self.protected_backend.clone()),
             client: RegisteredClient::of(&self.spec.auth, self.keys())?,
             scopes: self.spec.auth.scopes.clone(),
             origin,

@@ -49,7 +49,7 @@ use crate::{
 pub struct UserTokens {
     pub(super) tenant: TenantId,
     pub(super) backend_id: BackendId,
-    pub(super) place: AuthorizationPlace,
+    pub(super) target: AuthorizationTarget,
     pub(super) auth: BackendAuth,
     pub(super) fetcher: OauthFetcher,
     pub(super) vault: Vault,
@@ -63,14 +63,14 @@ pub struct UserTokens {
 
 /// Where principals have their accounts.
 #[derive(Debug)]
-pub(super) enum AuthorizationPlace {
+pub(super) enum AuthorizationTarget {
     /// At the server that the backend names.
     Backend(ProtectedBackend),
     /// At an identity provider, for the backend with this URL.
     Provider { issuer: String, comparison: IssuerComparison, backend_url: String },
 }
 
-impl AuthorizationPlace {
+impl AuthorizationTarget {
     /// Returns the URL that a grant is for.
     pub(super) fn url(&self) -> &str {
         match self {
@@ -229,7 +229,7 @@ impl UserTokens {
             let new = OauthError::Unconnected(ConnectReason::New);
             let open = self.vault.grant(&key).await?.ok_or(new)?;
             if open.stored.record.state != GrantState::Connected
-                || open.grant.url != self.place.url()
+                || open.grant.url != self.target.url()
             {
                 return Err(OauthError::Unconnected(ConnectReason::Ended));
             }
@@ -398,11 +398,11 @@ impl UserTokens {
         {
             return Ok(server.clone());
         }
-        let found = match &self.place {
-            AuthorizationPlace::Backend(backend) => {
+        let found = match &self.target {
+            AuthorizationTarget::Backend(backend) => {
                 backend.discover(&self.fetcher, challenge).await
             }
-            AuthorizationPlace::Provider { issuer, comparison, .. } => {
+            AuthorizationTarget::Provider { issuer, comparison, .. } => {
                 DiscoveredServer::of_issuer(&self.fetcher, issuer, *comparison).await
             }
         };

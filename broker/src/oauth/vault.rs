@@ -1,4 +1,4 @@
-//! Grants of principals, registrations and one-time secrets as values: sealed, each for its place.
+//! Grants of principals, registrations and one-time secrets as values: sealed, each for its row.
 //!
 //! Invariant: a grant opens for its tenant, backend, principal and issuer only.
 
@@ -93,13 +93,13 @@ fn away(error: StoreError) -> OauthError {
 }
 
 /// Returns the name of a grant's row, without which it does not open.
-pub fn grant_place(key: &GrantKey, issuer: &str) -> String {
+pub fn grant_seal_context(key: &GrantKey, issuer: &str) -> String {
     let GrantKey { tenant, backend, principal } = key;
     format!("upstream grant\0{tenant}\0{backend}\0{}\0{issuer}", principal.as_str())
 }
 
 /// Returns the name of a secret's row, without which it does not open.
-pub fn secret_place(key: &SecretKey) -> String {
+pub fn secret_seal_context(key: &SecretKey) -> String {
     format!("upstream {}\0{}\0{}", key.kind.name(), key.tenant, key.name)
 }
 
@@ -119,8 +119,11 @@ impl Vault {
 
     fn opened(&self, stored: StoredGrant) -> Option<OpenGrant> {
         let record = &stored.record;
-        let text =
-            self.0.seal.open(&grant_place(&record.key, &record.issuer), &record.sealed).ok()?;
+        let text = self
+            .0
+            .seal
+            .open(&grant_seal_context(&record.key, &record.issuer), &record.sealed)
+            .ok()?;
         let grant = serde_json::from_slice(&text).ok()?;
         Some(OpenGrant { stored, grant })
     }
@@ -139,7 +142,7 @@ impl Vault {
         let record = GrantRecord {
             key: key.clone(),
             issuer: issuer.to_owned(),
-            sealed: self.0.seal.seal(&grant_place(key, issuer), &text).map_err(unsealed)?,
+            sealed: self.0.seal.seal(&grant_seal_context(key, issuer), &text).map_err(unsealed)?,
             state,
             expires_at_us,
             last_error,
@@ -208,7 +211,7 @@ impl Vault {
     ) -> Result<Vec<u8>, OauthError> {
         let text = serde_json::to_vec(value).unwrap_or_default();
         let unsealed = |_| OauthError::Unavailable("a secret cannot be sealed".to_owned());
-        self.0.seal.seal(&secret_place(key), &text).map_err(unsealed)
+        self.0.seal.seal(&secret_seal_context(key), &text).map_err(unsealed)
     }
 
     pub(super) async fn secret<T: DeserializeOwned>(
@@ -229,7 +232,7 @@ impl Vault {
     }
 
     fn opened_secret<T: DeserializeOwned>(&self, key: &SecretKey, sealed: &[u8]) -> Option<T> {
-        let text = self.0.seal.open(&secret_place(key), sealed).ok()?;
+        let text = self.0.seal.open(&secret_seal_context(key), sealed).ok()?;
         serde_json::from_slice(&text).ok()
     }
 }

@@ -361,8 +361,8 @@ fn met() -> Vec<Fixed> {
         AUDIT_ARGUMENTS_BYTES_MAX Other("only their digest is kept", "");
         AUDIT_VALUE_BYTES_MAX Other("only its digest is kept", "");
         AUDIT_TARGET_CHARS_MAX Other("the rest is cut", "");
-        PLACES_LEASE Says("when the places of a killed replica are free");
-        CALL_PLACES_RESERVED_MAX Says("places that another replica cannot use for a moment");
+        PERMITS_LEASE Says("when the permits of a killed replica are free");
+        CALL_PERMITS_RESERVED_MAX Says("permits that another replica cannot use for a moment");
         PRINCIPALS_METERED_MAX Other("further ones share one rate", "");
         TOOLS_METERED_MAX Other("further ones share one rate", "");
         ADDRESSES_METERED_MAX Other("further ones share one rate", "");
@@ -585,27 +585,27 @@ fn the_page_of_limits_is_up_to_date() {
         unavailable, `limits.without_redis` decides.\n\n\
         ## Sessions, calls and connections over replicas\n\n\
         `sessions_per_tenant`, `sessions_per_principal`, `calls_in_flight_per_tenant` and `connections_per_tenant` apply across all replicas that share a Redis. All other limits count on each replica.\n\n\
-        - A replica takes places in Redis before it uses them, so that all replicas together never use more than the limit. A \
-        call below the places that its replica holds does not wait for Redis. A call beyond them waits for one round trip, and so \
+        - A replica takes permits in Redis before it uses them, so that all replicas together never use more than the limit. A \
+        call below the permits that its replica holds does not wait for Redis. A call beyond them waits for one round trip, and so \
         does each new session and connection.\n\
-        - For calls, a replica reserves at most 64 places ahead, from the opening of a session on. All replicas together reserve \
-        at most an eighth of the limit. A replica requests more places when half of its reserve is used, and calls do not wait for \
+        - For calls, a replica reserves at most 64 permits ahead, from the opening of a session on. All replicas together reserve \
+        at most an eighth of the limit. A replica requests more permits when half of its reserve is used, and calls do not wait for \
         that. A reserve returns after a minute without calls.\n\
         - A limit below eight calls for each replica leaves no reserve. A call then waits for one round trip, unless its replica \
         has just finished another one.\n\
         - A changed limit is in force on all replicas within two seconds. Open sessions, calls and connections stay open.\n\
-        - A place that one replica frees is available to the others after 200 ms at the latest. A replica returns \
+        - A permit that one replica frees is available to the others after 200 ms at the latest. A replica returns \
         a reserve that is more than its part within two seconds. With eight replicas and more, \
         this takes a second for each four of them.\n\
-        - The places of a replica that was killed are free after three seconds.\n\
+        - The permits of a replica that was killed are free after three seconds.\n\
         - A session that moves to another replica is never refused. It counts there, so a limit can be exceeded by the sessions \
         that move from a killed replica after its three seconds. The broker admits new ones only below the limit.\n\
-        - A replica reports all its places again after Redis lost its data, within one second. Until then the limit can be \
-        exceeded by the places that were not reported yet. The same applies to a replica that was frozen for more than three seconds.\n\
+        - A replica reports all its permits again after Redis lost its data, within one second. Until then the limit can be \
+        exceeded by the permits that were not reported yet. The same applies to a replica that was frozen for more than three seconds.\n\
         - A WebSocket connection that is resumed through another replica counts at both.\n\
         - While a configured Redis is unavailable, `limits.without_redis` decides. With `local_share` each replica admits its \
         share, and at least one. Open sessions, calls and connections stay open, so N replicas can exceed a limit by (N - 1)/N of it. With `unlimited` \
-        each replica admits the whole limit. With `refuse` each replica uses only its reserved places.\n\
+        each replica admits the whole limit. With `refuse` each replica uses only its reserved permits.\n\
         - `mcp_rates_shared` is 0 during this time, and the log has one line for each change. When Redis is back, the replicas report their usage.\n\
         - Without Redis each replica admits its share, and at least one, by the number of leases in the database. One process \
         admits the whole limit.\n\n\

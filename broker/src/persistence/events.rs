@@ -83,9 +83,9 @@ impl EventWriter {
         let inner = &self.0;
         let bytes = weight(&entry);
         if inner.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= EVENT_QUEUE_BYTES_MAX
-            && let Ok(place) = inner.queue.try_reserve()
+            && let Ok(slot) = inner.queue.try_reserve()
         {
-            place.send(EventJob::Log(entry));
+            slot.send(EventJob::Log(entry));
             return;
         }
         inner.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -180,7 +180,7 @@ impl EventWorker {
         self.availability.note("append_events", started_at, error);
         if let Err((error, lost)) = outcome {
             tracing::debug!(entries = lost.len(), store = self.store.engine(), %error, "events were not logged");
-            self.lost.note(lost.iter().filter_map(|place| batch.get(*place)));
+            self.lost.note(lost.iter().filter_map(|index| batch.get(*index)));
         }
         batch.clear();
     }

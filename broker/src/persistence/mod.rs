@@ -31,7 +31,7 @@ use rules::limits::PAST_NAMES_MAX;
 pub use storage::{
     OwnerHint, Wakeup, fault_point,
     hot::{
-        BackendVerdict, BudgetGrant, BudgetRequest, PlacesLifetime, PlacesRequest,
+        BackendVerdict, BudgetGrant, BudgetRequest, PermitsLifetime, PermitsRequest,
         TASK_NOTIFICATION_BYTES_MAX, VerdictState,
     },
 };

@@ -73,7 +73,7 @@ pub enum ForwardFailure {
 }
 
 pub(crate) struct OwnerLookup<P> {
-    places: P,
+    sources: P,
     lease: Duration,
     /// End of the search, set at its first failure.
     deadline: Option<Instant>,
@@ -95,9 +95,9 @@ pub(crate) struct OwnerLookup<P> {
 }
 
 impl<P: LookupSources> OwnerLookup<P> {
-    pub(crate) fn new(places: P, lease: Duration) -> Self {
+    pub(crate) fn new(sources: P, lease: Duration) -> Self {
         Self {
-            places,
+            sources,
             lease,
             deadline: None,
             hint_tried: false,
@@ -112,7 +112,7 @@ impl<P: LookupSources> OwnerLookup<P> {
         }
     }
 
-    /// Returns the next place for the request, or the refusal of it.
+    /// Returns the next replica for the request, or the refusal of it.
     pub(crate) async fn next(&mut self) -> Result<LookupOutcome<P::Session>, Refusal> {
         let found = self.look().await;
         // Only a missing session costs the caller its rate. Otherwise the session's owner charges
@@ -120,36 +120,36 @@ impl<P: LookupSources> OwnerLookup<P> {
         let is_missing =
             found.as_ref().is_err_and(|refusal| refusal.kind == ErrorKind::SessionNotFound);
         if !is_missing && std::mem::take(&mut self.charged) {
-            self.places.refund();
+            self.sources.refund();
         }
         found
     }
 
     async fn look(&mut self) -> Result<LookupOutcome<P::Session>, Refusal> {
         loop {
-            if let Some(session) = self.places.here()? {
+            if let Some(session) = self.sources.here()? {
                 return Ok(LookupOutcome::Local(session));
             }
             if let Some(owner) = self.named.take() {
                 return Ok(self.there(owner));
             }
             let is_first = !std::mem::replace(&mut self.hint_tried, true);
-            if let Some(owner) = self.places.known().filter(|_| is_first) {
+            if let Some(owner) = self.sources.known().filter(|_| is_first) {
                 return Ok(self.there(owner));
             }
             if !self.charged {
-                self.places.charge()?;
+                self.sources.charge()?;
                 self.charged = true;
             }
             // The futures are boxed from here on. Few requests come this far, and all would be
             // moved with room for them.
-            if is_first && let Some(owner) = Box::pin(self.places.hint()).await {
+            if is_first && let Some(owner) = Box::pin(self.sources.hint()).await {
                 return Ok(self.there(owner));
             }
-            if self.places.draining() {
+            if self.sources.draining() {
                 return Box::pin(self.another_replica()).await.map(LookupOutcome::Remote);
             }
-            let claimed = match Box::pin(self.places.claim()).await {
+            let claimed = match Box::pin(self.sources.claim()).await {
                 Ok(claimed) => claimed,
                 Err(refusal) => match self.lapsed.take().filter(|_| is_outage(&refusal)) {
                     // No replica can take the session over now, so the former owner still has it.
@@ -188,7 +188,7 @@ impl<P: LookupSources> OwnerLookup<P> {
 
     /// Notes that the replica of [`OwnerLookup::next`] did not serve the request.
     pub(crate) fn missed(&mut self, owner: &SessionOwner, miss: ForwardFailure) {
-        self.places.forget(owner);
+        self.sources.forget(owner);
         self.deadline();
         if let ForwardFailure::NotOwner(Some(named)) = &miss
             && named != owner
@@ -216,7 +216,7 @@ impl<P: LookupSources> OwnerLookup<P> {
     }
 
     fn there(&self, owner: SessionOwner) -> LookupOutcome<P::Session> {
-        self.places.note(&owner);
+        self.sources.note(&owner);
         LookupOutcome::Remote(owner)
     }
 
@@ -243,7 +243,7 @@ impl<P: LookupSources> OwnerLookup<P> {
 
     async fn another_replica(&mut self) -> Result<SessionOwner, Refusal> {
         if self.untried.is_none() {
-            self.untried = Some(self.places.replicas().await);
+            self.untried = Some(self.sources.replicas().await);
         }
         let next = self.untried.as_mut().and_then(Vec::pop);
         next.ok_or_else(|| Refusal::new(ErrorKind::Draining, "the broker is shutting down"))
@@ -256,18 +256,18 @@ fn is_outage(refusal: &Refusal) -> bool {
 
 /// Searches for another replica's request. This search neither forwards nor waits.
 pub(crate) async fn inside<P: LookupSources>(
-    places: &P,
+    sources: &P,
 ) -> Result<PeerLookupOutcome<P::Session>, Refusal> {
-    if let Some(session) = places.here()? {
+    if let Some(session) = sources.here()? {
         return Ok(PeerLookupOutcome::Here(session));
     }
-    if places.draining() {
+    if sources.draining() {
         return Ok(PeerLookupOutcome::NotLocal(None));
     }
-    places.charge()?;
-    let claimed = places.claim().await;
+    sources.charge()?;
+    let claimed = sources.claim().await;
     if !matches!(claimed, Ok(ClaimOutcome::Absent)) {
-        places.refund();
+        sources.refund();
     }
     match claimed? {
         ClaimOutcome::Local(session) => Ok(PeerLookupOutcome::Here(session)),

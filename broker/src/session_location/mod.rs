@@ -42,14 +42,14 @@ impl SessionOwner {
     }
 }
 
-/// Place that serves a request.
+/// Replica that serves a request.
 #[derive(Debug)]
 pub enum LookupOutcome<Session = Arc<crate::sessions::session::Session>> {
     Local(Session),
     Remote(SessionOwner),
 }
 
-/// Place that serves a request of another replica.
+/// Replica that serves a request of another replica.
 #[derive(Debug)]
 pub enum PeerLookupOutcome<Session = Arc<crate::sessions::session::Session>> {
     Here(Session),

@@ -51,7 +51,7 @@ pub enum DeadlineStatus {
     Never,
 }
 
-/// A call's place on the list. Dropping it removes the call.
+/// A call's entry in the list. Dropping it removes the call.
 pub struct DeadlineGuard<'a, T: ?Sized> {
     list: &'a Mutex<Slab<Arc<T>>>,
     index: usize,
@@ -94,7 +94,7 @@ impl<T: Expirable + ?Sized> DeadlineList<T> {
     pub fn register<'a>(&'a self, call: Arc<T>, due: Instant) -> DeadlineGuard<'a, T> {
         // Calls at neighbouring addresses belong to one thread, so they mostly share one list.
         let list = &self.lists[(Arc::as_ptr(&call).cast::<()>() as usize >> 12) % LISTS];
-        let place = list.lock().insert(call);
+        let index = list.lock().insert(call);
         // This comes after the insertion. A pass over the list that missed the call has already
         // reset the earliest deadline, and the comparison below sees the reset value.
         let due = self.micros(due);
@@ -103,7 +103,7 @@ impl<T: Expirable + ?Sized> DeadlineList<T> {
         {
             self.rescheduled.notify_one();
         }
-        DeadlineGuard { list, index: place }
+        DeadlineGuard { list, index: index }
     }
 
     /// Returns the calls whose deadline has passed at `now`, and stores the earliest deadline of
@@ -218,10 +218,10 @@ mod tests {
         let begun = now();
         let calls: Vec<_> =
             [30, 5, 60, 10].into_iter().map(|seconds| Fake::due_in(seconds * SECOND)).collect();
-        let places: Vec<_> =
+        let guards: Vec<_> =
             calls.iter().map(|call| list.register(call.clone(), *call.due.lock())).collect();
         // One call ends before its deadline, and one call gets a later deadline.
-        drop(places.into_iter().nth(3));
+        drop(guards.into_iter().nth(3));
         let more = list.register(calls[1].clone(), *calls[1].due.lock());
         *calls[1].due.lock() += 15 * SECOND;
         let kept = [
@@ -236,9 +236,9 @@ mod tests {
         // The list is empty, and then one call enters it.
         let last = Fake::due_in(SECOND);
         let begun = now();
-        let _place = list.register(last.clone(), *last.due.lock());
+        let _guard = list.register(last.clone(), *last.due.lock());
         assert_eq!(last.late_after(begun).await.as_secs(), 1);
-        drop(_place);
+        drop(_guard);
         drop(list);
         looking.await.unwrap();
     }

@@ -75,14 +75,14 @@ struct StreamState {
     gave_up_answers: bool,
     /// Sequence of the last answer.
     answered_at: Option<u64>,
-    /// The stream's place in the event log.
+    /// The stream's entry in the event log.
     sink: Option<EventLogSink>,
     /// Steps of unread bytes, as counted in the budget of all streams.
     unread_steps: usize,
     wakers: Wakers,
 }
 
-/// A stream's place in the event log.
+/// A stream's entry in the event log.
 #[derive(Debug)]
 struct EventLogSink {
     writer: EventWriter,

@@ -102,7 +102,7 @@ pub async fn handle_request_after_quiesce(
     message: Message,
     stream: &Arc<EventStream>,
 ) -> Result<Option<CallFuture>, Refusal> {
-    let _place = session.tenant.wait_for_call().await;
+    let _permit = session.tenant.wait_for_call().await;
     if !session.shared.draining.is_cancelled() {
         return handle_request(session, message, stream);
     }
@@ -189,7 +189,7 @@ fn decide_and_start(
     {
         let approval = plan.approval.take();
         message = without_own_meta(&without_task(message)?, |_| false)?;
-        decision = decide(&message, None)?; // the edits are places in the bytes that changed
+        decision = decide(&message, None)?; // the edits are spans of the bytes that changed
         decision.set_approval(approval);
     }
     // The policy, rates and permits are those of this backend, even if another of that name
@@ -306,8 +306,8 @@ fn start_call(
     let RequestContext { id, stream, started_at, .. } = request;
     let tool = plan.names.tool();
     observation::note_backend(session, &plan.backend, tool.map(|tool| tool.name.as_str()));
-    let place = (plan.backend.clone(), home);
-    let call = Call::new(&message, id.clone(), session, stream, place, tool, started_at);
+    let backend = (plan.backend.clone(), home);
+    let call = Call::new(&message, id.clone(), session, stream, backend, tool, started_at);
     if let Some(held) = held {
         call.hold(held);
     }

@@ -18,8 +18,8 @@ use rules::{
     catalog::{Catalog, HostedPrompts},
     deadlines::{self, CallDeadline, TimeoutSource},
     endpoint::Endpoint,
-    limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY, replicas::CALL_PLACES_RESERVED_MAX},
-    shared_places::SharedPlaces,
+    limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY, replicas::CALL_PERMITS_RESERVED_MAX},
+    shared_permits::SharedPermits,
     shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
     toolsets::Toolsets,
 };
@@ -32,12 +32,12 @@ use super::{
     tenant_sessions::{SessionLimits, TenantSessions},
 };
 use crate::{
-    admission::{concurrency_limit::TenantShare, place_limiter::WaitingCaller},
+    admission::{concurrency_limit::TenantShare, permit_limiter::WaitingCaller},
     backends::{backend::Backend, backend_admission::CallOwner},
     config::{MessageWire, spec::TenantSpec},
 };
 
-pub use crate::admission::place_limiter::PlacePermit;
+pub use crate::admission::permit_limiter::SharedPermit;
 
 #[derive(Debug)]
 pub struct Tenant {
@@ -58,9 +58,9 @@ pub struct Tenant {
     /// Locked while a new catalog is built, so that an older one never replaces a newer one.
     pub(super) publishing: Mutex<()>,
     sessions: TenantSessions<Session>,
-    calls: Arc<SharedPlaces>,
+    calls: Arc<SharedPermits>,
     /// Connections that are sessions, and open GET streams.
-    connections: Arc<SharedPlaces>,
+    connections: Arc<SharedPermits>,
 }
 
 impl Tenant {
@@ -73,7 +73,7 @@ impl Tenant {
                 PRINCIPALS_METERED_MAX,
                 format!("principals/{id}"),
             )),
-            connections: shared.places.places(format!("connections/{id}"), 0),
+            connections: shared.permits.permits(format!("connections/{id}"), 0),
             catalog: ArcSwap::from_pointee(TenantCatalog::new(
                 Arc::new(catalog),
                 None,
@@ -85,8 +85,8 @@ impl Tenant {
             backends: Mutex::default(),
             decisions: Mutex::default(),
             publishing: Mutex::default(),
-            sessions: TenantSessions::new(id.clone(), shared.places.clone()),
-            calls: shared.places.places(format!("calls/{id}"), CALL_PLACES_RESERVED_MAX),
+            sessions: TenantSessions::new(id.clone(), shared.permits.clone()),
+            calls: shared.permits.permits(format!("calls/{id}"), CALL_PERMITS_RESERVED_MAX),
             shared,
             share: TenantShare::of(id.clone()),
             id,
@@ -98,7 +98,7 @@ impl Tenant {
     /// Sets a new record. Its limits apply from the next request on.
     pub fn configure(&self, spec: TenantSpec) {
         self.spec.store(Arc::new(spec));
-        self.shared.places.set_max(&self.calls, self.calls_max());
+        self.shared.permits.set_max(&self.calls, self.calls_max());
     }
 
     pub fn enabled(&self) -> bool {
@@ -302,7 +302,7 @@ impl Tenant {
 
     /// Registers a session, if the tenant and its principal may have another.
     pub async fn open_session(&self, session: &Arc<Session>) -> Result<(), Refusal> {
-        self.shared.places.expect_use(&self.calls, self.calls_max());
+        self.shared.permits.expect_use(&self.calls, self.calls_max());
         let owned = (session, &session.caller.principal);
         let (limits, metrics) = (self.session_limits(), &self.shared.metrics);
         self.sessions.open(owned, Session::is_leaving, limits, metrics).await
@@ -311,7 +311,7 @@ impl Tenant {
     /// Registers a session that was opened elsewhere. The limits do not apply, because its client
     /// was admitted. Returns false if the tenant is gone.
     pub fn adopt_session(&self, session: &Arc<Session>) -> bool {
-        self.shared.places.expect_use(&self.calls, self.calls_max());
+        self.shared.permits.expect_use(&self.calls, self.calls_max());
         self.sessions.adopt((session, &session.caller.principal), self.session_limits())
     }
 
@@ -343,15 +343,15 @@ impl Tenant {
         self.sessions.count()
     }
 
-    /// Takes a place for a connection that is a session, or for an open GET stream.
-    pub async fn acquire_connection(&self) -> Result<PlacePermit, Refusal> {
+    /// Takes a permit for a connection that is a session, or for an open GET stream.
+    pub async fn acquire_connection(&self) -> Result<SharedPermit, Refusal> {
         let max = self
             .spec
             .load()
             .limits
             .connections_per_tenant
             .unwrap_or(self.shared.config.limits.connections_per_tenant);
-        self.shared.places.take(&self.connections, max).await.map_err(|_none| {
+        self.shared.permits.take(&self.connections, max).await.map_err(|_none| {
             self.shared.metrics.rate_limited("connections_per_tenant");
             let text =
                 format!("the tenant has {max} connections and streams open, which is its limit");
@@ -364,14 +364,14 @@ impl Tenant {
         own.unwrap_or(self.shared.config.limits.calls_in_flight_per_tenant)
     }
 
-    /// Waits until this replica has a place for one more call, or gets none. The returned value
-    /// keeps the place for [`Tenant::open_call`], which refuses if there is none.
+    /// Waits until this replica has a permit for one more call, or gets none. The returned value
+    /// keeps the permit for [`Tenant::open_call`], which refuses if there is none.
     pub async fn wait_for_call(&self) -> Option<WaitingCaller<'_>> {
-        let limiter = &self.shared.places;
+        let limiter = &self.shared.permits;
         if !limiter.is_shared() {
             return None;
         }
-        match limiter.wait_for_place(&self.calls, self.calls_max()) {
+        match limiter.wait_for_permit(&self.calls, self.calls_max()) {
             Ok(ready) => ready,
             // Boxed, because a wait is rare and would enlarge the future of every call.
             Err(asking) => Some(Box::pin(limiter.ask(&self.calls, asking)).await),
@@ -381,7 +381,7 @@ impl Tenant {
     /// Counts a call in, if there is room.
     pub fn open_call(&self) -> Result<(), Refusal> {
         let max = self.calls_max();
-        self.shared.places.try_take(&self.calls, max).map_err(|_none| {
+        self.shared.permits.try_take(&self.calls, max).map_err(|_none| {
             self.shared.metrics.rate_limited("calls_in_flight_per_tenant");
             Refusal::new(
                 ErrorKind::TooManyCalls,
@@ -391,7 +391,7 @@ impl Tenant {
     }
 
     pub fn close_call(&self) {
-        self.shared.places.release(&self.calls);
+        self.shared.permits.release(&self.calls);
     }
 
     pub fn calls_in_flight(&self) -> usize {

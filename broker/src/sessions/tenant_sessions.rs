@@ -1,4 +1,4 @@
-//! The sessions of one tenant on this replica, by principal, with the places that they take of the
+//! The sessions of one tenant on this replica, by principal, with the permits that they take of the
 //! tenant's and the principal's limits.
 
 use std::{
@@ -14,9 +14,9 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::{PrincipalId, TenantId},
 };
-use rules::{limits::ROOM_RETRY, shared_places::SharedPlaces};
+use rules::{limits::ROOM_RETRY, shared_permits::SharedPermits};
 
-use crate::{admission::place_limiter::PlaceLimiter, metrics::Metrics};
+use crate::{admission::permit_limiter::PermitLimiter, metrics::Metrics};
 
 /// Sessions of a tenant and of one of its principals at most, over all replicas.
 #[derive(Debug, Clone, Copy)]
@@ -29,8 +29,8 @@ pub(super) struct SessionLimits {
 #[derive(Debug)]
 pub(super) struct TenantSessions<S> {
     tenant: TenantId,
-    places: Arc<SharedPlaces>,
-    limiter: Arc<PlaceLimiter>,
+    permits: Arc<SharedPermits>,
+    limiter: Arc<PermitLimiter>,
     known: Mutex<KnownSessions<S>>,
     /// Set when the tenant was removed. Set and read for new sessions while `known` is locked.
     closed: AtomicBool,
@@ -43,9 +43,9 @@ struct KnownSessions<S> {
 
 #[derive(Debug)]
 struct PrincipalSessions<S> {
-    places: Arc<SharedPlaces>,
+    permits: Arc<SharedPermits>,
     sessions: Vec<Weak<S>>,
-    /// Sessions that wait for their places.
+    /// Sessions that wait for their permits.
     opening: usize,
 }
 
@@ -53,10 +53,10 @@ impl<S> KnownSessions<S> {
     fn principal(
         &mut self,
         principal: &PrincipalId,
-        places: impl FnOnce() -> Arc<SharedPlaces>,
+        permits: impl FnOnce() -> Arc<SharedPermits>,
     ) -> &mut PrincipalSessions<S> {
         self.by_principal.entry(principal.clone()).or_insert_with(|| PrincipalSessions {
-            places: places(),
+            permits: permits(),
             sessions: Vec::new(),
             opening: 0,
         })
@@ -71,14 +71,14 @@ impl<S> KnownSessions<S> {
 }
 
 impl<S> TenantSessions<S> {
-    pub(super) fn new(tenant: TenantId, limiter: Arc<PlaceLimiter>) -> Self {
-        let places = limiter.places(format!("sessions/{tenant}"), 0);
+    pub(super) fn new(tenant: TenantId, limiter: Arc<PermitLimiter>) -> Self {
+        let permits = limiter.permits(format!("sessions/{tenant}"), 0);
         let known = Mutex::new(KnownSessions { by_principal: HashMap::new() });
-        Self { tenant, places, limiter, known, closed: AtomicBool::new(false) }
+        Self { tenant, permits, limiter, known, closed: AtomicBool::new(false) }
     }
 
-    fn principal_places(&self, principal: &PrincipalId) -> Arc<SharedPlaces> {
-        self.limiter.places(format!("sessions/{}/{}", self.tenant, principal.as_str()), 0)
+    fn principal_permits(&self, principal: &PrincipalId) -> Arc<SharedPermits> {
+        self.limiter.permits(format!("sessions/{}/{}", self.tenant, principal.as_str()), 0)
     }
 
     /// Registers a session, if the tenant and its principal may have another. `is_leaving`: it has
@@ -95,10 +95,10 @@ impl<S> TenantSessions<S> {
             metrics.rate_limited(scope);
             too_many_sessions(whose, max)
         };
-        let of_tenant = self.limiter.take(&self.places, limits.tenant).await;
+        let of_tenant = self.limiter.take(&self.permits, limits.tenant).await;
         let of_tenant =
             of_tenant.map_err(|_none| too_many("tenant", "sessions_per_tenant", limits.tenant))?;
-        let own = self.limiter.take(&opening.places, limits.principal).await;
+        let own = self.limiter.take(&opening.permits, limits.principal).await;
         let own =
             own.map_err(|_none| too_many("principal", "sessions_per_principal", limits.principal))?;
         let mut known = self.known.lock();
@@ -110,7 +110,7 @@ impl<S> TenantSessions<S> {
             let text = "the session was ended while it was opened";
             return Err(Refusal::new(ErrorKind::SessionNotFound, text));
         }
-        let entry = known.principal(principal, || opening.places.clone());
+        let entry = known.principal(principal, || opening.permits.clone());
         entry.sessions.push(Arc::downgrade(session));
         of_tenant.keep();
         own.keep();
@@ -128,10 +128,10 @@ impl<S> TenantSessions<S> {
         if self.is_closed() {
             return false;
         }
-        let own = known.principal(principal, || self.principal_places(principal));
+        let own = known.principal(principal, || self.principal_permits(principal));
         own.sessions.push(Arc::downgrade(session));
-        self.limiter.take_forced(&self.places, limits.tenant);
-        self.limiter.take_forced(&own.places, limits.principal);
+        self.limiter.take_forced(&self.permits, limits.tenant);
+        self.limiter.take_forced(&own.permits, limits.principal);
         true
     }
 
@@ -151,8 +151,8 @@ impl<S> TenantSessions<S> {
         let before = own.sessions.len();
         own.sessions.retain(|other| other.as_ptr() != Arc::as_ptr(session));
         if own.sessions.len() < before {
-            self.limiter.release(&self.places);
-            self.limiter.release(&own.places);
+            self.limiter.release(&self.permits);
+            self.limiter.release(&own.permits);
         }
         known.forget_if_unused(principal);
     }
@@ -177,15 +177,15 @@ impl<S> TenantSessions<S> {
     }
 
     pub(super) fn count(&self) -> usize {
-        self.places.in_use() as usize
+        self.permits.in_use() as usize
     }
 }
 
-/// A session that waits for its places. The entry of its principal stays meanwhile.
+/// A session that waits for its permits. The entry of its principal stays meanwhile.
 struct OpeningSession<'a, S> {
     sessions: &'a TenantSessions<S>,
     principal: &'a PrincipalId,
-    places: Arc<SharedPlaces>,
+    permits: Arc<SharedPermits>,
 }
 
 impl<'a, S> OpeningSession<'a, S> {
@@ -194,9 +194,9 @@ impl<'a, S> OpeningSession<'a, S> {
         if sessions.is_closed() {
             return Err(tenant_is_gone());
         }
-        let own = known.principal(principal, || sessions.principal_places(principal));
+        let own = known.principal(principal, || sessions.principal_permits(principal));
         own.opening += 1;
-        Ok(Self { sessions, principal, places: own.places.clone() })
+        Ok(Self { sessions, principal, permits: own.permits.clone() })
     }
 }
 

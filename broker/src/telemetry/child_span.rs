@@ -48,7 +48,7 @@ impl ChildSpan {
         };
         let span = tracing.start_backend_span(backend, transport);
         if in_meta || tracing.from_meta {
-            tracing.put_into_meta(splice, message, &span.place);
+            tracing.put_into_meta(splice, message, &span.span_context);
         } else {
             cut_long_baggage(message, splice);
         }
@@ -64,8 +64,8 @@ impl ChildSpan {
             .text(message.fields.meta_traceparent)
             .and_then(|text| TraceParent::parse(&text));
         let parent = named
-            .filter(|place| place.trace == tracing.place.trace)
-            .map(|place| place.span)
+            .filter(|span_context| span_context.trace == tracing.span_context.trace)
+            .map(|span_context| span_context.span)
             .or_else(|| tracing.latest_attempt());
         let mut span = tracing.child(SpanKind::Client, message.method.name().to_owned(), parent);
         span.attributes.extend([
@@ -78,7 +78,7 @@ impl ChildSpan {
     /// Returns the headers that pass the trace on to the peer.
     pub fn headers(&self) -> HeaderMap {
         match (&self.request.tracing, &self.span) {
-            (Some(tracing), Some(span)) => tracing.headers(&span.place),
+            (Some(tracing), Some(span)) => tracing.headers(&span.span_context),
             _ => HeaderMap::new(),
         }
     }
@@ -86,7 +86,7 @@ impl ChildSpan {
     /// Puts the context into the `_meta` of the message to the peer.
     pub fn put_into_meta(&self, splice: &mut Splice<'_>, message: &Message) {
         if let (Some(tracing), Some(span)) = (&self.request.tracing, &self.span) {
-            tracing.put_into_meta(splice, message, &span.place);
+            tracing.put_into_meta(splice, message, &span.span_context);
         }
     }
 

@@ -89,9 +89,9 @@ impl TraceContext {
         tracestate: Option<&str>,
         baggage: Option<&str>,
     ) -> Option<Self> {
-        let place = TraceParent::parse(traceparent)?;
+        let span_context = TraceParent::parse(traceparent)?;
         Some(Self {
-            parent: place,
+            parent: span_context,
             state: tracestate.and_then(truncate_tracestate),
             baggage: baggage.and_then(truncate_baggage),
         })
@@ -156,9 +156,9 @@ mod tests {
 
     #[test]
     fn a_traceparent_is_read_and_written() {
-        let place = TraceParent::parse(GOOD).unwrap();
-        assert!(place.sampled);
-        assert_eq!(place.to_string(), GOOD);
+        let span_context = TraceParent::parse(GOOD).unwrap();
+        assert!(span_context.sampled);
+        assert_eq!(span_context.to_string(), GOOD);
         assert!(!TraceParent::parse(&GOOD.replace("-01", "-00")).unwrap().sampled);
         assert!(
             !TraceParent::parse(&GOOD.replace("-01", "-fe")).unwrap().sampled,
@@ -220,8 +220,8 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_makes_the_parser_panic(text in ".{0,80}") {
-            if let Some(place) = TraceParent::parse(&text) {
-                prop_assert!(TraceParent::parse(&place.to_string()).is_some());
+            if let Some(span_context) = TraceParent::parse(&text) {
+                prop_assert!(TraceParent::parse(&span_context.to_string()).is_some());
             }
             let _cut = truncate_baggage(&text);
         }

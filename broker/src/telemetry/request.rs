@@ -61,7 +61,7 @@ impl RequestTelemetry {
     }
 
     pub fn trace(&self) -> Option<TraceId> {
-        self.tracing.as_ref().map(|tracing| tracing.place.trace)
+        self.tracing.as_ref().map(|tracing| tracing.span_context.trace)
     }
 
     /// Stores the reason of a refusal. The first reason counts, because later ones follow from it.
@@ -84,7 +84,7 @@ impl RequestTelemetry {
 
     /// Returns whether the request's spans are exported in any case.
     pub fn is_sampled(&self) -> bool {
-        self.tracing.as_ref().is_some_and(|tracing| tracing.place.sampled)
+        self.tracing.as_ref().is_some_and(|tracing| tracing.span_context.sampled)
     }
 
     pub fn backend(&self) -> Option<&BackendId> {

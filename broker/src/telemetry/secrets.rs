@@ -138,8 +138,8 @@ impl<'t> SecretScan<'t> {
 
     /// Returns the position of a text at or after `from`.
     fn find(&self, from: usize, what: &str) -> Option<usize> {
-        let found = self.text[from..].find(what).map(|place| from + place);
-        self.note(found.map_or(self.text.len(), |place| place + what.len()) - from);
+        let found = self.text[from..].find(what).map(|offset| from + offset);
+        self.note(found.map_or(self.text.len(), |offset| offset + what.len()) - from);
         found
     }
 

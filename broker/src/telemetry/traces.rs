@@ -118,13 +118,15 @@ impl Tracer {
             _ => recorder.is_sampled(),
         };
         let (parent, state, baggage) = match incoming {
-            Some(TraceContext { parent: place, state, baggage }) => (Some(place), state, baggage),
+            Some(TraceContext { parent: span_context, state, baggage }) => {
+                (Some(span_context), state, baggage)
+            }
             None => (None, None, None),
         };
         let trace = parent.map_or_else(new_trace, |parent| parent.trace);
         Some(Box::new(RequestTrace {
             recorder: recorder.clone(),
-            place: TraceParent { trace, span: new_span(), sampled },
+            span_context: TraceParent { trace, span: new_span(), sampled },
             parent: parent.map(|parent| parent.span),
             parent_is_remote: true,
             state,
@@ -147,16 +149,16 @@ impl Tracer {
         target: Option<String>,
     ) -> Option<Box<RequestTrace>> {
         let recorder = self.0.as_ref()?;
-        let place = carried.traceparent.as_deref().and_then(TraceParent::parse);
-        let trace = place.map_or_else(new_trace, |place| place.trace);
+        let span_context = carried.traceparent.as_deref().and_then(TraceParent::parse);
+        let trace = span_context.map_or_else(new_trace, |span_context| span_context.trace);
         Some(Box::new(RequestTrace {
             recorder: recorder.clone(),
-            place: TraceParent {
+            span_context: TraceParent {
                 trace,
                 span: new_span(),
-                sampled: place.is_some_and(|place| place.sampled),
+                sampled: span_context.is_some_and(|span_context| span_context.sampled),
             },
-            parent: place.filter(|_| !carried.is_root).map(|place| place.span),
+            parent: span_context.filter(|_| !carried.is_root).map(|span_context| span_context.span),
             parent_is_remote: true,
             state: carried.tracestate.clone(),
             baggage: carried.baggage.clone(),
@@ -176,7 +178,7 @@ impl Tracer {
 pub struct RequestTrace {
     recorder: Arc<SpanRecorder>,
     /// Position of the root span.
-    pub place: TraceParent,
+    pub span_context: TraceParent,
     parent: Option<SpanId>,
     parent_is_remote: bool,
     state: Option<String>,
@@ -261,7 +263,7 @@ impl RequestTrace {
             KeyValue::new("mcp_broker.backend_transport", transport),
         ]);
         child.attributes.extend(self.target_attributes());
-        self.open().latest_attempt = Some(child.place.span);
+        self.open().latest_attempt = Some(child.span_context.span);
         child
     }
 
@@ -272,10 +274,12 @@ impl RequestTrace {
     /// Returns the context for the continuation of this trace elsewhere. Its parent is the nearest
     /// span that is certain to be exported.
     pub fn to_carried(&self) -> CarriedTrace {
-        let span = if self.place.sampled { Some(self.place.span) } else { self.parent };
+        let span =
+            if self.span_context.sampled { Some(self.span_context.span) } else { self.parent };
         CarriedTrace {
             traceparent: Some(
-                TraceParent { span: span.unwrap_or(self.place.span), ..self.place }.to_string(),
+                TraceParent { span: span.unwrap_or(self.span_context.span), ..self.span_context }
+                    .to_string(),
             ),
             tracestate: self.state.clone(),
             baggage: self.baggage.clone(),
@@ -292,8 +296,8 @@ impl RequestTrace {
         parent: Option<SpanId>,
     ) -> OpenSpan {
         OpenSpan {
-            place: TraceParent { span: new_span(), ..self.place },
-            parent: parent.unwrap_or(self.place.span),
+            span_context: TraceParent { span: new_span(), ..self.span_context },
+            parent: parent.unwrap_or(self.span_context.span),
             kind,
             name,
             started_at: SystemTime::now(),
@@ -309,7 +313,7 @@ impl RequestTrace {
     /// Ends a span. After the end of the request, the earlier decision about the export applies.
     pub fn end_child(&self, child: OpenSpan) {
         let span = self.data(
-            child.place.span,
+            child.span_context.span,
             child.parent,
             false,
             child.kind,
@@ -332,7 +336,7 @@ impl RequestTrace {
 
     /// Ends the request's spans. Only the first end counts.
     pub fn end(&self, summary: RootSpanSummary) {
-        let keep = self.place.sampled || summary.error.is_some();
+        let keep = self.span_context.sampled || summary.error.is_some();
         let mut open = self.open();
         if open.decided.is_some() {
             return;
@@ -346,7 +350,7 @@ impl RequestTrace {
         let parent = self.parent.unwrap_or(SpanId::INVALID);
         let remote = self.parent.is_some() && self.parent_is_remote;
         spans.push(self.data(
-            self.place.span,
+            self.span_context.span,
             parent,
             remote,
             self.kind.clone(),
@@ -383,7 +387,8 @@ impl RequestTrace {
             .and_then(|state| state.parse::<TraceState>().ok())
             .unwrap_or_default();
         // An exported span counts as sampled, for any reason.
-        let context = SpanContext::new(self.place.trace, span, TraceFlags::SAMPLED, false, state);
+        let context =
+            SpanContext::new(self.span_context.trace, span, TraceFlags::SAMPLED, false, state);
         if let Some(error) = error {
             attributes.push(KeyValue::new("error.type", error));
         }
@@ -407,10 +412,10 @@ impl RequestTrace {
     }
 
     /// Returns the headers that continue the trace at a backend, below this span.
-    pub fn headers(&self, place: &TraceParent) -> HeaderMap {
+    pub fn headers(&self, span_context: &TraceParent) -> HeaderMap {
         let mut headers = HeaderMap::with_capacity(3);
         let values = [
-            (TRACEPARENT, Some(place.to_string())),
+            (TRACEPARENT, Some(span_context.to_string())),
             (TRACESTATE, self.state.clone()),
             (BAGGAGE, self.baggage.clone()),
         ];
@@ -423,8 +428,13 @@ impl RequestTrace {
     }
 
     /// Puts the context into `_meta`, and replaces the message's own.
-    pub fn put_into_meta(&self, splice: &mut Splice<'_>, message: &Message, place: &TraceParent) {
-        splice.set_meta(message, "traceparent", json::quote(&place.to_string()).as_bytes());
+    pub fn put_into_meta(
+        &self,
+        splice: &mut Splice<'_>,
+        message: &Message,
+        span_context: &TraceParent,
+    ) {
+        splice.set_meta(message, "traceparent", json::quote(&span_context.to_string()).as_bytes());
         if let Some(state) = &self.state {
             splice.set_meta(message, "tracestate", json::quote(state).as_bytes());
         }
@@ -437,7 +447,7 @@ impl RequestTrace {
 /// A span that has not ended.
 #[derive(Debug)]
 pub struct OpenSpan {
-    pub place: TraceParent,
+    pub span_context: TraceParent,
     parent: SpanId,
     kind: SpanKind,
     name: String,

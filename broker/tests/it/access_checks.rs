@@ -245,7 +245,7 @@ async fn every_check_hides_denied_objects() {
 async fn the_probe_of_each_check_fails_when_the_check_is_disabled() {
     let probes = CHECKS.map(|check| async move {
         let switch = match check {
-            // One place decides about a task for all three methods.
+            // One function decides about a task for all three methods.
             "tasks/result" | "tasks/cancel" => "tasks/get",
             other => other,
         };

@@ -86,7 +86,7 @@ enum Client {
 
 /// A client on one wire, and the endpoint that it uses.
 struct Seat {
-    place: String,
+    label: String,
     groups: &'static [&'static str],
     /// What stands before the names of tools and prompts, and before URIs.
     prefixes: [&'static str; 2],
@@ -120,7 +120,7 @@ impl Seat {
             let entries = match listed["result"][member].as_array() {
                 Some(entries) => entries.as_slice(),
                 None => {
-                    assert!(is_absent, "{}: {listed}", self.place);
+                    assert!(is_absent, "{}: {listed}", self.label);
                     &[]
                 }
             };
@@ -134,17 +134,17 @@ impl Seat {
                     answer.get("result").is_some(),
                     is_listed,
                     "{} {method} {name}: {answer}",
-                    self.place
+                    self.label
                 );
                 let kind = answer["error"]["data"]["kind"].as_str().unwrap_or_default();
                 let is_hidden = kind.ends_with("not_found") || kind == "capability_missing";
-                assert!(is_listed || is_hidden, "{}: {answer}", self.place);
+                assert!(is_listed || is_hidden, "{}: {answer}", self.label);
                 if method == "tools/call" && is_listed {
                     let is_executed = answer["result"]["content"][0]["text"] == "done";
                     let verdict = verdicts[&(self.groups, *native)].as_str();
-                    assert!(["allow", "approve"].contains(&verdict), "{}: {verdict}", self.place);
+                    assert!(["allow", "approve"].contains(&verdict), "{}: {verdict}", self.label);
                     let is_allowed = verdict == "allow";
-                    assert_eq!(is_executed, is_allowed, "{} {name}: {answer}", self.place);
+                    assert_eq!(is_executed, is_allowed, "{} {name}: {answer}", self.label);
                 }
                 counts = (counts.0 + usize::from(is_listed), counts.1 + usize::from(!is_listed));
             }
@@ -197,7 +197,7 @@ async fn seats(
     let headers = [("authorization", bearer.as_str())];
     for (end, name, prefixes) in ENDPOINTS {
         let mut add = |wire: &str, client: Client| {
-            seats.push(Seat { place: format!("{wire}{end} {groups:?}"), groups, prefixes, client });
+            seats.push(Seat { label: format!("{wire}{end} {groups:?}"), groups, prefixes, client });
         };
         let path = format!("/mcp{end}");
         let client = broker.client(&path).bearer(key).connected(json!({})).await;

@@ -210,7 +210,7 @@ pub(crate) async fn call(client: &TestClient, tool: &str) -> Value {
     client.result("tools/call", json!({"name": tool, "arguments": {}})).await
 }
 
-/// Returns whatever the broker shows or stores, by place: answers of the admin API, the log, spans,
+/// Returns whatever the broker shows or stores, by output: answers of the admin API, the log, spans,
 /// and every file of its folder. What the test kit recorded of its own clients is not the broker's.
 pub(crate) async fn outputs(
     broker: &TestBroker,
@@ -251,7 +251,7 @@ pub(crate) async fn outputs(
 }
 
 /// Returns a text as files and dumps can have it: as it is, in hexadecimal digits, and in base64 at
-/// any place of three bytes.
+/// any offset of three bytes.
 fn encodings(text: &str) -> Vec<String> {
     let hexadecimal = text.bytes().map(|byte| format!("{byte:02x}")).collect();
     let in_base64 = (0..3).map(|start| {
@@ -261,13 +261,13 @@ fn encodings(text: &str) -> Vec<String> {
     [text.to_owned(), hexadecimal].into_iter().chain(in_base64).collect()
 }
 
-/// Returns the places in which one of the texts is, or a part of it that could be used: tokens are
+/// Returns the names of outputs that contain one of the texts, or a part of it that could be used: tokens are
 /// also sought without their ends.
-pub(crate) fn places_of(texts: &[&str], outputs: &[(String, Vec<u8>)]) -> Vec<String> {
+pub(crate) fn outputs_containing(texts: &[&str], outputs: &[(String, Vec<u8>)]) -> Vec<String> {
     let middle = |text: &str| text[text.len() / 4..text.len() - text.len() / 4].to_owned();
     let sought: Vec<String> = texts.iter().flat_map(|text| encodings(&middle(text))).collect();
     let is_in =
         |bytes: &[u8], text: &str| bytes.windows(text.len()).any(|part| part == text.as_bytes());
-    let places = outputs.iter().filter(|(_, bytes)| sought.iter().any(|text| is_in(bytes, text)));
-    places.map(|(place, _)| place.clone()).collect()
+    let found = outputs.iter().filter(|(_, bytes)| sought.iter().any(|text| is_in(bytes, text)));
+    found.map(|(name, _)| name.clone()).collect()
 }

@@ -169,7 +169,7 @@ async fn s02_arguments_that_take_too_long_to_check_are_rejected_with_a_reason() 
 }
 
 #[tokio::test]
-async fn s02_a_timeout_out_of_range_is_refused_with_its_place() {
+async fn s02_a_timeout_out_of_range_is_refused_with_its_key() {
     let (_backend, mut spec) = tools(&[], json!({})).await;
     let broker = builder().single_process().start().await;
     for (timeout, wrong) in
@@ -218,7 +218,7 @@ async fn s02_a_schema_too_large_to_compile_is_not_used_and_is_reported() {
     assert!(grown < 128 * 1024 * 1024, "{grown}");
 }
 
-/// Arguments, each with the place of the member that stands twice.
+/// Arguments, each with the path of the member that stands twice.
 const TWICE: [(&str, &str); 5] = [
     (r#"{"path":"/srv/a","path":"/etc/passwd"}"#, "/path"),
     (r#"{"path":"/srv/a","\u0070ath":"/etc/passwd"}"#, "/path"),
@@ -236,7 +236,7 @@ const ONCE: [&str; 3] = [
 async fn rejects_duplicate_members(client: &TestClient, backend: &FakeBackend) {
     let large =
         format!(r#"{{"text":"{}","path":1,"deep":{{"path":1}},"path":2}}"#, "x".repeat(200_000));
-    for (arguments, place) in TWICE.into_iter().chain([(large.as_str(), "/path")]) {
+    for (arguments, path) in TWICE.into_iter().chain([(large.as_str(), "/path")]) {
         let error = answer(client, "t", arguments).await["error"].take();
         assert_eq!(
             (kind(&error), &error["data"]["refusalCode"]),
@@ -245,7 +245,7 @@ async fn rejects_duplicate_members(client: &TestClient, backend: &FakeBackend) {
         );
         assert_eq!(
             (&error["data"]["reason"], &error["data"]["path"]),
-            (&json!("duplicate_member"), &json!(place)),
+            (&json!("duplicate_member"), &json!(path)),
             "{error}"
         );
     }

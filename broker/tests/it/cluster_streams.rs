@@ -176,15 +176,15 @@ async fn without_redis_a_session_that_moved_gets_its_general_stream_with_the_gap
     cluster.redis().kill().await;
     cluster.kill(0).await;
     let there = cluster.at(1, &client);
-    for place in [None, Some(first.as_str())] {
+    for event_id in [None, Some(first.as_str())] {
         let answer = eventually("a general stream", || async {
-            let answer = there.get_stream_raw(place).await;
+            let answer = there.get_stream_raw(event_id).await;
             if answer.is_event_stream() { Ok(answer) } else { Err(answer.text().await) }
         })
         .await;
         let mut stream = answer.events();
         stream.find(|message| message["method"] == "notifications/tools/list_changed").await;
-        assert_eq!(stream.gaps(), 1, "{place:?}");
+        assert_eq!(stream.gaps(), 1, "{event_id:?}");
     }
 }
 

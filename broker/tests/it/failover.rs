@@ -107,7 +107,7 @@ async fn f_38_a_read_only_primary_rejects_only_durable_requests() {
         plain_call(&cluster.at(1, &client), &ledger, &format!("there {number}")).await;
     }
     read_only("off").await;
-    // After a switch-over an operator ends all connections to the old place (57P01).
+    // After a switch-over an operator ends all connections to the old primary (57P01).
     cluster.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'mcp-broker'").await;
     let back = Instant::now();
     let after = task_soon(&client, "after").await;

@@ -15,7 +15,7 @@ const ACCEPT: &str = "accept: application/json, text/event-stream\r\n";
 /// A text that would be a request if a reader took it for one.
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
-/// Returns a POST with these headers in place of its framing.
+/// Returns a POST with these headers instead of its framing.
 fn post(framing: &str, body: &str) -> String {
     format!(
         "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n{ACCEPT}{framing}\r\n{body}"

@@ -396,7 +396,7 @@ async fn h_24_an_invalid_request_reaches_no_handler() {
         .await;
         raw.refusal(1, what).await;
     }
-    // Frames at a place where they may not be end the connection.
+    // Frames in a state that does not allow them end the connection.
     for (what, bytes) in [
         ("data of no stream", frame(DATA, 0, 0, b"x")),
         ("data of an idle stream", frame(DATA, 0, 5, b"x")),

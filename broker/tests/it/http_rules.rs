@@ -454,9 +454,9 @@ async fn http_18_pipelined_requests_are_answered_in_order() {
     let one = |id: u64, close: &str| client.post_as_text(close, &request(id, "ping", json!({})));
     let pipelined = format!("{}{}{}", one(11, ""), one(12, ""), one(13, "connection: close\r\n"));
     let answer = raw_http(broker.http_address(), pipelined.as_bytes()).await;
-    let places: Vec<_> =
+    let offsets: Vec<_> =
         [11, 12, 13].iter().map(|id| answer.find(&format!("\"id\":{id}"))).collect();
-    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?} in {answer}");
+    assert!(offsets.iter().all(Option::is_some) && offsets.is_sorted(), "{offsets:?} in {answer}");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use crate::{builder, initialize_body, refused, request, stdio};
 
 const NASTY: &str = "x\r\n2026-01-01T00:00:00Z ERROR forged \u{1b}[31mred\u{1b}]0;t\u{7} {\"level\":\"error\"} %s%n${jndi:x} \u{2028}end";
 
-/// Sends nasty text in every place where a client may send text.
+/// Sends nasty text in every field where a client may send text.
 async fn say_everything_nasty(broker: &testkit::TestBroker) {
     let client = broker.client("/mcp").connected(json!({})).await;
     let info = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": NASTY, "version": NASTY}});

@@ -50,9 +50,9 @@ async fn a_client_that_waits_for_a_task_resumes_at_another_replica() {
     ledger.wait_for("a").await;
     let mut waiting = waits_at(&cluster, 0, &here, &id).await;
     ends_soon(&mut cluster, 0).await;
-    let place = waiting.first_event_id().await;
+    let event_id = waiting.first_event_id().await;
     assert!(waiting.next_or_end().await.is_none(), "no answer: the client is to come back for it");
-    let mut resumed = cluster.at(1, &here).resume(&place).await;
+    let mut resumed = cluster.at(1, &here).resume(&event_id).await;
     ledger.release();
     let answer = resumed.find(|message| message.get("result").is_some()).await;
     assert_eq!(
@@ -87,14 +87,14 @@ async fn a_question_of_a_task_is_sent_again_at_the_next_replica() {
     let mut waiting = here.begin("tasks/result", json!({"taskId": id}));
     let first = waiting.next().await.unwrap();
     assert_eq!(first.method(), Some("elicitation/create"));
-    let mut place = first.event_id.clone().unwrap();
+    let mut event_id = first.event_id.clone().unwrap();
     ends_soon(&mut cluster, 0).await;
     while let Some(message) = waiting.next_or_end().await {
         assert!(!message.is_response(), "{message:?}");
-        place = message.event_id.clone().unwrap();
+        event_id = message.event_id.clone().unwrap();
     }
     let here = cluster.at(1, &here);
-    let mut resumed = here.resume(&place).await;
+    let mut resumed = here.resume(&event_id).await;
     let again = resumed.find(|message| message["method"] == "elicitation/create").await;
     assert_ne!(again["id"], first.value["id"], "a number is not used twice");
     here.respond(again["id"].clone(), json!({"action": "accept", "content": {"word": "yes"}}))
@@ -123,10 +123,10 @@ async fn a_restart_restores_waiting_clients_and_watched_tasks() {
     let asked = Instant::now();
     assert_eq!(broker.terminate().await.code(), Some(0));
     assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
-    let place = waiting.first_event_id().await;
+    let event_id = waiting.first_event_id().await;
     broker.restart().await;
     let client = client.to(broker.http_address());
-    let mut resumed = client.resume(&place).await;
+    let mut resumed = client.resume(&event_id).await;
     done.open();
     let answer = resumed.find(|message| message.get("id").is_some()).await;
     assert_eq!(text_of(&answer["result"]), "result of task-1", "{answer}");

@@ -64,7 +64,7 @@ impl Protected {
             document[name] = value.clone();
         }
         let accepted = self.accepted.clone();
-        let place =
+        let metadata_url =
             format!("http://{}/.well-known/oauth-protected-resource", self.backend.address());
         let answer = |status, headers: &[(&str, String)], body: Value| {
             let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
@@ -78,7 +78,7 @@ impl Protected {
             let scopes = header.and_then(|header| accepted.lock().get(header).cloned());
             match scopes {
                 None => {
-                    let challenge = format!("Bearer resource_metadata=\"{place}\"");
+                    let challenge = format!("Bearer resource_metadata=\"{metadata_url}\"");
                     answer(401, &[("www-authenticate", challenge)], json!({}))
                 }
                 Some(scopes) if !scopes.contains(needed) => {

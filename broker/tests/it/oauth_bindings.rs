@@ -1,5 +1,5 @@
 //! What binds an account at a backend: a login to its person, its browser and its server, a grant to
-//! its backend and its URL, and a sealed row to its place.
+//! its backend and its URL, and a sealed row to its key.
 
 use std::{path::Path, sync::Arc};
 
@@ -240,8 +240,8 @@ async fn a_late_token_answer_does_not_restore_an_ended_connection() {
 async fn with_a_row(folder: &Path, world: &World) -> TestBroker {
     let url = format!("sqlite:{}", folder.join("broker.db").display());
     let broker = guarded().config(json!({"storage": {"url": url}})).tenant("acme").start().await;
-    for place in [("default", "b"), ("default", "c"), ("acme", "b")] {
-        add(&broker, world, place).await;
+    for row in [("default", "b"), ("default", "c"), ("acme", "b")] {
+        add(&broker, world, row).await;
     }
     let browser = Browser::new(&broker);
     sign_in(&browser, &broker, "ann").await;

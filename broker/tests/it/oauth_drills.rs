@@ -204,8 +204,8 @@ async fn an_authorization_url_with_another_scheme_or_internal_host_is_rejected()
         let proof = crate::accounts::between(&page, "name=\"proof\" value=\"", "\"");
         let form = format!("proof={}", proof.unwrap_or_default());
         let sent = browser.send("POST", "/connect/b", &form).await;
-        let place = sent.header("location").map(str::to_owned);
-        assert_eq!((sent.status, place), (502, None), "{endpoint}");
+        let location = sent.header("location").map(str::to_owned);
+        assert_eq!((sent.status, location), (502, None), "{endpoint}");
     }
     assert_eq!(world.server.take_token_requests(), []);
     let client = broker.connected(json!({})).await;

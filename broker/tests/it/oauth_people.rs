@@ -12,7 +12,8 @@ use testkit::{
 
 use crate::{
     accounts::{
-        Browser, World, assert_proves, between, call, member, outputs, parameter, places_of,
+        Browser, World, assert_proves, between, call, member, outputs, outputs_containing,
+        parameter,
     },
     builder, text_of,
 };
@@ -239,13 +240,13 @@ async fn tokens_of_users_are_in_no_output_and_in_no_file() {
     })
     .await;
     let seen = format!("{:?}", world.backend.recorded()).into_bytes();
-    assert_eq!(places_of(&[&canary("access", 1)], &[("it".to_owned(), seen)]), ["it"]);
+    assert_eq!(outputs_containing(&[&canary("access", 1)], &[("it".to_owned(), seen)]), ["it"]);
     let mut secrets = vec![code, state, canary("secret", 0)];
     for number in 1..=2 {
         secrets.extend([canary("access", number), canary("refresh", number)]);
     }
     let secrets: Vec<&str> = secrets.iter().map(String::as_str).collect();
-    assert_eq!(places_of(&secrets, &outputs(&broker, &collector.spans()).await), [""; 0]);
+    assert_eq!(outputs_containing(&secrets, &outputs(&broker, &collector.spans()).await), [""; 0]);
 }
 
 #[tokio::test]
@@ -275,8 +276,8 @@ async fn a_person_signs_in_with_the_issuer_of_its_tokens() {
         let form = |proof: &str| format!("issuer={name}&backend=b&proof={proof}");
         assert_eq!(browser.send("POST", "/connect", &form("x")).await.status, 403);
         let sent = browser.send("POST", "/connect", &form(proof)).await;
-        let place = sent.header("location").unwrap().to_owned();
-        (browser, place)
+        let location = sent.header("location").unwrap().to_owned();
+        (browser, location)
     };
     let from = issuer.issuer().replace(':', "%3A").replace('/', "%2F");
     let (browser, request) = begin(Browser::new(&broker)).await;

@@ -9,7 +9,7 @@ use testkit::{
 };
 
 use crate::{
-    accounts::{Browser, World, call, outputs, parameter, places_of},
+    accounts::{Browser, World, call, outputs, outputs_containing, parameter},
     builder,
     oauth_exchange::{Protected, member, payload},
     stateless::Modern,
@@ -23,9 +23,9 @@ fn canary(of: &str, number: usize) -> String {
     format!("canary-5e1d8b40-{of}-{number:08}-{of}-01234567890123")
 }
 
-/// What a run of the broker shows and stores, by place, and what came in.
+/// What a run of the broker shows and stores, by output, and what came in.
 struct Run {
-    places: Vec<(String, Vec<u8>)>,
+    outputs: Vec<(String, Vec<u8>)>,
     /// Bytes that went to backends.
     sent: Vec<(String, Vec<u8>)>,
     /// Tokens of callers, and what is for authorization servers only.
@@ -127,7 +127,7 @@ async fn run(broker: BrokerBuilder) -> Run {
     let asked = exchanging.server.take_token_requests();
     tokens.extend(asked.iter().filter_map(|one| member(one, "actor_token")));
     let for_backends: Vec<String> = [1, 2].map(|number| canary("access", number)).into();
-    Run { places: outputs(&broker, &collector.spans()).await, sent, tokens, for_backends }
+    Run { outputs: outputs(&broker, &collector.spans()).await, sent, tokens, for_backends }
 }
 
 impl Run {
@@ -135,20 +135,20 @@ impl Run {
         let tokens: Vec<&str> = self.tokens.iter().map(String::as_str).collect();
         let own: Vec<&str> = self.for_backends.iter().map(String::as_str).collect();
         assert_eq!(
-            places_of(&own, &self.sent),
+            outputs_containing(&own, &self.sent),
             ["the backend b"],
             "the search finds what is there"
         );
         for token in tokens {
-            assert_eq!(places_of(&[token], &self.sent), [""; 0], "{token}");
-            assert_eq!(places_of(&[token], &self.places), [""; 0], "{token}");
+            assert_eq!(outputs_containing(&[token], &self.sent), [""; 0], "{token}");
+            assert_eq!(outputs_containing(&[token], &self.outputs), [""; 0], "{token}");
         }
-        assert_eq!(places_of(&own, &self.places), [""; 0]);
+        assert_eq!(outputs_containing(&own, &self.outputs), [""; 0]);
     }
 
-    /// Returns where the argument of the tasks is, by the end of the place's name.
-    fn has_argument(&self, place: &str) -> bool {
-        places_of(&[ARGUMENT], &self.places).iter().any(|found| found.ends_with(place))
+    /// Returns where the argument of the tasks is, by the end of the output's name.
+    fn has_argument(&self, name: &str) -> bool {
+        outputs_containing(&[ARGUMENT], &self.outputs).iter().any(|found| found.ends_with(name))
     }
 }
 
@@ -158,7 +158,7 @@ async fn received_tokens_are_in_no_sqlite_file_and_at_no_backend() {
     assert!(
         run.has_argument(".db") || run.has_argument("-wal"),
         "the search finds what the database holds: {:?}",
-        run.places.iter().map(|(place, _)| place).collect::<Vec<_>>()
+        run.outputs.iter().map(|(name, _)| name).collect::<Vec<_>>()
     );
     run.check();
 }
@@ -172,8 +172,8 @@ async fn received_tokens_are_in_no_dump_of_postgresql_and_redis() {
     let name = postgres.sql(&postgres.url(), databases).await;
     let url = format!("{}/{name}", postgres.url().rsplit_once('/').unwrap().0);
     redis.command(&["SET", "control", ARGUMENT]).await;
-    run.places.push(("pg_dump".to_owned(), postgres.dump(&url).await));
-    run.places.push(("redis".to_owned(), redis.dump().await));
+    run.outputs.push(("pg_dump".to_owned(), postgres.dump(&url).await));
+    run.outputs.push(("redis".to_owned(), redis.dump().await));
     assert!(
         run.has_argument("pg_dump") && run.has_argument("redis"),
         "the search finds what is there"

@@ -142,7 +142,7 @@ async fn tool_006_invalid_arguments_are_rejected_with_their_path_and_not_sent() 
     let (broker, backend) = with_schema(schema.clone(), true).await;
     for (path, name) in [("/mcp", "b__echo"), ("/mcp/b", "echo")] {
         let client = broker.client(path).connected(json!({})).await;
-        for (arguments, place) in [
+        for (arguments, fault_path) in [
             (json!({}), ""),
             (json!({"n": "canary-value"}), "/n"),
             (json!({"n": 1, "list": ["ok", "canary-value"]}), "/list/1"),
@@ -155,7 +155,7 @@ async fn tool_006_invalid_arguments_are_rejected_with_their_path_and_not_sent() 
                 (Some(-32602), "arguments_invalid", 1021),
                 "{arguments}"
             );
-            assert_eq!(error["data"]["path"], place, "{arguments}: {error}");
+            assert_eq!(error["data"]["path"], fault_path, "{arguments}: {error}");
             assert!(!error.to_string().contains("canary-value"), "{error}");
         }
         // The call of a task is checked in the same way.

@@ -248,7 +248,7 @@ async fn a_queued_call_that_times_out_is_never_sent() {
     assert_eq!(
         backend.count(|seen| seen.calls("t")),
         1,
-        "the call without a place was not sent later"
+        "the call without a permit was not sent later"
     );
 }
 
@@ -319,7 +319,7 @@ async fn one_session_cannot_fill_a_queue_for_other_sessions_of_its_principal() {
 }
 
 #[tokio::test]
-async fn two_tenants_with_hung_backends_leave_places_for_a_third() {
+async fn two_tenants_with_hung_backends_leave_permits_for_a_third() {
     let (hung, good) = (silent(&["t"]).await, FakeBackend::echo().await);
     let mut building = builder()
         .single_process()
@@ -335,7 +335,7 @@ async fn two_tenants_with_hung_backends_leave_places_for_a_third() {
         let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
         held.extend((0..40).map(|_| client.begin("tools/call", json!({"name": "b__t"}))));
     }
-    // Eight of 64 places are reserved, two of them for each of four tenants.
+    // Eight of 64 permits are reserved, two of them for each of four tenants.
     broker
         .admin()
         .wait_metric("mcp_queue_depth", &[("queue", "calls")], |depth| depth == 80.0 - 56.0)
@@ -348,9 +348,9 @@ async fn two_tenants_with_hung_backends_leave_places_for_a_third() {
     assert_eq!(hung.count(|seen| seen.calls("t")), 56, "what is kept is kept");
 }
 
-/// With only a few places, a tenant does not wait until one of another's fifty calls ends.
+/// With only a few permits, a tenant does not wait until one of another's fifty calls ends.
 #[tokio::test]
-async fn r14_an_idle_tenant_does_not_wait_for_one_that_uses_most_places() {
+async fn r14_an_idle_tenant_does_not_wait_for_one_that_uses_most_permits() {
     let (hung, good) = (silent(&["t"]).await, FakeBackend::echo().await);
     let building = builder()
         .single_process()
@@ -465,7 +465,7 @@ async fn adaptive_concurrency_finds_the_capacity_of_a_backend() {
     let backend = FakeBackend::with_tool("t", move |_| {
         let room = room.clone();
         async move {
-            let _place = room.acquire().await.unwrap();
+            let _permit = room.acquire().await.unwrap();
             tokio::time::sleep(Duration::from_millis(20)).await;
             Reply::text("done")
         }

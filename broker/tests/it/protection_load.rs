@@ -22,7 +22,7 @@ async fn limited(at_once: usize, takes: Duration) -> FakeBackend {
     FakeBackend::with_tool("t", move |_| {
         let room = room.clone();
         async move {
-            let _place = room.acquire().await.unwrap();
+            let _permit = room.acquire().await.unwrap();
             tokio::time::sleep(takes).await;
             Reply::text("done")
         }

@@ -1,4 +1,4 @@
-//! Secrets put in at every place they may come from, and searched for in every output (LOG-03).
+//! Secrets put in at every source they may come from, and searched for in every output (LOG-03).
 
 use serde_json::json;
 use testkit::{FakeBackend, Reply, TestBroker, eventually};
@@ -167,12 +167,12 @@ async fn a_41_log_03_no_secret_is_in_any_output() {
         "the secrets are in use"
     );
 
-    let mut places = told_to_clients(&broker, &key).await;
-    places.extend(told_to_operators(&broker).await);
+    let mut outputs = told_to_clients(&broker, &key).await;
+    outputs.extend(told_to_operators(&broker).await);
     let session = client.session().unwrap();
     client.delete_session().await;
     let line = std::fs::read(format!("/proc/{}/cmdline", broker.pid())).unwrap();
-    places.push(("the command line".to_owned(), String::from_utf8_lossy(&line).into_owned()));
+    outputs.push(("the command line".to_owned(), String::from_utf8_lossy(&line).into_owned()));
     broker.terminate().await;
     // Stored secrets are hashed or sealed. (Tasks and events are stored as they are; there are none
     // here with secrets.)
@@ -181,17 +181,17 @@ async fn a_41_log_03_no_secret_is_in_any_output() {
         .flatten()
         .filter(|entry| entry.file_name().to_string_lossy().contains("broker.db"))
     {
-        places.push((
+        outputs.push((
             entry.path().display().to_string(),
             String::from_utf8_lossy(&std::fs::read(entry.path()).unwrap()).into_owned(),
         ));
     }
-    assert!(places.iter().any(|(place, _)| place.ends_with("broker.db")), "the database was read");
+    assert!(outputs.iter().any(|(name, _)| name.ends_with("broker.db")), "the database was read");
     broker.wait_for_log("TRACE").await; // the log tells everything
-    places.push(("the log".to_owned(), broker.log()));
+    outputs.push(("the log".to_owned(), broker.log()));
 
     let backend_session = call.header("mcp-session-id").unwrap().to_owned();
-    for (place, text) in places {
+    for (name, text) in outputs {
         for secret in [CANARY, &key, &session, &backend_session] {
             let at = text.find(secret).map(|at| {
                 text[..at]
@@ -203,7 +203,7 @@ async fn a_41_log_03_no_secret_is_in_any_output() {
                     .rev()
                     .collect::<String>()
             });
-            assert!(at.is_none(), "{secret} is told by {place}, after: {}", at.unwrap_or_default());
+            assert!(at.is_none(), "{secret} is told by {name}, after: {}", at.unwrap_or_default());
         }
     }
 }
@@ -294,8 +294,8 @@ async fn s14_settings_and_errors_of_backends_show_no_secret() {
         if is_told { Ok(()) } else { Err(told) }
     })
     .await;
-    for (place, text) in told_of_backends(&broker, &["child", "http", "socket"]).await {
-        assert!(!text.contains(CANARY), "{place}: {text}");
+    for (output, text) in told_of_backends(&broker, &["child", "http", "socket"]).await {
+        assert!(!text.contains(CANARY), "{output}: {text}");
     }
     let shown =
         broker.admin().backend("default", "child").await["settings"]["transport"]["args"].clone();

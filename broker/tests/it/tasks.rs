@@ -17,8 +17,8 @@ pub(crate) fn task(id: &str, status: &str) -> Value {
     json!({"taskId": id, "status": status, "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:01Z", "ttl": 60000, "pollInterval": 50})
 }
 
-/// Returns the place of a task: one session of a backend does not know the tasks of another.
-fn place(call: &BackendCall, id: &str) -> String {
+/// Returns the key of a task: one session of a backend does not know the tasks of another.
+fn task_key(call: &BackendCall, id: &str) -> String {
     format!("{} {id}", call.session.as_deref().unwrap_or(""))
 }
 
@@ -39,7 +39,7 @@ pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
             }
             let mut tasks = tasks.lock();
             let id = format!("task-{}", tasks.len() + 1);
-            tasks.insert(place(&call, &id), "working".to_owned());
+            tasks.insert(task_key(&call, &id), "working".to_owned());
             Reply::Result(
                 json!({"task": task(&id, "working"), "_meta": {"io.modelcontextprotocol/model-immediate-response": "working on it"}}),
             )
@@ -60,7 +60,7 @@ pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
             let id = call.params()["taskId"].as_str().unwrap_or("").to_owned();
             let finished = tokio::time::timeout(Duration::ZERO, finished.passed()).await.is_ok();
             let mut tasks = known.lock();
-            match tasks.get_mut(&place(&call, &id)) {
+            match tasks.get_mut(&task_key(&call, &id)) {
                 Some(status) => {
                     if finished && status == "working" {
                         *status = "completed".to_owned();
@@ -74,7 +74,7 @@ pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
     let known = tasks.clone();
     backend.on("tasks/cancel", move |call| {
         let id = call.params()["taskId"].as_str().unwrap_or("").to_owned();
-        known.lock().insert(place(&call, &id), "cancelled".to_owned());
+        known.lock().insert(task_key(&call, &id), "cancelled".to_owned());
         async move { Reply::Result(task(&id, "cancelled")) }
     });
     let done = done.clone();
@@ -83,7 +83,7 @@ pub(crate) async fn with_tasks(done: &Gate) -> FakeBackend {
         async move {
             done.passed().await;
             let id = call.params()["taskId"].as_str().unwrap().to_owned();
-            tasks.lock().insert(place(&call, &id), "completed".to_owned());
+            tasks.lock().insert(task_key(&call, &id), "completed".to_owned());
             Reply::Result(json!({"content": [{"type": "text", "text": format!("result of {id}")}], "_meta": {RELATED: {"taskId": id}}}))
         }
     });

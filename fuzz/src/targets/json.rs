@@ -40,7 +40,7 @@ fn check(input: &[u8]) -> Outcome {
     };
     let text = str::from_utf8(input).expect("what is read is UTF-8");
     let root = json_oracle::root(text).expect("serde_json has read it");
-    same_places(text, walked.root(), root);
+    same_spans(text, walked.root(), root);
     same_values(walked.root(), simd.as_value());
     same_as_tape(walked.root(), tape.root());
     let found = duplicate_member(input, &limits, &RandomState::new(), 200);
@@ -69,23 +69,23 @@ fn shape(value: Value<'_>) -> String {
     }
 }
 
-/// Checks that serde_json finds each value and each key at the same place.
-fn same_places(text: &str, ours: Value<'_>, theirs: &str) {
-    assert_eq!(ours.span(), json_oracle::place(text, theirs), "place of a value");
+/// Checks that serde_json finds each value and each key at the same span.
+fn same_spans(text: &str, ours: Value<'_>, theirs: &str) {
+    assert_eq!(ours.span(), json_oracle::span_of(text, theirs), "span of a value");
     match ours.kind() {
         ValueKind::Object => {
             let members = json_oracle::members(theirs).expect("serde_json finds an object");
             assert_eq!(ours.members().count(), members.len(), "members of {theirs}");
             for (member, (key, value)) in ours.members().zip(members) {
                 assert_eq!(*member.key, key, "key");
-                same_places(text, member.value, value);
+                same_spans(text, member.value, value);
             }
         }
         ValueKind::Array => {
             let elements = json_oracle::elements(theirs).expect("serde_json finds an array");
             assert_eq!(ours.elements().count(), elements.len(), "elements of {theirs}");
             for (element, value) in ours.elements().zip(elements) {
-                same_places(text, element, value);
+                same_spans(text, element, value);
             }
         }
         ValueKind::String => {

@@ -19,7 +19,7 @@ pub(super) const TARGET: Target =
 
 const HEAD_BYTES_MAX: usize = 512;
 const CHUNKS_BYTES_MAX: usize = 600;
-/// Start of the request that takes the place of a refused one.
+/// Start of the request that replaces a refused one.
 const REPLACEMENT: &[u8] =
     b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-mcp-broker-framing-violation: ";
 const HEAD_TOO_LONG: &[u8] = b"head-too-long";

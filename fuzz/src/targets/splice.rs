@@ -56,7 +56,7 @@ fn check(input: &[u8]) -> Outcome {
             );
             spans
         };
-        assert_eq!(all(&derived), all(&decoded), "places after the edits");
+        assert_eq!(all(&derived), all(&decoded), "spans after the edits");
     }
     Outcome::of(&(
         chosen,

@@ -12,11 +12,11 @@ const REPEATED_BYTES_MAX: usize = 8 * 1024;
 pub(super) fn changed(text: &[u8], changes: &[u8]) -> Vec<u8> {
     let mut bytes = text.to_vec();
     for change in changes.chunks_exact(3).take(CHANGES_MAX) {
-        let [what, place, value] = [change[0], change[1], change[2]];
-        let at = usize::from(place) * bytes.len() / 256;
+        let [what, position, value] = [change[0], change[1], change[2]];
+        let at = usize::from(position) * bytes.len() / 256;
         // The last letter of a part of base64 has bits that count for nothing.
         let mut ends = (0..bytes.len()).filter(|at| bytes[*at] == b'.');
-        let end = ends.nth(usize::from(place)).unwrap_or(bytes.len());
+        let end = ends.nth(usize::from(position)).unwrap_or(bytes.len());
         match what % 8 {
             0 => bytes.insert(at, value),
             1 => bytes.insert(end, value),

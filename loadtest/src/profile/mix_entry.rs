@@ -54,17 +54,17 @@ const PAYLOAD_BYTES_MAX: usize = 64 * 1024 * 1024;
 const PAYLOAD_BYTES_DEFAULT: usize = 256;
 pub(super) const METHODS: &str = "tools/call, tools/list, resources/read, ping, subscription, task";
 const EXPECTATIONS: &str = "`echo`, `success`, or `{pointer: /structuredContent/sum, equals: 3}`";
-const PLACES: &str = "`{{n}}` or `{{text:4KB}}`";
+const PLACEHOLDERS: &str = "`{{n}}` or `{{text:4KB}}`";
 
 fn weight_of_one() -> u32 {
     1
 }
 
 impl MixEntry {
-    pub(super) fn checked(self, place: &str, faults: &mut Vec<String>) -> (Operation, u32) {
+    pub(super) fn checked(self, path: &str, faults: &mut Vec<String>) -> (Operation, u32) {
         let weight = self.weight;
         if !(1..=WEIGHT_MAX).contains(&weight) {
-            faults.push(format!("{place}.weight: {weight}; 1 to {WEIGHT_MAX} is allowed"));
+            faults.push(format!("{path}.weight: {weight}; 1 to {WEIGHT_MAX} is allowed"));
         }
         let calls_tool = matches!(self.method.as_str(), "tools/call" | "task");
         let takes_uri = matches!(self.method.as_str(), "resources/read" | "subscription");
@@ -76,26 +76,26 @@ impl MixEntry {
             ("uri", self.uri.is_some(), takes_uri),
         ] {
             if is_given && !is_taken {
-                faults.push(format!("{place}.{key}: {} takes none", self.method));
+                faults.push(format!("{path}.{key}: {} takes none", self.method));
             }
         }
         if takes_uri && self.uri.is_none() {
             faults
-                .push(format!("{place}.uri: missing; {} needs the URI of a resource", self.method));
+                .push(format!("{path}.uri: missing; {} needs the URI of a resource", self.method));
         }
         let Self { method, tool, uri, bytes, arguments, expect, .. } = self;
         let uri = uri.unwrap_or_default();
         let operation = match method.as_str() {
             "tools/call" => {
-                Operation::Call(tool_call(place, tool, bytes, arguments, expect, faults))
+                Operation::Call(tool_call(path, tool, bytes, arguments, expect, faults))
             }
             "tools/list" => Operation::ListTools,
             "resources/read" => Operation::Read { uri },
             "ping" => Operation::Ping,
             "subscription" => Operation::Subscribe { uri },
-            "task" => Operation::Task(tool_call(place, tool, bytes, arguments, expect, faults)),
+            "task" => Operation::Task(tool_call(path, tool, bytes, arguments, expect, faults)),
             other => {
-                faults.push(format!("{place}.method: {other:?} is none of {METHODS}"));
+                faults.push(format!("{path}.method: {other:?} is none of {METHODS}"));
                 Operation::Ping
             }
         };
@@ -104,7 +104,7 @@ impl MixEntry {
 }
 
 fn tool_call(
-    place: &str,
+    path: &str,
     tool: Option<String>,
     bytes: Option<Sizes>,
     arguments: Option<Map<String, Value>>,
@@ -113,12 +113,12 @@ fn tool_call(
 ) -> ToolCall {
     let of_echo = ToolCall::echo(Vec::new());
     if arguments.is_some() && bytes.is_some() {
-        faults.push(format!("{place}.bytes: write the size in `arguments`, as {{{{text:4KB}}}}"));
+        faults.push(format!("{path}.bytes: write the size in `arguments`, as {{{{text:4KB}}}}"));
     }
     let template = arguments.map(|arguments| {
         Template::parse(&arguments, size).unwrap_or_else(|found| {
             faults.push(format!(
-                "{place}.arguments: {{{{{found}}}}} is not a placeholder; write {PLACES}"
+                "{path}.arguments: {{{{{found}}}}} is not a placeholder; write {PLACEHOLDERS}"
             ));
             Template::default()
         })
@@ -130,7 +130,7 @@ fn tool_call(
         Some(Expect::Word(word)) if word == "echo" => {
             if !can_echo {
                 faults.push(format!(
-                    "{place}.expect: an echo needs exactly one {{{{text:SIZE}}}} in `arguments`"
+                    "{path}.expect: an echo needs exactly one {{{{text:SIZE}}}} in `arguments`"
                 ));
             }
             Expectation::Echo
@@ -144,7 +144,7 @@ fn tool_call(
                 Expect::Word(word) => word,
                 Expect::Equals(Equals { pointer, .. }) => pointer,
             };
-            faults.push(format!("{place}.expect: {given:?} is not valid; write {EXPECTATIONS}"));
+            faults.push(format!("{path}.expect: {given:?} is not valid; write {EXPECTATIONS}"));
             Expectation::Success
         }
     };
@@ -152,7 +152,7 @@ fn tool_call(
         tool: tool.unwrap_or(of_echo.tool),
         arguments: match template {
             Some(template) => Arguments::Template(template),
-            None => Arguments::Payload(sizes(&format!("{place}.bytes"), bytes, faults)),
+            None => Arguments::Payload(sizes(&format!("{path}.bytes"), bytes, faults)),
         },
         expect,
     }

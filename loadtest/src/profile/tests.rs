@@ -155,8 +155,8 @@ fn a_closed_loop_has_no_rate() {
 fn a_load_without_sessions_rejects_operations_that_need_one() {
     let text = "listen: true\nphases: [{for: 1s, rate: 1}]\nmix: [{method: tools/call}, {method: ping}, {method: task}]";
     let faults = Profile::parse_for(Some(Era::Stateless), text).unwrap_err().to_string();
-    for place in ["mix[1].method: ping", "mix[2].method: task", "listen:"] {
-        assert!(faults.contains(place) && !faults.contains("mix[0]"), "{faults}");
+    for fault in ["mix[1].method: ping", "mix[2].method: task", "listen:"] {
+        assert!(faults.contains(fault) && !faults.contains("mix[0]"), "{faults}");
     }
     let profile = Profile::parse(
         "era: 2026-07-28\nphases: [{for: 1s, rate: 1}]\nmix: [{method: tools/call}]",

@@ -264,11 +264,11 @@ fn windows(windows: &[Window], length: Duration, measured: Duration) -> Vec<Wind
     let succeeded =
         last.succeeded + late[..in_time].iter().map(|window| window.succeeded).sum::<u64>();
     late.iter().for_each(|window| end.merge(window));
-    let is_last = |place: usize| place == others.len();
-    let figures = others.iter().chain([&end]).enumerate().map(|(place, window)| {
-        let end = if place + 1 == whole { measured } else { length * (place as u32 + 1) };
-        let time = end - length * place as u32;
-        let succeeded = if is_last(place) { succeeded } else { window.succeeded };
+    let is_last = |index: usize| index == others.len();
+    let figures = others.iter().chain([&end]).enumerate().map(|(index, window)| {
+        let end = if index + 1 == whole { measured } else { length * (index as u32 + 1) };
+        let time = end - length * index as u32;
+        let succeeded = if is_last(index) { succeeded } else { window.succeeded };
         WindowFigures {
             at_s: end.as_secs_f64(),
             rate: succeeded as f64 / time.as_secs_f64().max(f64::MIN_POSITIVE),

@@ -97,8 +97,8 @@ impl Axis {
         Self { from: 1.0, to, is_logarithmic: true, ticks }
     }
 
-    /// Returns the place of a value, as a share of the length of the axis.
-    fn place(&self, value: f64) -> f64 {
+    /// Returns the position of a value, as a share of the length of the axis.
+    fn fraction(&self, value: f64) -> f64 {
         let value = value.clamp(self.from, self.to);
         if self.is_logarithmic {
             (value / self.from).ln() / (self.to / self.from).ln()
@@ -108,7 +108,7 @@ impl Axis {
     }
 }
 
-/// Returns the place of a share on [`Axis::shares`]: the number of calls of which one is above it.
+/// Returns the position of a share on [`Axis::shares`]: the number of calls of which one is above it.
 pub(super) fn of_share(share: f64) -> f64 {
     1.0 / (1.0 - share).max(1e-9)
 }
@@ -160,8 +160,8 @@ pub(super) struct Chart {
 impl Chart {
     pub(super) fn new(title: &str, series: &[Series], x: &Axis, y: &Axis) -> Self {
         let bottom = TOP + PLOT_HEIGHT;
-        let at_x = |value: f64| LEFT + x.place(value) * (WIDTH - LEFT - RIGHT);
-        let at_y = |value: f64| bottom - y.place(value) * PLOT_HEIGHT;
+        let at_x = |value: f64| LEFT + x.fraction(value) * (WIDTH - LEFT - RIGHT);
+        let at_y = |value: f64| bottom - y.fraction(value) * PLOT_HEIGHT;
         let mut content = format!(r#"<text x="{LEFT}" y="14" class="title">{title}</text>"#);
         for (value, label) in &y.ticks {
             let at = at_y(*value);
@@ -178,10 +178,10 @@ impl Chart {
             let _ =
                 write!(content, r#"<text x="{at:.1}" y="{text_y:.1}" class="x">{label}</text>"#);
         }
-        for (place, Series { points, .. }) in series.iter().enumerate() {
+        for (index, Series { points, .. }) in series.iter().enumerate() {
             let path: Vec<String> =
                 points.iter().map(|(x, y)| format!("{:.1} {:.1}", at_x(*x), at_y(*y))).collect();
-            let (colour, dashes) = look(place);
+            let (colour, dashes) = look(index);
             if let [only] = &path[..] {
                 let (cx, cy) = only.split_once(' ').unwrap_or_default();
                 let _ = write!(content, r#"<circle cx="{cx}" cy="{cy}" r="3" fill="{colour}"/>"#);
@@ -212,20 +212,20 @@ impl Chart {
 }
 
 /// Returns the colour and the dashes of a series.
-fn look(place: usize) -> (&'static str, &'static str) {
+fn look(index: usize) -> (&'static str, &'static str) {
     let dashes = ["", r#" stroke-dasharray="6 3""#, r#" stroke-dasharray="2 3""#];
-    (COLOURS[place % COLOURS.len()], dashes[place / COLOURS.len() % dashes.len()])
+    (COLOURS[index % COLOURS.len()], dashes[index / COLOURS.len() % dashes.len()])
 }
 
 /// Returns the names of the series below the chart, and where they end.
 fn legend(series: &[Series], top: f64) -> (String, f64) {
     let (mut content, mut x, mut y) = (String::new(), LEFT, top + 10.0);
-    for (place, Series { name, .. }) in series.iter().enumerate() {
+    for (index, Series { name, .. }) in series.iter().enumerate() {
         let width = name.chars().count() as f64 * LEGEND_CHARACTER + LEGEND_SPACE;
         if x + width > WIDTH - RIGHT && x > LEFT {
             (x, y) = (LEFT, y + LEGEND_LINE);
         }
-        let (colour, dashes) = look(place);
+        let (colour, dashes) = look(index);
         let (line_y, end, text_x) = (y - 4.0, x + 16.0, x + 20.0);
         let _ = write!(
             content,
@@ -269,7 +269,7 @@ mod tests {
             ["200 µs", "500 µs", "1 ms", "2 ms", "5 ms", "10 ms", "20 ms", "50 ms"]
         );
         let (first, second) =
-            (axis.place(5.0) - axis.place(0.5), axis.place(50.0) - axis.place(5.0));
+            (axis.fraction(5.0) - axis.fraction(0.5), axis.fraction(50.0) - axis.fraction(5.0));
         assert!((first - second).abs() < 1e-9);
         assert_eq!(labels(&Axis::logarithmic(0.1, 9000.0, milliseconds)).first(), Some(&"100 µs"));
         assert_eq!(
@@ -283,7 +283,7 @@ mod tests {
         for axis in [Axis::linear(87.0, plain), Axis::time(9.0), Axis::logarithmic(1.0, 9.0, plain)]
         {
             for value in [0.0, 1.0, 8.9, 1e9] {
-                assert!((0.0..=1.0).contains(&axis.place(value)), "{axis:?} {value}");
+                assert!((0.0..=1.0).contains(&axis.fraction(value)), "{axis:?} {value}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The limit of concurrent calls with its fair queue: no place is lost or given twice, however
+//! The limit of concurrent calls with its fair queue: no permit is lost or given twice, however
 //! callers come, leave, give up and are sent away.
 
 use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll, time::Duration};
@@ -41,11 +41,11 @@ fn the_limit_is_never_exceeded_and_every_caller_is_admitted() {
             .map(|caller| {
                 let (limiter, inside) = (limiter.clone(), inside.clone());
                 thread::spawn(move || {
-                    let place = block_on(limiter.acquire(&Owner(caller % 2), 1, &caller, LONG));
-                    let place = place.expect("the queue has room and is not drained");
+                    let permit = block_on(limiter.acquire(&Owner(caller % 2), 1, &caller, LONG));
+                    let permit = permit.expect("the queue has room and is not drained");
                     assert!(inside.fetch_add(1, Ordering::SeqCst) < LIMIT, "one too many");
                     inside.fetch_sub(1, Ordering::SeqCst);
-                    drop(place);
+                    drop(permit);
                 })
             })
             .collect();
@@ -55,7 +55,7 @@ fn the_limit_is_never_exceeded_and_every_caller_is_admitted() {
 }
 
 #[test]
-fn a_caller_that_gives_up_holds_no_place() {
+fn a_caller_that_gives_up_holds_no_permit() {
     in_every_order(|| {
         let (limiter, depth) = limiter(1, 10);
         let held = limiter.try_acquire(&Owner(0), 1).expect("it is free");
@@ -83,7 +83,7 @@ fn a_caller_that_gives_up_holds_no_place() {
             thread::spawn(move || block_on(limiter.acquire(&Owner(7), 1, &0, LONG)).map(drop))
         };
         drop(held);
-        assert_eq!(patient.join().expect("it ends"), Ok(()), "the place comes round");
+        assert_eq!(patient.join().expect("it ends"), Ok(()), "the permit comes round");
         givers_up.into_iter().for_each(|caller| caller.join().expect("it ends"));
         assert_eq!((limiter.in_use(), limiter.queued(), depth.get()), (0, 0, 0));
     });
@@ -143,15 +143,15 @@ fn a_full_queue_displaces_one_caller_and_counts_it_once() {
 }
 
 #[test]
-fn a_smaller_limit_and_new_shares_lose_no_place() {
+fn a_smaller_limit_and_new_shares_lose_no_permit() {
     in_every_order(|| {
         let (limiter, depth) = limiter(64, 10);
         let owners =
             ["one", "two"].map(|name| TenantShare::of(TenantId::parse(name).expect("a name")));
         limiter.set_shares([1, 1].into_iter());
         let mut held = Vec::new();
-        while let Some(place) = limiter.try_acquire(&owners[0], 1) {
-            held.push(place);
+        while let Some(permit) = limiter.try_acquire(&owners[0], 1) {
+            held.push(permit);
         }
         let waiting: Vec<_> = owners
             .iter()
@@ -176,7 +176,7 @@ fn a_smaller_limit_and_new_shares_lose_no_place() {
         assert_eq!((limiter.in_use(), limiter.queued(), depth.get()), (0, 0, 0));
         for owner in owners {
             let counted = owner.permits_held().expect("tenants are counted");
-            assert_eq!(counted.load(Ordering::SeqCst), 0, "places of {owner:?}");
+            assert_eq!(counted.load(Ordering::SeqCst), 0, "permits of {owner:?}");
         }
     });
 }
@@ -184,7 +184,7 @@ fn a_smaller_limit_and_new_shares_lose_no_place() {
 /// Shows that the model notices a caller that is never woken.
 #[test]
 #[should_panic(expected = "deadlock")]
-fn a_place_that_is_never_given_back_is_noticed() {
+fn a_permit_that_is_never_released_is_noticed() {
     in_every_order(|| {
         let (limiter, _depth) = limiter(1, 10);
         let held = limiter.try_acquire(&Owner(0), 1).expect("it is free");

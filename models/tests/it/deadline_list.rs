@@ -63,9 +63,9 @@ fn a_call_expires_at_its_deadline_even_if_others_were_added() {
                 let list = list.clone();
                 thread::spawn(move || {
                     let call = Call::due_in(seconds * SECOND);
-                    let place = list.register(call.clone(), call.due);
+                    let guard = list.register(call.clone(), call.due);
                     block_on(call.told.notified());
-                    drop(place);
+                    drop(guard);
                     assert_eq!(call.expiries.load(Ordering::SeqCst), 1, "it expires once");
                     assert!(*call.expired_at.get().expect("it was told") >= call.due, "not early");
                 })

@@ -7,7 +7,7 @@ mod breaker;
 mod budgets;
 mod concurrency_limit;
 mod deadline_list;
-mod shared_places;
+mod shared_permits;
 mod streams;
 mod task_handoff;
 

@@ -79,7 +79,7 @@ fn a_waiter_that_leaves_and_declines_loses_no_offer() {
 }
 
 #[test]
-fn only_one_of_two_threads_returns_the_place_of_a_call() {
+fn only_one_of_two_threads_returns_the_permit_of_a_call() {
     in_every_order(|| {
         let handoff = Arc::new(TaskHandoff::default());
         let both: Vec<_> = (0..2)

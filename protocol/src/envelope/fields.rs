@@ -1,8 +1,8 @@
-//! The places of a message's parts that the broker may read.
+//! The spans of a message's parts that the broker may read.
 
 use crate::json::Span;
 
-/// Places of the values that the broker may read, inside params (requests and notifications),
+/// Spans of the values that the broker may read, inside params (requests and notifications),
 /// result (results) or error. Strings include their quotes. The reader checks that a value has the
 /// right type.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -93,7 +93,7 @@ pub struct Fields {
 }
 
 impl Fields {
-    /// Removes the places of members that only two neighbours exchange.
+    /// Removes the spans of members that only two neighbours exchange.
     pub fn clear_hop_meta(&mut self) {
         self.meta_protocol_version = None;
         self.meta_client_capabilities = None;
@@ -101,7 +101,7 @@ impl Fields {
         self.meta_log_level = None;
     }
 
-    /// Returns every place.
+    /// Returns every span.
     pub(crate) fn spans_mut(&mut self) -> [&mut Option<Span>; 38] {
         [
             &mut self.name,

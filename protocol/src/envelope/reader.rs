@@ -21,7 +21,7 @@ pub(super) struct Envelope {
     params: Option<ValueKind>,
     result: Option<ValueKind>,
     error: Option<ValueKind>,
-    /// The places that the scan found. The rest of the message is judged.
+    /// The spans that the scan found. The rest of the message is judged.
     parts: Box<MessageParts>,
     pub(super) fault: Option<MemberFault>,
 }
@@ -366,7 +366,7 @@ fn meta(walker: &mut Walker<'_>, fields: &mut Fields, fault: &mut Option<MemberF
     })
 }
 
-/// Returns the place and the name of a member that only two neighbours exchange
+/// Returns the span and the name of a member that only two neighbours exchange
 /// ([`crate::stateless::HOP_META`]).
 fn hop_meta<'a>(
     fields: &'a mut Fields,

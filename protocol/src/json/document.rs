@@ -40,7 +40,7 @@ pub struct Value<'a> {
     walker: Walker<'a>,
 }
 
-/// A member that readers of JSON find in different places.
+/// A member that readers of JSON find at different positions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("member `{0}` occurs twice, or together with a name that differs from it in case only")]
 pub struct AmbiguousMember(Box<str>);
@@ -50,7 +50,7 @@ pub struct AmbiguousMember(Box<str>);
 pub struct Member<'a, V = Value<'a>> {
     /// The key, escapes resolved.
     pub key: Cow<'a, str>,
-    /// Place of the key, quotes included.
+    /// Span of the key, quotes included.
     pub key_span: Span,
     /// The member's value.
     pub value: V,
@@ -70,7 +70,7 @@ pub(super) fn only<V>(
 }
 
 impl<'a> Value<'a> {
-    /// Returns the place of the value.
+    /// Returns the span of the value.
     pub fn span(&self) -> Span {
         let mut walker = self.walker;
         walker.skip()

@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn s07_a_duplicate_member_is_found_at_every_depth() {
-        for (text, place) in [
+        for (text, path) in [
             (r#"{"a":1,"a":2}"#, "/a"),
             (r#"{"a":1,"b":{"c":[0,{"d":1,"e":2,"d":3}]}}"#, "/b/c/1/d"),
             (r#"{"":1,"":2}"#, "/"),
@@ -187,7 +187,7 @@ mod tests {
             (r#"{"\ud83d\ude00":1,"😀":2}"#, "/😀"),
             (r#"{"a":{"x":1},"a":{"y":1}}"#, "/a"),
         ] {
-            assert_eq!(found(text).as_deref(), Some(place), "{text}");
+            assert_eq!(found(text).as_deref(), Some(path), "{text}");
         }
     }
 

@@ -135,11 +135,11 @@ mod tests {
                 .map(|index| [b'a', 0x20, 0x21, 0x7f, 0x80, 0xff, b'[', b']'][index % 8])
                 .collect();
             assert_eq!(plain(&text), length);
-            for place in (0..length).rev() {
+            for position in (0..length).rev() {
                 for byte in [0, 0x1f, b'"', b'\\', b'\n'] {
-                    text[place] = byte;
-                    assert_eq!(plain(&text), place);
-                    assert_eq!(plain(&text[place / 2..]), slowly(&text[place / 2..]));
+                    text[position] = byte;
+                    assert_eq!(plain(&text), position);
+                    assert_eq!(plain(&text[position / 2..]), slowly(&text[position / 2..]));
                 }
             }
         }

@@ -3,7 +3,7 @@
 //! It serves whole documents of which many parts are read: lists, handshakes, results that are
 //! rewritten for another revision, key sets.
 //!
-//! simd-json resolves escapes in place, so it reads a copy. Of its result only the beginning and
+//! simd-json resolves escapes in its input, so it reads a copy. Of its result only the beginning and
 //! end of each value in the sender's text are kept. Strings and numbers are read from that text, so
 //! that numbers keep any precision and spans point into the forwarded bytes. The same texts are
 //! accepted as by [`Document`](super::Document), and the same limits hold. Values are counted after
@@ -20,19 +20,19 @@ use super::{
     VALUES_MAX, ValueKind, case_folding, document::only, unquote,
 };
 
-/// A validated JSON text and the place of each value in it.
+/// A validated JSON text and the span of each value in it.
 #[derive(Debug)]
 pub struct Tape<'a> {
     text: &'a [u8],
     /// Values and keys in the order of the text.
-    places: Vec<Place>,
+    entries: Vec<TapeEntry>,
 }
 
-/// Place of a value or a key.
+/// Span of a value or a key.
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct TapeEntry {
     span: Span,
-    /// Index of the first place that is not inside of this one.
+    /// Index of the first entry that is not inside of this one.
     next: u32,
 }
 
@@ -57,13 +57,13 @@ impl<'a> Tape<'a> {
         Self::located(text, buffers.structural_indexes(), tape.0.len())
     }
 
-    /// Finds the places of `count` values and keys. `begins`: index of each bracket, colon and
+    /// Finds the spans of `count` values and keys. `begins`: index of each bracket, colon and
     /// comma outside of strings, and of the first byte of everything else.
     fn located(text: &'a [u8], begins: &[u32], count: usize) -> Result<Self, JsonError> {
-        let (mut places, mut around) = (Vec::with_capacity(count), Vec::new());
+        let (mut entries, mut around) = (Vec::with_capacity(count), Vec::new());
         let mut values_left = VALUES_MAX - 1;
         for (index, &start) in begins.iter().enumerate() {
-            let next = places.len() as u32;
+            let next = entries.len() as u32;
             match text[start as usize] {
                 b':' => {}
                 b',' => {
@@ -72,13 +72,13 @@ impl<'a> Tape<'a> {
                         .ok_or(JsonError::TooManyValues { max: VALUES_MAX })?
                 }
                 b'{' | b'[' => {
-                    around.push(places.len());
-                    places.push(Place { span: Span { start, end: start }, next });
+                    around.push(entries.len());
+                    entries.push(TapeEntry { span: Span { start, end: start }, next });
                 }
                 b'}' | b']' => {
-                    let ended: &mut Place = around
+                    let ended: &mut TapeEntry = around
                         .pop()
-                        .and_then(|at| places.get_mut(at))
+                        .and_then(|at| entries.get_mut(at))
                         .ok_or(JsonError::Malformed)?;
                     (ended.span.end, ended.next) = (start + 1, next);
                 }
@@ -89,16 +89,16 @@ impl<'a> Tape<'a> {
                         .rev()
                         .take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'))
                         .count();
-                    places.push(Place {
+                    entries.push(TapeEntry {
                         span: Span { start, end: (end - blanks) as u32 },
                         next: next + 1,
                     });
                 }
             }
         }
-        // simd-json accepted the text, so there is one place for each entry of its tape.
-        if places.len() == count && around.is_empty() {
-            Ok(Self { text, places })
+        // simd-json accepted the text, so there is one entry for each entry of its tape.
+        if entries.len() == count && around.is_empty() {
+            Ok(Self { text, entries })
         } else {
             Err(JsonError::Malformed)
         }
@@ -109,13 +109,13 @@ impl<'a> Tape<'a> {
         TapeValue { tape: self, at: 0 }
     }
 
-    fn place(&self, at: u32) -> Place {
-        self.places[at as usize]
+    fn entry(&self, at: u32) -> TapeEntry {
+        self.entries[at as usize]
     }
 
     /// Returns a key without quotes and with escapes resolved.
     fn key(&self, at: u32) -> Cow<'_, [u8]> {
-        let quoted = self.place(at).span.of(self.text);
+        let quoted = self.entry(at).span.of(self.text);
         let key = &quoted[1..quoted.len() - 1];
         match memchr::memchr(b'\\', key) {
             None => Cow::Borrowed(key),
@@ -132,9 +132,9 @@ pub struct TapeValue<'t> {
 }
 
 impl<'t> TapeValue<'t> {
-    /// Returns the place of the value.
+    /// Returns the span of the value.
     pub fn span(&self) -> Span {
-        self.tape.place(self.at).span
+        self.tape.entry(self.at).span
     }
 
     /// Returns its JSON text.
@@ -215,7 +215,7 @@ impl<'t> TapeValue<'t> {
     pub fn members(&self) -> impl Iterator<Item = Member<'t, TapeValue<'t>>> + use<'t> {
         let tape = self.tape;
         self.keyed().map(move |(name, value)| {
-            let key_span = tape.place(name).span;
+            let key_span = tape.entry(name).span;
             Member { key: unquote(key_span.of(tape.text)).unwrap_or_default(), key_span, value }
         })
     }
@@ -225,7 +225,7 @@ impl<'t> TapeValue<'t> {
         let (tape, mut inside) = (self.tape, self.inside(ValueKind::Array));
         std::iter::from_fn(move || {
             let at = inside.next()?;
-            inside.start = tape.place(at).next;
+            inside.start = tape.entry(at).next;
             Some(TapeValue { tape, at })
         })
     }
@@ -235,13 +235,13 @@ impl<'t> TapeValue<'t> {
         let (tape, mut inside) = (self.tape, self.inside(ValueKind::Object));
         std::iter::from_fn(move || {
             let (name, at) = (inside.next()?, inside.next()?);
-            inside.start = tape.place(at).next;
+            inside.start = tape.entry(at).next;
             Some((name, TapeValue { tape, at }))
         })
     }
 
     fn inside(&self, kind: ValueKind) -> std::ops::Range<u32> {
-        if self.kind() == kind { self.at + 1..self.tape.place(self.at).next } else { 0..0 }
+        if self.kind() == kind { self.at + 1..self.tape.entry(self.at).next } else { 0..0 }
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Key<'a> {
 }
 
 impl<'a> Key<'a> {
-    /// Returns the place of the key, quotes included.
+    /// Returns the span of the key, quotes included.
     pub(crate) fn span(self) -> Span {
         self.span
     }
@@ -376,7 +376,7 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// The objects and arrays around a place, with a bit for each that is set for objects. Nearly
+/// The objects and arrays around a position, with a bit for each that is set for objects. Nearly
 /// always one word has room for them.
 #[derive(Default)]
 struct Nesting {

@@ -73,7 +73,7 @@ fn is_wrapped(text: &str) -> bool {
         && text.ends_with(SENTINEL_END)
 }
 
-/// Returns the place of the value that `Mcp-Name` repeats, and its name. `None`: the request
+/// Returns the span of the value that `Mcp-Name` repeats, and its name. `None`: the request
 /// carries no such header. The value itself may be missing.
 pub fn named_value(message: &Message) -> Option<(Option<Span>, &'static str)> {
     match message.method {

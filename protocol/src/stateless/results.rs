@@ -287,8 +287,8 @@ pub fn upgrade_server_capabilities(legacy: &ServerCapabilities, tasks: bool) -> 
         }
         (None, true) => {
             let all = format!("{{{}:{{}}}}", quote(EXTENSION_TASKS));
-            let place = declared.map(|value| value.span());
-            splice.set_member(whole(&kept), place, "extensions", all.as_bytes());
+            let existing = declared.map(|value| value.span());
+            splice.set_member(whole(&kept), existing, "extensions", all.as_bytes());
         }
         (None, false) => {}
     }

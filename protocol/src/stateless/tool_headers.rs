@@ -112,7 +112,7 @@ fn properties(
     Ok(())
 }
 
-/// Counts the annotations at any place. A property may be called `x-mcp-header`: it is then an
+/// Counts the annotations at any depth. A property may be called `x-mcp-header`: it is then an
 /// object, or `true`.
 fn count(value: Value<'_>, depth: usize) -> Result<usize, BadAnnotation> {
     if depth > 4 * DEPTH_MAX {

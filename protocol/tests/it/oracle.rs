@@ -34,7 +34,7 @@ fn read_alike(text: &[u8]) -> Result<(), TestCaseError> {
     match (walked, oracle, tape) {
         (Ok(walked), Ok(oracle), Ok(tape)) => {
             same_values(walked.root(), oracle.as_value())?;
-            same_places(walked.root(), tape.root())
+            same_spans(walked.root(), tape.root())
         }
         (Err(_), Err(_), Err(_)) => Ok(()),
         (walked, oracle, _) => {
@@ -82,7 +82,7 @@ fn same_values(ours: Value<'_>, oracle: tape::Value<'_, '_>) -> Result<(), TestC
     Ok(())
 }
 
-fn same_places(walked: Value<'_>, tape: TapeValue<'_>) -> Result<(), TestCaseError> {
+fn same_spans(walked: Value<'_>, tape: TapeValue<'_>) -> Result<(), TestCaseError> {
     prop_assert_eq!(
         (walked.span(), walked.kind(), walked.raw()),
         (tape.span(), tape.kind(), tape.raw())
@@ -107,9 +107,9 @@ fn same_places(walked: Value<'_>, tape: TapeValue<'_>) -> Result<(), TestCaseErr
             only.0.map(|value| value.map(|value| value.span())),
             only.1.map(|value| value.map(|value| value.span()))
         );
-        same_places(ours.value, other.value)?;
+        same_spans(ours.value, other.value)?;
     }
-    walked.elements().zip(tape.elements()).try_for_each(|(ours, other)| same_places(ours, other))
+    walked.elements().zip(tape.elements()).try_for_each(|(ours, other)| same_spans(ours, other))
 }
 
 /// Returns a call whose arguments hold `text`.

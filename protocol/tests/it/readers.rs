@@ -117,7 +117,7 @@ fn read_by(reader: Reader, message: &str) -> View<'_> {
     view
 }
 
-/// Members that decoding keeps no place of, but policy, capabilities, exposure and others read in
+/// Members that decoding keeps no span of, but policy, capabilities, exposure and others read in
 /// params and results.
 const READ_LATER: [(&str, &[&str]); 39] = [
     ("argument", &["argument"]),

@@ -86,19 +86,19 @@ fn check(name: &str, transcript: &str) {
     let mut front = Front::new();
     let mut pending: Vec<String> = Vec::new();
     for (number, line) in transcript.lines().enumerate() {
-        let place = format!("{name}:{}", number + 1);
+        let line_name = format!("{name}:{}", number + 1);
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "" | "#" => {}
-            "out" => assert_eq!(pending.first().map(String::as_str), Some(rest), "{place}"),
-            _ => assert!(pending.is_empty(), "{place}: more came back: {pending:?}"),
+            "out" => assert_eq!(pending.first().map(String::as_str), Some(rest), "{line_name}"),
+            _ => assert!(pending.is_empty(), "{line_name}: more came back: {pending:?}"),
         }
         match word {
             "in" => pending = front.receive(rest),
             "new" => front = Front::new(),
             "out" => drop(pending.remove(0)),
             "" | "#" => {}
-            other => panic!("{place}: unknown word {other}"),
+            other => panic!("{line_name}: unknown word {other}"),
         }
     }
     assert!(pending.is_empty(), "{name}: more came back: {pending:?}");

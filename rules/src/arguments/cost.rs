@@ -14,7 +14,7 @@ use crate::limits::arguments::{SCHEMA_COST_MAX, SCHEMA_DEPTH_MAX, SCHEMA_NESTING
 /// Bytes of a part of a compiled schema, in addition to its location and its text.
 const PART_BYTES: usize = 512;
 /// Copies that a compiled schema keeps of the location of each part.
-const PLACES_KEPT: usize = 6;
+const PATH_COPIES: usize = 6;
 
 /// Returns an upper bound of the bytes of the compiled schema, without its patterns. Each part
 /// holds its location, so long names above many parts cost the most. Negations, enumerations and
@@ -23,14 +23,14 @@ pub(super) fn compiled_bytes(schema: &Value) -> usize {
     weight(schema, 0).1
 }
 
-/// Returns the bytes of a part's values and its compiled bytes. `place` is the length of its
+/// Returns the bytes of a part's values and its compiled bytes. `path_bytes` is the length of its
 /// location.
-fn weight(part: &Value, place: usize) -> (usize, usize) {
-    let own = PART_BYTES.saturating_add(PLACES_KEPT * place);
+fn weight(part: &Value, path_bytes: usize) -> (usize, usize) {
+    let own = PART_BYTES.saturating_add(PATH_COPIES * path_bytes);
     match part {
         Value::Object(members) => {
             members.iter().fold((PART_BYTES / 4, own), |(values, compiled), (name, member)| {
-                let (member_values, member_compiled) = weight(member, place + name.len() + 1);
+                let (member_values, member_compiled) = weight(member, path_bytes + name.len() + 1);
                 let member_compiled = match (name.as_str(), member) {
                     // Values, not schemas. Only an enumeration is an array under this name.
                     ("enum", Value::Array(_)) => 4 * member_values,
@@ -43,7 +43,7 @@ fn weight(part: &Value, place: usize) -> (usize, usize) {
         }
         Value::Array(items) => {
             items.iter().fold((PART_BYTES / 4, own), |(values, compiled), item| {
-                let (item_values, item_compiled) = weight(item, place + 6);
+                let (item_values, item_compiled) = weight(item, path_bytes + 6);
                 (values.saturating_add(item_values), compiled.saturating_add(item_compiled))
             })
         }

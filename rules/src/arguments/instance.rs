@@ -43,7 +43,7 @@ pub(super) enum PackedEntry {
         start: u32,
         len: u32,
     },
-    /// A place in `resolved`.
+    /// An index in `resolved`.
     Resolved(u32),
     Array {
         len: u32,
@@ -116,7 +116,7 @@ impl<'t> Instance<'t> {
         }
     }
 
-    /// Returns the place behind the value at this place.
+    /// Returns the position behind the value at this position.
     pub(super) fn end(&self, at: u32) -> u32 {
         match self.entries[at as usize] {
             PackedEntry::Array { end, .. } | PackedEntry::Object { end, .. } => end,
@@ -124,14 +124,14 @@ impl<'t> Instance<'t> {
         }
     }
 
-    /// Returns the string or key at this place.
+    /// Returns the string or key at this position.
     pub(super) fn key(&self, at: u32) -> &str {
         match self.entries[at as usize] {
             PackedEntry::Text { start, len } => {
                 let start = start as usize;
                 self.text.get(start..start + len as usize).unwrap_or_default()
             }
-            PackedEntry::Resolved(place) => &self.resolved[place as usize],
+            PackedEntry::Resolved(index) => &self.resolved[index as usize],
             _ => "",
         }
     }

@@ -63,9 +63,9 @@ impl<'t> Visitor<'t> for InstanceBuilder<'_, 't> {
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<(), E> {
-        let place = self.0.resolved.len() as u32;
+        let index = self.0.resolved.len() as u32;
         self.0.resolved.push(value.to_owned());
-        self.push(PackedEntry::Resolved(place))
+        self.push(PackedEntry::Resolved(index))
     }
 
     fn visit_seq<A: SeqAccess<'t>>(self, mut items: A) -> Result<(), A::Error> {

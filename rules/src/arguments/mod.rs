@@ -65,7 +65,7 @@ pub enum SchemaError {
     #[error("it has `{0}`, which is not supported")]
     DynamicReference(&'static str),
     #[error(
-        "it refers to itself without end, or one place in the arguments would be looked at too often"
+        "it refers to itself without end, or one value in the arguments would be validated too often"
     )]
     TooCostly,
     #[error("a part of it has a name of its own (`$id`), which only the whole may have")]
@@ -183,12 +183,12 @@ impl ArgumentValidator {
         let Some(first) = faults.first() else {
             return refused("mismatch", "", "the arguments do not fit the tool's inputSchema");
         };
-        let place = |fault: &ValidationError<'_>| shortened(fault.instance_path().as_str());
+        let path = |fault: &ValidationError<'_>| shortened(fault.instance_path().as_str());
         let keyword = first.kind().keyword().to_owned();
-        let all: Vec<Value> = faults.iter().map(|fault| place(fault).into()).collect();
+        let all: Vec<Value> = faults.iter().map(|fault| path(fault).into()).collect();
         // Paths hold text of the client, so they go to the client and not to the log.
         let text = format!("the arguments do not fit the tool's inputSchema ({keyword})");
-        refused("mismatch", &place(first), &text).with("keyword", keyword).with("paths", all)
+        refused("mismatch", &path(first), &text).with("keyword", keyword).with("paths", all)
     }
 }
 
@@ -284,9 +284,9 @@ pub fn refuse_duplicates(arguments: &[u8], hasher: &RandomState) -> Result<(), R
     let limits = json::Limits { bytes_max: arguments.len(), ..json::Limits::default() };
     match duplicate_member(arguments, &limits, hasher, FAULT_CHARS_MAX) {
         Ok(None) => Ok(()),
-        Ok(Some(place)) => Err(refused(
+        Ok(Some(path)) => Err(refused(
             "duplicate_member",
-            &place,
+            &path,
             "an object in the arguments holds a member twice",
         )),
         Err(_) => Err(refused("unreadable", "", "the arguments cannot be read")),

@@ -32,7 +32,7 @@ fn fault(schema: Value, arguments: Value) -> Option<Refusal> {
 }
 
 #[test]
-fn arguments_that_do_not_fit_are_refused_with_their_place() {
+fn arguments_that_do_not_fit_are_refused_with_their_path() {
     let schema = json!({"type": "object", "required": ["a"], "properties": {"a": {"type": "integer"}, "b": {"items": {"maxLength": 3}}},
         "additionalProperties": false});
     assert_eq!(fault(schema.clone(), json!({"a": 1, "b": ["x"]})), None);
@@ -267,7 +267,7 @@ fn s02_at_most_five_faults_are_reported() {
 fn s02_schemas_that_would_be_large_once_compiled_are_not_compiled() {
     let parts: serde_json::Map<String, Value> =
         (0..3_000).map(|n| (format!("p{n}"), json!({"type": "string"}))).collect();
-    let long_places = json!({"properties": {"x".repeat(100_000): {"properties": parts}}});
+    let long_paths = json!({"properties": {"x".repeat(100_000): {"properties": parts}}});
     let patterns: Vec<Value> =
         (0..2_000).map(|n| json!({"pattern": format!("^\\w{{1,{}}}$", 400 + n % 7)})).collect();
     let names: serde_json::Map<String, Value> =
@@ -275,7 +275,7 @@ fn s02_schemas_that_would_be_large_once_compiled_are_not_compiled() {
     let properties: serde_json::Map<String, Value> =
         patterns.into_iter().enumerate().map(|(n, part)| (n.to_string(), part)).collect();
     for (name, schema) in [
-        ("long places", long_places),
+        ("long paths", long_paths),
         ("patterns", json!({ "properties": properties })),
         ("patterns of names", json!({ "patternProperties": names })),
     ] {
@@ -404,13 +404,13 @@ proptest! {
         let Ok(checker) = checker(schema.clone()) else { return Ok(()) };
         let text = arguments.to_string();
         let verdict = check(&checker, Some(text.as_bytes()));
-        let places: Vec<String> = plain.iter_errors(&arguments).map(|fault| fault.instance_path().as_str().to_owned()).collect();
-        prop_assert_eq!(verdict.is_ok(), places.is_empty(), "{} {}", schema, text);
+        let paths: Vec<String> = plain.iter_errors(&arguments).map(|fault| fault.instance_path().as_str().to_owned()).collect();
+        prop_assert_eq!(verdict.is_ok(), paths.is_empty(), "{} {}", schema, text);
         if let Err(refusal) = verdict {
             let told = refusal.data.iter().find(|(key, _)| *key == "paths").map(|(_, paths)| paths.clone()).unwrap_or_default();
             let told: Vec<&str> = told.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             prop_assert!(!told.is_empty() && told.len() <= FAULTS_TOLD_MAX);
-            prop_assert!(told.iter().all(|place| places.iter().any(|known| known == place)), "{:?} {:?} {} {}", told, places, schema, text);
+            prop_assert!(told.iter().all(|path| paths.iter().any(|known| known == path)), "{:?} {:?} {} {}", told, paths, schema, text);
         }
     }
 }

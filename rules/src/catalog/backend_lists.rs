@@ -110,7 +110,7 @@ pub struct CatalogEntry {
     pub fixed: Option<Arc<FixedArguments>>,
     /// Estimated tokens of a result at most. Only in the catalog of a toolset.
     pub result_tokens: Option<u32>,
-    /// Place among the entries of a toolset: lower ones come first.
+    /// Position among the entries of a toolset: lower ones come first.
     pub rank: u32,
 }
 

@@ -1,7 +1,7 @@
 //! Prompts that the broker hosts for a tenant: templates that operators write.
 //!
-//! A template is text with `{{argument}}` places. It has no logic and reads nothing. A value is put
-//! in place as it is, and is not searched for places again. The prompts are listed like those of a
+//! A template is text with `{{argument}}` placeholders. It has no logic and reads nothing. A value is put
+//! in place as it is, and is not searched for placeholders again. The prompts are listed like those of a
 //! backend, so access policies and toolsets concern them too.
 
 use std::{
@@ -66,7 +66,7 @@ pub struct PromptArgument {
 pub struct PromptMessage {
     #[serde(default)]
     pub role: PromptRole,
-    /// Text with places such as `{{argument}}`.
+    /// Text with placeholders such as `{{argument}}`.
     pub text: String,
 }
 
@@ -281,18 +281,18 @@ fn arguments_faults(arguments: &[PromptArgument]) -> Vec<PromptFault> {
     faults
 }
 
-/// Takes a template apart, or returns every place in it that stands for no argument.
+/// Takes a template apart, or returns every placeholder in it that stands for no argument.
 fn pieces(text: &str, known: &BTreeSet<&str>) -> Result<Vec<Piece>, Vec<String>> {
     let (mut pieces, mut problems, mut rest) = (Vec::new(), Vec::new(), text);
     while let Some(begin) = rest.find("{{") {
-        let (before, place) = (&rest[..begin], &rest[begin + 2..]);
-        let Some(end) = place.find("}}") else {
+        let (before, placeholder) = (&rest[..begin], &rest[begin + 2..]);
+        let Some(end) = placeholder.find("}}") else {
             problems.push("has a {{ without its }}".to_owned());
             break;
         };
-        let name = place[..end].trim_matches(' ');
+        let name = placeholder[..end].trim_matches(' ');
         if !is_argument_name(name) {
-            problems.push("has a place that is not {{argument}}".to_owned());
+            problems.push("has a placeholder that is not {{argument}}".to_owned());
         } else if !known.contains(name) {
             let known: Vec<&str> = known.iter().copied().collect();
             problems.push(format!(
@@ -302,7 +302,7 @@ fn pieces(text: &str, known: &BTreeSet<&str>) -> Result<Vec<Piece>, Vec<String>>
         }
         pieces.push(Piece::Text(before.to_owned()));
         pieces.push(Piece::Argument(name.to_owned()));
-        rest = &place[end + 2..];
+        rest = &placeholder[end + 2..];
     }
     pieces.push(Piece::Text(rest.to_owned()));
     if problems.is_empty() { Ok(pieces) } else { Err(problems) }
@@ -441,8 +441,8 @@ mod tests {
 
     #[test]
     fn a_huge_value_in_many_placeholders_is_rejected() {
-        let places = "{{a}}".repeat(2_000);
-        let document = json!({"arguments": [{"name": "a"}], "messages": [{"text": places}]});
+        let placeholders = "{{a}}".repeat(2_000);
+        let document = json!({"arguments": [{"name": "a"}], "messages": [{"text": placeholders}]});
         let prompt = prompt(&document.to_string()).unwrap();
         let long = json!({"a": "x".repeat(1_000)}).to_string();
         assert!(prompt.fill(Some(long.as_bytes())).is_err());

@@ -97,9 +97,9 @@ impl OfferTable {
     pub fn apply(&self, lists: &mut BackendLists) {
         for kind in ListKind::ALL {
             for entry in lists.entries_mut(kind) {
-                let place = (kind, std::mem::take(&mut entry.key));
-                entry.offer = self.0.get(&place).copied().unwrap_or(Offer::ALL);
-                entry.key = place.1;
+                let key = (kind, std::mem::take(&mut entry.key));
+                entry.offer = self.0.get(&key).copied().unwrap_or(Offer::ALL);
+                entry.key = key.1;
             }
         }
     }

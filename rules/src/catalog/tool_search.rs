@@ -1,4 +1,4 @@
-//! Search over the tools of a toolset, in place of their list: a model gets five tools, and finds the
+//! Search over the tools of a toolset, instead of their list: a model gets five tools, and finds the
 //! others with them.
 //!
 //! Three of the five call what was found. They keep reading, writing and destroying apart, so that
@@ -22,7 +22,7 @@ use crate::limits::toolsets::{SEARCH_QUERY_BYTES_MAX, SEARCH_RESULTS, SEARCH_RES
 const K1: f64 = 1.2;
 /// Influence of the length, as usual for BM25.
 const B: f64 = 0.75;
-/// How often a word counts by the place in which it is.
+/// How often a word counts by the field in which it is.
 const NAME_WEIGHT: u32 = 3;
 const TITLE_WEIGHT: u32 = 2;
 

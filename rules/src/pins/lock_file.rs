@@ -23,7 +23,7 @@ pub struct LockFile {
     pub backends: BTreeMap<String, LockedBackend>,
 }
 
-/// A fault of a lock file. The text names its place.
+/// A fault of a lock file. The text names its path.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct LockFileError(String);
@@ -41,7 +41,7 @@ impl LockFile {
         Self { version: FORMAT, tenant: tenant.to_owned(), backends: BTreeMap::new() }
     }
 
-    /// Reads a lock file. Returns every fault, with its place.
+    /// Reads a lock file. Returns every fault, with its path.
     pub fn parse(text: &str) -> Result<Self, Vec<LockFileError>> {
         let file: Self =
             serde_json::from_str(text).map_err(|error| vec![LockFileError(error.to_string())])?;
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn every_fault_has_its_place() {
+    fn every_fault_has_its_path() {
         let at = |text: &str| -> Vec<String> {
             LockFile::parse(text).unwrap_err().iter().map(ToString::to_string).collect()
         };

@@ -66,7 +66,7 @@ impl ResultScan {
 }
 
 struct Walk {
-    /// Place of the result in its frame.
+    /// Span of the result in its frame.
     base: u32,
     strips: bool,
     findings: Vec<Finding>,

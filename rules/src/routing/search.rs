@@ -84,8 +84,8 @@ fn found_plan(
         None => call.arguments.clone().unwrap_or_else(|| "{}".into()),
     };
     // The calling tool has arguments, in which the name was.
-    if let Some(place) = message.fields.arguments {
-        plan.edits.push((place, arguments.to_vec()));
+    if let Some(span) = message.fields.arguments {
+        plan.edits.push((span, arguments.to_vec()));
     }
     plan.arguments = Some(arguments);
     Ok(plan)

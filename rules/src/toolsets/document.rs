@@ -45,7 +45,7 @@ pub struct ToolsetDocument {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 200, maximum = 1_000_000)]
     pub max_result_tokens: Option<u32>,
-    /// List five tools that find and call the others, in place of the others.
+    /// List five tools that find and call the others, instead of the others.
     #[serde(skip_serializing_if = "is_default")]
     pub search: bool,
     /// Whether the endpoint exists.
@@ -115,11 +115,11 @@ pub struct EntryOverride {
     /// Fixed and hidden arguments of a tool, by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub args: BTreeMap<String, ArgumentOverride>,
-    /// Estimated tokens of the result of the tool at most, in place of that of the toolset.
+    /// Estimated tokens of the result of the tool at most, instead of that of the toolset.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 200, maximum = 1_000_000)]
     pub max_result_tokens: Option<u32>,
-    /// Place in the list: lower ones come first, then by backend and name.
+    /// Position in the list: lower ones come first, then by backend and name.
     #[serde(skip_serializing_if = "is_default")]
     pub rank: u32,
 }

@@ -201,9 +201,9 @@ fn with_const(schema: TapeValue<'_>, value: &str) -> Bytes {
     let text = Bytes::copy_from_slice(schema.raw());
     let whole = Span { start: 0, end: schema.span().end - schema.span().start };
     let base = schema.span().start;
-    let place = schema.get("const").map(|known| known.span());
-    let place = place.map(|span| Span { start: span.start - base, end: span.end - base });
-    Splice::new(&text).set_member(whole, place, "const", value.as_bytes()).finish()
+    let span = schema.get("const").map(|known| known.span());
+    let span = span.map(|span| Span { start: span.start - base, end: span.end - base });
+    Splice::new(&text).set_member(whole, span, "const", value.as_bytes()).finish()
 }
 
 #[cfg(test)]

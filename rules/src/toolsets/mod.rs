@@ -126,7 +126,7 @@ impl Toolset {
                     true => self.name(backend, entry, &claims),
                     false => entry.exposed_key.clone(),
                 };
-                let shape = is_named.then(|| self.shapes.get(&place(backend, entry))).flatten();
+                let shape = is_named.then(|| self.shapes.get(&entry_key(backend, entry))).flatten();
                 let shown = entry::shaped(entry, kind, &name, shape, &self.trim);
                 if let (Some(shown), Some(lists)) = (shown, made.get_mut(*backend)) {
                     lists.entries_mut(kind).push(shown);
@@ -143,7 +143,7 @@ impl Toolset {
     ) -> BTreeMap<&'a str, BTreeSet<(&'a BackendId, &'a str)>> {
         let mut claims: BTreeMap<&str, BTreeSet<_>> = BTreeMap::new();
         for (backend, entry) in held {
-            let alias = self.aliases.get(&place(backend, entry)).map(String::as_str);
+            let alias = self.aliases.get(&entry_key(backend, entry)).map(String::as_str);
             if let Some(name) = alias.or_else(|| self.plain(backend, entry)) {
                 claims.entry(name).or_default().insert((*backend, entry.key.as_str()));
             }
@@ -168,7 +168,7 @@ impl Toolset {
         entry: &CatalogEntry,
         claims: &BTreeMap<&str, BTreeSet<(&BackendId, &str)>>,
     ) -> String {
-        if let Some(alias) = self.aliases.get(&place(backend, entry)) {
+        if let Some(alias) = self.aliases.get(&entry_key(backend, entry)) {
             return alias.clone();
         }
         let plain = self.plain(backend, entry);
@@ -180,7 +180,7 @@ impl Toolset {
     }
 }
 
-fn place(backend: &BackendId, entry: &CatalogEntry) -> (BackendId, String) {
+fn entry_key(backend: &BackendId, entry: &CatalogEntry) -> (BackendId, String) {
     (backend.clone(), entry.key.clone())
 }
 

@@ -43,7 +43,7 @@ fn the_log_changes_no_step() {
     assert_eq!(plain[0], logged[0]);
 }
 
-/// A debug build does not ask the access policy at this place.
+/// A debug build does not evaluate the access policy at this step.
 #[test]
 fn a_hidden_tool_that_is_listed_is_found() {
     let (lines, passed) =

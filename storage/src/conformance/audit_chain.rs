@@ -30,7 +30,7 @@ async fn sound(
     let (mut position, mut number, mut hash) =
         (found.chain.start.position, 0, found.chain.start.hash.clone());
     for link in &found.records {
-        assert_eq!(link.position, position + 1, "{name}: no place is left out");
+        assert_eq!(link.position, position + 1, "{name}: no position is left out");
         assert!(link.number > number, "{name}: numbers grow along the chain");
         assert_eq!(link.hash, link.hash_after(&hash), "{name}: record {}", link.number);
         (position, number, hash) = (link.position, link.number, link.hash.clone());
@@ -113,7 +113,7 @@ pub async fn s15_only_the_beginning_of_a_chain_is_removed(store: &dyn DurableSto
     assert_eq!(
         store.truncate_audit_chain("acme", &wrong).await?,
         0,
-        "another record is at that place"
+        "another record is at that position"
     );
     assert_eq!(store.truncate_audit_chain("acme", &cut(3)).await?, 3);
     assert_eq!(store.truncate_audit_chain("acme", &cut(5)).await?, 2);

@@ -11,7 +11,7 @@ use super::{LONG, Outcome, session};
 use crate::{
     HotStore, OwnerHint, Wakeup,
     hot::{
-        BackendVerdict, BudgetGrant, BudgetRequest, PlacesGrant, PlacesLifetime, PlacesRequest,
+        BackendVerdict, BudgetGrant, BudgetRequest, PermitsGrant, PermitsLifetime, PermitsRequest,
         TASK_NOTIFICATION_BYTES_MAX, VerdictState, WAKEUPS_BUFFERED_MAX,
     },
 };
@@ -193,17 +193,18 @@ pub async fn many_budgets_are_requested_at_once(replicas: &Replicas) -> Outcome 
     Ok(())
 }
 
-pub async fn a_replica_gets_places_up_to_the_limit_and_keeps_places_in_use(
+pub async fn a_replica_gets_permits_up_to_the_limit_and_keeps_permits_in_use(
     replicas: &Replicas,
 ) -> Outcome {
     let [one, _] = replicas;
-    let places = |in_use, wanted| PlacesRequest { name: "acme".into(), max: 5, in_use, wanted };
-    for (ask, held) in [(places(0, 3), 3), (places(3, 9), 5), (places(7, 7), 7), (places(0, 0), 0)]
+    let request = |in_use, wanted| PermitsRequest { name: "acme".into(), max: 5, in_use, wanted };
+    for (ask, held) in
+        [(request(0, 3), 3), (request(3, 9), 5), (request(7, 7), 7), (request(0, 0), 0)]
     {
-        let answer = one.settle_places(LIFETIME, &[ask]).await.expect("an answer");
-        assert_eq!(answer.grants, [PlacesGrant { held, others: 0 }]);
+        let answer = one.settle_permits(LIFETIME, &[ask]).await.expect("an answer");
+        assert_eq!(answer.grants, [PermitsGrant { held, others: 0 }]);
     }
-    let alone = one.settle_places(LIFETIME, &[]).await.expect("an answer");
+    let alone = one.settle_permits(LIFETIME, &[]).await.expect("an answer");
     assert!(alone.renewed && alone.grants.is_empty());
     Ok(())
 }
@@ -222,11 +223,11 @@ pub async fn nothing_fails_after_close(replicas: &Replicas) -> Outcome {
         (None, None)
     );
     assert_eq!(one.take_from_budgets(&[ask("acme", 0, 1)]).await, None);
-    assert_eq!(one.settle_places(LIFETIME, &[]).await, None);
+    assert_eq!(one.settle_permits(LIFETIME, &[]).await, None);
     Ok(())
 }
 
-const LIFETIME: PlacesLifetime = PlacesLifetime { lease: LONG, kept: LONG };
+const LIFETIME: PermitsLifetime = PermitsLifetime { lease: LONG, kept: LONG };
 
 /// Rates are whole numbers per second, so one unit comes back within a second. No test waits for
 /// it.

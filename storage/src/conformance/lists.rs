@@ -194,7 +194,7 @@ macro_rules! durable_conformance {
                 only_one_of_many_repeated_requests_creates_the_task
                 task_limits_apply_within_a_batch
                 limits_hold_among_many
-                a_finished_task_frees_a_place_for_a_running_one
+                a_finished_task_frees_a_permit_for_a_running_one
                 requests_details_and_outcomes_count_as_bytes
                 what_expired_makes_room
                 expiry_removes_at_most_its_limit_of_tasks
@@ -291,7 +291,7 @@ macro_rules! hot_conformance {
                 an_overdrawn_budget_is_closed_for_seconds_at_most
                 a_budget_is_refilled_at_its_rate
                 many_budgets_are_requested_at_once
-                a_replica_gets_places_up_to_the_limit_and_keeps_places_in_use
+                a_replica_gets_permits_up_to_the_limit_and_keeps_permits_in_use
                 nothing_fails_after_close
             }
         }

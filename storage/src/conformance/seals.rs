@@ -2,7 +2,7 @@
 
 use protocol::ids::PrincipalId;
 use records::{
-    AdminChange, BackendRecord, GrantKey, GrantRecord, GrantState, SealedPlace, SealedValue,
+    AdminChange, BackendRecord, GrantKey, GrantRecord, GrantState, SealedLocation, SealedValue,
     SecretKey, SecretKind, StoredRoot, TokenIssuerRecord,
 };
 
@@ -69,36 +69,36 @@ pub async fn a_value_that_changed_is_not_sealed_again(store: &dyn DurableStore) 
     Ok(())
 }
 
-/// Returns a value of each place, in the order of their rows.
+/// Returns a value of each location, in the order of their rows.
 fn values() -> Vec<SealedValue> {
-    let places = [
-        SealedPlace::Backend { tenant: tenant("acme"), backend: backend("one") },
-        SealedPlace::Secret(secret(SecretKind::Client)),
-        SealedPlace::Grant { key: grant_key(), issuer: "https://as.example".to_owned() },
-        SealedPlace::Issuer { tenant: tenant("acme"), issuer: "login".to_owned() },
-        SealedPlace::Secret(secret(SecretKind::Key)),
+    let locations = [
+        SealedLocation::Backend { tenant: tenant("acme"), backend: backend("one") },
+        SealedLocation::Secret(secret(SecretKind::Client)),
+        SealedLocation::Grant { key: grant_key(), issuer: "https://as.example".to_owned() },
+        SealedLocation::Issuer { tenant: tenant("acme"), issuer: "login".to_owned() },
+        SealedLocation::Secret(secret(SecretKind::Key)),
     ];
-    let sealed = |(number, place)| SealedValue { place, sealed: vec![OLD, number, 0, 255] };
-    (0..).zip(places).map(sealed).collect()
+    let sealed = |(number, location)| SealedValue { location, sealed: vec![OLD, number, 0, 255] };
+    (0..).zip(locations).map(sealed).collect()
 }
 
 async fn put(store: &dyn DurableStore, value: &SealedValue) -> Outcome {
     let settings = value.sealed.clone();
-    match &value.place {
-        SealedPlace::Backend { tenant, backend } => {
+    match &value.location {
+        SealedLocation::Backend { tenant, backend } => {
             store.apply(AdminChange::PutTenant(&tenant_record(tenant.as_str())), None).await?;
             let (tenant, backend) = (tenant.clone(), backend.clone());
             let record =
                 BackendRecord { tenant, backend, settings, created_at_us: 1, updated_at_us: 1 };
             store.apply(AdminChange::PutBackend(&record), None).await?;
         }
-        SealedPlace::Issuer { tenant, issuer } => {
+        SealedLocation::Issuer { tenant, issuer } => {
             let (tenant, issuer) = (tenant.clone(), issuer.clone());
             let record =
                 TokenIssuerRecord { tenant, issuer, settings, created_at_us: 1, updated_at_us: 1 };
             store.apply(AdminChange::PutTokenIssuer(&record), None).await?;
         }
-        SealedPlace::Grant { key, issuer } => {
+        SealedLocation::Grant { key, issuer } => {
             let (key, issuer) = (key.clone(), issuer.clone());
             let state = GrantState::Connected;
             let record = GrantRecord {
@@ -111,7 +111,7 @@ async fn put(store: &dyn DurableStore, value: &SealedValue) -> Outcome {
             };
             store.put_grant(&record, None).await?;
         }
-        SealedPlace::Secret(key) => store.put_secret(key, &settings, LONG).await?,
+        SealedLocation::Secret(key) => store.put_secret(key, &settings, LONG).await?,
     }
     Ok(())
 }

@@ -145,7 +145,7 @@ pub async fn limits_hold_among_many(store: &dyn DurableStore) -> Outcome {
     Ok(())
 }
 
-pub async fn a_finished_task_frees_a_place_for_a_running_one(store: &dyn DurableStore) -> Outcome {
+pub async fn a_finished_task_frees_a_permit_for_a_running_one(store: &dyn DurableStore) -> Outcome {
     let limits = TaskLimits { running: 1, stored: 3, bytes: u64::MAX };
     let make = |name: &str| WriteOp::CreateTask {
         record: Box::new(task_record(name)),

@@ -410,9 +410,9 @@ pub async fn operators_see_tasks_by_tenant_and_status(store: &dyn DurableStore) 
 pub async fn a_page_can_start_after_a_removed_task(store: &dyn DurableStore) -> Outcome {
     done(store, create(TaskRecord { ttl: Some(Duration::ZERO), ..task_record("t1") }, "a")).await?;
     done(store, create(task_record("t2"), "a")).await?;
-    let place = place(&task(store, "t1").await?);
+    let position = position(&task(store, "t1").await?);
     assert_eq!(store.expire_tasks(10).await?, [task_id("t1")]);
-    assert_eq!(names(&store.list_tasks(None, None, Some(&place), 10).await?), ["t2"]);
+    assert_eq!(names(&store.list_tasks(None, None, Some(&position), 10).await?), ["t2"]);
     Ok(())
 }
 
@@ -484,7 +484,7 @@ pub(super) fn names(tasks: &[StoredTask]) -> Vec<&str> {
     tasks.iter().map(|stored| stored.record.task.as_str()).collect()
 }
 
-fn place(stored: &StoredTask) -> TaskListPosition {
+fn position_of(stored: &StoredTask) -> TaskListPosition {
     TaskListPosition { created_at_us: stored.created_at_us, task: stored.record.task.clone() }
 }
 
@@ -498,7 +498,7 @@ async fn in_pages(
         let page = ask(after).await?;
         assert!(page.len() <= limit);
         let Some(last) = page.last() else { return Ok(found) };
-        after = Some(place(last));
+        after = Some(position_of(last));
         found.extend(names(&page).into_iter().map(str::to_owned));
     }
 }

@@ -12,8 +12,8 @@ use records::SessionKey;
 use tokio::sync::broadcast;
 
 use super::{
-    BudgetGrant, BudgetRequest, HotStore, OwnerHint, PlacesAnswer, PlacesLifetime, PlacesRequest,
-    WAKEUPS_BUFFERED_MAX, Wakeup, budget::settle, places::settle_alone,
+    BudgetGrant, BudgetRequest, HotStore, OwnerHint, PermitsAnswer, PermitsLifetime,
+    PermitsRequest, WAKEUPS_BUFFERED_MAX, Wakeup, budget::settle, permits::settle_alone,
     recency_cache::RecencyCache,
 };
 
@@ -100,11 +100,11 @@ impl HotStore for MemoryHotStore {
         self.is_connected().then(|| requests.iter().map(&mut take).collect())
     }
 
-    async fn settle_places(
+    async fn settle_permits(
         &self,
-        _lifetime: PlacesLifetime,
-        requests: &[PlacesRequest],
-    ) -> Option<PlacesAnswer> {
+        _lifetime: PermitsLifetime,
+        requests: &[PermitsRequest],
+    ) -> Option<PermitsAnswer> {
         self.is_connected().then(|| settle_alone(requests))
     }
 

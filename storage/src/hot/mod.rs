@@ -1,11 +1,11 @@
 //! State that may be lost at any time: hints about the owner of a session, wakeups to other
-//! replicas, the use of budgets, and the places that replicas hold.
+//! replicas, the use of budgets, and the permits that replicas hold.
 //!
 //! A receiver of wakeups also polls from time to time. A user of a hint detects a wrong one.
 
 mod budget;
 mod memory;
-mod places;
+mod permits;
 mod recency_cache;
 mod redis;
 mod verdict;
@@ -21,7 +21,7 @@ use tokio::sync::broadcast;
 pub use self::{
     budget::{BudgetGrant, BudgetRequest},
     memory::MemoryHotStore,
-    places::{PlacesAnswer, PlacesGrant, PlacesLifetime, PlacesRequest},
+    permits::{PermitsAnswer, PermitsGrant, PermitsLifetime, PermitsRequest},
     redis::{RedisOptions, RedisStore},
     verdict::{BackendVerdict, VerdictState},
 };
@@ -66,7 +66,7 @@ pub struct OwnerHint {
     pub address: String,
 }
 
-/// Hints, wakeups, budgets and places. No call fails: an operation that is not possible is counted and
+/// Hints, wakeups, budgets and permits. No call fails: an operation that is not possible is counted and
 /// lost.
 #[async_trait]
 pub trait HotStore: Send + Sync {
@@ -90,13 +90,13 @@ pub trait HotStore: Send + Sync {
     /// have been taken.
     async fn take_from_budgets(&self, requests: &[BudgetRequest]) -> Option<Vec<BudgetGrant>>;
 
-    /// Settles reports of places that replicas share, and renews the lease of this replica's places.
+    /// Settles reports of permits that replicas share, and renews the lease of this replica's permits.
     /// Returns `None` if they are not reachable. All or none of the reports may then have arrived.
-    async fn settle_places(
+    async fn settle_permits(
         &self,
-        lifetime: PlacesLifetime,
-        requests: &[PlacesRequest],
-    ) -> Option<PlacesAnswer>;
+        lifetime: PermitsLifetime,
+        requests: &[PermitsRequest],
+    ) -> Option<PermitsAnswer>;
 
     /// Returns whether wakeups reach other replicas now.
     fn is_connected(&self) -> bool;

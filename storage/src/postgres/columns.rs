@@ -24,7 +24,7 @@ macro_rules! columns {
         #[derive(Default)]
         struct $columns<'b> {
             /// Position of each row in the batch.
-            places: Vec<i64>,
+            positions: Vec<i64>,
             kinds: Vec<i16>,
             $($column: Vec<Option<$kind>>,)*
         }
@@ -39,15 +39,15 @@ macro_rules! columns {
                 self.kinds.is_empty()
             }
 
-            fn add(&mut self, place: i64, kind: i16, row: $row<'b>) {
-                self.places.push(place);
+            fn add(&mut self, position: i64, kind: i16, row: $row<'b>) {
+                self.positions.push(position);
                 self.kinds.push(kind);
                 $(self.$column.push(row.$field);)*
             }
 
-            /// Binds the places, the kinds, the other columns in their order, and `again`.
+            /// Binds the positions, the kinds, the other columns in their order, and `again`.
             fn bind<'q>(&'q self, query: Query<'q, Postgres, PgArguments>, again: bool) -> Query<'q, Postgres, PgArguments> {
-                query.bind(&self.places[..]).bind(&self.kinds[..])$(.bind(&self.$column[..]))*.bind(again)
+                query.bind(&self.positions[..]).bind(&self.kinds[..])$(.bind(&self.$column[..]))*.bind(again)
             }
         }
     };
@@ -134,11 +134,11 @@ impl<'b> Columns<'b> {
             sessions: SessionColumns::default(),
             tasks: TaskColumns::default(),
         };
-        for (place, write) in (0..).zip(batch) {
+        for (position, write) in (0..).zip(batch) {
             if let Some((kind, row)) = session_row(write) {
-                columns.sessions.add(place, kind, row);
+                columns.sessions.add(position, kind, row);
             } else if let Some((kind, row)) = task_row(write) {
-                columns.tasks.add(place, kind, row);
+                columns.tasks.add(position, kind, row);
             }
         }
         columns

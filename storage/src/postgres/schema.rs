@@ -20,7 +20,7 @@ use crate::{
     migrations::{TABLE, check_applied, migration},
 };
 
-/// Every migration in order, and the places between them at which tests end the process. A released
+/// Every migration in order, and the steps between them at which tests end the process. A released
 /// file is never edited: a change is a new file.
 const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
     (
@@ -285,9 +285,9 @@ mod tests {
 
     #[test]
     fn every_migration_has_its_kill_points() {
-        for (version, _, _, places) in MIGRATIONS {
+        for (version, _, _, kill_points) in MIGRATIONS {
             assert_eq!(
-                *places,
+                *kill_points,
                 [format!("migration.{version}.begun"), format!("migration.{version}.applied")]
             );
         }

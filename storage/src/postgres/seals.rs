@@ -43,7 +43,7 @@ impl SealStore for PostgresStore {
     }
 
     async fn reseal(&self, value: &SealedValue, sealed: &[u8]) -> Result<(), StoreError> {
-        let (statement, key) = seal_rows::reseal(&value.place);
+        let (statement, key) = seal_rows::reseal(&value.location);
         // A repeated call after a lost answer finds its own bytes, and changes nothing.
         let write = |_| {
             let query = sqlx::query(statement).bind(sealed).bind(&*value.sealed);

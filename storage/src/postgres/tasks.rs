@@ -160,8 +160,8 @@ impl TaskStore for PostgresStore {
                 .bind(audience.tenant.as_str())
                 .bind(audience.principal.as_str())
                 .bind(audience.session.as_bytes().as_slice())
-                .bind(after.map(|place| place.created_at_us))
-                .bind(after.map(|place| place.task.as_str()))
+                .bind(after.map(|position| position.created_at_us))
+                .bind(after.map(|position| position.task.as_str()))
                 .bind(i64::from(limit))
         };
         Ok(self.read_tasks(&self.rows(select).await?))
@@ -178,8 +178,8 @@ impl TaskStore for PostgresStore {
             sqlx::query(TASKS)
                 .bind(tenant.map(TenantId::as_str))
                 .bind(status.map(TaskStatus::name))
-                .bind(after.map(|place| place.created_at_us))
-                .bind(after.map(|place| place.task.as_str()))
+                .bind(after.map(|position| position.created_at_us))
+                .bind(after.map(|position| position.task.as_str()))
                 .bind(i64::from(limit))
         };
         Ok(self.read_tasks(&self.rows(select).await?))

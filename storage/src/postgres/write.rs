@@ -175,8 +175,8 @@ fn outcomes(rows: &[PgRow], length: usize) -> Result<Vec<WriteOutcome>, StoreErr
     };
     let mut outcomes = vec![None; length];
     for row in rows {
-        let place = usize::try_from(get::<i64>(row, "place")?).ok();
-        *place.and_then(|place| outcomes.get_mut(place)).ok_or_else(missing)? =
+        let position = usize::try_from(get::<i64>(row, "place")?).ok();
+        *position.and_then(|position| outcomes.get_mut(position)).ok_or_else(missing)? =
             Some(outcome(row)?.ok_or_else(missing)?);
     }
     outcomes.into_iter().collect::<Option<Vec<WriteOutcome>>>().ok_or_else(missing)

@@ -108,8 +108,8 @@ impl PinStore for SqliteStore {
             .map_err(map_error)?;
             let mut stored = Vec::with_capacity(seen.len());
             for sighting in seen {
-                let place = (tenant, backend);
-                let put = put_sighting(&mut writing, place, sighting, count < pins_max).await?;
+                let owner = (tenant, backend);
+                let put = put_sighting(&mut writing, owner, sighting, count < pins_max).await?;
                 if let Some((row, is_new)) = put {
                     count = count.saturating_add(u32::from(is_new));
                     stored.push(row);

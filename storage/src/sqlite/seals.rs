@@ -61,7 +61,7 @@ impl SealStore for SqliteStore {
     }
 
     async fn reseal(&self, value: &SealedValue, sealed: &[u8]) -> Result<(), StoreError> {
-        let (statement, key) = seal_rows::reseal(&value.place);
+        let (statement, key) = seal_rows::reseal(&value.location);
         self.change_seals(statement, &[sealed, &value.sealed], &key).await
     }
 }

@@ -194,8 +194,8 @@ impl TaskStore for SqliteStore {
         let Some((writing, rows)) = executed.await? else { return Ok(Vec::new()) };
         writing.commit_claim().await?;
         let mut claimed = self.readable(&rows, task_name, |row| whole_task(row, now));
-        let place = |task: &FullTask| (task.stored.created_at_us, task.stored.record.task.clone());
-        claimed.sort_by_key(place);
+        let order = |task: &FullTask| (task.stored.created_at_us, task.stored.record.task.clone());
+        claimed.sort_by_key(order);
         Ok(claimed)
     }
 
@@ -295,5 +295,5 @@ fn names(tasks: &[TaskId]) -> String {
 
 /// Returns the first position of a list.
 fn start(after: Option<&TaskListPosition>) -> (i64, &str) {
-    after.map_or((i64::MIN, ""), |place| (place.created_at_us, place.task.as_str()))
+    after.map_or((i64::MIN, ""), |position| (position.created_at_us, position.task.as_str()))
 }

@@ -94,12 +94,12 @@ impl Wire {
     pub fn streamable_http(address: SocketAddr, path: &str) -> Self {
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
         let (tell, incoming) = mpsc::channel(QUEUE);
-        let place = HttpEndpoint { address, path: path.to_owned(), known: Arc::default() };
+        let endpoint = HttpEndpoint { address, path: path.to_owned(), known: Arc::default() };
         let task = tokio::spawn(async move {
             let mut posts = JoinSet::new();
             while let Some(text) = outgoing.recv().await {
                 let message: Value = serde_json::from_str(&text).unwrap_or_default();
-                let posted = post(place.clone(), text, tell.clone());
+                let posted = post(endpoint.clone(), text, tell.clone());
                 match message["method"].as_str() {
                     Some(method) if method != "initialize" && message.get("id").is_some() => {
                         drop(posts.spawn(posted))
@@ -108,12 +108,12 @@ impl Wire {
                     method => {
                         posted.await;
                         if method == Some("notifications/initialized") {
-                            posts.spawn(general(place.clone(), tell.clone()));
+                            posts.spawn(general(endpoint.clone(), tell.clone()));
                         }
                     }
                 }
             }
-            place.leave().await;
+            endpoint.leave().await;
         });
         Self { out, incoming, tasks: vec![task.abort_handle()] }
     }
@@ -123,7 +123,7 @@ impl Wire {
     pub fn stateless_http(address: SocketAddr, path: &str) -> Self {
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
         let (tell, incoming) = mpsc::channel(QUEUE);
-        let place = HttpEndpoint { address, path: path.to_owned(), known: Arc::default() };
+        let endpoint = HttpEndpoint { address, path: path.to_owned(), known: Arc::default() };
         let task = tokio::spawn(async move {
             let mut posts: HashMap<String, AbortOnDrop> = HashMap::new();
             while let Some(text) = outgoing.recv().await {
@@ -133,7 +133,7 @@ impl Wire {
                     continue;
                 }
                 posts.retain(|_, post| !post.0.is_finished());
-                let posted = tokio::spawn(post_stateless(place.clone(), text, tell.clone()));
+                let posted = tokio::spawn(post_stateless(endpoint.clone(), text, tell.clone()));
                 posts.insert(message["id"].to_string(), AbortOnDrop(posted));
             }
         });
@@ -189,12 +189,12 @@ impl HttpEndpoint {
 /// The first revision that has the header.
 const VERSION_HEADER_SINCE: &str = "2025-06-18";
 
-async fn post(place: HttpEndpoint, text: String, tell: IncomingSender) {
-    let response = place
+async fn post(endpoint: HttpEndpoint, text: String, tell: IncomingSender) {
+    let response = endpoint
         .send("POST", &[("content-type", "application/json"), ("accept", ACCEPT_BOTH)], text)
         .await;
     if let Some(id) = response.header("mcp-session-id") {
-        place.known().session = Some(id.to_owned());
+        endpoint.known().session = Some(id.to_owned());
     }
     if response.is_event_stream() {
         pass_on(response.events(), tell).await;
@@ -205,22 +205,22 @@ async fn post(place: HttpEndpoint, text: String, tell: IncomingSender) {
             .as_str()
             .filter(|agreed| *agreed >= VERSION_HEADER_SINCE)
         {
-            place.known().version = Some(agreed.to_owned());
+            endpoint.known().version = Some(agreed.to_owned());
         }
         let _gone = tell.send(Ok(text)).await;
     }
 }
 
-async fn general(place: HttpEndpoint, tell: IncomingSender) {
+async fn general(endpoint: HttpEndpoint, tell: IncomingSender) {
     pass_on(
-        place.send("GET", &[("accept", "text/event-stream")], String::new()).await.events(),
+        endpoint.send("GET", &[("accept", "text/event-stream")], String::new()).await.events(),
         tell,
     )
     .await;
 }
 
 /// Sends a request of 2026-07-28, with headers that repeat its body.
-async fn post_stateless(place: HttpEndpoint, text: String, tell: IncomingSender) {
+async fn post_stateless(endpoint: HttpEndpoint, text: String, tell: IncomingSender) {
     let message: Value = serde_json::from_str(&text).unwrap_or_default();
     let (method, params) = (message["method"].as_str().unwrap_or_default(), &message["params"]);
     let named = match method {
@@ -236,7 +236,7 @@ async fn post_stateless(place: HttpEndpoint, text: String, tell: IncomingSender)
         ("mcp-method", method),
     ];
     headers.extend(named.map(|name| ("mcp-name", name)));
-    let response = place.send("POST", &headers, text).await;
+    let response = endpoint.send("POST", &headers, text).await;
     if response.is_event_stream() {
         return pass_on(response.events(), tell).await;
     }

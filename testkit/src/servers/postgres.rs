@@ -157,10 +157,10 @@ impl Installation {
 }
 
 /// Returns a folder for a server, and the process that removes it when the test is gone.
-fn kept_folder(place: &Path) -> (PathBuf, Child) {
+fn kept_folder(parent: &Path) -> (PathBuf, Child) {
     let folder = tempfile::Builder::new()
         .prefix("mcp-broker-postgres-")
-        .tempdir_in(place)
+        .tempdir_in(parent)
         .expect("a temporary folder")
         .keep();
     let keeper = Command::new("sh")
@@ -259,10 +259,10 @@ impl PostgresServer {
         Self::start_in(&std::env::temp_dir(), settings, &[]).await
     }
 
-    /// Starts a server below `place`. `files` are copied into its folder, under these names.
-    async fn start_in(place: &Path, settings: &[(&str, &str)], files: &[(&Path, &str)]) -> Self {
+    /// Starts a server below `parent`. `files` are copied into its folder, under these names.
+    async fn start_in(parent: &Path, settings: &[(&str, &str)], files: &[(&Path, &str)]) -> Self {
         let installation = &*INSTALLATION;
-        let (folder, keeper) = kept_folder(place);
+        let (folder, keeper) = kept_folder(parent);
         let template = installation.template().expect("a template of a cluster");
         copy_folder(&template, &folder.join("data"), &|path| installation.own(path))
             .expect("a copy of the template");

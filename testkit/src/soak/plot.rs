@@ -27,8 +27,8 @@ pub(super) fn draw(all: &BTreeMap<Measure, Series>, warm_up: f64) -> String {
     let mut svg = format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" aria-label="Measures of a long run"><style>{STYLE}</style><rect width="100%" height="100%" fill="white"/>"#
     );
-    for (place, (title, lines)) in charts.iter().enumerate() {
-        let (column, row) = (place % COLUMNS, place / COLUMNS);
+    for (index, (title, lines)) in charts.iter().enumerate() {
+        let (column, row) = (index % COLUMNS, index / COLUMNS);
         let (x, y) = (column as f64 * WIDTH, row as f64 * HEIGHT);
         let chart = chart(title, lines, warm_up);
         let _ = write!(svg, r#"<g transform="translate({x} {y})">{chart}</g>"#);
@@ -67,13 +67,13 @@ fn chart(title: &str, lines: &[(&Measure, &Series)], warm_up: f64) -> String {
         HEIGHT - 8.0,
         x_max / 60.0
     );
-    for (place, (_, series)) in lines.iter().enumerate() {
+    for (index, (_, series)) in lines.iter().enumerate() {
         let path: Vec<String> = series
             .points
             .iter()
             .map(|(at, value)| format!("{:.1} {:.1}", x(*at), y(*value)))
             .collect();
-        let colour = COLOURS[place % COLOURS.len()];
+        let colour = COLOURS[index % COLOURS.len()];
         let _ = write!(svg, r#"<path class="line" stroke="{colour}" d="M{}"/>"#, path.join("L"));
     }
     svg

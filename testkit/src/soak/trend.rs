@@ -63,8 +63,8 @@ impl Series {
     pub fn trend(&self, warm_up: f64) -> Option<Trend> {
         let points: Vec<_> = self.points.iter().filter(|(at, _)| *at >= warm_up).collect();
         let measured = points.last()?.0 - points.first()?.0;
-        let slopes = points.iter().enumerate().flat_map(|(place, (at, value))| {
-            let later = points[place + 1..].iter().filter(move |(after, _)| after > at);
+        let slopes = points.iter().enumerate().flat_map(|(index, (at, value))| {
+            let later = points[index + 1..].iter().filter(move |(after, _)| after > at);
             later.map(move |(after, other)| (other - value) / (after - at))
         });
         let slope = median(slopes.collect())?;

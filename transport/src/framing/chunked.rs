@@ -22,7 +22,7 @@ pub(crate) enum Padding {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChunkScanner {
     padding: Padding,
-    place: ChunkState,
+    state: ChunkState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,16 +52,16 @@ pub(crate) enum ChunkStep {
 
 impl ChunkScanner {
     pub(crate) fn new(padding: Padding) -> Self {
-        Self { padding, place: ChunkState::Size }
+        Self { padding, state: ChunkState::Size }
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.place == ChunkState::Over
+        self.state == ChunkState::Over
     }
 
     /// Returns the number of bytes left in the current chunk, or `None` outside a chunk.
     pub(crate) fn announced(&self) -> Option<u64> {
-        match self.place {
+        match self.state {
             ChunkState::Data(left) => Some(left),
             _ => None,
         }
@@ -69,14 +69,14 @@ impl ChunkScanner {
 
     /// Classifies the start of `bytes` and counts it as consumed.
     pub(crate) fn next(&mut self, bytes: &[u8]) -> Result<ChunkStep, &'static str> {
-        match self.place {
+        match self.state {
             ChunkState::Size => {
                 let Some(line) =
                     line(bytes, LINE_BYTES_MAX, "the line before a chunk is too long")?
                 else {
                     return Ok(ChunkStep::More);
                 };
-                self.place = match size(line, self.padding)? {
+                self.state = match size(line, self.padding)? {
                     0 => ChunkState::Trailers(0),
                     size => ChunkState::Data(size),
                 };
@@ -85,7 +85,7 @@ impl ChunkScanner {
             ChunkState::Data(_) if bytes.is_empty() => Ok(ChunkStep::More),
             ChunkState::Data(left) => {
                 let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
-                self.place = if here as u64 == left {
+                self.state = if here as u64 == left {
                     ChunkState::DataEnd
                 } else {
                     ChunkState::Data(left - here as u64)
@@ -94,7 +94,7 @@ impl ChunkScanner {
             }
             ChunkState::DataEnd => match bytes.get(..2) {
                 Some(b"\r\n") => {
-                    self.place = ChunkState::Size;
+                    self.state = ChunkState::Size;
                     Ok(ChunkStep::Overhead(2))
                 }
                 Some(_) => Err("a chunk is longer than was said"),
@@ -108,7 +108,7 @@ impl ChunkScanner {
                 if !line.is_empty() && !is_field(line) {
                     return Err("a trailer is not a name, a colon and a value");
                 }
-                self.place = if line.is_empty() {
+                self.state = if line.is_empty() {
                     ChunkState::Over
                 } else {
                     ChunkState::Trailers(passed + line.len() + 2)

@@ -5,7 +5,7 @@
 //! bytes unchanged:
 //! - A head passes when it is complete and valid.
 //! - A body passes up to the end that its head names.
-//! - In place of a refused head the guard passes a replacement request, so that the refusal takes
+//! - Instead of a refused head the guard passes a replacement request, so that the refusal takes
 //!   its turn among the answers. Then no more bytes pass.
 //! - A chunked body that breaks the rules ends there.
 //! - A chunked body that announces more than the limit ends with an error.

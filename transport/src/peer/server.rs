@@ -45,7 +45,7 @@ type UntrustedPeerHook = Arc<dyn Fn(SocketAddr) + Send + Sync>;
 pub struct PeerServer {
     tls: TlsAcceptor,
     http: http2::Builder<TokioExecutor>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     rejected_connections: Option<RejectedConnections>,
     untrusted_peer_hook: Option<UntrustedPeerHook>,
 }
@@ -82,7 +82,7 @@ impl PeerServer {
         Self {
             tls: TlsAcceptor::from(Arc::clone(&identity.server)),
             http,
-            places: Arc::new(Semaphore::new(PEER_CONNECTIONS_MAX)),
+            permits: Arc::new(Semaphore::new(PEER_CONNECTIONS_MAX)),
             rejected_connections: None,
             untrusted_peer_hook: None,
         }
@@ -128,13 +128,13 @@ impl PeerServer {
         loop {
             // At the limit nothing is accepted: new connections wait in the kernel's queue.
             let next = async {
-                let permit = Arc::clone(&handshakes).acquire_owned().await;
-                (permit, listener.accept().await)
+                let handshake = Arc::clone(&handshakes).acquire_owned().await;
+                (handshake, listener.accept().await)
             };
-            let (permit, socket) = tokio::select! {
+            let (handshake, socket) = tokio::select! {
                 () = &mut stop => break,
-                (permit, accepted) = next => match accepted {
-                    Ok((socket, _)) => (permit, socket),
+                (handshake, accepted) = next => match accepted {
+                    Ok((socket, _)) => (handshake, socket),
                     Err(error) => {
                         tracing::warn!(%error, "a replica's connection could not be accepted");
                         sleep(ACCEPT_RETRY).await;
@@ -144,10 +144,10 @@ impl PeerServer {
             };
             let (server, watcher, handler) = (self.clone(), graceful.watcher(), handler.clone());
             tokio::spawn(async move {
-                let Some((stream, place)) = server.admit(socket).await else { return };
-                drop(permit);
+                let Some((stream, permit)) = server.admit(socket).await else { return };
+                drop(handshake);
                 server.serve_connection(stream, watcher, handler).await;
-                drop(place);
+                drop(permit);
             });
         }
         drop(listener);
@@ -192,11 +192,11 @@ impl PeerServer {
             tracing::debug!(%peer, "a replica that does not speak http/2");
             return None;
         }
-        let place = Arc::clone(&self.places).try_acquire_owned();
-        place
+        let permit = Arc::clone(&self.permits).try_acquire_owned();
+        permit
             .inspect_err(|_| tracing::warn!(%peer, "too many connections of replicas"))
             .ok()
-            .map(|place| (stream, place))
+            .map(|permit| (stream, permit))
     }
 
     async fn serve_connection<Handler, Answering, ResponseBody>(

@@ -121,12 +121,12 @@ impl QuicListener {
             } else if self.handshakes.load(Ordering::Relaxed) >= self.limits.handshakes_max {
                 incoming.refuse();
             } else {
-                let place = HandshakeSlot::take(&self.handshakes);
+                let slot = HandshakeSlot::take(&self.handshakes);
                 return Some(QuicIncoming {
                     incoming,
                     config: self.config(),
                     limits: Arc::clone(&self.limits),
-                    place,
+                    slot,
                 });
             }
         }
@@ -214,7 +214,7 @@ pub struct QuicIncoming {
     incoming: Incoming,
     config: Arc<quinn::ServerConfig>,
     limits: Arc<Limits>,
-    place: HandshakeSlot,
+    slot: HandshakeSlot,
 }
 
 impl QuicIncoming {
@@ -232,10 +232,10 @@ impl QuicIncoming {
         self,
         limit: Duration,
     ) -> Result<(QuicConnection, QuicSource, QuicSink), EstablishError> {
-        let Self { incoming, config, limits, place } = self;
+        let Self { incoming, config, limits, slot } = self;
         let establishing = async {
             let connection = QuicConnection::new(incoming.accept_with(config)?.await?, &limits);
-            drop(place);
+            drop(slot);
             let (source, sink) = connection.accept_control().await?;
             Ok((connection, source, sink))
         };

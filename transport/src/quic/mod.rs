@@ -40,7 +40,7 @@ const CONNECTION_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
 const SEND_WINDOW_BYTES: u64 = 2 * 1024 * 1024;
 
 /// Request streams that a client may open before the server has accepted the first one. After that
-/// the full limit applies. The library allocates a place for each allowed stream, and most
+/// the full limit applies. The library allocates a slot for each allowed stream, and most
 /// connections open none.
 const FIRST_REQUEST_STREAMS: u32 = 12;
 

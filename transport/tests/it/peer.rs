@@ -324,7 +324,7 @@ async fn h_25_a_plain_tcp_client_gets_no_answer() {
 }
 
 #[tokio::test]
-async fn silent_unknown_clients_do_not_use_places_of_replicas() {
+async fn silent_unknown_clients_do_not_use_permits_of_replicas() {
     let replica = Replica::start(SECRET);
     let mut strangers = Vec::new();
     for _ in 0..300 {

@@ -62,7 +62,7 @@ pub enum FrontUnavailable {
 pub struct AdaptedIssuer {
     issuer: Arc<TokenIssuer>,
     fetcher: KeyFetcher,
-    /// Places of token requests that are forwarded at the same time.
+    /// Permits of token requests that are forwarded at the same time.
     forwards: Arc<Semaphore>,
 }
 
@@ -105,7 +105,7 @@ impl AdaptedIssuer {
         }
     }
 
-    /// Returns the audience that takes the place of `resource`.
+    /// Returns the audience that replaces `resource`.
     fn audience(&self) -> &str {
         self.issuer.config().audiences.first().map_or(self.issuer.resource(), String::as_str)
     }

@@ -99,7 +99,7 @@ impl AdaptedIssuer {
         metadata: &IssuerMetadata,
         request: TokenRequest,
     ) -> Result<TokenAnswer, TokenRequestFault> {
-        let Ok(_place) = self.forwards.try_acquire() else { return Err(TokenRequestFault::Busy) };
+        let Ok(_permit) = self.forwards.try_acquire() else { return Err(TokenRequestFault::Busy) };
         let TokenRequest { form, authorization } = request;
         let mut forwarded = Request::post(metadata.token_endpoint.clone())
             .header(CONTENT_TYPE, "application/x-www-form-urlencoded")

@@ -42,7 +42,7 @@ pub(super) enum FetchError {
     #[error("{0} is not a set of keys")]
     NoKeys(Uri),
     #[error(
-        "none of the places where its metadata could be has any that names this issuer, and a place of its keys that may be asked"
+        "no URL of its metadata has a document that names this issuer and a URL of its keys that the broker may fetch"
     )]
     NoMetadata,
     #[error("it takes too long")]
@@ -96,8 +96,8 @@ impl KeyFetcher {
         read: impl Fn(&[u8]) -> Option<T>,
     ) -> Result<T, FetchError> {
         let mut unreachable = None;
-        for place in metadata_urls(&issuer.issuer) {
-            match get(self.client_of(issuer), &place).await {
+        for url in metadata_urls(&issuer.issuer) {
+            match get(self.client_of(issuer), &url).await {
                 Ok(text) => {
                     if let Some(found) = read(&text) {
                         return Ok(found);
@@ -130,14 +130,14 @@ pub fn metadata_urls(issuer: &str) -> Vec<Uri> {
     let Some(authority) = whole.find("://").map(|at| at + 3) else { return Vec::new() };
     let (origin, path) =
         whole[authority..].find('/').map_or((whole, ""), |at| whole.split_at(authority + at));
-    let mut places = vec![
+    let mut urls = vec![
         format!("{origin}/.well-known/oauth-authorization-server{path}"),
         format!("{origin}/.well-known/openid-configuration{path}"),
     ];
     if !path.is_empty() {
-        places.push(format!("{whole}/.well-known/openid-configuration"));
+        urls.push(format!("{whole}/.well-known/openid-configuration"));
     }
-    places.iter().filter_map(|place| parse_http_url(place).ok()).collect()
+    urls.iter().filter_map(|url| parse_http_url(url).ok()).collect()
 }
 
 /// Returns metadata that names this issuer (RFC 8414, 3.3).

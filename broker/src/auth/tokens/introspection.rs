@@ -154,7 +154,7 @@ impl Introspector {
     }
 
     async fn ask(self: &Arc<Self>, digest: TokenDigest, bearer: &str) -> Result<(), Refusal> {
-        let Ok(_place) = self.waiting.try_acquire() else { return Err(issuer_unavailable()) };
+        let Ok(_permit) = self.waiting.try_acquire() else { return Err(issuer_unavailable()) };
         let mut over = match self.running.entry(digest) {
             dashmap::Entry::Occupied(running) => running.get().clone(),
             dashmap::Entry::Vacant(free) => {

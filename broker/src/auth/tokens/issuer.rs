@@ -150,7 +150,7 @@ impl TokenIssuer {
 
     /// Waits for a running fetch, or for one that the rate permits now.
     pub(in crate::auth) async fn wait_for_fetch(&self) {
-        let Ok(_place) = self.waiting.try_acquire() else { return };
+        let Ok(_permit) = self.waiting.try_acquire() else { return };
         let mut over = self.over.subscribe();
         let (is_running, is_due) = {
             let fetches = self.fetches();

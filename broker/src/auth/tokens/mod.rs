@@ -73,7 +73,7 @@ pub struct TokenVerifier {
     /// The issuers in force, by their names.
     pub(super) issuers: ArcSwap<IssuersByName>,
     pub(super) fetcher: KeyFetcher,
-    /// Places of token requests that are forwarded to issuers at the same time.
+    /// Permits of token requests that are forwarded to issuers at the same time.
     pub(super) forwards: Arc<Semaphore>,
     keyring: Arc<Keyring>,
     metrics: Arc<Metrics>,

@@ -44,7 +44,7 @@ impl Backend {
     /// reopens at once.
     pub fn connection_ended(&self, link: &Arc<Link>, connection: &Connection) {
         self.uncount(connection);
-        // The connection that took its place may have shown its lists already.
+        // The connection that replaced it may have shown its lists already.
         if link.live().is_none_or(|current| std::ptr::eq(&*current, connection)) {
             link.forget_own_lists();
         }

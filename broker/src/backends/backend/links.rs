@@ -54,8 +54,8 @@ impl Backend {
             return None; // the close of the backend has closed its links
         }
         let known = links.entry(scope.clone()).or_insert_with(|| {
-            let place = (scope.clone(), owner.clone());
-            Link::new(self.clone(), place, declared.clone(), era)
+            let scope_and_owner = (scope.clone(), owner.clone());
+            Link::new(self.clone(), scope_and_owner, declared.clone(), era)
         });
         if known.is_closed() {
             *known = Link::new(self.clone(), (scope, owner), declared, era);

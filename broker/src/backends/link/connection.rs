@@ -372,8 +372,8 @@ mod tests {
             shared,
             Arc::default(),
         );
-        let place = (LinkScope::Catalog, None);
-        Link::new(backend, place, ClientCapabilities::none(), Era::Sessions)
+        let scope_and_owner = (LinkScope::Catalog, None);
+        Link::new(backend, scope_and_owner, ClientCapabilities::none(), Era::Sessions)
     }
 
     fn message(text: String) -> Message {

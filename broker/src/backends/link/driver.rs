@@ -21,11 +21,11 @@ use crate::{backends::backend::Backend, config::spec::TransportSpec, metrics::Si
 impl Link {
     pub fn new(
         backend: Arc<Backend>,
-        place: (LinkScope, Option<PrincipalId>),
+        scope_and_owner: (LinkScope, Option<PrincipalId>),
         declared: ClientCapabilities,
         wants: Era,
     ) -> Arc<Self> {
-        Self::driven_by(&WireDriver, backend, place, declared, wants)
+        Self::driven_by(&WireDriver, backend, scope_and_owner, declared, wants)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The id of an answer that is malformed, for example by a lone surrogate or a number out of range.
 //!
 //! Connections use it to fail the call at once instead of at its deadline. It must never fail
-//! another call. Therefore an id counts only in the places where libraries put it: as the first
+//! another call. Therefore an id counts only at the positions where libraries put it: as the first
 //! member, after `jsonrpc`, or last.
 
 use protocol::ids::RequestId;
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_id_is_found_at_the_usual_places_of_a_malformed_answer() {
+    fn the_id_is_found_at_the_usual_positions_of_a_malformed_answer() {
         for (text, id) in [
             (r#"{"jsonrpc":"2.0","id":7,"result":{"text":"\ud800"}}"#, 7),
             (r#"{"id":7,"jsonrpc":"2.0","result":{"text":"\ud800"}}"#, 7),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_at_any_other_place_is_ignored() {
+    fn an_id_at_any_other_position_is_ignored() {
         for text in [
             r#"{"jsonrpc":"2.0","id":7,"method":"roots/list","params":"\ud800"}"#,
             r#"server says "id":7, hello"#,

@@ -31,7 +31,7 @@ pub struct FrameQueue {
 #[derive(Debug)]
 pub struct QueuedFrame {
     frame: Bytes,
-    _place: DepthGuard,
+    _depth: DepthGuard,
     _waiting: Option<CoalesceGuard>,
 }
 
@@ -45,7 +45,7 @@ impl Drop for CoalesceGuard {
     }
 }
 
-/// A counted place in the queue.
+/// A counted slot of the queue.
 #[derive(Debug)]
 struct DepthGuard(IntGauge);
 
@@ -102,7 +102,7 @@ impl FrameQueue {
         frames
             .try_send(QueuedFrame {
                 frame,
-                _place: DepthGuard::take(&self.depth),
+                _depth: DepthGuard::take(&self.depth),
                 _waiting: waiting,
             })
             .map_err(|error| match error {

@@ -49,7 +49,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     stdio
         .check(&link.backend.spec.transport)
         .map_err(|fault| Failure::OwnLimit(fault.to_string()))?;
-    let place = link
+    let permit = link
         .backend
         .resources
         .children
@@ -73,7 +73,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
 
     let Pipe { connection, writing } = pipe::start(link, reader, writer);
     let running = &link.backend.shared.running;
-    running.spawn(watch(link.clone(), connection.clone(), process, writing, rules, place));
+    running.spawn(watch(link.clone(), connection.clone(), process, writing, rules, permit));
     let guard = HandshakeGuard::new(&connection, running);
     stateless::handshake::agree(&connection, link).await?;
     guard.disarm();
@@ -111,7 +111,7 @@ async fn watch(
     mut process: ChildProcess,
     writing: tokio::task::JoinHandle<()>,
     rules: EffectiveChildLimits,
-    _place: ChildPermit,
+    _permit: ChildPermit,
 ) {
     let pid = process.pid();
     tokio::select! {

@@ -81,10 +81,10 @@ pub(super) async fn list(
         return Err(Problem::invalid("limit", detail));
     }
     let state = filter.state.as_deref().map(read_state).transpose()?;
-    let after = filter.after.as_deref().map(read_place).transpose()?;
+    let after = filter.after.as_deref().map(read_position).transpose()?;
     let (approvals, next) =
         control.approvals(&operator, &tenant, state, after.as_ref(), limit).await?;
-    let next = next.map(|place| format!("{}/{}", place.created_at_us, place.id));
+    let next = next.map(|position| format!("{}/{}", position.created_at_us, position.id));
     Ok(Json(ApprovalList { approvals, next }))
 }
 
@@ -129,10 +129,10 @@ fn read_state(name: &str) -> Result<ApprovalState, Problem> {
     })
 }
 
-fn read_place(text: &str) -> Result<ApprovalListPosition, Problem> {
-    let place = text.split_once('/').and_then(|(created_at_us, id)| {
+fn read_position(text: &str) -> Result<ApprovalListPosition, Problem> {
+    let position = text.split_once('/').and_then(|(created_at_us, id)| {
         let created_at_us = created_at_us.parse().ok()?;
         Some(ApprovalListPosition { created_at_us, id: ApprovalId::new(id) })
     });
-    place.ok_or_else(|| Problem::invalid("after", "is not the `next` of a page".to_owned()))
+    position.ok_or_else(|| Problem::invalid("after", "is not the `next` of a page".to_owned()))
 }

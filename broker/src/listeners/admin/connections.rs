@@ -44,11 +44,11 @@ pub(super) async fn list(
     TenantName(tenant): TenantName,
     QueryParams(page): QueryParams<PageParams>,
 ) -> Result<impl IntoResponse, Problem> {
-    let place = |view: &ConnectionView| format!("{} {}", view.backend, view.principal);
+    let sort_key = |view: &ConnectionView| format!("{} {}", view.backend, view.principal);
     let page = page.page()?;
     let mut connections = control.connections(&tenant).await?;
-    connections.sort_by_key(place);
-    let (connections, next) = page.of(connections, place);
+    connections.sort_by_key(sort_key);
+    let (connections, next) = page.of(connections, sort_key);
     Ok(axum::Json(ConnectionList { connections, next }))
 }
 

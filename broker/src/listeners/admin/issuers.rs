@@ -33,10 +33,10 @@ pub(super) async fn list(
     TenantName(tenant): TenantName,
     QueryParams(page): QueryParams<PageParams>,
 ) -> Result<impl IntoResponse, Problem> {
-    let place = |view: &IssuerView| view.name.clone().unwrap_or_else(|| view.issuer.clone());
+    let sort_key = |view: &IssuerView| view.name.clone().unwrap_or_else(|| view.issuer.clone());
     let mut issuers = control.issuers(&tenant)?;
-    issuers.sort_by_key(place);
-    let (issuers, next) = page.page()?.of(issuers, place);
+    issuers.sort_by_key(sort_key);
+    let (issuers, next) = page.page()?.of(issuers, sort_key);
     Ok(axum::Json(IssuerList { issuers, next }))
 }
 

@@ -56,10 +56,10 @@ pub(super) async fn sessions(
     QueryParams(of): QueryParams<OfTenant>,
 ) -> Result<impl IntoResponse, Problem> {
     let page = of.page(&signed_in, &control)?;
-    let place = |view: &SessionView| format!("{}/{}", view.created_at, view.id);
+    let sort_key = |view: &SessionView| format!("{}/{}", view.created_at, view.id);
     let sessions = control.sessions(of.tenant.as_ref()).await?;
     let seen = signed_in.seen_of(sessions, |view| &view.tenant);
-    Ok(axum::Json(SessionList::from(page.sorted(seen, place))))
+    Ok(axum::Json(SessionList::from(page.sorted(seen, sort_key))))
 }
 
 /// Shows one session.
@@ -111,8 +111,8 @@ pub(super) async fn tasks(
     let page = Page::new(filter.limit, filter.after)?;
     let tasks = control.tasks(filter.tenant.as_ref(), status).await?;
     let seen = signed_in.seen_of(tasks, |view| &view.tenant);
-    let place = |view: &TaskView| format!("{}/{}", view.created_at, view.id);
-    Ok(axum::Json(TaskList::from(page.sorted(seen, place))))
+    let sort_key = |view: &TaskView| format!("{}/{}", view.created_at, view.id);
+    Ok(axum::Json(TaskList::from(page.sorted(seen, sort_key))))
 }
 
 /// Shows one task with its history.
@@ -161,10 +161,11 @@ pub(super) async fn subscriptions(
 ) -> Result<impl IntoResponse, Problem> {
     let page = of.page(&signed_in, &control)?;
     // A slash is invalid in both names.
-    let place = |view: &SubscriptionView| format!("{}/{}/{}", view.tenant, view.backend, view.uri);
+    let sort_key =
+        |view: &SubscriptionView| format!("{}/{}/{}", view.tenant, view.backend, view.uri);
     let subscriptions = control.subscriptions(of.tenant.as_ref()).await?;
     let seen = signed_in.seen_of(subscriptions, |view| &view.tenant);
-    Ok(axum::Json(SubscriptionList::from(page.sorted(seen, place))))
+    Ok(axum::Json(SubscriptionList::from(page.sorted(seen, sort_key))))
 }
 
 /// Lists the replicas with a valid lease.

@@ -29,13 +29,13 @@ const LOOPBACK_NAME: &str = "mcp-broker";
 /// The page sets it on every request. Another site's page cannot, without a preflight (CORS).
 const CONSOLE: HeaderName = HeaderName::from_static("mcp-broker-console");
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// Place that the cipher authenticates.
-const PLACE: &str = "console login";
+/// Seal context: text that the cipher authenticates.
+const SEAL_CONTEXT: &str = "console login";
 
-/// Names and place of a login that is pending at an issuer.
+/// Names and seal context of a login that is pending at an issuer.
 const SECURE_PENDING: &str = "__Host-mcp-broker-begun";
 const LOOPBACK_PENDING: &str = "mcp-broker-begun";
-const PLACE_PENDING: &str = "console login at an issuer";
+const PENDING_SEAL_CONTEXT: &str = "console login at an issuer";
 
 /// A login as the cookie holds it, sealed.
 #[derive(Serialize, Deserialize)]
@@ -96,7 +96,7 @@ impl BrowserChannel {
     ) -> Result<HeaderValue, Problem> {
         let text = serde_json::to_vec(login).expect("a login is plain texts and a number");
         let internal = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "no login");
-        let sealed = seal.seal_for_client(PLACE, &text).map_err(|_| internal())?;
+        let sealed = seal.seal_for_client(SEAL_CONTEXT, &text).map_err(|_| internal())?;
         if sealed.len() > CONSOLE_COOKIE_BYTES_MAX {
             return Err(Problem::invalid("token", "the token is too long for a cookie"));
         }
@@ -113,7 +113,7 @@ impl BrowserChannel {
         let until = now() + CONNECT_REQUEST_LIFE.as_secs();
         let text = serde_json::to_vec(&(until, started)).expect("a started login is plain texts");
         let internal = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "no login");
-        let value = seal.seal_for_client(PLACE_PENDING, &text).map_err(|_| internal())?;
+        let value = seal.seal_for_client(PENDING_SEAL_CONTEXT, &text).map_err(|_| internal())?;
         self.pending_cookie(&value, CONNECT_REQUEST_LIFE.as_secs()).ok_or_else(internal)
     }
 
@@ -154,7 +154,7 @@ pub(super) fn login(
 ) -> Result<Option<ConsoleLogin>, Problem> {
     let plain = || cookie(headers, LOOPBACK_NAME).filter(|_| is_loopback_host(host.host()));
     let Some(sealed) = cookie(headers, SECURE_NAME).or_else(plain) else { return Ok(None) };
-    let opened = seal.open_from_client(PLACE, sealed).ok();
+    let opened = seal.open_from_client(SEAL_CONTEXT, sealed).ok();
     let login = opened.and_then(|text| serde_json::from_slice::<ConsoleLogin>(&text).ok());
     let Some(login) = login.filter(|login| login.until > now()) else { return Ok(None) };
     check_page_of_this_origin(headers, host)?;
@@ -173,7 +173,7 @@ pub(super) fn pending(
     };
     let secure = cookie(headers, SECURE_PENDING).map(|sealed| (BrowserChannel::Tls, sealed));
     let (channel, sealed) = secure.or_else(plain)?;
-    let opened = seal.open_from_client(PLACE_PENDING, sealed).ok()?;
+    let opened = seal.open_from_client(PENDING_SEAL_CONTEXT, sealed).ok()?;
     let (until, started): (u64, StartedLogin) = serde_json::from_slice(&opened).ok()?;
     (until > now()).then_some((channel, started))
 }
@@ -277,21 +277,21 @@ mod tests {
     #[test]
     fn a_started_login_is_bound_to_its_channel_and_expires() {
         let seal = Keys::from_root(b"root").seal;
-        let until = |seconds: u64, place: &str| {
+        let until = |seconds: u64, seal_context: &str| {
             let text = serde_json::to_vec(&(seconds, started())).unwrap();
-            seal.seal_for_client(place, &text).unwrap()
+            seal.seal_for_client(seal_context, &text).unwrap()
         };
         let channel = |name: &str, sealed: &str, at: &'static str| {
             let sent = headers(&[("cookie", &format!("{name}={sealed}"))]);
             pending(&sent, &host(at), &seal).map(|(channel, _)| channel)
         };
-        let live = until(now() + 60, PLACE_PENDING);
+        let live = until(now() + 60, PENDING_SEAL_CONTEXT);
         assert_eq!(channel(SECURE_PENDING, &live, OURS), Some(BrowserChannel::Tls));
         let here = "127.0.0.1:9090";
         assert_eq!(channel(LOOPBACK_PENDING, &live, here), Some(BrowserChannel::Loopback));
         assert_eq!(channel(LOOPBACK_PENDING, &live, OURS), None, "without TLS");
-        assert_eq!(channel(SECURE_PENDING, &until(now() - 1, PLACE_PENDING), OURS), None);
-        assert_eq!(channel(SECURE_PENDING, &until(now() + 60, PLACE), OURS), None);
+        assert_eq!(channel(SECURE_PENDING, &until(now() - 1, PENDING_SEAL_CONTEXT), OURS), None);
+        assert_eq!(channel(SECURE_PENDING, &until(now() + 60, SEAL_CONTEXT), OURS), None);
     }
 
     #[test]
@@ -327,7 +327,7 @@ mod tests {
         let sealed_until = |until| {
             let text =
                 serde_json::to_vec(&ConsoleLogin { until, ..ConsoleLogin::new("t") }).unwrap();
-            let sealed = seal.seal_for_client(PLACE, &text).unwrap();
+            let sealed = seal.seal_for_client(SEAL_CONTEXT, &text).unwrap();
             let cookie = format!("{SECURE_NAME}={sealed}");
             token(&headers(&[("cookie", &cookie), ("mcp-broker-console", "1")]), &host(OURS), &seal)
         };

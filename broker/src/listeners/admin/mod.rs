@@ -127,7 +127,7 @@ pub async fn serve(
             (tls_acceptor.clone(), graceful.watcher(), router.clone(), proxies.clone());
         let confinement = Arc::clone(&confinement);
         tokio::spawn(async move {
-            let _place = permit;
+            let _permit = permit;
             if comes_from_child(&confinement, &stream).await {
                 tracing::warn!("a child process was kept from the admin API");
                 return;

@@ -149,9 +149,9 @@ pub(super) async fn backends(
 ) -> Result<impl IntoResponse, Problem> {
     let page = of.page(&signed_in, &control)?;
     // A slash is invalid in both names.
-    let place = |status: &BackendStatus| format!("{}/{}", status.tenant, status.backend);
+    let sort_key = |status: &BackendStatus| format!("{}/{}", status.tenant, status.backend);
     let backends = control.all_backends(of.tenant.as_ref(), &signed_in.0)?;
-    Ok(axum::Json(StatusList::from(page.sorted(backends, place))))
+    Ok(axum::Json(StatusList::from(page.sorted(backends, sort_key))))
 }
 
 /// Lists the tools, prompts, resources and templates of a tenant's backends.
@@ -171,9 +171,9 @@ pub(super) async fn catalog(
         with_definitions: query.definitions.unwrap_or(false),
     };
     // A name may hold any character, so it comes last.
-    let place = |item: &CatalogItemView| format!("{}/{}/{}", item.backend, item.kind, item.name);
+    let sort_key = |item: &CatalogItemView| format!("{}/{}/{}", item.backend, item.kind, item.name);
     let items = control.catalog(&tenant, &operator, &filter)?;
-    Ok(axum::Json(CatalogList::from(page.sorted(items, place))))
+    Ok(axum::Json(CatalogList::from(page.sorted(items, sort_key))))
 }
 
 fn kind(name: &str) -> Result<ListKind, Problem> {

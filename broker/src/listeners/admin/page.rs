@@ -76,30 +76,30 @@ impl Page {
         Ok(Self { limit, after })
     }
 
-    /// Puts a list into the order of `place`, and returns the page of it.
+    /// Puts a list into the order of `sort_key`, and returns the page of it.
     pub(super) fn sorted<T>(
         &self,
         mut entries: Vec<T>,
-        place: impl Fn(&T) -> String,
+        sort_key: impl Fn(&T) -> String,
     ) -> (Vec<T>, Option<String>) {
-        entries.sort_by_cached_key(&place);
-        self.of(entries, place)
+        entries.sort_by_cached_key(&sort_key);
+        self.of(entries, sort_key)
     }
 
-    /// Returns the page of a list ordered by `place`, and the value of `after` for the next page.
+    /// Returns the page of a list ordered by `sort_key`, and the value of `after` for the next page.
     pub(super) fn of<T>(
         &self,
         mut entries: Vec<T>,
-        place: impl Fn(&T) -> String,
+        sort_key: impl Fn(&T) -> String,
     ) -> (Vec<T>, Option<String>) {
         if let Some(after) = &self.after {
-            entries.retain(|entry| place(entry) > *after);
+            entries.retain(|entry| sort_key(entry) > *after);
         }
         let Some(limit) = self.limit.filter(|limit| *limit < entries.len()) else {
             return (entries, None);
         };
         entries.truncate(limit);
-        let next = entries.last().map(place);
+        let next = entries.last().map(sort_key);
         (entries, next)
     }
 }

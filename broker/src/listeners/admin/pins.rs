@@ -85,9 +85,9 @@ pub(super) async fn list(
 ) -> Result<impl IntoResponse, Problem> {
     let page = page.page()?;
     let (mode, mut pins) = control.pins(&tenant, &backend).await?;
-    let place = |pin: &PinView| format!("{} {}", pin.kind, pin.name);
-    pins.sort_by_key(place);
-    let (pins, next) = page.of(pins, place);
+    let sort_key = |pin: &PinView| format!("{} {}", pin.kind, pin.name);
+    pins.sort_by_key(sort_key);
+    let (pins, next) = page.of(pins, sort_key);
     Ok(Json(PinList { mode, pins, next }))
 }
 

@@ -17,7 +17,7 @@ use crate::{
     broker::{Broker, tenant_gone},
     config::MessageWire,
     listeners::tls_acceptor::CertificateCaller,
-    sessions::{stateless::StatelessClient, tenant::PlacePermit},
+    sessions::{stateless::StatelessClient, tenant::SharedPermit},
 };
 
 const TOKEN: &str = "dev.mcp-broker/token";
@@ -104,7 +104,7 @@ impl InitializeMeta {
 pub(in crate::listeners) async fn acquire_connection(
     broker: &Broker,
     caller: &Caller,
-) -> Result<Arc<PlacePermit>, Refusal> {
+) -> Result<Arc<SharedPermit>, Refusal> {
     let tenant = broker.tenant(&caller.tenant).ok_or_else(tenant_gone)?;
     tenant.acquire_connection().await.map(Arc::new)
 }

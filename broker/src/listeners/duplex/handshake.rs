@@ -179,7 +179,7 @@ async fn initialize(
     incoming: &IncomingConnection,
     message: &Message,
 ) -> Result<(SessionConnection, Bytes), Refusal> {
-    if let Some(ConnectionParams { caller, until, endpoint, can_come_back, place }) =
+    if let Some(ConnectionParams { caller, until, endpoint, can_come_back, permit }) =
         &incoming.known
     {
         let (session, result) = broker
@@ -187,16 +187,16 @@ async fn initialize(
             .await?;
         let result = if *can_come_back { with_session_id(&result, &session) } else { result };
         return Ok((
-            SessionConnection::new(broker.clone(), session, place.clone(), until.clone()),
+            SessionConnection::new(broker.clone(), session, permit.clone(), until.clone()),
             result,
         ));
     }
     let (AuthenticatedCaller { caller, until, .. }, endpoint) =
         authenticate_initialize(broker, incoming, message).await?;
-    let place = acquire_connection(broker, &caller).await?;
+    let permit = acquire_connection(broker, &caller).await?;
     let (session, result) =
         broker.open_session(caller, endpoint, incoming.transport, message).await?;
-    Ok((SessionConnection::new(broker.clone(), session, place, until), result))
+    Ok((SessionConnection::new(broker.clone(), session, permit, until), result))
 }
 
 /// Adds the session id to the result, by which the client can resume its session.

@@ -8,7 +8,7 @@ use rules::{client_transport::Transport, endpoint::Endpoint};
 use crate::{
     auth::{Caller, CredentialExpiry, RemotePeer},
     listeners::tls_acceptor::CertificateCaller,
-    sessions::tenant::PlacePermit,
+    sessions::tenant::SharedPermit,
 };
 
 /// A new connection, with its peer as far as the transport identifies it.
@@ -32,5 +32,5 @@ pub(in crate::listeners) struct ConnectionParams {
     /// True if the client can resume its session on another connection, by the session id.
     pub(in crate::listeners) can_come_back: bool,
     /// Permit among the connections of its tenant.
-    pub(in crate::listeners) place: Arc<PlacePermit>,
+    pub(in crate::listeners) permit: Arc<SharedPermit>,
 }

@@ -88,7 +88,7 @@ pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: Cancellati
         // Boxed, like the opening of a session.
         let established = Box::pin(incoming.establish(broker.shared.config.timeouts.handshake));
         connections.spawn(async move {
-            let _place = admitted;
+            let _permit = admitted;
             let established = tokio::select! {
                 established = established => established,
                 () = stop.cancelled() => return,

@@ -12,7 +12,7 @@ use crate::{
     sessions::{
         session::{Session, outbox},
         stream::EventStream,
-        tenant::PlacePermit,
+        tenant::SharedPermit,
     },
 };
 
@@ -22,7 +22,7 @@ pub(in crate::listeners) struct SessionConnection {
     pub(super) session: Arc<Session>,
     /// Set when the client has received the answer to `initialize`.
     pub(super) is_known: bool,
-    _place: Arc<PlacePermit>,
+    _permit: Arc<SharedPermit>,
     /// Expiry time of the credential that the client showed for the connection.
     pub(super) until: Option<CredentialExpiry>,
 }
@@ -57,20 +57,20 @@ impl SessionConnection {
     pub(super) fn new(
         broker: Arc<Broker>,
         session: Arc<Session>,
-        place: Arc<PlacePermit>,
+        permit: Arc<SharedPermit>,
         until: Option<CredentialExpiry>,
     ) -> Self {
-        Self { broker, session, is_known: false, _place: place, until }
+        Self { broker, session, is_known: false, _permit: permit, until }
     }
 
     /// Attaches a resumed session to a new connection.
     pub(in crate::listeners) fn again(
         broker: Arc<Broker>,
         session: Arc<Session>,
-        place: Arc<PlacePermit>,
+        permit: Arc<SharedPermit>,
         until: Option<CredentialExpiry>,
     ) -> Self {
-        let mut session_connection = Self::new(broker, session, place, until);
+        let mut session_connection = Self::new(broker, session, permit, until);
         session_connection.is_known = true;
         session_connection
     }

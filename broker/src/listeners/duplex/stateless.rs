@@ -46,7 +46,7 @@ use crate::{
         shared::Shared,
         stateless::StatelessClient,
         stream::{Batch, EventStream, StreamCursor},
-        tenant::{PlacePermit, Tenant},
+        tenant::{SharedPermit, Tenant},
     },
 };
 
@@ -63,7 +63,7 @@ pub(super) struct RequestDispatcher {
     /// Signals that messages were written.
     room: Notify,
     /// Connection permits, one for each tenant of the requests.
-    places: Mutex<HashMap<TenantId, PlacePermit>>,
+    permits: Mutex<HashMap<TenantId, SharedPermit>>,
     /// Sender of the last request. Notifications name no sender, so they count against this one's
     /// rates.
     payer: Mutex<Option<(Arc<Tenant>, PrincipalId)>>,
@@ -92,7 +92,7 @@ impl RequestDispatcher {
             running: TaskTracker::new(),
             out,
             room: Notify::new(),
-            places: Mutex::default(),
+            permits: Mutex::default(),
             payer: Mutex::default(),
             expelled: CancellationToken::new(),
         })
@@ -376,9 +376,9 @@ impl RequestDispatcher {
                 StatelessOutcome::Answer(frame) => ReplyStream::Single(frame),
                 StatelessOutcome::Exchange(exchange) => ReplyStream::Exchange(exchange),
                 StatelessOutcome::Notifications(listening) => ReplyStream::Notifications(listening),
-                StatelessOutcome::OtherReplica(place) => match &id {
+                StatelessOutcome::OtherReplica(suspension) => match &id {
                     Some(id) => ReplyStream::Proxied(Box::new(
-                        proxy_to_replica(&self.broker, &client, &place, id, &frame).await?,
+                        proxy_to_replica(&self.broker, &client, &suspension, id, &frame).await?,
                     )),
                     None => ReplyStream::Over,
                 },
@@ -400,12 +400,12 @@ impl RequestDispatcher {
     /// opening.
     async fn count_connection(&self, client: &StatelessClient) -> Result<(), Refusal> {
         let tenant = &client.tenant;
-        if self.incoming.known.is_some() || self.places.lock().contains_key(&tenant.id) {
+        if self.incoming.known.is_some() || self.permits.lock().contains_key(&tenant.id) {
             return Ok(());
         }
-        let place = tenant.acquire_connection().await?;
+        let permit = tenant.acquire_connection().await?;
         // A request that came meanwhile may have counted the connection too.
-        self.places.lock().entry(tenant.id.clone()).or_insert(place);
+        self.permits.lock().entry(tenant.id.clone()).or_insert(permit);
         Ok(())
     }
 

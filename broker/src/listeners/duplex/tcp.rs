@@ -53,7 +53,7 @@ pub async fn serve(
                 () = stop.cancelled() => return,
             };
             let Some((stream, client)) = opened else { return };
-            let (_place, client) = (admitted, client.address());
+            let (_permit, client) = (admitted, client.address());
             match stream {
                 Ok(stream) => {
                     let (certified, remote) = tls_acceptor.identified(&stream, client);

@@ -50,11 +50,11 @@ pub(super) fn complete<B>(
     };
     let (resource, below) = (listed.resource, below(path).unwrap_or_default());
     let tenant = listed.named.as_ref().map(|tenant| format!("?tenant={tenant}"));
-    let place =
+    let metadata =
         format!("resource_metadata=\"{resource}{METADATA}{below}{}\"", tenant.unwrap_or_default());
     let mut text = match challenge.split_once(' ') {
-        None => format!("{challenge} {place}"),
-        Some(_) => format!("{challenge}, {place}"),
+        None => format!("{challenge} {metadata}"),
+        Some(_) => format!("{challenge}, {metadata}"),
     };
     if response.status() == StatusCode::UNAUTHORIZED {
         if shown {

@@ -59,7 +59,7 @@ async fn open_event_stream(
     given: &HeaderMap,
 ) -> Result<Response<Body>, Refusal> {
     let last_event_id = headers::last_event_id(given)?;
-    let place = session.tenant.acquire_connection().await?;
+    let permit = session.tenant.acquire_connection().await?;
     let ResumedStream { reader, gap } = match last_event_id {
         None => StreamResumption::new(session).open_general_stream().await?,
         Some(id) => {
@@ -75,7 +75,7 @@ async fn open_event_stream(
             &session.shared,
             reader,
             &[],
-            EventStreamOptions { gap, _place: Some(place), ..event_stream_options(session) },
+            EventStreamOptions { gap, _permit: Some(permit), ..event_stream_options(session) },
         ),
         session,
     ))

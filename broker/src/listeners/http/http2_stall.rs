@@ -36,12 +36,12 @@ struct TrackedResponses {
 impl Http2StallTracker {
     /// Tracks an answer until the client has taken all of it.
     pub(super) fn track(self: &Arc<Self>, answer: Bytes) -> TrackedBytesBody {
-        TrackedBytesBody { rest: answer, place: self.register() }
+        TrackedBytesBody { rest: answer, entry: self.register() }
     }
 
     /// Tracks an answer from elsewhere, with a known size.
     pub(super) fn watch<B>(self: &Arc<Self>, answer: B) -> TrackedBody<B> {
-        TrackedBody { answer, place: self.register() }
+        TrackedBody { answer, entry: self.register() }
     }
 
     fn register(self: &Arc<Self>) -> StallEntry {
@@ -85,7 +85,7 @@ impl Http2StallTracker {
 #[derive(Debug)]
 pub(super) struct TrackedBytesBody {
     rest: Bytes,
-    place: StallEntry,
+    entry: StallEntry,
 }
 
 #[derive(Debug)]
@@ -122,7 +122,7 @@ impl Body for TrackedBytesBody {
         }
         let length = self.rest.len().min(HTTP2_PIECE_BYTES);
         let piece = self.rest.split_to(length);
-        self.place.mark_progress();
+        self.entry.mark_progress();
         Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
@@ -139,7 +139,7 @@ impl Body for TrackedBytesBody {
 #[derive(Debug)]
 pub(super) struct TrackedBody<B> {
     answer: B,
-    place: StallEntry,
+    entry: StallEntry,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Body for TrackedBody<B> {
@@ -150,7 +150,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for TrackedBody<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        self.place.mark_progress();
+        self.entry.mark_progress();
         Pin::new(&mut self.answer).poll_frame(context)
     }
 

@@ -184,7 +184,7 @@ async fn open_stream(
     }
     broker.check_endpoint(&caller, &endpoint)?;
     broker.shared.overload.admits()?;
-    let place = duplex::acquire_connection(broker, &caller).await?;
+    let permit = duplex::acquire_connection(broker, &caller).await?;
     let name = URL_SAFE_NO_PAD.encode(rand::random::<[u8; HTTP_SSE_NAME_BYTES]>());
     let (messages, posted) = mpsc::channel(HTTP_SSE_QUEUE_FRAMES);
     let (events, taken) = mpsc::channel(1);
@@ -199,7 +199,7 @@ async fn open_stream(
     let (source, sink) = (PostSource { posted, stream: events.clone() }, SseSink(Some(events)));
     let (broker_too, sessions) = (broker.clone(), context.sessions.clone());
     sessions.spawn(async move {
-        let known = ConnectionParams { caller, until, endpoint, can_come_back: false, place };
+        let known = ConnectionParams { caller, until, endpoint, can_come_back: false, permit };
         let incoming = IncomingConnection {
             transport: Transport::HttpSse,
             certified: None,

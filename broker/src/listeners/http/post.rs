@@ -241,10 +241,10 @@ async fn handle_message(
             let reader = stream.read_from(0).map_err(|_| {
                 reject_without_id(Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))
             })?;
-            let place = session.tenant.wait_for_call().await;
+            let permit = session.tenant.wait_for_call().await;
             let call = submit::handle_request(session, message, &stream)
                 .map_err(|refusal| Rejection::new(refusal, id))?;
-            drop(place);
+            drop(permit);
             return Ok(respond(session, reader, call, cache).await);
         }
     }
@@ -307,7 +307,7 @@ async fn batch(
         match message {
             Err(rejected) => refuse_into(session, &stream, rejected),
             Ok(message) => {
-                let _place = session.tenant.wait_for_call().await;
+                let _permit = session.tenant.wait_for_call().await;
                 match submit_into(session, &stream, message) {
                     Ok(is_request) => has_started |= is_request,
                     Err(Rejection { refusal, .. })

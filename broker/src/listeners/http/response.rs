@@ -33,7 +33,7 @@ use crate::{
         session::Session,
         shared::Shared,
         stream::{StreamCursor, StreamEnd, StreamItem},
-        tenant::PlacePermit,
+        tenant::SharedPermit,
         unread_answer::UnreadAnswer,
     },
 };
@@ -224,7 +224,7 @@ pub(super) struct EventStreamOptions {
     pub(super) keepalive: Duration,
     /// Permit among the connections of the tenant. `None` for a request's stream, which the limit
     /// of requests in flight covers.
-    pub(super) _place: Option<PlacePermit>,
+    pub(super) _permit: Option<SharedPermit>,
 }
 
 /// Returns an event stream: first the events `read`, then those of the reader.
@@ -356,7 +356,7 @@ pub(super) fn event_stream_options(session: &Session) -> EventStreamOptions {
         ids: events.log != EventLogStorage::Off,
         retry: events.retry,
         keepalive: events.keepalive,
-        _place: None,
+        _permit: None,
     }
 }
 

@@ -152,9 +152,11 @@ async fn answer_stateless(
             Ok(exchange_response(exchange, inbound.cache).await)
         }
         StatelessOutcome::Notifications(listening) => Ok(listen_response(*listening).into()),
-        StatelessOutcome::OtherReplica(place) => {
+        StatelessOutcome::OtherReplica(suspension) => {
             // Boxed, because it is rare and would enlarge the future of every call.
-            Box::pin(forward_to_replica(inbound, &place, frame)).await.map(ServerResponse::from)
+            Box::pin(forward_to_replica(inbound, &suspension, frame))
+                .await
+                .map(ServerResponse::from)
         }
     }
 }
@@ -179,14 +181,15 @@ fn arguments_in_headers(
 /// Forwards a request to the replica where it waits. A replica that is gone has lost the request.
 async fn forward_to_replica(
     inbound: &InboundRequest<'_>,
-    place: &SuspensionId,
+    suspension: &SuspensionId,
     frame: &Bytes,
 ) -> Result<Response<Body>, Refusal> {
     let gone = || RequestStateError::Expired.refusal();
     if let RequestSource::Replica = inbound.source {
         return Err(gone());
     }
-    let owner = session_lookup::find_replica(inbound.broker, &place.node).await.ok_or_else(gone)?;
+    let owner =
+        session_lookup::find_replica(inbound.broker, &suspension.node).await.ok_or_else(gone)?;
     forward_to(inbound, &owner, frame).await.ok_or_else(gone)
 }
 

@@ -43,7 +43,7 @@ use crate::{
     sessions::{
         session::{Session, outbox},
         stream::StreamCursor,
-        tenant::PlacePermit,
+        tenant::SharedPermit,
     },
 };
 
@@ -88,8 +88,8 @@ struct UpgradeResponse {
 
 enum UpgradeAction {
     Open(ConnectionParams),
-    Resume(Arc<Session>, StreamCursor, Arc<PlacePermit>, Option<CredentialExpiry>),
-    Proxy(Tunnel, Arc<PlacePermit>, Option<CredentialExpiry>),
+    Resume(Arc<Session>, StreamCursor, Arc<SharedPermit>, Option<CredentialExpiry>),
+    Proxy(Tunnel, Arc<SharedPermit>, Option<CredentialExpiry>),
 }
 
 /// Location of a session that a client resumes.
@@ -130,8 +130,8 @@ async fn prepare_upgrade(
         }
     };
     broker.shared.overload.admits().map_err(reject_without_id)?;
-    let place = duplex::acquire_connection(broker, &caller).await.map_err(reject_without_id)?;
-    let known = ConnectionParams { caller, until, endpoint, can_come_back: true, place };
+    let permit = duplex::acquire_connection(broker, &caller).await.map_err(reject_without_id)?;
+    let known = ConnectionParams { caller, until, endpoint, can_come_back: true, permit };
     let plan = match session_id(&head.headers).map_err(reject_without_id)? {
         None if broker.draining() => {
             return Err(reject_without_id(Refusal::new(
@@ -145,10 +145,10 @@ async fn prepare_upgrade(
                 match locate_session(broker, id, &known, &head).await.map_err(reject_without_id)? {
                     UpgradeTarget::Local(session) => {
                         let outbox = resume(&session, &head.headers).map_err(reject_without_id)?;
-                        UpgradeAction::Resume(session, outbox, known.place, known.until)
+                        UpgradeAction::Resume(session, outbox, known.permit, known.until)
                     }
                     UpgradeTarget::Remote(tunnel) => {
-                        UpgradeAction::Proxy(tunnel, known.place, known.until)
+                        UpgradeAction::Proxy(tunnel, known.permit, known.until)
                     }
                     UpgradeTarget::Answered(response) => {
                         return Ok(UpgradeResponse { response, plan: None });
@@ -263,9 +263,9 @@ async fn serve(
             };
             duplex::serve(broker, incoming, source, sink, context.stop.clone()).await;
         }
-        UpgradeAction::Resume(session, outbox, place, until) => {
+        UpgradeAction::Resume(session, outbox, permit, until) => {
             let (source, sink) = over(stream);
-            let session_connection = SessionConnection::again(broker, session, place, until);
+            let session_connection = SessionConnection::again(broker, session, permit, until);
             Box::pin(duplex::run_session(
                 session_connection,
                 outbox,
@@ -276,7 +276,7 @@ async fn serve(
             .await;
         }
         // The other replica has neither the certificate nor the token.
-        UpgradeAction::Proxy(tunnel, _place, until) => tokio::select! {
+        UpgradeAction::Proxy(tunnel, _permit, until) => tokio::select! {
             () = Box::pin(tunnel.serve(stream, prefix, &context.stop)) => {}
             () = certificate_expired(context.certified.as_ref()) => {}
             () = auth::credential_expired(until) => {}

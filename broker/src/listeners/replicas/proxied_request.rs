@@ -48,12 +48,12 @@ enum ProxiedBody {
 pub(in crate::listeners) async fn proxy_to_replica(
     broker: &Arc<Broker>,
     client: &StatelessClient,
-    place: &SuspensionId,
+    suspension: &SuspensionId,
     id: &RequestId,
     frame: &Bytes,
 ) -> Result<ProxiedRequest, Refusal> {
     let gone = || RequestStateError::Expired.refusal();
-    let owner = session_lookup::find_replica(broker, &place.node).await.ok_or_else(gone)?;
+    let owner = session_lookup::find_replica(broker, &suspension.node).await.ok_or_else(gone)?;
     let response =
         forward::forward_from_connection(broker, &owner, client, frame).await.ok_or_else(gone)?;
     Ok(ProxiedRequest::new(&broker.shared, client, id, response))

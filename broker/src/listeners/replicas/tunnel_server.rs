@@ -33,25 +33,25 @@ use crate::{
             websocket::{endpoint, limits, resume},
         },
     },
-    sessions::{session::Session, stream::StreamCursor, tenant::PlacePermit},
+    sessions::{session::Session, stream::StreamCursor, tenant::SharedPermit},
 };
 
 /// A resumed session, its messages that the client has not received, and a permit for the
 /// connection.
-type ResumedWebSocket = (Arc<Session>, StreamCursor, Arc<PlacePermit>);
+type ResumedWebSocket = (Arc<Session>, StreamCursor, Arc<SharedPermit>);
 
 /// Serves the WebSocket of a client that is connected to another replica.
 pub(super) async fn handle(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
     match find_session(broker, &head).await {
-        Ok(Ok((session, outbox, place))) => {
+        Ok(Ok((session, outbox, permit))) => {
             let (near, far) = tokio::io::duplex(TUNNEL_BYTES);
             let writer = StallGuard::new(near, CLIENT_WRITE_STALL_MAX);
             let (source, sink) =
                 websocket::server_over(reader(body), writer, Bytes::new(), &limits(broker));
             // The other replica ends it when the credential expires.
             let session_connection =
-                duplex::SessionConnection::again(broker.clone(), session, place, None);
+                duplex::SessionConnection::again(broker.clone(), session, permit, None);
             broker.shared.running.spawn(duplex::run_session(
                 session_connection,
                 outbox,
@@ -84,9 +84,9 @@ async fn find_session(
         SessionLocation::Local(session) => {
             check_transport(&session, Transport::WebSocket)?;
             broker.wait_until_adopted(&session).await;
-            let place = duplex::acquire_connection(broker, &caller).await?;
+            let permit = duplex::acquire_connection(broker, &caller).await?;
             let outbox = resume(&session, &head.headers)?;
-            Ok(Ok((session, outbox, place)))
+            Ok(Ok((session, outbox, permit)))
         }
         SessionLocation::Answered(elsewhere) => Ok(Err(elsewhere)),
     }

@@ -21,7 +21,7 @@ pub struct TaskHandoff {
     declined: AtomicBool,
     /// Set when a task has taken over. The time of the task counts then, not that of the call.
     done: AtomicBool,
-    /// Set when the call has given back its place among the open requests.
+    /// Set when the call has given back its permit among the open requests.
     slot_released: AtomicBool,
 }
 
@@ -87,7 +87,7 @@ impl TaskHandoff {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Returns true once: the caller then gives back the call's place among the open requests.
+    /// Returns true once: the caller then gives back the call's permit among the open requests.
     pub fn take_slot_release(&self) -> bool {
         !self.slot_released.swap(true, Ordering::AcqRel)
     }

@@ -33,10 +33,10 @@ impl Session {
     /// to it.
     pub(super) fn retain_for_next_owner(&self, stream: &Arc<EventStream>) -> bool {
         let is_logged = self.shared.durable.event_log.is_some();
-        let has_place = stream.is_resumable() || self.version.priming_event();
+        let has_event_id = stream.is_resumable() || self.version.priming_event();
         // A stream of any other kind of connection exists only in this process.
         let is_bound = stream.is_outbox() || self.transport.ends_with_connection();
-        if !is_logged || !has_place || is_bound {
+        if !is_logged || !has_event_id || is_bound {
             return false;
         }
         self.lock().streams.retain(stream);

@@ -28,6 +28,6 @@ pub trait OpenCall: fmt::Debug + Send + Sync {
     /// Starts the clock again, because the question is over.
     fn question_closed(&self);
 
-    /// Returns true once: the caller then gives back the call's place among the open requests.
+    /// Returns true once: the caller then gives back the call's permit among the open requests.
     fn take_slot_release(&self) -> bool;
 }

@@ -97,7 +97,7 @@ impl Session {
         Some(AnswerDelivery(self.clone()))
     }
 
-    /// Gives back the call's place among the open requests, once. The client has an answer or a
+    /// Gives back the call's permit among the open requests, once. The client has an answer or a
     /// task, although the backend may still work on the call. The permit at the backend stays until
     /// that ends.
     pub(in crate::sessions) fn release_call_slot(&self, call: &dyn OpenCall) {

@@ -96,12 +96,12 @@ impl StatelessClient {
     pub async fn go_on(
         &self,
         request: Box<StatelessRequest>,
-        place: &SuspensionId,
+        suspension: &SuspensionId,
         offer: &EndpointInfo,
     ) -> Result<Box<Exchange>, Refusal> {
         let responses = InputResponses::parse(&request.message)?;
         let mut parked =
-            self.unpark(place, &responses).map_err(super::RequestStateError::refusal)??;
+            self.unpark(suspension, &responses).map_err(super::RequestStateError::refusal)??;
         let (mut missing, mut answered) = (Vec::new(), Vec::new());
         for input in std::mem::take(&mut parked.questions) {
             match responses.answers.iter().find(|(key, _)| *key == input.request.key) {
@@ -178,9 +178,9 @@ impl StatelessClient {
             .read_from(0)
             .map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))?;
         let mut waiting = PendingExchange::new(lease, id, reader);
-        let place = session.tenant.wait_for_call().await;
+        let permit = session.tenant.wait_for_call().await;
         let carried = submit::handle_request(&session, message, &stream)?;
-        drop(place);
+        drop(permit);
         if let Some(call) = carried.as_ref().and_then(CallFuture::call) {
             if !request.passed.is_empty() {
                 call.set_forwarded_headers(request.passed.clone());

@@ -232,14 +232,14 @@ impl StatelessClient {
             false => self.visible_catalog(),
         };
         let lists = &self.stateless.lists;
-        let place = (
+        let key = (
             self.tenant.id.clone(),
             self.endpoint.clone(),
             kind,
             cursor.as_deref().map(str::to_owned),
             address(&catalog),
         );
-        if let Some(known) = lists.get(&place).filter(|known| is_of(&known.value().0, &catalog)) {
+        if let Some(known) = lists.get(&key).filter(|known| is_of(&known.value().0, &catalog)) {
             return Ok(known.value().1.clone());
         }
         let page = catalog.list(&self.endpoint, kind, cursor.as_deref())?;
@@ -251,7 +251,7 @@ impl StatelessClient {
         }
         // Pages of the tenant's earlier catalogs are not used any more.
         lists.retain(|(tenant, ..), (of, _)| *tenant != self.tenant.id || of.strong_count() > 0);
-        lists.insert(place, (Arc::downgrade(&catalog), result.clone()));
+        lists.insert(key, (Arc::downgrade(&catalog), result.clone()));
         Ok(result)
     }
 

@@ -100,7 +100,7 @@ struct PooledSession {
     proved: AtomicBool,
 }
 
-/// A place in a pooled session for one request.
+/// A slot of a pooled session for one request.
 #[derive(Debug)]
 pub(super) struct SessionLease {
     stand_in: Arc<PooledSession>,
@@ -152,7 +152,7 @@ impl Drop for SessionLease {
 }
 
 impl SessionPools {
-    /// Leases a place for a request.
+    /// Leases a slot for a request.
     pub(super) async fn lease(
         &self,
         stateless_client: &StatelessClient,
@@ -170,7 +170,7 @@ impl SessionPools {
             capabilities: client,
             alone,
         };
-        // A free place needs no wait.
+        // A free slot needs no wait.
         let ends = self.ends.load(Ordering::Acquire);
         if let Some(lease) = self.try_lease(stateless_client, &wanted, offer) {
             return Ok(lease);
@@ -185,7 +185,7 @@ impl SessionPools {
             if self.ends.load(Ordering::Acquire) != ends {
                 return Err(Refusal::new(
                     ErrorKind::TooManyCalls,
-                    "the request waited too long for a place at the backend, try again",
+                    "the request waited too long for a session at the backend, try again",
                 ));
             }
             if let Some(lease) = self.try_lease(stateless_client, &wanted, offer) {

@@ -1,10 +1,10 @@
 //! Suspended requests. A suspended request waits until its client sends it again with the input
 //! that it needs.
 //!
-//! The client returns a sealed state. The state names this process, the place in the table and the
-//! round. It opens only for the same principal at the same endpoint. A place is used once, so a
+//! The client returns a sealed state. The state names this process, the entry in the table and the
+//! round. It opens only for the same principal at the same endpoint. An entry is used once, so a
 //! repeated state finds nothing. Every suspension expires. Each caller has a limited number of
-//! places and bytes. Exclusive pooled sessions have a limit of their own, which leaves some for
+//! entries and bytes. Exclusive pooled sessions have a limit of their own, which leaves some for
 //! requests without questions.
 
 use std::{
@@ -65,7 +65,7 @@ pub(super) struct RequestedInput {
 struct RequestState {
     /// The process that holds the suspended request.
     n: String,
-    /// The place in its table.
+    /// The number of the entry in its table.
     p: String,
     r: u32,
     /// Expiry, in milliseconds since 1970.
@@ -173,10 +173,10 @@ impl StatelessClient {
     }
 
     fn sealed(&self, state: &impl Serialize) -> Result<String, Refusal> {
-        let place = self.seal_place();
+        let seal_context = self.seal_context();
         let sealed = serde_json::to_vec(state)
             .ok()
-            .and_then(|text| self.shared.durable.seal.seal_for_client(&place, &text).ok());
+            .and_then(|text| self.shared.durable.seal.seal_for_client(&seal_context, &text).ok());
         sealed
             .ok_or_else(|| Refusal::new(ErrorKind::Internal, "the request state cannot be sealed"))
     }
@@ -191,7 +191,7 @@ impl StatelessClient {
             .shared
             .durable
             .seal
-            .open_from_client(&self.seal_place(), state)
+            .open_from_client(&self.seal_context(), state)
             .map_err(|_| RequestStateError::Invalid)?;
         let digest = URL_SAFE_NO_PAD.encode(stateless::request_digest(request));
         if let Ok(approval) = serde_json::from_slice::<AwaitedApproval>(&text) {
@@ -213,13 +213,13 @@ impl StatelessClient {
     /// Takes the suspended exchange out of the table, once.
     pub(super) fn unpark(
         &self,
-        place: &SuspensionId,
+        suspension: &SuspensionId,
         responses: &InputResponses,
     ) -> Result<Result<SuspendedExchange, Refusal>, RequestStateError> {
         let mut parked = self.stateless.parking.lock();
         let found = parked
-            .get(&place.number)
-            .filter(|found| found.round == place.round && found.expires > Instant::now());
+            .get(&suspension.number)
+            .filter(|found| found.round == suspension.round && found.expires > Instant::now());
         let found = found.ok_or(RequestStateError::Expired)?;
         // An ill-formed answer leaves the exchange in place, so that the client can send a proper
         // one.
@@ -231,11 +231,11 @@ impl StatelessClient {
                 return Ok(Err(no_answer(&input.request.key, input.request.method)));
             }
         }
-        parked.remove(&place.number).map(Ok).ok_or(RequestStateError::Expired)
+        parked.remove(&suspension.number).map(Ok).ok_or(RequestStateError::Expired)
     }
 
     /// Returns the context of the seal, which binds a state to its caller and endpoint.
-    fn seal_place(&self) -> String {
+    fn seal_context(&self) -> String {
         let Caller { tenant, principal, .. } = &self.caller;
         format!(
             "request state/{tenant}/{}/{}",

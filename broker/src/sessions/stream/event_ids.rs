@@ -60,10 +60,10 @@ const SEQUENCE_MAX: u64 = (i64::MAX / 2).unsigned_abs();
 
 /// Parses an event id.
 pub fn parse_event_id(text: &str) -> Option<EventId> {
-    let (stream, place) = text.split_once('-')?;
-    let (sequence, request) = place
+    let (stream, position) = text.split_once('-')?;
+    let (sequence, request) = position
         .split_once('-')
-        .map_or((place, None), |(sequence, request)| (sequence, Some(request)));
+        .map_or((position, None), |(sequence, request)| (sequence, Some(request)));
     let sequence = sequence.parse().ok().filter(|sequence| *sequence <= SEQUENCE_MAX)?;
     Some(EventId {
         stream: stream.parse().ok()?,

@@ -64,8 +64,14 @@ fn check_tool(
     }
     let endpoint = created_at(record);
     with_tool((tenant, &endpoint), record, |object| {
-        let place = (tenant, &endpoint);
-        access_log::check(&shared.metrics, place, subject, (Method::ToolsCall, object), not_found)
+        let location = (tenant, &endpoint);
+        access_log::check(
+            &shared.metrics,
+            location,
+            subject,
+            (Method::ToolsCall, object),
+            not_found,
+        )
     })
 }
 

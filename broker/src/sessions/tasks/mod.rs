@@ -88,7 +88,7 @@ struct Deferral {
     lasts: Duration,
 }
 
-/// A run and the places that route a backend's messages to it.
+/// A run and the entries that route a backend's messages to it.
 struct RunEntry {
     run: Arc<TaskRun>,
     tokens: Vec<(Weak<Connection>, u64)>,

@@ -199,7 +199,7 @@ async fn cancel_if_committed(tasks: Arc<TaskManager>, task: TaskId, ttl: Duratio
     }
 }
 
-/// Waits for the call in place of its client.
+/// Waits for the call instead of its client.
 async fn await_call(
     run: &Arc<TaskRun>,
     mut pending_call: impl PendingCall,

@@ -42,7 +42,7 @@ use self::{
 };
 use crate::builder;
 
-/// A revision, as its place in [`REVISIONS`].
+/// A revision, as its index in [`REVISIONS`].
 type Of = usize;
 
 const REVISIONS: [&str; 5] = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", STATELESS];

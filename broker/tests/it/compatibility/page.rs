@@ -114,12 +114,12 @@ fn runs(row: &Row, revisions: &[Of], letter: impl Fn(Of) -> char) -> String {
     }
     let last_of_all = *revisions.last().expect("there are revisions");
     let said = runs.iter().filter(|(letter, ..)| *letter != '-').map(|(letter, first, last)| {
-        let place = match (first == last, *last == last_of_all) {
+        let source = match (first == last, *last == last_of_all) {
             (true, _) => REVISIONS[*first].to_owned(),
             (false, true) => format!("from {}", REVISIONS[*first]),
             (false, false) => format!("{} to {}", REVISIONS[*first], REVISIONS[*last]),
         };
-        format!("{} ({place})", letter_text(row, *letter))
+        format!("{} ({source})", letter_text(row, *letter))
     });
     said.collect::<Vec<_>>().join(", ")
 }

@@ -43,13 +43,13 @@ async fn connections_and_open_streams_of_a_tenant_are_limited() {
     );
     // A client that disconnects makes room, on any wire.
     drop(stream);
-    eventually("the stream's place to be free", || async {
+    eventually("the stream's permit to be free", || async {
         let answer = second.request("initialize", params.clone()).await;
         if answer.get("result").is_some() { Ok(()) } else { Err(answer) }
     })
     .await;
     tcp.disconnect();
-    eventually("the connection's place to be free", || async {
+    eventually("the connection's permit to be free", || async {
         broker.duplex().websocket(broker.http_address(), "/ws", &[]).await.map(drop)
     })
     .await;

@@ -4,9 +4,9 @@
 mod connections;
 mod notifications;
 mod overload;
-mod places;
 pub(crate) mod replicas;
 mod scopes;
+mod shared_permits;
 mod sizes;
 mod wires;
 

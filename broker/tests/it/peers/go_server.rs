@@ -50,7 +50,7 @@ impl GoServer {
         })
     }
 
-    /// Returns the names and places of the calls it carried out, in order.
+    /// Returns the names and locations of the calls it carried out, in order.
     fn carried_out(&self) -> Vec<Vec<String>> {
         let text = fs::read_to_string(self.ledger()).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).expect("a line of the ledger")).collect()

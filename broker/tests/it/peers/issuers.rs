@@ -34,14 +34,14 @@ impl Issuer {
     }
 
     /// Returns the path of an endpoint below the issuer, and the address of the server.
-    fn place(&self, endpoint: &str) -> (String, SocketAddr) {
+    fn path_and_address(&self, endpoint: &str) -> (String, SocketAddr) {
         let url: http::Uri = self.0.url.parse().unwrap();
         let path = format!("{}{endpoint}", url.path().trim_end_matches('/'));
         (path, url.authority().unwrap().as_str().parse().unwrap())
     }
 
     async fn post(&self, path: &str, machine: &str, form: &str) -> RawResponse {
-        let (path, address) = self.place(path);
+        let (path, address) = self.path_and_address(path);
         let basic = STANDARD.encode(format!("{machine}:secret-of-{machine}"));
         let request = Request::post(path)
             .header("host", address.to_string())

@@ -333,7 +333,7 @@ async fn n_mrtr_05_the_waiting_requests_of_a_caller_are_limited() {
     let answers = futures_util::future::join_all(asked).await;
     let refused: Vec<&Value> =
         answers.iter().filter(|answer| answer.get("error").is_some()).collect();
-    assert_eq!(refused.len(), 1, "a caller has so many places: {refused:?}");
+    assert_eq!(refused.len(), 1, "a caller has so many suspensions: {refused:?}");
     assert_eq!(refused[0]["error"]["data"]["kind"], "too_many_calls", "{refused:?}");
 }
 
@@ -472,7 +472,7 @@ async fn br_02_a_cancellation_at_one_backend_ends_no_call_at_another() {
 }
 
 #[tokio::test]
-async fn unanswered_questions_leave_places_for_other_callers() {
+async fn unanswered_questions_leave_permits_for_other_callers() {
     let backend = asking().await;
     let pipe = PipeBackend::tcp(&stdio()).await;
     let broker = builder()

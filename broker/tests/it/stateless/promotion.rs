@@ -109,7 +109,7 @@ async fn n_task_01_r12_a_call_whose_task_cannot_be_stored_stays_a_call() {
 }
 
 #[tokio::test]
-async fn n_task_01_a_call_that_became_a_task_keeps_only_its_backend_place() {
+async fn n_task_01_a_call_that_became_a_task_keeps_only_its_backend_permit() {
     let done = Gate::new();
     let (backend, free) = (gated(&done).await, FakeBackend::echo().await);
     backend.tool("other", |_| async { Reply::text("after it") });
@@ -146,7 +146,7 @@ async fn n_task_01_a_call_that_became_a_task_keeps_only_its_backend_place() {
     done.open();
     assert_eq!(text_of(&next.await.unwrap()), "after it");
     assert_eq!(text_of(&wait(&client, &id, "completed").await["result"]), "done");
-    // The place was given back once.
+    // The permit was given back once.
     admin.wait_metric("mcp_requests_pending", &[], |pending| pending == 0.0).await;
     assert_eq!(text_of(&client.call("c__echo", json!({})).await), "{}");
 }

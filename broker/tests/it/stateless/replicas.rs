@@ -274,8 +274,8 @@ async fn br_03_other_kinds_of_exchanges_continue_or_expire_like_calls() {
             (required["requestState"].clone(), json!({key: answer}));
         params
     };
-    for (place, (method, params)) in kinds.iter().enumerate() {
-        let (asked, answered) = (place % 2, 1 - place % 2);
+    for (index, (method, params)) in kinds.iter().enumerate() {
+        let (asked, answered) = (index % 2, 1 - index % 2);
         let again = back(params, &at(asked).result(method, params.clone()).await);
         let done = at(answered).result(method, again.clone()).await;
         assert_eq!(done["resultType"], "complete", "{method} {params}: {done}");

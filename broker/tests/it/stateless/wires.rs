@@ -180,7 +180,7 @@ async fn connections_without_sessions_count_for_their_tenant() {
     })
     .await;
     first.disconnect();
-    eventually("its place to be free", || async {
+    eventually("its permit to be free", || async {
         let next = DuplexClient::builder().tcp(broker.tcp_address()).await;
         let answer = next.request("tools/list", list()).await;
         if answer.get("result").is_some() { Ok(()) } else { Err(answer) }

@@ -45,8 +45,8 @@ async fn path_of_server(broker: &TestBroker) -> String {
 }
 
 async fn metadata(broker: &TestBroker, path: &str) -> Value {
-    let place = format!("/.well-known/oauth-authorization-server{path}");
-    let response = at(broker, &place).send("GET", &[], "").await;
+    let url = format!("/.well-known/oauth-authorization-server{path}");
+    let response = at(broker, &url).send("GET", &[], "").await;
     assert_eq!(response.status, 200);
     response.json().await
 }
@@ -55,7 +55,7 @@ const FORM: &[(&str, &str)] = &[("content-type", "application/x-www-form-urlenco
 const JSON: &[(&str, &str)] = &[("content-type", "application/json")];
 
 #[tokio::test]
-async fn metadata_has_the_brokers_identifier_and_endpoints_at_each_place() {
+async fn metadata_has_the_brokers_identifier_and_endpoints_at_each_url() {
     let more = json!({"preset": "entra", "registration": registration(), "metadata_set": {"x": 1}});
     let (broker, server, _backend) = started(more).await;
     let path = path_of_server(&broker).await;
@@ -74,24 +74,24 @@ async fn metadata_has_the_brokers_identifier_and_endpoints_at_each_place() {
         "x": 1,
     });
     assert_eq!(document, wanted);
-    for place in [
+    for url in [
         format!("/.well-known/openid-configuration{path}"),
         format!("{path}/.well-known/openid-configuration"),
     ] {
         let origin = [("origin", "http://localhost:3000")];
-        let response = at(&broker, &place).send("GET", &origin, "").await;
+        let response = at(&broker, &url).send("GET", &origin, "").await;
         assert_eq!(
             (response.status, response.header("access-control-allow-origin")),
             (200, Some("http://localhost:3000")),
-            "{place}"
+            "{url}"
         );
         assert_eq!(response.header("cache-control"), Some("public, max-age=60"));
-        assert_eq!(response.json().await, wanted, "{place}");
-        let evil = at(&broker, &place).send("GET", &[("origin", "https://evil.example")], "").await;
+        assert_eq!(response.json().await, wanted, "{url}");
+        let evil = at(&broker, &url).send("GET", &[("origin", "https://evil.example")], "").await;
         assert_eq!(evil.status, 403);
-        let preflight = at(&broker, &place).send("OPTIONS", &origin, "").await;
+        let preflight = at(&broker, &url).send("OPTIONS", &origin, "").await;
         assert_eq!(preflight.status, 204);
-        assert_eq!(at(&broker, &place).send("POST", JSON, "{}").await.status, 405);
+        assert_eq!(at(&broker, &url).send("POST", JSON, "{}").await.status, 405);
     }
     for path in ["/authorization/0123456789abcdef/token", "/authorization/x", "/authorization/"] {
         assert_eq!(at(&broker, path).send("POST", FORM, "a=1").await.status, 404, "{path}");
@@ -116,13 +116,13 @@ async fn an_issuer_that_sends_iss_is_not_adapted() {
     let broker =
         guarded(&server, &backend, json!({"preset": "okta"})).single_process().start().await;
     let path = path_of_server(&broker).await;
-    for (place, method) in [
+    for (url, method) in [
         (format!("/.well-known/oauth-authorization-server{path}"), "GET"),
         (format!("{path}/authorize?client_id=a"), "GET"),
         (format!("{path}/token"), "POST"),
     ] {
-        let response = at(&broker, &place).send(method, FORM, "").await;
-        assert_eq!((response.status, response.header("retry-after")), (503, Some("5")), "{place}");
+        let response = at(&broker, &url).send(method, FORM, "").await;
+        assert_eq!((response.status, response.header("retry-after")), (503, Some("5")), "{url}");
         let text = response.text().await;
         assert!(text.contains("RFC 9207") && text.contains("front: direct"), "{text}");
     }
@@ -180,9 +180,9 @@ async fn a_token_request_gets_the_secret_only_for_its_client_and_a_user() {
     let (broker, server, _backend) =
         started(json!({"preset": "entra", "registration": registration()})).await;
     let path = path_of_server(&broker).await;
-    let place = format!("{path}/token");
+    let token_path = format!("{path}/token");
     let send = |form: &str, authorization: Option<&str>| {
-        let (client, form) = (at(&broker, &place), form.to_owned());
+        let (client, form) = (at(&broker, &token_path), form.to_owned());
         let authorization = authorization.map(str::to_owned);
         async move {
             let mut headers = FORM.to_vec();
@@ -228,7 +228,7 @@ async fn a_token_request_gets_the_secret_only_for_its_client_and_a_user() {
     ] {
         assert_eq!(send(form, None).await.status, status);
     }
-    let json = at(&broker, &place).send("POST", JSON, "{}").await;
+    let json = at(&broker, &token_path).send("POST", JSON, "{}").await;
     assert_eq!((json.status, server.take_token_requests().len()), (415, 0));
     for (behavior, status) in [
         (IssuerBehavior::Redirects, 503),

@@ -86,7 +86,7 @@ async fn auth_02_n_auth_01_a_rejection_names_the_metadata_on_every_path() {
         guarded(&server, &backend, json!({"scopes": ["mcp:tools", "mcp:read"]})).start().await;
     let expired = server.token_with("ann", json!({"exp": 1}));
     let [shown, nothing] = [Some(format!("Bearer {expired}")), None];
-    for (path, place) in [
+    for (path, suffix) in [
         ("/mcp", "/mcp"),
         ("/mcp/b", "/mcp/b"),
         ("/mcp/unknown", "/mcp/unknown"),
@@ -109,7 +109,7 @@ async fn auth_02_n_auth_01_a_rejection_names_the_metadata_on_every_path() {
                 let response = broker.client(path).send(method, &headers, body).await;
                 let error = if token.is_some() { ", error=\"invalid_token\"" } else { "" };
                 let wanted = format!(
-                    "Bearer resource_metadata=\"{RESOURCE}{WELL_KNOWN}{place}\"{error}, scope=\"mcp:tools mcp:read\""
+                    "Bearer resource_metadata=\"{RESOURCE}{WELL_KNOWN}{suffix}\"{error}, scope=\"mcp:tools mcp:read\""
                 );
                 assert_eq!(
                     response.header("www-authenticate"),
@@ -131,9 +131,9 @@ async fn auth_04_n_auth_01_a_missing_scope_is_rejected_with_all_required_scopes(
     let response = super::client(&broker, &server.token_with("ann", json!({"scope": "mcp:read"})))
         .post(initialize_body("2025-11-25"))
         .await;
-    let place = format!("{RESOURCE}{WELL_KNOWN}/mcp");
+    let url = format!("{RESOURCE}{WELL_KNOWN}/mcp");
     let wanted = format!(
-        "Bearer error=\"insufficient_scope\", scope=\"mcp:tools mcp:read\", resource_metadata=\"{place}\""
+        "Bearer error=\"insufficient_scope\", scope=\"mcp:tools mcp:read\", resource_metadata=\"{url}\""
     );
     assert_eq!(response.header("www-authenticate"), Some(wanted.as_str()));
     let (status, error) = refused(response).await;

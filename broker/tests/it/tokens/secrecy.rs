@@ -82,8 +82,8 @@ async fn auth_07_auth_08_a_36_a_token_never_leaves_the_broker() {
         let parts: Vec<&str> = token.split('.').collect();
         // Its claims and its signature, which no other text contains.
         for part in &parts[1..] {
-            for (place, text) in &told {
-                assert!(!text.contains(part), "{place} tells a part of a token");
+            for (output, text) in &told {
+                assert!(!text.contains(part), "{output} tells a part of a token");
             }
         }
     }

@@ -50,7 +50,7 @@ async fn say_much(call: &testkit::BackendCall, progress: usize) {
 }
 
 #[tokio::test]
-async fn a_finished_call_frees_its_place_even_if_its_client_reads_slowly() {
+async fn a_finished_call_frees_its_permit_even_if_its_client_reads_slowly() {
     let gate = Gate::new();
     let at_gate = gate.clone();
     let backend = FakeBackend::echo().await;
@@ -73,9 +73,9 @@ async fn a_finished_call_frees_its_place_even_if_its_client_reads_slowly() {
             json!({"name": "b__echo", "arguments": {}, "_meta": meta(json!({}))}),
         )
     };
-    assert_eq!(kind(&other().await["error"]), "too_many_calls", "the one place is taken");
+    assert_eq!(kind(&other().await["error"]), "too_many_calls", "the one permit is taken");
     gate.open();
-    eventually("the place to be free", || async {
+    eventually("the permit to be free", || async {
         let answer = other().await;
         if answer["result"].is_object() { Ok(()) } else { Err(answer) }
     })

@@ -420,7 +420,7 @@ async fn the_connections_of_an_address_are_limited() {
     let third = broker.duplex().tcp(broker.tcp_address()).await;
     third.wait_for_close().await;
     drop(first);
-    eventually("a place", || async {
+    eventually("a permit", || async {
         let client = broker.duplex().tcp(broker.tcp_address()).await;
         client.begin("ping", json!({})).await.response_or_end().await.ok_or("still full")
     })

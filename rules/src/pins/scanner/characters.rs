@@ -22,8 +22,8 @@ pub(in crate::pins) fn hidden(pointer: &str, text: &str) -> Vec<Finding> {
         if let Some(rule) = rule
             && findings.iter().all(|finding| finding.rule != rule)
         {
-            let place = excerpt(text, at, at + char.len_utf8());
-            findings.push(Finding::serious(rule, pointer, &place));
+            let excerpt = excerpt(text, at, at + char.len_utf8());
+            findings.push(Finding::serious(rule, pointer, &excerpt));
         }
     }
     findings
@@ -34,7 +34,7 @@ pub(in crate::pins) fn without_hidden(text: &str) -> String {
     judged(text).filter(|(_, _, rule)| rule.is_none()).map(|(_, char, _)| char).collect()
 }
 
-/// Returns each character of a text with its place, and the rule that it breaks.
+/// Returns each character of a text with its position, and the rule that it breaks.
 fn judged(text: &str) -> impl Iterator<Item = (usize, char, Option<&'static str>)> {
     let (mut before, mut in_flag) = (None, false);
     let mut chars = text.char_indices().peekable();

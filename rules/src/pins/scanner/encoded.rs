@@ -22,8 +22,8 @@ pub(super) fn find(pointer: &str, text: &str) -> Vec<Finding> {
         if let Some(decoded) = decoded.filter(|decoded| !phrases::find(pointer, decoded).is_empty())
         {
             let start = text[offset..].find(word).map_or(offset, |at| offset + at);
-            let place = format!("{} = {decoded}", excerpt(text, start, start));
-            findings.push(Finding::serious("encoded-instructions", pointer, &place));
+            let excerpt = format!("{} = {decoded}", excerpt(text, start, start));
+            findings.push(Finding::serious("encoded-instructions", pointer, &excerpt));
         }
         offset += word.len();
     }

@@ -49,7 +49,7 @@ pub struct Finding {
     pub severity: FindingSeverity,
     /// JSON pointer to the text.
     pub pointer: String,
-    /// The place in the text. Invisible characters have names, such as `<U+200B>`.
+    /// An excerpt of the text. Invisible characters have names, such as `<U+200B>`.
     pub excerpt: String,
 }
 

@@ -27,8 +27,8 @@ const TAGS: &[&str] = &[
     "[important]",
 ];
 
-/// Places at which secrets lie.
-const SECRET_PLACES: &[&str] = &[
+/// Files and folders with secrets.
+const SECRET_LOCATIONS: &[&str] = &[
     "~/.ssh",
     ".ssh/id_",
     "id_rsa",
@@ -90,7 +90,7 @@ static PARSED: LazyLock<Vec<(&str, FindingSeverity, Vec<Part>)>> = LazyLock::new
     PHRASES.iter().map(parsed).collect()
 });
 
-/// Returns the first place of each rule in a text.
+/// Returns the first match of each rule in a text.
 pub(super) fn find(pointer: &str, text: &str) -> Vec<Finding> {
     let plain = plain(text);
     let mut findings: Vec<Finding> = Vec::new();
@@ -112,9 +112,9 @@ pub(super) fn find(pointer: &str, text: &str) -> Vec<Finding> {
             add("instruction-tag", FindingSeverity::Serious, start, start + tag.len());
         }
     }
-    for place in SECRET_PLACES {
-        for (start, place) in plain.match_indices(place) {
-            add("secret-place", FindingSeverity::Notable, start, start + place.len());
+    for location in SECRET_LOCATIONS {
+        for (start, location) in plain.match_indices(location) {
+            add("secret-place", FindingSeverity::Notable, start, start + location.len());
         }
     }
     let words = words(&plain);
@@ -137,7 +137,7 @@ fn plain(text: &str) -> String {
         .collect()
 }
 
-/// Returns the words of a text with their places.
+/// Returns the words of a text with their positions.
 fn words(text: &str) -> Vec<(usize, &str)> {
     let is_part = |char: char| char.is_alphanumeric() || char == '\'';
     let mut words = Vec::new();
@@ -155,7 +155,7 @@ fn words(text: &str) -> Vec<(usize, &str)> {
     words
 }
 
-/// Returns the place of the last word of a phrase that begins with the first of these words.
+/// Returns the index of the last word of a phrase that begins with the first of these words.
 fn matches(phrase: &[Part], words: &[(usize, &str)]) -> Option<usize> {
     let Some((part, rest)) = phrase.split_first() else { return Some(0) };
     match part {
@@ -174,7 +174,7 @@ fn matches(phrase: &[Part], words: &[(usize, &str)]) -> Option<usize> {
     }
 }
 
-/// Returns whether a place in the text is inside quotes or backticks.
+/// Returns whether a position in the text is inside quotes or backticks.
 fn is_quoted(text: &str, at: usize) -> bool {
     let line = text[..at].rsplit('\n').next().unwrap_or_default();
     let is_open = |quote: char| line.matches(quote).count() % 2 == 1;

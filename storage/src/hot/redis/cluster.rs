@@ -196,7 +196,7 @@ impl Cluster {
             None => {
                 let masters = state.map.masters();
                 let turn = self.preferred.load(Ordering::Relaxed);
-                turn.checked_rem(masters.len()).map(|place| &masters[place])
+                turn.checked_rem(masters.len()).map(|index| &masters[index])
             }
         };
         node.cloned()

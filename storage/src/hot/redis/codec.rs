@@ -7,7 +7,7 @@
 //! key and message contains the version of the layout.
 //!
 //! Each key has a hash tag, because Redis Cluster carries out a request only on keys of one slot. All
-//! keys of a session have the same one of 256 tags. All budgets have one tag, and so have all places.
+//! keys of a session have the same one of 256 tags. All budgets have one tag, and so have all permits.
 
 use aws_lc_rs::{constant_time, hmac};
 use bytes::Bytes;
@@ -23,8 +23,8 @@ const VERSION: u8 = 1;
 pub(super) const WAKES_CHANNEL: &str = "mcpb:1:wakes";
 /// Hash tag of all budgets, so that one call takes from many of them.
 pub(super) const BUDGETS_TAG: &str = "{budgets}";
-/// Hash tag of all places and of the leases of replicas.
-const PLACES_TAG: &str = "{places}";
+/// Hash tag of all permits and of the leases of replicas.
+const PERMITS_TAG: &str = "{places}";
 /// Length of a tag, the first half of an HMAC-SHA256.
 const TAG_BYTES: usize = 16;
 pub(super) const NODE_BYTES: usize = 16;
@@ -68,9 +68,9 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the key for the lease of a replica's places.
-pub(super) fn places_lease_key(node: &str) -> String {
-    format!("mcpb:1:l:{PLACES_TAG}:{node}")
+/// Returns the key for the lease of a replica's permits.
+pub(super) fn permits_lease_key(node: &str) -> String {
+    format!("mcpb:1:l:{PERMITS_TAG}:{node}")
 }
 
 /// A message from the broadcast channel.
@@ -102,9 +102,9 @@ impl Codec {
         format!("mcpb:1:b:{BUDGETS_TAG}:{}", self.hashed("budget", name))
     }
 
-    /// Returns the key of places, hashed like that of a budget.
-    pub(super) fn places_key(&self, name: &str) -> String {
-        format!("mcpb:1:n:{PLACES_TAG}:{}", self.hashed("places", name))
+    /// Returns the key of permits, hashed like that of a budget.
+    pub(super) fn permits_key(&self, name: &str) -> String {
+        format!("mcpb:1:n:{PERMITS_TAG}:{}", self.hashed("places", name))
     }
 
     fn hashed(&self, what: &str, name: &str) -> String {
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(keys.map(|key| slot(&key)), [slot("{e0}"); 3]);
         assert_ne!(slot(&owner_key(&SESSION)), slot(&owner_key(&OTHER)));
         assert_eq!(slot(&codec.budget_key("a")), slot(BUDGETS_TAG));
-        assert_eq!(slot(&codec.places_key("a")), slot(&places_lease_key(&codec.node_name())));
+        assert_eq!(slot(&codec.permits_key("a")), slot(&permits_lease_key(&codec.node_name())));
     }
 
     #[test]

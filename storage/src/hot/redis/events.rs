@@ -81,14 +81,14 @@ impl EventStore for RedisStore {
         }
         let parts = self.parts(entries);
         let appended = join_all(parts.iter().map(|part| {
-            let entries: Vec<&LogEntry> = part.iter().map(|place| &entries[*place]).collect();
+            let entries: Vec<&LogEntry> = part.iter().map(|index| &entries[*index]).collect();
             async move { self.append_part(&entries).await }
         }));
         let mut refused = None;
         for (appended, part) in appended.await.into_iter().zip(&parts) {
             if let Err(error) = appended {
-                let (_, places) = refused.get_or_insert_with(|| (error, Vec::new()));
-                places.extend(part);
+                let (_, indexes) = refused.get_or_insert_with(|| (error, Vec::new()));
+                indexes.extend(part);
             }
         }
         match refused {
@@ -198,8 +198,8 @@ impl RedisStore {
             return vec![(0..entries.len()).collect()];
         }
         let mut parts: BTreeMap<u8, Vec<usize>> = BTreeMap::new();
-        for (place, entry) in entries.iter().enumerate() {
-            parts.entry(tag_of(stream_of(entry).0)).or_default().push(place);
+        for (index, entry) in entries.iter().enumerate() {
+            parts.entry(tag_of(stream_of(entry).0)).or_default().push(index);
         }
         parts.into_values().collect()
     }
@@ -267,7 +267,7 @@ impl RedisStore {
         if foreign > 0 {
             self.link.record_errors(foreign, &"keys of ours held something else");
         }
-        Ok(orphans.into_iter().filter_map(|place| place.checked_sub(1)).collect())
+        Ok(orphans.into_iter().filter_map(|index| index.checked_sub(1)).collect())
     }
 
     /// Remembers entries after they were added.
@@ -303,7 +303,7 @@ impl RedisStore {
         let known = self.known();
         let mut recorded = HashSet::new();
         let mut again = Vec::new();
-        for entry in orphans.iter().filter_map(|&place| entries.get(place)) {
+        for entry in orphans.iter().filter_map(|&index| entries.get(index)) {
             let (session, number) = stream_of(entry);
             let Some(stream) = known.get(session).and_then(|streams| streams.get(&number)) else {
                 continue;

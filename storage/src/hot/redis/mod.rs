@@ -12,7 +12,7 @@ mod cluster;
 mod codec;
 mod connection;
 mod events;
-mod places;
+mod permits;
 mod pubsub;
 mod sentinel;
 mod server;
@@ -48,8 +48,8 @@ use self::{
     server::{CONNECT_MAX, Request},
 };
 use super::{
-    BudgetGrant, BudgetRequest, HotStore, OwnerHint, PlacesAnswer, PlacesLifetime, PlacesRequest,
-    WAKEUPS_BUFFERED_MAX, Wakeup,
+    BudgetGrant, BudgetRequest, HotStore, OwnerHint, PermitsAnswer, PermitsLifetime,
+    PermitsRequest, WAKEUPS_BUFFERED_MAX, Wakeup,
 };
 use crate::StoreError;
 
@@ -59,8 +59,8 @@ const CLOSE_MAX: Duration = Duration::from_secs(1);
 /// Address and secrets of Redis.
 #[derive(Clone)]
 pub struct RedisOptions {
-    /// `redis://`, `redis+unix://`, `redis+sentinel://` or `redis+cluster://`. With TLS `rediss` in
-    /// place of `redis`. May contain passwords.
+    /// `redis://`, `redis+unix://`, `redis+sentinel://` or `redis+cluster://`. With TLS `rediss` instead
+    /// of `redis`. May contain passwords.
     pub url: String,
     /// Secret of one installation, which its replicas share. The store ignores values that were
     /// written with another key.
@@ -84,7 +84,7 @@ pub struct RedisStore {
     retention: Duration,
     scripts: Scripts,
     budgets: Script,
-    places: Script,
+    permits: Script,
     known: Mutex<KnownStreams>,
     wakeups: broadcast::Sender<Wakeup>,
     outbox: Outbox,
@@ -120,7 +120,7 @@ impl RedisStore {
             retention: options.event_retention,
             scripts: Scripts::new(),
             budgets: budgets::script(),
-            places: places::script(),
+            permits: permits::script(),
             known: Mutex::new(events::no_known_streams()),
             wakeups,
             outbox,
@@ -200,12 +200,12 @@ impl HotStore for RedisStore {
         budgets::take(self, requests).await
     }
 
-    async fn settle_places(
+    async fn settle_permits(
         &self,
-        lifetime: PlacesLifetime,
-        requests: &[PlacesRequest],
-    ) -> Option<PlacesAnswer> {
-        places::settle(self, lifetime, requests).await
+        lifetime: PermitsLifetime,
+        requests: &[PermitsRequest],
+    ) -> Option<PermitsAnswer> {
+        permits::settle(self, lifetime, requests).await
     }
 
     fn is_connected(&self) -> bool {

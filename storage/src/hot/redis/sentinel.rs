@@ -78,7 +78,7 @@ impl Sentinels {
 
     fn order(&self) -> impl Iterator<Item = usize> + use<> {
         let (first, count) = (self.first.load(Ordering::Relaxed), self.clients.len());
-        (0..count).map(move |place| (first + place) % count)
+        (0..count).map(move |index| (first + index) % count)
     }
 
     /// Asks one sentinel for the address of the master. One that does not answer is the last to be

@@ -46,9 +46,9 @@ impl SlotMap {
                 return None;
             };
             let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
-            for (place, node) in nodes.iter().enumerate() {
+            for (index, node) in nodes.iter().enumerate() {
                 let Some(node) = read_node(node, responder) else { continue };
-                if place == 0 {
+                if index == 0 {
                     map.ranges.insert(first, (last, node.clone()));
                     add(&mut map.masters, &node);
                 }

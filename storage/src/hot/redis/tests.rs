@@ -22,7 +22,7 @@ use super::{RedisOptions, RedisStore, codec};
 use crate::{EventStore, HotStore, OwnerHint, StoreError, Wakeup, conformance::hot::Replicas};
 
 mod cluster;
-mod places;
+mod permits;
 mod sentinel;
 
 const SESSION: SessionKey = SessionKey::new([5; 32]);

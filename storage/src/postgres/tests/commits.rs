@@ -70,7 +70,7 @@ fn one_of_each() -> Vec<(WriteOp, WriteOutcome)> {
     ]
 }
 
-/// Cuts the connection at many places of the exchange, in each direction. The cuts are close
+/// Cuts the connection at many steps of the exchange, in each direction. The cuts are close
 /// together at its end, the commit.
 pub(super) async fn cut_anywhere(
     server: &PostgresServer,

@@ -70,14 +70,14 @@ async fn child() {
     }
 }
 
-/// Runs a process that writes to `path` until it dies at a place. Returns the acknowledged writes.
-fn died_at(path: &Path, place: &str) -> (ExitStatus, Vec<String>) {
+/// Runs a process that writes to `path` until it dies at a step. Returns the acknowledged writes.
+fn died_at(path: &Path, step: &str) -> (ExitStatus, Vec<String>) {
     let done = path.with_extension("done");
     let ran = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "sqlite::tests::crash::child", "--nocapture"])
         .env(DATABASE, path)
         .env(DONE, &done)
-        .env("MCP_BROKER_FAULT", place)
+        .env("MCP_BROKER_FAULT", step)
         .output()
         .unwrap();
     (
@@ -88,46 +88,46 @@ fn died_at(path: &Path, place: &str) -> (ExitStatus, Vec<String>) {
 
 #[tokio::test]
 async fn no_acknowledged_write_is_lost_and_no_write_is_partial() {
-    let mut places: Vec<String> =
+    let mut steps: Vec<String> =
         vec!["claim.executed:1".into(), "claim.committed:2".into(), "join.committed:1".into()];
-    places.extend(
+    steps.extend(
         ["write.begun", "write.executed", "write.committed"]
             .iter()
-            .flat_map(|place| [1, 4].map(|nth| format!("{place}:{nth}"))),
+            .flat_map(|step| [1, 4].map(|nth| format!("{step}:{nth}"))),
     );
-    places.extend(
+    steps.extend(
         ["events.executed:1", "events.executed:2", "events.committed:3"].map(str::to_owned),
     );
-    for place in places {
+    for step in steps {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("broker.db");
-        let (status, done) = died_at(&path, &place);
-        assert!(!status.success(), "{place} was never passed");
+        let (status, done) = died_at(&path, &step);
+        assert!(!status.success(), "{step} was never passed");
         let store = SqliteStore::open(&SqliteOptions { path, migrate: true }).await.unwrap();
         let sessions = store.list_sessions(None, None, 100).await.unwrap().len();
         let tasks = store.list_tasks(None, None, None, 100).await.unwrap();
-        assert_eq!(sessions, 2 * tasks.len(), "{place}: no half of a batch");
+        assert_eq!(sessions, 2 * tasks.len(), "{step}: no half of a batch");
         let acknowledged = |what: &str| done.iter().filter(|line| line.starts_with(what)).count();
         let batches = acknowledged("batch");
         assert!(
             tasks.len() == batches || tasks.len() == batches + 1,
-            "{place}: {batches} {}",
+            "{step}: {batches} {}",
             tasks.len()
         );
         let running = store.task_counts().await.unwrap()[0].1;
-        assert_eq!(running, tasks.len() as u64, "{place}: usage is what it should be");
+        assert_eq!(running, tasks.len() as u64, "{step}: usage is what it should be");
         for task in &tasks {
             assert_eq!(
                 store.task_transitions(&task.record.task).await.unwrap().len(),
                 1,
-                "{place}: its history is there"
+                "{step}: its history is there"
             );
         }
         let claimed = tasks.iter().filter(|task| task.epoch == 2).count();
         let told = [0, 2, 5][acknowledged("claimed")];
         assert!(
             claimed == told || Some(&claimed) == [0, 2, 5].get(acknowledged("claimed") + 1),
-            "{place}: {claimed} {told}"
+            "{step}: {claimed} {told}"
         );
         let events = store
             .stream(&SessionKey::new([1; 32]), 1, 0)
@@ -135,11 +135,11 @@ async fn no_acknowledged_write_is_lost_and_no_write_is_partial() {
             .unwrap()
             .map_or(0, |stream| stream.events.len());
         let told = acknowledged("event");
-        assert!(events == told || events == told + 1, "{place}: {events} {told}");
+        assert!(events == told || events == told + 1, "{step}: {events} {told}");
         let open_again = open(1);
         assert!(
             matches!(store.write(&[open_again]).await.unwrap()[..], [WriteOutcome::Done]),
-            "{place}: it goes on"
+            "{step}: it goes on"
         );
     }
 }
@@ -147,19 +147,19 @@ async fn no_acknowledged_write_is_lost_and_no_write_is_partial() {
 #[tokio::test]
 async fn an_interrupted_migration_leaves_the_schema_as_it_was() {
     for from in 0..schema::latest_version() {
-        for place in ["migration.begun", "migration.applied"] {
+        for step in ["migration.begun", "migration.applied"] {
             for nth in BTreeSet::from([1, schema::latest_version() - from]) {
                 let folder = tempfile::tempdir().unwrap();
                 let path = folder.path().join("broker.db");
                 schema::make_older(&path, from).await;
-                let (status, done) = died_at(&path, &format!("{place}:{nth}"));
+                let (status, done) = died_at(&path, &format!("{step}:{nth}"));
                 assert!(
                     !status.success() && done.is_empty(),
-                    "{from} {place}:{nth} {status} {done:?}"
+                    "{from} {step}:{nth} {status} {done:?}"
                 );
                 let store =
                     SqliteStore::open(&SqliteOptions { path, migrate: true }).await.unwrap();
-                assert_eq!(store.migration().from, from, "{place}:{nth}");
+                assert_eq!(store.migration().from, from, "{step}:{nth}");
                 let end = WriteOp::EndSession { key: SessionKey::new([1; 32]), epoch: 1 };
                 assert_eq!(
                     store.write(&[open(1), end]).await.unwrap(),

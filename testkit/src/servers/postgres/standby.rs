@@ -1,4 +1,4 @@
-//! A second server that follows a first one and takes its place when that is gone.
+//! A second server that follows a first one and replaces it when that is gone.
 
 use std::{
     net::SocketAddr,

@@ -211,7 +211,7 @@ async fn q_05_streams_are_limited_and_freed() {
     sink.finish();
     drop(cancellation);
     assert_eq!(next(&mut second.source).await, None);
-    soon("a free place", third).await.unwrap();
+    soon("a free permit", third).await.unwrap();
     assert_eq!(
         soon("the third", connection.accept_request())
             .await

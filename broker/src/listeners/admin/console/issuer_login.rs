@@ -90,7 +90,7 @@ pub(super) async fn begin(
 }
 
 /// Takes the answer of an issuer. The browser comes from the issuer's page, so the request has no
-/// mark of the console. The sealed cookie of the begin takes its place.
+/// mark of the console. The sealed cookie of the begin replaces it.
 pub(super) async fn callback(
     State((control, access)): State<ConsoleState>,
     peer: Option<Extension<ClientIp>>,
@@ -131,12 +131,12 @@ pub(super) async fn callback(
 }
 
 fn redirect(
-    place: &'static str,
+    location: &'static str,
     cookies: impl IntoIterator<Item = Option<HeaderValue>>,
 ) -> Response {
     let mut response = StatusCode::SEE_OTHER.into_response();
     let headers = response.headers_mut();
-    headers.insert(header::LOCATION, HeaderValue::from_static(place));
+    headers.insert(header::LOCATION, HeaderValue::from_static(location));
     for cookie in cookies.into_iter().flatten() {
         headers.append(header::SET_COOKIE, cookie);
     }

@@ -24,7 +24,7 @@ use crate::{
     broker::Broker,
 };
 
-/// Places of metadata: with the path of the identifier behind them (RFC 8414, 3.1).
+/// Paths of metadata: with the path of the identifier behind them (RFC 8414, 3.1).
 const OAUTH_METADATA: &str = "/.well-known/oauth-authorization-server";
 const OPENID_METADATA: &str = "/.well-known/openid-configuration";
 /// Seconds for which metadata may be cached.
@@ -98,8 +98,8 @@ pub(super) fn matches_path(path: &str) -> bool {
 
 /// Returns what a path names, and the id of the issuer in it.
 fn route(path: &str) -> Option<(Route, &str)> {
-    for place in [OAUTH_METADATA, OPENID_METADATA] {
-        if let Some(rest) = path.strip_prefix(place) {
+    for prefix in [OAUTH_METADATA, OPENID_METADATA] {
+        if let Some(rest) = path.strip_prefix(prefix) {
             let id = rest.strip_prefix(PATH)?.strip_prefix('/')?;
             return (!id.contains('/')).then_some((Route::Metadata, id));
         }

@@ -16,7 +16,7 @@ use crate::{
     listeners::http::authenticate::authenticate,
 };
 
-const PLACE: &str = "connect login";
+const SEAL_CONTEXT: &str = "connect login";
 
 /// Tenant and principal of a browser.
 pub(super) struct Person {
@@ -111,7 +111,7 @@ impl Cookies<'_> {
     }
 
     fn login(&self, seal: &SealKey) -> Option<Person> {
-        let opened = seal.open_from_client(PLACE, self.get("login")?).ok()?;
+        let opened = seal.open_from_client(SEAL_CONTEXT, self.get("login")?).ok()?;
         let login: Login = serde_json::from_slice(&opened).ok()?;
         let tenant = TenantId::parse(&login.tenant).ok()?;
         (login.until > now()).then(|| Person::new(tenant, &login.principal))
@@ -123,7 +123,7 @@ impl Cookies<'_> {
             principal: person.principal.as_str().to_owned(),
             until: now() + CONNECT_LOGIN_LIFE.as_secs(),
         };
-        let text = seal.seal_for_client(PLACE, &serde_json::to_vec(&login).ok()?).ok()?;
+        let text = seal.seal_for_client(SEAL_CONTEXT, &serde_json::to_vec(&login).ok()?).ok()?;
         Some(self.set("login", &text, CONNECT_LOGIN_LIFE.as_secs()))
     }
 }
@@ -184,7 +184,7 @@ mod tests {
         let ended = |until| {
             let login = Login { tenant: "acme".to_owned(), principal: "ann".to_owned(), until };
             let text = serde_json::to_vec(&login).unwrap();
-            let sealed = seal.seal_for_client(PLACE, &text).unwrap();
+            let sealed = seal.seal_for_client(SEAL_CONTEXT, &text).unwrap();
             person(SECURE, &format!("__Host-mcp-broker-login={sealed}"), &seal)
         };
         assert_eq!((ended(now() + 60), ended(now() - 1)), (known, None));

@@ -95,11 +95,11 @@ impl HotStore for Hints {
         None
     }
 
-    async fn settle_places(
+    async fn settle_permits(
         &self,
-        _: storage::hot::PlacesLifetime,
-        _: &[storage::hot::PlacesRequest],
-    ) -> Option<storage::hot::PlacesAnswer> {
+        _: storage::hot::PermitsLifetime,
+        _: &[storage::hot::PermitsRequest],
+    ) -> Option<storage::hot::PermitsAnswer> {
         None
     }
 

@@ -52,7 +52,7 @@ impl Question {
         now.saturating_duration_since(self.asked_at)
     }
 
-    /// Refuses the question in place of the client.
+    /// Refuses the question instead of the client.
     pub(in crate::sessions) fn refuse(&self, why: &str) {
         self.refuse_with(&Refusal::new(ErrorKind::Internal, why));
     }

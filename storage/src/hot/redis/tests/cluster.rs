@@ -11,7 +11,7 @@ use crate::{
     EventStore, HotStore, StoreError,
     conformance::hot::Replicas,
     hot::{
-        BudgetRequest, PlacesLifetime, PlacesRequest,
+        BudgetRequest, PermitsLifetime, PermitsRequest,
         redis::{RedisStore, codec, slots::slot},
     },
 };
@@ -63,9 +63,9 @@ async fn take(hot: &RedisStore) -> Result<u32, &'static str> {
 }
 
 async fn settle(hot: &RedisStore) -> Result<u32, &'static str> {
-    let ask = PlacesRequest { name: "acme".into(), max: 9, in_use: 1, wanted: 1 };
-    let lifetime = PlacesLifetime { lease: HOUR, kept: HOUR };
-    let answer = hot.settle_places(lifetime, &[ask]).await.ok_or("no answer")?;
+    let ask = PermitsRequest { name: "acme".into(), max: 9, in_use: 1, wanted: 1 };
+    let lifetime = PermitsLifetime { lease: HOUR, kept: HOUR };
+    let answer = hot.settle_permits(lifetime, &[ask]).await.ok_or("no answer")?;
     Ok(answer.grants[0].held + answer.grants[0].others)
 }
 
@@ -95,8 +95,8 @@ async fn a_killed_master_affects_only_its_slots_until_its_replica_takes_over() {
     assert_eq!(last_of(&other, first).await.0, 3);
     works(&hot, &other).await;
     assert_eq!(eventually("a budget to be shared", async || take(&other).await).await, 1);
-    assert_eq!(eventually("places to be shared", async || settle(&hot).await).await, 1);
-    assert_eq!(eventually("places to be shared", async || settle(&other).await).await, 2);
+    assert_eq!(eventually("permits to be shared", async || settle(&hot).await).await, 1);
+    assert_eq!(eventually("permits to be shared", async || settle(&other).await).await, 2);
 }
 
 #[tokio::test]

@@ -1,28 +1,28 @@
-//! Places in Redis: one hash for each limit, with the places that each replica holds, and one key for
+//! Permits in Redis: one hash for each limit, with the permits that each replica holds, and one key for
 //! the lease of each replica.
 
 use redis::{Script, from_redis_value};
 
 use super::{RedisStore, codec, milliseconds, server::Request};
-use crate::hot::places::{PlacesAnswer, PlacesGrant, PlacesLifetime, PlacesRequest};
+use crate::hot::permits::{PermitsAnswer, PermitsGrant, PermitsLifetime, PermitsRequest};
 
 pub(super) fn script() -> Script {
-    Script::new(include_str!("places.lua"))
+    Script::new(include_str!("permits.lua"))
 }
 
 pub(super) async fn settle(
     store: &RedisStore,
-    lifetime: PlacesLifetime,
-    requests: &[PlacesRequest],
-) -> Option<PlacesAnswer> {
-    let mut script = store.places.prepare_invoke();
+    lifetime: PermitsLifetime,
+    requests: &[PermitsRequest],
+) -> Option<PermitsAnswer> {
+    let mut script = store.permits.prepare_invoke();
     let node = store.codec.node_name();
-    let lease = codec::places_lease_key(&node);
+    let lease = codec::permits_lease_key(&node);
     script.key(&lease);
-    script.arg(&node).arg(codec::places_lease_key(""));
+    script.arg(&node).arg(codec::permits_lease_key(""));
     script.arg(milliseconds(lifetime.lease)).arg(milliseconds(lifetime.kept));
     for request in requests {
-        script.key(store.codec.places_key(&request.name));
+        script.key(store.codec.permits_key(&request.name));
         script.arg(request.max).arg(request.in_use).arg(request.wanted);
     }
     let answer = store.link.execute(Some(&lease), Request::Script(&script)).await.ok()?;
@@ -31,7 +31,7 @@ pub(super) async fn settle(
     let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let grants = counts.as_chunks::<2>().0.iter();
     let grants: Vec<_> = grants
-        .map(|[held, others]| PlacesGrant { held: count(*held), others: count(*others) })
+        .map(|[held, others]| PermitsGrant { held: count(*held), others: count(*others) })
         .collect();
-    (grants.len() == requests.len()).then_some(PlacesAnswer { renewed: *renewed == 1, grants })
+    (grants.len() == requests.len()).then_some(PermitsAnswer { renewed: *renewed == 1, grants })
 }

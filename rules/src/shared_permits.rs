@@ -1,15 +1,15 @@
-//! Places of one scope (the calls, sessions or connections of a tenant, the sessions of a
+//! Permits of one scope (the calls, sessions or connections of a tenant, the sessions of a
 //! principal), on one replica of several.
 //!
-//! The hot store keeps for each replica how many places it *holds*. Together they hold at most the
-//! limit. A replica uses the places that it holds without the hot store, and asks for more when it
+//! The hot store keeps for each replica how many permits it *holds*. Together they hold at most the
+//! limit. A replica uses the permits that it holds without the hot store, and asks for more when it
 //! needs them. It reserves some ahead, asks again once half of them are used, and returns those that
 //! it does not use. A report is absolute: it replaces the former one, so no lost message can leak a
-//! place.
+//! permit.
 //!
 //! Invariants, while the hot store is available:
 //!
-//! - A place is taken only while fewer are in use than are held. [`SharedPlaces::take_forced`] is
+//! - A permit is taken only while fewer are in use than are held. [`SharedPermits::take_forced`] is
 //!   the exception, for a session that was admitted elsewhere.
 //! - `held` sinks before the hot store learns of it, and rises afterwards. One caller settles at a
 //!   time.
@@ -24,42 +24,42 @@ use std::{
 
 use super::{
     gcra::nanoseconds,
-    limits::replicas::{PLACES_IDLE_RENEWALS, PLACES_REFUSED_FOR, PLACES_RESERVE_REPORTERS},
+    limits::replicas::{PERMITS_IDLE_RENEWALS, PERMITS_REFUSED_FOR, PERMITS_RESERVE_REPORTERS},
     shared_rate_limit::{ReplicaShare, SharingMode},
 };
 
-/// Part of the free places that all replicas together reserve ahead.
+/// Part of the free permits that all replicas together reserve ahead.
 const RESERVED_PART: u32 = 8;
 
-/// The answer to an attempt to take a place.
+/// The answer to an attempt to take a permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PlaceAttempt {
+pub enum PermitAttempt {
     Taken,
     /// The limit is reached.
     Full,
-    /// This replica holds no further place. The hot store may have one.
+    /// This replica holds no further permit. The hot store may have one.
     Ask,
 }
 
-/// A report to the hot store, with a request for places.
+/// A report to the hot store, with a request for permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlacesReport {
+pub struct PermitsReport {
     /// The limit over all replicas.
     pub max: u32,
-    /// Places in use, which count even beyond the limit.
+    /// Permits in use, which count even beyond the limit.
     pub in_use: u32,
-    /// Places that the replica wants to hold, those in use included.
+    /// Permits that the replica wants to hold, those in use included.
     pub wanted: u32,
-    /// Places in use and places that callers wait for.
+    /// Permits in use and permits that callers wait for.
     needed: u32,
 }
 
 /// The answer of the hot store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PlacesHeld {
-    /// Places that this replica holds now.
+pub struct HeldPermits {
+    /// Permits that this replica holds now.
     pub held: u32,
-    /// Places that the other replicas hold.
+    /// Permits that the other replicas hold.
     pub others: u32,
 }
 
@@ -67,28 +67,28 @@ pub struct PlacesHeld {
 /// the hot store something for each replica. Were each to report at each renewal, the cost would
 /// grow with the square of their number.
 pub fn reserve_report_renewals(replicas: u32) -> u32 {
-    (replicas / PLACES_RESERVE_REPORTERS).max(1)
+    (replicas / PERMITS_RESERVE_REPORTERS).max(1)
 }
 
 #[derive(Debug)]
-pub struct SharedPlaces {
+pub struct SharedPermits {
     /// Name of the scope, which is equal on all replicas.
     pub name: String,
-    /// Places to reserve ahead at most.
+    /// Permits to reserve ahead at most.
     reserve_max: u32,
     in_use: AtomicU32,
-    /// Callers that wait for a place.
+    /// Callers that wait for a permit.
     waiting: AtomicU32,
     held: AtomicU32,
-    /// Places reserved ahead, as of the last report.
+    /// Permits reserved ahead, as of the last report.
     reserve: AtomicU32,
-    /// Unused places below which the reserve is to be refilled.
+    /// Unused permits below which the reserve is to be refilled.
     refill_below: AtomicU32,
-    /// Most places in use since the last report.
+    /// Most permits in use since the last report.
     peak: AtomicU32,
-    /// Places that no replica holds, as of the last exchange. All of them before the first one.
+    /// Permits that no replica holds, as of the last exchange. All of them before the first one.
     free: AtomicU32,
-    /// Time until which this replica gets no further place.
+    /// Time until which this replica gets no further permit.
     full_until_ns: AtomicU64,
     /// The last limit.
     max: AtomicU32,
@@ -102,7 +102,7 @@ pub struct SharedPlaces {
     unsettled: AtomicBool,
 }
 
-impl SharedPlaces {
+impl SharedPermits {
     pub fn new(name: String, reserve_max: u32) -> Arc<Self> {
         Arc::new(Self {
             name,
@@ -123,7 +123,7 @@ impl SharedPlaces {
         })
     }
 
-    /// Returns the places that this replica can use without the hot store.
+    /// Returns the permits that this replica can use without the hot store.
     fn room(&self, max: u32, shares: ReplicaShare) -> u32 {
         match shares.sharing {
             SharingMode::LocalShare | SharingMode::LocalFallback if shares.replicas > 1 => {
@@ -134,34 +134,34 @@ impl SharedPlaces {
         }
     }
 
-    /// Takes a place, if this replica has one. [`SharedPlaces::release`] returns it.
+    /// Takes a permit, if this replica has one. [`SharedPermits::release`] returns it.
     pub fn try_take(
         &self,
         max: u32,
         shares: ReplicaShare,
         now: impl FnOnce() -> Duration,
-    ) -> PlaceAttempt {
+    ) -> PermitAttempt {
         let room = self.room(max, shares);
         let one_more = |in_use: u32| (in_use < room).then_some(in_use + 1);
         if let Ok(before) = self.in_use.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more) {
             if shares.sharing == SharingMode::LocalShare {
-                return PlaceAttempt::Taken;
+                return PermitAttempt::Taken;
             }
             self.note_use(before + 1, max);
-            // A report that lowers the room meanwhile either counts this place or is seen here.
+            // A report that lowers the room meanwhile either counts this permit or is seen here.
             if before < self.room(max, shares) {
-                return PlaceAttempt::Taken;
+                return PermitAttempt::Taken;
             }
             self.in_use.fetch_sub(1, Ordering::SeqCst);
         }
         if shares.sharing == SharingMode::Global && self.can_get_more(max, now) {
-            PlaceAttempt::Ask
+            PermitAttempt::Ask
         } else {
-            PlaceAttempt::Full
+            PermitAttempt::Full
         }
     }
 
-    /// Returns whether the hot store may have a place. Notes the limit for the report.
+    /// Returns whether the hot store may have a permit. Notes the limit for the report.
     fn can_get_more(&self, max: u32, now: impl FnOnce() -> Duration) -> bool {
         let can = self.in_use.load(Ordering::SeqCst) < max
             && self.full_until_ns.load(Ordering::Relaxed) <= nanoseconds(now());
@@ -178,20 +178,20 @@ impl SharedPlaces {
         self.max.store(max, Ordering::Relaxed);
     }
 
-    /// Takes a place beyond any limit, because its holder was admitted elsewhere.
+    /// Takes a permit beyond any limit, because its holder was admitted elsewhere.
     pub fn take_forced(&self, max: u32) {
         let in_use = self.in_use.fetch_add(1, Ordering::SeqCst) + 1;
         self.note_use(in_use, max);
     }
 
-    /// Returns a place.
+    /// Returns a permit.
     pub fn release(&self) {
         self.in_use.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Counts in a caller that needs a place soon, until [`SharedPlaces::stop_waiting`]. Returns
+    /// Counts in a caller that needs a permit soon, until [`SharedPermits::stop_waiting`]. Returns
     /// whether the hot store must be asked first.
-    pub fn wait_for_place(
+    pub fn wait_for_permit(
         &self,
         max: u32,
         shares: ReplicaShare,
@@ -258,8 +258,8 @@ impl SharedPlaces {
         self.reserve_max > 0 && self.held.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the next report. It is outstanding until [`SharedPlaces::settle`], or lost.
-    pub fn next_report(&self, replicas: u32) -> PlacesReport {
+    /// Returns the next report. It is outstanding until [`SharedPermits::settle`], or lost.
+    pub fn next_report(&self, replicas: u32) -> PermitsReport {
         self.queued.store(false, Ordering::Release);
         self.refilling.store(false, Ordering::Release);
         self.unsettled.store(true, Ordering::Relaxed);
@@ -268,7 +268,7 @@ impl SharedPlaces {
         let peak = self.peak.swap(in_use, Ordering::Relaxed).max(in_use);
         let needed = in_use.saturating_add(self.waiting.load(Ordering::SeqCst));
         let held = self.held.load(Ordering::SeqCst);
-        let reserve = if self.idle_renewals.load(Ordering::Relaxed) < PLACES_IDLE_RENEWALS {
+        let reserve = if self.idle_renewals.load(Ordering::Relaxed) < PERMITS_IDLE_RENEWALS {
             // What this replica has reserved already is free too.
             let free =
                 self.free.load(Ordering::Relaxed).saturating_add(held.saturating_sub(needed));
@@ -280,26 +280,26 @@ impl SharedPlaces {
         let wanted = needed.max(peak).saturating_add(reserve).min(max);
         if wanted < held {
             self.held.store(wanted, Ordering::SeqCst);
-            // A place that was taken before the change counts.
+            // A permit that was taken before the change counts.
             self.held
                 .store(wanted.max(self.in_use.load(Ordering::SeqCst)).min(held), Ordering::SeqCst);
         }
         let in_use = self.in_use.load(Ordering::SeqCst);
-        PlacesReport { max, in_use, wanted: wanted.max(in_use), needed }
+        PermitsReport { max, in_use, wanted: wanted.max(in_use), needed }
     }
 
     /// Stores the answer to a report.
-    pub fn settle(&self, report: PlacesReport, got: PlacesHeld, now: Duration) {
+    pub fn settle(&self, report: PermitsReport, got: HeldPermits, now: Duration) {
         self.held.store(got.held, Ordering::SeqCst);
         let free = report.max.saturating_sub(got.others).saturating_sub(got.held);
         self.free.store(free, Ordering::Relaxed);
         // Without a grant there is nothing to refill: callers send a request once they need a
-        // place.
+        // permit.
         let reserved =
             got.held.saturating_sub(report.needed).min(self.reserve.load(Ordering::Relaxed));
         self.refill_below.store(reserved / 2, Ordering::Relaxed);
         let full_until =
-            if got.held < report.needed { nanoseconds(now + PLACES_REFUSED_FOR) } else { 0 };
+            if got.held < report.needed { nanoseconds(now + PERMITS_REFUSED_FOR) } else { 0 };
         self.full_until_ns.store(full_until, Ordering::Relaxed);
         self.unsettled.store(false, Ordering::Relaxed);
     }
@@ -308,7 +308,7 @@ impl SharedPlaces {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// Returns the places that this replica can use without a request.
+    /// Returns the permits that this replica can use without a request.
     pub fn held(&self) -> u32 {
         self.held.load(Ordering::Relaxed)
     }
@@ -339,47 +339,50 @@ mod tests {
     struct Store(BTreeMap<usize, u32>);
 
     impl Store {
-        fn settle(&mut self, replica: usize, report: PlacesReport) -> PlacesHeld {
+        fn settle(&mut self, replica: usize, report: PermitsReport) -> HeldPermits {
             let others = self.0.iter().filter(|(name, _)| **name != replica).map(|(_, held)| held);
             let others: u32 = others.sum();
             let held = report.in_use.max(report.wanted.min(report.max.saturating_sub(others)));
             self.0.insert(replica, held);
-            PlacesHeld { held, others }
+            HeldPermits { held, others }
         }
 
-        fn exchange(&mut self, replica: usize, places: &SharedPlaces, now: Duration) {
-            let report = places.next_report(2);
+        fn exchange(&mut self, replica: usize, permits: &SharedPermits, now: Duration) {
+            let report = permits.next_report(2);
             let got = self.settle(replica, report);
-            places.settle(report, got, now);
+            permits.settle(report, got, now);
         }
     }
 
-    /// Takes a place, and asks the store once if it must.
-    fn take(store: &mut Store, replica: usize, places: &SharedPlaces, max: u32) -> bool {
-        let asks = places.wait_for_place(max, TWO, || LATER);
+    /// Takes a permit, and asks the store once if it must.
+    fn take(store: &mut Store, replica: usize, permits: &SharedPermits, max: u32) -> bool {
+        let asks = permits.wait_for_permit(max, TWO, || LATER);
         if asks {
-            store.exchange(replica, places, NOW);
+            store.exchange(replica, permits, NOW);
         }
-        let taken = places.try_take(max, TWO, || LATER) == PlaceAttempt::Taken;
-        places.stop_waiting();
+        let taken = permits.try_take(max, TWO, || LATER) == PermitAttempt::Taken;
+        permits.stop_waiting();
         taken
     }
 
-    fn taken_at_once(places: &SharedPlaces, max: u32, shares: ReplicaShare) -> usize {
-        let take = || places.try_take(max, shares, || NOW) == PlaceAttempt::Taken;
+    fn taken_at_once(permits: &SharedPermits, max: u32, shares: ReplicaShare) -> usize {
+        let take = || permits.try_take(max, shares, || NOW) == PermitAttempt::Taken;
         (0..1_000).take_while(|_| take()).count()
     }
 
     #[test]
-    fn two_replicas_share_the_limit_and_a_returned_place_moves() {
-        let (mut store, ours, theirs) =
-            (Store::default(), SharedPlaces::new("a".into(), 0), SharedPlaces::new("a".into(), 0));
+    fn two_replicas_share_the_limit_and_a_returned_permit_moves() {
+        let (mut store, ours, theirs) = (
+            Store::default(),
+            SharedPermits::new("a".into(), 0),
+            SharedPermits::new("a".into(), 0),
+        );
         assert!((0..3).all(|_| take(&mut store, 1, &ours, 5)));
         assert!((0..2).all(|_| take(&mut store, 2, &theirs, 5)));
         assert!(!take(&mut store, 1, &ours, 5) && !take(&mut store, 2, &theirs, 5));
         ours.release();
         assert!(ours.is_report_due());
-        // The first report still has the peak, the second one returns the place.
+        // The first report still has the peak, the second one returns the permit.
         (0..2).for_each(|_| store.exchange(1, &ours, NOW));
         assert!(!ours.is_report_due() && take(&mut store, 2, &theirs, 5));
         assert!(!take(&mut store, 1, &ours, 5));
@@ -387,19 +390,19 @@ mod tests {
 
     #[test]
     fn a_full_scope_is_not_requested_again_at_once() {
-        let (mut store, ours) = (Store::default(), SharedPlaces::new("a".into(), 0));
+        let (mut store, ours) = (Store::default(), SharedPermits::new("a".into(), 0));
         store.0.insert(2, 5);
-        assert_eq!(ours.try_take(5, TWO, || NOW), PlaceAttempt::Ask);
-        assert!(ours.wait_for_place(5, TWO, || NOW));
+        assert_eq!(ours.try_take(5, TWO, || NOW), PermitAttempt::Ask);
+        assert!(ours.wait_for_permit(5, TWO, || NOW));
         store.exchange(1, &ours, NOW);
-        assert_eq!(ours.try_take(5, TWO, || NOW), PlaceAttempt::Full);
-        assert!(!ours.wait_for_place(5, TWO, || NOW));
-        assert_eq!(ours.try_take(5, TWO, || LATER), PlaceAttempt::Ask);
+        assert_eq!(ours.try_take(5, TWO, || NOW), PermitAttempt::Full);
+        assert!(!ours.wait_for_permit(5, TWO, || NOW));
+        assert_eq!(ours.try_take(5, TWO, || LATER), PermitAttempt::Ask);
     }
 
     #[test]
-    fn calls_are_reserved_ahead_by_the_free_places_and_not_for_an_idle_tenant() {
-        let (mut store, calls) = (Store::default(), SharedPlaces::new("a".into(), 64));
+    fn calls_are_reserved_ahead_by_the_free_permits_and_not_for_an_idle_tenant() {
+        let (mut store, calls) = (Store::default(), SharedPermits::new("a".into(), 64));
         assert!(take(&mut store, 1, &calls, 10_000));
         assert_eq!(store.0[&1], 65);
         assert_eq!(taken_at_once(&calls, 10_000, TWO), 64, "without the store");
@@ -409,7 +412,7 @@ mod tests {
         store.0.insert(2, 9_900);
         (0..2).for_each(|_| store.exchange(1, &calls, NOW));
         assert_eq!(store.0[&1], 6, "an eighth of a half of the hundred that are free");
-        for renewal in 0..=PLACES_IDLE_RENEWALS {
+        for renewal in 0..=PERMITS_IDLE_RENEWALS {
             assert!(calls.note_renewal(), "{renewal}");
         }
         store.exchange(1, &calls, NOW);
@@ -421,36 +424,36 @@ mod tests {
         assert_eq!([1, 2, 7, 8, 64].map(reserve_report_renewals), [1, 1, 1, 2, 16]);
         for replicas in 1..=1_000_u32 {
             let at_each_renewal = replicas.div_ceil(reserve_report_renewals(replicas));
-            assert!(at_each_renewal <= 2 * PLACES_RESERVE_REPORTERS, "{replicas}");
+            assert!(at_each_renewal <= 2 * PERMITS_RESERVE_REPORTERS, "{replicas}");
         }
     }
 
     #[test]
     fn a_reserve_is_refilled_once_before_it_is_exhausted() {
-        let (mut store, calls) = (Store::default(), SharedPlaces::new("a".into(), 64));
+        let (mut store, calls) = (Store::default(), SharedPermits::new("a".into(), 64));
         assert!(calls.expect_use(10_000) && !calls.expect_use(10_000));
         store.exchange(1, &calls, NOW);
         assert_eq!((store.0[&1], calls.expect_use(10_000)), (64, false), "it has a reserve");
-        let take = || assert_eq!(calls.try_take(10_000, TWO, || NOW), PlaceAttempt::Taken);
+        let take = || assert_eq!(calls.try_take(10_000, TWO, || NOW), PermitAttempt::Taken);
         (0..32).for_each(|_| take());
         assert!(!calls.try_enqueue_refill());
         take();
         assert!(calls.try_enqueue_refill() && !calls.try_enqueue_refill());
         store.exchange(1, &calls, NOW);
         assert_eq!((store.0[&1], calls.try_enqueue_refill()), (33 + 64, false));
-        // Without a further place, only a caller that needs one asks.
+        // Without a further permit, only a caller that needs one asks.
         store.0.insert(2, 9_903);
         (0..64).for_each(|_| take());
         assert!(calls.try_enqueue_refill());
         store.exchange(1, &calls, NOW);
         assert_eq!((store.0[&1], calls.try_enqueue_refill()), (97, false));
-        let sessions = SharedPlaces::new("b".into(), 0);
+        let sessions = SharedPermits::new("b".into(), 0);
         assert!(!sessions.expect_use(10_000) && !sessions.try_enqueue_refill());
     }
 
     #[test]
-    fn a_lower_limit_reduces_the_reserved_places() {
-        let (mut store, calls) = (Store::default(), SharedPlaces::new("a".into(), 64));
+    fn a_lower_limit_reduces_the_reserved_permits() {
+        let (mut store, calls) = (Store::default(), SharedPermits::new("a".into(), 64));
         assert!(!calls.set_max(10_000), "it holds nothing");
         assert!(calls.expect_use(10_000));
         store.exchange(1, &calls, NOW);
@@ -472,19 +475,22 @@ mod tests {
             (SharingMode::Unlimited, 3, 10),
             (SharingMode::Refuse, 3, 2),
         ] {
-            let (mut store, places) = (Store::default(), SharedPlaces::new("a".into(), 0));
-            store.exchange(1, &places, NOW);
-            assert!((0..2).all(|_| take(&mut store, 1, &places, 10)));
-            (0..2).for_each(|_| places.release());
+            let (mut store, permits) = (Store::default(), SharedPermits::new("a".into(), 0));
+            store.exchange(1, &permits, NOW);
+            assert!((0..2).all(|_| take(&mut store, 1, &permits, 10)));
+            (0..2).for_each(|_| permits.release());
             let shares = ReplicaShare { sharing, replicas };
-            assert_eq!(taken_at_once(&places, 10, shares), expected, "{shares:?}");
+            assert_eq!(taken_at_once(&permits, 10, shares), expected, "{shares:?}");
         }
     }
 
     #[test]
-    fn places_admitted_elsewhere_count_beyond_the_limit() {
-        let (mut store, ours, theirs) =
-            (Store::default(), SharedPlaces::new("a".into(), 0), SharedPlaces::new("a".into(), 0));
+    fn permits_taken_elsewhere_count_beyond_the_limit() {
+        let (mut store, ours, theirs) = (
+            Store::default(),
+            SharedPermits::new("a".into(), 0),
+            SharedPermits::new("a".into(), 0),
+        );
         (0..4).for_each(|_| ours.take_forced(3));
         assert!(ours.is_report_due());
         store.exchange(1, &ours, NOW);
@@ -497,11 +503,11 @@ mod tests {
 
     #[test]
     fn a_report_that_was_lost_is_sent_again() {
-        let (mut store, ours) = (Store::default(), SharedPlaces::new("a".into(), 0));
+        let (mut store, ours) = (Store::default(), SharedPermits::new("a".into(), 0));
         assert!(take(&mut store, 1, &ours, 3));
         ours.release();
         (0..2).for_each(|_| _ = ours.next_report(2));
-        assert!(ours.is_present(), "the store still has its place");
+        assert!(ours.is_present(), "the store still has its permit");
         (0..2).for_each(|_| store.exchange(1, &ours, NOW));
         assert!(!ours.is_present());
     }
@@ -538,24 +544,24 @@ mod tests {
 
     struct Process {
         name: usize,
-        places: Arc<SharedPlaces>,
-        outstanding: Option<(PlacesReport, PlacesHeld)>,
+        permits: Arc<SharedPermits>,
+        outstanding: Option<(PermitsReport, HeldPermits)>,
     }
 
     impl Process {
         fn new(name: usize, reserve: u32) -> Self {
-            Self { name, places: SharedPlaces::new("a".into(), reserve), outstanding: None }
+            Self { name, permits: SharedPermits::new("a".into(), reserve), outstanding: None }
         }
 
         fn answer(&mut self) {
             if let Some((report, got)) = self.outstanding.take() {
-                self.places.settle(report, got, NOW);
+                self.permits.settle(report, got, NOW);
             }
         }
 
         fn report(&mut self, store: &mut Store) {
             if self.outstanding.is_none() {
-                let report = self.places.next_report(3);
+                let report = self.permits.next_report(3);
                 self.outstanding = Some((report, store.settle(self.name, report)));
             }
         }
@@ -563,9 +569,9 @@ mod tests {
 
     proptest! {
         /// Whatever replicas take, return, report, lose and die of, together they use at most the
-        /// limit; the places of the dead are free after their lease, and no place leaks.
+        /// limit; the permits of the dead are free after their lease, and no permit leaks.
         #[test]
-        fn replicas_never_use_more_than_the_limit_and_leak_no_place(
+        fn replicas_never_use_more_than_the_limit_and_leak_no_permit(
             steps in steps(),
             max in 1_u32..40,
             reserve in prop_oneof![Just(0_u32), Just(4)],
@@ -576,16 +582,16 @@ mod tests {
                 match step {
                     Step::Take(at) => {
                         let process = &mut replicas[at];
-                        let asks = process.places.wait_for_place(max, TWO, || LATER);
+                        let asks = process.permits.wait_for_permit(max, TWO, || LATER);
                         if asks && process.outstanding.is_none() {
                             process.report(&mut store);
                             process.answer();
                         }
-                        let _taken = process.places.try_take(max, TWO, || LATER);
-                        process.places.stop_waiting();
+                        let _taken = process.permits.try_take(max, TWO, || LATER);
+                        process.permits.stop_waiting();
                     }
-                    Step::Release(at) if replicas[at].places.in_use() > 0 => {
-                        replicas[at].places.release();
+                    Step::Release(at) if replicas[at].permits.in_use() > 0 => {
+                        replicas[at].permits.release();
                     }
                     Step::Release(_) => {}
                     Step::Report(at) => replicas[at].report(&mut store),
@@ -600,25 +606,25 @@ mod tests {
                         store.0.retain(|name, _| alive.contains(name));
                     }
                 }
-                let used: u32 = replicas.iter().map(|process| process.places.in_use()).sum();
+                let used: u32 = replicas.iter().map(|process| process.permits.in_use()).sum();
                 prop_assert!(used <= max, "{used} of {max}");
             }
             for process in &mut replicas {
                 process.outstanding = None;
-                while process.places.in_use() > 0 {
-                    process.places.release();
+                while process.permits.in_use() > 0 {
+                    process.permits.release();
                 }
             }
             let alive = replicas.each_ref().map(|process| process.name);
             store.0.retain(|name, _| alive.contains(name));
             for process in &replicas {
-                store.exchange(process.name, &process.places, NOW);
-                (0..=PLACES_IDLE_RENEWALS).for_each(|_| _ = process.places.note_renewal());
-                (0..2).for_each(|_| store.exchange(process.name, &process.places, NOW));
+                store.exchange(process.name, &process.permits, NOW);
+                (0..=PERMITS_IDLE_RENEWALS).for_each(|_| _ = process.permits.note_renewal());
+                (0..2).for_each(|_| store.exchange(process.name, &process.permits, NOW));
             }
-            prop_assert_eq!(store.0.values().sum::<u32>(), 0, "a place leaked");
+            prop_assert_eq!(store.0.values().sum::<u32>(), 0, "a permit leaked");
             let last = &replicas[2];
-            prop_assert!((0..max).all(|_| take(&mut store, last.name, &last.places, max)));
+            prop_assert!((0..max).all(|_| take(&mut store, last.name, &last.permits, max)));
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::{builder, counts, initialize_body, kind};
 
 /// Longest wait for a session to open or to be refused.
 const ANSWER: Duration = Duration::from_secs(10);
-/// Time after which the places of a killed replica are free.
+/// Time after which the permits of a killed replica are free.
 const LEASE: Duration = Duration::from_secs(3);
 
 /// Returns a cluster with the tenants `acme` and `other`, of which `acme` has these limits.
@@ -157,8 +157,8 @@ async fn three_replicas_admit_as_many_calls_in_flight_as_one() {
     assert_eq!(kinds.iter().filter(|kind| *kind == "result").count(), MAX, "{kinds:?}");
     assert_eq!(kinds.iter().filter(|kind| *kind == "too_many_calls").count(), 3 * MAX);
     assert_eq!(backend.count(|seen| seen.calls("wait")), MAX);
-    // Their places come back to any replica.
-    eventually("all places at one replica", || async {
+    // Their permits come back to any replica.
+    eventually("all permits at one replica", || async {
         let calls = (0..MAX)
             .map(|_| clients[2].begin_call("b__wait", json!({})).attempt(Duration::from_secs(60)));
         let kinds: Vec<_> = join_all(calls).await.iter().map(AttemptOutcome::kind).collect();
@@ -181,7 +181,7 @@ async fn cluster_sum(cluster: &TestCluster, scope: &str, count: usize) -> usize 
 }
 
 #[tokio::test]
-async fn the_places_of_a_killed_replica_are_free_after_three_seconds() {
+async fn the_permits_of_a_killed_replica_are_free_after_three_seconds() {
     let backend = FakeBackend::echo().await;
     let limits = json!({"sessions_per_tenant": 4, "connections_per_tenant": 2});
     let mut cluster = cluster(2, true, &backend, limits).await;
@@ -203,10 +203,10 @@ async fn the_places_of_a_killed_replica_are_free_after_three_seconds() {
     );
     let mut opened = Vec::new();
     for _ in 0..3 {
-        let room = "the places of the dead replica";
+        let room = "the permits of the dead replica";
         opened.push(eventually_within(LEASE * 2, room, || open(&cluster, 1, &key)).await);
     }
-    println!("the places of a killed replica were free after {:?}", begun.elapsed());
+    println!("the permits of a killed replica were free after {:?}", begun.elapsed());
     assert!(begun.elapsed() < LEASE + Duration::from_secs(2), "{:?}", begun.elapsed());
     let stream = eventually("its connections too", || async {
         let answer = here.get_stream_raw(None).await;
@@ -274,7 +274,7 @@ async fn r11_during_a_redis_outage_each_replica_admits_its_share_and_recovers() 
         eventually("what is open to be known again", || is_full(&cluster, replica, &key)).await;
     }
     assert!([200, 202, 204].contains(&first.delete_session().await));
-    eventually("a place that moves to the other replica", || open(&cluster, 1, &key)).await;
+    eventually("a permit that moves to the other replica", || open(&cluster, 1, &key)).await;
 }
 
 /// Longest time from a change of an operator to its effect on every replica.
@@ -313,7 +313,7 @@ async fn a_changed_limit_is_in_force_on_all_replicas_within_seconds() {
     let key = key_of(&cluster, "acme", "ann").await;
     let [one, two] =
         [open(&cluster, 0, &key).await.unwrap(), open(&cluster, 1, &key).await.unwrap()];
-    // Both replicas reserve places for further calls.
+    // Both replicas reserve permits for further calls.
     one.call("b__echo", json!({})).await;
     two.call("b__echo", json!({})).await;
     let limits = json!({"calls_in_flight_per_tenant": 3, "sessions_per_tenant": 3});
@@ -448,13 +448,13 @@ async fn r14_the_calls_of_a_tenant_never_exceed_its_limit_while_replicas_die_und
 }
 
 #[tokio::test]
-async fn after_a_redis_data_loss_replicas_report_their_used_places() {
+async fn after_a_redis_data_loss_replicas_report_their_used_permits() {
     let backend = FakeBackend::echo().await;
     let cluster = cluster(2, true, &backend, json!({"sessions_per_tenant": 2})).await;
     let key = key_of(&cluster, "acme", "ann").await;
     let _open = [open(&cluster, 0, &key).await.unwrap(), open(&cluster, 0, &key).await.unwrap()];
     cluster.redis().flush_all().await;
-    eventually("the places to be reported again", || is_full(&cluster, 1, &key)).await;
+    eventually("the permits to be reported again", || is_full(&cluster, 1, &key)).await;
 }
 
 #[tokio::test]

@@ -1,8 +1,8 @@
--- Settles reports of places, in one step, and renews the lease of the replica that sends them.
+-- Settles reports of permits, in one step, and renews the lease of the replica that sends them.
 -- KEYS: the lease of this replica, then a hash for each limit. ARGV: the name of this replica, the beginning of the keys of
 -- leases, the time of a lease and of a hash in milliseconds, then for each limit: the limit, in use, wanted.
 -- Returns whether the lease was in force, then for each limit: held by this replica, held by the others.
--- What a hash holds: the places of each replica. Those of a replica without a lease are free.
+-- What a hash holds: the permits of each replica. Those of a replica without a lease are free.
 local me, prefix = ARGV[1], ARGV[2]
 local renewed = redis.call('EXISTS', KEYS[1])
 redis.call('SET', KEYS[1], '1', 'PX', ARGV[3])

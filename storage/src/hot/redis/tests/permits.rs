@@ -1,4 +1,4 @@
-//! Places of two replicas on one Redis: the limit, the leases, and values of other programs.
+//! Permits of two replicas on one Redis: the limit, the leases, and values of other programs.
 
 use std::time::Duration;
 
@@ -8,30 +8,30 @@ use tokio::time::Instant;
 use super::{HOUR, open};
 use crate::{
     HotStore,
-    hot::{PlacesAnswer, PlacesGrant, PlacesLifetime, PlacesRequest, RedisStore},
+    hot::{PermitsAnswer, PermitsGrant, PermitsLifetime, PermitsRequest, RedisStore},
 };
 use testkit::servers::{RedisReply, RedisServer};
 
-const LIFETIME: PlacesLifetime = PlacesLifetime { lease: HOUR, kept: HOUR };
+const LIFETIME: PermitsLifetime = PermitsLifetime { lease: HOUR, kept: HOUR };
 const LEASE: Duration = Duration::from_millis(400);
 
-fn ask(name: &str, in_use: u32, wanted: u32) -> PlacesRequest {
-    PlacesRequest { name: name.into(), max: 5, in_use, wanted }
+fn ask(name: &str, in_use: u32, wanted: u32) -> PermitsRequest {
+    PermitsRequest { name: name.into(), max: 5, in_use, wanted }
 }
 
-async fn settled(store: &RedisStore, asks: &[PlacesRequest]) -> PlacesAnswer {
-    store.settle_places(LIFETIME, asks).await.expect("an answer")
+async fn settled(store: &RedisStore, asks: &[PermitsRequest]) -> PermitsAnswer {
+    store.settle_permits(LIFETIME, asks).await.expect("an answer")
 }
 
-/// Returns how many of five places a replica holds after it wanted some, and those of the others.
+/// Returns how many of five permits a replica holds after it wanted some, and those of the others.
 async fn holds(store: &RedisStore, in_use: u32, wanted: u32) -> (u32, u32) {
-    let PlacesGrant { held, others } =
+    let PermitsGrant { held, others } =
         settled(store, &[ask("acme", in_use, wanted)]).await.grants[0];
     (held, others)
 }
 
 #[tokio::test]
-async fn replicas_share_the_limit_and_places_in_use_count_beyond_it() {
+async fn replicas_share_the_limit_and_permits_in_use_count_beyond_it() {
     let server = RedisServer::start().await;
     let (one, two) = (open(&server).await, open(&server).await);
     assert_eq!(holds(&one, 0, 3).await, (3, 0));
@@ -48,12 +48,12 @@ async fn replicas_share_the_limit_and_places_in_use_count_beyond_it() {
 }
 
 #[tokio::test]
-async fn the_places_of_a_replica_expire_with_its_lease() {
+async fn the_permits_of_a_replica_expire_with_its_lease() {
     let server = RedisServer::start().await;
     let (one, two) = (open(&server).await, open(&server).await);
-    let short = PlacesLifetime { lease: LEASE, kept: HOUR };
-    assert!(!one.settle_places(short, &[ask("acme", 5, 5)]).await.unwrap().renewed);
-    assert!(one.settle_places(short, &[]).await.unwrap().renewed);
+    let short = PermitsLifetime { lease: LEASE, kept: HOUR };
+    assert!(!one.settle_permits(short, &[ask("acme", 5, 5)]).await.unwrap().renewed);
+    assert!(one.settle_permits(short, &[]).await.unwrap().renewed);
     assert_eq!(holds(&two, 0, 5).await, (0, 5));
     let begun = Instant::now();
     eventually("the lease to end", async || match holds(&two, 0, 5).await {
@@ -63,8 +63,8 @@ async fn the_places_of_a_replica_expire_with_its_lease() {
     .await;
     assert!(begun.elapsed() < LEASE + Duration::from_secs(2), "{:?}", begun.elapsed());
     let back = settled(&one, &[ask("acme", 5, 5)]).await;
-    assert!(!back.renewed, "it learns that others may have its places");
-    assert_eq!(back.grants, [PlacesGrant { held: 5, others: 5 }]);
+    assert!(!back.renewed, "it learns that others may have its permits");
+    assert_eq!(back.grants, [PermitsGrant { held: 5, others: 5 }]);
 }
 
 #[tokio::test]
@@ -77,7 +77,7 @@ async fn a_redis_data_loss_is_detected_and_foreign_values_are_ignored() {
     let lost = settled(&one, &[]).await;
     assert!(!lost.renewed && settled(&one, &[]).await.renewed);
     assert_eq!(holds(&one, 2, 2).await, (2, 0));
-    let key = one.codec.places_key("acme");
+    let key = one.codec.permits_key("acme");
     let node = two.codec.node_name();
     settled(&two, &[]).await;
     for value in ["nan", "-7", "1e300", "text", ""] {
