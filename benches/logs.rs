@@ -2,7 +2,7 @@
 //! log is not read.
 //!
 //! The broker's writer (`telemetry::log_writer`) is compared with the one of tracing-appender. Both
-//! pass lines to a thread that writes them, and drop lines that find no room.
+//! pass lines to a thread that writes them, and drop lines that do not fit.
 
 use std::{
     fs::File,
@@ -49,7 +49,7 @@ mod metrics {
     }
 }
 
-/// Lines that one thread logs before it waits for the writer; few enough that all find room.
+/// Lines that one thread logs before it waits for the writer; few enough that all fit.
 const BURST_LINES: usize = 1_000;
 const LINE_BYTES: usize = 200;
 /// A line with a long field, such as an error of a backend.

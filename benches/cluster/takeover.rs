@@ -106,8 +106,8 @@ async fn tasks(site: &mut Site, rest: &RestCost, count: usize) -> anyhow::Result
     site.cluster.kill(ENDS).await;
     let gone = Instant::now();
     eventually("the tasks to be over", || async {
-        let left = site.cluster.sql(UNFINISHED).await;
-        if left == "0" { Ok(()) } else { Err(left) }
+        let unfinished = site.cluster.sql(UNFINISHED).await;
+        if unfinished == "0" { Ok(()) } else { Err(unfinished) }
     })
     .await;
     let mut back = Samples::default();

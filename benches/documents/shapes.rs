@@ -221,7 +221,7 @@ const CAPABILITIES: [&[&str]; 13] = [
 
 const KEY_MEMBERS: [&str; 7] = ["kty", "use", "alg", "kid", "crv", "n", "e"];
 
-/// Returns `head`, as many elements as find room, and `tail`.
+/// Returns `head`, as many elements as fit, and `tail`.
 fn filled(bytes: usize, head: &str, element: impl Fn(usize) -> String, tail: &str) -> String {
     let mut text = head.to_owned();
     for number in 0.. {

@@ -30,7 +30,7 @@ pub(crate) enum Core {
 }
 
 /// Pins this thread, and everything it starts from now on, to a processor. It does nothing on a
-/// machine with one processor, and under a test runner, where other tests need room.
+/// machine with one processor, and under a test runner, where other tests need capacity.
 pub(crate) fn pin_to(core: Core) {
     if !std::env::args().any(|argument| argument == "--bench") {
         return;

@@ -20,9 +20,9 @@ mod tests {
     async fn the_boxed_future_returns_its_result() {
         let (one, text) = (1, String::from("two"));
         let made = box_pin_with(|| async move {
-            let room = [one; 4096];
+            let buffer = [one; 4096];
             tokio::task::yield_now().await;
-            (room.len(), text)
+            (buffer.len(), text)
         });
         assert_eq!(made.await, (4096, "two".to_owned()));
     }

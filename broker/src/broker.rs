@@ -72,7 +72,7 @@ use crate::{
     views::{BackendStatus, SessionView, SubscriptionView},
 };
 
-/// Most tenants among which the room is shared at once after a change. With more, housekeeping does
+/// Most tenants among which the capacity is shared at once after a change. With more, housekeeping does
 /// it.
 const SHARED_AT_ONCE: usize = 100;
 
@@ -146,7 +146,7 @@ impl Broker {
         }
     }
 
-    /// Sets the tenants that share the room for calls.
+    /// Sets the tenants that share the capacity for calls.
     fn recompute_shares(&self) {
         let enabled = self.tenants.iter().filter(|tenant| tenant.enabled());
         self.shared.call_limiter.set_shares(enabled.map(|tenant| tenant.weight()));

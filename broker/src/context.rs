@@ -87,7 +87,7 @@ impl Context {
         traces: Tracer,
     ) -> Arc<Self> {
         let (started, redis) = (Instant::now(), config.storage.redis_url.is_some());
-        let room = ConcurrencyLimiter::new(
+        let call_limiter = ConcurrencyLimiter::new(
             config.limits.calls_in_flight,
             config.limits.calls_queued,
             metrics.queue_depth("calls"),
@@ -97,7 +97,7 @@ impl Context {
             rates: Arc::new(RateLimiter::new(sharing.clone(), started, metrics.clone())),
             permits: Arc::new(PermitLimiter::new(sharing, started, metrics.clone())),
             overload: OverloadManager::new(&config.overload, metrics.clone()),
-            call_limiter: room,
+            call_limiter,
             confinement: Confinement::new(&config),
             address: Arc::new(PublicAddress::of(config.auth.resource.as_deref())),
             client_keys: Arc::new(ClientKeys::new(durable.clone())),

@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_past_the_cap_share_a_label_and_a_removed_one_makes_room() {
+    fn backends_past_the_cap_share_a_label_and_a_removed_one_frees_its_label() {
         let metrics = Metrics::new(false);
         let backend = |number: usize| BackendId::parse(&format!("b{number}")).unwrap();
         for number in 0..BACKEND_LABELS_MAX + 5 {
@@ -554,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn gauges_go_up_and_down_and_bytes_have_their_four_series() {
+    fn gauges_rise_and_fall_and_bytes_have_their_four_series() {
         let metrics = Metrics::new(false);
         metrics.sessions(Transport::Http, "ready", 2);
         metrics.sessions(Transport::Http, "ready", -1);

@@ -386,9 +386,9 @@ impl RunningBroker {
             .filter_map(ListenerTask::hand_off)
             .count();
         let listeners = [Some(&mut self.http), Some(&mut self.admin), self.tcp.as_mut()];
-        let left = passed_on
-            + listeners.into_iter().flatten().filter_map(ListenerTask::leave_shared_port).count();
-        if left > 0 { HANDSHAKES_END_WITHIN } else { Duration::ZERO }
+        let released = passed_on
+            + listeners.into_iter().flatten().filter_map(ListenerTask::release_shared_port).count();
+        if released > 0 { HANDSHAKES_END_WITHIN } else { Duration::ZERO }
     }
 }
 

@@ -41,7 +41,7 @@ pub struct BackendStatus {
     /// Calls of this replica that are at the backend now.
     #[serde(default)]
     pub calls_in_flight: usize,
-    /// Calls that wait for room at the backend.
+    /// Calls that wait for capacity at the backend.
     #[serde(default)]
     pub calls_queued: usize,
     /// Maximum number of concurrent calls.
@@ -245,7 +245,7 @@ pub struct OverviewView {
     /// Sessions that live in this replica.
     pub sessions: usize,
     pub calls_in_flight: usize,
-    /// Calls that wait for room at a backend.
+    /// Calls that wait for capacity at a backend.
     pub calls_queued: usize,
     /// Tools, prompts, resources and templates that pins keep from clients.
     pub held: usize,

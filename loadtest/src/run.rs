@@ -70,7 +70,7 @@ struct RunState {
     callers: AtomicUsize,
 }
 
-/// Runs a load to its end. Calls `told` with the progress about once a second.
+/// Runs a load to its end. Calls `on_progress` with the progress about once a second.
 pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report> {
     let load = &Load { site: load.site.reset(), ..load.clone() };
     let sessions = open_sessions(load).await?;
@@ -103,10 +103,12 @@ pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report>
     });
 
     let (time, window) = (profile.schedule.time(), shared.record.window());
-    while let Some(left) = time.checked_sub(shared.begun.elapsed()).filter(|left| !left.is_zero()) {
+    while let Some(remaining) =
+        time.checked_sub(shared.begun.elapsed()).filter(|remaining| !remaining.is_zero())
+    {
         // One sample is taken at the end of the warm-up, so that processor time counts from there.
         let warming = profile.warm_up.saturating_sub(shared.begun.elapsed());
-        tokio::time::sleep(if warming.is_zero() { left.min(window) } else { warming }).await;
+        tokio::time::sleep(if warming.is_zero() { remaining.min(window) } else { warming }).await;
         let at = shared.begun.elapsed();
         samples.take(at, profile.warm_up)?;
         told(Progress {

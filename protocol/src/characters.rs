@@ -50,7 +50,7 @@ pub fn is_unseen(char: char) -> bool {
 
 /// Returns whether some readers leave the character out: it is not seen, or only directs the text
 /// around it.
-pub fn is_left_out(char: char) -> bool {
+pub fn is_ignorable(char: char) -> bool {
     is_unseen(char) || (!char.is_ascii() && is_among(&SEEN_FORMATS, char))
 }
 

@@ -215,7 +215,7 @@ impl<'a> Splice<'a> {
             .edits
             .iter()
             .fold((0, 0), |(added, out), edit| (added + edit.text.len(), out + edit.span.len()));
-        // The capacity is exact: with spare room the bytes would need a second allocation to be
+        // The capacity is exact: with spare space the bytes would need a second allocation to be
         // shared.
         let mut out = Vec::with_capacity((part.len() + added).saturating_sub(left_out));
         let mut copied = part.start;

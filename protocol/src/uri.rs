@@ -221,7 +221,7 @@ fn folded(text: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
     for char in String::from_utf8_lossy(&text).chars() {
         match char {
             '\u{0}' => out.push(char),
-            _ if char.is_control() || characters::is_left_out(char) => {}
+            _ if char.is_control() || characters::is_ignorable(char) => {}
             // The full-width forms of ASCII.
             '\u{ff01}'..='\u{ff5e}' => out.extend(char::from_u32(u32::from(char) - 0xfee0)),
             '\u{2024}' | '\u{fe52}' | '\u{ff61}' | '\u{3002}' => out.push('.'),

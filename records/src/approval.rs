@@ -130,7 +130,7 @@ pub struct StoredApproval {
     pub created_at_us: i64,
     pub expires_at_us: i64,
     /// Time left by the clock of the store.
-    pub time_left: Duration,
+    pub remaining_time: Duration,
 }
 
 impl StoredApproval {

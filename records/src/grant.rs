@@ -84,7 +84,7 @@ pub struct StoredGrant {
     /// Grows with every write.
     pub version: i64,
     /// Time that another process may still use the refresh token. Zero without a lease.
-    pub lease_left: Duration,
+    pub remaining_lease: Duration,
 }
 
 /// Numbers of grants that cannot be used as they are.

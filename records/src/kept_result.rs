@@ -27,7 +27,7 @@ pub struct KeptResult {
 /// Bounds of stored results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResultLimits {
-    /// Bytes of one principal. Its oldest results make room.
+    /// Bytes of one principal. Its oldest results free capacity.
     pub principal_bytes: u64,
     /// Bytes of one tenant.
     pub tenant_bytes: u64,

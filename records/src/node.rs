@@ -35,7 +35,7 @@ pub struct NodeRecord {
     /// Set when the node is shutting down and takes no new work.
     pub draining: bool,
     /// Zero once the lease has lapsed.
-    pub lease_left: Duration,
+    pub remaining_lease: Duration,
 }
 
 /// Result of a renewal of the lease.

@@ -103,7 +103,7 @@ pub struct StoredTask {
 pub struct FullTask {
     pub stored: StoredTask,
     /// Time left by the store's clock, or `None` without a limit.
-    pub ttl_left: Option<Duration>,
+    pub remaining_ttl: Option<Duration>,
 }
 
 /// State of a task, for callers that wait for it.

@@ -186,9 +186,10 @@ impl BatchEnd {
 
 /// Returns the result of a batch. `isError` is set if a batch stopped, or if all of its calls failed.
 pub fn result(batch: &Batch, ends: &[BatchEnd]) -> Bytes {
-    let (mut room, mut content, mut results) = (BATCH_RESULT_BYTES_MAX, Vec::new(), Vec::new());
+    let (mut remaining_bytes, mut content, mut results) =
+        (BATCH_RESULT_BYTES_MAX, Vec::new(), Vec::new());
     for (at, (call, end)) in batch.calls.iter().zip(ends).enumerate() {
-        let mut entry = result_entry(end, &mut room);
+        let mut entry = result_entry(end, &mut remaining_bytes);
         let status = entry["status"].as_str().unwrap_or_default();
         let head = format!("calls[{at}] {}: {status}", call.tool);
         let error = entry["error"]["message"].as_str().map(|text| format!("{head}: {text}"));
@@ -207,7 +208,7 @@ pub fn result(batch: &Batch, ends: &[BatchEnd]) -> Bytes {
     result.to_string().into()
 }
 
-fn result_entry(end: &BatchEnd, room: &mut usize) -> Value {
+fn result_entry(end: &BatchEnd, remaining_bytes: &mut usize) -> Value {
     let BatchEnd::Answered(answer) = end else { return json!({"status": "not_run"}) };
     let status = match (answer.kind, end.is_failure()) {
         (Kind::Result, false) => "ok",
@@ -218,8 +219,8 @@ fn result_entry(end: &BatchEnd, room: &mut usize) -> Value {
         let error = json!({"code": kind.code(), "message": text, "data": {"kind": kind.name()}});
         json!({"status": status, "error": error})
     };
-    match room.checked_sub(answer.frame.len()) {
-        Some(left) => *room = left,
+    match remaining_bytes.checked_sub(answer.frame.len()) {
+        Some(rest) => *remaining_bytes = rest,
         None => {
             let text = format!(
                 "the call was carried out; its result is left out, because all results together have more than {BATCH_RESULT_BYTES_MAX} bytes"

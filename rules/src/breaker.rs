@@ -171,8 +171,8 @@ impl Breaker {
             VERDICT => OpenReason::Verdict,
             _ => OpenReason::Failures,
         };
-        let left = Duration::from_millis(packed >> TIME_SHIFT).saturating_sub(now);
-        CircuitOpen { reason, retry_after: Some(left.max(PROBE_TAKES)) }
+        let remaining = Duration::from_millis(packed >> TIME_SHIFT).saturating_sub(now);
+        CircuitOpen { reason, retry_after: Some(remaining.max(PROBE_TAKES)) }
     }
 
     pub fn state(&self) -> CircuitState {

@@ -1,7 +1,7 @@
 //! Events of one stream towards a client: those still to be sent, and those that can be sent again.
 //!
 //! One log is the queue, the replay buffer and the memory of a stream. A reader is only a position
-//! in it. The log has limits of count, bytes and age. To make room, it drops delivered events
+//! in it. The log has limits of count, bytes and age. To free capacity, it drops delivered events
 //! first, then progress. If that is not enough, the stream is cut, because a client that does not
 //! read must not hold memory. A change notification is queued once per topic. It therefore needs no
 //! limit and cuts no stream.
@@ -122,7 +122,7 @@ pub struct EventLog {
     answers_due: Option<usize>,
     cut: bool,
     left_out: u64,
-    /// Set for an outbox, in which answers must find room too.
+    /// Set for an outbox, in which answers must fit too.
     strict: bool,
     /// Number of delivered events, each counted once, plus the messages before the first event.
     handed_count: u64,
@@ -209,12 +209,12 @@ impl EventLog {
         self.bytes += frame.len();
         self.events.push_back(Event { sequence, kind, topic, frame, at: now });
         self.next_sequence += 1;
-        self.make_room();
+        self.evict();
         // One event alone is never too much: it is within the limit of a message.
         if self.over_limit() && !may_exceed && self.events.len() > 1 {
             self.cut = true;
             if let Some(event) = self.events.pop_back() {
-                self.bytes -= event.frame.len(); // the next owner of the unread events must have room for them
+                self.bytes -= event.frame.len(); // the next owner of the unread events must have capacity for them
             }
             return Err(Overflow);
         }
@@ -332,7 +332,7 @@ impl EventLog {
     }
 
     /// Returns whether an event of this size fits without dropping another one.
-    pub fn has_room_for(&self, bytes: usize) -> bool {
+    pub fn has_capacity_for(&self, bytes: usize) -> bool {
         self.events.is_empty()
             || (self.events.len() < self.limits.events && self.bytes + bytes <= self.limits.bytes)
     }
@@ -418,7 +418,7 @@ impl EventLog {
         self.events.len() > self.limits.events || self.bytes > self.limits.bytes
     }
 
-    fn make_room(&mut self) {
+    fn evict(&mut self) {
         while self.over_limit()
             && self.events.front().is_some_and(|event| event.sequence <= self.handed)
         {

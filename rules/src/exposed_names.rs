@@ -24,11 +24,12 @@ pub fn exposed_name(backend: &BackendId, original: &str) -> String {
     if plain && length <= EXPOSED_NAME_BYTES_MAX {
         return format!("{backend}{SEPARATOR}{original}");
     }
-    let room = EXPOSED_NAME_BYTES_MAX - backend.as_str().len() - SEPARATOR.len() - HASH_DIGITS - 1;
+    let bytes_max =
+        EXPOSED_NAME_BYTES_MAX - backend.as_str().len() - SEPARATOR.len() - HASH_DIGITS - 1;
     let head: String = original
         .chars()
         .map(|c| if c.is_ascii() && is_safe(c as u8) { c } else { '_' })
-        .take(room)
+        .take(bytes_max)
         .collect();
     format!("{backend}{SEPARATOR}{head}_{}", stable_hash(original))
 }

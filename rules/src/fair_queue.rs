@@ -90,7 +90,7 @@ pub enum PushOutcome<T> {
     /// The entry is queued. It evicted this one, the latest of the owner or member with the highest
     /// load.
     QueuedEvicting(Ticket, T),
-    /// The queue has no room for the entry.
+    /// The queue has no capacity for the entry.
     Full(T),
 }
 
@@ -332,31 +332,34 @@ impl WaitEstimator {
         self.since = Some(now);
     }
 
-    /// Notes a departure. `room` is the number of permits of the limit.
-    pub fn record_dequeue(&mut self, now: Duration, room: usize, others_wait: bool) {
+    /// Notes a departure. `permits` is the number of permits of the limit.
+    pub fn record_dequeue(&mut self, now: Duration, permits: usize, others_wait: bool) {
         if let Some(since) = self.since {
-            self.learn(now.saturating_sub(since), u32::try_from(room.max(1)).unwrap_or(u32::MAX));
+            self.learn(
+                now.saturating_sub(since),
+                u32::try_from(permits.max(1)).unwrap_or(u32::MAX),
+            );
         }
         self.since = others_wait.then_some(now);
     }
 
-    fn learn(&mut self, took: Duration, room: u32) {
+    fn learn(&mut self, took: Duration, permits: u32) {
         self.mean = match self.seen {
             0 => took,
             // The first gap may have been an exception.
             1 => took.min(self.mean),
             seen => {
-                // Up to `room` calls may leave together, with a long gap after them.
-                let usual = self.mean.saturating_mul(room).max(PACE_GAP_USUAL);
+                // Up to `permits` calls may leave together, with a long gap after them.
+                let usual = self.mean.saturating_mul(permits).max(PACE_GAP_USUAL);
                 let longest = usual.saturating_mul(PACE_OUTLIER << self.long.min(16));
                 self.long = match took {
                     long if long > longest => self.long + 1,
                     // Calls that end together cause one long gap and then short ones, which do not
                     // reset the count.
-                    short if room > 1 && short < self.mean => self.long,
+                    short if permits > 1 && short < self.mean => self.long,
                     _ => 0,
                 };
-                let weight = room.clamp(PACE_WEIGHT, PACE_WEIGHT_MAX).min(seen + 1);
+                let weight = permits.clamp(PACE_WEIGHT, PACE_WEIGHT_MAX).min(seen + 1);
                 (self.mean * (weight - 1) + took.min(longest)) / weight
             }
         };
@@ -536,7 +539,7 @@ mod tests {
 
     /// Measured in steps of the same queue, because the machine also runs other work.
     #[test]
-    fn a_full_queue_of_many_owners_is_not_slower_than_one_with_room() {
+    fn a_full_queue_of_many_owners_is_not_slower_than_one_with_capacity() {
         let filled = |max: usize| {
             let mut queue = Queue::new(max);
             for n in 0..20_000 {

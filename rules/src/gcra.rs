@@ -78,9 +78,9 @@ impl GcraLimiter {
     }
 
     /// Sets the number of requests that can be taken at once, up to the burst.
-    pub fn set_remaining(&self, rate: Rate, replicas: u32, now: Duration, left: u32) {
+    pub fn set_remaining(&self, rate: Rate, replicas: u32, now: Duration, remaining: u32) {
         let burst = (rate.burst / replicas.max(1)).max(1);
-        let taken = u64::from(burst - left.min(burst));
+        let taken = u64::from(burst - remaining.min(burst));
         self.next_at_ns
             .store(nanoseconds(now) + rate.interval_ns(replicas) * taken, Ordering::Relaxed);
     }
@@ -175,10 +175,10 @@ mod tests {
     fn the_remaining_budget_can_be_set_and_read() {
         let (budget, rate) = (GcraLimiter::default(), rate(10, 9));
         assert!(budget.is_full(START) && budget.consumed(rate, 1, START) == 0);
-        for left in [0, 4, 9, 100] {
-            budget.set_remaining(rate, 1, START, left);
-            assert_eq!(budget.consumed(rate, 1, START), 9 - left.min(9));
-            assert_eq!(taken_at_once(&budget, rate, 1, START), left.min(9) as usize);
+        for remaining in [0, 4, 9, 100] {
+            budget.set_remaining(rate, 1, START, remaining);
+            assert_eq!(budget.consumed(rate, 1, START), 9 - remaining.min(9));
+            assert_eq!(taken_at_once(&budget, rate, 1, START), remaining.min(9) as usize);
         }
         assert!(!budget.is_full(START) && budget.is_full(START + Duration::from_secs(1)));
     }

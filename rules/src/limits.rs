@@ -68,11 +68,11 @@ pub const PACE_OUTLIER: u32 = 8;
 pub const PACE_GAP_USUAL: Duration = Duration::from_millis(1);
 /// Reserved part of `limits.calls_in_flight`: one permit in this many. The reserve is for tenants
 /// that hold less than their share of it. It exists
-pub const ROOM_KEPT_PART: usize = 8;
+pub const RESERVE_DIVISOR: usize = 8;
 /// if the limit has at least this many permits and the broker has more than one tenant.
-pub const ROOM_KEPT_FROM: usize = 64;
+pub const RESERVE_LIMIT_MIN: usize = 64;
 /// Permits that each tenant's share of a smaller limit must have for it to have the reserve.
-pub const ROOM_KEPT_FROM_SHARE: usize = 4;
+pub const RESERVE_SHARE_MIN: usize = 4;
 /// Deadline for the answer to a probe of a backend whose breaker is open.
 pub const PROBE_ANSWER_MAX: Duration = Duration::from_millis(1_500);
 /// Silence of a backend after which a cancelled call makes the broker ping the backend.
@@ -455,7 +455,7 @@ pub const TOOLS_METERED_MAX: usize = 2_000;
 pub const ADDRESSES_METERED_MAX: usize = 20_000;
 /// `retryAfterMs` for a client over its limit of sessions or connections; the broker cannot
 /// know when one ends.
-pub const ROOM_RETRY: Duration = Duration::from_secs(1);
+pub const LIMIT_RETRY_AFTER: Duration = Duration::from_secs(1);
 /// `retryAfterMs` for a client that an overloaded process refuses.
 pub const OVERLOAD_RETRY: Duration = Duration::from_secs(1);
 /// Interval at which memory and the queue of the runtime are sampled.

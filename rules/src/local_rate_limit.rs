@@ -80,7 +80,7 @@ impl LocalRateLimiter {
     }
 }
 
-/// The rates of many kinds of events, each with the same quota. Keys without room share one rate.
+/// The rates of many kinds of events, each with the same quota. Keys without capacity share one rate.
 #[derive(Debug)]
 pub struct KeyedRateLimiter<K> {
     quota: Quota,
@@ -105,10 +105,10 @@ impl<K: Eq + Hash + Clone> KeyedRateLimiter<K> {
     /// Counts an event of `key`. Returns the number of its events that were suppressed since the
     /// last one that passed.
     pub fn check(&mut self, key: &K, now: Duration) -> Result<u64, RateExceeded> {
-        let has_room = self.has_room(key, now);
+        let has_capacity = self.has_capacity(key, now);
         let state = match self.states.get_mut(key) {
             Some(state) => state,
-            None if has_room => self.states.entry(key.clone()).or_default(),
+            None if has_capacity => self.states.entry(key.clone()).or_default(),
             None => &mut self.others,
         };
         state.check(self.quota, now)
@@ -121,7 +121,7 @@ impl<K: Eq + Hash + Clone> KeyedRateLimiter<K> {
 
     /// Returns whether `key` has a rate of its own, or gets one. A full table drops idle keys
     /// first.
-    fn has_room(&mut self, key: &K, now: Duration) -> bool {
+    fn has_capacity(&mut self, key: &K, now: Duration) -> bool {
         if self.states.len() < self.keys_max || self.states.contains_key(key) {
             return true;
         }

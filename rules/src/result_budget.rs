@@ -14,7 +14,7 @@ use crate::limits::results::{KEPT_RESULT_BYTES_MAX, KEPT_RESULT_PAGE_BYTES_MAX, 
 
 const SCHEME: &str = "broker://result/";
 const PAGE: &str = "?page=";
-/// Room for the note and the link within the budget.
+/// Capacity for the note and the link within the budget.
 const NOTE_BYTES: usize = 600;
 
 /// A page of a stored result, as a URI names it. Pages are counted from 1.
@@ -92,11 +92,11 @@ pub fn shorten(result: &[u8], tokens: u32, id: &str) -> Option<ShortenedResult> 
     let is_whole = stored == text.len();
     text.truncate(stored);
     let page_bytes = budget.min(KEPT_RESULT_PAGE_BYTES_MAX);
-    let room = budget.saturating_sub(NOTE_BYTES);
+    let remaining = budget.saturating_sub(NOTE_BYTES);
     let meta = value.get("_meta").map(|meta| (meta, meta.to_string().len()));
-    let meta = meta.filter(|(_, size)| *size <= room / 2);
-    let room = room - meta.map_or(0, |(_, size)| size);
-    let (mut content, left_out) = beginning(blocks, room);
+    let meta = meta.filter(|(_, size)| *size <= remaining / 2);
+    let remaining = remaining - meta.map_or(0, |(_, size)| size);
+    let (mut content, left_out) = beginning(blocks, remaining);
     let count = pages(&text, page_bytes).count();
     let about = result.len().div_ceil(TOKEN_BYTES);
     let mut note = format!(
@@ -143,12 +143,12 @@ fn text_of(block: &Value) -> Option<&str> {
 
 /// Returns the blocks that fit, the last text cut, and the number of blocks without a text that do
 /// not fit.
-fn beginning(blocks: &[Value], mut room: usize) -> (Vec<Value>, usize) {
+fn beginning(blocks: &[Value], mut remaining: usize) -> (Vec<Value>, usize) {
     let (mut kept, mut left_out) = (Vec::new(), 0);
     for block in blocks {
         let size = block.to_string().len();
-        if size <= room {
-            room -= size;
+        if size <= remaining {
+            remaining -= size;
             kept.push(block.clone());
             continue;
         }
@@ -157,8 +157,8 @@ fn beginning(blocks: &[Value], mut room: usize) -> (Vec<Value>, usize) {
             continue;
         };
         let frame = size - quote(text).len();
-        let part = cut_quoted(text, room.saturating_sub(frame));
-        room = 0;
+        let part = cut_quoted(text, remaining.saturating_sub(frame));
+        remaining = 0;
         if !part.is_empty() {
             let mut block = block.clone();
             block["text"] = part.into();
@@ -194,7 +194,7 @@ fn cut(text: &str, max: usize) -> &str {
 /// Returns the pages of a text, one at least. Together they are the text.
 fn pages(text: &str, page_bytes: usize) -> impl Iterator<Item = &str> {
     let (mut rest, mut is_first) = (text, true);
-    // A page has room for any character.
+    // A page has capacity for any character.
     let page_bytes = page_bytes.max(4);
     std::iter::from_fn(move || {
         if rest.is_empty() && !is_first {

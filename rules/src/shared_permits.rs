@@ -124,7 +124,7 @@ impl SharedPermits {
     }
 
     /// Returns the permits that this replica can use without the hot store.
-    fn room(&self, max: u32, shares: ReplicaShare) -> u32 {
+    fn capacity(&self, max: u32, shares: ReplicaShare) -> u32 {
         match shares.sharing {
             SharingMode::LocalShare | SharingMode::LocalFallback if shares.replicas > 1 => {
                 (max / shares.replicas).max(1)
@@ -141,15 +141,15 @@ impl SharedPermits {
         shares: ReplicaShare,
         now: impl FnOnce() -> Duration,
     ) -> PermitAttempt {
-        let room = self.room(max, shares);
-        let one_more = |in_use: u32| (in_use < room).then_some(in_use + 1);
+        let capacity = self.capacity(max, shares);
+        let one_more = |in_use: u32| (in_use < capacity).then_some(in_use + 1);
         if let Ok(before) = self.in_use.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_more) {
             if shares.sharing == SharingMode::LocalShare {
                 return PermitAttempt::Taken;
             }
             self.note_use(before + 1, max);
-            // A report that lowers the room meanwhile either counts this permit or is seen here.
-            if before < self.room(max, shares) {
+            // A report that lowers the capacity meanwhile either counts this permit or is seen here.
+            if before < self.capacity(max, shares) {
                 return PermitAttempt::Taken;
             }
             self.in_use.fetch_sub(1, Ordering::SeqCst);
@@ -200,7 +200,7 @@ impl SharedPermits {
         let waiting = self.waiting.fetch_add(1, Ordering::AcqRel) + 1;
         let needed = self.in_use.load(Ordering::SeqCst).saturating_add(waiting);
         shares.sharing == SharingMode::Global
-            && needed > self.room(max, shares)
+            && needed > self.capacity(max, shares)
             && self.can_get_more(max, now)
     }
 

@@ -63,7 +63,7 @@ pub struct QuotaRequest {
 pub struct QuotaGrant {
     pub granted: u32,
     /// Requests that are left in the budget, without the granted ones.
-    pub left: u32,
+    pub remaining: u32,
     pub wait: Duration,
 }
 
@@ -205,9 +205,9 @@ impl SharedRateLimiter {
     ) {
         add(&self.stock, got.granted);
         self.stocked_at_ns.store(nanoseconds(now), Ordering::Relaxed);
-        let none_until = if got.left == 0 { nanoseconds(now + got.wait) } else { 0 };
+        let none_until = if got.remaining == 0 { nanoseconds(now + got.wait) } else { 0 };
         self.none_until_ns.store(none_until, Ordering::Relaxed);
-        let own = (got.left / shares.replicas.max(1))
+        let own = (got.remaining / shares.replicas.max(1))
             .saturating_sub(self.unreported.load(Ordering::Relaxed));
         self.own.set_remaining(want.rate, shares.replicas, now, own);
     }
@@ -238,7 +238,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 const NAME_BYTES_MAX: usize = 512;
 
 /// Limiters of scopes that clients choose, up to a limit. Idle ones are dropped, never one in use.
-/// Scopes without room share one.
+/// Scopes without capacity share one.
 #[derive(Debug)]
 pub struct RateLimiterMap<K> {
     known: HashMap<K, Arc<SharedRateLimiter>>,
@@ -248,7 +248,7 @@ pub struct RateLimiterMap<K> {
 }
 
 impl<K: Eq + Hash + Clone> RateLimiterMap<K> {
-    /// Creates a map. `others` names the limiter that scopes without room share.
+    /// Creates a map. `others` names the limiter that scopes without capacity share.
     pub fn new(max: usize, others: String) -> Self {
         Self { known: HashMap::new(), max, others: SharedRateLimiter::new(others), swept_at: None }
     }
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!((want.used, want.wanted), (10, 4), "a stock for forty milliseconds");
         meter.apply_grant(
             want,
-            QuotaGrant { granted: 4, left: 0, wait: Duration::from_millis(7) },
+            QuotaGrant { granted: 4, remaining: 0, wait: Duration::from_millis(7) },
             THREE,
             START,
         );
@@ -330,7 +330,7 @@ mod tests {
         let want = meter.next_request(THREE, START);
         meter.apply_grant(
             QuotaRequest { rate: RATE, ..want },
-            QuotaGrant { granted: 0, left: 12, wait: Duration::ZERO },
+            QuotaGrant { granted: 0, remaining: 12, wait: Duration::ZERO },
             THREE,
             START,
         );
@@ -342,7 +342,7 @@ mod tests {
         let meter = meter();
         meter.apply_grant(
             QuotaRequest { rate: RATE, used: 0, wanted: 4 },
-            QuotaGrant { granted: 4, left: 0, wait: Duration::ZERO },
+            QuotaGrant { granted: 4, remaining: 0, wait: Duration::ZERO },
             THREE,
             START,
         );
@@ -400,13 +400,14 @@ mod tests {
     impl Store {
         fn settle(&mut self, now: f64, want: QuotaRequest) -> QuotaGrant {
             let interval = 1.0 / f64::from(RATE.per_second);
-            let room = interval * f64::from(RATE.burst - 1) + 0.05;
+            let capacity = interval * f64::from(RATE.burst - 1) + 0.05;
             let spent = self.next_at.max(now) + f64::from(want.used) * interval - now;
-            let free = if spent <= room { ((room - spent) / interval) as u32 + 1 } else { 0 };
+            let free =
+                if spent <= capacity { ((capacity - spent) / interval) as u32 + 1 } else { 0 };
             let granted = free.min(want.wanted);
             self.next_at = now + spent + f64::from(granted) * interval;
-            let wait = if free > granted { 0.0 } else { (self.next_at - now - room).max(0.0) };
-            QuotaGrant { granted, left: free - granted, wait: Duration::from_secs_f64(wait) }
+            let wait = if free > granted { 0.0 } else { (self.next_at - now - capacity).max(0.0) };
+            QuotaGrant { granted, remaining: free - granted, wait: Duration::from_secs_f64(wait) }
         }
     }
 

@@ -201,10 +201,10 @@ impl SignInFailures {
     }
 
     fn report_if_due(&mut self, now: Duration, series: FailureSeries) -> Option<FailureReport> {
-        // A minute that is over makes room when it is closed, which is soon.
-        let has_room =
+        // A minute that is over frees capacity when it is closed, which is soon.
+        let has_capacity =
             self.series.contains_key(&series) || self.series.len() < SIGN_IN_ADDRESSES_MAX;
-        let series = if has_room { series } else { FailureSeries { address: None, ..series } };
+        let series = if has_capacity { series } else { FailureSeries { address: None, ..series } };
         let minute = self
             .series
             .entry(series)

@@ -146,10 +146,10 @@ impl SimulatedReplica {
     }
 
     /// Waits until it is in another life than these.
-    pub(crate) async fn leaves(&self, states: &[Life]) -> Life {
+    pub(crate) async fn wait_until_not(&self, states: &[Life]) -> Life {
         let mut seen = self.life.subscribe();
-        let left = seen.wait_for(|life| !states.contains(life)).await;
-        left.map_or(Life::Ended(None), |life| life.clone())
+        let next = seen.wait_for(|life| !states.contains(life)).await;
+        next.map_or(Life::Ended(None), |life| life.clone())
     }
 }
 

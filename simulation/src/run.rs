@@ -142,7 +142,7 @@ impl World {
 
     /// Waits until a replica serves.
     async fn serves(&self, replica: &SimulatedReplica) -> Result<(), String> {
-        match tokio::time::timeout(PATIENCE, replica.leaves(&[Life::Starting])).await {
+        match tokio::time::timeout(PATIENCE, replica.wait_until_not(&[Life::Starting])).await {
             Ok(Life::Serving) => Ok(()),
             other => Err(format!("replica {} does not serve: {other:?}", replica.machine_index())),
         }
@@ -225,7 +225,8 @@ impl World {
             Fault::Restart { replica } => {
                 let replica = &self.replicas[replica];
                 replica.drain();
-                let ended = tokio::time::timeout(PATIENCE, replica.leaves(&[Life::Serving])).await;
+                let ended =
+                    tokio::time::timeout(PATIENCE, replica.wait_until_not(&[Life::Serving])).await;
                 match ended {
                     Ok(Life::Ended(None)) => {}
                     other => {

@@ -104,7 +104,7 @@ impl Slot {
     }
 }
 
-/// Why a run cannot go on.
+/// Why a run cannot continue.
 #[derive(Debug)]
 pub(crate) enum Stuck {
     /// No runtime waits for a time.
@@ -178,15 +178,15 @@ impl Scheduler {
         shim::set_owner(index);
         shim::arm(doom.as_ref().map(|doom| doom.after_polls));
         let (outcome, polls, queue) = runtime.block_on(turn(main));
-        let left = shim::arm(None);
+        let remaining = shim::arm(None);
         trace::note_turn(index, polls);
         slot.queue = queue.or(slot.queue);
         match outcome {
             WaitOutcome::Idle { until } => {
                 slot.is_ready = false;
                 slot.until = until;
-                if let (Some(doom), Some(left)) = (&mut slot.doom, left) {
-                    doom.after_polls = left;
+                if let (Some(doom), Some(remaining)) = (&mut slot.doom, remaining) {
+                    doom.after_polls = remaining;
                 }
             }
             WaitOutcome::Interrupted => self.end(index),

@@ -282,14 +282,14 @@ mod tests {
     #[tokio::test]
     async fn a_stream_passes_event_by_event_and_breaks_with_its_replica() {
         let (one, _two, balancer) = two().await;
-        let (go_on, said) = (crate::Gate::new(), Arc::new(AtomicUsize::new(0)));
-        let gates = (go_on.clone(), said.clone());
+        let (proceed, said) = (crate::Gate::new(), Arc::new(AtomicUsize::new(0)));
+        let gates = (proceed.clone(), said.clone());
         one.on("ping", move |call| {
-            let (go_on, said) = gates.clone();
+            let (proceed, said) = gates.clone();
             async move {
                 call.progress(1.0, 2.0).await;
                 said.store(1, Ordering::SeqCst);
-                go_on.passed().await;
+                proceed.passed().await;
                 call.progress(2.0, 2.0).await;
                 Reply::Cut
             }
@@ -299,7 +299,7 @@ mod tests {
         // The first event comes while the replica still waits to send the second.
         assert_eq!(events.next_message().await.unwrap().1["params"]["progress"], 1.0);
         assert_eq!(said.load(Ordering::SeqCst), 1);
-        go_on.open();
+        proceed.open();
         assert_eq!(events.next_message().await.unwrap().1["params"]["progress"], 2.0);
         assert_eq!(events.next().await, None);
         assert!(events.broken, "no orderly end was given where there was none");

@@ -212,12 +212,12 @@ impl ProxyShared {
     /// them.
     fn spend(&self, way: Direction, bytes: usize) -> (usize, bool) {
         let mut state = self.lock();
-        let Some(left) = state.cut(way) else { return (bytes, false) };
-        if *left > bytes as u64 {
-            *left -= bytes as u64;
+        let Some(remaining) = state.cut(way) else { return (bytes, false) };
+        if *remaining > bytes as u64 {
+            *remaining -= bytes as u64;
             return (bytes, false);
         }
-        let allowed = *left as usize;
+        let allowed = *remaining as usize;
         *state.cut(way) = None;
         state.cuts += 1;
         (allowed, true)

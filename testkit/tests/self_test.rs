@@ -102,14 +102,14 @@ async fn get_streams_carry_pushed_messages() {
 
 #[tokio::test]
 async fn a_handler_is_notified_when_its_call_is_dropped() {
-    let (entered, left) = (Gate::new(), Gate::new());
-    let gates = (entered.clone(), left.clone());
+    let (entered, dropped) = (Gate::new(), Gate::new());
+    let gates = (entered.clone(), dropped.clone());
     let backend = FakeBackend::with_tool("hang", move |call| {
-        let (entered, left) = gates.clone();
+        let (entered, dropped) = gates.clone();
         async move {
             entered.open();
             call.client_disconnected().await;
-            left.open();
+            dropped.open();
             Reply::Hang
         }
     })
@@ -118,7 +118,7 @@ async fn a_handler_is_notified_when_its_call_is_dropped() {
     let call = client.begin_call("hang", json!({}));
     testkit::within("the call", entered.passed()).await;
     drop(call);
-    testkit::within("the end of the call", left.passed()).await;
+    testkit::within("the end of the call", dropped.passed()).await;
 }
 
 #[tokio::test]

@@ -104,8 +104,8 @@ async fn processes_of_a_stubborn_child_are_found_by_their_marker() {
         );
     }
     eventually("nobody left", || async {
-        let left = processes_with(&marker);
-        if left.is_empty() { Ok(()) } else { Err(left) }
+        let alive = processes_with(&marker);
+        if alive.is_empty() { Ok(()) } else { Err(alive) }
     })
     .await;
 }

@@ -163,7 +163,7 @@ pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError
         });
     }
     if !descriptor_reserve::is_available() {
-        return Err(system(io::Error::other(descriptor_reserve::NONE_LEFT)));
+        return Err(system(io::Error::other(descriptor_reserve::DESCRIPTORS_EXHAUSTED)));
     }
     if spec.launcher.is_some() {
         find_command(spec)?;

@@ -168,7 +168,9 @@ where
     Attempt: Future<Output = Result<T, ConnectError>> + Send + 'static,
 {
     if !descriptor_reserve::is_available() {
-        return Err(ConnectError::Unreachable { reason: descriptor_reserve::NONE_LEFT.to_owned() });
+        return Err(ConnectError::Unreachable {
+            reason: descriptor_reserve::DESCRIPTORS_EXHAUSTED.to_owned(),
+        });
     }
     if let [address] = addresses[..] {
         return attempt(address).await;

@@ -9,7 +9,8 @@ use rustix::process::{Resource, getrlimit};
 const RESERVE: u64 = 64;
 
 /// Reason that operators see when a backend connection is refused.
-pub(crate) const NONE_LEFT: &str = "no file descriptor is left for clients and backends";
+pub(crate) const DESCRIPTORS_EXHAUSTED: &str =
+    "no file descriptor is left for clients and backends";
 
 /// Returns the lowest descriptor number in the reserve. Reads the limit each time, because it may
 /// change while the process runs.

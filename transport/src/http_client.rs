@@ -163,7 +163,7 @@ impl HttpClient {
                 .await?;
             return Ok(response.map(|body| ResponseBody(BodyKind::Plain(body))));
         }
-        // Boxed because the futures above would otherwise contain room for it.
+        // Boxed because the futures above would otherwise contain space for it.
         let response =
             Box::pin(self.client.request(request)).await.map_err(|error| classify(&error))?;
         let (head, body) = response.into_parts();

@@ -86,8 +86,8 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     }
 
     /// Shares the memory budget for incomplete lines with other readers.
-    pub(crate) fn share(&mut self, room: Arc<Semaphore>) {
-        self.buffer.share(room);
+    pub(crate) fn share(&mut self, byte_budget: Arc<Semaphore>) {
+        self.buffer.share(byte_budget);
     }
 
     /// Returns the byte stream, for operations other than reading.
@@ -130,9 +130,13 @@ impl<R: AsyncRead + Unpin + Send> FrameSource for LineReader<R> {
         self.is_unterminated
     }
 
-    fn set_message_limit(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>) {
+    fn set_message_limit(
+        &mut self,
+        message_bytes_max: usize,
+        byte_budget: Option<&Arc<Semaphore>>,
+    ) {
         self.line_bytes_max = message_bytes_max;
-        self.buffer.set_budget(room);
+        self.buffer.set_budget(byte_budget);
     }
 
     async fn drain(&mut self) {

@@ -27,7 +27,7 @@ const PIECE_BYTES: usize = 16 * 1024;
 /// Reads and discards data within these bounds.
 #[derive(Debug)]
 pub(crate) struct Linger {
-    left: usize,
+    remaining: usize,
     end: Instant,
     silence: Pin<Box<Sleep>>,
 }
@@ -35,7 +35,7 @@ pub(crate) struct Linger {
 impl Linger {
     pub(crate) fn new() -> Self {
         Self {
-            left: BYTES_MAX,
+            remaining: BYTES_MAX,
             end: Instant::now() + TIME_MAX,
             silence: Box::pin(tokio::time::sleep(SILENCE_MAX)),
         }
@@ -47,12 +47,12 @@ impl Linger {
         reader: &mut (impl AsyncRead + Unpin),
         context: &mut Context<'_>,
     ) -> Poll<()> {
-        let mut room = [const { MaybeUninit::uninit() }; PIECE_BYTES];
-        while self.left > 0 {
-            let mut piece = ReadBuf::uninit(&mut room);
+        let mut buffer = [const { MaybeUninit::uninit() }; PIECE_BYTES];
+        while self.remaining > 0 {
+            let mut piece = ReadBuf::uninit(&mut buffer);
             match Pin::new(&mut *reader).poll_read(context, &mut piece) {
                 Poll::Ready(Ok(())) if !piece.filled().is_empty() => {
-                    self.left = self.left.saturating_sub(piece.filled().len());
+                    self.remaining = self.remaining.saturating_sub(piece.filled().len());
                     self.silence.as_mut().reset(self.end.min(Instant::now() + SILENCE_MAX));
                 }
                 Poll::Ready(_) => return Poll::Ready(()),

@@ -17,7 +17,7 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
 };
 
-/// Room for the first read. A read that fills its room doubles the next one, up to the maximum.
+/// Space for the first read. A read that fills its space doubles the next one, up to the maximum.
 const READ_BYTES_MIN: usize = 8 * 1024;
 const READ_BYTES_MAX: usize = 64 * 1024;
 const COPIED_BYTES_MAX: usize = 4 * 1024;
@@ -34,7 +34,7 @@ pub(crate) struct ReadBuffer {
 /// A memory budget shared with other buffers, such as those of unauthenticated peers.
 #[derive(Debug)]
 struct SharedBudget {
-    room: Arc<Semaphore>,
+    semaphore: Arc<Semaphore>,
     /// Bytes that one permit covers. With `None` one permit covers any number of bytes.
     permit_bytes: Option<usize>,
     held: Option<OwnedSemaphorePermit>,
@@ -55,7 +55,9 @@ impl SharedBudget {
             return true;
         }
         let Ok(count) = u32::try_from(more) else { return false };
-        let Ok(permits) = self.room.clone().try_acquire_many_owned(count) else { return false };
+        let Ok(permits) = self.semaphore.clone().try_acquire_many_owned(count) else {
+            return false;
+        };
         match &mut self.held {
             Some(held) => held.merge(permits),
             None => self.held = Some(permits),
@@ -74,15 +76,18 @@ impl ReadBuffer {
     }
 
     /// Sets the semaphore for permits from now on. `None` removes the bound.
-    pub(crate) fn set_budget(&mut self, room: Option<&Arc<Semaphore>>) {
-        self.confined =
-            room.map(|room| SharedBudget { room: room.clone(), permit_bytes: None, held: None });
+    pub(crate) fn set_budget(&mut self, semaphore: Option<&Arc<Semaphore>>) {
+        self.confined = semaphore.map(|semaphore| SharedBudget {
+            semaphore: semaphore.clone(),
+            permit_bytes: None,
+            held: None,
+        });
     }
 
-    /// Takes a permit of `room` for each [`SHARED_PERMIT_BYTES`].
-    pub(crate) fn share(&mut self, room: Arc<Semaphore>) {
+    /// Takes a permit of `semaphore` for each [`SHARED_PERMIT_BYTES`].
+    pub(crate) fn share(&mut self, semaphore: Arc<Semaphore>) {
         self.confined =
-            Some(SharedBudget { room, permit_bytes: Some(SHARED_PERMIT_BYTES), held: None });
+            Some(SharedBudget { semaphore, permit_bytes: Some(SHARED_PERMIT_BYTES), held: None });
     }
 
     /// Returns the bytes that were read and not taken.
@@ -114,7 +119,7 @@ impl ReadBuffer {
         }
         // Doubling keeps the copies of a long frame linear.
         self.bytes.reserve(wanted.min(self.bytes.len()).max(self.read_bytes));
-        let room = self.bytes.capacity() - self.bytes.len();
+        let capacity = self.bytes.capacity() - self.bytes.len();
         let polled = pin!(reader.read_buf(&mut self.bytes)).poll(context);
         if polled.is_pending() {
             self.read_bytes = READ_BYTES_MIN;
@@ -123,7 +128,7 @@ impl ReadBuffer {
             }
         }
         let count = ready!(polled)?;
-        if count == room {
+        if count == capacity {
             self.read_bytes = (self.read_bytes * 2).min(READ_BYTES_MAX);
         }
         Poll::Ready(Ok(count))
@@ -133,11 +138,11 @@ impl ReadBuffer {
     pub(crate) fn take(&mut self, count: usize, kept: usize) -> Bytes {
         // A complete message needs no permits. The stream of a request is not read again before its
         // answer, so it would not release them later.
-        let left = self.bytes.len() - count;
+        let remaining = self.bytes.len() - count;
         if let Some(confined) = self
             .confined
             .as_mut()
-            .filter(|confined| confined.permit_bytes.is_some() && left <= FREE_BYTES)
+            .filter(|confined| confined.permit_bytes.is_some() && remaining <= FREE_BYTES)
         {
             confined.held = None;
         }

@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use prometheus::IntGauge;
 use rules::{
     fair_queue::{FairQueue, PushOutcome, Ticket, WaitEstimator},
-    limits::{ROOM_KEPT_FROM, ROOM_KEPT_FROM_SHARE, ROOM_KEPT_PART},
+    limits::{RESERVE_DIVISOR, RESERVE_LIMIT_MIN, RESERVE_SHARE_MIN},
 };
 use tokio::sync::oneshot;
 
@@ -133,7 +133,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
     }
 
     /// Sets the weights of all owners. A single owner needs no reserve. A limit below
-    /// [`ROOM_KEPT_FROM`] needs [`ROOM_KEPT_FROM_SHARE`] permits for the lightest share. With fewer,
+    /// [`RESERVE_LIMIT_MIN`] needs [`RESERVE_SHARE_MIN`] permits for the lightest share. With fewer,
     /// an owner without a permit would get more than its share.
     pub fn set_shares(&self, owners: impl Iterator<Item = u32>) {
         let (mut count, mut weights, mut least) = (0_usize, 0, u64::MAX);
@@ -142,12 +142,12 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         }
         let limit = self.limit();
         let is_shared = count > 1
-            && (limit >= ROOM_KEPT_FROM
-                || limit as u64 * least >= weights * ROOM_KEPT_FROM_SHARE as u64);
+            && (limit >= RESERVE_LIMIT_MIN
+                || limit as u64 * least >= weights * RESERVE_SHARE_MIN as u64);
         // Under the lock, so that a caller that joins the queue meanwhile sees the new shares.
         let mut queue = self.queue.lock();
         self.weights.store(weights.max(1), Ordering::Relaxed);
-        self.reserved.store(if is_shared { limit / ROOM_KEPT_PART } else { 0 }, Ordering::Relaxed);
+        self.reserved.store(if is_shared { limit / RESERVE_DIVISOR } else { 0 }, Ordering::Relaxed);
         queue.fair.set_prioritized_all(|owner, weight| {
             owner.permits_held().is_some() && self.is_below_share(owner, weight)
         });
@@ -159,18 +159,18 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         self.try_take(owner, weight).then(|| self.permit(owner))
     }
 
-    /// Waits for a permit, for `left` at most. Cancel-safe: a dropped wait leaves the queue.
+    /// Waits for a permit, for `wait_max` at most. Cancel-safe: a dropped wait leaves the queue.
     pub async fn acquire(
         self: &Arc<Self>,
         owner: &O,
         weight: u32,
         member: &M,
-        left: Duration,
+        wait_max: Duration,
     ) -> Result<LimiterPermit<O, M>, AcquireError> {
         if let Some(permit) = self.try_acquire(owner, weight) {
             return Ok(permit);
         }
-        match self.enqueue(owner, weight, member, left)? {
+        match self.enqueue(owner, weight, member, wait_max)? {
             Some(waiting) => waiting.await,
             None => Ok(self.permit(owner)),
         }
@@ -234,7 +234,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         owner: &O,
         weight: u32,
         member: &M,
-        left: Duration,
+        wait_max: Duration,
     ) -> Result<Option<Acquire<O, M>>, AcquireError> {
         let mut queue = self.queue.lock();
         // A permit may have become free before the counter showed a waiting caller. A caller that
@@ -247,7 +247,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         let ahead = queue.fair.ahead(owner, weight, member);
         let wait = queue.pace.estimate(now, ahead);
         // A margin of a quarter: a wait that ends too late costs the client time for nothing.
-        if ahead > 0 && wait + wait / 4 > left {
+        if ahead > 0 && wait + wait / 4 > wait_max {
             return Err(AcquireError::TooLate { wait });
         }
         if queue.fair.is_empty() {

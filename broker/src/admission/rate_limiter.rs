@@ -143,10 +143,10 @@ impl RateLimiter {
         match answer {
             Some(got) => {
                 let now = self.now();
-                for ((meter, want), BudgetGrant { granted, left, wait }) in
+                for ((meter, want), BudgetGrant { granted, remaining, wait }) in
                     meters.iter().zip(&wants).zip(got)
                 {
-                    meter.apply_grant(*want, QuotaGrant { granted, left, wait }, shares, now);
+                    meter.apply_grant(*want, QuotaGrant { granted, remaining, wait }, shares, now);
                 }
             }
             None => {

@@ -62,7 +62,7 @@ impl ReplicaSharing {
     pub(super) async fn count_replicas(&self, durable: &Persistence) {
         let Ok(nodes) = durable.timed("nodes", durable.store.live_nodes()).await else { return };
         let living =
-            nodes.iter().filter(|node| !node.draining && !node.lease_left.is_zero()).count();
+            nodes.iter().filter(|node| !node.draining && !node.remaining_lease.is_zero()).count();
         let living = u32::try_from(living).unwrap_or(u32::MAX).max(1);
         self.replicas.store(living, Ordering::Relaxed);
         self.metrics.limits.rates_replicas(living);

@@ -50,8 +50,8 @@ impl CredentialExpiry {
     /// intervals, because the clock may be set and the machine may sleep.
     pub async fn ended(self) {
         let expired = async {
-            while let Some(left) = self.remaining() {
-                tokio::time::sleep(left.min(EXPIRY_LOOK_INTERVAL)).await;
+            while let Some(remaining) = self.remaining() {
+                tokio::time::sleep(remaining.min(EXPIRY_LOOK_INTERVAL)).await;
             }
         };
         match &self.token {
@@ -70,7 +70,7 @@ impl CredentialExpiry {
     }
 
     fn remaining(&self) -> Option<Duration> {
-        self.at.duration_since(SystemTime::now()).ok().filter(|left| !left.is_zero())
+        self.at.duration_since(SystemTime::now()).ok().filter(|remaining| !remaining.is_zero())
     }
 }
 

@@ -446,8 +446,8 @@ impl Backend {
             calls_max,
             failed_attempts: status.failed_attempts,
             next_attempt_in_ms: status.next_attempt.and_then(|next| {
-                let left = next.saturating_duration_since(Instant::now());
-                u64::try_from(left.as_millis()).ok().filter(|ms| *ms > 0)
+                let remaining = next.saturating_duration_since(Instant::now());
+                u64::try_from(remaining.as_millis()).ok().filter(|ms| *ms > 0)
             }),
             sandbox: status.sandbox.as_ref().map(|level| level.name.to_owned()),
             sandbox_missing: status

@@ -115,9 +115,9 @@ impl Backend {
         caller: CallOwner<'_>,
         due: Instant,
     ) -> Result<Permit, Refusal> {
-        let left = || due.saturating_duration_since(Instant::now());
+        let remaining = || due.saturating_duration_since(Instant::now());
         // A call that begins too late for an answer would take the permit of a useful one.
-        let needed = self.expected_latency().min(left() / 2);
+        let needed = self.expected_latency().min(remaining() / 2);
         let CallOwner { share, weight, principal, session } = caller;
         let there = match there {
             Some(there) => there,
@@ -125,7 +125,7 @@ impl Backend {
                 let there = self
                     .admission
                     .limiter
-                    .acquire(principal, 1, session, left().saturating_sub(needed))
+                    .acquire(principal, 1, session, remaining().saturating_sub(needed))
                     .await;
                 there.map_err(|error| self.acquire_refusal(error))?
             }
@@ -133,13 +133,13 @@ impl Backend {
         let here = self
             .shared
             .call_limiter
-            .acquire(share, weight, principal, left().saturating_sub(needed))
+            .acquire(share, weight, principal, remaining().saturating_sub(needed))
             .await;
         let here = here.map_err(|error| {
             self.shared.metrics.resilience.queue_timeout("broker");
             overloaded("the broker".to_owned(), error)
         })?;
-        if left() < needed {
+        if remaining() < needed {
             return Err(self.acquire_refusal(AcquireError::TooLate { wait: needed }));
         }
         Ok(Permit { _backend_permit: there, _broker_permit: here })

@@ -55,9 +55,9 @@ pub(super) struct HeldBytes {
 
 impl HeldBytes {
     pub(super) fn take(total: &Arc<AtomicUsize>, count: usize) -> Option<Self> {
-        let room =
+        let add_within_limit =
             |held: usize| held.checked_add(count).filter(|held| *held <= OWN_LISTS_BYTES_MAX);
-        total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).ok()?;
+        total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add_within_limit).ok()?;
         Some(Self { count, total: total.clone() })
     }
 }
@@ -95,7 +95,7 @@ impl LinkLists {
     }
 
     /// Stores a list as the link has read it. Returns whether the own lists changed. `None`: the
-    /// lists found no room, and the shared ones apply.
+    /// lists did not fit, and the shared ones apply.
     pub(super) fn store(
         &self,
         kind: ListKind,

@@ -20,7 +20,7 @@ use protocol::{
 };
 use rules::{
     catalog::{self, BackendLists, CatalogEntry, HeldParts, ListKind, SkippedEntry, TaskHost},
-    limits::{LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, pins::LEFT_OUT_LOGGED_MAX},
+    limits::{LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, pins::SKIPPED_LOGGED_MAX},
     pins::PinDefinition,
 };
 
@@ -190,7 +190,7 @@ pub(super) async fn fetch_list(
         let Some(page) = read_answer(kind, backend, host, &answer)? else {
             return Ok(fetched);
         };
-        warn_of_left_out(backend, kind, &page.skipped);
+        warn_of_skipped(backend, kind, &page.skipped);
         fetched.entries.extend(page.entries);
         fetched.definitions.extend(page.definitions);
         let (entries, bytes) = (fetched.entries.len(), size(&fetched.entries));
@@ -228,11 +228,11 @@ fn cut(fetched: &mut FetchedList) {
     fetched.definitions.truncate(fitting);
 }
 
-fn warn_of_left_out(backend: &Backend, kind: ListKind, left_out: &[SkippedEntry]) {
-    for one in left_out.iter().take(LEFT_OUT_LOGGED_MAX) {
+fn warn_of_skipped(backend: &Backend, kind: ListKind, left_out: &[SkippedEntry]) {
+    for one in left_out.iter().take(SKIPPED_LOGGED_MAX) {
         tracing::warn!(backend = %backend.id, list = kind.member(), key = ?one.key, why = one.reason, "an entry is left out of the catalog");
     }
-    if left_out.len() > LEFT_OUT_LOGGED_MAX {
+    if left_out.len() > SKIPPED_LOGGED_MAX {
         tracing::warn!(backend = %backend.id, list = kind.member(), count = left_out.len(), "many entries are left out of the catalog");
     }
 }

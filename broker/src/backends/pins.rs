@@ -22,7 +22,7 @@ use protocol::{
 use records::{PinKey, PinKind, PinSighting, StoredPin};
 use rules::{
     catalog::{self, BackendLists, CatalogEntry, ListKind},
-    limits::pins::{LEFT_OUT_LOGGED_MAX, PINS_PER_BACKEND_MAX, PINS_STORED_AT_ONCE},
+    limits::pins::{PINS_PER_BACKEND_MAX, PINS_STORED_AT_ONCE, SKIPPED_LOGGED_MAX},
     pins::{
         EntryPin, FindingSeverity, Fingerprint, IgnoredMembers, Neighbours, PinBook, PinDefinition,
         PinMode, PinState, ResultScan,
@@ -305,13 +305,13 @@ impl PinKeeper {
     fn log_changes(&self, seen: &[(PinSighting, PinState)], is_first: bool) {
         let (tenant, backend) = (&self.tenant, &self.backend);
         let changed = seen.iter().filter(|(_, state)| *state == PinState::Changed);
-        for (one, _) in changed.clone().take(LEFT_OUT_LOGGED_MAX) {
+        for (one, _) in changed.clone().take(SKIPPED_LOGGED_MAX) {
             let (kind, name, hash) = (one.key.kind.name(), &one.key.name, &one.hash);
             let is_held = self.mode.holds(PinState::Changed, false);
             tracing::warn!(%tenant, %backend, kind, ?name, hash, is_held, "a definition is not the one that was pinned");
         }
         let serious = seen.iter().filter(|(one, _)| one.findings.contains("\"serious\""));
-        for (one, _) in serious.take(LEFT_OUT_LOGGED_MAX) {
+        for (one, _) in serious.take(SKIPPED_LOGGED_MAX) {
             let (kind, name, findings) = (one.key.kind.name(), &one.key.name, &one.findings);
             tracing::warn!(%tenant, %backend, kind, ?name, ?findings, "the scanner found something in a definition");
         }

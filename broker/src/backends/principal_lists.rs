@@ -193,7 +193,7 @@ impl PrincipalLists {
         }
     }
 
-    /// Returns the view of these lists. Equal lists share one. `None`: they find no room.
+    /// Returns the view of these lists. Equal lists share one. `None`: they do not fit.
     pub(super) fn view_of(
         &self,
         lists: BackendLists,

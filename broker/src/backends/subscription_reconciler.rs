@@ -18,20 +18,20 @@ use super::{
 impl Subscriptions {
     /// Removes a client whose session has ended.
     pub fn drop_client(&self, link: &Arc<Link>, client: &Arc<impl LinkClient + 'static>) {
-        let mut left = Vec::new();
+        let mut removed = Vec::new();
         for (uri, subscription) in self.lock().iter_mut() {
             let before = subscription.listeners.len();
             subscription.remove_listener(client);
             if subscription.listeners.len() < before {
-                left.push(uri.clone());
+                removed.push(uri.clone());
             }
         }
-        if left.is_empty() {
+        if removed.is_empty() {
             return;
         }
         let (link, running) = (link.clone(), link.backend.shared.running.clone());
         running.spawn(async move {
-            for uri in left {
+            for uri in removed {
                 let _gone_anyway = link.subscriptions.reconcile(&link, &uri).await;
             }
         });

@@ -2,7 +2,7 @@
 //!
 //! - idle sessions, unanswered questions and unused links;
 //! - state of sessions that is written behind;
-//! - shares of the tenants in the room for calls.
+//! - shares of the tenants in the capacity for calls.
 
 use std::{
     sync::{

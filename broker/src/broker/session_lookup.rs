@@ -44,7 +44,7 @@ impl<'a> ReplicaLookup<'a> {
 
     /// Returns whether there is time to look again for a session that was here and has left.
     pub fn may_retry(&mut self) -> bool {
-        self.lookup.may_go_on()
+        self.lookup.may_retry()
     }
 
     /// Notes that the owner did not serve the request. If it named this replica, that name is
@@ -179,7 +179,7 @@ impl LookupSources for LookupContext<'_> {
         Ok(match self.broker.adopt(&self.id, self.caller, self.endpoint).await? {
             AdoptionOutcome::Local(session) => ClaimOutcome::Local(session),
             AdoptionOutcome::Remote(node) => {
-                ClaimOutcome::Remote { lease_left: node.lease_left, owner: owner(node) }
+                ClaimOutcome::Remote { remaining_lease: node.remaining_lease, owner: owner(node) }
             }
             AdoptionOutcome::Unusable => ClaimOutcome::Absent,
             AdoptionOutcome::Absent => {

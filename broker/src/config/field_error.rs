@@ -99,19 +99,19 @@ pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
 }
 
 /// Returns the number of insertions, deletions and replacements between two names.
-fn distance(left: &str, right: &str) -> usize {
-    let right: Vec<char> = right.chars().collect();
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (above, from) in left.chars().enumerate() {
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (above, from) in one.chars().enumerate() {
         let mut diagonal = row[0];
         row[0] = above + 1;
-        for (column, to) in right.iter().enumerate() {
+        for (column, to) in other.iter().enumerate() {
             let replaced = diagonal + usize::from(from != *to);
             diagonal = row[column + 1];
             row[column + 1] = replaced.min(row[column] + 1).min(diagonal + 1);
         }
     }
-    row[right.len()]
+    row[other.len()]
 }
 
 pub(super) fn not_available(path: String) -> FieldError {

@@ -208,7 +208,7 @@ mod tests {
     }
 
     /// Returns the ids of the remaining records.
-    async fn left(control: &Control) -> Vec<u8> {
+    async fn remaining_records(control: &Control) -> Vec<u8> {
         let stored =
             control.store().audit_records(&AuditFilter::default(), None, 100).await.unwrap();
         stored
@@ -240,7 +240,7 @@ mod tests {
         let control = &rig.control;
         control.declare_retention().await.unwrap();
         assert!(
-            left(control).await.is_empty() && control.audit_is_empty().await.unwrap(),
+            remaining_records(control).await.is_empty() && control.audit_is_empty().await.unwrap(),
             "there was nothing to tell"
         );
         let acme = [
@@ -253,7 +253,7 @@ mod tests {
         store.append_audit(&[record(5, 2, None), record(6, 0, None)]).await.unwrap();
         control.trim_audit().await.unwrap();
         assert_eq!(
-            left(control).await,
+            remaining_records(control).await,
             [3, 4, 6],
             "an old record after a younger one stays with it"
         );
@@ -267,7 +267,7 @@ mod tests {
             [(2, 1), (4, 2)]
         );
         control.trim_audit().await.unwrap();
-        assert_eq!(left(control).await, [3, 4, 6]);
+        assert_eq!(remaining_records(control).await, [3, 4, 6]);
     }
 
     #[tokio::test]
@@ -284,7 +284,7 @@ mod tests {
             after.control.declare_retention().await.unwrap();
             after.control.trim_audit().await.unwrap();
         }
-        assert_eq!(left(&after.control).await, [1]);
+        assert_eq!(remaining_records(&after.control).await, [1]);
         let (entries, _) = after.control.audit(&AuditFilter::default(), None, 10).await.unwrap();
         let told: Vec<_> = entries.iter().filter(|entry| entry.action == "audit.retain").collect();
         assert_eq!(told.len(), 1, "{told:?}");
@@ -296,7 +296,7 @@ mod tests {
             .reconfigure(Duration::from_secs(3_600), declared);
         put_terms(&after.control, 3, &shortened.unwrap()).await;
         after.control.trim_audit().await.unwrap();
-        assert!(left(&after.control).await.is_empty());
+        assert!(remaining_records(&after.control).await.is_empty());
     }
 
     #[tokio::test]
@@ -316,12 +316,12 @@ mod tests {
             control.commit(AdminChange::PutAuditTerms(&forged), &Author::default()).await.unwrap()
         );
         control.trim_audit().await.unwrap();
-        assert_eq!(left(control).await, [1]);
+        assert_eq!(remaining_records(control).await, [1]);
         assert!(verified(control, None).await.misfit.unwrap().detail.contains("retention"));
         // The next start begins the delay again: nothing is removed before it is over.
         control.declare_retention().await.unwrap();
         control.trim_audit().await.unwrap();
-        assert_eq!(left(control).await, [1]);
+        assert_eq!(remaining_records(control).await, [1]);
         assert_eq!(verified(control, None).await.misfit, None);
     }
 

@@ -29,7 +29,7 @@ impl Control {
             lease_ms: self
                 .durable()
                 .is_shared()
-                .then(|| u64::try_from(node.lease_left.as_millis()).unwrap_or(u64::MAX)),
+                .then(|| u64::try_from(node.remaining_lease.as_millis()).unwrap_or(u64::MAX)),
             node: node.node.to_string(),
             address: node.address,
         };
@@ -108,7 +108,7 @@ impl Control {
         let owner = stored
             .owner
             .as_ref()
-            .filter(|owner| !owner.lease_left.is_zero())
+            .filter(|owner| !owner.remaining_lease.is_zero())
             .map(|owner| owner.node.to_string());
         if let Some(live) = live {
             return SessionView { node: owner, ..live };

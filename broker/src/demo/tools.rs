@@ -70,11 +70,11 @@ async fn countdown(
     let from = whole(arguments, "from", COUNTDOWN_FROM, 1, COUNTDOWN_FROM_MAX)?;
     let pause = Duration::from_millis(whole(arguments, "pause_ms", PAUSE_MS, 0, PAUSE_MS_MAX)?);
     for done in 0..from {
-        let left = format!("{} to go", from - done);
-        session.log("info", left.clone()).await;
+        let text = format!("{} to go", from - done);
+        session.log("info", text.clone()).await;
         if let Some(token) = token {
             let progress =
-                json!({ "progressToken": token, "progress": done, "total": from, "message": left });
+                json!({ "progressToken": token, "progress": done, "total": from, "message": text });
             session.notify("notifications/progress", progress).await;
         }
         // Usually cancelled here, when the caller drops this future.

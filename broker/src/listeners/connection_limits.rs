@@ -128,7 +128,7 @@ impl ConnectionLimiter {
                             address_slot => address_slot,
                         },
                     };
-                    // The connection stays, because the reserve has room for it.
+                    // The connection stays, because the reserve has capacity for it.
                     if descriptor_reserve::is_reserved(&socket) {
                         self.on_reserve.store(true, Ordering::Relaxed);
                     }

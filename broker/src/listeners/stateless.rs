@@ -176,7 +176,7 @@ async fn begin(
                 return Ok(StatelessOutcome::OtherReplica(suspension));
             }
             drop(state);
-            let exchange = Box::pin(client.go_on(request, &suspension, &offer)).await?;
+            let exchange = Box::pin(client.resume(request, &suspension, &offer)).await?;
             Ok(StatelessOutcome::Exchange(exchange))
         }
     }

@@ -136,7 +136,7 @@ impl ResilienceMetrics {
         self.retries.with_label_values(&[outcome]).inc();
     }
 
-    /// Counts a call that found no room in time. `queue` is `backend` or `broker`.
+    /// Counts a call that did not fit in time. `queue` is `backend` or `broker`.
     pub fn queue_timeout(&self, queue: &'static str) {
         self.queue_timeouts.with_label_values(&[queue]).inc();
     }

@@ -286,8 +286,8 @@ impl ExchangedTokens {
         let token = request_token(&self.fetcher, request).await;
         let token = token.map_err(|error| self.refused(principal, &subject, error))?;
         let ends = |at_us: i64| {
-            let left = u64::try_from(at_us.saturating_sub(now_us())).unwrap_or(0);
-            Instant::now().checked_add(Duration::from_micros(left))
+            let remaining = u64::try_from(at_us.saturating_sub(now_us())).unwrap_or(0);
+            Instant::now().checked_add(Duration::from_micros(remaining))
         };
         Ok((HeldToken { token, subject_ends: subject.expires_at_us.and_then(ends) }, scopes))
     }

@@ -29,8 +29,8 @@ fn end(claims: &Map<String, Value>) -> Option<i64> {
 
 /// Returns the time that a token is valid from now on.
 pub(super) fn remaining_life(text: &str) -> Option<Duration> {
-    let left = end(&claims(text)?)?.saturating_sub(now_us());
-    Some(Duration::from_micros(u64::try_from(left).unwrap_or(0)))
+    let remaining = end(&claims(text)?)?.saturating_sub(now_us());
+    Some(Duration::from_micros(u64::try_from(remaining).unwrap_or(0)))
 }
 
 impl IdToken {

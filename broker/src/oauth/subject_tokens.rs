@@ -102,12 +102,12 @@ impl SubjectTokens {
     }
 
     async fn keep(&self, vault_key: &SecretKey, subject: SubjectToken) -> Result<(), OauthError> {
-        let left = u64::try_from(subject.expires_at_us.saturating_sub(now_us())).unwrap_or(0);
+        let remaining = u64::try_from(subject.expires_at_us.saturating_sub(now_us())).unwrap_or(0);
         let stored = StoredSubject {
             text: subject.text.expose().to_owned(),
             expires_at_us: subject.expires_at_us,
         };
-        self.vault.put_secret(vault_key, &stored, Duration::from_micros(left)).await
+        self.vault.put_secret(vault_key, &stored, Duration::from_micros(remaining)).await
     }
 
     /// Returns the live token of a principal. One that another replica saw a moment ago may still be

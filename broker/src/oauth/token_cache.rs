@@ -57,11 +57,11 @@ impl TokenCache {
         let cached = tokens.get(principal)?;
         let fresh_for = GRANT_LOOK_INTERVAL.checked_sub(cached.read_at.elapsed())?;
         let not_due_for = cached.renew_at_us.map(|at| at.saturating_sub(now_us()));
-        let not_due_for = not_due_for.map_or(Some(Duration::MAX), |left| {
-            Some(Duration::from_micros(left.try_into().ok()?))
+        let not_due_for = not_due_for.map_or(Some(Duration::MAX), |remaining| {
+            Some(Duration::from_micros(remaining.try_into().ok()?))
         })?;
-        let left = fresh_for.min(not_due_for);
-        let until = (!left.is_zero()).then(|| Instant::now() + left)?;
+        let remaining = fresh_for.min(not_due_for);
+        let until = (!remaining.is_zero()).then(|| Instant::now() + remaining)?;
         Some(UsableToken {
             header: cached.header.clone(),
             stays: Some(TokenStay { changes, until }),

@@ -273,7 +273,7 @@ impl UserTokens {
     /// Uses the refresh token, under the lease of the row.
     async fn refresh(&self, key: &GrantKey, open: &OpenGrant) -> Result<Refresh, OauthError> {
         let record = &open.stored.record;
-        if !open.stored.lease_left.is_zero() {
+        if !open.stored.remaining_lease.is_zero() {
             return Ok(Refresh::Leased);
         }
         let request = match self.refresh_request(open).await {

@@ -22,7 +22,7 @@ enum Effect {
     Scoped(ErrorKind, &'static str),
     /// A refusal because of overload.
     Shed,
-    /// A call that found no room in a queue.
+    /// A call that did not fit in a queue.
     Crowded,
     /// Another effect, and the metric that shows it, if any.
     Other(&'static str, &'static str),

@@ -3,7 +3,7 @@
 //! answer ([`AuditWriter::add_now`]).
 //!
 //! A call never waits for it. While the store is away, records wait in the queue, in order. Records
-//! without room are dropped and counted, and the log reports that once.
+//! without capacity are dropped and counted, and the log reports that once.
 
 use std::{
     sync::{

@@ -220,7 +220,7 @@ impl StreamGaps {
         self.sessions.get(&session)?.get(&stream)
     }
 
-    /// Returns the stream's gap. Adds one if there is room.
+    /// Returns the stream's gap. Adds one if there is capacity.
     fn gap(&mut self, (session, stream): (SessionKey, u64)) -> Option<&mut Gap> {
         if self.get((session, stream)).is_none() {
             if self.count >= LOST_STREAMS_MAX {

@@ -82,17 +82,17 @@ impl Lease {
     /// other replicas may not have reclaimed their records yet, and this one must not claim them.
     pub fn is_settled(&self, lease: Duration) -> bool {
         let now = self.millis(Instant::now());
-        self.left(now) >= lease / 2 && now >= self.unsettled_until.load(Ordering::Acquire)
+        self.remaining(now) >= lease / 2 && now >= self.unsettled_until.load(Ordering::Acquire)
     }
 
-    fn left(&self, now: u64) -> Duration {
+    fn remaining(&self, now: u64) -> Duration {
         Duration::from_millis(self.until.load(Ordering::Acquire).saturating_sub(now))
     }
 
     /// Extends the lease after a renewal that was requested at `requested_at`.
     fn extend(&self, requested_at: Instant, lease: Duration) {
         // Renewals were missed.
-        if self.left(self.millis(Instant::now())) < lease / 3
+        if self.remaining(self.millis(Instant::now())) < lease / 3
             && self.until.load(Ordering::Acquire) != 0
         {
             self.unsettled_until.store(
@@ -173,7 +173,7 @@ pub struct Node {
     draining: AtomicBool,
     /// Notified when the lease must be renewed at once.
     renew_now: Notify,
-    left: CancellationToken,
+    has_left: CancellationToken,
     /// Locked during a renewal, so that a process that has left does not join again.
     renewing: tokio::sync::Mutex<()>,
 }
@@ -198,7 +198,7 @@ impl Node {
         metrics: Arc<Metrics>,
     ) -> Self {
         durable.note_address(settings.address.clone());
-        let (draining, renew_now, left) =
+        let (draining, renew_now, has_left) =
             (AtomicBool::new(false), Notify::new(), CancellationToken::new());
         Self {
             settings,
@@ -208,7 +208,7 @@ impl Node {
             alone,
             draining,
             renew_now,
-            left,
+            has_left,
             renewing: tokio::sync::Mutex::default(),
         }
     }
@@ -232,13 +232,13 @@ impl Node {
         loop {
             // Both are cancel-safe. A notification during a renewal is kept.
             tokio::select! { biased;
-                () = self.left.cancelled() => return,
+                () = self.has_left.cancelled() => return,
                 () = self.renew_now.notified() => {}
                 () = sleep_until(next) => {}
             }
             let Some(replica) = replica.upgrade() else { return };
             let _renewing = self.renewing.lock().await;
-            if self.left.is_cancelled() {
+            if self.has_left.is_cancelled() {
                 return;
             }
             // The interval runs between requests, so that a slow answer costs nothing of the lease.
@@ -259,7 +259,7 @@ impl Node {
 
     /// Leaves, because the process ends. Other processes may claim its records at once.
     pub async fn leave(&self) {
-        self.left.cancel();
+        self.has_left.cancel();
         // A renewal in progress may be changing the name. The process then leaves under the new
         // one.
         let _over = tokio::time::timeout(self.settings.lease, self.renewing.lock()).await;
@@ -282,7 +282,7 @@ impl Node {
                 )
                 .await
         } else {
-            Ok(LeaseRenewal::default()) // an earlier attempt to go on under a new name got stuck half way
+            Ok(LeaseRenewal::default()) // an earlier attempt to continue under a new name was interrupted
         };
         let outcome = match renewal {
             Ok(renewal) if renewal.renewed => {
@@ -294,7 +294,7 @@ impl Node {
                 replica.config_version(renewal.config_version);
                 "held"
             }
-            Ok(_) if self.left.is_cancelled() => return true,
+            Ok(_) if self.has_left.is_cancelled() => return true,
             Ok(_) => {
                 self.metrics.lease_renewal("lost");
                 match self.rejoin(replica, past).await {

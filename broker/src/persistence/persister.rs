@@ -116,8 +116,8 @@ impl WriteLane {
         let mut bytes = 0;
         for (job, is_first) in all.into_iter().zip(first_of_row) {
             let size = size(&job.write);
-            let has_room = batch.is_empty() || bytes + size <= PERSIST_BATCH_BYTES_MAX;
-            if is_first && has_room {
+            let has_capacity = batch.is_empty() || bytes + size <= PERSIST_BATCH_BYTES_MAX;
+            if is_first && has_capacity {
                 bytes += size;
                 batch.push(job);
             } else {

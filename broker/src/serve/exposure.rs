@@ -17,11 +17,11 @@ pub(super) fn report_certificates(acceptors: &[TlsAcceptor; 2], metrics: &Metric
     for (tls_acceptor, listener) in acceptors.iter().zip(ACCEPTORS) {
         let Some(ends_at) = tls_acceptor.certificate_ends_at() else { continue };
         metrics.observability.certificate(listener, ends_at);
-        let left = ends_at.saturating_sub(jiff::Timestamp::now().as_second());
-        if left < i64::try_from(CERTIFICATE_ENDS_SOON.as_secs()).unwrap_or(i64::MAX) {
+        let remaining = ends_at.saturating_sub(jiff::Timestamp::now().as_second());
+        if remaining < i64::try_from(CERTIFICATE_ENDS_SOON.as_secs()).unwrap_or(i64::MAX) {
             tracing::error!(
                 listener,
-                days_left = left / 86_400,
+                remaining_days = remaining / 86_400,
                 "the certificate that listeners present ends soon, or has ended"
             );
         }

@@ -86,7 +86,7 @@ impl ListenerTask {
     /// closed socket resets the connections in its queue. This filter therefore drops the first
     /// packets of new connections. The clients send them again within a second, after this socket
     /// is closed.
-    pub(super) fn leave_shared_port(&mut self) -> Option<()> {
+    pub(super) fn release_shared_port(&mut self) -> Option<()> {
         match self.drain {
             Some(SocketDrain::SharedPort(_)) => self.drop_new_connections(),
             _ => None,

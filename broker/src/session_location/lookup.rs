@@ -55,7 +55,7 @@ pub(crate) enum ClaimOutcome<Session> {
     /// `owner` is `None` if it has no address for other replicas.
     Remote {
         owner: Option<SessionOwner>,
-        lease_left: Duration,
+        remaining_lease: Duration,
     },
     Absent,
 }
@@ -142,7 +142,7 @@ impl<P: LookupSources> OwnerLookup<P> {
                 self.charged = true;
             }
             // The futures are boxed from here on. Few requests come this far, and all would be
-            // moved with room for them.
+            // moved with capacity for them.
             if is_first && let Some(owner) = Box::pin(self.sources.hint()).await {
                 return Ok(self.there(owner));
             }
@@ -163,7 +163,7 @@ impl<P: LookupSources> OwnerLookup<P> {
             match claimed {
                 ClaimOutcome::Local(session) => return Ok(LookupOutcome::Local(session)),
                 ClaimOutcome::Absent => return Err(no_session()),
-                ClaimOutcome::Remote { owner, lease_left } => {
+                ClaimOutcome::Remote { owner, remaining_lease } => {
                     let last_failure = self.last_failure.take();
                     match (owner, last_failure) {
                         (Some(owner), Some((tried, ForwardFailure::NotOwner(_))))
@@ -177,9 +177,9 @@ impl<P: LookupSources> OwnerLookup<P> {
                                 tried,
                                 ForwardFailure::Unreachable | ForwardFailure::LeaseLapsed,
                             )),
-                        ) if owner == tried => self.wait(lease_left).await?,
+                        ) if owner == tried => self.wait(remaining_lease).await?,
                         (Some(owner), _) => return Ok(self.there(owner)),
-                        (None, _) => self.wait(lease_left).await?,
+                        (None, _) => self.wait(remaining_lease).await?,
                     }
                 }
             }
@@ -210,7 +210,7 @@ impl<P: LookupSources> OwnerLookup<P> {
 
     /// Starts the search again for a session that has left meanwhile. Returns false if the time is
     /// over.
-    pub(crate) fn may_go_on(&mut self) -> bool {
+    pub(crate) fn may_retry(&mut self) -> bool {
         self.untried = None; // they were tried before it left
         Instant::now() < self.deadline()
     }
@@ -226,9 +226,10 @@ impl<P: LookupSources> OwnerLookup<P> {
 
     /// Waits for the rest of the owner's lease, and at least for a growing pause. Jitter spreads
     /// searches that wait for the same owner. Returns a refusal if the search would take too long.
-    async fn wait(&mut self, lease_left: Duration) -> Result<(), Refusal> {
+    async fn wait(&mut self, remaining_lease: Duration) -> Result<(), Refusal> {
         let least = OWNER_RETRY_MIN * 2_u32.pow(self.rounds.min(OWNER_RETRY_DOUBLINGS));
-        let pause = lease_left.max(least) + rand::random_range(Duration::ZERO..=OWNER_RETRY_JITTER);
+        let pause =
+            remaining_lease.max(least) + rand::random_range(Duration::ZERO..=OWNER_RETRY_JITTER);
         self.rounds += 1;
         if Instant::now() + pause > self.deadline() {
             let refusal = Refusal::new(
@@ -338,13 +339,14 @@ mod tests {
 
         fn charge(&self) -> Result<(), Refusal> {
             let mut state = self.lock();
-            let Some(left) = &mut state.budget else { return Ok(()) };
-            *left = left.checked_sub(1).ok_or_else(|| Refusal::new(ErrorKind::RateLimited, ""))?;
+            let Some(remaining) = &mut state.budget else { return Ok(()) };
+            *remaining =
+                remaining.checked_sub(1).ok_or_else(|| Refusal::new(ErrorKind::RateLimited, ""))?;
             Ok(())
         }
 
         fn refund(&self) {
-            self.lock().budget.iter_mut().for_each(|left| *left += 1);
+            self.lock().budget.iter_mut().for_each(|remaining| *remaining += 1);
         }
 
         async fn hint(&self) -> Option<SessionOwner> {
@@ -361,8 +363,8 @@ mod tests {
             };
             match said {
                 Some(Ok(Some(Record::Free))) => Ok(ClaimOutcome::Local("adopted")),
-                Some(Ok(Some(Record::Owned(owner, lease_left)))) => {
-                    Ok(ClaimOutcome::Remote { owner, lease_left })
+                Some(Ok(Some(Record::Owned(owner, remaining_lease)))) => {
+                    Ok(ClaimOutcome::Remote { owner, remaining_lease })
                 }
                 Some(Err(kind)) => Err(Refusal::new(kind, "")),
                 Some(Ok(None)) | None => Ok(ClaimOutcome::Absent),
@@ -390,8 +392,8 @@ mod tests {
         SessionOwner { node: node.to_owned(), address: format!("{node}:1") }
     }
 
-    fn owned(node: &str, lease_left: Duration) -> Result<Option<Record>, ErrorKind> {
-        Ok(Some(Record::Owned(Some(owner(node)), lease_left)))
+    fn owned(node: &str, remaining_lease: Duration) -> Result<Option<Record>, ErrorKind> {
+        Ok(Some(Record::Owned(Some(owner(node)), remaining_lease)))
     }
 
     async fn there(search: &mut OwnerLookup<&Script>) -> String {

@@ -10,7 +10,7 @@ use super::SessionOwner;
 /// ones.
 const LOOKED_UP_AGAIN: f64 = 0.5;
 
-/// Owners by session. A session that is looked up stays. The oldest of the others makes room.
+/// Owners by session. A session that is looked up stays. The oldest of the others frees capacity.
 #[derive(Debug)]
 pub(crate) struct OwnerCache(Cache<SessionKey, SessionOwner>);
 

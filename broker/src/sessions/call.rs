@@ -285,7 +285,7 @@ impl Call {
         backend.earn_retry();
         let (principal, session) = (&self.session.caller.principal, &self.session.key);
         let caller = self.session.tenant.call_owner(principal, session);
-        let _room = backend.acquire_permit(caller, self.permit_due()).await?;
+        let _permit = backend.acquire_permit(caller, self.permit_due()).await?;
         let mut retries = 0;
         loop {
             let (attempt, refusal) = match self.attempt(message, edits).await {

@@ -445,7 +445,7 @@ impl StreamState {
         if !self.reader.is_latest(reader.generation) {
             return Some(StreamEnd::Displaced);
         }
-        // The reader resumed at sent events, and newer events needed their room.
+        // The reader resumed at sent events, and newer events needed their capacity.
         (self.log.trimmed_through() > reader.position).then_some(StreamEnd::Lost)
     }
 

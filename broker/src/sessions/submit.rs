@@ -67,7 +67,7 @@ pub fn admit(
     message: Message,
     stream: &Arc<EventStream>,
 ) -> Result<(), Refusal> {
-    handle_request(session, message, stream).map(drop) // what is dropped goes on by itself
+    handle_request(session, message, stream).map(drop) // a dropped call continues by itself
 }
 
 /// Admits a request as [`admit`] does. The caller polls the returned call while it waits for the

@@ -18,7 +18,7 @@ use rules::{
     catalog::{Catalog, HostedPrompts},
     deadlines::{self, CallDeadline, TimeoutSource},
     endpoint::Endpoint,
-    limits::{PRINCIPALS_METERED_MAX, ROOM_RETRY, replicas::CALL_PERMITS_RESERVED_MAX},
+    limits::{LIMIT_RETRY_AFTER, PRINCIPALS_METERED_MAX, replicas::CALL_PERMITS_RESERVED_MAX},
     shared_permits::SharedPermits,
     shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
     toolsets::Toolsets,
@@ -42,7 +42,7 @@ pub use crate::admission::permit_limiter::SharedPermit;
 #[derive(Debug)]
 pub struct Tenant {
     pub id: TenantId,
-    /// The tenant's share where tenants compete for room.
+    /// The tenant's share where tenants compete for capacity.
     pub share: TenantShare,
     pub(super) shared: Arc<Shared>,
     spec: ArcSwap<TenantSpec>,
@@ -355,7 +355,7 @@ impl Tenant {
             self.shared.metrics.rate_limited("connections_per_tenant");
             let text =
                 format!("the tenant has {max} connections and streams open, which is its limit");
-            Refusal::new(ErrorKind::TooManyConnections, text).retry_after(ROOM_RETRY)
+            Refusal::new(ErrorKind::TooManyConnections, text).retry_after(LIMIT_RETRY_AFTER)
         })
     }
 
@@ -378,7 +378,7 @@ impl Tenant {
         }
     }
 
-    /// Counts a call in, if there is room.
+    /// Counts a call in, if there is capacity.
     pub fn open_call(&self) -> Result<(), Refusal> {
         let max = self.calls_max();
         self.shared.permits.try_take(&self.calls, max).map_err(|_none| {

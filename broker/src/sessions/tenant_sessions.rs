@@ -14,7 +14,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::{PrincipalId, TenantId},
 };
-use rules::{limits::ROOM_RETRY, shared_permits::SharedPermits};
+use rules::{limits::LIMIT_RETRY_AFTER, shared_permits::SharedPermits};
 
 use crate::{admission::permit_limiter::PermitLimiter, metrics::Metrics};
 
@@ -219,5 +219,5 @@ fn too_many_sessions(whose: &str, max: usize) -> Refusal {
         ErrorKind::TooManySessions,
         format!("the {whose} has {max} sessions, which is its limit"),
     )
-    .retry_after(ROOM_RETRY)
+    .retry_after(LIMIT_RETRY_AFTER)
 }

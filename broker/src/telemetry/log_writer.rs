@@ -1,7 +1,7 @@
 //! Writes the lines of the log to standard error from a thread of its own. Logging code waits
 //! neither for a disk nor for a reader.
 //!
-//! Invariant: waiting lines are bounded in number and in bytes. A line without room is dropped and
+//! Invariant: waiting lines are bounded in number and in bytes. A line without capacity is dropped and
 //! counted. When no line waits any more, the log reports the number of dropped lines.
 
 use std::{
@@ -48,7 +48,7 @@ impl LogWriter {
 
     fn put(&self, line: &[u8]) {
         let bytes = line.len();
-        // A line that does not fit takes no room, not even during the check.
+        // A line that does not fit takes no capacity, not even during the check.
         let with_it =
             |waiting: usize| waiting.checked_add(bytes).filter(|all| *all <= LOG_LINES_BYTES_MAX);
         if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with_it).is_err() {
@@ -84,7 +84,7 @@ fn write(steps: &Receiver<WriterCommand>, mut out: impl Write, waiting: &AtomicU
             Ok(step) => Ok(step),
             Err(TryRecvError::Disconnected) => return,
             Err(TryRecvError::Empty) => {
-                // The queue has room for it now.
+                // The queue has capacity for it now.
                 let dropped = process::log_lines_dropped();
                 if is_taken && dropped > reported {
                     tracing::warn!(
@@ -155,13 +155,13 @@ mod tests {
 
     /// An output that accepts lines on command.
     struct Slow {
-        go_on: Receiver<()>,
+        proceed: Receiver<()>,
         read: std::sync::mpsc::Sender<Vec<u8>>,
     }
 
     impl Write for Slow {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let _gone = self.go_on.recv();
+            let _gone = self.proceed.recv();
             let _ = self.read.send(bytes.to_vec());
             Ok(bytes.len())
         }
@@ -174,8 +174,8 @@ mod tests {
     /// Returns a writer whose output accepts one line per message in `step`, and the accepted
     /// lines.
     fn slow() -> (LogWriter, std::sync::mpsc::Sender<()>, Receiver<Vec<u8>>) {
-        let ((step, go_on), (read, lines_read)) = (channel(), channel());
-        (LogWriter::to(Slow { go_on, read }).unwrap(), step, lines_read)
+        let ((step, proceed), (read, lines_read)) = (channel(), channel());
+        (LogWriter::to(Slow { proceed, read }).unwrap(), step, lines_read)
     }
 
     /// Writes lines, of which at least the given number are dropped.

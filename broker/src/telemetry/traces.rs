@@ -2,7 +2,7 @@
 //!
 //! The spans of a request are collected until its end. They are exported if the trace is sampled or
 //! the request failed. A span costs two random numbers and a few attributes. With traces off there
-//! are none. No code here waits: spans without room in the exporter's queue are dropped and
+//! are none. No code here waits: spans without capacity in the exporter's queue are dropped and
 //! counted.
 
 use std::{

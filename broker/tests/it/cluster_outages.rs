@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Longest time until a write is refused while the database refuses connections: the promise, and
-/// some room for a busy machine.
+/// some capacity for a busy machine.
 const REFUSED_WITHIN: Duration = Duration::from_millis(1_500);
 /// Longest time of the first refusal while the database does not answer at all.
 const GIVEN_UP_WITHIN: Duration = Duration::from_secs(4);

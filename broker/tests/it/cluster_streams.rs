@@ -11,9 +11,9 @@ use crate::{builder, kind, request, text_of};
 
 /// Returns a cluster whose backend has a tool `steps`: three steps of progress, the gate, three
 /// more, the answer.
-async fn stepping(go_on: &Gate) -> (TestCluster, Ledger, String) {
+async fn stepping(resume: &Gate) -> (TestCluster, Ledger, String) {
     let ledger = Ledger::start().await;
-    let gate = go_on.clone();
+    let gate = resume.clone();
     ledger.backend().on("tools/call", move |call| {
         let gate = gate.clone();
         async move {
@@ -58,13 +58,13 @@ fn steps(events: &[Event]) -> Vec<u64> {
 
 #[tokio::test]
 async fn sse_12_a_stream_is_resumed_at_another_replica() {
-    let go_on = Gate::new();
-    let (cluster, _ledger, key) = stepping(&go_on).await;
+    let resume = Gate::new();
+    let (cluster, _ledger, key) = stepping(&resume).await;
     let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
     let (events, ids) = begun(&client).await;
     drop(events);
     let mut resumed = cluster.at(1, &client).resume(&ids[1]).await;
-    go_on.open();
+    resume.open();
     let rest = resumed.rest().await;
     assert_eq!(steps(&rest), [2, 3, 4, 5, 6], "what came after the event that was named: {rest:?}");
     assert_eq!(text_of(&rest.last().unwrap().message().unwrap()["result"]), "done");
@@ -190,9 +190,9 @@ async fn without_redis_a_session_that_moved_gets_its_general_stream_with_the_gap
 
 #[tokio::test]
 async fn f_04_a_replica_that_shuts_down_hands_over_its_streams() {
-    let go_on = Gate::new();
-    go_on.open();
-    let (mut cluster, ledger, key) = stepping(&go_on).await;
+    let resume = Gate::new();
+    resume.open();
+    let (mut cluster, ledger, key) = stepping(&resume).await;
     ledger.backend().list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
     let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
     client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;

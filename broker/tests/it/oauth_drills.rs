@@ -170,7 +170,7 @@ async fn replicas_with_clocks_five_minutes_apart_share_a_grant() {
             assert_ne!(told["isError"], true, "{told}");
         }
     }
-    // What the fast replica got outlives its end for the slow one. The backend tells.
+    // What the fast replica got outlives its end for the slow one. The backend shows which.
     world.lifetime.store(60, Ordering::Relaxed);
     world.accepted.lock().clear();
     for client in &clients {

@@ -97,7 +97,7 @@ async fn lists_of_one_user_are_never_shown_to_another() {
     let modern = Modern::of(&broker, "/mcp").bearer(&tokens[0]);
     assert_eq!(kind(&modern.error("tools/call", arguments).await), "tool_not_found");
 
-    // The backend announces a change on the link of a session. Only its user is told.
+    // The backend announces a change on the link of a session. Only its user is notified.
     let mut told = clients[0].open_get_stream().await;
     told.next().await;
     show(&protected, "new-of");

@@ -461,11 +461,11 @@ async fn a_flood_of_one_key_does_not_delay_another_at_a_busy_backend() {
 #[tokio::test]
 async fn adaptive_concurrency_finds_the_capacity_of_a_backend() {
     // Four at a time; more slow each other down.
-    let room = Arc::new(tokio::sync::Semaphore::new(4));
+    let permits = Arc::new(tokio::sync::Semaphore::new(4));
     let backend = FakeBackend::with_tool("t", move |_| {
-        let room = room.clone();
+        let permits = permits.clone();
         async move {
-            let _permit = room.acquire().await.unwrap();
+            let _permit = permits.acquire().await.unwrap();
             tokio::time::sleep(Duration::from_millis(20)).await;
             Reply::text("done")
         }

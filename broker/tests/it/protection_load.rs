@@ -18,11 +18,11 @@ use crate::{builder, kind};
 
 /// Returns a backend with a tool that takes this long, for so many calls at a time.
 async fn limited(at_once: usize, takes: Duration) -> FakeBackend {
-    let room = Arc::new(tokio::sync::Semaphore::new(at_once));
+    let permits = Arc::new(tokio::sync::Semaphore::new(at_once));
     FakeBackend::with_tool("t", move |_| {
-        let room = room.clone();
+        let permits = permits.clone();
         async move {
-            let _permit = room.acquire().await.unwrap();
+            let _permit = permits.acquire().await.unwrap();
             tokio::time::sleep(takes).await;
             Reply::text("done")
         }

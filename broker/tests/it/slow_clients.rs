@@ -43,7 +43,7 @@ async fn drip(address: SocketAddr, begins: &'static str) -> Duration {
         tokio::select! {
             read = socket.read(&mut answer) => match read {
                 Ok(0) | Err(_) => return begun.elapsed(),
-                Ok(_) => {} // what it is told before the end
+                Ok(_) => {} // the messages that it gets before the end
             },
             () = tokio::time::sleep(Duration::from_millis(300)) => {
                 if !begins.is_empty() && socket.write_all(b"x").await.is_err() {
@@ -72,7 +72,7 @@ pub(crate) async fn asking(
     socket
 }
 
-/// Does the same for a client that will not read, with as little room in its socket as possible.
+/// Does the same for a client that will not read, with as little capacity in its socket as possible.
 pub(crate) async fn asking_without_reading(
     address: SocketAddr,
     calls: u64,

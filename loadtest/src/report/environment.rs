@@ -12,7 +12,7 @@ pub struct Environment {
     pub kernel: String,
     /// Version of the load tester.
     pub tester: String,
-    /// Name and version of the target, as it told them. Empty if it did not.
+    /// Name and version of the target, as it reported them. Empty if it did not.
     pub server: String,
 }
 

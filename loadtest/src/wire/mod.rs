@@ -121,7 +121,7 @@ pub struct Session {
     kind: SessionKind,
     /// Shared parts of stateless requests. `None` for a session.
     stateless: Option<StatelessTemplate>,
-    /// Name and version of the server, as it told them. Empty if it did not.
+    /// Name and version of the server, as it reported them. Empty if it did not.
     server: String,
     next_id: AtomicU64,
 }
@@ -220,7 +220,7 @@ impl Session {
         }))
     }
 
-    /// Returns the name and the version that the server told.
+    /// Returns the name and the version that the server reported.
     pub fn server(&self) -> &str {
         &self.server
     }

@@ -61,13 +61,13 @@ impl<'a> Tape<'a> {
     /// comma outside of strings, and of the first byte of everything else.
     fn located(text: &'a [u8], begins: &[u32], count: usize) -> Result<Self, JsonError> {
         let (mut entries, mut around) = (Vec::with_capacity(count), Vec::new());
-        let mut values_left = VALUES_MAX - 1;
+        let mut remaining_values = VALUES_MAX - 1;
         for (index, &start) in begins.iter().enumerate() {
             let next = entries.len() as u32;
             match text[start as usize] {
                 b':' => {}
                 b',' => {
-                    values_left = values_left
+                    remaining_values = remaining_values
                         .checked_sub(1)
                         .ok_or(JsonError::TooManyValues { max: VALUES_MAX })?
                 }

@@ -53,9 +53,9 @@ pub(crate) struct Walker<'a> {
     text: &'a [u8],
     at: usize,
     /// Levels that may still be entered.
-    levels_left: usize,
+    remaining_levels: usize,
     /// Members and elements that may still come after a comma.
-    values_left: usize,
+    remaining_values: usize,
     /// Index behind the bracket that was passed last.
     end: usize,
     /// True until something of the current object or array was passed.
@@ -68,13 +68,13 @@ pub(crate) struct Walker<'a> {
 impl<'a> Walker<'a> {
     /// Creates a walker on the outermost value of a text in UTF-8.
     pub(super) fn new(text: &'a [u8], limits: &Limits) -> Self {
-        let (levels_max, values_left) = (limits.depth_max, VALUES_MAX - 1);
+        let (levels_max, remaining_values) = (limits.depth_max, VALUES_MAX - 1);
         let (is_first, broken, has_uri_key) = (false, None, false);
         let mut walker = Self {
             text,
             at: 0,
-            levels_left: levels_max,
-            values_left,
+            remaining_levels: levels_max,
+            remaining_values,
             end: 0,
             is_first,
             broken,
@@ -120,8 +120,10 @@ impl<'a> Walker<'a> {
     /// Steps into the object or array under the cursor.
     #[inline]
     pub(crate) fn enter(&mut self) {
-        match self.levels_left.checked_sub(1) {
-            Some(left) => (self.levels_left, self.at, self.is_first) = (left, self.at + 1, true),
+        match self.remaining_levels.checked_sub(1) {
+            Some(remaining) => {
+                (self.remaining_levels, self.at, self.is_first) = (remaining, self.at + 1, true)
+            }
             None => self.note(Err(self.too_deep())),
         }
     }
@@ -149,8 +151,8 @@ impl<'a> Walker<'a> {
         self.pass_blank();
         let is_first = std::mem::replace(&mut self.is_first, false);
         if self.byte() == close {
-            (self.at, self.end, self.levels_left) =
-                (self.at + 1, self.at + 1, self.levels_left + 1);
+            (self.at, self.end, self.remaining_levels) =
+                (self.at + 1, self.at + 1, self.remaining_levels + 1);
             return false;
         }
         if !is_first {
@@ -227,7 +229,7 @@ impl<'a> Walker<'a> {
 
     /// Passes the opening bracket. True: its closing bracket follows at once.
     fn opens(&mut self, around: &mut Nesting, close: u8) -> Result<bool, JsonError> {
-        if around.depth >= self.levels_left {
+        if around.depth >= self.remaining_levels {
             return Err(self.too_deep());
         }
         self.at += 1;
@@ -264,8 +266,10 @@ impl<'a> Walker<'a> {
         if self.byte() != b',' {
             return Err(JsonError::Malformed);
         }
-        self.values_left =
-            self.values_left.checked_sub(1).ok_or(JsonError::TooManyValues { max: VALUES_MAX })?;
+        self.remaining_values = self
+            .remaining_values
+            .checked_sub(1)
+            .ok_or(JsonError::TooManyValues { max: VALUES_MAX })?;
         self.at += 1;
         self.pass_blank();
         Ok(())
@@ -377,7 +381,7 @@ impl<'a> Walker<'a> {
 }
 
 /// The objects and arrays around a position, with a bit for each that is set for objects. Nearly
-/// always one word has room for them.
+/// always one word has space for them.
 #[derive(Default)]
 struct Nesting {
     depth: usize,

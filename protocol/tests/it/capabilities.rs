@@ -87,7 +87,7 @@ fn sampling_with_tools_needs_its_own_capability() {
     check(tools, Version::V2025_11_25, r#"{"tools":[]}"#, None);
     check(tools, Version::V2025_06_18, r#"{"tools":[]}"#, Some(ErrorKind::InvalidParams));
     check(plain, Version::V2025_11_25, blocks, None);
-    check(plain, Version::V2025_06_18, blocks, None); // told as the block it holds
+    check(plain, Version::V2025_06_18, blocks, None); // reported as the block it holds
     let several = r#"{"messages":[{"role":"user","content":[{"type":"text"},{"type":"text"}]}]}"#;
     check(plain, Version::V2025_11_25, several, None);
     check(plain, Version::V2025_06_18, several, Some(ErrorKind::InvalidParams));

@@ -145,7 +145,7 @@ mod tests {
             window_until_us: None,
             created_at_us: 0,
             expires_at_us: 1_000_000,
-            time_left: Duration::ZERO,
+            remaining_time: Duration::ZERO,
         };
         let read = |standing| -> serde_json::Value {
             serde_json::from_str(&ApprovalNotice::new(&approval, standing).result()).unwrap()

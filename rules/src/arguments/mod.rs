@@ -96,18 +96,19 @@ impl ArgumentValidator {
         cost::cost(&schema)?;
         let names = NamePatterns::of(&schema)?;
         let counted = cost::compiled_bytes(&schema).saturating_add(names.bytes);
-        let left =
+        let remaining =
             SCHEMA_COMPILED_BYTES_MAX.checked_sub(counted).ok_or(SchemaError::TooLargeCompiled)?;
-        let left = Arc::new(AtomicUsize::new(left));
-        let validator = options(left.clone()).build(&schema).map_err(|error| {
-            match left.load(Ordering::Relaxed) {
-                0 => SchemaError::TooLargeCompiled,
-                _ => SchemaError::Invalid(shortened(&error.to_string())),
-            }
-        })?;
+        let remaining = Arc::new(AtomicUsize::new(remaining));
+        let validator =
+            options(remaining.clone()).build(&schema).map_err(|error| {
+                match remaining.load(Ordering::Relaxed) {
+                    0 => SchemaError::TooLargeCompiled,
+                    _ => SchemaError::Invalid(shortened(&error.to_string())),
+                }
+            })?;
         Ok(Self {
             validator,
-            bytes: SCHEMA_COMPILED_BYTES_MAX - left.load(Ordering::Relaxed),
+            bytes: SCHEMA_COMPILED_BYTES_MAX - remaining.load(Ordering::Relaxed),
             name_weight: names.weight,
         })
     }
@@ -249,10 +250,10 @@ impl NamePatterns {
 /// Bytes of lazily built states of one pattern of `patternProperties`, per thread and direction.
 const NAME_PATTERN_FOUND_BYTES: usize = 64 * 1024;
 
-/// Returns the options for the validator. `left` holds the bytes that compiled patterns may still
+/// Returns the options for the validator. `remaining` holds the bytes that compiled patterns may still
 /// take. A pattern that needs more sets it to zero.
 fn options(
-    left: Arc<AtomicUsize>,
+    remaining: Arc<AtomicUsize>,
 ) -> ValidationOptions<'static, Arc<dyn jsonschema::Retrieve>, MeteredJson> {
     let of_names = PatternOptions::regex()
         .size_limit(PATTERN_COMPILED_BYTES_MAX)
@@ -266,11 +267,11 @@ fn options(
         .with_keyword("pattern", move |_, pattern: &Value, _| {
             let pattern = Pattern::new(pattern.as_str().unwrap_or_default())
                 .map_err(ValidationError::custom)?;
-            let taken = left.try_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                left.checked_sub(pattern.bytes())
+            let taken = remaining.try_update(Ordering::Relaxed, Ordering::Relaxed, |remaining| {
+                remaining.checked_sub(pattern.bytes())
             });
             taken.map_err(|_| {
-                left.store(0, Ordering::Relaxed);
+                remaining.store(0, Ordering::Relaxed);
                 ValidationError::custom("its patterns are too large")
             })?;
             Ok(Box::new(pattern) as Box<dyn for<'i> Keyword<'i, MeteredJson>>)

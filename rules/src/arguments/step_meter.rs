@@ -38,23 +38,23 @@ struct StepMeter {
     /// Steps until the next check for a cancellation.
     until_look: Cell<u64>,
     /// Steps after that.
-    left: Cell<u64>,
+    remaining_steps: Cell<u64>,
     over: Cell<Option<ValidationStop>>,
     given_up: RefCell<Option<Arc<AtomicBool>>>,
     /// Cost of one byte of a member's name, in sixteenths of a step.
     name_weight: Cell<u64>,
-    faults_left: Cell<usize>,
+    remaining_faults: Cell<usize>,
 }
 
 thread_local! {
     static METER: StepMeter = const {
         StepMeter {
             until_look: Cell::new(0),
-            left: Cell::new(0),
+            remaining_steps: Cell::new(0),
             over: Cell::new(None),
             given_up: RefCell::new(None),
             name_weight: Cell::new(0),
-            faults_left: Cell::new(0),
+            remaining_faults: Cell::new(0),
         }
     };
 }
@@ -66,7 +66,7 @@ impl Drop for MeterResetGuard {
     fn drop(&mut self) {
         METER.with(|meter| {
             meter.until_look.set(0);
-            meter.left.set(0);
+            meter.remaining_steps.set(0);
             meter.given_up.replace(None);
         });
     }
@@ -82,11 +82,11 @@ pub(super) fn run_metered<T>(
 ) -> (T, Option<ValidationStop>) {
     METER.with(|meter| {
         meter.until_look.set(0);
-        meter.left.set(allowance.steps);
+        meter.remaining_steps.set(allowance.steps);
         meter.over.set(None);
         meter.given_up.replace(Some(allowance.cancelled.clone()));
         meter.name_weight.set(name_weight);
-        meter.faults_left.set(faults_max);
+        meter.remaining_faults.set(faults_max);
     });
     let _cleared = MeterResetGuard;
     let done = work();
@@ -97,8 +97,8 @@ pub(super) fn run_metered<T>(
 #[inline]
 pub(super) fn charge(steps: u64) -> bool {
     METER.with(|meter| match meter.until_look.get().checked_sub(steps) {
-        Some(left) => {
-            meter.until_look.set(left);
+        Some(until_look) => {
+            meter.until_look.set(until_look);
             true
         }
         None => meter.look(steps),
@@ -123,8 +123,8 @@ pub(super) fn record_error() -> bool {
         if meter.over.get().is_some() {
             return false;
         }
-        match meter.faults_left.get().checked_sub(1) {
-            Some(left @ 1..) => meter.faults_left.set(left),
+        match meter.remaining_faults.get().checked_sub(1) {
+            Some(remaining @ 1..) => meter.remaining_faults.set(remaining),
             _ => meter.end(ValidationStop::Faults),
         }
         true
@@ -141,13 +141,15 @@ impl StepMeter {
             self.end(ValidationStop::Cancelled);
             return false;
         }
-        let Some(left) = (self.left.get() + self.until_look.get()).checked_sub(steps) else {
+        let Some(remaining) =
+            (self.remaining_steps.get() + self.until_look.get()).checked_sub(steps)
+        else {
             self.end(ValidationStop::Steps);
             return false;
         };
-        let until_look = left.min(STRIDE);
+        let until_look = remaining.min(STRIDE);
         self.until_look.set(until_look);
-        self.left.set(left - until_look);
+        self.remaining_steps.set(remaining - until_look);
         true
     }
 

@@ -70,7 +70,7 @@ pub fn mark_held(book: &PinBook, mode: PinMode, kind: ListKind, entries: &mut [C
         }
     }
     if !held.is_empty() {
-        // Of several entries with one name, none stands in for a held one.
+        // Of several entries with one name, none replaces a held one.
         entries.iter_mut().for_each(|entry| entry.pin.is_held |= held.contains(&entry.key));
     }
 }

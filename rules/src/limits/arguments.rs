@@ -60,8 +60,8 @@ pub const VALIDATE_TIMEOUT_MIN: Duration = Duration::from_millis(1);
 /// Longest deadline that a backend can set.
 pub const VALIDATE_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
-const _: () = assert!(FAULTS_TOLD_MAX <= FAULTS_FOUND_MAX); // else fewer would be found than are told
-const _: () = assert!(SCHEMA_COMPILED_BYTES_MAX <= SCHEMAS_COMPILED_BYTES_MAX); // one that may be compiled must have room
+const _: () = assert!(FAULTS_TOLD_MAX <= FAULTS_FOUND_MAX); // else fewer would be found than are reported
+const _: () = assert!(SCHEMA_COMPILED_BYTES_MAX <= SCHEMAS_COMPILED_BYTES_MAX); // one that may be compiled must have capacity
 const _: () = assert!(ARGUMENT_BYTES_AT_ONCE_MAX <= DUPLICATES_BYTES_AT_ONCE_MAX); // what is checked on the spot is searched there
 const _: () = assert!(ARGUMENT_STEPS_AT_ONCE_MAX <= ARGUMENT_STEPS_MAX);
 const _: () = assert!(VALIDATIONS_QUEUED_PER_TENANT_MAX * 2 <= VALIDATIONS_QUEUED_MAX); // one tenant must not fill the queue

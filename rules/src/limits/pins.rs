@@ -14,4 +14,4 @@ pub const DESCRIPTION_BYTES_USUAL: usize = 4_096;
 pub const DEFAULT_BYTES_USUAL: usize = 256;
 /// Entries that are left out of a list, and definitions that changed, that the log names. The broker
 /// only counts the rest.
-pub const LEFT_OUT_LOGGED_MAX: usize = 5;
+pub const SKIPPED_LOGGED_MAX: usize = 5;

@@ -12,4 +12,4 @@ pub const SIGN_IN_CLOSE_INTERVAL: Duration = Duration::from_secs(5);
 /// Log lines about failed sign-ins in one window; the next line has the number of omitted ones.
 pub const SIGN_IN_LOG_LINES_MAX: u64 = 60;
 
-const _: () = assert!(SIGN_IN_CLOSE_INTERVAL.as_secs() < SIGN_IN_WINDOW.as_secs()); // what is over makes room in time
+const _: () = assert!(SIGN_IN_CLOSE_INTERVAL.as_secs() < SIGN_IN_WINDOW.as_secs()); // what is over frees capacity in time

@@ -16,7 +16,7 @@ pub const FIXED_ARGUMENT_BYTES_MAX: usize = 8_192;
 pub const CATALOG_TOKENS_WARNED: u64 = 25_000;
 /// The query of a search for tools.
 pub const SEARCH_QUERY_BYTES_MAX: usize = 1024;
-/// Tools that a search returns, without a wish.
+/// Tools that a search returns by default.
 pub const SEARCH_RESULTS: usize = 10;
 /// Tools that a search returns at most.
 pub const SEARCH_RESULTS_MAX: usize = 50;

@@ -123,12 +123,12 @@ unsafe extern "C" fn clock_nanosleep(
     clock: c_int,
     flags: c_int,
     wanted: *const libc::timespec,
-    left: *mut libc::timespec,
+    remaining: *mut libc::timespec,
 ) -> c_int {
     if !is_simulated() {
         // SAFETY: the same arguments for the same function of the kernel.
         let result =
-            unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, flags, wanted, left) };
+            unsafe { libc::syscall(libc::SYS_clock_nanosleep, clock, flags, wanted, remaining) };
         // SAFETY: reads the error of this thread. The C function returns it.
         return if result == 0 { 0 } else { unsafe { *libc::__errno_location() } };
     }
@@ -153,7 +153,7 @@ unsafe extern "C" fn getrandom(out: *mut c_void, length: usize, flags: c_uint) -
     }
     let mut source = Choices::new(RANDOM.get());
     for at in 0..length {
-        // SAFETY: the caller passes room for so many bytes, as for the C function.
+        // SAFETY: the caller passes space for so many bytes, as for the C function.
         unsafe { out.cast::<u8>().add(at).write((source.next() >> 32) as u8) };
     }
     RANDOM.set(source.state());

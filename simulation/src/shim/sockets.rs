@@ -131,10 +131,10 @@ unsafe fn write_address(out: *mut libc::sockaddr, length: *mut libc::socklen_t, 
         sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([127, 0, 0, 1]) },
         sin_zero: [0; 8],
     };
-    // SAFETY: the caller passes room for an address of this length, as for the C function.
+    // SAFETY: the caller passes space for an address of this length, as for the C function.
     unsafe {
-        let room = (*length as usize).min(size_of::<libc::sockaddr_in>());
-        ptr::copy_nonoverlapping((&raw const address).cast::<u8>(), out.cast::<u8>(), room);
+        let size = (*length as usize).min(size_of::<libc::sockaddr_in>());
+        ptr::copy_nonoverlapping((&raw const address).cast::<u8>(), out.cast::<u8>(), size);
         *length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
     }
 }
@@ -327,7 +327,7 @@ unsafe extern "C" fn getsockopt(
     length: *mut libc::socklen_t,
 ) -> c_int {
     if socket_of(descriptor).is_some() && is_ignored(level, option) {
-        // SAFETY: the caller passes room for so many bytes, as for the C function.
+        // SAFETY: the caller passes space for so many bytes, as for the C function.
         unsafe { ptr::write_bytes(value.cast::<u8>(), 0, *length as usize) };
         return 0;
     }

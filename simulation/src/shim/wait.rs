@@ -98,9 +98,9 @@ unsafe extern "C" fn epoll_wait(
         if timeout == 0 {
             // A runtime looks like this after each poll of a task.
             step.polls.set(step.polls.get() + 1);
-            if let Some(left) = step.armed.get() {
-                step.armed.set(Some(left.saturating_sub(1)));
-                if left <= 1 {
+            if let Some(remaining) = step.armed.get() {
+                step.armed.set(Some(remaining.saturating_sub(1)));
+                if remaining <= 1 {
                     end(step, WaitOutcome::Interrupted);
                     return 0;
                 }

@@ -20,7 +20,7 @@ pub async fn an_approval_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
     assert_eq!(store.approval(&asked.id).await?, None);
     let opened = open(store, &asked).await?;
     assert_eq!((&opened.record, opened.state), (&asked, ApprovalState::Pending));
-    assert!(opened.time_left > LONG / 2 && opened.expires_at_us > opened.created_at_us);
+    assert!(opened.remaining_time > LONG / 2 && opened.expires_at_us > opened.created_at_us);
     assert_eq!((opened.decided_by, opened.window_until_us), (None, None));
     let found = store.approval(&asked.id).await?.expect("an approval");
     assert_eq!((found.record, found.expires_at_us), (asked, opened.expires_at_us));
@@ -270,8 +270,8 @@ pub async fn final_approvals_are_removed_by_age(store: &dyn DurableStore) -> Out
     store.use_approval(&id("b"), "x").await?;
     assert_eq!(store.remove_approvals(LONG, LONG, 9).await?, 0);
     assert_eq!(store.remove_approvals(Duration::ZERO, LONG, 9).await?, 1);
-    let left = [state(store, "a").await?, state(store, "b").await?, state(store, "c").await?];
-    assert_eq!(left, [None, Some(ApprovalState::Used), Some(ApprovalState::Pending)]);
+    let states = [state(store, "a").await?, state(store, "b").await?, state(store, "c").await?];
+    assert_eq!(states, [None, Some(ApprovalState::Used), Some(ApprovalState::Pending)]);
     Ok(())
 }
 

@@ -118,8 +118,8 @@ pub async fn s15_only_the_beginning_of_a_chain_is_removed(store: &dyn DurableSto
     assert_eq!(store.truncate_audit_chain("acme", &cut(3)).await?, 3);
     assert_eq!(store.truncate_audit_chain("acme", &cut(5)).await?, 2);
     assert_eq!(store.truncate_audit_chain("acme", &cut(5)).await?, 0, "it is gone already");
-    let (chain, left) = sound(store, "acme").await?;
-    assert_eq!((chain.length, chain.start, left.len()), (9, cut(5), 4));
+    let (chain, remaining) = sound(store, "acme").await?;
+    assert_eq!((chain.length, chain.start, remaining.len()), (9, cut(5), 4));
     assert!(
         store.truncate_audit_chain("acme", &cut(7)).await.is_err(),
         "the newest of them is not old enough"

@@ -244,11 +244,14 @@ pub async fn old_events_are_removed_in_small_steps(log: &dyn EventStore) -> Outc
         assert!(step <= 7, "{step} at once");
         gone += step;
         for (key, stream) in [(1, 1), (1, 2), (2, 1)] {
-            let Some(left) = log.stream(&session(key), stream, 0).await? else { continue };
-            let first = left.events.first().map_or(left.last_sequence + 1, |event| event.sequence);
-            assert_eq!(left.trimmed_through + 1, first, "what is gone is told to be gone");
+            let Some(remaining) = log.stream(&session(key), stream, 0).await? else { continue };
+            let first = remaining
+                .events
+                .first()
+                .map_or(remaining.last_sequence + 1, |event| event.sequence);
+            assert_eq!(remaining.trimmed_through + 1, first, "what is gone is told to be gone");
             assert_eq!(
-                left.events.last().map_or(10, |event| event.sequence),
+                remaining.events.last().map_or(10, |event| event.sequence),
                 10,
                 "the oldest go first"
             );

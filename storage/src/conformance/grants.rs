@@ -19,7 +19,7 @@ pub async fn a_grant_is_kept_as_given_for_its_principal_only(store: &dyn Durable
     assert_eq!(store.grant(&bob.key).await?, None);
     assert_eq!(store.put_grant(&bob, None).await?, Some(1));
     let found = store.grant(&ann.key).await?.expect("a grant");
-    assert_eq!((&found.record, found.version, found.lease_left), (&ann, 1, Duration::ZERO));
+    assert_eq!((&found.record, found.version, found.remaining_lease), (&ann, 1, Duration::ZERO));
     let all = store.grants_of(&tenant("acme")).await?;
     assert_eq!(all.into_iter().map(|grant| grant.record).collect::<Vec<_>>(), [ann.clone(), bob]);
     assert_eq!(store.grants_of(&tenant("zoo")).await?, []);
@@ -81,7 +81,7 @@ pub async fn only_one_of_many_gets_the_lease_of_a_grant(store: &dyn DurableStore
     let got = tries.into_iter().collect::<Result<Vec<_>, _>>()?;
     assert_eq!(got.iter().filter(|got| **got).count(), 1);
     let found = store.grant(&grant.key).await?.expect("a grant");
-    assert!(found.lease_left > LONG / 2 && found.version == 1);
+    assert!(found.remaining_lease > LONG / 2 && found.version == 1);
     assert_eq!(store.put_grant(&record("ann", 2), Some(1)).await?, Some(2));
     assert!(!store.lease_grant(&grant.key, 1, LONG).await?, "of an old version");
     assert!(store.lease_grant(&grant.key, 2, Duration::ZERO).await?, "a write ends the lease");

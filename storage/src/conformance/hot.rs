@@ -132,9 +132,9 @@ pub async fn many_wakeups_at_once_are_delivered(replicas: &Replicas) -> Outcome 
 pub async fn all_replicas_share_one_budget(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
     let first = taken(one, ask("acme", 0, 3)).await;
-    assert_eq!(first, BudgetGrant { granted: 3, left: 2, wait: Duration::ZERO });
+    assert_eq!(first, BudgetGrant { granted: 3, remaining: 2, wait: Duration::ZERO });
     let rest = taken(two, ask("acme", 0, 10)).await;
-    assert_eq!((rest.granted, rest.left), (2, 0));
+    assert_eq!((rest.granted, rest.remaining), (2, 0));
     assert!(rest.wait > Duration::ZERO && rest.wait <= SECOND_EACH, "{rest:?}");
     assert_eq!(taken(one, ask("acme", 0, 1)).await.granted, 0);
     assert_eq!(taken(one, ask("bcme", 0, 9)).await.granted, 5, "another budget");
@@ -147,10 +147,10 @@ pub async fn used_budget_is_counted_even_if_it_exceeds_the_remaining(
     let [one, two] = replicas;
     assert_eq!(
         taken(one, ask("acme", 4, 0)).await,
-        BudgetGrant { granted: 0, left: 1, wait: Duration::ZERO }
+        BudgetGrant { granted: 0, remaining: 1, wait: Duration::ZERO }
     );
     let overdrawn = taken(two, ask("acme", 3, 1)).await;
-    assert_eq!((overdrawn.granted, overdrawn.left), (0, 0));
+    assert_eq!((overdrawn.granted, overdrawn.remaining), (0, 0));
     let further = taken(one, ask("acme", 2, 0)).await;
     assert!(further.wait > overdrawn.wait, "{further:?} after {overdrawn:?}");
     Ok(())

@@ -73,7 +73,7 @@ macro_rules! durable_conformance {
                 a_result_is_kept_as_given_for_its_principal_only
                 a_result_expires_and_is_removed
                 the_oldest_results_of_a_principal_are_evicted
-                a_tenant_without_room_stores_no_result
+                a_tenant_without_capacity_stores_no_result
                 results_end_with_their_backend_and_tenant
             }
             approvals {
@@ -180,7 +180,7 @@ macro_rules! durable_conformance {
                 two_nodes_never_claim_the_same_task
                 a_node_does_not_claim_its_own_tasks
                 a_released_task_can_be_claimed_by_any_node
-                a_task_that_a_node_excludes_is_left_to_others
+                a_task_that_a_node_excludes_is_claimed_by_others
                 rows_of_an_earlier_node_name_can_be_reclaimed
                 the_store_returns_the_remaining_time_of_a_task
                 an_audience_sees_its_own_tasks_only
@@ -196,7 +196,7 @@ macro_rules! durable_conformance {
                 limits_hold_among_many
                 a_finished_task_frees_a_permit_for_a_running_one
                 requests_details_and_outcomes_count_as_bytes
-                what_expired_makes_room
+                expired_results_free_their_capacity
                 expiry_removes_at_most_its_limit_of_tasks
                 tasks_end_with_their_tenant
             }

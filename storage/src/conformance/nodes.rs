@@ -16,7 +16,11 @@ pub async fn a_lease_starts_when_a_node_joins(store: &dyn DurableStore) -> Outco
         (&only.node, only.address.as_deref(), only.draining),
         (&node("a"), Some("https://10.0.0.1:9000"), false)
     );
-    assert!(only.lease_left > LONG / 2 && only.lease_left <= LONG, "{:?}", only.lease_left);
+    assert!(
+        only.remaining_lease > LONG / 2 && only.remaining_lease <= LONG,
+        "{:?}",
+        only.remaining_lease
+    );
     Ok(())
 }
 
@@ -49,7 +53,7 @@ pub async fn a_renewal_extends_the_lease(store: &dyn DurableStore) -> Outcome {
     let renewal = store.renew_lease(&node("a"), LONG * 3, true).await?;
     assert!(renewal.renewed && renewal.sessions_to_end.is_empty(), "{renewal:?}");
     let nodes = store.live_nodes().await?;
-    assert!(nodes[0].draining && nodes[0].lease_left > LONG * 2, "{nodes:?}");
+    assert!(nodes[0].draining && nodes[0].remaining_lease > LONG * 2, "{nodes:?}");
     assert_eq!(nodes[0].address.as_deref(), Some("there"));
     assert!(store.renew_lease(&node("a"), LONG, false).await?.renewed);
     assert!(!store.live_nodes().await?[0].draining);

@@ -109,8 +109,8 @@ pub async fn removed_objects_are_marked_and_forgotten_on_request(
     assert_eq!(pins(store).await?.len(), 3, "an approval alone forgets nothing");
     let forgetting = PinApproval { forgets_gone: true, ..approval(&[("c", 1)]) };
     assert!(store.apply(AdminChange::ApprovePins(&forgetting), None).await?);
-    let left: Vec<String> = pins(store).await?.into_iter().map(|pin| pin.key.name).collect();
-    assert_eq!(left, ["b", "c"], "what an operator decided about stays");
+    let remaining: Vec<String> = pins(store).await?.into_iter().map(|pin| pin.key.name).collect();
+    assert_eq!(remaining, ["b", "c"], "what an operator decided about stays");
     let back = see(store, &[sighting("b", 1)]).await?;
     assert!(back[0].is_listed);
     Ok(())

@@ -52,7 +52,7 @@ pub async fn the_oldest_results_of_a_principal_are_evicted(store: &dyn DurableSt
     Ok(())
 }
 
-pub async fn a_tenant_without_room_stores_no_result(store: &dyn DurableStore) -> Outcome {
+pub async fn a_tenant_without_capacity_stores_no_result(store: &dyn DurableStore) -> Outcome {
     let limits = ResultLimits { principal_bytes: 100, tenant_bytes: 120 };
     assert!(store.put_result(&result("a", "ann", 100), LONG, limits).await?);
     let late = result("b", "bob", 30);

@@ -37,7 +37,7 @@ pub async fn an_opened_session_is_kept_as_given(store: &dyn DurableStore) -> Out
         assert_eq!(stored.created_at_us, stored.seen_at_us);
         let owner = stored.owner.expect("it was opened by one");
         assert_eq!((owner.node, owner.address.as_deref()), (node("a"), Some("there")));
-        assert!(owner.lease_left > LONG / 2);
+        assert!(owner.remaining_lease > LONG / 2);
     }
     Ok(())
 }
@@ -170,7 +170,7 @@ pub async fn a_live_owner_keeps_its_session(store: &dyn DurableStore) -> Outcome
     let claim = store.claim_session(&session(1), &identity("acme"), &node("b"), LONG).await?;
     let SessionClaimOutcome::OwnedElsewhere(owner) = claim else { panic!("{claim:?}") };
     assert_eq!((owner.node, owner.address.as_deref()), (node("a"), Some("there")));
-    assert!(owner.lease_left > LONG / 2);
+    assert!(owner.remaining_lease > LONG / 2);
     done(store, update(1, 1, Some(b"still mine"), None)).await
 }
 
@@ -213,7 +213,7 @@ pub async fn an_owner_with_a_lapsed_lease_keeps_an_unclaimed_session(
     store.renew_lease(&node("a"), Duration::ZERO, false).await?;
     done(store, update(1, 1, Some(b"after the lapse"), None)).await?;
     let owner = one(store, &session(1)).await?.owner.expect("nobody took it");
-    assert_eq!((owner.node, owner.lease_left), (node("a"), Duration::ZERO));
+    assert_eq!((owner.node, owner.remaining_lease), (node("a"), Duration::ZERO));
     Ok(())
 }
 

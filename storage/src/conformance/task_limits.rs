@@ -201,7 +201,7 @@ pub async fn requests_details_and_outcomes_count_as_bytes(store: &dyn DurableSto
     done(store, make("t3", 4)).await
 }
 
-pub async fn what_expired_makes_room(store: &dyn DurableStore) -> Outcome {
+pub async fn expired_results_free_their_capacity(store: &dyn DurableStore) -> Outcome {
     let limits = TaskLimits { running: 2, stored: 2, bytes: 1_000 };
     for (round, finished) in [false, true].into_iter().enumerate() {
         let names = [format!("t{round}a"), format!("t{round}b")];

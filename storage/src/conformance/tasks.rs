@@ -39,12 +39,13 @@ pub async fn a_new_task_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
             record,
         };
         assert_eq!(store.task(&expected.record.task).await?, Some(outline(expected.clone())));
-        let FullTask { stored, ttl_left: left } =
+        let FullTask { stored, remaining_ttl: remaining } =
             store.full_task(&expected.record.task).await?.expect("it is there");
         assert_eq!(stored, expected);
         assert!(
-            left <= expected.record.ttl && left.is_some() == expected.record.ttl.is_some(),
-            "{left:?}"
+            remaining <= expected.record.ttl
+                && remaining.is_some() == expected.record.ttl.is_some(),
+            "{remaining:?}"
         );
         assert_eq!(store.task_outcome(&expected.record.task).await?, None);
         let first = TaskTransition { revision: 1, to: TaskStatus::Working, at_us, epoch: Some(1) };
@@ -312,16 +313,18 @@ pub async fn the_store_returns_the_remaining_time_of_a_task(store: &dyn DurableS
     for (name, ttl) in tasks {
         done(store, create(TaskRecord { ttl, ..task_record(name) }, "gone")).await?;
     }
-    let is_right = |left: Option<Duration>, ttl| match (left, ttl) {
-        (Some(left), Some(ttl)) => left <= ttl && left + Duration::from_secs(60) >= ttl,
-        (left, ttl) => left == ttl,
+    let is_right = |remaining: Option<Duration>, ttl| match (remaining, ttl) {
+        (Some(remaining), Some(ttl)) => {
+            remaining <= ttl && remaining + Duration::from_secs(60) >= ttl
+        }
+        (remaining, ttl) => remaining == ttl,
     };
     for (name, ttl) in tasks {
-        let left = store.full_task(&task_id(name)).await?.expect("it is there").ttl_left;
-        assert!(is_right(left, ttl), "{name}: {left:?}");
+        let remaining = store.full_task(&task_id(name)).await?.expect("it is there").remaining_ttl;
+        assert!(is_right(remaining, ttl), "{name}: {remaining:?}");
     }
     for (claimed, (name, ttl)) in store.claim_tasks(&node("b"), 3, &[]).await?.iter().zip(tasks) {
-        assert!(is_right(claimed.ttl_left, ttl), "{name}: {claimed:?}");
+        assert!(is_right(claimed.remaining_ttl, ttl), "{name}: {claimed:?}");
     }
     Ok(())
 }
@@ -410,7 +413,7 @@ pub async fn operators_see_tasks_by_tenant_and_status(store: &dyn DurableStore) 
 pub async fn a_page_can_start_after_a_removed_task(store: &dyn DurableStore) -> Outcome {
     done(store, create(TaskRecord { ttl: Some(Duration::ZERO), ..task_record("t1") }, "a")).await?;
     done(store, create(task_record("t2"), "a")).await?;
-    let position = position(&task(store, "t1").await?);
+    let position = position_of(&task(store, "t1").await?);
     assert_eq!(store.expire_tasks(10).await?, [task_id("t1")]);
     assert_eq!(names(&store.list_tasks(None, None, Some(&position), 10).await?), ["t2"]);
     Ok(())
@@ -434,7 +437,7 @@ async fn whole(store: &dyn DurableStore, name: &str) -> Result<StoredTask, Store
     Ok(store.full_task(&task_id(name)).await?.expect("the task is there").stored)
 }
 
-pub async fn a_task_that_a_node_excludes_is_left_to_others(store: &dyn DurableStore) -> Outcome {
+pub async fn a_task_that_a_node_excludes_is_claimed_by_others(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     store.join(&node("c"), None, LONG).await?;
     for name in ["t1", "t2"] {

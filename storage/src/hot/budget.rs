@@ -26,12 +26,12 @@ pub struct BudgetRequest {
 pub struct BudgetGrant {
     pub granted: u32,
     /// Amount that could have been granted in addition.
-    pub left: u32,
+    pub remaining: u32,
     /// Time until the budget allows more, or zero if it allows more now.
     pub wait: Duration,
 }
 
-/// Extra room for the time between two requests of a replica. Without it, the refill between them
+/// Extra capacity for the time between two requests of a replica. Without it, the refill between them
 /// would be lost while the burst is full.
 pub(super) const SLACK_US: f64 = 50_000.0;
 /// The most a budget can be overdrawn. It bounds the effect of a clock jump or of a foreign value.
@@ -40,19 +40,20 @@ pub(super) const OVERDRAWN_US_MAX: f64 = 10_000_000.0;
 /// Settles one request at `now_us`. Returns the new state and the answer.
 pub(super) fn settle(state: Option<f64>, now_us: f64, ask: &BudgetRequest) -> (f64, BudgetGrant) {
     let interval = 1_000_000.0 / f64::from(ask.per_second.max(1));
-    let room = interval * f64::from(ask.burst.max(1) - 1) + SLACK_US;
-    let (least, most) = (now_us, now_us + room + OVERDRAWN_US_MAX);
+    let capacity = interval * f64::from(ask.burst.max(1) - 1) + SLACK_US;
+    let (least, most) = (now_us, now_us + capacity + OVERDRAWN_US_MAX);
     let used = state.unwrap_or(now_us).clamp(least, most) + f64::from(ask.used) * interval;
     let spent = used.min(most) - now_us;
-    let free = if spent <= room { ((room - spent) / interval).floor() as u32 + 1 } else { 0 };
+    let free =
+        if spent <= capacity { ((capacity - spent) / interval).floor() as u32 + 1 } else { 0 };
     let granted = free.min(ask.wanted);
     let spent = spent + f64::from(granted) * interval;
-    let wait = if free > granted { 0.0 } else { (spent - room).max(0.0) };
+    let wait = if free > granted { 0.0 } else { (spent - capacity).max(0.0) };
     (
         now_us + spent,
         BudgetGrant {
             granted,
-            left: free - granted,
+            remaining: free - granted,
             wait: Duration::from_micros(wait.ceil() as u64),
         },
     )

@@ -209,7 +209,7 @@ fn stored(row: &PgRow) -> Result<StoredApproval, StoreError> {
         detail: format!("an approval is in the state {state:?}"),
     })?;
     let is_open = matches!(state, ApprovalState::Pending | ApprovalState::Approved);
-    let left = Duration::from_micros(u64::try_from(get::<i64>(row, "left_us")?).unwrap_or(0));
+    let remaining = Duration::from_micros(u64::try_from(get::<i64>(row, "left_us")?).unwrap_or(0));
     let ttl = u64::try_from(get::<i64>(row, "ttl_us")?).unwrap_or(0);
     let (definition, pin) =
         ApprovalBinding::read_definition(get(row, "definition")?).ok_or_else(|| {
@@ -233,7 +233,7 @@ fn stored(row: &PgRow) -> Result<StoredApproval, StoreError> {
             terms: get(row, "terms")?,
             ttl: Duration::from_micros(ttl),
         },
-        state: if is_open && left.is_zero() { ApprovalState::Expired } else { state },
+        state: if is_open && remaining.is_zero() { ApprovalState::Expired } else { state },
         decided_by: get(row, "decided_by")?,
         decision_reason: get(row, "decision_reason")?,
         decided_at_us: get(row, "decided_at_us")?,
@@ -241,7 +241,7 @@ fn stored(row: &PgRow) -> Result<StoredApproval, StoreError> {
         window_until_us: get(row, "window_until_us")?,
         created_at_us: get(row, "created_at_us")?,
         expires_at_us: get(row, "expires_at_us")?,
-        time_left: left,
+        remaining_time: remaining,
     })
 }
 

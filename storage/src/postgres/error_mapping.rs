@@ -43,9 +43,9 @@ pub(super) fn retry_action(error: &sqlx::Error) -> RetryAction {
 /// Returns true if the server refuses connections now and may accept them soon: it starts or stops,
 /// it is full, or the network fails for a moment.
 pub(super) fn may_connect_soon(error: &sqlx::Error) -> bool {
-    let has_no_room =
+    let is_full =
         error.as_database_error().is_some_and(|fault| fault.code().as_deref() == Some("53300"));
-    has_no_room
+    is_full
         || matches!(error, sqlx::Error::Io(_))
         || matches!(error, sqlx::Error::Database(_))
             && retry_action(error) == RetryAction::Reconnect
@@ -59,7 +59,7 @@ pub(super) fn refuses_settings(error: &sqlx::Error) -> bool {
 }
 
 /// Returns whether the connection may serve the next statement.
-pub(super) fn leaves_connection_usable(error: &sqlx::Error) -> bool {
+pub(super) fn keeps_connection_usable(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Database(_) => {
             retry_action(error) != RetryAction::Reconnect

@@ -269,7 +269,7 @@ fn stored(row: &PgRow) -> Result<StoredGrant, StoreError> {
             last_error: get::<Option<&str>>(row, "last_error")?.and_then(GrantError::of_name),
         },
         version: get(row, "version")?,
-        lease_left: Duration::from_micros(
+        remaining_lease: Duration::from_micros(
             u64::try_from(get::<i64>(row, "lease_left_us")?).unwrap_or(0),
         ),
     })

@@ -143,11 +143,11 @@ pub(super) fn node_record(row: &PgRow) -> Result<Option<NodeRecord>, StoreError>
     let Some(node) = row.try_get::<Option<&str>, _>("node").map_err(map_error)? else {
         return Ok(None);
     };
-    let left_us = get::<Option<i64>>(row, "lease_left_us")?.unwrap_or(0);
+    let remaining_us = get::<Option<i64>>(row, "lease_left_us")?.unwrap_or(0);
     Ok(Some(NodeRecord {
         node: NodeName::new(node),
         address: get(row, "address")?,
         draining: get::<Option<bool>>(row, "draining")?.unwrap_or(false),
-        lease_left: Duration::from_micros(u64::try_from(left_us).unwrap_or(0)),
+        remaining_lease: Duration::from_micros(u64::try_from(remaining_us).unwrap_or(0)),
     }))
 }

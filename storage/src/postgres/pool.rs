@@ -261,7 +261,7 @@ impl PooledConnection<'_> {
 
     /// Returns the connection or closes it, depending on the error.
     pub(super) fn release_after(self, error: &sqlx::Error) {
-        if error_mapping::leaves_connection_usable(error) {
+        if error_mapping::keeps_connection_usable(error) {
             self.release();
         }
     }

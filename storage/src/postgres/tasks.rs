@@ -347,7 +347,8 @@ fn stored_task(row: &PgRow) -> Result<StoredTask, StoreError> {
 }
 
 fn whole_task(row: &PgRow) -> Result<FullTask, StoreError> {
-    let left: Option<i64> = get(row, "left_us")?;
-    let left = left.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
-    Ok(FullTask { stored: stored_task(row)?, ttl_left: left })
+    let remaining: Option<i64> = get(row, "left_us")?;
+    let remaining =
+        remaining.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
+    Ok(FullTask { stored: stored_task(row)?, remaining_ttl: remaining })
 }

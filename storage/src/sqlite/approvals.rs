@@ -325,7 +325,7 @@ fn name(row: &SqliteRow) -> String {
 
 fn stored(row: &SqliteRow) -> Result<StoredApproval, UnreadableColumn> {
     let expires_at_us: i64 = get(row, "expires_at_us")?;
-    let left =
+    let remaining =
         Duration::from_micros(u64::try_from(expires_at_us.saturating_sub(now_us())).unwrap_or(0));
     let state = ApprovalState::of_name(get(row, "state")?).ok_or(UnreadableColumn("state"))?;
     let is_open = matches!(state, ApprovalState::Pending | ApprovalState::Approved);
@@ -350,7 +350,7 @@ fn stored(row: &SqliteRow) -> Result<StoredApproval, UnreadableColumn> {
             terms: get(row, "terms")?,
             ttl: Duration::from_micros(u64::try_from(ttl).unwrap_or(0)),
         },
-        state: if is_open && left.is_zero() { ApprovalState::Expired } else { state },
+        state: if is_open && remaining.is_zero() { ApprovalState::Expired } else { state },
         decided_by: get(row, "decided_by")?,
         decision_reason: get(row, "decision_reason")?,
         decided_at_us: get(row, "decided_at_us")?,
@@ -358,7 +358,7 @@ fn stored(row: &SqliteRow) -> Result<StoredApproval, UnreadableColumn> {
         window_until_us: get(row, "window_until_us")?,
         created_at_us: get(row, "created_at_us")?,
         expires_at_us,
-        time_left: left,
+        remaining_time: remaining,
     })
 }
 

@@ -280,7 +280,7 @@ impl GrantStore for SqliteStore {
 
 fn stored(row: &SqliteRow) -> Result<StoredGrant, UnreadableColumn> {
     let lease_until: i64 = get(row, "lease_until_us")?;
-    let left = lease_until.saturating_sub(now_us());
+    let remaining = lease_until.saturating_sub(now_us());
     Ok(StoredGrant {
         record: GrantRecord {
             key: GrantKey {
@@ -297,6 +297,6 @@ fn stored(row: &SqliteRow) -> Result<StoredGrant, UnreadableColumn> {
             last_error: get::<Option<&str>>(row, "last_error")?.and_then(GrantError::of_name),
         },
         version: get(row, "version")?,
-        lease_left: Duration::from_micros(u64::try_from(left).unwrap_or(0)),
+        remaining_lease: Duration::from_micros(u64::try_from(remaining).unwrap_or(0)),
     })
 }

@@ -100,12 +100,13 @@ pub(super) fn node_record(
     now_us: i64,
 ) -> Result<Option<NodeRecord>, UnreadableColumn> {
     let Some(node) = get::<Option<String>>(row, name)? else { return Ok(None) };
-    let left = get::<Option<i64>>(row, "lease_until_us")?.unwrap_or(now_us).saturating_sub(now_us);
+    let remaining =
+        get::<Option<i64>>(row, "lease_until_us")?.unwrap_or(now_us).saturating_sub(now_us);
     Ok(Some(NodeRecord {
         node: NodeName::new(node),
         address: get(row, "address")?,
         draining: get::<Option<bool>>(row, "draining")?.unwrap_or(false),
-        lease_left: Duration::from_micros(u64::try_from(left).unwrap_or(0)),
+        remaining_lease: Duration::from_micros(u64::try_from(remaining).unwrap_or(0)),
     }))
 }
 
@@ -185,9 +186,10 @@ macro_rules! whole_task_columns {
 pub(super) use whole_task_columns;
 
 pub(super) fn whole_task(row: &SqliteRow, now_us: i64) -> Result<FullTask, UnreadableColumn> {
-    let left = get::<Option<i64>>(row, "expires_at_us")?.map(|end| end.saturating_sub(now_us));
-    let left = left.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
-    Ok(FullTask { stored: stored_task(row)?, ttl_left: left })
+    let remaining = get::<Option<i64>>(row, "expires_at_us")?.map(|end| end.saturating_sub(now_us));
+    let remaining =
+        remaining.map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or(0)));
+    Ok(FullTask { stored: stored_task(row)?, remaining_ttl: remaining })
 }
 
 pub(super) fn stored_task(row: &SqliteRow) -> Result<StoredTask, UnreadableColumn> {

@@ -50,7 +50,7 @@ impl SessionStore for SqliteStore {
                 return Ok(SessionClaimOutcome::NotFound);
             }
             if let Some(owner) =
-                owner.filter(|owner| owner.node != *node && !owner.lease_left.is_zero())
+                owner.filter(|owner| owner.node != *node && !owner.remaining_lease.is_zero())
             {
                 return Ok(SessionClaimOutcome::OwnedElsewhere(owner));
             }

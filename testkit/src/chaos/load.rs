@@ -36,7 +36,7 @@ const TTL_MS: u64 = 3_600_000;
 enum TaskFollowUp {
     Poll,
     Wait,
-    Leave,
+    Ignore,
     Cancel,
 }
 
@@ -111,7 +111,7 @@ impl Load {
             let then = match seed.below(0..100) {
                 0..40 => TaskFollowUp::Poll,
                 40..70 => TaskFollowUp::Wait,
-                70..95 => TaskFollowUp::Leave,
+                70..95 => TaskFollowUp::Ignore,
                 _ => TaskFollowUp::Cancel,
             };
             let tool = if seed.chance(20) { "put" } else { "write" };
@@ -145,7 +145,7 @@ impl Load {
         seed: &mut Seed,
     ) -> JoinSet<()> {
         let then =
-            [TaskFollowUp::Wait, TaskFollowUp::Poll, TaskFollowUp::Leave, TaskFollowUp::Cancel];
+            [TaskFollowUp::Wait, TaskFollowUp::Poll, TaskFollowUp::Ignore, TaskFollowUp::Cancel];
         let piece = |number: usize| {
             let tool = if number % 4 == 3 { "put" } else { "write" };
             let piece = WorkItem::Task {
@@ -285,7 +285,7 @@ impl Load {
 
     async fn follow(&self, client: &TestClient, task: &str, then: TaskFollowUp) {
         match then {
-            TaskFollowUp::Leave => {}
+            TaskFollowUp::Ignore => {}
             TaskFollowUp::Poll => {
                 for _ in 0..LOOKS {
                     if self

@@ -113,7 +113,7 @@ impl Wire {
                     }
                 }
             }
-            endpoint.leave().await;
+            endpoint.end_session().await;
         });
         Self { out, incoming, tasks: vec![task.abort_handle()] }
     }
@@ -166,7 +166,7 @@ impl HttpEndpoint {
     }
 
     /// Ends the session, if there is one and the broker knows it.
-    async fn leave(&self) {
+    async fn end_session(&self) {
         if self.known().session.is_some() {
             let _gone = send_http1(self.address, self.request("DELETE", &[], String::new())).await;
         }

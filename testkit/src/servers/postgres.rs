@@ -427,8 +427,9 @@ impl PostgresServer {
         // The children too: while one is alive, the next server finds its shared memory in use.
         eventually_within(CHANGES_WITHIN, "PostgreSQL to end", || {
             let ended = matches!(running.try_wait(), Ok(Some(_)));
-            let left = processes[1..].iter().filter(|pid| test_kill_process(**pid).is_ok()).count();
-            std::future::ready(if ended && left == 0 { Ok(()) } else { Err(left) })
+            let alive =
+                processes[1..].iter().filter(|pid| test_kill_process(**pid).is_ok()).count();
+            std::future::ready(if ended && alive == 0 { Ok(()) } else { Err(alive) })
         })
         .await;
     }

@@ -88,7 +88,7 @@ impl RedisWithSentinels {
 
     /// Makes the sentinels name this server, without a failover.
     pub async fn name(&self, server: &RedisServer) {
-        // A sentinel that still has the old master would tell the others of it.
+        // A sentinel that still has the old master would announce it to the others.
         for sentinel in &self.sentinels {
             sentinel.command(&["SENTINEL", "REMOVE", SERVICE]).await;
         }

@@ -161,7 +161,7 @@ fn config(authority: &Authority, forgotten_after: &str) -> Value {
     })
 }
 
-/// Runs the plan. `tell` gets each sample with its time.
+/// Runs the plan. `on_sample` gets each sample with its time.
 pub async fn run(plan: SoakPlan, mut tell: impl FnMut(Duration, &Sample)) -> SoakVerdict {
     let (authority, backend) = (Arc::new(Authority::new()), backend().await);
     let program = executable_by_all(&plan.binary);
@@ -194,8 +194,8 @@ pub async fn run(plan: SoakPlan, mut tell: impl FnMut(Duration, &Sample)) -> Soa
         tell(at, &sample);
     }
     let mut outcome = load.finish().await;
-    let left = wait_until_empty(&cluster).await;
-    outcome.wrong.extend(left.into_iter().map(|what| format!("left after the load: {what}")));
+    let remaining = wait_until_empty(&cluster).await;
+    outcome.wrong.extend(remaining.into_iter().map(|what| format!("left after the load: {what}")));
     outcome.wrong.sort();
     SoakVerdict {
         took: began.elapsed(),
@@ -213,16 +213,16 @@ async fn wait_until_empty(cluster: &TestCluster) -> Vec<String> {
     let mut every = tokio::time::interval(Duration::from_secs(1));
     loop {
         every.tick().await;
-        let left = left_over(cluster).await;
-        if left.is_empty() || Instant::now() > end {
-            return left;
+        let remaining = remaining_entries(cluster).await;
+        if remaining.is_empty() || Instant::now() > end {
+            return remaining;
         }
     }
 }
 
 /// Returns everything of clients that is left in replicas and tables.
-async fn left_over(cluster: &TestCluster) -> Vec<String> {
-    let mut left: Vec<String> = gauges::rows(cluster)
+async fn remaining_entries(cluster: &TestCluster) -> Vec<String> {
+    let mut remaining: Vec<String> = gauges::rows(cluster)
         .await
         .into_iter()
         .filter(|(table, count)| EMPTY_AFTERWARDS.contains(&table.as_str()) && *count > 0.0)
@@ -230,7 +230,7 @@ async fn left_over(cluster: &TestCluster) -> Vec<String> {
         .collect();
     for name in ["mcp_sessions", "mcp_subscriptions", "mcp_requests_pending"] {
         let value = cluster.operator().metric(name, &[]).await.unwrap_or(0.0);
-        left.extend((value > 0.0).then(|| format!("{name} {value}")));
+        remaining.extend((value > 0.0).then(|| format!("{name} {value}")));
     }
-    left
+    remaining
 }

@@ -173,7 +173,7 @@ impl Peer {
     }
 
     /// Ends the session in one of several ways, which `number` chooses.
-    pub(super) async fn leave(self, number: u64) {
+    pub(super) async fn disconnect(self, number: u64) {
         match self {
             Self::Http(client) if !number.is_multiple_of(3) => {
                 let call = client.begin_call("s__countdown", json!({"from": 100, "pause_ms": 50}));

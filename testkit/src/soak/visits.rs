@@ -168,7 +168,7 @@ impl Load {
         for wire in Wire::ALL {
             workers.spawn(stay(state.clone(), wire));
             for _ in 0..clients {
-                workers.spawn(come_and_go(state.clone(), wire));
+                workers.spawn(connect_and_disconnect(state.clone(), wire));
             }
         }
         workers.spawn(slow_reader::ignore_answers(state.clone()));
@@ -185,7 +185,7 @@ impl Load {
     }
 }
 
-async fn come_and_go(state: Arc<LoadState>, wire: Wire) {
+async fn connect_and_disconnect(state: Arc<LoadState>, wire: Wire) {
     while state.turn().await {
         let number = state.next_visit();
         let visit = visit(state.clone(), wire, number, 4 + number % 9, KINDS);
@@ -213,7 +213,7 @@ async fn visit(state: Arc<LoadState>, wire: Wire, number: u64, steps: u64, kinds
             .await;
         state.count(wire.name());
     }
-    peer.leave(number).await;
+    peer.disconnect(number).await;
 }
 
 /// Carries out one operation of this kind and checks its answer. `text` is in no other answer.

@@ -62,7 +62,7 @@ impl ChunkScanner {
     /// Returns the number of bytes left in the current chunk, or `None` outside a chunk.
     pub(crate) fn announced(&self) -> Option<u64> {
         match self.state {
-            ChunkState::Data(left) => Some(left),
+            ChunkState::Data(remaining) => Some(remaining),
             _ => None,
         }
     }
@@ -83,12 +83,12 @@ impl ChunkScanner {
                 Ok(ChunkStep::Overhead(line.len() + 2))
             }
             ChunkState::Data(_) if bytes.is_empty() => Ok(ChunkStep::More),
-            ChunkState::Data(left) => {
-                let here = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len());
-                self.state = if here as u64 == left {
+            ChunkState::Data(remaining) => {
+                let here = usize::try_from(remaining).unwrap_or(usize::MAX).min(bytes.len());
+                self.state = if here as u64 == remaining {
                     ChunkState::DataEnd
                 } else {
-                    ChunkState::Data(left - here as u64)
+                    ChunkState::Data(remaining - here as u64)
                 };
                 Ok(ChunkStep::Data(here))
             }
@@ -101,8 +101,8 @@ impl ChunkScanner {
                 None => Ok(ChunkStep::More),
             },
             ChunkState::Trailers(passed) => {
-                let left = TRAILER_BYTES_MAX.saturating_sub(passed);
-                let Some(line) = line(bytes, left, "the trailers are too long")? else {
+                let remaining = TRAILER_BYTES_MAX.saturating_sub(passed);
+                let Some(line) = line(bytes, remaining, "the trailers are too long")? else {
                     return Ok(ChunkStep::More);
                 };
                 if !line.is_empty() && !is_field(line) {

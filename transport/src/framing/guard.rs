@@ -108,19 +108,19 @@ impl<S> FramingGuard<S> {
                     Ok(false) => return,
                     Err(violation) => return self.refuse(violation),
                 },
-                GuardState::Body(left) => {
-                    let here = rest.len().min(*left);
+                GuardState::Body(remaining) => {
+                    let here = rest.len().min(*remaining);
                     self.checked += here;
-                    *left -= here;
-                    if *left == 0 {
+                    *remaining -= here;
+                    if *remaining == 0 {
                         self.next = self.behind_request();
                     }
                 }
-                GuardState::Chunks(scanner, left) => match scanner.next(rest) {
+                GuardState::Chunks(scanner, remaining) => match scanner.next(rest) {
                     // The guard refuses the chunk at its announcement and does not wait for its
                     // data.
                     Ok(ChunkStep::Overhead(_))
-                        if scanner.announced().is_some_and(|bytes| bytes > *left) =>
+                        if scanner.announced().is_some_and(|bytes| bytes > *remaining) =>
                     {
                         tracing::debug!("a chunk of a request is longer than its body may be");
                         self.next = GuardState::TooLong;
@@ -128,7 +128,7 @@ impl<S> FramingGuard<S> {
                     Ok(step @ (ChunkStep::Overhead(bytes) | ChunkStep::Data(bytes))) => {
                         self.checked += bytes;
                         if matches!(step, ChunkStep::Data(_)) {
-                            *left -= bytes as u64;
+                            *remaining -= bytes as u64;
                         }
                         if scanner.is_over() {
                             self.next = self.behind_request();
@@ -247,13 +247,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for FramingGuard<S> {
                     return Poll::Pending;
                 }
                 // The body fills the whole buffer, so the guard reads into it without a copy.
-                GuardState::Body(left)
-                    if *left >= buffer.remaining() && guard.read.bytes().is_empty() =>
+                GuardState::Body(remaining)
+                    if *remaining >= buffer.remaining() && guard.read.bytes().is_empty() =>
                 {
                     let before = buffer.filled().len();
                     ready!(Pin::new(&mut guard.inner).poll_read(context, buffer))?;
-                    *left -= buffer.filled().len() - before;
-                    if *left == 0 {
+                    *remaining -= buffer.filled().len() - before;
+                    if *remaining == 0 {
                         guard.next = guard.behind_request();
                     }
                     return Poll::Ready(Ok(()));

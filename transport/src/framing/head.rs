@@ -69,9 +69,9 @@ pub(super) fn parse<'b, T>(
     head: &'b [u8],
     take: impl FnOnce(&Request<'_, 'b>, BodyFraming) -> T,
 ) -> Result<T, FramingViolation> {
-    let mut room = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+    let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut request = Request::new(&mut []);
-    match request.parse_with_uninit_headers(head, &mut room) {
+    match request.parse_with_uninit_headers(head, &mut headers) {
         Ok(Status::Complete(end)) if end == head.len() => {}
         Ok(Status::Complete(_) | Status::Partial) => return Err(FramingViolation::RequestLine),
         Err(Error::TooManyHeaders) => return Err(FramingViolation::TooManyHeaders),

@@ -18,7 +18,7 @@ use super::{
 };
 
 /// Bytes of a body of known length that must have come before the rest of it gets its memory.
-const ROOM_MAX: usize = 1024 * 1024;
+const INITIAL_CAPACITY_MAX: usize = 1024 * 1024;
 
 /// Reason why a body broke off.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,7 @@ enum RemainingBody {
 /// A body on its connection.
 #[derive(Debug)]
 pub(crate) struct Http1Body {
-    left: RemainingBody,
+    remaining: RemainingBody,
     /// `None` once the whole body was read.
     connection: Option<Box<ClientConnection>>,
     /// Pool that gets the connection after the body. `None` closes the connection.
@@ -57,13 +57,13 @@ impl Http1Body {
         connection: Box<ClientConnection>,
         back: Option<PoolReturn>,
     ) -> Self {
-        let left = match length {
+        let remaining = match length {
             BodyLength::Exactly(bytes) => RemainingBody::Exactly(bytes),
             BodyLength::Chunked => RemainingBody::Chunks(ChunkedDecoder::new()),
             BodyLength::UntilClosed => RemainingBody::UntilClosed,
         };
-        let mut body = Self { left, connection: Some(connection), back };
-        if left == RemainingBody::Exactly(0) {
+        let mut body = Self { remaining, connection: Some(connection), back };
+        if remaining == RemainingBody::Exactly(0) {
             body.return_connection();
         }
         body
@@ -81,7 +81,7 @@ impl Http1Body {
         // writes.
         let has_unsent =
             self.connection.as_ref().is_some_and(|connection| !connection.unsent.is_empty());
-        match self.left {
+        match self.remaining {
             RemainingBody::Exactly(bytes) if !has_unsent => Some(bytes),
             _ => None,
         }
@@ -95,16 +95,20 @@ impl Http1Body {
         let whole = if connection.buffer.len() >= bytes {
             connection.buffer.split_to(bytes)
         } else {
-            let mut whole = BytesMut::with_capacity(bytes.min(ROOM_MAX) + 1);
+            let mut whole = BytesMut::with_capacity(bytes.min(INITIAL_CAPACITY_MAX) + 1);
             whole.extend_from_slice(&connection.buffer);
             connection.buffer.clear();
             while whole.len() < bytes {
                 // The rest gets its memory at once. Several steps would copy the body as often, and
                 // leave as much memory behind as the body takes.
-                let room = if whole.len() < ROOM_MAX { bytes.min(ROOM_MAX) } else { bytes };
+                let capacity = if whole.len() < INITIAL_CAPACITY_MAX {
+                    bytes.min(INITIAL_CAPACITY_MAX)
+                } else {
+                    bytes
+                };
                 // With one spare byte, a read that does not fill the buffer shows that no more data
                 // is there. This saves one system call.
-                whole.reserve(room - whole.len() + 1);
+                whole.reserve(capacity - whole.len() + 1);
                 if connection.socket.read_buf(&mut whole).await? == 0 {
                     return Err(BodyStreamError::Ended);
                 }
@@ -121,14 +125,14 @@ impl Http1Body {
     fn next_piece(&mut self) -> Result<DecodedChunk, BodyStreamError> {
         let Some(connection) = &mut self.connection else { return Ok(DecodedChunk::End) };
         let buffer = &mut connection.buffer;
-        let piece = match &mut self.left {
+        let piece = match &mut self.remaining {
             RemainingBody::Exactly(0) => DecodedChunk::End,
             RemainingBody::Exactly(_) | RemainingBody::UntilClosed if buffer.is_empty() => {
                 DecodedChunk::Incomplete
             }
-            RemainingBody::Exactly(left) => {
-                let here = usize::try_from(*left).unwrap_or(usize::MAX).min(buffer.len());
-                *left -= here as u64;
+            RemainingBody::Exactly(remaining) => {
+                let here = usize::try_from(*remaining).unwrap_or(usize::MAX).min(buffer.len());
+                *remaining -= here as u64;
                 DecodedChunk::Data(buffer.split_to(here).freeze())
             }
             RemainingBody::Chunks(chunks) => {
@@ -136,8 +140,8 @@ impl Http1Body {
             }
             RemainingBody::UntilClosed => DecodedChunk::Data(buffer.split().freeze()),
         };
-        let is_over = match self.left {
-            RemainingBody::Exactly(left) => left == 0,
+        let is_over = match self.remaining {
+            RemainingBody::Exactly(remaining) => remaining == 0,
             RemainingBody::Chunks(chunks) => chunks.is_over(),
             RemainingBody::UntilClosed => false,
         };
@@ -166,7 +170,7 @@ impl Body for Http1Body {
                     return Poll::Ready(Some(Err(broken)));
                 }
             }
-            let until_closed = self.left == RemainingBody::UntilClosed;
+            let until_closed = self.remaining == RemainingBody::UntilClosed;
             let Some(connection) = &mut self.connection else { return Poll::Ready(None) };
             let ended = match ready!(connection.poll_more(context)) {
                 Ok(0) if until_closed => None,
@@ -184,9 +188,9 @@ impl Body for Http1Body {
     }
 
     fn size_hint(&self) -> SizeHint {
-        match (self.left, &self.connection) {
+        match (self.remaining, &self.connection) {
             (_, None) => SizeHint::with_exact(0),
-            (RemainingBody::Exactly(left), _) => SizeHint::with_exact(left),
+            (RemainingBody::Exactly(remaining), _) => SizeHint::with_exact(remaining),
             _ => SizeHint::default(),
         }
     }

@@ -55,10 +55,10 @@ pub(super) fn encode(head: &Parts, body_bytes: usize) -> Vec<u8> {
 }
 
 /// Completes the head of a POST from [`encode_open`] with the length of its body. The result has
-/// room for a body that is copied behind it.
+/// space for a body that is copied behind it.
 pub(super) fn complete_head(open: &[u8], body_bytes: usize) -> Vec<u8> {
-    let room = if body_bytes <= COPIED_BYTES_MAX { body_bytes } else { 0 };
-    let mut out = Vec::with_capacity(open.len() + LENGTH_LINE_BYTES_MAX + room);
+    let copied_bytes = if body_bytes <= COPIED_BYTES_MAX { body_bytes } else { 0 };
+    let mut out = Vec::with_capacity(open.len() + LENGTH_LINE_BYTES_MAX + copied_bytes);
     out.extend_from_slice(open);
     end_with_length(&mut out, body_bytes);
     out

@@ -46,7 +46,7 @@ use crate::{
 /// Bounds for the size of one read. The size follows the last response.
 const READ_BYTES_MIN: usize = 1024;
 const READ_BYTES_MAX: usize = 128 * 1024;
-/// Room for the head of a response. A longer head costs another read.
+/// Space for the head of a response. A longer head costs another read.
 const HEAD_BYTES_USUAL: usize = 512;
 
 /// One connection to a server.
@@ -204,7 +204,7 @@ impl Pool {
                 return Ok(response);
             }
         }
-        // Boxed because it is rare, and every request's future would contain room for it.
+        // Boxed because it is rare, and every request's future would contain space for it.
         let socket = Box::pin(connect()).await?;
         let (buffer, unsent) = (BytesMut::new(), Bytes::new());
         // Boxed because every request moves it several times.
@@ -409,7 +409,7 @@ impl ClientConnection {
         self.buffer.reserve(self.read_bytes);
         let read = ready!(pin!(self.socket.read_buf(&mut self.buffer)).poll(context))?;
         if self.buffer.len() == self.buffer.capacity() {
-            self.read_bytes = (2 * self.read_bytes).min(READ_BYTES_MAX); // there was more than there was room for
+            self.read_bytes = (2 * self.read_bytes).min(READ_BYTES_MAX); // there was more than there was space for
         }
         Poll::Ready(Ok(read))
     }

@@ -28,7 +28,7 @@ pub struct RequestBody<'a> {
     /// Bytes already read from the connection.
     pub(super) buffer: &'a mut BytesMut,
     /// Bytes of the body that the handler has not taken.
-    pub(super) left: &'a AtomicUsize,
+    pub(super) remaining: &'a AtomicUsize,
 }
 
 impl Body for RequestBody<'_> {
@@ -39,8 +39,8 @@ impl Body for RequestBody<'_> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        let Self { socket, buffer, left } = &mut *self;
-        let rest = left.load(Ordering::Relaxed);
+        let Self { socket, buffer, remaining } = &mut *self;
+        let rest = remaining.load(Ordering::Relaxed);
         if rest == 0 {
             return Poll::Ready(None);
         }
@@ -56,7 +56,7 @@ impl Body for RequestBody<'_> {
                 Ok(_) | Err(_) => {}
             }
         }
-        left.store(rest - piece, Ordering::Relaxed);
+        remaining.store(rest - piece, Ordering::Relaxed);
         let is_wasteful = is_wasteful(buffer, piece);
         let data = buffer.split_to(piece);
         Poll::Ready(Some(Ok(Frame::data(if is_wasteful {
@@ -67,10 +67,10 @@ impl Body for RequestBody<'_> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.left.load(Ordering::Relaxed) == 0
+        self.remaining.load(Ordering::Relaxed) == 0
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.left.load(Ordering::Relaxed) as u64)
+        SizeHint::with_exact(self.remaining.load(Ordering::Relaxed) as u64)
     }
 }

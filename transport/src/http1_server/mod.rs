@@ -46,7 +46,7 @@ use crate::{
     write_batching::yield_before_write,
 };
 
-/// Room for the head of an answer.
+/// Space for the head of an answer.
 const HEAD_BYTES_USUAL: usize = 512;
 /// Bounds for the size of one read. The size follows the last request.
 const READ_BYTES_MIN: usize = 1024;
@@ -72,7 +72,7 @@ pub struct ServerConnection {
     /// Lengths of the request at the start of the buffer.
     lengths: RequestLengths,
     /// Bytes of the body that the handler has not taken.
-    left: AtomicUsize,
+    remaining: AtomicUsize,
 }
 
 /// Next event on a connection.
@@ -102,7 +102,7 @@ pub struct PlainRequest<'a> {
 #[derive(Debug)]
 pub struct ClientWatch<'a> {
     socket: &'a TcpStream,
-    left: &'a AtomicUsize,
+    remaining: &'a AtomicUsize,
 }
 
 impl ClientWatch<'_> {
@@ -111,7 +111,7 @@ impl ClientWatch<'_> {
     pub async fn disconnected(&self) {
         poll_fn(|context| {
             // The handler still reads the body from this socket.
-            if self.left.load(Ordering::Relaxed) > 0 {
+            if self.remaining.load(Ordering::Relaxed) > 0 {
                 return Poll::Pending;
             }
             match ready!(self.socket.poll_peek(context, &mut ReadBuf::new(&mut [0]))) {
@@ -137,7 +137,7 @@ impl ServerConnection {
             head: None,
             is_cached_head: false,
             lengths: RequestLengths { head: 0, body: 0 },
-            left: AtomicUsize::new(0),
+            remaining: AtomicUsize::new(0),
         }
     }
 
@@ -228,14 +228,14 @@ impl ServerConnection {
         self.read_bytes = (head_bytes + body_bytes.min(READ_BYTES_MAX) + 1)
             .next_power_of_two()
             .clamp(READ_BYTES_MIN, READ_BYTES_MAX);
-        *self.left.get_mut() = body_bytes;
-        let (socket, left) = (self.socket.get_ref(), &self.left);
+        *self.remaining.get_mut() = body_bytes;
+        let (socket, remaining) = (self.socket.get_ref(), &self.remaining);
         let is_repeated = self.is_cached_head;
         Some(PlainRequest {
             head: &head.parts,
             is_repeated,
-            body: RequestBody { socket, buffer: &mut self.buffer, left },
-            client: ClientWatch { socket, left },
+            body: RequestBody { socket, buffer: &mut self.buffer, remaining },
+            client: ClientWatch { socket, remaining },
         })
     }
 
@@ -276,11 +276,12 @@ impl ServerConnection {
 
     /// Ends the request that was taken last. Returns whether another request may follow.
     fn finish_request(&mut self, keeps: bool) -> bool {
-        let left = self.left.get_mut();
-        if *left <= self.buffer.len() {
-            self.buffer.advance(std::mem::take(left)); // its reader did not take it
+        let remaining = self.remaining.get_mut();
+        if *remaining <= self.buffer.len() {
+            self.buffer.advance(std::mem::take(remaining)); // its reader did not take it
         }
-        let keeps = keeps && *left == 0 && self.head.as_ref().is_some_and(|head| head.keep_alive);
+        let keeps =
+            keeps && *remaining == 0 && self.head.as_ref().is_some_and(|head| head.keep_alive);
         // The start of the next request must not keep the large buffer of this one.
         if is_wasteful(&self.buffer, self.buffer.len()) {
             self.buffer = BytesMut::from(&self.buffer[..]);
@@ -295,7 +296,7 @@ impl ServerConnection {
     async fn answered(&mut self, keeps: bool) -> io::Result<bool> {
         if !keeps {
             self.socket.shutdown().await?;
-            if *self.left.get_mut() > 0 || !self.buffer.is_empty() {
+            if *self.remaining.get_mut() > 0 || !self.buffer.is_empty() {
                 let mut linger = Linger::new();
                 poll_fn(|context| linger.poll(self.socket.get_mut(), context)).await;
             }
@@ -328,7 +329,8 @@ impl ServerConnection {
                 Poll::Pending => {
                     self.write(&out, Bytes::new()).await?;
                     out.clear();
-                    let client = ClientWatch { socket: self.socket.get_ref(), left: &self.left };
+                    let client =
+                        ClientWatch { socket: self.socket.get_ref(), remaining: &self.remaining };
                     tokio::select! {
                         biased;
                         frame = poll_fn(|context| Pin::new(&mut body).poll_frame(context)) => frame,

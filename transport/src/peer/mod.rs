@@ -51,5 +51,5 @@ const PEER_CONNECTIONS_MAX: usize = 1_024;
 /// Connections whose handshake is not complete.
 const HANDSHAKES_MAX: usize = 256;
 
-const _: () = assert!(STREAM_WINDOW_BYTES as u64 * 1_000 < CONNECTION_WINDOW_BYTES as u64); // slow readers leave room for others
+const _: () = assert!(STREAM_WINDOW_BYTES as u64 * 1_000 < CONNECTION_WINDOW_BYTES as u64); // slow readers leave space for others
 const _: () = assert!(PING_INTERVAL.as_secs() + PING_TIMEOUT.as_secs() <= 4); // about two leases: who is silent longer lost its sessions

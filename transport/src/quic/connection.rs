@@ -33,7 +33,7 @@ pub struct QuicConnection {
     silence_max: Duration,
     stall_max: Duration,
     /// Budget for incomplete requests.
-    request_room: Arc<Semaphore>,
+    request_budget: Arc<Semaphore>,
     request_streams_max: u32,
     /// Set once the client may open the full number of request streams instead of
     /// [`super::FIRST_REQUEST_STREAMS`].
@@ -49,7 +49,7 @@ impl QuicConnection {
             request_streams_max,
             ..
         } = *limits;
-        let request_room =
+        let request_budget =
             Arc::new(Semaphore::new(limits.request_bytes_max.div_ceil(SHARED_PERMIT_BYTES)));
         let has_all_streams = Arc::default();
         Self {
@@ -57,7 +57,7 @@ impl QuicConnection {
             message_bytes_max,
             silence_max,
             stall_max,
-            request_room,
+            request_budget,
             request_streams_max,
             has_all_streams,
         }
@@ -85,7 +85,7 @@ impl QuicConnection {
                 .set_max_concurrent_bi_streams(streams_allowed(self.request_streams_max));
         }
         let mut stream = self.request_stream(sink, source);
-        stream.source.share(self.request_room.clone());
+        stream.source.share(self.request_budget.clone());
         Some(stream)
     }
 

@@ -28,8 +28,8 @@ impl QuicSource {
     }
 
     /// Shares the memory budget for incomplete messages with other streams.
-    pub(super) fn share(&mut self, room: Arc<Semaphore>) {
-        self.lines.share(room);
+    pub(super) fn share(&mut self, byte_budget: Arc<Semaphore>) {
+        self.lines.share(byte_budget);
     }
 
     /// Stops the peer from sending more on this stream.
@@ -95,8 +95,12 @@ impl FrameSource for QuicSource {
         self.lines.is_unterminated()
     }
 
-    fn set_message_limit(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>) {
-        self.lines.set_message_limit(message_bytes_max, room);
+    fn set_message_limit(
+        &mut self,
+        message_bytes_max: usize,
+        byte_budget: Option<&Arc<Semaphore>>,
+    ) {
+        self.lines.set_message_limit(message_bytes_max, byte_budget);
     }
 
     async fn drain(&mut self) {
@@ -151,11 +155,11 @@ impl QuicSink {
     }
 
     async fn write(&mut self, chunks: &mut [Bytes]) -> Result<(), WriteError> {
-        let mut left = chunks;
+        let mut unsent = chunks;
         self.is_cut = true;
-        while !left.is_empty() {
+        while !unsent.is_empty() {
             let limit = self.stall_max;
-            let written = timeout(limit, self.stream.write_chunks(left))
+            let written = timeout(limit, self.stream.write_chunks(unsent))
                 .await
                 .map_err(|_| WriteError::Stalled { limit })?;
             let written = written.map_err(|error| match error {
@@ -167,7 +171,7 @@ impl QuicSink {
                 ) => WriteError::Closed,
                 error => WriteError::Io(error.into()),
             })?;
-            left = &mut left[written.chunks..];
+            unsent = &mut unsent[written.chunks..];
         }
         self.is_cut = false;
         Ok(())

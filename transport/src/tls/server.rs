@@ -150,11 +150,11 @@ impl ServerTls {
             }
             // Validity has a resolution of seconds. A change of the clock is noticed at the next
             // check.
-            let left =
+            let remaining =
                 certificate.remaining_validity().unwrap_or(LOOK_EVERY_MAX) + Duration::from_secs(1);
             tokio::select! {
                 () = renewed => {}
-                () = sleep(left.min(LOOK_EVERY_MAX)) => {}
+                () = sleep(remaining.min(LOOK_EVERY_MAX)) => {}
             }
         }
     }

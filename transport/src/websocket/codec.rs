@@ -209,12 +209,12 @@ impl Decoder {
             short => (u64::from(short), 0),
         };
         let fragment_bytes = self.fragments.as_ref().map_or(0, |fragments| fragments.payload.len());
-        let room = if opcode.is_control() {
+        let bytes_max = if opcode.is_control() {
             CONTROL_BYTES_MAX
         } else {
             self.message_bytes_max.saturating_sub(fragment_bytes)
         };
-        let payload_bytes = usize::try_from(length).ok().filter(|length| *length <= room);
+        let payload_bytes = usize::try_from(length).ok().filter(|length| *length <= bytes_max);
         let payload_bytes =
             payload_bytes.ok_or(ReadError::TooLong { limit: self.message_bytes_max })?;
         if length_bytes == 2 && payload_bytes < usize::from(LENGTH_16)

@@ -120,9 +120,9 @@ impl<W: AsyncWrite + Unpin + Send> FrameSink for WsSink<W> {
 fn batch_len(frames: &[Bytes]) -> usize {
     let mut bytes = 0;
     let fits = frames.iter().take(FRAMES_PER_WRITE).take_while(|frame| {
-        let is_room = bytes < BYTES_PER_WRITE;
+        let has_capacity = bytes < BYTES_PER_WRITE;
         bytes += frame.len();
-        is_room
+        has_capacity
     });
     fits.count()
 }

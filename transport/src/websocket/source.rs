@@ -214,9 +214,13 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> FrameSource for 
         }
     }
 
-    fn set_message_limit(&mut self, message_bytes_max: usize, room: Option<&Arc<Semaphore>>) {
+    fn set_message_limit(
+        &mut self,
+        message_bytes_max: usize,
+        byte_budget: Option<&Arc<Semaphore>>,
+    ) {
         self.decoder.set_message_limit(message_bytes_max);
-        self.buffer.set_budget(room);
+        self.buffer.set_budget(byte_budget);
     }
 
     /// Reads until the peer's close frame. After a fault it reads until the end of the connection,

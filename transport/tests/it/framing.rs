@@ -38,7 +38,7 @@ impl AsyncRead for Peer<'_> {
 
 /// Returns the bytes of `sent` that pass the guard. They arrive in pieces of `at_once` bytes, and
 /// the guard gets the first piece at its creation.
-fn passed(sent: &[u8], at_once: usize, room: usize) -> Vec<u8> {
+fn passed(sent: &[u8], at_once: usize, buffer_bytes: usize) -> Vec<u8> {
     let (first, rest) = sent.split_at(at_once.min(sent.len()));
     let mut guard = FramingGuard::new(
         Peer { rest, at_once },
@@ -46,7 +46,7 @@ fn passed(sent: &[u8], at_once: usize, room: usize) -> Vec<u8> {
         HEAD_BYTES_MAX,
         BODY_BYTES_MAX,
     );
-    let (mut passed, mut buffer) = (Vec::new(), vec![0; room]);
+    let (mut passed, mut buffer) = (Vec::new(), vec![0; buffer_bytes]);
     // After a refusal no byte arrives, and no end of the stream either.
     while let Some(count) = guard.read(&mut buffer).now_or_never() {
         match count.unwrap() {
@@ -60,11 +60,13 @@ fn passed(sent: &[u8], at_once: usize, room: usize) -> Vec<u8> {
 /// Checks that the result is the same for several sizes of the pieces and of the read buffer.
 fn passed_in_pieces(sent: &[u8]) -> Vec<u8> {
     let whole = passed(sent, sent.len(), 4096);
-    for (at_once, room) in [(1, 4096), (2, 1), (3, 7), (7, 3), (64, 64), (sent.len() / 2 + 1, 5)] {
+    for (at_once, buffer_bytes) in
+        [(1, 4096), (2, 1), (3, 7), (7, 3), (64, 64), (sent.len() / 2 + 1, 5)]
+    {
         assert_eq!(
-            passed(sent, at_once, room).escape_ascii().to_string(),
+            passed(sent, at_once, buffer_bytes).escape_ascii().to_string(),
             whole.escape_ascii().to_string(),
-            "{at_once} {room}"
+            "{at_once} {buffer_bytes}"
         );
     }
     whole

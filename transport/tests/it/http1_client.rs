@@ -327,10 +327,10 @@ async fn the_request_body_is_sent_even_after_the_answer_began() {
             let read = socket.read(&mut some).await.unwrap();
             let head_bytes = some.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
             let _ = socket.write_all(format!("HTTP/1.1 200 OK\r\n{head}\r\n").as_bytes()).await;
-            let mut left = BYTES + head_bytes - read;
-            while left > 0 {
+            let mut remaining = BYTES + head_bytes - read;
+            while remaining > 0 {
                 let Ok(read @ 1..) = socket.read(&mut some).await else { return };
-                left -= read;
+                remaining -= read;
             }
             let body = if head.starts_with("Content") { "ok" } else { "2\r\nok\r\n0\r\n\r\n" };
             let _ = socket.write_all(body.as_bytes()).await;
@@ -352,16 +352,16 @@ async fn interim_responses_do_not_stop_a_request() {
     let (url, connections) = server(|mut socket, _| async move {
         loop {
             let mut some = vec![0; 1024 * 1024];
-            let mut left = BYTES;
-            while left > 0 {
+            let mut remaining = BYTES;
+            while remaining > 0 {
                 let Ok(read @ 1..) = socket.read(&mut some).await else { return };
-                if left == BYTES {
+                if remaining == BYTES {
                     // The first piece contains the head of the request.
-                    left += some.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+                    remaining += some.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
                     let _ =
                         socket.write_all(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n").await;
                 }
-                left -= read;
+                remaining -= read;
             }
             let _ = socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
         }

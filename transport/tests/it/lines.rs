@@ -201,9 +201,9 @@ async fn an_unterminated_last_line_is_reported() {
     {
         let mut reader = LineReader::new(stream.as_bytes(), 8);
         let count = stream.matches('{').count();
-        for left in (0..count).rev() {
+        for remaining in (0..count).rev() {
             assert!(reader.next().await.unwrap().is_some());
-            assert_eq!(reader.is_unterminated(), is_unended && left == 0, "{stream:?}");
+            assert_eq!(reader.is_unterminated(), is_unended && remaining == 0, "{stream:?}");
         }
         assert!(reader.next().await.unwrap().is_none());
     }

@@ -253,25 +253,25 @@ impl Answers {
             if let Some(known) = self.active.remove(&digest) {
                 known.ended.cancel();
             }
-            make_room(&mut self.inactive, |until| *until > now);
+            evict_if_full(&mut self.inactive, |until| *until > now);
             self.inactive.insert(digest, now + INTROSPECTION_INACTIVE_FOR);
             return;
         };
         self.inactive.remove(&digest);
-        let left = lifetime_left(&claims);
+        let remaining = remaining_lifetime(&claims);
         let ended = match self.active.get(&digest) {
             Some(known) => known.ended.clone(),
             None => CancellationToken::new(),
         };
-        make_room(&mut self.active, |active| active.fresh_until > now);
-        let fresh_until = now + ttl.min(left);
+        evict_if_full(&mut self.active, |active| active.fresh_until > now);
+        let fresh_until = now + ttl.min(remaining);
         self.active.insert(digest, ActiveToken { claims, fresh_until, ended });
     }
 }
 
 /// Returns the time until the token expires. The request that asked must find the answer, so an
 /// expired token is remembered for a moment; its expiry is checked like that of a JWT.
-fn lifetime_left(claims: &[u8]) -> Duration {
+fn remaining_lifetime(claims: &[u8]) -> Duration {
     const MOMENT: Duration = Duration::from_secs(1);
     let expires = Claims::parse(claims).ok().and_then(|claims| claims.moment("exp").ok().flatten());
     expires
@@ -280,7 +280,7 @@ fn lifetime_left(claims: &[u8]) -> Duration {
 }
 
 /// Removes what is out of date from a full table, and everything if that is not enough.
-fn make_room<V>(table: &mut FastMap<TokenDigest, V>, is_fresh: impl Fn(&V) -> bool) {
+fn evict_if_full<V>(table: &mut FastMap<TokenDigest, V>, is_fresh: impl Fn(&V) -> bool) {
     if table.len() >= INTROSPECTIONS_REMEMBERED_MAX {
         table.retain(|_, entry| is_fresh(entry));
     }
@@ -334,8 +334,11 @@ mod tests {
         let mut answers = answers();
         for (seconds, most) in [(600, 60), (30, 30), (0, 1)] {
             answers.note([0; 32], Some(in_seconds(seconds)), now, ttl);
-            let left = answers.active[&[0; 32]].fresh_until - now;
-            assert!(left <= Duration::from_secs(most) && left > Duration::ZERO, "{left:?}");
+            let remaining = answers.active[&[0; 32]].fresh_until - now;
+            assert!(
+                remaining <= Duration::from_secs(most) && remaining > Duration::ZERO,
+                "{remaining:?}"
+            );
         }
     }
 

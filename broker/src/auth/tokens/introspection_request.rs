@@ -26,7 +26,7 @@ pub(super) struct IntrospectionClient {
     client: ClientAuthentication,
 }
 
-/// Reason why a server did not say whether a token is active.
+/// Reason why a server did not report whether a token is active.
 #[derive(Debug)]
 pub(super) enum IntrospectionFailure {
     /// The server cannot be used now, whatever the token.
@@ -62,7 +62,7 @@ impl IntrospectionClient {
         }
     }
 
-    /// Returns what the server says about an active token, or `None` for an inactive one.
+    /// Returns the server's answer about an active token, or `None` for an inactive one.
     pub(super) async fn ask(&self, token: &str) -> Result<Option<Arc<[u8]>>, IntrospectionFailure> {
         use IntrospectionFailure::{Answer, Server, Token};
         let first = self.http.send(self.request(token).map_err(Server)?).await;

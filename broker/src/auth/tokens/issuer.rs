@@ -274,9 +274,9 @@ impl TokenIssuer {
         keyring: &Keyring,
         metrics: &Metrics,
     ) -> Duration {
-        let left = self.config.keys_max_age.saturating_sub(fetched_at.elapsed());
-        if !left.is_zero() || !self.has_keys.load(Ordering::Relaxed) {
-            return if left.is_zero() { KEY_SET_RETRY_MAX } else { left };
+        let remaining = self.config.keys_max_age.saturating_sub(fetched_at.elapsed());
+        if !remaining.is_zero() || !self.has_keys.load(Ordering::Relaxed) {
+            return if remaining.is_zero() { KEY_SET_RETRY_MAX } else { remaining };
         }
         tracing::error!(
             issuer = self.name(),

@@ -176,7 +176,7 @@ impl TokenIssuer {
         Ok(PrincipalId::new(format!("{} {name}", self.config.issuer)))
     }
 
-    /// Checks that the issuer says that a JWT is active, if it has to be asked.
+    /// Checks that the issuer reports the JWT as active, if introspection is required.
     pub(super) fn check_introspection(&self, digest: &TokenDigest) -> Result<(), TokenError> {
         match self.introspector.as_ref().is_some_and(|introspector| introspector.includes_jwts) {
             true => self.introspected(digest).map(drop),

@@ -39,14 +39,14 @@ impl Backoff {
 
     /// Waits out a short back-off. Refuses a long one, with the remaining time.
     pub(super) async fn wait(&self, backend: &BackendId) -> Result<(), Refusal> {
-        let left = self
+        let remaining = self
             .not_before
             .map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
-        if left > BACKOFF_WAIT_MAX {
+        if remaining > BACKOFF_WAIT_MAX {
             let text = format!("backend {backend} cannot be reached");
-            return Err(Refusal::new(ErrorKind::BackendUnavailable, text).retry_after(left));
+            return Err(Refusal::new(ErrorKind::BackendUnavailable, text).retry_after(remaining));
         }
-        tokio::time::sleep(left).await;
+        tokio::time::sleep(remaining).await;
         Ok(())
     }
 }

@@ -209,7 +209,7 @@ impl Connection {
         &self.pending
     }
 
-    /// Queues a notification or an answer. A frame that finds no room is dropped and logged.
+    /// Queues a notification or an answer. A frame that does not fit is dropped and logged.
     pub fn send_later(&self, frame: Bytes) {
         match self.stateless() {
             Some(stateless) => stateless.take_reply(frame),

@@ -155,10 +155,10 @@ impl EraCache {
         let _in_time = tokio::time::timeout(within, settled.wait_for(|settled| *settled)).await;
     }
 
-    /// Notes that the backend ended on a probe, as some servers do on an unknown request. `left` is
+    /// Notes that the backend ended on a probe, as some servers do on an unknown request. `remaining` is
     /// the remaining support.
-    pub(super) fn note_ended_by_probe(&self, left: EraSupport) {
-        self.note(left);
+    pub(super) fn record_end_by_probe(&self, remaining: EraSupport) {
+        self.note(remaining);
         self.retries_useful.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(memory.known(), Some(EraSupport::Stateless));
         memory.forget();
         assert_eq!((memory.known(), memory.retries_useful()), (None, 0));
-        memory.note_ended_by_probe(EraSupport::Sessions);
+        memory.record_end_by_probe(EraSupport::Sessions);
         assert_eq!(memory.known(), Some(EraSupport::Sessions));
         assert_eq!((memory.retries_useful(), memory.initialize_first()), (1, false));
         memory.retry_with_initialize();

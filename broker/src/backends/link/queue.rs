@@ -63,7 +63,7 @@ impl FrameQueue {
         self.push_with(frame, None)
     }
 
-    /// Queues a notification or an answer. A frame that finds no room is dropped, counted and
+    /// Queues a notification or an answer. A frame that does not fit is dropped, counted and
     /// logged.
     pub fn push_or_drop(&self, frame: Bytes, metrics: &Metrics) {
         metrics.bytes(Direction::Out, Side::Backend, frame.len());
@@ -176,7 +176,7 @@ mod tests {
         drop(frames.try_recv());
         queue.push(Bytes::from_static(b"one")).unwrap();
         queue.push(Bytes::from_static(b"two")).unwrap();
-        // A frame that found no room does not suppress the next one.
+        // A frame that did not fit does not suppress the next one.
         assert_eq!((push(), push()), (Err(Failure::QueueFull), Err(Failure::QueueFull)));
         drop(frames.try_recv());
         assert_eq!(push(), Ok(true));

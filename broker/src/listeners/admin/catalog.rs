@@ -18,7 +18,7 @@ use crate::control::{
     Author, CatalogCostView, Control, HostedPromptView, Preconditions, ToolsetView,
 };
 
-/// Tools that the report of costs names, without a wish.
+/// Tools that the report of costs names by default.
 const COSTS_SHOWN: usize = 20;
 /// Tools that the report of costs names at most.
 const COSTS_SHOWN_MAX: usize = 1_000;

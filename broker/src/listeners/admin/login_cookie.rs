@@ -57,7 +57,7 @@ impl ConsoleLogin {
     }
 
     /// Returns the time for which the cookie would still be accepted.
-    pub(super) fn time_left(&self) -> Duration {
+    pub(super) fn remaining_time(&self) -> Duration {
         Duration::from_secs(self.until.saturating_sub(now()))
     }
 }

@@ -135,7 +135,7 @@ async fn drive_session(
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
 ) -> Option<CloseReason> {
-    let (session, stream, room) =
+    let (session, stream, capacity_freed) =
         (&session_connection.session, outbox.stream.clone(), tokio::sync::Notify::new());
     let calls = session_io::InFlightCalls::default();
     let writing = async {
@@ -144,7 +144,7 @@ async fn drive_session(
             never = calls.drive(&stream) => match never {},
             // Unconstrained: the budget that the calls used in this turn must not delay their
             // answers.
-            close_reason = unconstrained(session_io::write(session, outbox, sink, &room)) => close_reason,
+            close_reason = unconstrained(session_io::write(session, outbox, sink, &capacity_freed)) => close_reason,
         }
     };
     tokio::pin!(writing);
@@ -153,7 +153,7 @@ async fn drive_session(
     let outcome = tokio::select! {
         biased;
         // Unconstrained too: the reader yields by itself, and must not use the budget of the calls.
-        outcome = unconstrained(session_io::read(session, &stream, source, &room, &calls)) => outcome,
+        outcome = unconstrained(session_io::read(session, &stream, source, &capacity_freed, &calls)) => outcome,
         close_reason = &mut writing => return close_reason,
     };
     let close_reason = match outcome {
@@ -165,7 +165,7 @@ async fn drive_session(
         ReadOutcome::Fault(close_reason) => close_reason,
         // On a wire without half-closed connections, the client has ended the session.
         ReadOutcome::HalfClosed if !session.transport.ends_with_connection() => {
-            session_connection.leave("its client ended it");
+            session_connection.close_session("its client ended it");
             return Some(CloseReason::Done);
         }
         // A client that closed its sending half still expects its answers.
@@ -173,10 +173,10 @@ async fn drive_session(
             tokio::select! {
                 biased;
                 close_reason = &mut writing => return close_reason,
-                () = session_io::wait_idle(session, &room) => {}
+                () = session_io::wait_idle(session, &capacity_freed) => {}
                 () = tokio::time::sleep(HALF_CLOSED_MAX) => {}
             }
-            session_connection.leave("its client ended it");
+            session_connection.close_session("its client ended it");
             // A slow client gets all the time it needs while it reads something. A stalled write
             // ends by itself, and so does a drain.
             let drained = async {
@@ -190,7 +190,7 @@ async fn drive_session(
             };
         }
     };
-    session_connection.leave("its client ended it");
+    session_connection.close_session("its client ended it");
     with_timeout(LAST_FRAMES_WAIT, writing).await.map(|_over| close_reason)
 }
 

@@ -57,7 +57,7 @@ pub fn limits(config: &Config) -> Limits {
     Limits {
         message_bytes_max: config.limits.message_bytes,
         request_streams_max: QUIC_REQUEST_STREAMS_MAX,
-        // Room for at least two requests of the largest size.
+        // Capacity for at least two requests of the largest size.
         request_bytes_max: UNFINISHED_REQUESTS_BYTES_MAX.max(2 * config.limits.message_bytes),
         idle_timeout: config.timeouts.quic_idle,
         stall_max: CLIENT_WRITE_STALL_MAX,
@@ -232,7 +232,7 @@ async fn serve_stateless(dispatcher: Arc<RequestDispatcher>, stream: RequestStre
         if let ReplyStream::Exchange(exchange) = &mut answering {
             // The client may read slowly: the call, its memory and its deadline do not wait for
             // that.
-            exchange.let_go();
+            exchange.detach();
         }
         let behind = answering.stream().cloned();
         if !deliver(dispatcher.shared(), None, &mut sink, &mut vec![frame], behind.as_deref()).await

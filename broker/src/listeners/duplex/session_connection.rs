@@ -31,10 +31,10 @@ pub(in crate::listeners) struct SessionConnection {
 impl Drop for SessionConnection {
     fn drop(&mut self) {
         if !self.is_known {
-            return self.leave("its client never got it");
+            return self.close_session("its client never got it");
         }
         if self.session.transport.ends_with_connection() {
-            return self.leave("its connection ended");
+            return self.close_session("its connection ended");
         }
         if self.session.is_leaving() {
             return;
@@ -84,7 +84,7 @@ impl SessionConnection {
         {
             // Boxed: few connections have a certificate.
             Box::pin(certified.expired()).await;
-            self.leave("the certificate it was opened with is good no longer");
+            self.close_session("the certificate it was opened with is good no longer");
         }
         std::future::pending().await
     }
@@ -95,16 +95,16 @@ impl SessionConnection {
         auth::credential_expired(self.until.clone()).await;
         tracing::debug!(session = %self.session.digest, "the token of a connection has expired, or was revoked");
         if self.session.transport.ends_with_connection() {
-            self.leave("the token it was opened with has expired, or was revoked");
+            self.close_session("the token it was opened with has expired, or was revoked");
         } else {
             outbox.pause();
         }
         tokio::time::sleep(LAST_FRAMES_WAIT).await;
     }
 
-    pub(super) fn leave(&self, why: &str) {
+    pub(super) fn close_session(&self, reason: &str) {
         if !self.session.is_leaving() {
-            self.broker.close_session(&self.session, why);
+            self.broker.close_session(&self.session, reason);
         }
     }
 }

@@ -84,7 +84,7 @@ impl Future for PolledCall {
 }
 
 impl InFlightCalls {
-    /// Polls the calls, and starts added ones, while there is room for their answers. The answers
+    /// Polls the calls, and starts added ones, while there is capacity for their answers. The answers
     /// are then written first. Must be polled after the futures that add calls.
     pub(super) async fn drive(&self, outbox: &EventStream) -> Infallible {
         poll_fn(|context| {
@@ -128,10 +128,10 @@ pub(super) async fn read(
     session: &Arc<Session>,
     outbox: &Arc<EventStream>,
     source: &mut impl FrameSource,
-    room: &Notify,
+    capacity_freed: &Notify,
     calls: &InFlightCalls,
 ) -> ReadOutcome {
-    let ear = ClientReader { session, outbox, room, calls };
+    let ear = ClientReader { session, outbox, capacity_freed, calls };
     let limits = json::Limits { bytes_max: session.message_bytes(), ..json::Limits::default() };
     source.set_message_limit(limits.bytes_max, None);
     let (mut in_a_row, mut bytes_in_a_row) = (0, 0);
@@ -180,11 +180,11 @@ pub(super) async fn read(
 }
 
 /// Resolves when every request is answered and all answers are sent.
-pub(super) async fn wait_idle(session: &Arc<Session>, room: &Notify) {
+pub(super) async fn wait_idle(session: &Arc<Session>, capacity_freed: &Notify) {
     while session.calls_in_flight() > 0 {
-        // An answer signals `room`. A request that ends without an answer is noticed by the
+        // An answer signals `capacity_freed`. A request that ends without an answer is noticed by the
         // repeated check.
-        let _looked = tokio::time::timeout(PIPELINE_WAIT_MAX / 10, room.notified()).await;
+        let _looked = tokio::time::timeout(PIPELINE_WAIT_MAX / 10, capacity_freed.notified()).await;
     }
 }
 
@@ -192,7 +192,7 @@ pub(super) async fn wait_idle(session: &Arc<Session>, room: &Notify) {
 struct ClientReader<'a> {
     session: &'a Arc<Session>,
     outbox: &'a Arc<EventStream>,
-    room: &'a Notify,
+    capacity_freed: &'a Notify,
     calls: &'a InFlightCalls,
 }
 
@@ -206,7 +206,7 @@ impl ClientReader<'_> {
             Kind::Notification => drop(notifications::handle_notification(self.session, &message)),
             Kind::Result | Kind::Error => questions::handle_answer(self.session, &message),
             Kind::Request => {
-                self.wait_for_room().await;
+                self.wait_for_capacity().await;
                 self.wait_for_calls().await;
                 let id = message.id.clone();
                 match submit::handle_request_after_quiesce(self.session, message, self.outbox).await
@@ -218,11 +218,11 @@ impl ClientReader<'_> {
         }
     }
 
-    /// Waits for room in the outbox, so that answers do not accumulate faster than the client
+    /// Waits for capacity in the outbox, so that answers do not accumulate faster than the client
     /// reads.
-    async fn wait_for_room(&self) {
+    async fn wait_for_capacity(&self) {
         while self.outbox.is_half_full() {
-            self.room.notified().await; // the writer ends the connection of a client that takes nothing
+            self.capacity_freed.notified().await; // the writer ends the connection of a client that takes nothing
         }
     }
 
@@ -235,7 +235,7 @@ impl ClientReader<'_> {
         if self.session.calls_in_flight() >= limits.calls_in_flight_per_session && !is_over {
             let some_ended = async {
                 while self.session.calls_in_flight() >= limits.calls_in_flight_per_session {
-                    self.room.notified().await;
+                    self.capacity_freed.notified().await;
                 }
             };
             let _refused_if_not = tokio::time::timeout(PIPELINE_WAIT_MAX, some_ended).await;
@@ -243,7 +243,7 @@ impl ClientReader<'_> {
     }
 
     async fn refuse(&self, rejected: &Rejection) {
-        self.wait_for_room().await;
+        self.wait_for_capacity().await;
         let frame = self.session.refusal_frame(&rejected.refusal, rejected.id.as_ref());
         self.session.push_to(self.outbox, EventKind::Answer, frame);
     }
@@ -255,7 +255,7 @@ pub(super) async fn write(
     session: &Arc<Session>,
     outbox: &mut StreamCursor,
     sink: &mut impl FrameSink,
-    room: &Notify,
+    capacity_freed: &Notify,
 ) -> Option<CloseReason> {
     let kept = (!session.transport.ends_with_connection()).then(|| session.shared.stream_limits());
     let cut = || {
@@ -290,7 +290,7 @@ pub(super) async fn write(
                     }
                 }
                 outbox.mark_sent(kept);
-                room.notify_one();
+                capacity_freed.notify_one();
             }
             Batch::End(StreamEnd::Complete) if session.shared.draining.is_cancelled() => {
                 return Some(CloseReason::GoingAway);

@@ -61,7 +61,7 @@ pub(super) struct RequestDispatcher {
     /// Messages for the client, with the limits of a session's connection.
     out: Arc<EventStream>,
     /// Signals that messages were written.
-    room: Notify,
+    capacity_freed: Notify,
     /// Connection permits, one for each tenant of the requests.
     permits: Mutex<HashMap<TenantId, SharedPermit>>,
     /// Sender of the last request. Notifications name no sender, so they count against this one's
@@ -91,7 +91,7 @@ impl RequestDispatcher {
             open: Mutex::default(),
             running: TaskTracker::new(),
             out,
-            room: Notify::new(),
+            capacity_freed: Notify::new(),
             permits: Mutex::default(),
             payer: Mutex::default(),
             expelled: CancellationToken::new(),
@@ -185,7 +185,7 @@ impl RequestDispatcher {
                 }
             }
             reader.mark_sent(None);
-            self.room.notify_one();
+            self.capacity_freed.notify_one();
         }
     }
 
@@ -198,11 +198,11 @@ impl RequestDispatcher {
         let _cut = self.out.push(Instant::now(), kind, frame); // the writer sees to what is cut
     }
 
-    /// Waits for room in the outbox, so that answers do not accumulate faster than the client
+    /// Waits for capacity in the outbox, so that answers do not accumulate faster than the client
     /// reads.
-    async fn wait_for_room(&self) {
+    async fn wait_for_capacity(&self) {
         while self.out.is_half_full() {
-            self.room.notified().await; // the writer ends the connection of a client that takes nothing
+            self.capacity_freed.notified().await; // the writer ends the connection of a client that takes nothing
         }
     }
 
@@ -217,7 +217,7 @@ impl RequestDispatcher {
         tokio::pin!(outlived);
         loop {
             let next = async {
-                self.wait_for_room().await;
+                self.wait_for_capacity().await;
                 source.next().await
             };
             let frame = tokio::select! {

@@ -42,8 +42,8 @@ pub(super) async fn detect<S: AsyncRead + Unpin>(
         if seen == PREFACE.len() {
             break HttpVersion::Http2;
         }
-        let mut room = (&mut first).limit(PREFACE.len() - seen);
-        if inner.read_buf(&mut room).await? == 0 {
+        let mut limited = (&mut first).limit(PREFACE.len() - seen);
+        if inner.read_buf(&mut limited).await? == 0 {
             break HttpVersion::Http1;
         }
     };

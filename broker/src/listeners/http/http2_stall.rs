@@ -112,7 +112,7 @@ impl Body for TrackedBytesBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    /// Called only when the client has room for more.
+    /// Called only when the client has capacity for more.
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _context: &mut Context<'_>,

@@ -116,7 +116,7 @@ async fn handle_request(
     receive_message(broker, &head, body, &proven.caller, &context.streams).await
 }
 
-/// Receives a POST for a stream. A client that sends too fast waits for room before its body is
+/// Receives a POST for a stream. A client that sends too fast waits for capacity before its body is
 /// read, and then for its turn.
 async fn receive_message(
     broker: &Broker,
@@ -133,9 +133,9 @@ async fn receive_message(
         .query()
         .and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("session=")));
     let inbox = name.and_then(|name| streams.0.get(name).filter(|inbox| inbox.caller == *caller));
-    let inbox = inbox.map(|inbox| (inbox.messages.clone(), inbox.room.clone()));
+    let inbox = inbox.map(|inbox| (inbox.messages.clone(), inbox.byte_budget.clone()));
     let busy = || Refusal::new(ErrorKind::Overloaded, "too many messages wait on this stream");
-    let Some((messages, room)) = inbox else {
+    let Some((messages, byte_permit)) = inbox else {
         // Errors of the body have precedence.
         read_body(body, bytes_max, time).await?;
         return Err(stream_not_found());
@@ -143,12 +143,17 @@ async fn receive_message(
     check_body_size(&body, bytes_max)?;
     let bytes = content_length(&body).unwrap_or(bytes_max);
     let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).map_err(|_| busy())?;
-    let room = tokio::time::timeout(time, room.acquire_many_owned(permits))
+    let byte_permit = tokio::time::timeout(time, byte_permit.acquire_many_owned(permits))
         .await
         .map_err(|_| busy())?
         .map_err(|_| stream_not_found())?;
     let frame = read_body(body, bytes_max, time).await?;
-    match tokio::time::timeout(time, messages.send(QueuedMessage { frame, _room: room })).await {
+    match tokio::time::timeout(
+        time,
+        messages.send(QueuedMessage { frame, _byte_permit: byte_permit }),
+    )
+    .await
+    {
         Ok(Ok(())) => Ok(response::empty(StatusCode::ACCEPTED)),
         Ok(Err(_)) => Err(stream_not_found()),
         Err(_) => Err(busy()),
@@ -188,12 +193,16 @@ async fn open_stream(
     let name = URL_SAFE_NO_PAD.encode(rand::random::<[u8; HTTP_SSE_NAME_BYTES]>());
     let (messages, posted) = mpsc::channel(HTTP_SSE_QUEUE_FRAMES);
     let (events, taken) = mpsc::channel(1);
-    let room = UNFINISHED_REQUESTS_BYTES_MAX
+    let byte_budget = UNFINISHED_REQUESTS_BYTES_MAX
         .max(2 * broker.shared.config.limits.message_bytes)
         .div_ceil(PERMIT_BYTES);
     context.streams.0.insert(
         name.clone(),
-        SseInbox { caller: caller.clone(), messages, room: Arc::new(Semaphore::new(room)) },
+        SseInbox {
+            caller: caller.clone(),
+            messages,
+            byte_budget: Arc::new(Semaphore::new(byte_budget)),
+        },
     );
     let opening = format!("event: endpoint\ndata: {MESSAGES}?session={name}\n\n");
     let (source, sink) = (PostSource { posted, stream: events.clone() }, SseSink(Some(events)));

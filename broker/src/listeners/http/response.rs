@@ -46,7 +46,7 @@ pub(in crate::listeners) enum ServerResponse {
         version: Option<Version>,
         text: Bytes,
     },
-    /// Boxed, because the answer of every call would be moved with its room.
+    /// Boxed, because the answer of every call would be moved with its space.
     Other(Box<Response<Body>>),
 }
 

@@ -19,14 +19,14 @@ pub(super) struct SseStreams(pub(super) DashMap<String, SseInbox>);
 pub(super) struct SseInbox {
     pub(super) caller: Caller,
     pub(super) messages: mpsc::Sender<QueuedMessage>,
-    /// Room for waiting messages.
-    pub(super) room: Arc<Semaphore>,
+    /// Capacity for waiting messages.
+    pub(super) byte_budget: Arc<Semaphore>,
 }
 
-/// A waiting message, with its share of the room.
+/// A waiting message, with its share of the capacity.
 pub(super) struct QueuedMessage {
     pub(super) frame: Bytes,
-    pub(super) _room: OwnedSemaphorePermit,
+    pub(super) _byte_permit: OwnedSemaphorePermit,
 }
 
 /// Messages that a client POSTs, until its stream closes.

@@ -324,7 +324,7 @@ async fn exchange_response(mut exchange: Box<Exchange>, cache: &ConnectionCache)
         }
         None => None,
     };
-    exchange.let_go();
+    exchange.detach();
     let steps = stream::unfold((Some(exchange), first), move |(exchange, first)| {
         let shared = shared.clone();
         async move {

@@ -47,7 +47,7 @@ pub(in crate::sessions) async fn await_decision(
         if now >= until || (is_drained && shared.draining.is_cancelled()) {
             return Ok(found);
         }
-        let expires = now + pending.time_left + Duration::from_millis(1);
+        let expires = now + pending.remaining_time + Duration::from_millis(1);
         tokio::select! {
             () = &mut decided => {}
             () = sleep_until(until.min(expires).into()) => {}

@@ -71,7 +71,7 @@ impl Session {
         }
     }
 
-    /// Sends a message on one stream of the session. Counts the messages that found no room.
+    /// Sends a message on one stream of the session. Counts the messages that did not fit.
     pub fn push_to(&self, stream: &EventStream, kind: EventKind, frame: Bytes) {
         let _cut = stream.push(Instant::now(), kind, frame);
         let dropped = stream.take_dropped_count();

@@ -378,7 +378,7 @@ fn question_frame(message: &Message, number: u64, span: Option<&ChildSpan>) -> B
 }
 
 impl SessionState {
-    /// Gives a question its number, if the session is here and there is room for one more.
+    /// Gives a question its number, if the session is here and there is capacity for one more.
     fn admit_question(&mut self, message: &Message) -> Result<u64, Refusal> {
         self.check_present()?;
         let number = self.questions.next_number()?;

@@ -151,7 +151,7 @@ impl<'s> SessionRelease<'s> {
                 tokio::time::sleep(QUIESCE_POLL).await;
             }
         };
-        let _left_are_cut = tokio::time::timeout(MOVE_ON_MAX, all_gone).await;
+        let _rest_is_cut = tokio::time::timeout(MOVE_ON_MAX, all_gone).await;
     }
 }
 

@@ -41,7 +41,7 @@ impl Session {
         if state.in_flight.contains_key(id) { Err(id_in_flight()) } else { Ok(()) }
     }
 
-    /// Counts a request in, if there is room for it and its id is free. [`Session::close_request`]
+    /// Counts a request in, if there is capacity for it and its id is free. [`Session::close_request`]
     /// counts it out.
     pub(in crate::sessions) fn open_request(
         &self,
@@ -87,10 +87,10 @@ impl Session {
     /// delivered, and a drain waits for the guard.
     pub fn close_request(self: &Arc<Self>, id: &RequestId) -> Option<AnswerDelivery> {
         let mut state = self.lock();
-        let left = state.in_flight.remove(id)?;
+        let removed = state.in_flight.remove(id)?;
         self.answers_in_delivery.fetch_add(1, Ordering::Relaxed);
         drop(state);
-        match left {
+        match removed {
             InFlight::Call(call) => self.release_call_slot(&*call),
             _ => self.decrement_pending(),
         }

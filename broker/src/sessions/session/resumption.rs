@@ -266,7 +266,7 @@ impl<'s> StreamResumption<'s> {
     async fn load_inherited(self) -> Result<Option<Vec<StoredStream>>, Refusal> {
         match self.load_unread().await {
             Err(_) if self.session.shared.durable.logs_apart() => Ok(None),
-            left => left.map(Some),
+            loaded => loaded.map(Some),
         }
     }
 
@@ -280,21 +280,21 @@ impl<'s> StreamResumption<'s> {
             .await?
             .into_iter()
             .filter(|stream| stream.standalone && !stream.was_read);
-        let mut left = Vec::new();
+        let mut streams = Vec::new();
         for record in unread {
-            left.extend(durable.logged_stream(&self.session.key, record.number, 0).await?);
+            streams.extend(durable.logged_stream(&self.session.key, record.number, 0).await?);
         }
-        Ok(left)
+        Ok(streams)
     }
 
     /// Takes the inherited events, once: a second caller gets none.
     fn take_inherited(
         self,
         state: &mut SessionState,
-        left: Option<Vec<StoredStream>>,
+        loaded: Option<Vec<StoredStream>>,
     ) -> InheritedEvents {
         let mut inherited = InheritedEvents::default();
-        let Some(left) = left else {
+        let Some(loaded) = loaded else {
             inherited.gap = state.streams.may_inherit; // until it can be read
             return inherited;
         };
@@ -302,7 +302,7 @@ impl<'s> StreamResumption<'s> {
             return inherited;
         }
         for stored in
-            left.into_iter().filter(|stored| state.streams.get(stored.record.number).is_none())
+            loaded.into_iter().filter(|stored| state.streams.get(stored.record.number).is_none())
         {
             inherited.streams.push(stored.record.number);
             // No client read the stream, so the trimmed events never reached one.

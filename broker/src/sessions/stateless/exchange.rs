@@ -92,28 +92,29 @@ impl StatelessClient {
         Ok(exchange)
     }
 
-    /// Continues the request that is suspended at `place`, in this process.
-    pub async fn go_on(
+    /// Resumes a suspended request of this process.
+    pub async fn resume(
         &self,
         request: Box<StatelessRequest>,
         suspension: &SuspensionId,
         offer: &EndpointInfo,
     ) -> Result<Box<Exchange>, Refusal> {
         let responses = InputResponses::parse(&request.message)?;
-        let mut parked =
-            self.unpark(suspension, &responses).map_err(super::RequestStateError::refusal)??;
+        let mut suspended = self
+            .take_suspended(suspension, &responses)
+            .map_err(super::RequestStateError::refusal)??;
         let (mut missing, mut answered) = (Vec::new(), Vec::new());
-        for input in std::mem::take(&mut parked.questions) {
+        for input in std::mem::take(&mut suspended.questions) {
             match responses.answers.iter().find(|(key, _)| *key == input.request.key) {
                 Some((_, answer)) => answered.push((input, answer)),
                 None => missing.push(input),
             }
         }
-        let Some(waiting) = parked.waiting.take() else {
+        let Some(waiting) = suspended.waiting.take() else {
             // The backend refused the first attempt before it did anything, so the request is sent
             // again.
             let waiting = self.submit(&request, offer, (false, true)).await?;
-            return Ok(self.exchange(request, offer, parked.round(), Some(waiting)));
+            return Ok(self.exchange(request, offer, suspended.round(), Some(waiting)));
         };
         // After a refusal the drop of the exchange cancels the request at the backend.
         waiting.recheck_access(&self.caller.subject, &request.message)?;
@@ -121,7 +122,7 @@ impl StatelessClient {
             .iter()
             .filter_map(|(input, answer)| Some((input.number?, *answer)))
             .for_each(|(number, answer)| waiting.answer(number, answer));
-        let mut exchange = self.exchange(request, offer, parked.round(), Some(waiting));
+        let mut exchange = self.exchange(request, offer, suspended.round(), Some(waiting));
         exchange.missing = missing;
         Ok(exchange)
     }
@@ -205,9 +206,9 @@ impl Exchange {
 
     /// Lets the call run by itself. The caller reads on only when its client has read, so no waiter
     /// polls the call.
-    pub fn let_go(&mut self) {
+    pub fn detach(&mut self) {
         if let Some(waiting) = &mut self.waiting {
-            waiting.let_go();
+            waiting.detach();
         }
     }
 

@@ -60,7 +60,7 @@ use crate::{auth::Caller, maps::SharedMap};
 #[derive(Debug, Default)]
 pub struct StatelessState {
     stand_ins: SessionPools,
-    parking: SuspensionTable,
+    suspensions: SuspensionTable,
     offers: SharedMap<OfferCacheKey, (Weak<Catalog>, Arc<EndpointInfo>)>,
     /// Cached pages of lists, made of catalogs that this map does not keep alive.
     lists: DashMap<ListCacheKey, (Weak<Catalog>, Bytes)>,
@@ -160,12 +160,12 @@ impl StatelessState {
             .iter()
             .map(|session| session.calls_in_flight())
             .sum::<usize>()
-            .saturating_sub(self.parking.count())
+            .saturating_sub(self.suspensions.count())
     }
 
     /// Expires suspended requests and idle pooled sessions.
     pub fn tick(&self, now: Instant) {
-        self.parking.expire(now);
+        self.suspensions.expire(now);
         self.stand_ins.tick(now);
     }
 
@@ -193,7 +193,7 @@ impl StatelessState {
     }
 
     fn end(&self, is_meant: impl Fn(&Caller, &Endpoint) -> bool) {
-        self.parking.end(&is_meant);
+        self.suspensions.end(&is_meant);
         self.stand_ins.end(&is_meant);
     }
 }

@@ -51,7 +51,7 @@ impl PendingExchange {
     }
 
     /// Lets the call run by itself, because no waiter may poll it for a while.
-    pub(super) fn let_go(&mut self) {
+    pub(super) fn detach(&mut self) {
         self.carried = None;
     }
 
@@ -214,7 +214,7 @@ impl PendingPromotion {
         request: &super::StatelessRequest,
         mut pending_call: PendingExchange,
     ) {
-        pending_call.let_go();
+        pending_call.detach();
         let (promoted_tx, attempt) = oneshot::channel();
         self.attempt = Some(attempt);
         let (call, message) =

@@ -213,7 +213,7 @@ impl SessionPools {
         let pool = match pools.get_mut(wanted) {
             Some(pool) => pool,
             None => {
-                if !has_room(&mut pools, wanted) {
+                if !has_capacity(&mut pools, wanted) {
                     return None;
                 }
                 let new = || SessionPool { members: Vec::new(), grown_at: Instant::now() };
@@ -288,8 +288,8 @@ impl SessionPools {
 }
 
 /// Returns whether the caller may have another pool. Clients choose the settings of extensions
-/// freely, so the pools of one caller that differ in them are bounded. An unused one makes room.
-fn has_room(
+/// freely, so the pools of one caller that differ in them are bounded. An unused one frees capacity.
+fn has_capacity(
     pools: &mut MutexGuard<'_, FastMap<SessionPoolKey, SessionPool>>,
     wanted: &SessionPoolKey,
 ) -> bool {

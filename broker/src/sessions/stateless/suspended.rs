@@ -134,9 +134,9 @@ pub(super) struct Suspension {
 
 impl StatelessClient {
     /// Suspends a request until its client returns. Returns the sealed state for the client.
-    pub(super) fn park(
+    pub(super) fn suspend(
         &self,
-        leave: Suspension,
+        suspension: Suspension,
         waiting: Option<PendingExchange>,
     ) -> Result<String, Refusal> {
         let within = self.shared.config.timeouts.client_request;
@@ -144,21 +144,21 @@ impl StatelessClient {
         let state = RequestState {
             n: self.shared.durable.node().as_str().to_owned(),
             p: format!("{number:032x}"),
-            r: leave.round,
+            r: suspension.round,
             x: now_ms().saturating_add(millis(within)),
-            d: URL_SAFE_NO_PAD.encode(leave.digest),
+            d: URL_SAFE_NO_PAD.encode(suspension.digest),
         };
         let sealed = self.sealed(&state)?;
-        let parked = SuspendedExchange {
+        let suspended = SuspendedExchange {
             caller: self.caller.clone(),
             endpoint: self.endpoint.clone(),
-            round: leave.round,
+            round: suspension.round,
             expires: Instant::now() + within,
-            bytes: leave.questions.iter().map(RequestedInput::bytes).sum(),
-            questions: leave.questions,
+            bytes: suspension.questions.iter().map(RequestedInput::bytes).sum(),
+            questions: suspension.questions,
             waiting,
         };
-        self.stateless.parking.put(number, parked)?;
+        self.stateless.suspensions.put(number, suspended)?;
         Ok(sealed)
     }
 
@@ -211,13 +211,13 @@ impl StatelessClient {
     }
 
     /// Takes the suspended exchange out of the table, once.
-    pub(super) fn unpark(
+    pub(super) fn take_suspended(
         &self,
         suspension: &SuspensionId,
         responses: &InputResponses,
     ) -> Result<Result<SuspendedExchange, Refusal>, RequestStateError> {
-        let mut parked = self.stateless.parking.lock();
-        let found = parked
+        let mut suspended = self.stateless.suspensions.lock();
+        let found = suspended
             .get(&suspension.number)
             .filter(|found| found.round == suspension.round && found.expires > Instant::now());
         let found = found.ok_or(RequestStateError::Expired)?;
@@ -231,7 +231,7 @@ impl StatelessClient {
                 return Ok(Err(no_answer(&input.request.key, input.request.method)));
             }
         }
-        parked.remove(&suspension.number).map(Ok).ok_or(RequestStateError::Expired)
+        suspended.remove(&suspension.number).map(Ok).ok_or(RequestStateError::Expired)
     }
 
     /// Returns the context of the seal, which binds a state to its caller and endpoint.
@@ -285,21 +285,21 @@ pub(super) fn no_answer(key: &str, method: Method) -> Refusal {
 
 impl SuspensionTable {
     fn put(&self, number: u128, one: SuspendedExchange) -> Result<(), Refusal> {
-        let mut parked = self.lock();
+        let mut suspended = self.lock();
         let (mut own, mut all) = (SuspendedUsage::default(), SuspendedUsage::default());
-        for other in parked.values() {
+        for other in suspended.values() {
             all.add(other);
             if other.caller == one.caller {
                 own.add(other);
             }
         }
-        let alone = parked
+        let alone = suspended
             .values()
             .filter(|other| {
                 other.is_alone() && other.caller == one.caller && other.endpoint == one.endpoint
             })
             .count();
-        // The first suspension of a caller, and the first of all, always has room. The limit of a
+        // The first suspension of a caller, and the first of all, always has capacity. The limit of a
         // message bounds its size.
         let fills = |held: &SuspendedUsage, max: usize| {
             held.count > 0 && held.bytes.saturating_add(one.bytes) > max
@@ -324,7 +324,7 @@ impl SuspensionTable {
             );
             return Err(Refusal::new(ErrorKind::TooManyCalls, text));
         }
-        parked.insert(number, one);
+        suspended.insert(number, one);
         Ok(())
     }
 
@@ -346,11 +346,11 @@ impl SuspensionTable {
     /// Removes exchanges. They are dropped outside the lock, because the drop cancels them.
     fn drop_those(&self, goes: impl Fn(&SuspendedExchange) -> bool) {
         let mut gone = Vec::new();
-        let mut parked = self.lock();
+        let mut suspended = self.lock();
         let numbers: Vec<u128> =
-            parked.iter().filter(|(_, one)| goes(one)).map(|(number, _)| *number).collect();
-        gone.extend(numbers.iter().filter_map(|number| parked.remove(number)));
-        drop(parked);
+            suspended.iter().filter(|(_, one)| goes(one)).map(|(number, _)| *number).collect();
+        gone.extend(numbers.iter().filter_map(|number| suspended.remove(number)));
+        drop(suspended);
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u128, SuspendedExchange>> {

@@ -104,7 +104,7 @@ impl EventStream {
         self.lock().reader.count()
     }
 
-    /// Returns whether the unread messages use at least half of the stream's room.
+    /// Returns whether the unread messages use at least half of the stream's capacity.
     pub fn is_half_full(&self) -> bool {
         self.lock().log.is_half_full()
     }

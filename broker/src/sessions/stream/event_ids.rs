@@ -55,7 +55,7 @@ pub fn decode_pending(text: &[u8]) -> Vec<PendingAnswer> {
     document.root().elements().map(one).collect()
 }
 
-/// Highest sequence of an event. Every store has room for the sequences that may follow.
+/// Highest sequence of an event. Every store has capacity for the sequences that may follow.
 const SEQUENCE_MAX: u64 = (i64::MAX / 2).unsigned_abs();
 
 /// Parses an event id.

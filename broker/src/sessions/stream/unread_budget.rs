@@ -92,13 +92,13 @@ impl EventStream {
         unread
     }
 
-    /// Takes over messages that another stream could not deliver, as far as there is room. Returns
+    /// Takes over messages that another stream could not deliver, as far as there is capacity. Returns
     /// how many found none.
     pub fn adopt(&self, now: Instant, events: Vec<Event>) -> usize {
         let mut state = self.lock();
         let mut left_out = 0;
         for event in events {
-            if event.topic.is_some() || state.log.has_room_for(event.frame.len()) {
+            if event.topic.is_some() || state.log.has_capacity_for(event.frame.len()) {
                 let _fits = state.add(self.number, now, event.kind, event.topic, event.frame);
             } else {
                 left_out += 1;
@@ -151,7 +151,7 @@ impl UnreadHolder for EventStream {
         let mut state = self.lock();
         let is_first = !state.log.was_cut();
         state.log.cut();
-        let _let_go = state.log.take_unread();
+        let _released = state.log.take_unread();
         self.update_unread(&mut state);
         unlock_and_wake(state);
         is_first

@@ -43,9 +43,9 @@ mod tests {
         let limits = LogLimits { events: 4, bytes: 1000 };
         let stream = EventStream::for_answers(2, limits, vec![RequestId::from_u64(1)], 0);
         let mut reader = stream.read_from(0).unwrap();
-        let (go_on, goes_on) = oneshot::channel::<()>();
+        let (proceed, may_proceed) = oneshot::channel::<()>();
         let mut work = pin!(async {
-            let _ = goes_on.await;
+            let _ = may_proceed.await;
             stream.push(Instant::now(), EventKind::Answer, Bytes::from_static(b"{}")).unwrap();
         });
         let other = stream.clone();
@@ -54,7 +54,7 @@ mod tests {
         });
         let first = reader.next_while_driving(work.as_mut()).await;
         assert!(matches!(first, StreamItem::Event(event) if event.kind == EventKind::Message));
-        tokio::spawn(async move { go_on.send(()).unwrap() });
+        tokio::spawn(async move { proceed.send(()).unwrap() });
         let second = reader.next_while_driving(work).await;
         assert!(matches!(second, StreamItem::Event(event) if event.kind == EventKind::Answer));
     }

@@ -1,5 +1,5 @@
 //! A task whose call waits for the approval of a person. The record of the task names the approval,
-//! so the wait goes on after a crash and on another replica.
+//! so the wait continues after a crash and on another replica.
 
 use std::{
     sync::Arc,
@@ -45,7 +45,7 @@ impl TaskApproval {
         loop {
             match use_approval(&run.shared, &self.0, &user, tool).await {
                 Ok(used) => return used.map_err(RunOutcome::NotApproved),
-                Err(refusal) if run.time_left().is_zero() => {
+                Err(refusal) if run.remaining_time().is_zero() => {
                     return Err(RunOutcome::Refused(refusal));
                 }
                 // The store is away, and may have noted the use. A second use changes nothing.

@@ -155,9 +155,9 @@ impl TaskCreation {
             return;
         }
         if let Some(plan) = RunPlan::read(&stored.record) {
-            let left = stored.record.ttl;
+            let remaining_ttl = stored.record.ttl;
             let run = TaskRun::new(
-                FullTask { stored, ttl_left: left },
+                FullTask { stored, remaining_ttl: remaining_ttl },
                 plan,
                 self.session.tenant.clone(),
                 &self.tasks,

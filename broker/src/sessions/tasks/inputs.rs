@@ -184,7 +184,7 @@ pub(super) fn refuse_all(run: &TaskRun) {
 }
 
 fn refuse_as_over(run: &TaskRun, input: &OpenInput) {
-    if !run.leaves_backend_task() {
+    if !run.keeps_backend_task() {
         refuse(input, &Refusal::new(ErrorKind::InvalidRequest, "the task is over"));
     }
 }

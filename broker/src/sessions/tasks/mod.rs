@@ -185,23 +185,23 @@ impl TaskManager {
 
     /// Leaves a task to other processes. Returns whether it was not deferred before.
     fn defer(&self, task: &TaskId) -> bool {
-        let mut left_alone = self.deferred.lock();
-        let before = left_alone.get(task).map(|before| before.lasts);
-        if before.is_some() || left_alone.len() < TASKS_DEFERRED_MAX {
+        let mut deferred = self.deferred.lock();
+        let before = deferred.get(task).map(|before| before.lasts);
+        if before.is_some() || deferred.len() < TASKS_DEFERRED_MAX {
             let lasts = before.map_or(TASK_DEFER_FIRST, |before| (before * 2).min(TASK_DEFER_MAX));
-            left_alone.insert(task.clone(), Deferral { until: Instant::now() + lasts, lasts });
+            deferred.insert(task.clone(), Deferral { until: Instant::now() + lasts, lasts });
         }
         before.is_none()
     }
 
     /// Returns the deferred tasks, or `None` if they are too many to exclude from a claim.
     fn deferred(&self) -> Option<Vec<TaskId>> {
-        let (mut left_alone, now) = (self.deferred.lock(), Instant::now());
+        let (mut deferred, now) = (self.deferred.lock(), Instant::now());
         // An entry stays for a while after its end, so that the next deferral lasts longer.
-        left_alone.retain(|_, one| one.until + TASK_DEFER_MAX > now);
-        let has_room = left_alone.len() < TASKS_DEFERRED_MAX;
-        has_room.then(|| {
-            left_alone
+        deferred.retain(|_, one| one.until + TASK_DEFER_MAX > now);
+        let has_capacity = deferred.len() < TASKS_DEFERRED_MAX;
+        has_capacity.then(|| {
+            deferred
                 .iter()
                 .filter(|(_, one)| one.until > now)
                 .map(|(task, _)| task.clone())

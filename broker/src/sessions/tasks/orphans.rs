@@ -38,9 +38,9 @@ pub(super) async fn sweep_once(
     else {
         return before;
     };
-    let left_alone: HashSet<TaskId> = tasks.deferred().unwrap_or_default().into_iter().collect();
+    let deferred: HashSet<TaskId> = tasks.deferred().unwrap_or_default().into_iter().collect();
     let missing =
-        owned.into_iter().filter(|task| !tasks.is_active(task) && !left_alone.contains(task));
+        owned.into_iter().filter(|task| !tasks.is_active(task) && !deferred.contains(task));
     let (strays, missing): (HashSet<_>, HashSet<_>) =
         missing.partition(|task| before.contains(task));
     for task in strays {

@@ -176,9 +176,13 @@ fn start(
     call: Arc<Call>,
 ) {
     let Some(plan) = RunPlan::read(&stored.record) else { return };
-    let left = stored.record.ttl;
-    let run =
-        TaskRun::new(FullTask { stored, ttl_left: left }, plan, session.tenant.clone(), tasks);
+    let remaining_ttl = stored.record.ttl;
+    let run = TaskRun::new(
+        FullTask { stored, remaining_ttl: remaining_ttl },
+        plan,
+        session.tenant.clone(),
+        tasks,
+    );
     run.lock().maybe_sent = true;
     // From now on the call counts among the tasks.
     session.release_call_slot(&*call);

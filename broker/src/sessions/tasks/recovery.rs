@@ -64,11 +64,11 @@ pub(super) async fn claim_unowned(tasks: Arc<TaskManager>) {
             return;
         }
         let (durable, node) = (&tasks.shared.durable, tasks.shared.durable.node());
-        let room = TASK_RUNS_MAX.saturating_sub(tasks.running());
+        let capacity = TASK_RUNS_MAX.saturating_sub(tasks.running());
         let may_take =
             !durable.is_shared() || durable.lease.is_settled(tasks.shared.config.session.lease);
         let limit = if may_take {
-            TASK_CLAIM_BATCH.min(u32::try_from(room).unwrap_or(u32::MAX))
+            TASK_CLAIM_BATCH.min(u32::try_from(capacity).unwrap_or(u32::MAX))
         } else {
             0
         };

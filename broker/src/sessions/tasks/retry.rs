@@ -27,10 +27,10 @@ impl RetryTimer {
     /// Waits until the next try. Returns false when the whole time is over.
     pub(super) async fn wait(&mut self, hint: Option<Duration>) -> bool {
         let until = *self.until.get_or_insert_with(|| Instant::now() + self.lasts);
-        let left = until.saturating_duration_since(Instant::now());
-        tokio::time::sleep(hint.unwrap_or(self.wait).min(BACKOFF_MAX).min(left)).await;
+        let remaining = until.saturating_duration_since(Instant::now());
+        tokio::time::sleep(hint.unwrap_or(self.wait).min(BACKOFF_MAX).min(remaining)).await;
         self.wait = (self.wait * 2).min(BACKOFF_MAX);
-        !left.is_zero()
+        !remaining.is_zero()
     }
 
     /// Starts over, because the backend answers again.

@@ -161,8 +161,9 @@ impl TaskRun {
         tenant: Arc<Tenant>,
         tasks: &Arc<TaskManager>,
     ) -> Arc<Self> {
-        let FullTask { stored, ttl_left: left } = task;
-        let left = left.map_or(TASK_RUN_MAX, |left| left.min(TASK_RUN_MAX));
+        let FullTask { stored, remaining_ttl: remaining_ttl } = task;
+        let remaining_ttl =
+            remaining_ttl.map_or(TASK_RUN_MAX, |remaining_ttl| remaining_ttl.min(TASK_RUN_MAX));
         Arc::new_cyclic(|this| Self {
             this: this.clone(),
             id: stored.record.task.clone(),
@@ -175,7 +176,7 @@ impl TaskRun {
             shared: tasks.shared.clone(),
             tasks: tasks.clone(),
             epoch: AtomicI64::new(stored.epoch),
-            deadline: Instant::now() + left,
+            deadline: Instant::now() + remaining_ttl,
             stop: CancellationToken::new(),
             changed: Notify::new(),
             backend_notified: Notify::new(),
@@ -221,7 +222,7 @@ impl TaskRun {
 
     /// Returns whether the backend's task continues with another process. Its open questions are
     /// then not refused.
-    pub(super) fn leaves_backend_task(&self) -> bool {
+    pub(super) fn keeps_backend_task(&self) -> bool {
         self.lock().keeps_backend_task()
     }
 
@@ -392,7 +393,7 @@ impl TaskRun {
         super::digest(&self.id)
     }
 
-    pub(super) fn time_left(&self) -> Duration {
+    pub(super) fn remaining_time(&self) -> Duration {
         self.deadline.saturating_duration_since(Instant::now())
     }
 }

@@ -102,7 +102,7 @@ pub(super) async fn first_end(
         biased;
         ending = &mut work => return ending,
         why = run.stopped() => RunOutcome::Stopped(why),
-        () = tokio::time::sleep(run.time_left()) => RunOutcome::TimedOut,
+        () = tokio::time::sleep(run.remaining_time()) => RunOutcome::TimedOut,
         never = attending => match never {},
     };
     // The backend is just making a task, and a cancellation needs that task's id.
@@ -158,8 +158,8 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
         if let Err(refusal) = connection.permits(Method::ToolsCall) {
             return RunOutcome::Refused(refusal);
         }
-        let room = match link.backend.acquire_permit(run.caller(), run.deadline).await {
-            Ok(room) => room,
+        let permit = match link.backend.acquire_permit(run.caller(), run.deadline).await {
+            Ok(permit) => permit,
             Err(refusal) if retry_timer.wait(refusal.retry_after).await => continue,
             Err(refusal) => return RunOutcome::Refused(refusal),
         };
@@ -192,7 +192,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             )
             .await;
         link.backend.record_result(&connection, &answer, sent_at.elapsed(), Instant::now());
-        drop(room);
+        drop(permit);
         run.lock().creating = false;
         let failure = match answer {
             Ok(answer) => {
@@ -273,7 +273,7 @@ fn becomes_a_task(run: &TaskRun, connection: &Connection, message: &Message) -> 
 fn task_member(run: &TaskRun, message: &Message) -> (Span, Vec<u8>) {
     let ttl = run.record.ttl.map_or_else(
         || "{}".to_owned(),
-        |_| format!("{{\"ttl\":{}}}", run.time_left().as_millis().max(1)),
+        |_| format!("{{\"ttl\":{}}}", run.remaining_time().as_millis().max(1)),
     );
     let at = message.params.map_or(0, |params| params.start + 1);
     (Span { start: at, end: at }, format!("\"task\":{ttl},").into_bytes())

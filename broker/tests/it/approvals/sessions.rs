@@ -1,4 +1,4 @@
-//! Calls in sessions. They wait up to their deadline, and are then told how to come back.
+//! Calls in sessions. They wait up to their deadline, and then get the instruction for a retry.
 
 use serde_json::{Value, json};
 use testkit::eventually;

@@ -27,7 +27,7 @@ pub(super) async fn wait(client: &Client, id: &Value, status: &str) -> Result<An
         if answer.result()?["status"] == status {
             return Ok(answer);
         }
-        tokio::task::yield_now().await; // whoever waits in vain is told that it hangs
+        tokio::task::yield_now().await; // a client that waits in vain gets the error of a hanging call
     }
 }
 

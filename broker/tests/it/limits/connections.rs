@@ -41,7 +41,7 @@ async fn connections_and_open_streams_of_a_tenant_are_limited() {
             .unwrap()
             >= 4.0
     );
-    // A client that disconnects makes room, on any wire.
+    // A client that disconnects frees capacity, on any wire.
     drop(stream);
     eventually("the stream's permit to be free", || async {
         let answer = second.request("initialize", params.clone()).await;
@@ -67,7 +67,7 @@ async fn the_connections_of_each_listener_are_limited() {
     let over_tcp = async || broker.duplex().tcp(broker.tcp_address()).await;
     let full =
         [over_tcp().await.connected(json!({})).await, over_tcp().await.connected(json!({})).await];
-    // The next connection waits in the kernel, and is served when there is room.
+    // The next connection waits in the kernel, and is served when there is capacity.
     let waiting = over_tcp().await;
     let mut opening = std::pin::pin!(waiting.initialize(json!({}), json!({})));
     let peers = [

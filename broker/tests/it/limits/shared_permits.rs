@@ -118,7 +118,7 @@ async fn two_replicas_share_the_session_limits_of_a_tenant_and_a_principal() {
         let client = open(&cluster, replica, &other).await.unwrap();
         client.tool_names().await;
     }
-    // A session that ends at one replica makes room at the other.
+    // A session that ends at one replica frees capacity at the other.
     assert!([200, 202, 204].contains(&of_ann[0].delete_session().await));
     let begun = Instant::now();
     let again = eventually("room at the other replica", || open(&cluster, 1, &ann)).await;
@@ -383,7 +383,7 @@ impl Concurrency {
     }
 }
 
-/// Calls without a pause until told to stop. Errors and lost replicas are part of the load.
+/// Calls without a pause until it is stopped. Errors and lost replicas are part of the load.
 fn call_on(client: TestClient, stop: &Arc<AtomicBool>) -> tokio::task::JoinHandle<()> {
     let stop = stop.clone();
     tokio::spawn(async move {

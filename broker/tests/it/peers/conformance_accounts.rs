@@ -43,14 +43,14 @@ async fn scenarios(selection: &[&str], opens_urls: bool) -> BTreeMap<String, Vec
     scenarios
 }
 
-/// The client is told by error -32042.
+/// The client is notified by error -32042.
 #[tokio::test]
 async fn accounts_of_2025_11_25() {
     let done = scenarios(&["--suite", "auth", "--spec-version", "2025-11-25"], true).await;
     assert_eq!(done.len(), 14, "{:?}", done.keys());
 }
 
-/// The client is told by `input_required`.
+/// The client is notified by `input_required`.
 #[tokio::test]
 async fn accounts_of_2026_07_28() {
     for (suite, count) in [("auth", 14), ("draft", 11)] {
@@ -59,7 +59,7 @@ async fn accounts_of_2026_07_28() {
     }
 }
 
-/// The client is told by the text of a tool error. The servers of that revision have no metadata of
+/// The client is notified by the text of a tool error. The servers of that revision have no metadata of
 /// the resource, and one of them has none at all.
 #[tokio::test]
 async fn accounts_of_2025_03_26() {

@@ -482,7 +482,7 @@ async fn unanswered_questions_leave_permits_for_other_callers() {
         .start()
         .await;
     let client = Modern::of(&broker, "/mcp").with(everything());
-    // The limit of bytes: one waiting call has room whatever its size, and no other.
+    // The limit of bytes: one waiting call has capacity whatever its size, and no other.
     let mut long = form();
     long["message"] = json!("x".repeat(7 << 20));
     let arguments = asks(&[("elicitation/create", long)]);

@@ -1,4 +1,4 @@
-//! Calls that become tasks at a bad moment: while the process ends, without room for a task, and
+//! Calls that become tasks at a bad moment: while the process ends, without capacity for a task, and
 //! while the database is away.
 
 use std::{path::Path, time::Duration};

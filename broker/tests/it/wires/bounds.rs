@@ -157,10 +157,10 @@ async fn a_half_closed_client_that_reads_slowly_does_not_delay_a_drain() {
 }
 
 #[tokio::test]
-async fn posts_that_wait_on_one_stream_are_not_read_before_there_is_room() {
+async fn posts_that_wait_on_one_stream_are_not_read_before_there_is_capacity() {
     const ROOM: usize = 16;
     const POSTS: usize = 20;
-    // There is room for two of the largest messages, or 16 MiB.
+    // There is capacity for two of the largest messages, or 16 MiB.
     let limits = json!({"limits": {"message_bytes": "4MiB"}});
     let broker = listening().config(limits).backend("default", "b", stdio().spec()).start().await;
     let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
@@ -177,7 +177,7 @@ async fn posts_that_wait_on_one_stream_are_not_read_before_there_is_room() {
         post.write_all(head.as_bytes()).await.unwrap();
         posts.push(post);
     }
-    // A client that got `100 Continue` holds a part of the room.
+    // A client that got `100 Continue` holds a part of the capacity.
     let asked = |post: &TcpStream| post.try_read(&mut [0; 64]).is_ok();
     let mut waiting = posts;
     let mut reading = Vec::new();
@@ -195,7 +195,7 @@ async fn posts_that_wait_on_one_stream_are_not_read_before_there_is_room() {
     }
     assert_eq!(broker.admin().get("/readyz").await.0, 200);
     assert_eq!(take_asked(&mut reading), ROOM, "the rest waits");
-    // Messages that are read make room for the rest.
+    // Messages that are read free capacity for the rest.
     let mut done = 0;
     while done < POSTS {
         let mut post = match reading.pop() {

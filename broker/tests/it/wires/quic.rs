@@ -290,7 +290,7 @@ async fn every_feature_works_with_a_quic_backend() {
 async fn unfinished_requests_share_one_memory_limit() {
     const PART: usize = 1 << 20;
     let authority = Authority::new();
-    // There is room for two of the largest messages, or 16 MiB.
+    // There is capacity for two of the largest messages, or 16 MiB.
     let limited = builder().single_process().config(json!({"limits": {"message_bytes": "4MiB"}}));
     let broker = over_quic(limited, &authority.server("server"))
         .backend("default", "b", stdio().spec())
@@ -299,7 +299,7 @@ async fn unfinished_requests_share_one_memory_limit() {
     let (peer, client) = connected(&broker, &authority, json!({})).await;
     let request = call(700, "b__echo", json!({"text": "x".repeat(PART + 1024)})).to_string();
     let (mut open, mut refused) = (Vec::new(), 0);
-    // More than the 16 MiB there is room for.
+    // More than the 16 MiB there is capacity for.
     for _ in 0..24 {
         let (mut writer, reader) = within("a stream", peer.connection.open_bi()).await.unwrap();
         match within("room for a part", writer.write_all(&request.as_bytes()[..PART])).await {

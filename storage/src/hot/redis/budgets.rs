@@ -28,9 +28,9 @@ pub(super) async fn take(
     }
     let answer = store.link.execute(Some(BUDGETS_TAG), Request::Script(&script)).await.ok()?;
     let numbers: Vec<u64> = from_redis_value(answer).ok()?;
-    let shares = numbers.as_chunks::<3>().0.iter().map(|[granted, left, wait]| BudgetGrant {
+    let shares = numbers.as_chunks::<3>().0.iter().map(|[granted, remaining, wait]| BudgetGrant {
         granted: u32::try_from(*granted).unwrap_or(u32::MAX),
-        left: u32::try_from(*left).unwrap_or(u32::MAX),
+        remaining: u32::try_from(*remaining).unwrap_or(u32::MAX),
         wait: std::time::Duration::from_micros(*wait),
     });
     Some(shares.collect()).filter(|shares: &Vec<_>| shares.len() == requests.len())

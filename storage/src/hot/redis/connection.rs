@@ -91,9 +91,9 @@ impl RedisConnection {
 
     /// Returns whether the server of this client no longer is the master or a node of the cluster,
     /// according to a sentinel or another node.
-    pub(super) async fn has_left(&self, client: &Client) -> bool {
+    pub(super) async fn is_replaced(&self, client: &Client) -> bool {
         match &self.servers {
-            Servers::One(server) => server.leave_another_than(client).await,
+            Servers::One(server) => server.drop_if_replaced(client).await,
             Servers::Cluster(cluster) => cluster.has_lost(client).await,
         }
     }

@@ -177,7 +177,7 @@ impl Subscriber {
                     Ok(Ok(_)) => {
                         self.link.record_success();
                         pings += 1;
-                        if pings % PINGS_BETWEEN_CHECKS == 0 && self.link.has_left(&client).await {
+                        if pings % PINGS_BETWEEN_CHECKS == 0 && self.link.is_replaced(&client).await {
                             return "the server for wake-ups left the service";
                         }
                     }

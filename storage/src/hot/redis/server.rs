@@ -202,7 +202,7 @@ impl Server {
 
     /// Returns whether the sentinels name another master than the server of this client. Drops the
     /// connection then.
-    pub(super) async fn leave_another_than(&self, client: &Client) -> bool {
+    pub(super) async fn drop_if_replaced(&self, client: &Client) -> bool {
         let Opener::Sentinels(sentinels) = &*self.opener else { return false };
         let is_another = sentinels.name_another_than(client).await;
         if is_another {

@@ -201,8 +201,8 @@ async fn every_redis_key_expires() {
     assert_eq!(keys.texts().len(), 3);
     for key in keys.texts() {
         assert!(key.starts_with("mcpb:1:"), "{key}");
-        let left = server.command(&["PTTL", key]).await.number();
-        assert!((1..=3_600_000).contains(&left), "{key} stays for {left}");
+        let remaining = server.command(&["PTTL", key]).await.number();
+        assert!((1..=3_600_000).contains(&remaining), "{key} stays for {remaining}");
     }
     log.forget_session(&SESSION).await.unwrap();
     log.remove_owner_hint(&SESSION).await;

@@ -111,7 +111,7 @@ pub(super) async fn everything(store: &SqliteStore) -> String {
     for mut session in store.list_sessions(None, None, 100).await.unwrap() {
         // Leases end with the process.
         let owner = session.owner.as_mut().unwrap();
-        owner.lease_left = Duration::ZERO;
+        owner.remaining_lease = Duration::ZERO;
         told.push(format!("{session:?}"));
     }
     told.push(format!("{:?}", store.subscription_counts(None).await.unwrap()));
@@ -198,11 +198,11 @@ async fn a_database_of_the_previous_version_is_migrated() {
 async fn streams_end_with_their_session() {
     let (_folder, store) = in_file().await;
     conformance::events::streams_end_with_their_session(&store).await.unwrap();
-    let left: i64 = sqlx::query_scalar("SELECT count(*) FROM stream_events")
+    let remaining: i64 = sqlx::query_scalar("SELECT count(*) FROM stream_events")
         .fetch_one(&store.readers)
         .await
         .unwrap();
-    assert_eq!(left, 0, "and their events");
+    assert_eq!(remaining, 0, "and their events");
 }
 
 #[tokio::test]

@@ -21,7 +21,7 @@ async fn received(source: &mut impl FrameSource) -> Bytes {
     soon("a frame", source.next()).await.expect("no fault").expect("no end")
 }
 
-/// Sends and receives at once, because no wire has room for all frames.
+/// Sends and receives at once, because no wire has space for all frames.
 async fn arrives<R: FrameSource, W: FrameSink>(
     near: &mut End<impl FrameSource, W>,
     far: &mut End<R, impl FrameSink>,

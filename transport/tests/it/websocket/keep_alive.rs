@@ -186,7 +186,7 @@ async fn halves_on_two_threads_lose_no_message_and_keep_frames_intact() {
         }
         assert!(pongs.is_sorted() && !pongs.is_empty());
         // The peer keeps reading: after the last text the sink may have pongs to write, for which
-        // the pipe has no room.
+        // the pipe has no space.
         let mut rest = Vec::new();
         from_server.read_to_end(&mut rest).await.unwrap();
         rest

@@ -46,7 +46,7 @@ enum DiscoverVerdict {
     Unsupported(String),
 }
 
-/// The end of an `initialize` after which the connection can go on.
+/// The end of an `initialize` after which the connection can continue.
 enum InitializeOutcome {
     /// The connection has a session.
     Agreed,
@@ -116,7 +116,7 @@ async fn initialize_or_discover(
         DiscoverVerdict::Stateless(found) => set_stateless(connection, link, &found),
         // This connection may be kept for sessions. The next one begins with the probe.
         DiscoverVerdict::Sessions => {
-            era_cache.note_ended_by_probe(EraSupport::Stateless);
+            era_cache.record_end_by_probe(EraSupport::Stateless);
             Err(Failure::Protocol("the backend refused both eras on one connection".into()))
         }
         DiscoverVerdict::Unsupported(why) => Err(Failure::Protocol(why)),
@@ -140,7 +140,7 @@ async fn try_initialize(
         )),
         Ok(Err(failure)) => {
             if connection.is_closed() {
-                era_cache.note_ended_by_probe(EraSupport::Stateless);
+                era_cache.record_end_by_probe(EraSupport::Stateless);
             }
             Err(failure)
         }
@@ -229,7 +229,7 @@ async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Mess
     }
     let closed = connection.is_closed() && is_connection_bound(connection);
     if closed && answer.is_err() && link.backend.spec.protocol == ProtocolChoice::Auto {
-        link.backend.era.note_ended_by_probe(EraSupport::Sessions);
+        link.backend.era.record_end_by_probe(EraSupport::Sessions);
     }
     answer
 }

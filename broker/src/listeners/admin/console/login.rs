@@ -86,7 +86,7 @@ pub(super) async fn sign_out(
     let login = login_cookie::login(&headers, &host, &control.broker.shared.durable.seal)?;
     let mut response = match &login {
         None => StatusCode::NO_CONTENT.into_response(),
-        Some(login) => match control.end_login(&login.id, login.time_left()).await {
+        Some(login) => match control.end_login(&login.id, login.remaining_time()).await {
             Err(error) => Problem::from(error).into_response(),
             Ok(None) => StatusCode::NO_CONTENT.into_response(),
             Ok(Some(url)) => axum::Json(IssuerLogout { url }).into_response(),

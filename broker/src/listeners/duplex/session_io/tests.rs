@@ -74,7 +74,12 @@ impl FrameSource for Said {
         Ok(frame)
     }
 
-    fn set_message_limit(&mut self, _message_bytes_max: usize, _room: Option<&Arc<Semaphore>>) {}
+    fn set_message_limit(
+        &mut self,
+        _message_bytes_max: usize,
+        _byte_budget: Option<&Arc<Semaphore>>,
+    ) {
+    }
 
     async fn drain(&mut self) {}
 }
@@ -93,13 +98,13 @@ async fn taken_in_one_turn(bytes: usize) -> usize {
         .unwrap()
         .0;
     let outbox = outbox::open(&session, None).unwrap().stream.clone();
-    let (room, calls, taken) =
+    let (capacity_freed, calls, taken) =
         (Notify::new(), InFlightCalls::default(), Arc::new(AtomicUsize::new(0)));
     let mut message = br#"{"jsonrpc":"2.0","method":"notifications/of_nothing"}"#.to_vec();
     message.resize(bytes, b' ');
     let mut source =
         Said { frames: vec![Bytes::from(message); MESSAGES].into_iter(), taken: taken.clone() };
-    let mut reading = Box::pin(read(&session, &outbox, &mut source, &room, &calls));
+    let mut reading = Box::pin(read(&session, &outbox, &mut source, &capacity_freed, &calls));
     assert!(futures_util::poll!(&mut reading).is_pending());
     let first = taken.load(Ordering::Relaxed);
     assert_eq!(testkit::within("the end of what is said", reading).await, ReadOutcome::HalfClosed);

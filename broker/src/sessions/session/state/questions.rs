@@ -109,7 +109,7 @@ impl Questions {
         }
     }
 
-    /// Gives a question its number, if there is room for one more.
+    /// Gives a question its number, if there is capacity for one more.
     pub(in crate::sessions) fn next_number(&mut self) -> Result<u64, Refusal> {
         if self.open.len() >= QUESTIONS_MAX {
             return Err(Refusal::new(

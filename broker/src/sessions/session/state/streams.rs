@@ -128,7 +128,7 @@ impl SessionStreams {
     }
 
     /// Moves the unread events of streams without a connection to this one. Returns how many found
-    /// no room.
+    /// no capacity.
     pub(in crate::sessions) fn adopt_unread(&self, stream: &EventStream) -> usize {
         let (now, without) =
             (Instant::now(), self.general.iter().filter(|other| !other.is_connected()));
@@ -160,7 +160,7 @@ impl SessionStreams {
     }
 
     /// Moves the events of streams that no client knows to this one. Returns how many found no
-    /// room.
+    /// capacity.
     pub(in crate::sessions) fn adopt_unknown(&mut self, stream: &Arc<EventStream>) -> usize {
         let (now, mut left_out) = (Instant::now(), 0);
         for other in
@@ -206,7 +206,7 @@ impl SessionStreams {
         }
     }
 
-    /// Makes room for another stream: forgets one that has ended, or else one without a connection.
+    /// Frees capacity for another stream: forgets one that has ended, or else one without a connection.
     fn evict_oldest(&mut self) {
         if self.retained.len() < STREAMS_KEPT_MAX {
             return;
@@ -289,7 +289,7 @@ impl SessionStreams {
     }
 }
 
-/// A new GET stream, and the number of moved events that found no room in it.
+/// A new GET stream, and the number of moved events that did not fit in it.
 pub(in crate::sessions) struct OpenedStream {
     pub(in crate::sessions) stream: Arc<EventStream>,
     pub(in crate::sessions) left_out: usize,

@@ -19,7 +19,7 @@ impl FromIterator<ResourceTarget> for SubscriptionSet {
 }
 
 impl SubscriptionSet {
-    /// Adds a subscription if there is room for it. A repeated subscription needs none.
+    /// Adds a subscription if there is capacity for it. A repeated subscription needs none.
     pub(in crate::sessions) fn add(&mut self, target: &ResourceTarget) -> Result<(), Refusal> {
         if self.0.len() >= SUBSCRIPTIONS_PER_SESSION_MAX && !self.contains(&target.exposed_uri) {
             let text = format!(

@@ -192,7 +192,7 @@ impl Alone {
         });
     }
 
-    async fn left(&self) -> (Option<NodeName>, TaskStep) {
+    async fn stored_state(&self) -> (Option<NodeName>, TaskStep) {
         let stored = self.store.full_task(&TaskId::new("t1")).await.unwrap().unwrap().stored;
         (stored.owner, stored.step)
     }
@@ -204,10 +204,13 @@ async fn a_task_is_released_only_with_the_recorded_state_of_its_call() {
     let run = alone.sent().await;
     alone.busy_with_steps(u32::MAX);
     handoff::release(&run).await;
-    assert_eq!(alone.left().await, (Some(alone.tasks().shared.durable.node()), TaskStep::Sent));
+    assert_eq!(
+        alone.stored_state().await,
+        (Some(alone.tasks().shared.durable.node()), TaskStep::Sent)
+    );
     alone.busy_with_steps(2);
     handoff::release(&run).await;
-    assert_eq!(alone.left().await, (None, TaskStep::Queued), "it was certainly not sent");
+    assert_eq!(alone.stored_state().await, (None, TaskStep::Queued), "it was certainly not sent");
 }
 
 #[tokio::test]
@@ -230,7 +233,7 @@ async fn a_new_backend_task_is_recorded_before_its_task_is_released() {
         Some(TrackedBackendTask { id: "theirs".into(), link, unstored: Some(made.clone()) });
     alone.busy_with_steps(1);
     handoff::release(&run).await;
-    assert_eq!(alone.left().await, (None, made));
+    assert_eq!(alone.stored_state().await, (None, made));
 }
 
 #[tokio::test]
@@ -308,17 +311,21 @@ async fn the_remaining_time_of_a_task_comes_from_the_store() {
     let whole = alone.stored(record("t1"), &alone.tasks().shared.durable.node()).await;
     let tenant = alone.broker.tenant(&whole.stored.record.tenant).unwrap();
     let (minute, hour) = (Duration::from_secs(60), 3_600_000_000);
-    for (created_at_us, left) in
+    for (created_at_us, remaining) in
         [(whole.stored.created_at_us - hour, minute), (whole.stored.created_at_us + hour, minute)]
     {
         let mut task = whole.clone();
-        (task.stored.created_at_us, task.ttl_left) = (created_at_us, Some(left));
+        (task.stored.created_at_us, task.remaining_ttl) = (created_at_us, Some(remaining));
         let run = TaskRun::new(
             task,
             RunPlan::read(&whole.stored.record).unwrap(),
             tenant.clone(),
             alone.tasks(),
         );
-        assert!(run.time_left() <= left && run.time_left() > left / 2, "{:?}", run.time_left());
+        assert!(
+            run.remaining_time() <= remaining && run.remaining_time() > remaining / 2,
+            "{:?}",
+            run.remaining_time()
+        );
     }
 }

@@ -28,7 +28,7 @@ crate::hot_conformance!(hot_suite, in turn on super::RedisWithSentinels::start()
 async fn take(hot: &RedisStore) -> Result<(u32, u32), &'static str> {
     let ask = BudgetRequest { name: "acme".into(), per_second: 1, burst: 5, used: 0, wanted: 1 };
     let grants = hot.take_from_budgets(&[ask]).await.ok_or("no answer")?;
-    Ok((grants[0].granted, grants[0].left))
+    Ok((grants[0].granted, grants[0].remaining))
 }
 
 #[tokio::test]
@@ -47,8 +47,12 @@ async fn a_killed_master_is_replaced_and_unreplicated_events_are_reported_lost()
     assert_eq!(held(&other, 5).await, (vec![6], 5));
     works(&hot, &other).await;
     assert!(hot.errors() > 0);
-    let (granted, left) = eventually("a budget to be shared", async || take(&other).await).await;
-    assert!(granted == 1 && left >= 3, "{granted} and {left}: the budget was copied or is full");
+    let (granted, remaining) =
+        eventually("a budget to be shared", async || take(&other).await).await;
+    assert!(
+        granted == 1 && remaining >= 3,
+        "{granted} and {remaining}: the budget was copied or is full"
+    );
 }
 
 #[tokio::test]
