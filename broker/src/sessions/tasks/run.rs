@@ -161,7 +161,7 @@ impl TaskRun {
         tenant: Arc<Tenant>,
         tasks: &Arc<TaskManager>,
     ) -> Arc<Self> {
-        let FullTask { stored, remaining_ttl: remaining_ttl } = task;
+        let FullTask { stored, remaining_ttl } = task;
         let remaining_ttl =
             remaining_ttl.map_or(TASK_RUN_MAX, |remaining_ttl| remaining_ttl.min(TASK_RUN_MAX));
         Arc::new_cyclic(|this| Self {

@@ -38,7 +38,7 @@ impl Exchange {
         }
         let questions =
             requests.into_iter().map(|request| RequestedInput { request, number: None }).collect();
-        Some(self.park(questions, None))
+        Some(self.suspend(questions, None))
     }
 
     /// Returns the backend's questions as the answer for now. `None` if the client had sent all
@@ -87,7 +87,7 @@ impl Exchange {
             return None;
         }
         let waiting = self.waiting.take();
-        Some(self.park(inputs, waiting))
+        Some(self.suspend(inputs, waiting))
     }
 
     fn permits(&self, input: &InputRequest) -> Result<(), Refusal> {
@@ -99,12 +99,12 @@ impl Exchange {
             .map_err(|refusal| name_missing_capability(refusal, &question))
     }
 
-    fn park(
+    fn suspend(
         &mut self,
         questions: Vec<RequestedInput>,
         mut waiting: Option<PendingExchange>,
     ) -> ExchangeEvent {
-        waiting.iter_mut().for_each(PendingExchange::let_go);
+        waiting.iter_mut().for_each(PendingExchange::detach);
         let round = self.round + 1;
         if round > INPUT_ROUNDS_MAX {
             let text =
@@ -113,12 +113,12 @@ impl Exchange {
         }
         let requests: Vec<InputRequest> =
             questions.iter().map(|input| input.request.clone()).collect();
-        let leave = Suspension {
+        let suspension = Suspension {
             questions,
             round,
             digest: stateless::request_digest(&self.request.message),
         };
-        match self.client.park(leave, waiting) {
+        match self.client.suspend(suspension, waiting) {
             Ok(state) => {
                 let required = InputRequired { requests, state: Some(state) };
                 ExchangeEvent::Answer(
