@@ -63,11 +63,11 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
         let mut times = [const { Vec::new() }; 2];
         for _ in 0..rounds {
             for (tenant, times) in [&open, &ruled].into_iter().zip(&mut times) {
-                let begun = Instant::now();
+                let started = Instant::now();
                 for _ in 0..count {
                     black_box(run(black_box(tenant)));
                 }
-                times.push(begun.elapsed().as_secs_f64() / f64::from(count));
+                times.push(started.elapsed().as_secs_f64() / f64::from(count));
             }
         }
         times.map(median)
@@ -83,9 +83,9 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     }
     let once = |run: &dyn Fn(usize) -> bool| {
         let time = |number| {
-            let begun = Instant::now();
+            let started = Instant::now();
             black_box(run(number));
-            begun.elapsed().as_secs_f64()
+            started.elapsed().as_secs_f64()
         };
         median((0..rounds).map(time).collect())
     };

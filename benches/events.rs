@@ -282,9 +282,9 @@ impl StreamRig {
     /// Pushes at least so many events, and for at least this long.
     fn run(&mut self, time: Duration, at_least: u64) -> anyhow::Result<BatchCosts> {
         let mut push = Samples::default();
-        let (begun, first) = (Instant::now(), self.pushed);
+        let (started, first) = (Instant::now(), self.pushed);
         let (mine, all) = (cpu_time(ClockId::ThreadCPUTime), cpu_time(ClockId::ProcessCPUTime));
-        while begun.elapsed() < time || self.pushed - first < at_least {
+        while started.elapsed() < time || self.pushed - first < at_least {
             let before = cpu_time(ClockId::ThreadCPUTime);
             for _ in 0..BURST {
                 self.push()?;
@@ -299,7 +299,7 @@ impl StreamRig {
         let (mine, all) =
             (cpu_time(ClockId::ThreadCPUTime) - mine, cpu_time(ClockId::ProcessCPUTime) - all);
         let others_ns = all.saturating_sub(mine).as_nanos() as f64 / events;
-        Ok(BatchCosts { push, others_ns, per_second: events / begun.elapsed().as_secs_f64() })
+        Ok(BatchCosts { push, others_ns, per_second: events / started.elapsed().as_secs_f64() })
     }
 
     fn one_by_one(
@@ -309,12 +309,12 @@ impl StreamRig {
     ) -> anyhow::Result<SingleEventCosts> {
         let mut alone = SingleEventCosts::default();
         for _ in 0..events {
-            let (begun, before) = (Instant::now(), cpu_time(ClockId::ThreadCPUTime));
+            let (started, before) = (Instant::now(), cpu_time(ClockId::ThreadCPUTime));
             self.push()?;
             alone.push.add(cpu_time(ClockId::ThreadCPUTime) - before);
-            alone.to_reader.add(arrivals.recv()?.duration_since(begun));
+            alone.to_reader.add(arrivals.recv()?.duration_since(started));
             self.catch_up()?;
-            alone.to_log.add(begun.elapsed());
+            alone.to_log.add(started.elapsed());
         }
         Ok(alone)
     }

@@ -100,18 +100,18 @@ fn burst<W: for<'a> MakeWriter<'a> + Sync>(
     let (line, before) = (vec![b'x'; LINE_BYTES], output.bytes.load(Ordering::Relaxed));
     let time: Duration = std::thread::scope(|scope| {
         let logging = || {
-            let begun = Instant::now();
+            let started = Instant::now();
             for _ in 0..BURST_LINES {
                 log.make_writer().write_all(&line).expect("a log takes every line");
             }
-            begun.elapsed()
+            started.elapsed()
         };
         let all: Vec<_> = (0..threads).map(|_| scope.spawn(logging)).collect();
         all.into_iter().map(|thread| thread.join().expect("no thread fails")).sum()
     });
-    let begun = Instant::now();
+    let started = Instant::now();
     while output.bytes.load(Ordering::Relaxed) < before + threads * BURST_LINES * LINE_BYTES {
-        ensure!(begun.elapsed() < DEADLINE, "lines are missing");
+        ensure!(started.elapsed() < DEADLINE, "lines are missing");
         std::thread::yield_now();
     }
     Ok(time.as_secs_f64() / (threads * BURST_LINES) as f64)

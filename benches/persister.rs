@@ -84,10 +84,10 @@ fn sync_time(folder: &std::path::Path, scale: Scale) -> anyhow::Result<Duration>
     let mut file = File::create(folder.join("synced"))?;
     let mut samples = Samples::default();
     for _ in 0..scale.of(500, 5) {
-        let begun = Instant::now();
+        let started = Instant::now();
         file.write_all(&[7; 4096])?;
         file.sync_data()?;
-        samples.add(begun.elapsed());
+        samples.add(started.elapsed());
     }
     Ok(samples.median())
 }
@@ -262,7 +262,7 @@ async fn drive(
     time: Duration,
     gave: &mut Throughput,
 ) -> anyhow::Result<()> {
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut running = JoinSet::new();
     for _ in 0..writers {
         let way = way.clone();
@@ -275,7 +275,7 @@ async fn drive(
                     true => latency.add(asked.elapsed()),
                     false => refused += 1,
                 }
-                if begun.elapsed() >= time {
+                if started.elapsed() >= time {
                     return anyhow::Ok((latency, refused));
                 }
             }
@@ -288,6 +288,6 @@ async fn drive(
         gave.latency.extend(latency);
         gave.refused += refused;
     }
-    gave.per_second.push(written as f64 / begun.elapsed().as_secs_f64());
+    gave.per_second.push(written as f64 / started.elapsed().as_secs_f64());
     Ok(())
 }

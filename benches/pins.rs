@@ -48,12 +48,12 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     let mut times = [const { Vec::new() }; 2];
     for _ in 0..rounds {
         for (is_pinned, times) in [false, true].into_iter().zip(&mut times) {
-            let begun = Instant::now();
+            let started = Instant::now();
             let (id, lists) = read(0, &others, is_pinned)?;
             let mut all = others.clone();
             all.insert(id, Arc::new(lists));
             black_box(Catalog::build(tenant.clone(), key.clone(), all));
-            times.push(begun.elapsed().as_secs_f64());
+            times.push(started.elapsed().as_secs_f64());
         }
     }
     let [without, with] = times.map(median);

@@ -84,23 +84,23 @@ async fn past_saturation(scale: Scale) -> anyhow::Result<()> {
     let client = broker.connected(json!({})).await;
     let time = scale.of(Duration::from_secs(10), Duration::from_millis(500));
 
-    let (begun, mut workers) = (Instant::now(), JoinSet::new());
+    let (started, mut workers) = (Instant::now(), JoinSet::new());
     for _ in 0..2 * AT_ONCE {
         let client = client.clone();
         workers.spawn(async move {
             let mut tally = Tally::default();
-            while begun.elapsed() < time {
+            while started.elapsed() < time {
                 one(&client, &mut tally).await;
             }
             tally
         });
     }
     let peak = sum(workers).await;
-    let peak_rate = peak.good as f64 / begun.elapsed().as_secs_f64();
+    let peak_rate = peak.good as f64 / started.elapsed().as_secs_f64();
 
-    let (begun, mut calls) = (Instant::now(), JoinSet::new());
+    let (started, mut calls) = (Instant::now(), JoinSet::new());
     let mut ticks = tokio::time::interval(Duration::from_secs_f64(1.0 / (3.0 * peak_rate)));
-    while begun.elapsed() < time {
+    while started.elapsed() < time {
         ticks.tick().await;
         let client = client.clone();
         calls.spawn(async move {
@@ -109,8 +109,8 @@ async fn past_saturation(scale: Scale) -> anyhow::Result<()> {
             tally
         });
     }
-    let (offered, over) = (calls.len() as f64 / begun.elapsed().as_secs_f64(), sum(calls).await);
-    let rate = over.good as f64 / begun.elapsed().as_secs_f64();
+    let (offered, over) = (calls.len() as f64 / started.elapsed().as_secs_f64(), sum(calls).await);
+    let rate = over.good as f64 / started.elapsed().as_secs_f64();
     let mut table = Table::new([
         "",
         "offered",
@@ -448,10 +448,10 @@ async fn beside_hostile_arguments(
             }
         });
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     tokio::time::sleep(scale.of(Duration::from_secs(1), Duration::from_millis(100))).await;
     let during = times(count, call).await;
-    let answered = answered.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64();
+    let answered = answered.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64();
     let grown = resident_peak(&broker)?.saturating_sub(memory);
     over.store(true, Ordering::Relaxed);
     while let Some(ended) = workers.join_next().await {
@@ -489,7 +489,7 @@ async fn hung_backend(scale: Scale) -> anyhow::Result<()> {
     };
     let before = measure().await;
     let callers: Vec<_> =
-        (0..20).map(|_| client.begin("tools/call", json!({"name": "b0__hang"}))).collect();
+        (0..20).map(|_| client.start_request("tools/call", json!({"name": "b0__hang"}))).collect();
     hung.wait_count("the calls", callers.len(), |seen| seen.calls("hang")).await;
     let during = measure().await;
     compared(

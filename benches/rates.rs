@@ -51,13 +51,13 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     let mut times = [const { Vec::new() }; 5];
     for round in 0..scale.of(25_u32, 1) {
         for ((_, decide), times) in deciders.iter_mut().zip(&mut times) {
-            let begun = Instant::now();
+            let started = Instant::now();
             for number in 0..count {
                 // A tenth above the rate of one, so that both answers occur.
                 let now = Duration::from_micros(u64::from(round * count + number) * 900);
                 black_box(decide(black_box(number.wrapping_mul(2_654_435_761)), now));
             }
-            times.push(begun.elapsed().as_secs_f64() / f64::from(count));
+            times.push(started.elapsed().as_secs_f64() / f64::from(count));
         }
     }
     let times = times.map(median);

@@ -54,11 +54,11 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
     let (rounds, count) = (scale.of(15, 1), scale.of(2_000, 2));
     let each = |run: &dyn Fn() -> bool, count: u32| {
         let time = || {
-            let begun = Instant::now();
+            let started = Instant::now();
             for _ in 0..count {
                 black_box(run());
             }
-            begun.elapsed().as_secs_f64() / f64::from(count)
+            started.elapsed().as_secs_f64() / f64::from(count)
         };
         median((0..rounds).map(|_| time()).collect())
     };

@@ -75,9 +75,9 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
         for _ in 0..scale.of(15, 1) {
             for ((name, echo), times) in CODECS.iter().zip(&mut times) {
                 let wire = Wire::new(stream.clone(), false);
-                let (written, begun) = (wire.written.clone(), Instant::now());
+                let (written, started) = (wire.written.clone(), Instant::now());
                 echo(wire).await.with_context(|| format!("{name}, {size}"))?;
-                times.push(begun.elapsed().as_secs_f64() / count as f64);
+                times.push(started.elapsed().as_secs_f64() / count as f64);
                 ensure!(
                     written.load(Ordering::Relaxed) >= count * bytes,
                     "{name} does not send everything back"

@@ -72,9 +72,9 @@ pub(crate) async fn sessions(client: Client, scale: Scale) -> anyhow::Result<Kep
     let after = Counters::read(&site.cluster).await?;
     let in_postgres = (self::size(&site).await? - size) / count as f64;
     let in_redis = (after.redis_memory - before.redis_memory) / count as f64;
-    let begun = Instant::now();
+    let started = Instant::now();
     let (cost, ()) = site.cost(&rest, spend(client, &clients, time)).await?;
-    let hours = begun.elapsed().as_secs_f64() / 3_600.0;
+    let hours = started.elapsed().as_secs_f64() / 3_600.0;
     reading.iter().for_each(tokio::task::JoinHandle::abort);
     Ok(KeptSessions { client, hour: cost.each(count as f64 * hours), in_postgres, in_redis })
 }
@@ -84,13 +84,13 @@ async fn read(mut reader: EventReader) {
 }
 
 async fn spend(client: Client, clients: &[TestClient], time: Duration) {
-    let begun = Instant::now();
-    while client == Client::Calling && begun.elapsed() + CALLS_APART < time {
+    let started = Instant::now();
+    while client == Client::Calling && started.elapsed() + CALLS_APART < time {
         let round = Instant::now();
         calls(clients).await;
         tokio::time::sleep(CALLS_APART.saturating_sub(round.elapsed())).await;
     }
-    tokio::time::sleep(time.saturating_sub(begun.elapsed())).await;
+    tokio::time::sleep(time.saturating_sub(started.elapsed())).await;
 }
 
 async fn size(site: &Site) -> anyhow::Result<f64> {

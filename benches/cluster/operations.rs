@@ -42,39 +42,39 @@ pub(crate) async fn measure(replicas: usize, scale: Scale) -> anyhow::Result<Cos
     let site = Site::start(replicas, scale).await?;
     let rest = site.rest().await?;
     let mut operations = Vec::new();
-    let mut note =
+    let mut record =
         |name, cost: Cost, count: usize| operations.push((name, cost.each(count as f64)));
 
     let (cost, clients) = site.cost(&rest, site.open(count)).await?;
-    note("session opened", cost, count);
-    note("first call of a session", site.cost(&rest, calls(&clients)).await?.0, count);
-    note("further call", site.cost(&rest, calls(&clients)).await?.0, count);
+    record("session opened", cost, count);
+    record("first call of a session", site.cost(&rest, calls(&clients)).await?.0, count);
+    record("further call", site.cost(&rest, calls(&clients)).await?.0, count);
     let at_once = join_all(clients.iter().map(|client| async move {
         for _ in 0..CALLS_IN_A_ROW {
             call(client.clone()).await;
         }
     }));
     let cost = site.cost(&rest, at_once).await?.0;
-    note("call of many at once", cost, count * CALLS_IN_A_ROW);
+    record("call of many at once", cost, count * CALLS_IN_A_ROW);
     if replicas > 1 {
         let elsewhere =
             || one_by_one(&clients, |number, client| call(site.elsewhere(number, &client)));
-        note("first call at another replica", site.cost(&rest, elsewhere()).await?.0, count);
-        note("further call at another replica", site.cost(&rest, elsewhere()).await?.0, count);
+        record("first call at another replica", site.cost(&rest, elsewhere()).await?.0, count);
+        record("further call at another replica", site.cost(&rest, elsewhere()).await?.0, count);
     }
     let tasks = one_by_one(&clients, |_, client| task(client));
-    note("task, to its collected result", site.cost(&rest, tasks).await?.0, count);
+    record("task, to its collected result", site.cost(&rest, tasks).await?.0, count);
     let calls = one_by_one(&clients, |_, client| async move {
         streamed(client).await;
     });
-    note("event of a call's stream", site.cost(&rest, calls).await?.0, count * (STEPS + 1));
-    streams(&site, &rest, &clients, &mut note).await?;
+    record("event of a call's stream", site.cost(&rest, calls).await?.0, count * (STEPS + 1));
+    streams(&site, &rest, &clients, &mut record).await?;
     let ends = one_by_one(&clients, |_, client| async move {
         assert!((200..300).contains(&client.delete_session().await), "the session ends");
     });
-    note("session closed", site.cost(&rest, ends).await?.0, count);
+    record("session closed", site.cost(&rest, ends).await?.0, count);
     let (changes, stored) = scale.of((5, KEYS_STORED), (1, 5));
-    note("API key created", key_created(&site, &rest, changes, stored).await?, changes);
+    record("API key created", key_created(&site, &rest, changes, stored).await?, changes);
 
     let connections = connections(&site).await?;
     Ok(Costs { replicas, rest: rest.second, operations, connections })
@@ -90,7 +90,7 @@ pub(crate) async fn task(client: TestClient) {
 /// Returns the number of events.
 pub(crate) async fn streamed(client: TestClient) -> usize {
     let params = json!({"name": "b__steps", "arguments": {}, "_meta": {"progressToken": 1}});
-    let mut call = client.begin("tools/call", params);
+    let mut call = client.start_request("tools/call", params);
     let answer = call.finish().await.value;
     assert!(answer.get("result").is_some(), "{answer}");
     assert_eq!(call.before.len(), STEPS, "the progress of the call");
@@ -102,7 +102,7 @@ async fn streams(
     site: &Site,
     rest: &RestCost,
     clients: &[TestClient],
-    note: &mut impl FnMut(&'static str, Cost, usize),
+    record: &mut impl FnMut(&'static str, Cost, usize),
 ) -> anyhow::Result<()> {
     let count = clients.len();
     let (cost, mut readers) = site
@@ -114,7 +114,7 @@ async fn streams(
             readers
         })
         .await?;
-    note("event stream opened", cost, count);
+    record("event stream opened", cost, count);
     let about = json!({"uri": format!("b+{RESOURCE}")});
     let request = |method: &'static str| {
         one_by_one(clients, move |_, client| {
@@ -124,7 +124,7 @@ async fn streams(
             }
         })
     };
-    note("subscription", site.cost(rest, request("resources/subscribe")).await?.0, count);
+    record("subscription", site.cost(rest, request("resources/subscribe")).await?.0, count);
     let (cost, ()) = site
         .cost(rest, async {
             site.backend.notify("notifications/resources/updated", json!({"uri": RESOURCE})).await;
@@ -135,8 +135,8 @@ async fn streams(
             join_all(readers.iter_mut().map(|reader| reader.find(wanted))).await;
         })
         .await?;
-    note("update to one subscriber", cost, count);
-    note("subscription ended", site.cost(rest, request("resources/unsubscribe")).await?.0, count);
+    record("update to one subscriber", cost, count);
+    record("subscription ended", site.cost(rest, request("resources/unsubscribe")).await?.0, count);
     Ok(())
 }
 

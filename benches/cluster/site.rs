@@ -99,10 +99,10 @@ impl Site {
             client.delete_session().await;
         }
         self.settle().await;
-        let (begun, before) = (Instant::now(), Counters::read(&self.cluster).await?);
+        let (started, before) = (Instant::now(), Counters::read(&self.cluster).await?);
         tokio::time::sleep(self.scale.of(RESTS_FOR, A_MOMENT)).await;
         let after = Counters::read(&self.cluster).await?;
-        Ok(RestCost::new(after.since(&before), begun.elapsed().as_secs_f64()))
+        Ok(RestCost::new(after.since(&before), started.elapsed().as_secs_f64()))
     }
 
     /// Carries out the work. Returns what it cost, what is written behind included.
@@ -111,11 +111,11 @@ impl Site {
         rest: &RestCost,
         work: impl Future<Output = T>,
     ) -> anyhow::Result<(Cost, T)> {
-        let (begun, before) = (Instant::now(), Counters::read(&self.cluster).await?);
+        let (started, before) = (Instant::now(), Counters::read(&self.cluster).await?);
         let done = work.await;
         self.settle().await;
         let after = Counters::read(&self.cluster).await?;
-        Ok((after.since(&before).beyond(rest, begun.elapsed().as_secs_f64()), done))
+        Ok((after.since(&before).beyond(rest, started.elapsed().as_secs_f64()), done))
     }
 }
 

@@ -63,7 +63,7 @@ async fn sessions(
     count: usize,
 ) -> anyhow::Result<Takeover> {
     let clients = opened(site, count).await;
-    let (before, begun) = (Counters::read(&site.cluster).await?, Instant::now());
+    let (before, started) = (Counters::read(&site.cluster).await?, Instant::now());
     let drain = match end {
         End::Killed => {
             site.cluster.kill(ENDS).await;
@@ -71,7 +71,7 @@ async fn sessions(
         }
         End::Drained => {
             ensure!(site.cluster.terminate(ENDS).await, "the drain ends in good order");
-            Some(begun.elapsed())
+            Some(started.elapsed())
         }
     };
     let gone = Instant::now();
@@ -88,7 +88,7 @@ async fn sessions(
     join_all(answers).await.into_iter().for_each(|time| back.add(time));
     site.settle().await;
     let cost = Counters::read(&site.cluster).await?.since(&before);
-    let each = cost.beyond(rest, begun.elapsed().as_secs_f64()).each(count as f64);
+    let each = cost.beyond(rest, started.elapsed().as_secs_f64()).each(count as f64);
     let restart = restarted(site).await;
     close(site, &clients).await;
     Ok(Takeover { end, what: "sessions", count, drain, back, each, restart })
@@ -102,7 +102,7 @@ async fn tasks(site: &mut Site, rest: &RestCost, count: usize) -> anyhow::Result
         clients[0].result("tools/call", params.clone()).await;
     }
     site.backend.wait_count("the calls of the tasks", count, |seen| seen.calls("wait")).await;
-    let (before, begun) = (Counters::read(&site.cluster).await?, Instant::now());
+    let (before, started) = (Counters::read(&site.cluster).await?, Instant::now());
     site.cluster.kill(ENDS).await;
     let gone = Instant::now();
     eventually("the tasks to be over", || async {
@@ -114,7 +114,7 @@ async fn tasks(site: &mut Site, rest: &RestCost, count: usize) -> anyhow::Result
     back.add(gone.elapsed());
     site.settle().await;
     let cost = Counters::read(&site.cluster).await?.since(&before);
-    let each = cost.beyond(rest, begun.elapsed().as_secs_f64()).each(count as f64);
+    let each = cost.beyond(rest, started.elapsed().as_secs_f64()).each(count as f64);
     site.gate.open();
     let restart = restarted(site).await;
     Ok(Takeover { end: End::Killed, what: "tasks", count, drain: None, back, each, restart })
@@ -143,9 +143,9 @@ async fn answered(client: &TestClient) {
 }
 
 async fn restarted(site: &mut Site) -> Duration {
-    let begun = Instant::now();
+    let started = Instant::now();
     site.cluster.restart(ENDS).await;
-    let restart = begun.elapsed();
+    let restart = started.elapsed();
     site.cluster.ready().await;
     restart
 }

@@ -72,9 +72,9 @@ fn size(bytes: usize) -> String {
 /// Returns how long one reading takes, on average.
 fn time(read: shapes::Read, text: &[u8], scale: Scale) -> Duration {
     let count = scale.of((1024 * 1024 / text.len()).clamp(3, 1_000), 1) as u32;
-    let begun = Instant::now();
+    let started = Instant::now();
     for _ in 0..count {
         black_box(read(black_box(text)));
     }
-    begun.elapsed() / count
+    started.elapsed() / count
 }

@@ -65,11 +65,11 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
 /// Returns the average time of one reading.
 fn time(read: readers::Reader, frame: &Bytes, scale: Scale) -> Duration {
     let count = scale.of((8 * 1024 * 1024 / frame.len()).clamp(8, 10_000), 2) as u32;
-    let begun = Instant::now();
+    let started = Instant::now();
     for _ in 0..count {
         black_box(read(black_box(frame)));
     }
-    begun.elapsed() / count
+    started.elapsed() / count
 }
 
 const HEAD: &str = r#"{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"files__write","arguments":{"text":""#;

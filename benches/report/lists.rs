@@ -121,13 +121,13 @@ pub(crate) async fn in_turns(
 /// Returns the lists per second, and the median time of one.
 async fn ask(asking: &ListRequest, time: Duration) -> anyhow::Result<(f64, Duration)> {
     let mut callers = JoinSet::new();
-    let begun = Instant::now();
+    let started = Instant::now();
     for _ in 0..CONNECTIONS {
         let asking = asking.clone();
         callers.spawn(async move {
             let mut stream = HttpStream::connect(&asking.address).await?;
             let mut samples = Samples::default();
-            while begun.elapsed() < time {
+            while started.elapsed() < time {
                 let sent = Instant::now();
                 let answer = stream.post(&asking.head, LIST).await?;
                 ensure!(
@@ -144,7 +144,7 @@ async fn ask(asking: &ListRequest, time: Duration) -> anyhow::Result<(f64, Durat
     while let Some(samples) = callers.join_next().await {
         all.extend(samples??);
     }
-    Ok((all.len() as f64 / begun.elapsed().as_secs_f64(), all.median()))
+    Ok((all.len() as f64 / started.elapsed().as_secs_f64(), all.median()))
 }
 
 /// Opens a session by hand, because its id is needed.

@@ -25,9 +25,9 @@ const OPENERS: usize = 64;
 pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<String> {
     let mut starts = Samples::default();
     for _ in 0..scale.of(11, 1) {
-        let begun = Instant::now();
+        let started = Instant::now();
         let broker = broker(json!({})).await?;
-        starts.add(begun.elapsed());
+        starts.add(started.elapsed());
         drop(broker);
     }
     let sessions =
@@ -47,9 +47,9 @@ async fn sessions(ground: &TestBed, time: Duration) -> anyhow::Result<f64> {
     let site =
         LoadTarget::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
     let call = Operation::Call(ToolCall::echo(vec![256]));
-    let (opened, known, begun) = (AtomicU64::new(0), TargetState::default(), Instant::now());
+    let (opened, known, started) = (AtomicU64::new(0), TargetState::default(), Instant::now());
     let openers = (0..OPENERS).map(|_| async {
-        while begun.elapsed() < time {
+        while started.elapsed() < time {
             let session = Session::open(&site, way.key.as_deref()).await?;
             let number = opened.fetch_add(1, Ordering::Relaxed);
             let ended =
@@ -64,5 +64,5 @@ async fn sessions(ground: &TestBed, time: Duration) -> anyhow::Result<f64> {
     });
     try_join_all(openers).await?;
     ensure!(site.findings.total() == 0, "{:?}", site.findings.witnesses());
-    Ok(opened.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64())
+    Ok(opened.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64())
 }

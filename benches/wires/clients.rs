@@ -128,8 +128,8 @@ async fn client(
     ensure!(number_of(&opened).is_some(), "{}", String::from_utf8_lossy(&opened));
 
     let (mut next, mut calls) = (1_u64, 0_u64);
-    let begun = Instant::now();
-    while begun.elapsed() < time {
+    let started = Instant::now();
+    while started.elapsed() < time {
         let numbers = next..next + window as u64;
         next = numbers.end;
         frames.extend(numbers.clone().map(request));
@@ -142,7 +142,7 @@ async fn client(
         ensure!(due == 0, "the answers are not those to the requests");
         calls += window as u64;
     }
-    Ok(2.0 * calls as f64 / begun.elapsed().as_secs_f64())
+    Ok(2.0 * calls as f64 / started.elapsed().as_secs_f64())
 }
 
 /// Makes one call after the other, in a session of its own.
@@ -153,13 +153,13 @@ async fn over_http(address: SocketAddr, time: Duration) -> anyhow::Result<f64> {
     let opened = stream.post(&post_head(&target, None, None), &initialize).await?;
     let head = post_head(&target, None, opened.session_id.as_deref());
     stream.post(&head, &initialized).await?;
-    let (mut calls, begun) = (0_u64, Instant::now());
-    while begun.elapsed() < time {
+    let (mut calls, started) = (0_u64, Instant::now());
+    while started.elapsed() < time {
         calls += 1;
         let answer = stream.post(&head, &request(calls)).await?;
         ensure!(checked(&answer.body)? == calls, "the answer is not that to the request");
     }
-    Ok(2.0 * calls as f64 / begun.elapsed().as_secs_f64())
+    Ok(2.0 * calls as f64 / started.elapsed().as_secs_f64())
 }
 
 fn request(number: u64) -> Bytes {

@@ -146,7 +146,7 @@ impl Context {
 
     /// Notes a refusal to a client: counts it and logs it under the returned id. An internal
     /// failure is logged as an error. Any other refusal concerns the client and its backend.
-    pub fn note_refusal(
+    pub fn record_refusal(
         &self,
         refusal: &Refusal,
         session: Option<&str>,

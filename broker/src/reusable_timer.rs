@@ -56,8 +56,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_timer_fires_at_the_last_requested_time() {
-        let (mut alarm, begun) = (ReusableTimer::default(), Instant::now());
-        let at = |seconds| begun + Duration::from_secs(seconds);
+        let (mut alarm, started) = (ReusableTimer::default(), Instant::now());
+        let at = |seconds| started + Duration::from_secs(seconds);
         let is_pending = |alarm: &mut ReusableTimer, at| {
             let polled = alarm.poll_deadline(&mut Context::from_waker(Waker::noop()), at);
             polled.is_pending()

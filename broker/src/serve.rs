@@ -247,7 +247,7 @@ impl RunningBroker {
                 what: "the address of a listener",
                 source,
             })?;
-            Ok::<_, ServeError>(ListenerTask::begin(address, |stop| {
+            Ok::<_, ServeError>(ListenerTask::spawn(address, |stop| {
                 listeners::duplex::quic::serve(Arc::clone(&broker), bound, stop)
             }))
         });
@@ -257,7 +257,7 @@ impl RunningBroker {
                 what: "the address of a listener",
                 source,
             })?;
-            Ok::<_, ServeError>(ListenerTask::begin(address, |stop| {
+            Ok::<_, ServeError>(ListenerTask::spawn(address, |stop| {
                 listeners::replicas::serve(Arc::clone(&broker), bound, stop)
             }))
         });
@@ -272,7 +272,7 @@ impl RunningBroker {
             Arc::clone(&config),
             metrics,
         ));
-        broker.shared.address.note_listener(http.address, config.tls.certificate.is_some());
+        broker.shared.address.record_listener(http.address, config.tls.certificate.is_some());
         Ok(Self {
             files,
             config,

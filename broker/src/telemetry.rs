@@ -31,7 +31,7 @@ pub mod secrets;
 pub mod traces;
 
 pub use self::{
-    export::{ExporterHandle, begin as begin_export},
+    export::{ExporterHandle, start as start_export},
     log_writer::FlushGuard,
 };
 use self::{log_format::WithRequestIds, log_writer::LogWriter};

@@ -66,7 +66,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    pub fn note(&self, wrong: FindingKind, detail: &str) {
+    pub fn record(&self, wrong: FindingKind, detail: &str) {
         self.counts[wrong as usize].fetch_add(1, Ordering::Relaxed);
         let mut witnesses = self.witnesses.lock();
         if witnesses.len() < WITNESSES_MAX {
@@ -101,8 +101,9 @@ mod tests {
     #[test]
     fn findings_are_counted_and_a_few_are_kept() {
         let findings = Findings::default();
-        (0..50).for_each(|number| findings.note(FindingKind::Swapped, &format!("number {number}")));
-        findings.note(FindingKind::Lost, "gone");
+        (0..50)
+            .for_each(|number| findings.record(FindingKind::Swapped, &format!("number {number}")));
+        findings.record(FindingKind::Lost, "gone");
         assert_eq!(
             (
                 findings.count(FindingKind::Swapped),

@@ -174,7 +174,7 @@ async fn ask(
         }
         Err(NoAnswer::Wrong) => return Err(CallOutcome::Wrong),
         Err(NoAnswer::Lost(why)) => {
-            lane.note(FindingKind::Lost, &format!("{method}: {why}"));
+            lane.record(FindingKind::Lost, &format!("{method}: {why}"));
             return Err(CallOutcome::Wrong);
         }
     };
@@ -186,7 +186,10 @@ async fn ask(
         }
         Some(Answer { result, .. }) => Ok(result.unwrap_or_default()),
         None => {
-            lane.note(mistaken(&frame), &format!("{method}, request {id} got {}", excerpt(&frame)));
+            lane.record(
+                mistaken(&frame),
+                &format!("{method}, request {id} got {}", excerpt(&frame)),
+            );
             Err(CallOutcome::Wrong)
         }
     }

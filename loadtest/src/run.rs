@@ -60,7 +60,7 @@ struct RunState {
     profile: Profile,
     record: Recorder,
     known: TargetState,
-    begun: Instant,
+    started: Instant,
     stopping: AtomicBool,
     /// Calls that are due and have not begun.
     due: Semaphore,
@@ -79,12 +79,12 @@ pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report>
         Some(session) => TargetState::learn(&profile.mix, &mut session.request_slot()).await,
         None => TargetState::default(),
     };
-    let mut samples = UsageSampler::begin(pids, profile.warm_up)?;
+    let mut samples = UsageSampler::start(pids, profile.warm_up)?;
     let shared = Arc::new(RunState {
         record: Recorder::new(profile.schedule.time(), profile.warm_up),
         profile: profile.clone(),
         known,
-        begun: Instant::now(),
+        started: Instant::now(),
         stopping: AtomicBool::new(false),
         due: Semaphore::new(0),
         next: AtomicU64::new(0),
@@ -104,12 +104,12 @@ pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report>
 
     let (time, window) = (profile.schedule.time(), shared.record.window());
     while let Some(remaining) =
-        time.checked_sub(shared.begun.elapsed()).filter(|remaining| !remaining.is_zero())
+        time.checked_sub(shared.started.elapsed()).filter(|remaining| !remaining.is_zero())
     {
         // One sample is taken at the end of the warm-up, so that processor time counts from there.
-        let warming = profile.warm_up.saturating_sub(shared.begun.elapsed());
+        let warming = profile.warm_up.saturating_sub(shared.started.elapsed());
         tokio::time::sleep(if warming.is_zero() { remaining.min(window) } else { warming }).await;
-        let at = shared.begun.elapsed();
+        let at = shared.started.elapsed();
         samples.take(at, profile.warm_up)?;
         told(Progress {
             at: at.min(time),
@@ -124,7 +124,7 @@ pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report>
     shared.stopping.store(true, Ordering::Relaxed);
     finish(&shared, callers, site).await;
     let measured =
-        shared.begun.elapsed().saturating_sub(profile.warm_up).min(time - profile.warm_up);
+        shared.started.elapsed().saturating_sub(profile.warm_up).min(time - profile.warm_up);
     if let Some(pacing) = pacing {
         ensure!(pacing.join().is_ok(), "the schedule failed");
     }
@@ -159,7 +159,7 @@ fn pace(shared: &RunState) {
         if shared.stopping.load(Ordering::Relaxed) {
             break;
         }
-        match start.checked_sub(shared.begun.elapsed()) {
+        match start.checked_sub(shared.started.elapsed()) {
             Some(early) if early > PACE => {
                 std::thread::sleep(early.min(Duration::from_millis(100)))
             }
@@ -177,7 +177,7 @@ async fn call(shared: Arc<RunState>, caller: usize, mut lane: RequestSlot) {
     while let Some((number, intended)) = next_call(&shared).await {
         let (index, operation) = shared.profile.mix.operation_at(number);
         let ended = operation::perform(operation, number, &mut lane, &shared.known).await;
-        let at = shared.begun.elapsed();
+        let at = shared.started.elapsed();
         shared.record.add(caller, index, at, at.saturating_sub(intended), &ended);
         shared.ended.fetch_add(1, Ordering::Relaxed);
         if !lane.session().is_alive() {
@@ -196,9 +196,9 @@ async fn next_call(shared: &RunState) -> Option<(u64, Duration)> {
     match shared.profile.kind {
         LoopModel::Closed => {
             let is_over = shared.stopping.load(Ordering::Relaxed)
-                || shared.begun.elapsed() >= shared.profile.schedule.time();
+                || shared.started.elapsed() >= shared.profile.schedule.time();
             (!is_over)
-                .then(|| (shared.next.fetch_add(1, Ordering::Relaxed), shared.begun.elapsed()))
+                .then(|| (shared.next.fetch_add(1, Ordering::Relaxed), shared.started.elapsed()))
         }
         LoopModel::Open => {
             // After the permits are closed, calls that were due before the end still begin.
@@ -217,15 +217,15 @@ async fn next_call(shared: &RunState) -> Option<(u64, Duration)> {
 async fn finish(shared: &Arc<RunState>, mut callers: JoinSet<()>, site: &LoadTarget) {
     let all = async { while callers.join_next().await.is_some() {} };
     let _overdue = tokio::time::timeout(shared.profile.timeout, all).await;
-    let begun = shared.next.swap(NEVER, Ordering::Relaxed);
+    let started = shared.next.swap(NEVER, Ordering::Relaxed);
     while callers.join_next().await.is_some() {}
     if shared.profile.kind == LoopModel::Closed {
         return;
     }
-    let at = shared.begun.elapsed();
-    for number in begun..shared.profile.schedule.calls() {
+    let at = shared.started.elapsed();
+    for number in started..shared.profile.schedule.calls() {
         let Some(intended) = shared.profile.schedule.start_of(number) else { break };
-        site.findings.note(
+        site.findings.record(
             FindingKind::Lost,
             &format!("call {number} never began, all callers were waiting"),
         );
@@ -242,16 +242,16 @@ async fn finish(shared: &Arc<RunState>, mut callers: JoinSet<()>, site: &LoadTar
 /// Samples the resource use of the processes over time.
 struct UsageSampler<'a> {
     pids: &'a [u32],
-    at_begin: Usage,
+    at_start: Usage,
     /// True once the warm-up is over.
-    has_begun: bool,
+    has_started: bool,
     taken: Vec<Sample>,
 }
 
 impl<'a> UsageSampler<'a> {
-    fn begin(pids: &'a [u32], warm_up: Duration) -> anyhow::Result<Self> {
-        let has_begun = warm_up.is_zero();
-        Ok(Self { pids, at_begin: process::usage_of_all(pids)?, has_begun, taken: Vec::new() })
+    fn start(pids: &'a [u32], warm_up: Duration) -> anyhow::Result<Self> {
+        let has_started = warm_up.is_zero();
+        Ok(Self { pids, at_start: process::usage_of_all(pids)?, has_started, taken: Vec::new() })
     }
 
     fn take(&mut self, at: Duration, warm_up: Duration) -> anyhow::Result<()> {
@@ -260,8 +260,8 @@ impl<'a> UsageSampler<'a> {
         }
         let usage = process::usage_of_all(self.pids)?;
         match at.checked_sub(warm_up) {
-            Some(at) if self.has_begun => {
-                let cpu = usage.cpu.saturating_sub(self.at_begin.cpu);
+            Some(at) if self.has_started => {
+                let cpu = usage.cpu.saturating_sub(self.at_start.cpu);
                 self.taken.push(Sample {
                     at_s: at.as_secs_f64(),
                     cpu_s: cpu.as_secs_f64(),
@@ -269,7 +269,7 @@ impl<'a> UsageSampler<'a> {
                 });
             }
             // The first sample after the warm-up is the base for later samples.
-            is_warm => (self.at_begin, self.has_begun) = (usage, is_warm.is_some()),
+            is_warm => (self.at_start, self.has_started) = (usage, is_warm.is_some()),
         }
         Ok(())
     }

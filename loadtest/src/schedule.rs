@@ -50,15 +50,15 @@ impl Schedule {
 
     /// Returns the start time of the call with this number (from 0), or `None` after the last one.
     pub fn start_of(&self, number: u64) -> Option<Duration> {
-        let (mut before, mut begun) = (0.0, Duration::ZERO);
+        let (mut before, mut started) = (0.0, Duration::ZERO);
         let number = number as f64;
         for phase in &self.0 {
             let calls = phase.calls();
             if number < before + calls {
-                return Some(begun + Duration::from_secs_f64(phase.reaches(number - before)));
+                return Some(started + Duration::from_secs_f64(phase.reaches(number - before)));
             }
             before += calls;
-            begun += phase.time;
+            started += phase.time;
         }
         None
     }
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ramp_begins_slowly_and_ends_fast() {
+    fn a_ramp_starts_slowly_and_ends_fast() {
         let schedule = Schedule::new(vec![phase(10, 0.0, 100.0)]);
         assert_eq!(schedule.calls(), 500);
         let half = schedule.start_of(250).unwrap().as_secs_f64();

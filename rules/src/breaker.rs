@@ -300,7 +300,7 @@ impl Breaker {
 
     /// Begins a probe, if one is due. After `true`, the caller must report its outcome to
     /// [`Breaker::finish_probe`].
-    pub fn begin_probe(&self, now: Duration) -> bool {
+    pub fn start_probe(&self, now: Duration) -> bool {
         let packed = self.packed_state.load(Ordering::Relaxed);
         let due = self.probe_at().is_some_and(|at| at <= now);
         due && self
@@ -443,7 +443,7 @@ mod tests {
     fn calls_from_before_a_good_probe_do_not_open_the_breaker_again() {
         let breaker = Breaker::new(settings());
         assert_eq!((0..5).filter(|_| breaker.record_failure(at(0), at(0), 1.0)).count(), 1);
-        assert!(breaker.begin_probe(at(5_000)));
+        assert!(breaker.start_probe(at(5_000)));
         breaker.finish_probe(true, at(5_000), 0.5);
         assert_eq!(breaker.state(), CircuitState::Closed);
         (0..30).for_each(|_| assert!(!breaker.record_failure(at(6_000), at(4_000), 0.5)));
@@ -503,9 +503,9 @@ mod tests {
                 after >= Duration::from_millis(500) && after <= Duration::from_secs(1),
                 "{after:?}"
             );
-            assert!(!breaker.begin_probe(at(499)));
+            assert!(!breaker.start_probe(at(499)));
             assert!(
-                breaker.begin_probe(at(1_000)) && !breaker.begin_probe(at(1_000)),
+                breaker.start_probe(at(1_000)) && !breaker.start_probe(at(1_000)),
                 "one probes"
             );
             assert_eq!(breaker.state(), CircuitState::HalfOpen);
@@ -522,7 +522,7 @@ mod tests {
         let breaker = Breaker::new(settings());
         assert!(breaker.open_by_verdict(at(0), 1.0) && !breaker.open_by_verdict(at(0), 1.0));
         assert_eq!(breaker.open_details(at(0)).unwrap().reason, OpenReason::Verdict);
-        assert!(breaker.begin_probe(at(1_000)));
+        assert!(breaker.start_probe(at(1_000)));
         assert_eq!(breaker.finish_probe(true, at(1_000), 1.0), Some(CircuitState::Closed));
         breaker.hold_open();
         assert!(!breaker.open_by_verdict(at(2_000), 1.0));
@@ -534,10 +534,10 @@ mod tests {
     #[test]
     fn the_result_of_a_probe_closes_or_reopens_the_breaker() {
         let breaker = opened(1.0);
-        assert!(breaker.begin_probe(at(1_000)));
+        assert!(breaker.start_probe(at(1_000)));
         assert_eq!(breaker.finish_probe(false, at(1_000), 1.0), Some(CircuitState::Open));
         assert!(
-            !breaker.begin_probe(at(2_999)) && breaker.begin_probe(at(3_000)),
+            !breaker.start_probe(at(2_999)) && breaker.start_probe(at(3_000)),
             "it waits twice as long"
         );
         assert_eq!(breaker.finish_probe(true, at(3_000), 1.0), Some(CircuitState::Closed));
@@ -551,23 +551,23 @@ mod tests {
         let mut now = at(1_000);
         for _ in 0..40 {
             now = breaker.probe_at().unwrap();
-            assert!(breaker.begin_probe(now));
+            assert!(breaker.start_probe(now));
             breaker.finish_probe(false, now, 1.0);
             assert!(breaker.probe_at().unwrap() - now <= Duration::from_secs(3));
         }
-        assert!(breaker.begin_probe(now + Duration::from_secs(3)));
+        assert!(breaker.start_probe(now + Duration::from_secs(3)));
     }
 
     #[test]
     fn a_backend_that_succeeds_only_at_probes_is_probed_less_often() {
         let breaker = opened(1.0);
         assert!(
-            breaker.begin_probe(at(1_000)) && breaker.finish_probe(true, at(1_000), 1.0).is_some()
+            breaker.start_probe(at(1_000)) && breaker.finish_probe(true, at(1_000), 1.0).is_some()
         );
         assert_eq!((0..5).filter(|_| breaker.record_failure(at(1_100), at(1_100), 1.0)).count(), 1);
         assert_eq!(breaker.probe_at(), Some(at(3_100)));
         assert!(
-            breaker.begin_probe(at(3_100)) && breaker.finish_probe(true, at(3_100), 1.0).is_some()
+            breaker.start_probe(at(3_100)) && breaker.finish_probe(true, at(3_100), 1.0).is_some()
         );
         let later = at(3_100) + Duration::from_secs(10);
         assert_eq!((0..5).filter(|_| breaker.record_failure(later, later, 1.0)).count(), 1);
@@ -586,13 +586,13 @@ mod tests {
             breaker.open_details(at(0)),
             Some(CircuitOpen { reason: OpenReason::Operator, retry_after: None })
         );
-        assert!(breaker.probe_at().is_none() && !breaker.begin_probe(at(999_999)));
+        assert!(breaker.probe_at().is_none() && !breaker.start_probe(at(999_999)));
         breaker.record_success(at(0));
         assert_eq!(breaker.state(), CircuitState::Open);
         assert!(breaker.close(at(0)) && !breaker.close(at(0)));
         assert_eq!(breaker.state(), CircuitState::Closed);
         let failing = opened(1.0);
-        assert!(failing.begin_probe(at(1_000)) && failing.hold_open());
+        assert!(failing.start_probe(at(1_000)) && failing.hold_open());
         assert_eq!(
             (failing.finish_probe(true, at(1_000), 1.0), failing.state()),
             (None, CircuitState::Open),
@@ -604,7 +604,7 @@ mod tests {
     fn an_operator_can_start_a_probe_at_once() {
         let breaker = opened(1.0);
         assert!(
-            breaker.probe_now(at(10)) && breaker.begin_probe(at(10)) && !breaker.probe_now(at(10))
+            breaker.probe_now(at(10)) && breaker.start_probe(at(10)) && !breaker.probe_now(at(10))
         );
         assert_eq!(breaker.finish_probe(true, at(20), 1.0), Some(CircuitState::Closed));
         assert!(!breaker.probe_now(at(30)));
@@ -672,7 +672,7 @@ mod tests {
                         prop_assert_eq!(opened, expected);
                     }
                     Event::Probe(well) => {
-                        if breaker.begin_probe(at(now)) {
+                        if breaker.start_probe(at(now)) {
                             let state = breaker.finish_probe(well, at(now), 0.5);
                             prop_assert_eq!(state, Some(if well { CircuitState::Closed } else { CircuitState::Open }));
                             if well {

@@ -518,7 +518,7 @@ mod tests {
             for n in 0..20_000 {
                 put(&mut queue, n % owners, 1, n, n.into());
             }
-            let begun = std::time::Instant::now();
+            let started = std::time::Instant::now();
             for n in 0..20_000_u32 {
                 let owner = n * 7 % owners;
                 queue.set_prioritized(&owner, true);
@@ -530,7 +530,7 @@ mod tests {
                 queue.set_prioritized(&owner, false);
                 assert!(queue.first_prioritized().is_none() && queue.pop_prioritized().is_none());
             }
-            begun.elapsed()
+            started.elapsed()
         };
         let best = |owners: u32| (0..3).map(|_| time(owners)).min().unwrap();
         let (few, many) = (best(5), best(10_000));
@@ -548,11 +548,11 @@ mod tests {
             queue
         };
         let time = |mut queue: Queue| {
-            let begun = std::time::Instant::now();
+            let started = std::time::Instant::now();
             for n in 0..20_000_u32 {
                 put(&mut queue, 10_000 + n % 5_000, 1000, n, n.into());
             }
-            begun.elapsed()
+            started.elapsed()
         };
         let best = |max: usize| (0..3).map(|_| time(filled(max))).min().unwrap();
         let (roomy, full) = (best(100_000), best(20_000));

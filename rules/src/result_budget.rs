@@ -96,7 +96,7 @@ pub fn shorten(result: &[u8], tokens: u32, id: &str) -> Option<ShortenedResult> 
     let meta = value.get("_meta").map(|meta| (meta, meta.to_string().len()));
     let meta = meta.filter(|(_, size)| *size <= remaining / 2);
     let remaining = remaining - meta.map_or(0, |(_, size)| size);
-    let (mut content, left_out) = beginning(blocks, remaining);
+    let (mut content, left_out) = leading_blocks(blocks, remaining);
     let count = pages(&text, page_bytes).count();
     let about = result.len().div_ceil(TOKEN_BYTES);
     let mut note = format!(
@@ -143,7 +143,7 @@ fn text_of(block: &Value) -> Option<&str> {
 
 /// Returns the blocks that fit, the last text cut, and the number of blocks without a text that do
 /// not fit.
-fn beginning(blocks: &[Value], mut remaining: usize) -> (Vec<Value>, usize) {
+fn leading_blocks(blocks: &[Value], mut remaining: usize) -> (Vec<Value>, usize) {
     let (mut kept, mut left_out) = (Vec::new(), 0);
     for block in blocks {
         let size = block.to_string().len();

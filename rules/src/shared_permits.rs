@@ -147,7 +147,7 @@ impl SharedPermits {
             if shares.sharing == SharingMode::LocalShare {
                 return PermitAttempt::Taken;
             }
-            self.note_use(before + 1, max);
+            self.record_use(before + 1, max);
             // A report that lowers the capacity meanwhile either counts this permit or is seen here.
             if before < self.capacity(max, shares) {
                 return PermitAttempt::Taken;
@@ -171,7 +171,7 @@ impl SharedPermits {
         can
     }
 
-    fn note_use(&self, in_use: u32, max: u32) {
+    fn record_use(&self, in_use: u32, max: u32) {
         if self.peak.load(Ordering::Relaxed) < in_use {
             self.peak.fetch_max(in_use, Ordering::Relaxed);
         }
@@ -181,7 +181,7 @@ impl SharedPermits {
     /// Takes a permit beyond any limit, because its holder was admitted elsewhere.
     pub fn take_forced(&self, max: u32) {
         let in_use = self.in_use.fetch_add(1, Ordering::SeqCst) + 1;
-        self.note_use(in_use, max);
+        self.record_use(in_use, max);
     }
 
     /// Returns a permit.
@@ -247,7 +247,7 @@ impl SharedPermits {
 
     /// Notes a renewal. Returns whether it has a reserve, which [`reserve_report_renewals`] has
     /// reported.
-    pub fn note_renewal(&self) -> bool {
+    pub fn record_renewal(&self) -> bool {
         if self.in_use.load(Ordering::Relaxed) > 0 || self.peak.load(Ordering::Relaxed) > 0 {
             self.idle_renewals.store(0, Ordering::Relaxed);
         } else {
@@ -413,10 +413,10 @@ mod tests {
         (0..2).for_each(|_| store.exchange(1, &calls, NOW));
         assert_eq!(store.0[&1], 6, "an eighth of a half of the hundred that are free");
         for renewal in 0..=PERMITS_IDLE_RENEWALS {
-            assert!(calls.note_renewal(), "{renewal}");
+            assert!(calls.record_renewal(), "{renewal}");
         }
         store.exchange(1, &calls, NOW);
-        assert_eq!((store.0[&1], calls.note_renewal(), calls.is_present()), (0, false, false));
+        assert_eq!((store.0[&1], calls.record_renewal(), calls.is_present()), (0, false, false));
     }
 
     #[test]
@@ -619,7 +619,7 @@ mod tests {
             store.0.retain(|name, _| alive.contains(name));
             for process in &replicas {
                 store.exchange(process.name, &process.permits, NOW);
-                (0..=PERMITS_IDLE_RENEWALS).for_each(|_| _ = process.permits.note_renewal());
+                (0..=PERMITS_IDLE_RENEWALS).for_each(|_| _ = process.permits.record_renewal());
                 (0..2).for_each(|_| store.exchange(process.name, &process.permits, NOW));
             }
             prop_assert_eq!(store.0.values().sum::<u32>(), 0, "a permit leaked");

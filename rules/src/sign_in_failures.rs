@@ -233,7 +233,7 @@ mod tests {
         IpAddr::from(std::net::Ipv4Addr::from_bits(number))
     }
 
-    fn note(failures: &mut SignInFailures, now: Duration, of: IpAddr) -> FailureVerdict {
+    fn record(failures: &mut SignInFailures, now: Duration, of: IpAddr) -> FailureVerdict {
         failures.record(now, Some(of), Plane::Admin, SignInFailureReason::AdminToken, 3)
     }
 
@@ -241,11 +241,11 @@ mod tests {
     fn s08_an_address_with_too_many_failures_waits_until_the_minute_ends() {
         let mut failures = SignInFailures::default();
         let waits =
-            |failures: &mut SignInFailures, seconds| note(failures, at(seconds), address(1)).wait;
+            |failures: &mut SignInFailures, seconds| record(failures, at(seconds), address(1)).wait;
         assert_eq!([0, 1, 2].map(|seconds| waits(&mut failures, seconds)), [None; 3]);
         assert_eq!(waits(&mut failures, 20), Some(Duration::from_secs(40)));
         assert_eq!(
-            note(&mut failures, at(20), address(2)).wait,
+            record(&mut failures, at(20), address(2)).wait,
             None,
             "another address is another's"
         );
@@ -276,14 +276,18 @@ mod tests {
             reason: SignInFailureReason::AdminToken,
         };
         let told = |count| FailureReport { series, count, logged_after: Some(0) };
-        assert_eq!(note(&mut failures, START, address(1)).report, Some(told(1)));
-        assert!((0..41).all(|_| note(&mut failures, at(1), address(1)).report.is_none()));
+        assert_eq!(record(&mut failures, START, address(1)).report, Some(told(1)));
+        assert!((0..41).all(|_| record(&mut failures, at(1), address(1)).report.is_none()));
         assert_eq!(failures.drain_expired(at(59)), []);
         assert_eq!(failures.drain_expired(at(60)), [told(41)]);
-        assert_eq!(note(&mut failures, at(61), address(1)).report, Some(told(1)), "another minute");
+        assert_eq!(
+            record(&mut failures, at(61), address(1)).report,
+            Some(told(1)),
+            "another minute"
+        );
         assert_eq!(failures.drain_expired(at(200)), [], "it was told");
-        note(&mut failures, at(200), address(1));
-        note(&mut failures, at(200), address(1));
+        record(&mut failures, at(200), address(1));
+        record(&mut failures, at(200), address(1));
         assert_eq!(failures.drain_all(at(200)), [told(1)]);
         assert!(failures.series.is_empty() && failures.addresses.is_empty());
     }
@@ -294,7 +298,7 @@ mod tests {
         let many = u32::try_from(SIGN_IN_ADDRESSES_MAX).unwrap() * 3;
         let (mut told, mut lines) = (0, 0);
         for number in 0..many {
-            let judged = note(&mut failures, START, address(number));
+            let judged = record(&mut failures, START, address(number));
             told += judged.report.map_or(0, |report| report.count);
             lines += u64::from(judged.report.is_some_and(|report| report.logged_after.is_some()));
         }
@@ -304,7 +308,7 @@ mod tests {
         );
         assert_eq!(lines, SIGN_IN_LOG_LINES_MAX);
         assert!(
-            note(&mut failures, START, address(many)).wait.is_some(),
+            record(&mut failures, START, address(many)).wait.is_some(),
             "further addresses share one window"
         );
         let rest = failures.drain_expired(at(60));

@@ -109,7 +109,7 @@ impl Network {
                 return to.shutdown().await;
             }
             let Some(delay) = self.weather.piece() else {
-                trace::note("cut", length as u64);
+                trace::record("cut", length as u64);
                 let now = Instant::now();
                 let histories = self.histories.lock();
                 histories.iter().for_each(|of| of.record_fault(InjectedFault::ConnectionCut, now));

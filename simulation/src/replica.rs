@@ -141,7 +141,7 @@ impl SimulatedReplica {
     }
 
     /// Notes that the life was ended from outside.
-    pub(crate) fn note_killed(&self) {
+    pub(crate) fn record_killed(&self) {
         self.life.send_replace(Life::Ended(None));
     }
 

@@ -188,7 +188,7 @@ impl World {
         for (at, fault) in &self.plan.faults {
             tokio::time::sleep_until(began + *at).await;
             tracing::info!(?fault, "a fault");
-            trace::note("fault", at.as_millis() as u64);
+            trace::record("fault", at.as_millis() as u64);
             self.carry_out(*fault).await?;
         }
         tokio::time::sleep_until(began + self.plan.duration).await;
@@ -211,8 +211,8 @@ impl World {
                     .machine
                     .kill(replica.machine_index(), polls, Duration::from_secs(2))
                     .await;
-                replica.note_killed();
-                self.note(InjectedFault::Kill, from);
+                replica.record_killed();
+                self.record(InjectedFault::Kill, from);
                 tokio::time::sleep(down).await;
                 replica.start(Vec::new());
                 self.serves(replica).await?;
@@ -220,7 +220,7 @@ impl World {
             Fault::Freeze { replica, time } => {
                 self.servers.machine.freeze(self.replicas[replica].machine_index(), time);
                 tokio::time::sleep(time).await;
-                self.note(InjectedFault::Freeze, from);
+                self.record(InjectedFault::Freeze, from);
             }
             Fault::Restart { replica } => {
                 let replica = &self.replicas[replica];
@@ -245,7 +245,7 @@ impl World {
                 weather.change(|now| now.is_store_away = true);
                 tokio::time::sleep(time).await;
                 weather.change(|now| now.is_store_away = false);
-                self.note(InjectedFault::PostgresAway, from);
+                self.record(InjectedFault::PostgresAway, from);
             }
             Fault::StoreFlaky { time, failures } => {
                 weather.change(|now| {
@@ -256,17 +256,17 @@ impl World {
                 weather.change(|now| {
                     (now.failures_before, now.failures_after, now.slow_operations) = (0, 0, 0);
                 });
-                self.note(InjectedFault::PostgresAway, from);
+                self.record(InjectedFault::PostgresAway, from);
             }
             Fault::RedisAway { time } => {
                 weather.change(|now| now.is_redis_away = true);
                 tokio::time::sleep(time).await;
                 weather.change(|now| now.is_redis_away = false);
-                self.note(InjectedFault::RedisAway, from);
+                self.record(InjectedFault::RedisAway, from);
             }
             Fault::RedisFlushed => {
                 self.servers.redis.flush();
-                self.note(InjectedFault::RedisFlushed, from);
+                self.record(InjectedFault::RedisFlushed, from);
             }
             Fault::Storm { time, cuts } => {
                 weather.change(|now| (now.cuts, now.late_pieces) = (cuts, 5 * cuts));
@@ -277,7 +277,7 @@ impl World {
         Ok(())
     }
 
-    fn note(&self, fault: InjectedFault, from: Instant) {
+    fn record(&self, fault: InjectedFault, from: Instant) {
         self.histories.lock().iter().for_each(|history| history.record_fault(fault, from));
     }
 

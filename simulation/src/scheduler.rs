@@ -179,7 +179,7 @@ impl Scheduler {
         shim::arm(doom.as_ref().map(|doom| doom.after_polls));
         let (outcome, polls, queue) = runtime.block_on(turn(main));
         let remaining = shim::arm(None);
-        trace::note_turn(index, polls);
+        trace::record_turn(index, polls);
         slot.queue = queue.or(slot.queue);
         match outcome {
             WaitOutcome::Idle { until } => {
@@ -199,7 +199,7 @@ impl Scheduler {
         // Dropping it would run code that a killed process does not run.
         mem::forget((slot.runtime, slot.main));
         shim::close_sockets_of(index);
-        trace::note("killed", index as u64);
+        trace::record("killed", index as u64);
         if let Some(doom) = slot.doom {
             let _unheard = doom.done.send(());
         }
@@ -233,10 +233,10 @@ impl Scheduler {
 
 /// Lets a runtime run until it rests.
 async fn turn(main: &mut Option<Main>) -> (WaitOutcome, u32, Option<i32>) {
-    let mut has_begun = false;
+    let mut has_started = false;
     poll_fn(|context| {
-        if !mem::replace(&mut has_begun, true) {
-            shim::begin_wait(context.waker());
+        if !mem::replace(&mut has_started, true) {
+            shim::start_wait(context.waker());
         }
         if let Some(end) = shim::end_wait() {
             return Poll::Ready(end);

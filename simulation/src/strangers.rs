@@ -65,7 +65,7 @@ impl Stranger {
     }
 
     /// Notes a session that is gone, so that the next try opens another.
-    fn note_end(&self, answer: &AttemptOutcome) {
+    fn record_end(&self, answer: &AttemptOutcome) {
         if answer.kind() == "session_not_found" {
             self.client.set_session(None);
         }
@@ -73,7 +73,7 @@ impl Stranger {
 
     async fn attempt(&self, method: &str, params: Value) -> AttemptOutcome {
         let answer = self.client.attempt(method, params, ANSWER_WITHIN).await;
-        self.note_end(&answer);
+        self.record_end(&answer);
         answer
     }
 

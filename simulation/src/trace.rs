@@ -17,7 +17,7 @@ pub(crate) fn keep_lines() {
 }
 
 /// Notes a step.
-pub(crate) fn note(what: &str, number: u64) {
+pub(crate) fn record(what: &str, number: u64) {
     let now = u64::try_from(shim::now().as_nanos()).unwrap_or(u64::MAX);
     let mut hash = mix(HASH.get() ^ now) ^ number;
     for byte in what.bytes() {
@@ -33,8 +33,8 @@ pub(crate) fn note(what: &str, number: u64) {
 }
 
 /// Notes the turn of a runtime.
-pub(crate) fn note_turn(machine: usize, polls: u32) {
-    note("turn", ((machine as u64) << 32) | u64::from(polls));
+pub(crate) fn record_turn(machine: usize, polls: u32) {
+    record("turn", ((machine as u64) << 32) | u64::from(polls));
 }
 
 /// Returns the number of this run, and its steps.

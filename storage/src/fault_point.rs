@@ -36,7 +36,7 @@ mod armed {
         PLAN.get_or_init(read).as_ref()
     }
 
-    fn note(name: &'static str) {
+    fn record(name: &'static str) {
         static PATH: OnceLock<Option<PathBuf>> = OnceLock::new();
         static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
         let Some(path) =
@@ -51,7 +51,7 @@ mod armed {
     }
 
     pub(super) fn pass(name: &'static str) {
-        note(name);
+        record(name);
         let Some(plan) = plan().filter(|plan| plan.name == name) else { return };
         if plan.seen.fetch_add(1, Ordering::SeqCst) + 1 == plan.at {
             let own = rustix::process::getpid();

@@ -31,7 +31,7 @@ pub trait GrantStore: Send + Sync {
     ) -> Result<bool, StoreError>;
 
     /// Writes why the renewal of this version failed. The next write of the grant removes it.
-    async fn note_grant_error(
+    async fn record_grant_error(
         &self,
         key: &GrantKey,
         version: i64,

@@ -320,7 +320,7 @@ mod tests {
         });
         // Before the head of an answer, and in the middle of a stream.
         let client = TestClient::new(balancer.address(), "/mcp");
-        let call = client.begin("ping", json!({}));
+        let call = client.start_request("ping", json!({}));
         one.wait_for("the request", |seen| seen.is("ping")).await;
         drop(call);
         within("the replica to notice", gone.passed()).await;

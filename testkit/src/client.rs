@@ -284,19 +284,19 @@ impl TestClient {
     }
 
     /// Starts a request.
-    pub fn begin(&self, method: &str, params: Value) -> Call {
-        self.begin_with_id(json!(self.take_id()), method, params)
+    pub fn start_request(&self, method: &str, params: Value) -> Call {
+        self.start_request_with_id(json!(self.take_id()), method, params)
     }
 
-    pub fn begin_with_id(&self, id: Value, method: &str, params: Value) -> Call {
+    pub fn start_request_with_id(&self, id: Value, method: &str, params: Value) -> Call {
         let body =
             json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}).to_string();
-        self.begin_raw(id, body)
+        self.start_raw(id, body)
     }
 
     /// Starts a request whose body is the test's own bytes; `id` is the id that the response must
     /// carry.
-    pub fn begin_raw(&self, id: Value, body: impl Into<Bytes>) -> Call {
+    pub fn start_raw(&self, id: Value, body: impl Into<Bytes>) -> Call {
         let (to_call, messages) = mpsc::channel(4096);
         let client = self.clone();
         let body = body.into();
@@ -376,7 +376,7 @@ impl TestClient {
 
     /// Sends a request; returns the whole response message.
     pub async fn request(&self, method: &str, params: Value) -> Value {
-        self.begin(method, params).response().await.value
+        self.start_request(method, params).response().await.value
     }
 
     /// Sends a request; returns its result, and panics on an error.
@@ -399,8 +399,8 @@ impl TestClient {
         self.result("tools/call", json!({"name": tool, "arguments": arguments})).await
     }
 
-    pub fn begin_call(&self, tool: &str, arguments: Value) -> Call {
-        self.begin("tools/call", json!({"name": tool, "arguments": arguments}))
+    pub fn start_call(&self, tool: &str, arguments: Value) -> Call {
+        self.start_request("tools/call", json!({"name": tool, "arguments": arguments}))
     }
 
     /// Reads every page of a list; returns the items under `member`.

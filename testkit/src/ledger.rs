@@ -186,7 +186,8 @@ mod tests {
         let client = TestClient::new(ledger.backend().address(), "/mcp");
         let first = client.result("tools/call", write("a", json!({"millis": 1}))).await;
         assert_eq!(first["content"][0]["text"], ledger.results("a")[0].as_str());
-        let hanging = client.begin("tools/call", write("b", json!({"hang": true, "steps": 2})));
+        let hanging =
+            client.start_request("tools/call", write("b", json!({"hang": true, "steps": 2})));
         ledger.wait_for("b").await;
         assert_eq!((ledger.count("b"), ledger.effects()[1].ended), (1, None));
         ledger.release();

@@ -428,10 +428,10 @@ mod tests {
         assert_eq!(heard(&mut client, 3).await.unwrap(), b"abc");
         proxy.latency(Direction::Upstream, Duration::from_millis(60));
         proxy.rate(Direction::Downstream, Some(1_000));
-        let begun = Instant::now();
+        let started = Instant::now();
         client.write_all(&[7; 50]).await.unwrap();
         heard(&mut client, 50).await.unwrap();
-        assert!(begun.elapsed() >= Duration::from_millis(100), "{:?}", begun.elapsed());
+        assert!(started.elapsed() >= Duration::from_millis(100), "{:?}", started.elapsed());
     }
 
     #[tokio::test]

@@ -12,7 +12,7 @@ async fn a_call_is_answered_as_json_and_recorded() {
     let backend = FakeBackend::echo().await;
     let client = client(&backend).connected(json!({})).await;
     assert_eq!(client.tool_names().await, ["echo"]);
-    let mut call = client.begin_call("echo", json!({"a": 1}));
+    let mut call = client.start_call("echo", json!({"a": 1}));
     let answer = call.finish().await;
     assert_eq!(answer.value["result"]["content"][0]["text"], r#"{"a":1}"#);
     assert_eq!(call.status, Some((200, false)));
@@ -25,7 +25,7 @@ async fn a_call_is_answered_as_json_and_recorded() {
 async fn http2_without_tls_works() {
     let backend = FakeBackend::echo().await;
     let client = client(&backend).http(HttpVersion::Http2).connected(json!({})).await;
-    let calls: Vec<_> = (0..20).map(|n| client.begin_call("echo", json!({"n": n}))).collect();
+    let calls: Vec<_> = (0..20).map(|n| client.start_call("echo", json!({"n": n}))).collect();
     for (n, call) in calls.into_iter().enumerate() {
         assert_eq!(call.result().await["content"][0]["text"], json!({"n": n}).to_string());
     }
@@ -44,7 +44,7 @@ async fn a_handler_sends_progress_and_questions_on_its_stream() {
         .connected(json!({"roots": {}}))
         .await;
     let mut call =
-        client.begin("tools/call", json!({"name": "ask", "_meta": {"progressToken": "t"}}));
+        client.start_request("tools/call", json!({"name": "ask", "_meta": {"progressToken": "t"}}));
     let answer = call.finish().await;
     assert_eq!(
         answer.value["result"]["content"][0]["text"],
@@ -115,7 +115,7 @@ async fn a_handler_is_notified_when_its_call_is_dropped() {
     })
     .await;
     let client = client(&backend).connected(json!({})).await;
-    let call = client.begin_call("hang", json!({}));
+    let call = client.start_call("hang", json!({}));
     testkit::within("the call", entered.passed()).await;
     drop(call);
     testkit::within("the end of the call", dropped.passed()).await;
@@ -146,6 +146,6 @@ async fn a_raw_answer_passes_byte_for_byte() {
     })
     .await;
     let client = client(&backend).connected(json!({})).await;
-    let answer = client.begin_call("raw", json!({})).response().await;
+    let answer = client.start_call("raw", json!({})).response().await;
     assert!(answer.text.ends_with(r#""result":{ "n":1.0e2 , "s":"\u00e9" }}"#), "{}", answer.text);
 }

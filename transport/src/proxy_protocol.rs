@@ -72,7 +72,7 @@ async fn read(socket: &mut TcpStream) -> Result<ProxyHeader, ProxyHeaderError> {
 
 /// Returns whether the first bytes of a connection look like a header. The bytes stay on the
 /// connection.
-pub async fn begins_with_header(socket: &TcpStream) -> io::Result<bool> {
+pub async fn starts_with_header(socket: &TcpStream) -> io::Result<bool> {
     let mut first = [0; SIGNATURE.len()];
     let count = socket.peek(&mut first).await?;
     let is_v2 = count >= 5 && SIGNATURE.starts_with(&first[..count]);
@@ -82,11 +82,12 @@ pub async fn begins_with_header(socket: &TcpStream) -> io::Result<bool> {
 /// Parses the header at the start of `bytes` and returns it with its length. Returns `None` while
 /// the header is incomplete.
 pub fn parse(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderError> {
-    let begins = |prefix: &[u8]| bytes.iter().zip(prefix).all(|(byte, expected)| byte == expected);
-    if begins(SIGNATURE) {
+    let starts_with =
+        |prefix: &[u8]| bytes.iter().zip(prefix).all(|(byte, expected)| byte == expected);
+    if starts_with(SIGNATURE) {
         return parse_v2(bytes);
     }
-    if begins(V1_PREFIX) {
+    if starts_with(V1_PREFIX) {
         return parse_v1(bytes);
     }
     Err(ProxyHeaderError::Missing)

@@ -109,7 +109,7 @@ fn access() -> Box<dyn FnMut()> {
         let object = Object::Tool { backend: &backend, name: "tool_4321", traits };
         let absent = || Refusal::new(ErrorKind::ToolNotFound, "unknown name");
         check.check(Method::ToolsCall, &object, absent).expect("the tool is allowed");
-        drop(black_box(check.into_noted()));
+        drop(black_box(check.into_recorded()));
     })
 }
 

@@ -269,7 +269,7 @@ impl PermitLimiter {
         known.retain(|_, permits| Arc::strong_count(permits) > 1 || permits.is_present());
         let mut due = self.due.lock();
         for permits in known.values() {
-            let has_reserve = permits.note_renewal();
+            let has_reserve = permits.record_renewal();
             let is_due = (has_reserve && reserves)
                 || permits.is_report_due()
                 || (all && permits.is_present());
@@ -321,14 +321,14 @@ impl PermitLimiter {
         let engine = durable.hot.engine();
         self.metrics.store("settle_places", engine, started_at.elapsed(), answer.is_none());
         let Some(answer) = answer else {
-            self.sharing.note_answer(false);
+            self.sharing.record_answer(false);
             return;
         };
         let now = self.now();
         for ((permits, report), grant) in permits.iter().zip(&reports).zip(&answer.grants) {
             permits.settle(*report, HeldPermits { held: grant.held, others: grant.others }, now);
         }
-        if self.sharing.note_answer(true) || !answer.renewed {
+        if self.sharing.record_answer(true) || !answer.renewed {
             self.report_all();
         }
     }

@@ -153,7 +153,7 @@ impl RateLimiter {
                 meters.iter().zip(&wants).for_each(|(meter, want)| meter.restore_unreported(*want))
             }
         }
-        self.sharing.note_answer(answered);
+        self.sharing.record_answer(answered);
     }
 }
 
@@ -206,13 +206,13 @@ mod tests {
             let shared =
                 |rates: &RateLimiter| rates.metrics.render().contains("mcp_rates_shared 1");
             assert!(shared(&rates));
-            rates.sharing.note_answer(false);
+            rates.sharing.record_answer(false);
             assert!(!shared(&rates));
             let taken =
                 (0..100).filter(|_| rates.take(RateScope::Tenant, &meter, rate).is_ok()).count();
             assert_eq!(taken, expected, "{without:?}");
             assert_eq!(rates.queue.lock().len(), 1, "it is asked whether Redis is back");
-            rates.sharing.note_answer(true);
+            rates.sharing.record_answer(true);
             assert!(shared(&rates));
         }
     }

@@ -70,7 +70,7 @@ impl ReplicaSharing {
 
     /// Notes whether the hot store answered. Logs only a change. Returns whether the hot store is
     /// back.
-    pub(super) fn note_answer(&self, answered: bool) -> bool {
+    pub(super) fn record_answer(&self, answered: bool) -> bool {
         let sharing = if answered { SharingMode::Global } else { self.without };
         let before = self.sharing.swap(sharing as u8, Ordering::Relaxed);
         if before == sharing as u8 {

@@ -21,7 +21,7 @@ pub struct CredentialRefresh {
     /// Requests a read. Unset while no other replica writes to the store.
     requested: OnceLock<Arc<Notify>>,
     /// Number of reads that have begun.
-    begun: AtomicU64,
+    started: AtomicU64,
     /// Number of the newest read that has ended.
     ended: watch::Sender<u64>,
     waiters: Semaphore,
@@ -35,7 +35,7 @@ impl Default for CredentialRefresh {
     fn default() -> Self {
         Self {
             requested: OnceLock::new(),
-            begun: AtomicU64::new(0),
+            started: AtomicU64::new(0),
             ended: watch::Sender::new(0),
             waiters: Semaphore::new(CREDENTIAL_READ_WAITERS_MAX),
         }
@@ -49,8 +49,8 @@ impl CredentialRefresh {
     }
 
     /// Notes that a read begins.
-    pub fn begin(&self) -> CredentialRead {
-        CredentialRead(self.begun.fetch_add(1, Ordering::AcqRel) + 1)
+    pub fn start(&self) -> CredentialRead {
+        CredentialRead(self.started.fetch_add(1, Ordering::AcqRel) + 1)
     }
 
     /// Notes that a read has ended and is applied.
@@ -63,7 +63,7 @@ impl CredentialRefresh {
     pub async fn wait(&self) -> bool {
         let Some(requested) = self.requested.get() else { return false };
         let Ok(_permit) = self.waiters.try_acquire() else { return false };
-        let next = self.begun.load(Ordering::Acquire) + 1;
+        let next = self.started.load(Ordering::Acquire) + 1;
         let mut ended = self.ended.subscribe();
         requested.notify_one();
         let read = timeout(CREDENTIAL_READ_WAIT_MAX, ended.wait_for(|read| *read >= next));
@@ -91,13 +91,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_read_that_began_before_the_wait_does_not_end_it() {
         let (refresh, requested) = enabled();
-        let earlier = refresh.begin();
+        let earlier = refresh.start();
         let mut waiting = Box::pin(refresh.wait());
         assert!(waiting.as_mut().now_or_never().is_none());
         requested.notified().await;
         refresh.end(earlier);
         assert!(waiting.as_mut().now_or_never().is_none(), "it may have read before the change");
-        let next = refresh.begin();
+        let next = refresh.start();
         refresh.end(next);
         assert!(waiting.await);
     }

@@ -267,7 +267,7 @@ impl Backend {
     }
 
     /// Stores the arguments that tools want repeated in headers. `is_all`: other tools want none.
-    pub fn note_param_headers(&self, by_tool: &HashMap<String, Vec<ParamHeader>>, is_all: bool) {
+    pub fn record_param_headers(&self, by_tool: &HashMap<String, Vec<ParamHeader>>, is_all: bool) {
         self.param_headers.rcu(|known| {
             let mut next = match is_all || known.len() > LIST_ENTRIES_MAX {
                 true => HashMap::new(),
@@ -315,7 +315,7 @@ impl Backend {
 
     /// Stores the number of failed attempts to open a link and the time of the next one. Both are
     /// reset once a link is open.
-    pub fn note_attempts(&self, failed: u32, next: Option<Instant>) {
+    pub fn record_attempts(&self, failed: u32, next: Option<Instant>) {
         let mut status = self.status.lock();
         (status.failed_attempts, status.next_attempt) = (failed, next);
     }
@@ -406,12 +406,12 @@ impl Backend {
     }
 
     /// Stores the confinement of a child that starts now.
-    pub(super) fn note_sandbox(&self, level: ConfinementLevel) {
+    pub(super) fn record_sandbox(&self, level: ConfinementLevel) {
         self.status.lock().sandbox = Some(level);
     }
 
     /// Stores the unexpected end of a child process. Operators see `how` unchanged.
-    pub(super) fn note_child_end(&self, mut how: String) {
+    pub(super) fn record_child_end(&self, mut how: String) {
         let mut status = self.status.lock();
         let unreachable = status.sandbox.iter().flat_map(|level| &level.unreachable);
         for path in unreachable {

@@ -291,7 +291,7 @@ impl Backend {
                         () = tokio::time::sleep(at.saturating_sub(self.shared.uptime())) => {}
                         () = self.admission.probe_wanted.notified() => {}
                     }
-                    if self.admission.breaker.begin_probe(self.shared.uptime()) {
+                    if self.admission.breaker.start_probe(self.shared.uptime()) {
                         self.report_breaker_state();
                         return ProbeReason::HalfOpen;
                     }

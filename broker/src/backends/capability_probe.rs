@@ -44,7 +44,7 @@ async fn set_offers(backend: &Arc<Backend>, connection: &Connection, lists: &mut
     if !is_wanted {
         return;
     }
-    if begin(backend, lists) {
+    if should_start(backend, lists) {
         let (of, listed) = (backend.clone(), lists.clone());
         let probing = backend.shared.running.spawn(async move { probe(&of, listed).await });
         // A slow backend finishes its probe behind its first lists.
@@ -56,16 +56,16 @@ async fn set_offers(backend: &Arc<Backend>, connection: &Connection, lists: &mut
 }
 
 /// Returns whether a probe has to begin now.
-fn begin(backend: &Backend, lists: &BackendLists) -> bool {
+fn should_start(backend: &Backend, lists: &BackendLists) -> bool {
     let mut offers = backend.offers.lock();
     let is_known = offers.table.as_ref().is_some_and(|table| table.covers(lists));
     let is_recent =
         offers.began.is_some_and(|began| began.elapsed() < CAPABILITY_PROBE_INTERVAL_MIN);
-    let begins = !is_known && !is_recent;
-    if begins {
+    let starts = !is_known && !is_recent;
+    if starts {
         offers.began = Some(Instant::now());
     }
-    begins
+    starts
 }
 
 async fn probe(backend: &Arc<Backend>, listed: BackendLists) {

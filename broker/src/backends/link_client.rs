@@ -31,7 +31,7 @@ pub trait LinkClient: Inbound {
     fn on_principal_lists_due(&self);
 
     /// Notes the session that the link has at the backend.
-    fn note_backend_session(&self, backend: &BackendId, session: Option<BackendSession>);
+    fn record_backend_session(&self, backend: &BackendId, session: Option<BackendSession>);
 }
 
 /// Returns whether both are one client.

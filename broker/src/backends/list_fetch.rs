@@ -74,7 +74,7 @@ pub(super) async fn fetch(
         }
     }
     if link.backend.era.to(link.backend.spec.protocol, Era::Stateless) == Some(Era::Stateless) {
-        note_headers(link, connection, &mut lists.tools);
+        record_headers(link, connection, &mut lists.tools);
     }
     Ok(FetchedLists { lists, definitions, ttl: kept_for })
 }
@@ -88,14 +88,14 @@ pub(super) async fn refresh_tools(
     let mut fetched = fetch_list(link, connection, ListKind::Tools)
         .await
         .map_err(|refusal| Failure::Protocol(refusal.message))?;
-    note_headers(link, connection, &mut fetched.entries);
+    record_headers(link, connection, &mut fetched.entries);
     link.backend.refresh();
     Ok(())
 }
 
 /// Stores the arguments that each tool wants repeated in headers. Over HTTP, a tool with an invalid
 /// annotation is not callable and is left out (MCP 2026-07-28, Streamable HTTP).
-fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogEntry>) {
+fn record_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogEntry>) {
     if !matches!(connection.wire(), WireSender::Http(_)) {
         return;
     }
@@ -112,7 +112,7 @@ fn note_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogEnt
             false
         }
     });
-    link.backend.note_param_headers(&by_tool, link.principal.is_none());
+    link.backend.record_param_headers(&by_tool, link.principal.is_none());
 }
 
 fn wanted_headers(tool: &CatalogEntry) -> Result<Vec<ParamHeader>, BadAnnotation> {

@@ -279,7 +279,7 @@ impl PinKeeper {
         if stored.len() < seen.len() {
             tracing::warn!(tenant = %self.tenant, backend = %self.backend, max, "a backend has too many pins, new objects are not pinned");
         }
-        note_stored(&mut self.known.lock(), seen, &stored, gone);
+        record_stored(&mut self.known.lock(), seen, &stored, gone);
         Ok(())
     }
 
@@ -377,7 +377,7 @@ fn changes(known: &mut KnownPins, definitions: Vec<PinDefinition>, scope: PinSco
     (seen, gone)
 }
 
-fn note_stored(
+fn record_stored(
     known: &mut KnownPins,
     sightings: &[PinSighting],
     stored: &[StoredPin],

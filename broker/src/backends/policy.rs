@@ -263,7 +263,7 @@ impl Policy {
         let schema = compiled.unwrap_or_else(|why| {
             tracing::warn!(backend = %self.backend, ?tool, %why, "arguments of this tool are not checked: its schema is not used");
             if is_current {
-                tools.note_unused(tool, &why);
+                tools.record_unused(tool, &why);
             }
             None
         });
@@ -281,7 +281,7 @@ impl Policy {
 }
 
 impl Tools {
-    fn note_unused(&mut self, tool: &str, why: &SchemaError) {
+    fn record_unused(&mut self, tool: &str, why: &SchemaError) {
         if self.unused.len() < SCHEMAS_UNUSED_TOLD_MAX {
             self.unused.insert(tool.to_owned(), why.to_string());
         }

@@ -167,7 +167,7 @@ impl PrincipalLists {
 
     /// Notes a read of a principal's lists. Returns whether the principal sees other ones now. `None`
     /// as view: those that are known stay.
-    pub(super) fn note(
+    pub(super) fn record(
         &self,
         principal: &PrincipalId,
         (read, changes): (PrincipalRead, u64),

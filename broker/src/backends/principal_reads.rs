@@ -107,7 +107,7 @@ pub fn store(backend: &Backend, principal: &PrincipalId, read: ReadLists) -> boo
             None
         }
     };
-    backend.principal_lists.note(principal, (read.read, read.changes), view)
+    backend.principal_lists.record(principal, (read.read, read.changes), view)
 }
 
 /// Marks what the pins hold by now in the lists of all principals.

@@ -95,7 +95,7 @@ async fn resolve_verdict(backend: &Arc<Backend>, link: &Arc<Link>) {
 /// Handles the verdict of another replica.
 pub fn receive_verdict(backend: &Backend, verdict: &BackendVerdict) {
     let (admission, now) = (&backend.admission, backend.shared.uptime());
-    match admission.verdicts.note(verdict) {
+    match admission.verdicts.record(verdict) {
         CircuitState::Open => {
             let is_ignored = !admission.breaker.is_enabled()
                 || admission.breaker.state() != CircuitState::Closed

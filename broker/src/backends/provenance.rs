@@ -18,7 +18,7 @@ const RUNNERS: [&str; 7] = ["npx", "bunx", "pnpx", "uvx", "uv", "pipx", "deno"];
 const SUBCOMMANDS: [&str; 4] = ["run", "tool", "exec", "dlx"];
 
 /// Pins the program of a stdio backend, as it is started now. Does nothing for other backends.
-pub async fn note_command(pins: &PinKeeper, transport: &TransportSpec) {
+pub async fn record_command(pins: &PinKeeper, transport: &TransportSpec) {
     let TransportSpec::Stdio { command, args, cwd, .. } = transport else { return };
     if pins.mode == PinMode::Off {
         return;

@@ -53,10 +53,10 @@ impl Subscriptions {
             SubscriptionRequest::Subscribe { again } => {
                 let Some(connection) = connection else { return Ok(()) };
                 // Stored before the answer, because the first `updated` may come before it.
-                self.note_subscribed(uri, Some(Arc::downgrade(&connection)));
+                self.record_subscribed(uri, Some(Arc::downgrade(&connection)));
                 let result = send_request(link, &connection, Method::ResourcesSubscribe, uri).await;
                 if result.is_err() {
-                    self.note_subscribed(uri, again.then(Weak::new)); // it was subscribed once, on a connection that has ended
+                    self.record_subscribed(uri, again.then(Weak::new)); // it was subscribed once, on a connection that has ended
                 } else if again {
                     self.notify_listeners(&link.backend.id, uri);
                 }

@@ -164,7 +164,7 @@ impl Subscriptions {
         }
     }
 
-    pub(super) fn note_subscribed(&self, uri: &str, connection: Option<Weak<Connection>>) {
+    pub(super) fn record_subscribed(&self, uri: &str, connection: Option<Weak<Connection>>) {
         if let Some(subscription) = self.lock().get_mut(uri) {
             subscription.subscribed_on = connection;
         }

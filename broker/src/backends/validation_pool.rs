@@ -265,21 +265,21 @@ mod tests {
         name: &'static str,
         within: Duration,
     ) -> (mpsc::Receiver<()>, tokio::task::JoinHandle<Result<(), ValidationFailure>>) {
-        let (begun, has_begun) = mpsc::channel();
+        let (started, has_started) = mpsc::channel();
         let validation = validation.clone();
         let held = tokio::spawn(async move {
             let work = move |allowance: &ValidationBudget| {
-                begun.send(()).unwrap();
+                started.send(()).unwrap();
                 while !allowance.cancelled.load(Ordering::Relaxed) {
                     thread::yield_now();
                 }
             };
             validation.run(&tenant(name), within, work).await
         });
-        (has_begun, held)
+        (has_started, held)
     }
 
-    async fn begun(receiver: mpsc::Receiver<()>) {
+    async fn wait_started(receiver: mpsc::Receiver<()>) {
         tokio::task::spawn_blocking(move || receiver.recv_timeout(LONG)).await.unwrap().unwrap();
     }
 
@@ -295,18 +295,18 @@ mod tests {
             let validation = Arc::new(ValidationPool::with_threads(threads));
             let mut held = Vec::new();
             for _ in 0..threads / 2 {
-                let (has_begun, handle) = hold(&validation, "loud", LONG);
-                begun(has_begun).await;
+                let (has_started, handle) = hold(&validation, "loud", LONG);
+                wait_started(has_started).await;
                 held.push(handle);
             }
-            let (not_begun, further) = hold(&validation, "loud", LONG);
+            let (not_started, further) = hold(&validation, "loud", LONG);
             waiting(&validation, 1).await;
             for _ in 0..100 {
                 assert_eq!(validation.run(&tenant("quiet"), LONG, |_| 7).await, Ok(7));
             }
-            assert!(not_begun.try_recv().is_err(), "the loud one has its share already");
+            assert!(not_started.try_recv().is_err(), "the loud one has its share already");
             held.pop().unwrap().abort();
-            begun(not_begun).await;
+            wait_started(not_started).await;
             further.abort();
             held.iter().for_each(tokio::task::JoinHandle::abort);
         }
@@ -315,8 +315,8 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn s02_the_queue_is_bounded_and_cancelled_jobs_take_no_slot() {
         let validation = Arc::new(ValidationPool::with_threads(2));
-        let (has_begun, held) = hold(&validation, "a", LONG);
-        begun(has_begun).await;
+        let (has_started, held) = hold(&validation, "a", LONG);
+        wait_started(has_started).await;
         let queued: Vec<_> = (0..VALIDATIONS_QUEUED_PER_TENANT_MAX)
             .map(|_| hold(&validation, "a", LONG).1)
             .collect();
@@ -342,10 +342,10 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn s02_a_late_validation_times_out_and_its_work_is_cancelled() {
         let validation = Arc::new(ValidationPool::with_threads(2));
-        let (has_begun, held) = hold(&validation, "a", Duration::from_millis(1));
+        let (has_started, held) = hold(&validation, "a", Duration::from_millis(1));
         // The job waits in the queue or on its thread. Both count towards its time.
         assert_eq!(held.await.unwrap(), Err(ValidationFailure::TimedOut));
-        drop(has_begun);
+        drop(has_started);
         assert_eq!(
             validation.run(&tenant("a"), LONG, |_| 1).await,
             Ok(1),

@@ -45,7 +45,7 @@ struct LastVerdict {
 
 impl ReplicaVerdicts {
     /// Notes the verdict of another replica. Returns the state of its breaker.
-    pub(super) fn note(&self, verdict: &BackendVerdict) -> CircuitState {
+    pub(super) fn record(&self, verdict: &BackendVerdict) -> CircuitState {
         let state = match verdict.state {
             VerdictState::Closed => CircuitState::Closed,
             VerdictState::HalfOpen => CircuitState::HalfOpen,

@@ -37,7 +37,7 @@ impl<'a> ReplicaLookup<'a> {
     }
 
     /// Returns where to send the request next. After [`LookupOutcome::Remote`], call
-    /// [`ReplicaLookup::note_failure`] and look again.
+    /// [`ReplicaLookup::record_failure`] and look again.
     pub async fn next(&mut self) -> Result<LookupOutcome, Refusal> {
         self.lookup.next().await
     }
@@ -49,7 +49,7 @@ impl<'a> ReplicaLookup<'a> {
 
     /// Notes that the owner did not serve the request. If it named this replica, that name is
     /// ignored: the lookup checks this replica itself.
-    pub fn note_failure(&mut self, owner: &SessionOwner, failure: ForwardFailure) {
+    pub fn record_failure(&mut self, owner: &SessionOwner, failure: ForwardFailure) {
         let own = self.broker.shared.durable.node();
         let failure = match failure {
             ForwardFailure::NotOwner(named) => {
@@ -183,7 +183,7 @@ impl LookupSources for LookupContext<'_> {
             }
             AdoptionOutcome::Unusable => ClaimOutcome::Absent,
             AdoptionOutcome::Absent => {
-                self.broker.placement.absent.note(trace(&self.id, self.caller, self.endpoint));
+                self.broker.placement.absent.record(trace(&self.id, self.caller, self.endpoint));
                 ClaimOutcome::Absent
             }
         })
@@ -198,8 +198,8 @@ impl LookupSources for LookupContext<'_> {
         other_replicas(self.broker).await
     }
 
-    fn note(&self, owner: &SessionOwner) {
-        self.broker.placement.owners.note(self.key(), owner.clone());
+    fn record(&self, owner: &SessionOwner) {
+        self.broker.placement.owners.record(self.key(), owner.clone());
     }
 
     fn forget(&self, owner: &SessionOwner) {

@@ -243,7 +243,7 @@ impl Broker {
 
     /// Ends a session for its client, which gets the answer after the end is stored.
     pub async fn delete_session(self: &Arc<Self>, session: &Arc<Session>) -> Result<(), Refusal> {
-        let (ending, session) = (EndingSession::begin(self, session.key), session.clone());
+        let (ending, session) = (EndingSession::start(self, session.key), session.clone());
         // The end runs in a task of its own, so that a client that hangs up does not leave a
         // session without its row.
         let deleting = self.shared.running.spawn(async move {
@@ -261,7 +261,7 @@ impl Broker {
         if !session.has_client {
             return session.end(why); // nothing of it is stored
         }
-        let ending = EndingSession::begin(self, session.key);
+        let ending = EndingSession::start(self, session.key);
         self.forget_session(session, why);
         ending.store_later(session);
     }
@@ -272,7 +272,7 @@ impl Broker {
         if session.idle_for() <= limit {
             return;
         }
-        let ending = EndingSession::begin(self, session.key);
+        let ending = EndingSession::start(self, session.key);
         if session.end_if_idle(limit) {
             self.remove_session(session);
             ending.store_later(session);
@@ -328,7 +328,7 @@ impl Broker {
         let broker = self.clone();
         self.shared.running.spawn(async move {
             for key in sessions {
-                let ending = EndingSession::begin(&broker, key);
+                let ending = EndingSession::start(&broker, key);
                 // The next renewal names it again.
                 let _later = ending.broker.end_stored(&key).await;
             }
@@ -352,7 +352,7 @@ struct EndingSession {
 }
 
 impl EndingSession {
-    fn begin(broker: &Arc<Broker>, key: SessionKey) -> Self {
+    fn start(broker: &Arc<Broker>, key: SessionKey) -> Self {
         broker.ending_sessions.insert(key);
         Self { broker: broker.clone(), key }
     }

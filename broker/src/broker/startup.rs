@@ -56,7 +56,7 @@ impl Broker {
         let declared = &parts.config.auth;
         tokens.set_issuers(declared.resource.as_deref(), &declared.issuers);
         let auth = AuthSettings::new(declared.clone());
-        let (traces, export) = telemetry::begin_export(
+        let (traces, export) = telemetry::start_export(
             &parts.config.telemetry.traces,
             &parts.config.node.id,
             to_collector,

@@ -70,7 +70,7 @@ impl Broker {
         let offer = self.offer(tenant, &client.endpoint, Era::Stateless, &client.caller.subject);
         // Boxed, because it is rare and would enlarge the future of every call.
         let offer = Arc::new(Box::pin(offer).await?);
-        stateless.note_offer(tenant, &client.endpoint, &catalog, &offer);
+        stateless.record_offer(tenant, &client.endpoint, &catalog, &offer);
         Ok(offer)
     }
 }

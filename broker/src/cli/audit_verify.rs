@@ -28,7 +28,7 @@ const PAGE: i64 = 1_000;
 /// of each chain is dropped.
 const CHECKPOINTS_MAX: usize = 100_000;
 /// First characters of a checkpoint in a line of text.
-const BEGINNING: &str = "{\"tenant\":";
+const PREFIX: &str = "{\"tenant\":";
 
 /// Checkpoints by tenant (empty: no tenant) and count.
 type KeptCheckpoints = BTreeMap<String, BTreeMap<i64, Value>>;
@@ -205,8 +205,8 @@ fn checkpoint_of(line: &str) -> Option<Value> {
             .map_or(Some(object.clone()), |text| serde_json::from_str(text).ok())
             .filter(is_whole);
     }
-    let begin = line.find(BEGINNING)?;
-    serde_json::Deserializer::from_str(&line[begin..])
+    let start = line.find(PREFIX)?;
+    serde_json::Deserializer::from_str(&line[start..])
         .into_iter::<Value>()
         .next()?
         .ok()

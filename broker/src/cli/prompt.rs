@@ -14,7 +14,7 @@ pub(super) fn is_possible() -> bool {
 
 /// Prompts for a value on the terminal. A secret is not shown while it is typed.
 pub(super) fn ask(question: &str, is_secret: bool) -> Result<String, ClientError> {
-    let silence = is_secret.then(Silence::begin).transpose()?;
+    let silence = is_secret.then(Silence::start).transpose()?;
     let failed = |error: io::Error| ClientError::Usage(format!("the terminal: {error}"));
     let mut terminal = io::stderr();
     write!(terminal, "{question}: ").and_then(|()| terminal.flush()).map_err(failed)?;
@@ -35,7 +35,7 @@ pub(super) fn ask(question: &str, is_secret: bool) -> Result<String, ClientError
 struct Silence;
 
 impl Silence {
-    fn begin() -> Result<Self, ClientError> {
+    fn start() -> Result<Self, ClientError> {
         match set_echo("-echo") {
             true => Ok(Self),
             false => {

@@ -331,8 +331,8 @@ impl<'i> Inputs<'i> {
         form: impl Fn(&str) -> String,
     ) -> Option<String> {
         let (mut out, mut rest) = (String::new(), template);
-        while let Some(begin) = rest.find('{') {
-            let (before, placeholder) = rest.split_at(begin);
+        while let Some(start) = rest.find('{') {
+            let (before, placeholder) = rest.split_at(start);
             out.push_str(before);
             let named =
                 placeholder.find('}').map(|end| (&placeholder[1..end], &placeholder[end + 1..]));

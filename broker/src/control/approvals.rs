@@ -148,7 +148,7 @@ impl Control {
             window: wanted.window,
         };
         let [before, after] = audited(&pending, &decision);
-        author.note_values(Some(&before), Some(&after));
+        author.record_values(Some(&before), Some(&after));
         let is_made = self.commit(AdminChange::DecideApproval(&decision), author).await?;
         self.broker.shared.approval_waits.wake(id);
         let now = self.seen_approval(operator, tenant, id).await?;

@@ -78,7 +78,7 @@ impl Author {
     }
 
     /// Adds what the change replaces, and by what.
-    pub(super) fn note_values(&self, before: Option<&str>, after: Option<&str>) {
+    pub(super) fn record_values(&self, before: Option<&str>, after: Option<&str>) {
         if let Some(audited) = &self.0 {
             *audited.values.lock() = [before, after].map(|text| text.map(recorded_value));
         }

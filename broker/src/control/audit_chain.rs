@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn s15_a_page_begins_where_the_one_before_ended() {
+    fn s15_a_page_starts_where_the_previous_one_ended() {
         let whole = chained(10);
         let pages = [(0..4, false), (4..10, true)];
         let mut position = ChainPosition::after_cut(&whole.chain.start);

@@ -104,11 +104,12 @@ impl Control {
         let page = self
             .query_store("audit_links", self.store().audit_chain_page(name, 0, SWEEP_ROWS))
             .await?;
-        let followed =
-            self.audit_seal().beginning(&page.chain).and_then(|mut position: ChainPosition| {
+        let followed = self.audit_seal().verified_start(&page.chain).and_then(
+            |mut position: ChainPosition| {
                 let mut old = page.records.iter().take_while(|link| link.at_us < before_us);
                 old.try_for_each(|link| position.follow(link)).map(|()| position)
-            });
+            },
+        );
         let position = match followed {
             Ok(position) if position.position > page.chain.start.position => position,
             Ok(_) => return Ok(0),

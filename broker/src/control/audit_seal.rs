@@ -88,7 +88,10 @@ impl AuditSeal<'_> {
     }
 
     /// Returns the first position of a chain, from the signed removal.
-    pub(super) fn beginning(&self, chain: &AuditChain) -> Result<ChainPosition, ChainMismatch> {
+    pub(super) fn verified_start(
+        &self,
+        chain: &AuditChain,
+    ) -> Result<ChainPosition, ChainMismatch> {
         let cut = &chain.start;
         let signed = *cut == AuditTruncation::none()
             || self.0.verify(&cut_text(&chain.name, cut), &cut.signature);
@@ -99,11 +102,11 @@ impl AuditSeal<'_> {
 
     /// Returns the last signed position. Records up to it need no further check.
     pub(super) fn last_signed(&self, chain: &AuditChain) -> Result<ChainPosition, ChainMismatch> {
-        let beginning = self.beginning(chain)?;
-        let Some(checkpoint) = &chain.checkpoint else { return Ok(beginning) };
+        let verified_start = self.verified_start(chain)?;
+        let Some(checkpoint) = &chain.checkpoint else { return Ok(verified_start) };
         self.checks_checkpoint(&chain.name, checkpoint)?;
-        Ok(if checkpoint.count < beginning.position {
-            beginning
+        Ok(if checkpoint.count < verified_start.position {
+            verified_start
         } else {
             ChainPosition::at_checkpoint(checkpoint)
         })
@@ -206,16 +209,16 @@ mod tests {
         let key = Keys::from_root(b"root").audit;
         let seal = AuditSeal(&key);
         let mut chain = AuditChain::empty("acme");
-        assert_eq!(seal.beginning(&chain).unwrap().position, 0);
+        assert_eq!(seal.verified_start(&chain).unwrap().position, 0);
         chain.start = seal.signed_cut(
             "acme",
             &ChainPosition { position: 4, number: 4, hash: vec![1; 32] },
             5,
         );
-        assert_eq!(seal.beginning(&chain).unwrap().position, 4);
+        assert_eq!(seal.verified_start(&chain).unwrap().position, 4);
         chain.start.position = 5;
-        seal.beginning(&chain).unwrap_err();
+        seal.verified_start(&chain).unwrap_err();
         chain.start = AuditTruncation { before_us: 1, ..AuditTruncation::none() };
-        seal.beginning(&chain).unwrap_err();
+        seal.verified_start(&chain).unwrap_err();
     }
 }

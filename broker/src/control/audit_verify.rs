@@ -130,7 +130,7 @@ impl Control {
             .await?;
         let seal = self.audit_seal();
         let judge = || {
-            let beginning = seal.beginning(&page.chain)?;
+            let verified_start = seal.verified_start(&page.chain)?;
             let checkpoints: Vec<_> = page.chain.checkpoint.iter().chain(&kept).collect();
             checkpoints
                 .iter()
@@ -138,8 +138,8 @@ impl Control {
             // The retention may have removed the last record of the page before.
             let position = after
                 .clone()
-                .filter(|position| position.position >= beginning.position)
-                .unwrap_or(beginning);
+                .filter(|position| position.position >= verified_start.position)
+                .unwrap_or(verified_start);
             verify_page(position, &page, page.records.len() < limit as usize, &checkpoints)
         };
         let is_last = page.records.len() < limit as usize;

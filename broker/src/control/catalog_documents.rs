@@ -207,7 +207,7 @@ impl Control {
                 updated_at_us: entry.updated_at_us,
             };
             let before = old.map(|entry| text(&entry.spec));
-            author.note_values(before.as_deref(), Some(&record.document));
+            author.record_values(before.as_deref(), Some(&record.document));
             control.commit(AdminChange::PutCatalogDocument(&record), &author).await?;
             control.edit(|registry| {
                 D::documents_mut(registry).insert(key.clone(), Arc::clone(&entry));
@@ -234,7 +234,7 @@ impl Control {
             condition.holds(D::NAME, old.map(|entry| control.tag(entry)).as_deref())?;
             refuse_declared(old.map(|entry| entry.origin), D::NAME, &name)?;
             let before = old.map(|entry| text(&entry.spec));
-            author.note_values(before.as_deref(), None);
+            author.record_values(before.as_deref(), None);
             let change = AdminChange::DeleteCatalogDocument(&tenant, D::KIND, &name);
             if !control.commit(change, &author).await? {
                 return Err(missing::<D>(&name));

@@ -45,7 +45,7 @@ impl Control {
     }
 
     /// Stores what ends a login at its issuer. Without it, the login ends at the broker only.
-    pub async fn note_issuer_login(&self, login: &str, at_issuer: &IssuerLogin) {
+    pub async fn record_issuer_login(&self, login: &str, at_issuer: &IssuerLogin) {
         let text = serde_json::to_vec(at_issuer).expect("a login is plain texts");
         let Ok(sealed) = self.durable().seal.seal(SEAL_CONTEXT, &text) else { return };
         let key = key(SecretKind::IssuerLogin, login);

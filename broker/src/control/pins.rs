@@ -159,7 +159,7 @@ impl Control {
                 by: author.name().to_owned(),
                 at_us: now_us(),
             };
-            note(&author, approval.items.iter().map(|(key, hash)| (key, hash.as_str())));
+            record(&author, approval.items.iter().map(|(key, hash)| (key, hash.as_str())));
             if !control.commit(AdminChange::ApprovePins(&approval), &author).await? {
                 return Err(control.moved(&approval).await?);
             }
@@ -190,7 +190,7 @@ impl Control {
                 by: author.name().to_owned(),
                 at_us: now_us(),
             };
-            note(&author, block.keys.iter().map(|key| (key, "")));
+            record(&author, block.keys.iter().map(|key| (key, "")));
             if !control.commit(AdminChange::BlockPins(&block), &author).await? {
                 return Err(control.unknown(&block).await?);
             }
@@ -253,12 +253,12 @@ impl Control {
 }
 
 /// Adds the decision to the audit record.
-fn note<'a>(author: &Author, items: impl Iterator<Item = (&'a PinKey, &'a str)>) {
+fn record<'a>(author: &Author, items: impl Iterator<Item = (&'a PinKey, &'a str)>) {
     let named = items.map(
         |(key, hash)| serde_json::json!({"kind": key.kind.name(), "name": key.name, "hash": hash}),
     );
     let text = serde_json::Value::Array(named.collect()).to_string();
-    author.note_values(None, Some(&text));
+    author.record_values(None, Some(&text));
 }
 
 fn no_pin(key: &PinKey) -> ControlError {

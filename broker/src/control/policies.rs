@@ -146,7 +146,7 @@ impl Control {
                 updated_at_us: entry.updated_at_us,
             };
             let before = old.map(|entry| policy_text(&entry.spec));
-            author.note_values(before.as_deref(), Some(&record.document));
+            author.record_values(before.as_deref(), Some(&record.document));
             control.commit(AdminChange::PutPolicy(&record), &author).await?;
             let policy = Arc::new(policy);
             control.broker.set_policy(&tenant, Some(policy.clone()));
@@ -175,7 +175,7 @@ impl Control {
             condition.holds("policy", old.map(|entry| control.tag(entry)).as_deref())?;
             refuse_declared(old.map(|entry| entry.origin), "policy of tenant", &tenant)?;
             let before = old.map(|entry| policy_text(&entry.spec));
-            author.note_values(before.as_deref(), None);
+            author.record_values(before.as_deref(), None);
             if !control.commit(AdminChange::DeletePolicy(&tenant), &author).await? {
                 return Err(no_policy(&tenant));
             }

@@ -233,7 +233,7 @@ async fn read_changes(control: Weak<Control>) {
     loop {
         changed.notified().await;
         let Some(control) = control.upgrade() else { return };
-        let read = control.keyring.refresh().begin();
+        let read = control.keyring.refresh().start();
         match control.refresh().await {
             Ok(()) => control.keyring.refresh().end(read),
             Err(_) => changed.notify_one(), // tried again after the pause

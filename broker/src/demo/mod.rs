@@ -103,7 +103,7 @@ async fn receive(session: &Arc<DemoSession>, calls: &TaskTracker, line: &[u8]) {
             let (session, id, params) =
                 (Arc::clone(session), id.clone(), message["params"].clone());
             // Registered before the next line is read, which may cancel it.
-            let cancelled = session.begin(&id);
+            let cancelled = session.start(&id);
             calls.spawn(async move {
                 let answer = tokio::select! { biased;
                     () = cancelled.cancelled() => None,

@@ -128,7 +128,7 @@ impl DemoSession {
         }
     }
 
-    pub(super) fn begin(&self, id: &Value) -> CancellationToken {
+    pub(super) fn start(&self, id: &Value) -> CancellationToken {
         let token = CancellationToken::new();
         self.locked(|state| state.running.insert(id.to_string(), token.clone()));
         token

@@ -84,15 +84,15 @@ pub(super) async fn dispatch(
     broker.shared.metrics.stateless_request();
     if !is_answered_here(method) {
         // The pooled session of the request observes and counts it once it has started.
-        let started = begin(broker, client, request).await;
+        let started = start(broker, client, request).await;
         if started.is_err() {
             count(broker, client, method, RequestOutcome::Refused, since.elapsed());
         }
         return started;
     }
-    let watched = client.watch().begin(&request.message, since);
+    let watched = client.watch().start(&request.message, since);
     // Boxed, because it would double the future of every call.
-    let work = Box::pin(begin(broker, client, request));
+    let work = Box::pin(start(broker, client, request));
     let reaction = request::scope(watched.clone(), work).await;
     let outcome = if reaction.is_ok() { RequestOutcome::Ok } else { RequestOutcome::Refused };
     if let Err(refusal) = &reaction {
@@ -126,7 +126,7 @@ fn is_answered_here(method: Method) -> bool {
 }
 
 /// Begins a request. The rare kinds are boxed, because they would enlarge the future of a call.
-async fn begin(
+async fn start(
     broker: &Broker,
     client: &StatelessClient,
     request: Box<StatelessRequest>,
@@ -159,7 +159,7 @@ async fn begin(
                 .text(request.message.fields.request_state)
                 .filter(|_| may_require_input(method));
             let Some(state) = state else {
-                let exchange = client.begin(request, &offer, false).await?;
+                let exchange = client.start(request, &offer, false).await?;
                 return Ok(StatelessOutcome::Exchange(exchange));
             };
             client.tenant.take_budget(&client.caller.principal)?;
@@ -168,7 +168,7 @@ async fn begin(
                 ReturnedState::Suspension(suspension) => suspension,
                 ReturnedState::Approval => {
                     drop(state);
-                    let exchange = Box::pin(client.begin(request, &offer, true)).await?;
+                    let exchange = Box::pin(client.start(request, &offer, true)).await?;
                     return Ok(StatelessOutcome::Exchange(exchange));
                 }
             };

@@ -15,7 +15,7 @@ use rules::local_rate_limit::{LocalRateLimiter, one_per};
 use tokio::{net::TcpStream, time::timeout};
 use transport::{
     Cidr,
-    proxy_protocol::{ProxyHeader, ProxyHeaderError, begins_with_header, read_header},
+    proxy_protocol::{ProxyHeader, ProxyHeaderError, read_header, starts_with_header},
 };
 
 use crate::config::{Config, ForwardedHeader};
@@ -169,7 +169,7 @@ impl ProxyProtocol {
             }
         } else {
             // A silent connection is passed on to its next reader.
-            if matches!(timeout(limit, begins_with_header(socket)).await, Ok(Ok(true))) {
+            if matches!(timeout(limit, starts_with_header(socket)).await, Ok(Ok(true))) {
                 return Err(ProxyProtocolError::Untrusted);
             }
             peer.ip()

@@ -62,7 +62,7 @@ impl<'a> CodeFlow<'a> {
     }
 
     /// Begins a login. Returns the address for the browser, and what its answer is checked against.
-    pub(super) fn begin(
+    pub(super) fn start(
         &self,
         state: String,
         redirect_uri: String,

@@ -79,7 +79,7 @@ pub fn connect_elicitation(backend: &BackendId) -> String {
 
 impl UserTokens {
     /// Begins an authorization request. Returns the address for the browser.
-    pub async fn begin(
+    pub async fn start(
         &self,
         principal: &PrincipalId,
         browser: &str,

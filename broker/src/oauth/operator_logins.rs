@@ -50,14 +50,14 @@ impl OperatorLogins {
 
     /// Begins a login. Returns the address for the browser, and what its answer is checked against.
     /// `None`: no issuer of this name has `admin.login`.
-    pub async fn begin(
+    pub async fn start(
         &self,
         issuer: &str,
         redirect_uri: &str,
     ) -> Option<Result<(String, StartedLogin), OauthError>> {
         let issuer = self.issuer(issuer)?;
         let started = self.flow(issuer).await.and_then(|flow| {
-            flow.begin(random_text(), redirect_uri.to_owned(), issuer.audience.as_ref())
+            flow.start(random_text(), redirect_uri.to_owned(), issuer.audience.as_ref())
         });
         Some(started)
     }

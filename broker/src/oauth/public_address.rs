@@ -17,7 +17,7 @@ impl PublicAddress {
 
     /// Sets the address of the listener, unless the operator configured one. Only browsers on this
     /// machine can use it.
-    pub fn note_listener(&self, listener: SocketAddr, has_tls: bool) {
+    pub fn record_listener(&self, listener: SocketAddr, has_tls: bool) {
         if listener.ip().is_loopback() && !has_tls {
             let _configured_one_stays = self.0.set(format!("http://{listener}"));
         }

@@ -69,7 +69,7 @@ impl SignIns {
     }
 
     /// Begins a sign-in. Returns the address for the browser.
-    pub async fn begin(
+    pub async fn start(
         &self,
         issuer: &IssuerConfig,
         browser: &str,
@@ -78,7 +78,7 @@ impl SignIns {
         let flow = self.flow(issuer).await?.announces_pkce()?;
         let base = self.address.base().unwrap_or_default();
         let state = format!("{STATE_PREFIX}{}", random_text());
-        let (address, login) = flow.begin(state, format!("{base}{CALLBACK_PATH}"), None)?;
+        let (address, login) = flow.start(state, format!("{base}{CALLBACK_PATH}"), None)?;
         let vault_key = vault_key(&login.state);
         let (browser, backend) = (digest_of(browser), backend.to_owned());
         let sign_in = StoredSignIn { login, browser, backend };

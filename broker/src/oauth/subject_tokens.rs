@@ -72,7 +72,7 @@ impl SubjectTokens {
 
     /// Notes the token of a caller, unless a known one of the principal lives longer. Returns true if
     /// it is the first one of the principal here. Must be called inside the runtime.
-    pub fn note(
+    pub fn record(
         self: &Arc<Self>,
         (tenant, principal): (&TenantId, &PrincipalId),
         token: &ExchangeableToken,

@@ -312,7 +312,7 @@ impl UserTokens {
             _ => GrantError::Unavailable,
         };
         if open.stored.record.last_error != Some(kind) {
-            self.vault.note_error(key, open.stored.version, kind).await;
+            self.vault.record_error(key, open.stored.version, kind).await;
         }
         error
     }

@@ -163,9 +163,9 @@ impl Vault {
 
     /// Notes why the renewal of this version failed, for operators. An error of the store is only in
     /// the log.
-    pub(super) async fn note_error(&self, key: &GrantKey, version: i64, error: GrantError) {
-        let note = self.0.store.note_grant_error(key, version, error);
-        if let Err(error) = self.0.ask("note_grant_error", note).await {
+    pub(super) async fn record_error(&self, key: &GrantKey, version: i64, error: GrantError) {
+        let update = self.0.store.record_grant_error(key, version, error);
+        if let Err(error) = self.0.ask("note_grant_error", update).await {
             tracing::debug!(%error, "the error of a grant could not be stored");
         }
     }

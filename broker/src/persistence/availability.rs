@@ -66,7 +66,7 @@ impl Availability {
     ) -> Result<T, StoreError> {
         let started_at = Instant::now();
         let result = work.await;
-        self.note(operation, started_at, result.as_ref().err());
+        self.record(operation, started_at, result.as_ref().err());
         result
     }
 
@@ -82,7 +82,7 @@ impl Availability {
     }
 
     /// Notes the result of an operation.
-    pub(super) fn note(
+    pub(super) fn record(
         &self,
         operation: &'static str,
         started_at: Instant,
@@ -218,11 +218,11 @@ mod tests {
     #[tokio::test]
     async fn a_store_that_answers_one_caller_is_available() {
         let availability = Availability::new("test");
-        let begun = Instant::now();
-        eventually("the clock", || ready(if Instant::now() > begun { Ok(()) } else { Err(()) }))
+        let started = Instant::now();
+        eventually("the clock", || ready(if Instant::now() > started { Ok(()) } else { Err(()) }))
             .await;
-        availability.note("quick", begun, None);
-        availability.note("slow", begun, away().as_ref().err());
+        availability.record("quick", started, None);
+        availability.record("slow", started, away().as_ref().err());
         assert!(asked(&availability, Err(StoreError::Busy { detail: "locked".into() })).await);
         assert!(asked(&availability, Ok(())).await, "busy is not away");
     }

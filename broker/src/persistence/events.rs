@@ -89,7 +89,7 @@ impl EventWriter {
             return;
         }
         inner.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        inner.lost.note([&entry]);
+        inner.lost.record([&entry]);
     }
 
     /// Removes a session that is over from the log. If the queue is full, its entries age out of
@@ -177,10 +177,10 @@ impl EventWorker {
             outcome.is_err(),
         );
         let error = outcome.as_ref().err().map(|(error, _)| error);
-        self.availability.note("append_events", started_at, error);
+        self.availability.record("append_events", started_at, error);
         if let Err((error, lost)) = outcome {
             tracing::debug!(entries = lost.len(), store = self.store.engine(), %error, "events were not logged");
-            self.lost.note(lost.iter().filter_map(|index| batch.get(*index)));
+            self.lost.record(lost.iter().filter_map(|index| batch.get(*index)));
         }
         batch.clear();
     }
@@ -251,7 +251,7 @@ struct Gap {
 }
 
 impl LossTracker {
-    fn note<'a>(&self, entries: impl IntoIterator<Item = &'a LogEntry>) {
+    fn record<'a>(&self, entries: impl IntoIterator<Item = &'a LogEntry>) {
         let mut streams = self.lock();
         let mut events = 0;
         for entry in entries {

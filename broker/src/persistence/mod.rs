@@ -141,7 +141,7 @@ impl Persistence {
         NodeName::clone(&self.node.load())
     }
 
-    fn note_address(&self, address: Option<String>) {
+    fn record_address(&self, address: Option<String>) {
         let _joins_once = self.address.set(address);
     }
 
@@ -151,7 +151,7 @@ impl Persistence {
     }
 
     /// Publishes that a session is here, for times when the database is away.
-    pub async fn note_owned(&self, session: &SessionKey, ttl: Duration) {
+    pub async fn record_owned(&self, session: &SessionKey, ttl: Duration) {
         if let Some(address) = self.address().filter(|_| self.is_shared()) {
             let hint =
                 OwnerHint { node: self.node().as_str().to_owned(), address: address.to_owned() };

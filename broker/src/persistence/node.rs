@@ -197,7 +197,7 @@ impl Node {
         durable: Arc<Persistence>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        durable.note_address(settings.address.clone());
+        durable.record_address(settings.address.clone());
         let (draining, renew_now, has_left) =
             (AtomicBool::new(false), Notify::new(), CancellationToken::new());
         Self {

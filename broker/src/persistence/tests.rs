@@ -65,7 +65,7 @@ impl Meddled {
         self.calls.lock().iter().filter(|one| **one == call).count()
     }
 
-    fn note(&self, call: &'static str) {
+    fn record(&self, call: &'static str) {
         self.calls.lock().push(call);
     }
 }
@@ -77,57 +77,57 @@ impl ConfigStore for Meddled {
         change: AdminChange<'_>,
         told: Option<&AuditRecord>,
     ) -> Result<bool, StoreError> {
-        self.note(change.name());
+        self.record(change.name());
         self.inner.apply(change, told).await
     }
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
-        self.note("tenants");
+        self.record("tenants");
         self.inner.tenants().await
     }
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
-        self.note("keys");
+        self.record("keys");
         self.inner.keys().await
     }
     async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyRecord>, StoreError> {
-        self.note("keys_of");
+        self.record("keys_of");
         self.inner.keys_of(tenant).await
     }
     async fn backends(&self) -> Result<Vec<BackendRecord>, StoreError> {
-        self.note("backends");
+        self.record("backends");
         self.inner.backends().await
     }
     async fn policies(&self) -> Result<Vec<PolicyRecord>, StoreError> {
-        self.note("policies");
+        self.record("policies");
         self.inner.policies().await
     }
 
     async fn catalog_documents(&self) -> Result<Vec<CatalogDocumentRecord>, StoreError> {
-        self.note("catalog_documents");
+        self.record("catalog_documents");
         self.inner.catalog_documents().await
     }
 
     async fn operators(&self) -> Result<Vec<OperatorRecord>, StoreError> {
-        self.note("operators");
+        self.record("operators");
         self.inner.operators().await
     }
     async fn revocations(&self) -> Result<Vec<RevocationRecord>, StoreError> {
-        self.note("revocations");
+        self.record("revocations");
         self.inner.revocations().await
     }
     async fn token_issuers(&self) -> Result<Vec<TokenIssuerRecord>, StoreError> {
-        self.note("token_issuers");
+        self.record("token_issuers");
         self.inner.token_issuers().await
     }
     async fn held_breakers(&self) -> Result<Vec<(TenantId, BackendId)>, StoreError> {
-        self.note("held_breakers");
+        self.record("held_breakers");
         self.inner.held_breakers().await
     }
     async fn config_version(&self) -> Result<i64, StoreError> {
-        self.note("config_version");
+        self.record("config_version");
         self.inner.config_version().await
     }
     async fn close(&self) {
-        self.note("close");
+        self.record("close");
         self.inner.close().await
     }
 }
@@ -135,7 +135,7 @@ impl ConfigStore for Meddled {
 #[async_trait]
 impl AuditStore for Meddled {
     async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError> {
-        self.note("append_audit");
+        self.record("append_audit");
         self.inner.append_audit(records).await
     }
     async fn audit_records(
@@ -144,11 +144,11 @@ impl AuditStore for Meddled {
         after: Option<i64>,
         limit: u32,
     ) -> Result<Vec<StoredAuditRecord>, StoreError> {
-        self.note("audit");
+        self.record("audit");
         self.inner.audit_records(filter, after, limit).await
     }
     async fn trim_unchained_audit(&self, before_us: i64, limit: u32) -> Result<u64, StoreError> {
-        self.note("trim_audit");
+        self.record("trim_audit");
         self.inner.trim_unchained_audit(before_us, limit).await
     }
 }
@@ -160,7 +160,7 @@ impl AuditChainStore for Meddled {
         after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<AuditChain>, StoreError> {
-        self.note("audit_chains");
+        self.record("audit_chains");
         self.inner.audit_chains(after, limit).await
     }
     async fn audit_chain_page(
@@ -169,11 +169,11 @@ impl AuditChainStore for Meddled {
         after: i64,
         limit: u32,
     ) -> Result<AuditChainPage, StoreError> {
-        self.note("audit_links");
+        self.record("audit_links");
         self.inner.audit_chain_page(name, after, limit).await
     }
     async fn unchained_audit(&self) -> Result<UnchainedAudit, StoreError> {
-        self.note("audit_outside");
+        self.record("audit_outside");
         self.inner.unchained_audit().await
     }
     async fn audit_chains_to_checkpoint(
@@ -182,14 +182,14 @@ impl AuditChainStore for Meddled {
         after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<AuditChain>, StoreError> {
-        self.note("audit_chains_ahead");
+        self.record("audit_chains_ahead");
         self.inner.audit_chains_to_checkpoint(by, after, limit).await
     }
     async fn put_audit_checkpoints(
         &self,
         checkpoints: &[(String, AuditCheckpoint)],
     ) -> Result<Vec<String>, StoreError> {
-        self.note("put_audit_checkpoints");
+        self.record("put_audit_checkpoints");
         self.inner.put_audit_checkpoints(checkpoints).await
     }
     async fn audit_chains_to_truncate(
@@ -197,7 +197,7 @@ impl AuditChainStore for Meddled {
         before_us: i64,
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
-        self.note("audit_chains_older");
+        self.record("audit_chains_older");
         self.inner.audit_chains_to_truncate(before_us, limit).await
     }
     async fn truncate_audit_chain(
@@ -205,11 +205,11 @@ impl AuditChainStore for Meddled {
         name: &str,
         cut: &AuditTruncation,
     ) -> Result<u64, StoreError> {
-        self.note("cut_audit_chain");
+        self.record("cut_audit_chain");
         self.inner.truncate_audit_chain(name, cut).await
     }
     async fn audit_terms(&self) -> Result<Option<AuditRetentionTerms>, StoreError> {
-        self.note("audit_terms");
+        self.record("audit_terms");
         self.inner.audit_terms().await
     }
 }
@@ -223,7 +223,7 @@ impl DurableStore for Meddled {
         self.engine == self.inner.engine() && self.inner.is_exclusive()
     }
     async fn write(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {
-        self.note("write");
+        self.record("write");
         let verdict = (self.on_write.lock())(batch);
         match verdict {
             Verdict::Pass => self.inner.write(batch).await,
@@ -309,13 +309,13 @@ impl GrantStore for Meddled {
     ) -> Result<bool, StoreError> {
         self.inner.lease_grant(key, version, lease).await
     }
-    async fn note_grant_error(
+    async fn record_grant_error(
         &self,
         key: &GrantKey,
         version: i64,
         error: GrantError,
     ) -> Result<(), StoreError> {
-        self.inner.note_grant_error(key, version, error).await
+        self.inner.record_grant_error(key, version, error).await
     }
     async fn remove_grant(&self, key: &GrantKey) -> Result<bool, StoreError> {
         self.inner.remove_grant(key).await
@@ -435,7 +435,7 @@ impl NodeStore for Meddled {
         address: Option<&str>,
         lease: Duration,
     ) -> Result<(), StoreError> {
-        self.note("join");
+        self.record("join");
         self.inner.join(node, address, lease).await
     }
     async fn renew_lease(
@@ -444,15 +444,15 @@ impl NodeStore for Meddled {
         lease: Duration,
         draining: bool,
     ) -> Result<LeaseRenewal, StoreError> {
-        self.note("renew_lease");
+        self.record("renew_lease");
         self.inner.renew_lease(node, lease, draining).await
     }
     async fn leave(&self, node: &NodeName) -> Result<(), StoreError> {
-        self.note("leave");
+        self.record("leave");
         self.inner.leave(node).await
     }
     async fn live_nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
-        self.note("live_nodes");
+        self.record("live_nodes");
         self.inner.live_nodes().await
     }
     async fn reclaim_sessions(
@@ -461,7 +461,7 @@ impl NodeStore for Meddled {
         to: &NodeName,
         keys: &[SessionKey],
     ) -> Result<Vec<(SessionKey, i64)>, StoreError> {
-        self.note("reclaim_sessions");
+        self.record("reclaim_sessions");
         self.inner.reclaim_sessions(from, to, keys).await
     }
     async fn reclaim_tasks(
@@ -469,7 +469,7 @@ impl NodeStore for Meddled {
         from: &NodeName,
         to: &NodeName,
     ) -> Result<Vec<(TaskId, i64)>, StoreError> {
-        self.note("reclaim_tasks");
+        self.record("reclaim_tasks");
         self.inner.reclaim_tasks(from, to).await
     }
 }
@@ -483,7 +483,7 @@ impl SessionStore for Meddled {
         node: &NodeName,
         idle: Duration,
     ) -> Result<SessionClaimOutcome, StoreError> {
-        self.note("claim_session");
+        self.record("claim_session");
         self.inner.claim_session(key, identity, node, idle).await
     }
     async fn list_sessions(
@@ -492,11 +492,11 @@ impl SessionStore for Meddled {
         after: Option<&SessionKey>,
         limit: u32,
     ) -> Result<Vec<StoredSession>, StoreError> {
-        self.note("list_sessions");
+        self.record("list_sessions");
         self.inner.list_sessions(tenant, after, limit).await
     }
     async fn sessions_by_digest(&self, digest: &str) -> Result<Vec<StoredSession>, StoreError> {
-        self.note("sessions_by_digest");
+        self.record("sessions_by_digest");
         self.inner.sessions_by_digest(digest).await
     }
     async fn sweep_sessions(
@@ -504,14 +504,14 @@ impl SessionStore for Meddled {
         idle: Duration,
         limit: u32,
     ) -> Result<Vec<SessionKey>, StoreError> {
-        self.note("sweep_sessions");
+        self.record("sweep_sessions");
         self.inner.sweep_sessions(idle, limit).await
     }
     async fn subscription_counts(
         &self,
         tenant: Option<&TenantId>,
     ) -> Result<Vec<SubscriptionCount>, StoreError> {
-        self.note("subscription_counts");
+        self.record("subscription_counts");
         self.inner.subscription_counts(tenant).await
     }
 }
@@ -519,18 +519,18 @@ impl SessionStore for Meddled {
 #[async_trait]
 impl TaskStore for Meddled {
     async fn task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError> {
-        self.note("task");
+        self.record("task");
         self.inner.task(task).await
     }
     async fn task_snapshots(
         &self,
         tasks: &[TaskId],
     ) -> Result<Vec<StoredTaskSnapshot>, StoreError> {
-        self.note("task_snapshots");
+        self.record("task_snapshots");
         self.inner.task_snapshots(tasks).await
     }
     async fn full_task(&self, task: &TaskId) -> Result<Option<FullTask>, StoreError> {
-        self.note("full_task");
+        self.record("full_task");
         self.inner.full_task(task).await
     }
     async fn task_of_key(
@@ -539,11 +539,11 @@ impl TaskStore for Meddled {
         principal: &PrincipalId,
         key: &[u8],
     ) -> Result<Option<TaskId>, StoreError> {
-        self.note("task_of_key");
+        self.record("task_of_key");
         self.inner.task_of_key(tenant, principal, key).await
     }
     async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
-        self.note("task_outcome");
+        self.record("task_outcome");
         self.inner.task_outcome(task).await
     }
     async fn tasks_visible_to(
@@ -552,7 +552,7 @@ impl TaskStore for Meddled {
         after: Option<&TaskListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredTask>, StoreError> {
-        self.note("tasks_visible_to");
+        self.record("tasks_visible_to");
         self.inner.tasks_visible_to(audience, after, limit).await
     }
     async fn list_tasks(
@@ -562,7 +562,7 @@ impl TaskStore for Meddled {
         after: Option<&TaskListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredTask>, StoreError> {
-        self.note("list_tasks");
+        self.record("list_tasks");
         self.inner.list_tasks(tenant, status, after, limit).await
     }
     async fn claim_tasks(
@@ -571,7 +571,7 @@ impl TaskStore for Meddled {
         limit: u32,
         except: &[TaskId],
     ) -> Result<Vec<FullTask>, StoreError> {
-        self.note("claim_tasks");
+        self.record("claim_tasks");
         let verdict = (self.on_claim.lock())();
         match verdict {
             Verdict::Pass => self.inner.claim_tasks(node, limit, except).await,
@@ -582,23 +582,23 @@ impl TaskStore for Meddled {
         }
     }
     async fn unfinished_tasks_of(&self, nodes: &[NodeName]) -> Result<Vec<TaskId>, StoreError> {
-        self.note("unfinished_tasks_of");
+        self.record("unfinished_tasks_of");
         self.inner.unfinished_tasks_of(nodes).await
     }
     async fn open_task_inputs(&self, task: &TaskId) -> Result<Vec<TaskInput>, StoreError> {
-        self.note("open_task_inputs");
+        self.record("open_task_inputs");
         self.inner.open_task_inputs(task).await
     }
     async fn task_transitions(&self, task: &TaskId) -> Result<Vec<TaskTransition>, StoreError> {
-        self.note("task_transitions");
+        self.record("task_transitions");
         self.inner.task_transitions(task).await
     }
     async fn expire_tasks(&self, limit: u32) -> Result<Vec<TaskId>, StoreError> {
-        self.note("expire_tasks");
+        self.record("expire_tasks");
         self.inner.expire_tasks(limit).await
     }
     async fn task_counts(&self) -> Result<Vec<(TaskStatus, u64)>, StoreError> {
-        self.note("task_counts");
+        self.record("task_counts");
         self.inner.task_counts().await
     }
 }

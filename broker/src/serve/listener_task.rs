@@ -65,7 +65,7 @@ impl ListenerTask {
         let port = HandoffListener::new(socket);
         let drain =
             filtered.unwrap_or_else(|| SocketDrain::Inherited(port.handoff_token().clone()));
-        Ok(Self { drain: Some(drain), ..Self::begin(address, |stop| serve(port, stop)) })
+        Ok(Self { drain: Some(drain), ..Self::spawn(address, |stop| serve(port, stop)) })
     }
 
     /// Leaves new connections to the process that gets the socket next. Accepted connections
@@ -108,7 +108,7 @@ impl ListenerTask {
         }
     }
 
-    pub(super) fn begin<Serving>(
+    pub(super) fn spawn<Serving>(
         address: SocketAddr,
         serve: impl FnOnce(CancellationToken) -> Serving,
     ) -> Self

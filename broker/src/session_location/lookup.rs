@@ -44,7 +44,7 @@ pub(crate) trait LookupSources {
     /// Returns other replicas for a draining one, the best first.
     fn replicas(&self) -> impl Future<Output = Vec<SessionOwner>> + Send;
 
-    fn note(&self, owner: &SessionOwner);
+    fn record(&self, owner: &SessionOwner);
 
     fn forget(&self, owner: &SessionOwner);
 }
@@ -216,7 +216,7 @@ impl<P: LookupSources> OwnerLookup<P> {
     }
 
     fn there(&self, owner: SessionOwner) -> LookupOutcome<P::Session> {
-        self.sources.note(&owner);
+        self.sources.record(&owner);
         LookupOutcome::Remote(owner)
     }
 
@@ -301,7 +301,7 @@ mod tests {
         record: VecDeque<Result<Option<Record>, ErrorKind>>,
         replicas: Vec<SessionOwner>,
         draining: bool,
-        noted: Vec<SessionOwner>,
+        recorded: Vec<SessionOwner>,
         forgotten: Vec<SessionOwner>,
         claims: usize,
         /// Requests that the caller may still make.
@@ -379,8 +379,8 @@ mod tests {
             self.lock().replicas.clone()
         }
 
-        fn note(&self, owner: &SessionOwner) {
-            self.lock().noted.push(owner.clone());
+        fn record(&self, owner: &SessionOwner) {
+            self.lock().recorded.push(owner.clone());
         }
 
         fn forget(&self, owner: &SessionOwner) {
@@ -416,7 +416,7 @@ mod tests {
         search.missed(&owner("a"), ForwardFailure::Unreachable);
         assert_eq!(script.lock().forgotten, [owner("a")]);
         assert_eq!(there(&mut search).await, "b");
-        assert_eq!(script.lock().noted.last(), Some(&owner("b")));
+        assert_eq!(script.lock().recorded.last(), Some(&owner("b")));
     }
 
     #[tokio::test]
@@ -488,11 +488,11 @@ mod tests {
             state.record = [owned("a", LEASE), owned("a", LEASE / 2), Ok(Some(Record::Free))].into()
         });
         let mut search = OwnerLookup::new(&script, LEASE);
-        let begun = Instant::now();
+        let started = Instant::now();
         assert_eq!(there(&mut search).await, "a");
         search.missed(&owner("a"), ForwardFailure::Unreachable);
         assert_eq!(there(&mut search).await, "adopted");
-        let waited = begun.elapsed();
+        let waited = started.elapsed();
         assert!(
             waited >= LEASE / 2 && waited <= LEASE / 2 + OWNER_RETRY_JITTER + SLACK,
             "{waited:?}"
@@ -503,7 +503,7 @@ mod tests {
     async fn an_unreachable_live_owner_leads_to_a_rejection_in_bounded_time() {
         let script = Script::with(|state| state.record = [owned("a", LEASE)].into());
         let mut search = OwnerLookup::new(&script, LEASE);
-        let begun = Instant::now();
+        let started = Instant::now();
         let mut attempts = 0;
         let refusal = loop {
             match search.next().await {
@@ -517,7 +517,11 @@ mod tests {
         };
         assert_eq!(refusal.kind, ErrorKind::SessionElsewhere);
         assert!(refusal.kind.retryable() && refusal.retry_after.is_some());
-        assert!(begun.elapsed() <= 2 * LEASE + OWNER_SEARCH_EXTRA + SLACK, "{:?}", begun.elapsed());
+        assert!(
+            started.elapsed() <= 2 * LEASE + OWNER_SEARCH_EXTRA + SLACK,
+            "{:?}",
+            started.elapsed()
+        );
         assert!((2..=8).contains(&attempts), "{attempts} attempts");
     }
 
@@ -535,7 +539,7 @@ mod tests {
             state.record = [owned("a", LEASE)].into();
         });
         let mut search = OwnerLookup::new(&script, LEASE);
-        let begun = Instant::now();
+        let started = Instant::now();
         let (mut asked, mut kind) = (Vec::new(), None);
         while kind.is_none() {
             match search.next().await {
@@ -551,7 +555,11 @@ mod tests {
         assert_eq!(kind, Some(ErrorKind::SessionElsewhere));
         assert_eq!(asked[..2], ["a", "b"], "one word was followed");
         assert!(asked.len() <= 20, "{} questions", asked.len());
-        assert!(begun.elapsed() <= 2 * LEASE + OWNER_SEARCH_EXTRA + SLACK, "{:?}", begun.elapsed());
+        assert!(
+            started.elapsed() <= 2 * LEASE + OWNER_SEARCH_EXTRA + SLACK,
+            "{:?}",
+            started.elapsed()
+        );
     }
 
     #[tokio::test]

@@ -53,7 +53,7 @@ impl NegativeCache {
         since.get(trace).is_some_and(|at| at.elapsed() < self.remembered_for)
     }
 
-    pub(crate) fn note(&self, trace: AbsenceKey) {
+    pub(crate) fn record(&self, trace: AbsenceKey) {
         let mut since = self.since.lock();
         if since.len() >= self.entries_max {
             since.retain(|_, at| at.elapsed() < self.remembered_for);
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn an_absent_session_is_cached_per_caller() {
         let absent = NegativeCache::new(8, Duration::from_secs(60));
-        absent.note(of("a", "mallory"));
+        absent.record(of("a", "mallory"));
         assert!(absent.has(&of("a", "mallory")));
         assert!(!absent.has(&of("a", "alice")) && !absent.has(&of("b", "mallory")));
     }
@@ -88,10 +88,10 @@ mod tests {
     #[test]
     fn the_negative_cache_is_bounded_and_its_entries_expire() {
         let absent = NegativeCache::new(8, Duration::from_secs(60));
-        (0..100).for_each(|number| absent.note(of(&number.to_string(), "a")));
+        (0..100).for_each(|number| absent.record(of(&number.to_string(), "a")));
         assert_eq!((0..100).filter(|number| absent.has(&of(&number.to_string(), "a"))).count(), 8);
         let brief = NegativeCache::new(8, Duration::ZERO);
-        (0..100).for_each(|number| brief.note(of(&number.to_string(), "a")));
+        (0..100).for_each(|number| brief.record(of(&number.to_string(), "a")));
         assert!(!brief.has(&of("99", "a")), "over at once");
         assert!(brief.since.lock().len() <= 8);
     }

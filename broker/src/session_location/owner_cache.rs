@@ -34,13 +34,13 @@ impl OwnerCache {
         self.0.get(session)
     }
 
-    pub(crate) fn note(&self, session: SessionKey, owner: SessionOwner) {
+    pub(crate) fn record(&self, session: SessionKey, owner: SessionOwner) {
         self.0.insert(session, owner);
     }
 
     /// Forgets this owner. Another owner that was noted meanwhile stays.
     pub(crate) fn forget(&self, session: &SessionKey, owner: &SessionOwner) {
-        self.0.remove_if(session, |noted| noted == owner);
+        self.0.remove_if(session, |recorded| recorded == owner);
     }
 }
 
@@ -59,9 +59,9 @@ mod tests {
     #[test]
     fn entries_in_use_stay_and_others_are_evicted() {
         let owners = OwnerCache::new(8);
-        owners.note(session(0), owner("a"));
+        owners.record(session(0), owner("a"));
         for number in 1..=100 {
-            owners.note(session(number), owner("b"));
+            owners.record(session(number), owner("b"));
             assert_eq!(owners.get(&session(0)), Some(owner("a")), "after {number}");
         }
         let known = (1..=100).filter(|number| owners.get(&session(*number)).is_some()).count();
@@ -71,8 +71,8 @@ mod tests {
     #[test]
     fn only_the_wrong_owner_is_removed_from_the_cache() {
         let owners = OwnerCache::new(8);
-        owners.note(session(1), owner("a"));
-        owners.note(session(1), owner("b"));
+        owners.record(session(1), owner("a"));
+        owners.record(session(1), owner("b"));
         owners.forget(&session(1), &owner("a"));
         assert_eq!(owners.get(&session(1)), Some(owner("b")));
         owners.forget(&session(1), &owner("b"));

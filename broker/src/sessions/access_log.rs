@@ -13,11 +13,16 @@ use crate::{metrics::Metrics, telemetry::request};
 
 /// Counts the decision about one request, adds it to the request's span, and logs it. A plain allow
 /// is logged only for debugging, and for requests whose trace is sampled.
-pub(super) fn note(metrics: &Metrics, tenant: &Tenant, subject: &Subject, check: AccessCheck<'_>) {
-    let Some(noted) = check.into_noted() else {
+pub(super) fn record(
+    metrics: &Metrics,
+    tenant: &Tenant,
+    subject: &Subject,
+    check: AccessCheck<'_>,
+) {
+    let Some(recorded) = check.into_recorded() else {
         metrics.access.allowed();
         let is_traced = request::with_current(|request| {
-            request.note_decision(Verdict::Allow.name(), None);
+            request.record_decision(Verdict::Allow.name(), None);
             request.is_sampled()
         });
         if is_traced == Some(true) {
@@ -26,15 +31,15 @@ pub(super) fn note(metrics: &Metrics, tenant: &Tenant, subject: &Subject, check:
         }
         return;
     };
-    metrics.access.decided(noted.verdict);
+    metrics.access.decided(recorded.verdict);
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    tenant.note_decision(since_epoch, &noted, subject);
+    tenant.record_decision(since_epoch, &recorded, subject);
     let _outside = request::with_current(|request| {
-        request.note_decision(noted.verdict.name(), noted.rule.clone());
+        request.record_decision(recorded.verdict.name(), recorded.rule.clone());
     });
-    let (rule, principal) = (noted.rule.as_deref(), subject.principal.as_str());
-    let (object, verdict) = (noted.object.as_str(), noted.verdict.name());
-    match noted.verdict {
+    let (rule, principal) = (recorded.rule.as_deref(), subject.principal.as_str());
+    let (object, verdict) = (recorded.object.as_str(), recorded.verdict.name());
+    match recorded.verdict {
         Verdict::Allow => {}
         Verdict::Approve => {
             tracing::debug!(tenant = %tenant.id, principal, object, verdict, rule, "the access policy asks for an approval");
@@ -43,7 +48,7 @@ pub(super) fn note(metrics: &Metrics, tenant: &Tenant, subject: &Subject, check:
             tracing::info!(tenant = %tenant.id, principal, object, verdict, rule, "the access policy refuses a request");
         }
     }
-    if let Some((would, rule)) = &noted.shadow {
+    if let Some((would, rule)) = &recorded.shadow {
         metrics.access.shadowed(*would);
         let (would, rule) = (would.name(), rule.as_deref());
         tracing::info!(tenant = %tenant.id, principal, object, verdict, would, rule, "rules in shadow mode would decide otherwise");
@@ -61,6 +66,6 @@ pub(super) fn check(
     let Some(view) = tenant.access(endpoint, subject) else { return Ok(()) };
     let check = AccessCheck::new(&view, subject);
     let result = check.check_unlisted(method, object, absent);
-    note(metrics, tenant, subject, check);
+    record(metrics, tenant, subject, check);
     result
 }

@@ -430,7 +430,7 @@ impl Call {
         if self.cancel_sent.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.session.note_abandoned_call();
+        self.session.record_abandoned_call();
         let reason = self
             .cancel_reason
             .lock()

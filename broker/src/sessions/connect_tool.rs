@@ -97,7 +97,7 @@ fn unconnected(
     };
     let opens_urls = session.client.elicitation_url && session.version.elicitation_url();
     if session.has_client && opens_urls {
-        questions::note_elicitations_required(session, &error);
+        questions::record_elicitations_required(session, &error);
     } else if session.has_client
         && let Some(result) = downlevel::urls_as_result(&error)
     {

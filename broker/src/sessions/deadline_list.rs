@@ -103,7 +103,7 @@ impl<T: Expirable + ?Sized> DeadlineList<T> {
         {
             self.rescheduled.notify_one();
         }
-        DeadlineGuard { list, index: index }
+        DeadlineGuard { list, index }
     }
 
     /// Returns the calls whose deadline has passed at `now`, and stores the earliest deadline of
@@ -184,9 +184,9 @@ mod tests {
             })
         }
 
-        async fn late_after(&self, begun: Instant) -> Duration {
+        async fn late_after(&self, started: Instant) -> Duration {
             self.told.notified().await;
-            *self.late_at.get().unwrap() - begun
+            *self.late_at.get().unwrap() - started
         }
     }
 
@@ -215,7 +215,7 @@ mod tests {
         let list = Arc::<DeadlineList<Fake>>::default();
         let looking = tokio::spawn(DeadlineList::run(Arc::downgrade(&list)));
         tokio::task::yield_now().await;
-        let begun = now();
+        let started = now();
         let calls: Vec<_> =
             [30, 5, 60, 10].into_iter().map(|seconds| Fake::due_in(seconds * SECOND)).collect();
         let guards: Vec<_> =
@@ -228,16 +228,16 @@ mod tests {
             list.register(calls[0].clone(), *calls[0].due.lock()),
             list.register(calls[2].clone(), *calls[2].due.lock()),
         ];
-        assert_eq!(calls[1].late_after(begun).await.as_secs(), 20);
-        assert_eq!(calls[0].late_after(begun).await.as_secs(), 30);
-        assert_eq!(calls[2].late_after(begun).await.as_secs(), 60);
+        assert_eq!(calls[1].late_after(started).await.as_secs(), 20);
+        assert_eq!(calls[0].late_after(started).await.as_secs(), 30);
+        assert_eq!(calls[2].late_after(started).await.as_secs(), 60);
         assert!(calls[3].late_at.get().is_none());
         drop((more, kept));
         // The list is empty, and then one call enters it.
         let last = Fake::due_in(SECOND);
-        let begun = now();
+        let started = now();
         let _guard = list.register(last.clone(), *last.due.lock());
-        assert_eq!(last.late_after(begun).await.as_secs(), 1);
+        assert_eq!(last.late_after(started).await.as_secs(), 1);
         drop(_guard);
         drop(list);
         looking.await.unwrap();

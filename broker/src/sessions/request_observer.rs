@@ -34,8 +34,8 @@ pub struct RequestObserver<'a> {
 impl RequestObserver<'_> {
     /// Begins the telemetry of a request that came at `started_at`. Everything that its work calls
     /// can reach it.
-    pub fn begin(&self, message: &Message, started_at: Instant) -> Arc<RequestTelemetry> {
-        let tracing = self.shared.traces.begin(message, self.caller).map(|mut tracing| {
+    pub fn start(&self, message: &Message, started_at: Instant) -> Arc<RequestTelemetry> {
+        let tracing = self.shared.traces.start(message, self.caller).map(|mut tracing| {
             tracing.attributes = self.attributes(message);
             tracing.target = target_text(message).map(|target| truncate_attribute(&target));
             tracing
@@ -120,7 +120,7 @@ pub fn end_request(shared: &Context, caller: &Caller, outcome: RequestOutcome) {
             }
             tracing.end(summary);
         }
-        shared.activity.note(request, caller, outcome, error);
+        shared.activity.record(request, caller, outcome, error);
         if let Some(draft) = request.take_draft() {
             let node = shared.durable.node();
             let record = draft.into_record(

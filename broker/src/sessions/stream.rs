@@ -336,7 +336,7 @@ impl EventStream {
     }
 
     /// Notes that this request of the stream only waits for a task.
-    pub fn note_task_wait(&self, id: &RequestId, task: &TaskId) {
+    pub fn record_task_wait(&self, id: &RequestId, task: &TaskId) {
         if let Some(due) = self.lock().pending.iter_mut().find(|due| due.id == *id) {
             due.task = Some(task.clone());
         }
@@ -514,15 +514,15 @@ mod tests {
     async fn events_of_a_slow_reader_do_not_expire() {
         let stream = EventStream::general(3, LIMITS);
         let mut reader = stream.read_from(0).unwrap();
-        let begun = Instant::now();
+        let started = Instant::now();
         for text in ["1", "2", "3"] {
-            stream.push(begun, EventKind::Message, frame(text)).unwrap();
+            stream.push(started, EventKind::Message, frame(text)).unwrap();
         }
         assert_eq!(sequence(&mut reader).await, Some(1));
-        stream.expire(begun + Duration::from_secs(60), Duration::ZERO);
+        stream.expire(started + Duration::from_secs(60), Duration::ZERO);
         assert_eq!((sequence(&mut reader).await, sequence(&mut reader).await), (Some(2), Some(3)));
         drop(reader);
-        stream.expire(begun + Duration::from_secs(60), Duration::ZERO);
+        stream.expire(started + Duration::from_secs(60), Duration::ZERO);
         assert!(stream.is_empty(), "it has no reader any more");
     }
 

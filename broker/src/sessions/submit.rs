@@ -78,7 +78,7 @@ pub fn handle_request(
     stream: &Arc<EventStream>,
 ) -> Result<Option<CallFuture>, Refusal> {
     let started_at = Instant::now();
-    let request = observation::begin(session, &message, started_at);
+    let request = observation::start(session, &message, started_at);
     request::enter(request, || {
         let method = message.method;
         let result = dispatch(session, message, stream, started_at);
@@ -175,7 +175,7 @@ fn decide_and_start(
     let access = view.as_ref().map(|view| AccessCheck::new(view, &subject));
     let decided = decide(&message, access.as_ref());
     if let Some(access) = access.filter(|_| names_object(message.method)) {
-        access_log::note(&session.shared.metrics, &session.tenant, &subject, access);
+        access_log::record(&session.shared.metrics, &session.tenant, &subject, access);
     }
     let mut decision = match decided {
         Ok(decision) => decision,
@@ -243,7 +243,7 @@ fn start(
         Decision::Batch(calls) => batch::start(session, request, *calls, &message),
         Decision::CreateTask(plan, target) => {
             let tool = plan.names.tool().map(|tool| tool.name.as_str());
-            observation::note_backend(session, &plan.backend, tool);
+            observation::record_backend(session, &plan.backend, tool);
             let host = session.shared.task_host()?;
             let task = NewTask { message, id: request.id.clone(), plan, target };
             spawn_local_request(session, request, CancelScope::Nothing, |session| async move {
@@ -305,13 +305,13 @@ fn start_call(
     let held = HeldCall::of_plan(session, &message, &plan)?;
     let RequestContext { id, stream, started_at, .. } = request;
     let tool = plan.names.tool();
-    observation::note_backend(session, &plan.backend, tool.map(|tool| tool.name.as_str()));
+    observation::record_backend(session, &plan.backend, tool.map(|tool| tool.name.as_str()));
     let backend = (plan.backend.clone(), home);
     let call = Call::new(&message, id.clone(), session, stream, backend, tool, started_at);
     if let Some(held) = held {
         call.hold(held);
     }
-    call.note_answer_rule(&plan);
+    call.record_answer_rule(&plan);
     let Plan { edits, .. } = plan;
     session.open_request(id, InFlight::Call(call.clone()))?;
     let work = box_pin_with(|| call.clone().run(message, edits, check.map(Box::new)));
@@ -325,7 +325,7 @@ fn await_task(
     task: TaskId,
 ) -> Result<(), Refusal> {
     let (id, stream) = (request.id.clone(), request.stream.clone());
-    stream.note_task_wait(&id, &task);
+    stream.record_task_wait(&id, &task);
     let host = session.shared.task_host()?;
     spawn_local_request(session, request, CancelScope::Work, |session| {
         host.outcome(session, task, id, stream)

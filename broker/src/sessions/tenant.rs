@@ -14,7 +14,7 @@ use protocol::{
 };
 use records::SessionKey;
 use rules::{
-    access::{AccessView, DecisionReport, DecisionRow, NotedDecision, Policy, Subject},
+    access::{AccessView, DecisionReport, DecisionRow, Policy, RecordedDecision, Subject},
     catalog::{Catalog, HostedPrompts},
     deadlines::{self, CallDeadline, TimeoutSource},
     endpoint::Endpoint,
@@ -209,8 +209,13 @@ impl Tenant {
     }
 
     /// Adds a decision to the report. `now` is the time since 1970.
-    pub(super) fn note_decision(&self, now: Duration, noted: &NotedDecision, subject: &Subject) {
-        self.decisions.lock().note(now, noted, subject.principal.as_str());
+    pub(super) fn record_decision(
+        &self,
+        now: Duration,
+        recorded: &RecordedDecision,
+        subject: &Subject,
+    ) {
+        self.decisions.lock().record(now, recorded, subject.principal.as_str());
     }
 
     /// Returns the decisions since a time.

@@ -90,7 +90,7 @@ impl<S> TenantSessions<S> {
         limits: SessionLimits,
         metrics: &Metrics,
     ) -> Result<(), Refusal> {
-        let opening = OpeningSession::begin(self, principal)?;
+        let opening = OpeningSession::start(self, principal)?;
         let too_many = |whose: &str, scope, max| {
             metrics.rate_limited(scope);
             too_many_sessions(whose, max)
@@ -189,7 +189,7 @@ struct OpeningSession<'a, S> {
 }
 
 impl<'a, S> OpeningSession<'a, S> {
-    fn begin(sessions: &'a TenantSessions<S>, principal: &'a PrincipalId) -> Result<Self, Refusal> {
+    fn start(sessions: &'a TenantSessions<S>, principal: &'a PrincipalId) -> Result<Self, Refusal> {
         let mut known = sessions.known.lock();
         if sessions.is_closed() {
             return Err(tenant_is_gone());

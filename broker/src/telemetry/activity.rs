@@ -56,7 +56,7 @@ struct Recent {
 impl ActivityLog {
     /// Notes the end of a caller's request that failed, or that the access policy did not plainly
     /// allow.
-    pub fn note(
+    pub fn record(
         &self,
         request: &RequestTelemetry,
         caller: &Caller,
@@ -145,13 +145,13 @@ mod tests {
     }
 
     #[test]
-    fn failures_and_decisions_are_noted_and_plain_successes_are_not() {
+    fn failures_and_decisions_are_recorded_and_plain_successes_are_not() {
         let log = ActivityLog::default();
-        log.note(&request("fine"), &ann(), RequestOutcome::Ok, None);
-        log.note(&request("slow"), &ann(), RequestOutcome::Timeout, Some("timeout"));
+        log.record(&request("fine"), &ann(), RequestOutcome::Ok, None);
+        log.record(&request("slow"), &ann(), RequestOutcome::Timeout, Some("timeout"));
         let denied = request("secret");
-        denied.note_decision("deny", Some("no-secrets".to_owned()));
-        log.note(&denied, &ann(), RequestOutcome::Refused, Some("unknown_tool"));
+        denied.record_decision("deny", Some("no-secrets".to_owned()));
+        log.record(&denied, &ann(), RequestOutcome::Refused, Some("unknown_tool"));
         let found = log.newest(0, 10, |_| true);
         let targets: Vec<_> = found.iter().map(|entry| entry.target.as_deref().unwrap()).collect();
         assert_eq!(targets, ["slow", "secret"]);
@@ -166,7 +166,7 @@ mod tests {
     fn the_log_keeps_the_newest_entries_only() {
         let log = ActivityLog::default();
         for number in 0..=ACTIVITY_ENTRIES_MAX {
-            log.note(&request(&format!("t{number}")), &ann(), RequestOutcome::Error, None);
+            log.record(&request(&format!("t{number}")), &ann(), RequestOutcome::Error, None);
         }
         let found = log.newest(0, usize::MAX, |_| true);
         assert_eq!(found.len(), ACTIVITY_ENTRIES_MAX);
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn long_targets_are_cut() {
         let log = ActivityLog::default();
-        log.note(&request(&"x".repeat(10_000)), &ann(), RequestOutcome::Error, None);
+        log.record(&request(&"x".repeat(10_000)), &ann(), RequestOutcome::Error, None);
         let target = log.newest(0, 1, |_| true)[0].target.clone().unwrap();
         assert_eq!(target.chars().count(), ACTIVITY_TEXT_CHARS_MAX);
     }

@@ -41,7 +41,7 @@ pub struct ExporterHandle {
 }
 
 /// Starts the export if an endpoint is configured. Must be called inside the runtime.
-pub fn begin(
+pub fn start(
     settings: &Settings,
     node: &str,
     http: HttpClient,

@@ -49,7 +49,7 @@ impl Redactor {
         let shown = masker.transport(&spec.transport);
         let Credentials { bearer, headers } = &spec.credentials;
         let secrets = bearer.iter().chain(headers.values()).chain(spec.auth.secrets());
-        secrets.for_each(|secret| masker.note(secret));
+        secrets.for_each(|secret| masker.record(secret));
         let mut replaced: Vec<(String, String)> = masker
             .hidden
             .into_iter()
@@ -113,12 +113,12 @@ impl ArgumentKind {
 }
 
 impl Masker {
-    fn note(&mut self, secret: &str) {
+    fn record(&mut self, secret: &str) {
         self.hidden.push(secret.to_owned());
     }
 
     fn hide(&mut self, secret: &str) -> &'static str {
-        self.note(secret);
+        self.record(secret);
         MASK
     }
 
@@ -315,7 +315,7 @@ impl Masker {
                 let rest = &text[word.as_ptr() as usize - text.as_ptr() as usize + bare.len()..];
                 rest.split(WORD_ENDS)
                     .filter(|word| !is_plain(word))
-                    .for_each(|word| self.note(word));
+                    .for_each(|word| self.record(word));
                 break;
             }
             next = ArgumentKind::after(bare);
@@ -329,7 +329,7 @@ impl Masker {
         let mut shown = Vec::new();
         for (index, segment) in path.split('/').enumerate() {
             if !is_plain_segment(segment) {
-                path.split('/').skip(index).for_each(|rest| self.note(rest));
+                path.split('/').skip(index).for_each(|rest| self.record(rest));
                 shown.push(MASK);
                 break;
             }

@@ -74,7 +74,7 @@ impl RequestTelemetry {
     }
 
     /// Stores the decision of the access policy. The first one counts.
-    pub fn note_decision(&self, verdict: &'static str, rule: Option<String>) {
+    pub fn record_decision(&self, verdict: &'static str, rule: Option<String>) {
         let _first = self.decision.set((verdict, rule));
     }
 
@@ -92,7 +92,7 @@ impl RequestTelemetry {
     }
 
     /// Stores the backend that handles the request, and the catalog's digest of the tool.
-    pub fn note_backend(&self, backend: &BackendId, definition: Option<DefinitionDigest>) {
+    pub fn record_backend(&self, backend: &BackendId, definition: Option<DefinitionDigest>) {
         if let Some(draft) = &mut *self.draft() {
             draft.backend = Some(backend.clone());
             draft.definition = definition;
@@ -101,14 +101,14 @@ impl RequestTelemetry {
     }
 
     /// Stores the backend's name of the called tool, where the client's does not identify it.
-    pub fn note_tool(&self, tool: &str) {
+    pub fn record_tool(&self, tool: &str) {
         if let Some(draft) = &mut *self.draft() {
             draft.tool = Some(tool.to_owned());
         }
     }
 
     /// Stores the approval by which the request passes, or that it waits for.
-    pub fn note_approval(&self, approval: &ApprovalId) {
+    pub fn record_approval(&self, approval: &ApprovalId) {
         if let Some(draft) = &mut *self.draft() {
             draft.approval = Some(approval.clone());
         }
@@ -217,14 +217,14 @@ mod tests {
     #[test]
     fn a_request_without_traces_and_audit_has_almost_no_overhead() {
         const ROUNDS: u32 = 100_000;
-        let begun = Instant::now();
+        let started = Instant::now();
         for _ in 0..ROUNDS {
             let request = RequestTelemetry::new(RequestName::random(), None, None, None);
             std::hint::black_box(enter(request, || {
                 current().is_some() && current_name().is_some()
             }));
         }
-        let each = begun.elapsed() / ROUNDS;
+        let each = started.elapsed() / ROUNDS;
         println!("{each:?} for a request");
         assert!(each < Duration::from_micros(20), "{each:?}");
     }

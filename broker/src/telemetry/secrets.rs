@@ -76,9 +76,9 @@ fn masked_by(scan: &SecretScan<'_>) -> Option<String> {
     // Three sorted runs, which a stable sort merges.
     found.sort();
     let (mut shown, mut at) = (String::with_capacity(text.len()), 0);
-    for (begin, end) in found {
-        if begin >= at {
-            shown.push_str(&text[at..begin]);
+    for (start, end) in found {
+        if start >= at {
+            shown.push_str(&text[at..start]);
             shown.push_str(REDACTED);
         }
         at = at.max(end);
@@ -129,17 +129,17 @@ impl<'t> SecretScan<'t> {
     }
 
     #[cfg(test)]
-    fn note(&self, bytes: usize) {
+    fn record(&self, bytes: usize) {
         self.bytes_read.set(self.bytes_read.get() + bytes);
     }
 
     #[cfg(not(test))]
-    fn note(&self, _bytes: usize) {}
+    fn record(&self, _bytes: usize) {}
 
     /// Returns the position of a text at or after `from`.
     fn find(&self, from: usize, what: &str) -> Option<usize> {
         let found = self.text[from..].find(what).map(|offset| from + offset);
-        self.note(found.map_or(self.text.len(), |offset| offset + what.len()) - from);
+        self.record(found.map_or(self.text.len(), |offset| offset + what.len()) - from);
         found
     }
 
@@ -147,13 +147,13 @@ impl<'t> SecretScan<'t> {
     fn end_of(&self, from: usize, most: usize, is: impl Fn(u8) -> bool) -> usize {
         let length =
             self.text.as_bytes()[from..].iter().take(most).take_while(|byte| is(**byte)).count();
-        self.note(length + 1);
+        self.record(length + 1);
         from + length
     }
 
     /// Returns a part of the text that is read a fixed number of times.
     fn part(&self, from: usize, to: usize) -> &'t str {
-        self.note(to - from);
+        self.record(to - from);
         &self.text[from..to]
     }
 }
@@ -163,8 +163,8 @@ fn private_keys(scan: &SecretScan<'_>, found: &mut SecretRanges) {
     const END: &str = "-----END ";
     const DASHES: &str = "-----";
     let mut at = 0;
-    while let Some(begin) = scan.find(at, BEGIN) {
-        at = begin + BEGIN.len();
+    while let Some(start) = scan.find(at, BEGIN) {
+        at = start + BEGIN.len();
         let Some(label_end) = scan.find(at, DASHES) else { return };
         let label = scan.part(at, label_end);
         at = label_end;
@@ -174,7 +174,7 @@ fn private_keys(scan: &SecretScan<'_>, found: &mut SecretRanges) {
         // A key without its end is a secret up to the end of the text.
         let closing = scan.find(at, END).and_then(|end| scan.find(end + END.len(), DASHES));
         at = closing.map_or(scan.text.len(), |end| end + DASHES.len());
-        found.push((begin, at));
+        found.push((start, at));
     }
 }
 
@@ -188,7 +188,7 @@ fn words(scan: &SecretScan<'_>, found: &mut SecretRanges) {
         if !is_inside(bytes[at]) {
             // Only spaces may separate the keyword and its credential.
             announced &= bytes[at] == b' ';
-            scan.note(1);
+            scan.record(1);
             at += 1;
             continue;
         }
@@ -232,13 +232,13 @@ fn passwords(scan: &SecretScan<'_>, found: &mut SecretRanges) {
         matches!(character, '/' | '?' | '#' | '"' | '\'' | '\\') || character.is_whitespace()
     };
     let mut at = 0;
-    while let Some(begin) = scan.find(at, AFTER_SCHEME).map(|begin| begin + AFTER_SCHEME.len()) {
-        let end = scan.text[begin..].find(ends).map_or(scan.text.len(), |end| begin + end);
-        let authority = scan.part(begin, end);
+    while let Some(start) = scan.find(at, AFTER_SCHEME).map(|start| start + AFTER_SCHEME.len()) {
+        let end = scan.text[start..].find(ends).map_or(scan.text.len(), |end| start + end);
+        let authority = scan.part(start, end);
         if let Some((user, _)) = authority.rsplit_once('@')
             && user.contains(':')
         {
-            found.push((begin, begin + user.len()));
+            found.push((start, start + user.len()));
         }
         at = end;
     }
@@ -396,9 +396,9 @@ mod tests {
             found.extend(passwords(text));
             found.sort_unstable();
             let (mut shown, mut at) = (String::new(), 0);
-            for (begin, end) in &found {
-                if *begin >= at {
-                    shown = shown + &text[at..*begin] + REDACTED;
+            for (start, end) in &found {
+                if *start >= at {
+                    shown = shown + &text[at..*start] + REDACTED;
                 }
                 at = at.max(*end);
             }
@@ -407,8 +407,8 @@ mod tests {
 
         fn private_keys(text: &str) -> Vec<(usize, usize)> {
             let (mut found, mut at) = (Vec::new(), 0);
-            while let Some(begin) = text[at..].find("-----BEGIN ").map(|begin| at + begin) {
-                at = begin + "-----BEGIN ".len();
+            while let Some(start) = text[at..].find("-----BEGIN ").map(|start| at + start) {
+                at = start + "-----BEGIN ".len();
                 let Some(label) = text[at..].find("-----").map(|end| &text[at..at + end]) else {
                     break;
                 };
@@ -419,7 +419,7 @@ mod tests {
                             .find("-----")
                             .map_or(text.len(), |end| after + end + "-----".len())
                     });
-                    found.push((begin, at));
+                    found.push((start, at));
                 }
             }
             found
@@ -453,16 +453,16 @@ mod tests {
 
         fn passwords(text: &str) -> Vec<(usize, usize)> {
             let (mut found, mut at) = (Vec::new(), 0);
-            while let Some(begin) = text[at..].find("://").map(|begin| at + begin + 3) {
+            while let Some(start) = text[at..].find("://").map(|start| at + start + 3) {
                 let ends =
                     |character: char| "/?#\"'\\".contains(character) || character.is_whitespace();
-                let authority = text[begin..].split(ends).next().unwrap_or_default();
+                let authority = text[start..].split(ends).next().unwrap_or_default();
                 if let Some((user, _)) =
                     authority.rsplit_once('@').filter(|(user, _)| user.contains(':'))
                 {
-                    found.push((begin, begin + user.len()));
+                    found.push((start, start + user.len()));
                 }
-                at = begin + authority.len();
+                at = start + authority.len();
             }
             found
         }

@@ -108,7 +108,7 @@ impl Tracer {
     }
 
     /// Begins the spans of a client's request.
-    pub fn begin(&self, message: &Message, caller: &Caller) -> Option<Box<RequestTrace>> {
+    pub fn start(&self, message: &Message, caller: &Caller) -> Option<Box<RequestTrace>> {
         let recorder = self.0.as_ref()?;
         let in_meta = of_message(message);
         let from_meta = in_meta.is_some();

@@ -67,7 +67,7 @@ impl Scene {
             .answers(|_, _| Ok(json!({"action": "accept", "content": {"name": "Ada"}})))
             .connected(json!({"elicitation": {}}))
             .await;
-        let call = client.begin_call("b__asks", json!({}));
+        let call = client.start_call("b__asks", json!({}));
         self.backend.wait_for("the call", |seen| seen.calls("asks")).await;
         self.hide().await;
         self.may_ask.notify_one();

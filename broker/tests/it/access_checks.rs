@@ -174,9 +174,9 @@ impl Scene {
                 let params = json!({"name": name, "arguments": {"batch": id, "path": path}});
                 json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
             };
-            let _waits = old.begin_raw(json!(101), json!([call(101), call(102)]).to_string());
+            let _waits = old.start_raw(json!(101), json!([call(101), call(102)]).to_string());
             let client = self.broker.client(path).bearer(&self.key).connected(json!({})).await;
-            let _waits = client.begin_call(name, json!({"path": path}));
+            let _waits = client.start_call(name, json!({"path": path}));
             let task = json!({"name": name, "arguments": {"task": path}, "task": {"ttl": 60_000}});
             client.result("tools/call", task).await;
             let stateless = Modern::of(&self.broker, path).bearer(&self.key);
@@ -196,7 +196,7 @@ impl Scene {
 
     /// Returns whether a rule that denies a waiting call wins over its approval.
     async fn is_denied_after_its_approval(&self) -> bool {
-        let call = self.native.begin_call("pay", json!({"late": true}));
+        let call = self.native.start_call("pay", json!({"late": true}));
         let is_late = |listed: &[Value]| {
             let late = |approval: &&Value| approval["arguments"]["late"] == true;
             listed.iter().find(late).map(|approval| approval["id"].as_str().unwrap().to_owned())

@@ -67,7 +67,7 @@ impl Browser {
 
     /// Opens the page of the backend and sends its form. Returns the address of the authorization
     /// request.
-    pub(crate) async fn begin(&self) -> String {
+    pub(crate) async fn start_login(&self) -> String {
         let page = self.send("GET", "/connect/b", "").await;
         assert_eq!(page.status, 200);
         assert_eq!(page.header("x-frame-options"), Some("DENY"));
@@ -86,7 +86,7 @@ impl Browser {
     }
 
     pub(crate) async fn connect(&self) -> u16 {
-        let request = self.begin().await;
+        let request = self.start_login().await;
         self.answer(&request, "&code=code-1").await
     }
 }

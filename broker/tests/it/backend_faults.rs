@@ -257,8 +257,8 @@ async fn b_16_a_flood_of_notifications_does_not_lose_the_answer() {
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let mut call =
-        client.begin("tools/call", json!({"name": "b__flood", "_meta": {"progressToken": 1}}));
+    let mut call = client
+        .start_request("tools/call", json!({"name": "b__flood", "_meta": {"progressToken": 1}}));
     assert_eq!(text_of(&call.finish().await.value["result"]), "after the flood");
     let logged: Vec<_> = call
         .before
@@ -325,7 +325,7 @@ async fn b_02_an_answer_after_the_deadline_is_dropped() {
     let broker = builder().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     let error = client
-        .begin_with_id(
+        .start_request_with_id(
             json!(5),
             "tools/call",
             json!({"name": "b__late", "arguments": {"first": true}}),
@@ -333,7 +333,7 @@ async fn b_02_an_answer_after_the_deadline_is_dropped() {
         .error()
         .await;
     assert_eq!(kind(&error), "timeout");
-    let again = client.begin_with_id(
+    let again = client.start_request_with_id(
         json!(5),
         "tools/call",
         json!({"name": "b__late", "arguments": {"first": false}}),

@@ -138,8 +138,8 @@ async fn b_http_08_a_stream_that_ends_early_is_resumed_by_get() {
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let mut call =
-        client.begin("tools/call", json!({"name": "b__poll", "_meta": {"progressToken": 1}}));
+    let mut call = client
+        .start_request("tools/call", json!({"name": "b__poll", "_meta": {"progressToken": 1}}));
     assert_eq!(text_of(&call.finish().await.value["result"]), "resumed");
     assert_eq!(call.before.len(), 2);
     let resume = backend.wait_for("GET", |seen| seen.header("last-event-id").is_some()).await;
@@ -178,7 +178,7 @@ async fn b_http_10_an_event_seen_twice_counts_once() {
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let mut call = client.begin_call("b__replay", json!({}));
+    let mut call = client.start_call("b__replay", json!({}));
     call.finish().await;
     let data: Vec<&Value> =
         call.before.iter().map(|message| &message.value["params"]["data"]).collect();

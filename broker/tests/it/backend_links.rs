@@ -160,7 +160,7 @@ async fn a_hundred_calls_at_once_each_get_their_own_answer() {
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let calls: Vec<_> = (0..100).map(|n| client.begin_call("b__n", json!({"n": n}))).collect();
+    let calls: Vec<_> = (0..100).map(|n| client.start_call("b__n", json!({"n": n}))).collect();
     backend.wait_count("all calls", 100, |seen| seen.calls("n")).await;
     gate.open();
     for (n, call) in calls.into_iter().enumerate() {
@@ -224,13 +224,13 @@ async fn a_cancelled_call_does_not_wait_for_a_handshake_that_hangs() {
     let good = broker.connected(json!({})).await;
     good.call("b__echo", json!({})).await;
     backend.on("initialize", |_| async { Reply::Hang });
-    let mut call = client.begin_with_id(json!(9), "tools/call", json!({"name": "b__echo"}));
+    let mut call = client.start_request_with_id(json!(9), "tools/call", json!({"name": "b__echo"}));
     let before = backend.recorded_of("initialize").len();
     backend.wait_count("the handshake", before.max(3), |seen| seen.is("initialize")).await;
     assert_eq!(text_of(&good.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#, "others go on");
     client.notify("notifications/cancelled", json!({"requestId": 9})).await;
     assert!(call.next_or_end().await.is_none_or(|message| !message.is_response()));
-    assert_eq!(client.begin_with_id(json!(9), "ping", json!({})).result().await, json!({}));
+    assert_eq!(client.start_request_with_id(json!(9), "ping", json!({})).result().await, json!({}));
 }
 
 #[tokio::test]

@@ -28,7 +28,7 @@ async fn stdio_01_the_child_gets_one_message_per_line_and_nothing_else() {
     let broker = broker_with(stdio().record(&record).spec()).await;
     let client = broker.connected(json!({})).await;
     let pretty = "{\n  \"jsonrpc\": \"2.0\",\r\n  \"id\": 5,\n  \"method\": \"tools/call\",\n  \"params\": {\n    \"name\": \"s__echo\",\n    \"arguments\": {\"text\": \"a\\nb\"}\n  }\n}\n";
-    let answer = client.begin_raw(json!(5), pretty).response().await;
+    let answer = client.start_raw(json!(5), pretty).response().await;
     assert_eq!(text_of(&answer.value["result"]), r#"{"text":"a\nb"}"#);
     let bytes = std::fs::read(&record).unwrap();
     assert!(bytes.ends_with(b"\n"));
@@ -108,7 +108,7 @@ async fn stdio_05_a_child_that_dies_fails_its_calls_and_is_started_again() {
     let starts = folder.path().join("starts");
     let broker = broker_with(stdio().record_starts(&starts).spec()).await;
     let client = broker.connected(json!({})).await;
-    let hanging = client.begin_call("s__hang", json!({}));
+    let hanging = client.start_call("s__hang", json!({}));
     client.call("s__echo", json!({})).await;
     let error = client.error("tools/call", json!({"name": "s__exit"})).await;
     assert_eq!((error["code"].as_i64(), kind(&error)), (Some(1009), "outcome_unknown"));
@@ -179,8 +179,10 @@ async fn progress_questions_and_list_changes_work_over_stdio() {
         .connected(json!({"sampling": {}, "elicitation": {}, "roots": {}}))
         .await;
     let mut get = client.open_get_stream().await;
-    let mut call =
-        client.begin("tools/call", json!({"name": "s__progress", "_meta": {"progressToken": "t"}}));
+    let mut call = client.start_request(
+        "tools/call",
+        json!({"name": "s__progress", "_meta": {"progressToken": "t"}}),
+    );
     assert_eq!(text_of(&call.finish().await.value["result"]), "done");
     assert_eq!(call.before.len(), 3);
     assert!(text_of(&client.call("s__sample", json!({"prompt": "poem"})).await).contains("poem"));
@@ -240,7 +242,7 @@ async fn stdio_03_two_hundred_sessions_leave_no_process_behind() {
             clients.push(broker.connected(json!({"roots": {}})).await);
         }
         let calls: Vec<_> =
-            clients.iter().map(|client| client.begin_call("s__echo", json!({}))).collect();
+            clients.iter().map(|client| client.start_call("s__echo", json!({}))).collect();
         for call in calls {
             call.result().await;
         }
@@ -283,7 +285,7 @@ async fn many_calls_over_one_pipe_each_get_their_own_answer() {
     let client = broker.connected(json!({})).await;
     let filler = "x".repeat(20_000);
     let calls: Vec<_> =
-        (0..200).map(|n| client.begin_call("s__echo", json!({"n": n, "filler": filler}))).collect();
+        (0..200).map(|n| client.start_call("s__echo", json!({"n": n, "filler": filler}))).collect();
     for (n, call) in calls.into_iter().enumerate() {
         let result = call.result().await;
         assert!(text_of(&result).contains(&format!("\"n\":{n}")), "call {n}");

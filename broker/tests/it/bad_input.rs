@@ -176,7 +176,7 @@ async fn excess_calls_in_flight_are_rejected_and_the_others_continue() {
     let config = json!({"limits": {"calls_in_flight_per_session": 3}});
     let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
-    let calls: Vec<_> = (0..3).map(|_| client.begin_call("b__wait", json!({}))).collect();
+    let calls: Vec<_> = (0..3).map(|_| client.start_call("b__wait", json!({}))).collect();
     backend.wait_count("three calls", 3, |seen| seen.calls("wait")).await;
     let error = client.error("tools/call", json!({"name": "b__wait"})).await;
     assert_eq!(
@@ -252,7 +252,7 @@ async fn a_flood_of_bad_input_does_not_affect_another_session() {
     let broker = broker_with(&backend).await;
     let good = broker.connected(json!({})).await;
     let mut call =
-        good.begin("tools/call", json!({"name": "b__wait", "_meta": {"progressToken": 1}}));
+        good.start_request("tools/call", json!({"name": "b__wait", "_meta": {"progressToken": 1}}));
     call.next().await.unwrap();
     let bad = broker.connected(json!({})).await;
     for round in 0..100 {
@@ -326,7 +326,7 @@ async fn a_tenants_calls_in_flight_are_bounded_over_all_its_sessions() {
         .await;
     let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await];
     let calls =
-        [clients[0].begin_call("b__wait", json!({})), clients[1].begin_call("b__wait", json!({}))];
+        [clients[0].start_call("b__wait", json!({})), clients[1].start_call("b__wait", json!({}))];
     backend.wait_count("both calls", 2, |seen| seen.calls("wait")).await;
     assert_eq!(
         kind(&clients[1].error("tools/call", json!({"name": "b__wait"})).await),

@@ -229,12 +229,12 @@ async fn each_call_has_its_own_deadline() {
 }
 
 #[tokio::test]
-async fn a_cancelled_batch_cancels_its_calls_and_begins_no_other() {
+async fn a_cancelled_batch_cancels_its_calls_and_starts_no_other() {
     let backend = backend().await;
     let broker = started(&backend, json!({})).await;
     let client = broker.client("/mcp").connected(json!({})).await;
     let calls = json!([say("b__hang", "x"), say("b__say", "never")]);
-    let hanging = client.begin_call("execute_batch", json!({"calls": calls}));
+    let hanging = client.start_call("execute_batch", json!({"calls": calls}));
     backend.wait_for("the call", |seen| seen.calls("hang")).await;
     client.notify("notifications/cancelled", json!({"requestId": hanging.id})).await;
     backend.wait_for("the cancellation", |seen| seen.is("notifications/cancelled")).await;
@@ -299,7 +299,7 @@ async fn a_call_of_a_batch_waits_for_its_approval() {
     let policy = json!({"default": "allow", "rules": [{"id": "r", "effect": "approve", "objects": {"tools": ["b/say"]}}]});
     assert_eq!(admin.put("/admin/v1/tenants/default/policy", &policy).await.0, 201);
     let client = broker.client("/mcp").connected(json!({})).await;
-    let call = client.begin_call("execute_batch", json!({"calls": [say("b__say", "one")]}));
+    let call = client.start_call("execute_batch", json!({"calls": [say("b__say", "one")]}));
     let id = eventually("the approval", || async {
         let (_, answer) = admin.get("/admin/v1/tenants/default/approvals").await;
         answer["approvals"][0]["id"].as_str().map(str::to_owned).ok_or(answer)

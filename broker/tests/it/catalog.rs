@@ -6,7 +6,7 @@ use testkit::{FakeBackend, Gate, Reply, TestBroker, TestClient, backend::tool};
 use crate::{broker_with, builder, echo, text_of};
 
 async fn list_text(client: &TestClient, id: u64) -> String {
-    let answer = client.begin_with_id(json!(id), "tools/list", json!({})).response().await;
+    let answer = client.start_request_with_id(json!(id), "tools/list", json!({})).response().await;
     answer.text
 }
 

@@ -127,7 +127,7 @@ async fn cli_03_a_question_is_sent_to_the_caller_on_the_stream_of_its_call() {
             let params =
                 json!({"message": name, "requestedSchema": {"type": "object", "properties": {}}});
             clients[who]
-                .begin_call("b__ask", json!({"method": "elicitation/create", "params": params}))
+                .start_call("b__ask", json!({"method": "elicitation/create", "params": params}))
         });
         for (name, mut call) in ["ann", "bob"].into_iter().zip(calls) {
             let answer = call.finish().await;
@@ -151,8 +151,8 @@ async fn cli_03_ids_of_questions_and_answers_are_mapped_both_ways() {
     let backend = FakeBackend::with_tool("two", move |call| {
         let wait = wait.clone();
         async move {
-            let (_, first) = call.begin_ask("roots/list", json!({"n": 1})).await;
-            let (_, second) = call.begin_ask("roots/list", json!({"n": 2})).await;
+            let (_, first) = call.start_question("roots/list", json!({"n": 1})).await;
+            let (_, second) = call.start_question("roots/list", json!({"n": 2})).await;
             wait.open();
             let (first, second) =
                 (within("first", first).await.unwrap(), within("second", second).await.unwrap());
@@ -162,7 +162,7 @@ async fn cli_03_ids_of_questions_and_answers_are_mapped_both_ways() {
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({"roots": {}})).await;
-    let mut call = client.begin_call("b__two", json!({}));
+    let mut call = client.start_call("b__two", json!({}));
     let questions = [call.next().await.unwrap(), call.next().await.unwrap()];
     within("both questions", gate.passed()).await;
     assert_ne!(questions[0].value["id"], questions[1].value["id"]);
@@ -183,7 +183,7 @@ async fn cli_04_another_session_cannot_answer_a_question() {
     let (broker, _backend) = asking().await;
     let victim = broker.connected(json!({"roots": {}})).await;
     let thief = broker.connected(json!({"roots": {}})).await;
-    let mut call = victim.begin_call("b__ask", json!({"method": "roots/list", "params": {}}));
+    let mut call = victim.start_call("b__ask", json!({"method": "roots/list", "params": {}}));
     let question = call.next().await.unwrap();
     let forged = json!({"jsonrpc": "2.0", "id": question.value["id"], "result": {"roots": [{"uri": "file:///forged"}]}});
     let status = thief.post(forged.to_string()).await.status;
@@ -210,7 +210,7 @@ async fn cli_05_elicitation_complete_is_sent_only_to_the_client_of_the_request()
     let other =
         broker.client("/mcp").answers(accept).connected(json!({"elicitation": {"url": {}}})).await;
     let mut get = other.open_get_stream().await;
-    let mut call = client.begin_call("b__url", json!({}));
+    let mut call = client.start_call("b__url", json!({}));
     call.finish().await;
     let complete: Vec<_> = call
         .before
@@ -325,7 +325,7 @@ async fn cli_10_when_the_session_ends_the_open_question_is_answered_with_an_erro
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({"roots": {}})).await;
-    let mut call = client.begin_call("b__ask", json!({}));
+    let mut call = client.start_call("b__ask", json!({}));
     call.next().await.expect("the question");
     client.delete_session().await;
     within("the backend to be answered", answered.passed()).await;
@@ -336,7 +336,7 @@ async fn cli_10_when_the_session_ends_the_open_question_is_answered_with_an_erro
 async fn cli_10_a_dropped_stream_keeps_the_question_until_it_is_resumed() {
     let (broker, _backend) = asking().await;
     let client = broker.connected(json!({"roots": {}})).await;
-    let mut call = client.begin_with_id(
+    let mut call = client.start_request_with_id(
         json!(1),
         "tools/call",
         json!({"name": "b__ask", "arguments": {"method": "roots/list", "params": {}}}),
@@ -413,7 +413,7 @@ async fn prog_01_progress_of_a_client_is_sent_with_the_token_of_the_backend() {
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({"sampling": {}})).await;
-    let mut call = client.begin_call("b__ask", json!({}));
+    let mut call = client.start_call("b__ask", json!({}));
     let question = call.next().await.unwrap().value;
     let token = question["params"]["_meta"]["progressToken"].clone();
     client

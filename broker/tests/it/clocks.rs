@@ -49,8 +49,8 @@ async fn second(cluster: &TestCluster, replica: usize) -> u32 {
 /// Checks for longer than a lease that both replicas serve the sessions of either, and owners stay
 /// the same.
 async fn nothing_moves(cluster: &TestCluster, clients: &[TestClient]) {
-    let begun = Instant::now();
-    while begun.elapsed() < WATCHED {
+    let started = Instant::now();
+    while started.elapsed() < WATCHED {
         for client in clients {
             for replica in 0..2 {
                 cluster.at(replica, client).result("ping", json!({})).await;

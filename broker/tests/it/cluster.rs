@@ -123,13 +123,13 @@ async fn proof_1_a_question_is_answered_and_a_call_cancelled_at_either_replica()
     for (asked, answered) in [(0, 1), (1, 0), (1, 1)] {
         let mut call: Call = cluster
             .at(asked, &client)
-            .begin_call("b__ask", json!({"key": format!("ask {asked}{answered}")}));
+            .start_call("b__ask", json!({"key": format!("ask {asked}{answered}")}));
         let question = call.next().await.unwrap();
         assert_eq!(question.method(), Some("elicitation/create"));
         let accepted = json!({"action": "accept", "content": {"word": "yes"}});
         cluster.at(answered, &client).respond(question.value["id"].clone(), accepted).await;
         assert!(text_of(&call.finish().await.value["result"]).ends_with("told \"yes\""));
-        let hanging = cluster.at(asked, &client).begin_call(
+        let hanging = cluster.at(asked, &client).start_call(
             "b__write",
             json!({"key": format!("cancel {asked}{answered}"), "hang": true}),
         );
@@ -155,7 +155,7 @@ async fn a_task_is_read_answered_and_cancelled_at_a_replica_that_does_not_run_it
     assert_eq!(text_of(&result_of(&there, &id).await), ledger.results("a")[0]);
     assert_eq!(status(&there, &id).await, "completed");
     let asking = task(&here, "ask", json!({"key": "q"})).await;
-    let mut waiting = there.begin("tasks/result", json!({"taskId": asking}));
+    let mut waiting = there.start_request("tasks/result", json!({"taskId": asking}));
     let question = waiting.next().await.unwrap();
     assert_eq!(question.method(), Some("elicitation/create"));
     assert_eq!(
@@ -334,7 +334,7 @@ async fn r11_a_flushed_or_stopped_redis_loses_no_data() {
         );
     }
     // No wake-up can be sent, so the other replica finds the end by polling.
-    let waiting = there.begin("tasks/result", json!({"taskId": hanging}));
+    let waiting = there.start_request("tasks/result", json!({"taskId": hanging}));
     ledger.release();
     let released = Instant::now();
     assert_eq!(text_of(&waiting.result().await), ledger.results("hanging")[0]);

@@ -32,23 +32,23 @@ const ROUND_TRIP: Duration = Duration::from_millis(200);
 
 /// Makes a call that needs no store; returns its time.
 pub(crate) async fn plain_call(client: &TestClient, ledger: &Ledger, key: &str) -> Duration {
-    let begun = Instant::now();
+    let started = Instant::now();
     assert_eq!(
         text_of(&client.call("b__write", json!({"key": key})).await),
         ledger.results(key)[0]
     );
-    begun.elapsed()
+    started.elapsed()
 }
 
 /// Checks that a task is refused because it cannot be stored; returns the time of the refusal.
 pub(crate) async fn refused_task(client: &TestClient, key: &str) -> Duration {
-    let begun = Instant::now();
+    let started = Instant::now();
     let refused = client.error("tools/call", as_task("write", json!({"key": key}))).await;
     assert_eq!(
         (kind(&refused), &refused["data"]["retryable"]),
         ("store_unavailable", &json!(true))
     );
-    begun.elapsed()
+    started.elapsed()
 }
 
 /// Returns a task that is made as soon as the store accepts one.
@@ -132,7 +132,7 @@ async fn f_32_a_postgres_that_never_answers_delays_no_other_request() {
     let client = opened_at(&cluster, 0, &key).await;
     cluster.postgres().freeze();
     let asked = Instant::now();
-    let creating = client.begin("tools/call", as_task("write", json!({"key": "stuck"})));
+    let creating = client.start_request("tools/call", as_task("write", json!({"key": "stuck"})));
     let mut times = Vec::new();
     for number in 0..20 {
         times.push(plain_call(&client, &ledger, &format!("c{number}")).await);

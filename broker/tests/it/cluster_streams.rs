@@ -35,7 +35,7 @@ async fn stepping(resume: &Gate) -> (TestCluster, Ledger, String) {
 
 /// Begins the call and reads its first three steps. Returns the reader and the id of each event so
 /// far.
-async fn begun(client: &TestClient) -> (EventReader, Vec<String>) {
+async fn open_stream(client: &TestClient) -> (EventReader, Vec<String>) {
     let params = json!({"name": "b__write", "arguments": {}, "_meta": {"progressToken": 7}});
     let mut events = client.post_stream(request(7, "tools/call", params)).await;
     let mut ids = Vec::new();
@@ -61,7 +61,7 @@ async fn sse_12_a_stream_is_resumed_at_another_replica() {
     let resume = Gate::new();
     let (cluster, _ledger, key) = stepping(&resume).await;
     let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
-    let (events, ids) = begun(&client).await;
+    let (events, ids) = open_stream(&client).await;
     drop(events);
     let mut resumed = cluster.at(1, &client).resume(&ids[1]).await;
     resume.open();
@@ -105,7 +105,7 @@ fn assert_lost(rest: &[Event]) {
 async fn f_08_a_stream_of_a_killed_replica_reports_that_its_call_is_lost() {
     let (mut cluster, _ledger, key) = stepping(&Gate::new()).await;
     let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
-    let (mut events, ids) = begun(&client).await;
+    let (mut events, ids) = open_stream(&client).await;
     // The first record of the log names the stream and the request whose answer is due on it.
     cluster
         .admin(0)
@@ -124,7 +124,7 @@ async fn f_08_a_stream_of_a_killed_replica_reports_that_its_call_is_lost() {
 async fn f_08_an_unlogged_stream_of_a_killed_replica_reports_a_lost_call() {
     let (mut cluster, _ledger, key) = stepping(&Gate::new()).await;
     let client = cluster.client_of(0, "/mcp").bearer(&key).connected(json!({})).await;
-    let (_events, ids) = begun(&client).await;
+    let (_events, ids) = open_stream(&client).await;
     cluster.kill(0).await;
     // The log holds the events that the replica was fast enough to write.
     cluster.redis().flush_all().await;
@@ -144,7 +144,7 @@ async fn a_stream_without_its_events_reports_a_gap() {
     client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
     let mut general = client.open_get_stream().await;
     let first = general.next().await.unwrap().id.expect("a priming event");
-    let (_call, ids) = begun(&client).await;
+    let (_call, ids) = open_stream(&client).await;
     ledger.backend().wait_get_streams(1).await;
     ledger.backend().notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
     general.find(|message| message["method"] == "notifications/resources/updated").await;

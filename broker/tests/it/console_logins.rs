@@ -28,19 +28,19 @@ impl Page {
     }
 
     /// Begins a login at an issuer, as the page of this origin does.
-    async fn begin(&self, issuer: &str, redirect_uri: &str) -> RawResponse {
+    async fn start_login(&self, issuer: &str, redirect_uri: &str) -> RawResponse {
         let headers = [("origin", self.origin.as_str()), ("mcp-broker-console", "1")];
         let body = json!({"issuer": issuer, "redirect_uri": redirect_uri});
         self.admin.send_with("POST", "/console/logins", &headers, Some(&body)).await
     }
 
     /// Begins a login. Returns the address of the authorization request and the cookie.
-    async fn begun(&self, issuer: &str) -> (String, String) {
-        let begun = self.begin(issuer, &self.callback()).await;
-        assert_eq!(begun.status, 200);
-        let cookie = begun.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    async fn started_login(&self, issuer: &str) -> (String, String) {
+        let started = self.start_login(issuer, &self.callback()).await;
+        assert_eq!(started.status, 200);
+        let cookie = started.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
         assert!(cookie.starts_with("mcp-broker-begun="), "{cookie}");
-        let answer: Value = serde_json::from_str(&begun.text().await).unwrap();
+        let answer: Value = serde_json::from_str(&started.text().await).unwrap();
         (answer["url"].as_str().unwrap().to_owned(), cookie)
     }
 
@@ -102,7 +102,7 @@ async fn a_login_at_an_issuer_is_bound_to_its_browser_and_its_request() {
         format!("{origin}@evil.example/console/callback"),
         format!("{origin}/elsewhere"),
     ] {
-        let refused = page.begin(issuer, &redirect_uri).await;
+        let refused = page.start_login(issuer, &redirect_uri).await;
         assert_eq!(refused.header("set-cookie"), None, "{redirect_uri}");
         let status = refused.status;
         let problem: Value = serde_json::from_str(&refused.text().await).unwrap();
@@ -113,7 +113,7 @@ async fn a_login_at_an_issuer_is_bound_to_its_browser_and_its_request() {
     let unmarked = page.admin.send_with("POST", "/console/logins", &headers, Some(&body)).await;
     assert_eq!(unmarked.status, 403, "a form of another page");
 
-    let (request, cookie) = page.begun(issuer).await;
+    let (request, cookie) = page.started_login(issuer).await;
     let state = parameter(&request, "state").unwrap();
     let from = form_text(issuer);
     let forgotten = "mcp-broker-begun; Path=/; HttpOnly; SameSite=Lax; Max-Age=0".to_owned();
@@ -155,7 +155,7 @@ async fn a_login_at_an_issuer_is_bound_to_its_browser_and_its_request() {
     // The issuer knows the person. The person is not an operator, or the token is for MCP clients.
     for (audience, group) in [(AUDIENCE, "others"), (RESOURCE, "auditors")] {
         gives(audience, &[group]);
-        let (request, cookie) = page.begun(issuer).await;
+        let (request, cookie) = page.started_login(issuer).await;
         let state = parameter(&request, "state").unwrap();
         let refused = page.answer(&format!("state={state}&code=c&iss={from}"), &cookie).await;
         assert_eq!(refused.header("location"), FAILED);
@@ -180,7 +180,7 @@ async fn a_login_names_its_audience_only_as_the_issuer_accepts_it() {
             .await;
         let origin = format!("http://{}", broker.admin_address());
         let page = Page { admin: broker.admin().with_token(None), origin };
-        let (request, cookie) = page.begun(server.issuer()).await;
+        let (request, cookie) = page.started_login(server.issuer()).await;
         let (state, from) = (parameter(&request, "state").unwrap(), form_text(server.issuer()));
         page.answer(&format!("state={state}&code=c&iss={from}"), &cookie).await;
         let token_requests = server.take_token_requests();

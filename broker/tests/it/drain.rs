@@ -41,7 +41,7 @@ async fn f_04_a_call_in_flight_finishes_and_the_exit_is_clean() {
     let backend = waiting(&gate).await;
     let mut broker = builder().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
-    let call = client.begin_call("b__wait", json!({}));
+    let call = client.start_call("b__wait", json!({}));
     backend.wait_for("the call", |seen| seen.calls("wait")).await;
     broker.request_shutdown();
     draining(&broker).await;
@@ -150,7 +150,7 @@ async fn f_05_a_call_that_never_ends_is_aborted_after_the_grace_period() {
     let config = json!({"shutdown": {"grace": "300ms"}});
     let mut broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
-    let mut call = client.begin_call("b__wait", json!({}));
+    let mut call = client.start_call("b__wait", json!({}));
     backend.wait_for("the call", |seen| seen.calls("wait")).await;
     let asked = Instant::now();
     broker.request_shutdown();
@@ -169,7 +169,7 @@ async fn f_06_a_second_signal_ends_the_broker_at_once() {
         .start()
         .await;
     let client = broker.connected(json!({})).await;
-    let _call = client.begin_call("b__wait", json!({}));
+    let _call = client.start_call("b__wait", json!({}));
     backend.wait_for("the call", |seen| seen.calls("wait")).await;
     broker.request_shutdown();
     draining(&broker).await;
@@ -209,13 +209,13 @@ async fn a_call_that_waits_for_its_client_can_still_finish_during_a_drain() {
     .await;
     let mut broker = builder().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({"roots": {}})).await;
-    let mut call = client.begin_call("b__ask", json!({}));
+    let mut call = client.start_call("b__ask", json!({}));
     let question = call.next().await.unwrap();
     broker.request_shutdown();
     draining(&broker).await;
     // The session is busy and therefore still here, so it is served as before.
     assert_eq!(client.tool_names().await, ["b__ask"]);
-    let mut second = client.begin_call("b__ask", json!({}));
+    let mut second = client.start_call("b__ask", json!({}));
     let second_question = second.next().await.unwrap();
     for (call, question) in [(&mut call, question), (&mut second, second_question)] {
         client.respond(question.value["id"].clone(), json!({"roots": []})).await;

@@ -334,7 +334,7 @@ async fn a_drain_sends_goaway_over_http_2_and_close_over_http_1() {
     let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
     let client = broker.connected(json!({})).await;
-    let call = client.begin_call("b__wait", json!({}));
+    let call = client.start_call("b__wait", json!({}));
     backend.wait_for("the call", |seen| seen.calls("wait")).await;
     broker.request_shutdown();
     eventually("the drain", || async {

@@ -87,7 +87,7 @@ async fn task_04_task_07_a_plain_tool_runs_as_a_task_and_gives_the_same_result()
         "nothing of a task reaches it"
     );
     assert_eq!(client.result("tasks/get", json!({"taskId": id})).await["status"], "working");
-    let waiting = client.begin("tasks/result", json!({"taskId": id}));
+    let waiting = client.start_request("tasks/result", json!({"taskId": id}));
     done.open();
     let mut result = waiting.result().await;
     assert_eq!(
@@ -172,7 +172,7 @@ async fn task_09_a_cancelled_task_stays_cancelled_and_its_backend_is_notified() 
     let client = broker.connected(json!({})).await;
     let id = start(&client, "b__job").await;
     let call = backend.wait_for("the call", |seen| seen.calls("job")).await;
-    let waiting = client.begin("tasks/result", json!({"taskId": id}));
+    let waiting = client.start_request("tasks/result", json!({"taskId": id}));
     let cancelled = client.result("tasks/cancel", json!({"taskId": id})).await;
     assert_eq!(cancelled["status"], "cancelled");
     let told =
@@ -233,8 +233,8 @@ async fn task_05_a_repeated_request_finds_its_task() {
     let body = || {
         json!({"jsonrpc": "2.0", "id": "once", "method": "tools/call", "params": {"name": "b__echo", "task": {}}}).to_string()
     };
-    let one = client.begin_raw(json!("once"), body()).result().await;
-    let two = client.begin_raw(json!("once"), body()).result().await;
+    let one = client.start_raw(json!("once"), body()).result().await;
+    let two = client.start_raw(json!("once"), body()).result().await;
     assert_eq!(one["task"]["taskId"], two["task"]["taskId"]);
     let other = client.result("tools/call", json!({"name": "b__echo", "task": {}})).await;
     assert_ne!(one["task"]["taskId"], other["task"]["taskId"]);
@@ -317,7 +317,7 @@ async fn r_2_another_session_of_the_principal_gets_the_result_of_a_task() {
         "it goes on without the session"
     );
     assert_eq!(kind(&stranger.error("tasks/get", json!({"taskId": id})).await), "task_not_found");
-    let waiting = again.begin("tasks/result", json!({"taskId": id}));
+    let waiting = again.start_request("tasks/result", json!({"taskId": id}));
     done.open();
     assert_eq!(text_of(&waiting.result().await), "done");
     assert_eq!(backend.count(|seen| seen.calls("job")), 1);
@@ -350,7 +350,7 @@ async fn task_13_a_question_of_a_plain_tool_is_sent_on_the_result_stream() {
     let mut stream = client.open_get_stream().await;
     let id = start(&client, "b__job").await;
     wait_status(&client, &id, "input_required").await;
-    let mut call = client.begin("tasks/result", json!({"taskId": id}));
+    let mut call = client.start_request("tasks/result", json!({"taskId": id}));
     assert_eq!(text_of(&call.finish().await.value["result"]), "accept m");
     let methods: Vec<_> = call
         .before
@@ -397,7 +397,7 @@ async fn task_13_another_session_of_the_principal_may_answer() {
     let id = start(&maker, "b__job").await;
     wait_status(&maker, &id, "input_required").await;
     let mute = broker.client("/mcp").bearer(&key).connected(json!({})).await;
-    let not_asked = mute.begin("tasks/result", json!({"taskId": id}));
+    let not_asked = mute.start_request("tasks/result", json!({"taskId": id}));
     let other = broker
         .client("/mcp")
         .bearer(&key)
@@ -467,7 +467,7 @@ async fn task_14_progress_is_sent_with_the_clients_token_until_the_end() {
         (Some("notifications/progress"), Some("mine"))
     );
     assert_eq!(message["params"]["_meta"][RELATED]["taskId"], id.as_str(), "{message}");
-    let mut call = client.begin("tasks/result", json!({"taskId": id}));
+    let mut call = client.start_request("tasks/result", json!({"taskId": id}));
     // The stream on which the client waits is preferred once it waits there.
     let there = call.next().await.unwrap();
     assert_eq!(

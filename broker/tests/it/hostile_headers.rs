@@ -236,7 +236,7 @@ async fn h_16_ids_of_requests_never_break_the_framing() {
         ["a\u{0}b", "a\n\ndata: forged\n\nid: 7\r", "\u{2028}\u{85}\u{feff}", &"x".repeat(500)]
     {
         let params = json!({"name": "b__steps", "arguments": {}, "_meta": {"progressToken": id}});
-        let mut call = client.begin_with_id(json!(id), "tools/call", params);
+        let mut call = client.start_request_with_id(json!(id), "tools/call", params);
         let answer = call.finish().await;
         assert_eq!((&answer.value["id"], text_of(&answer.value["result"])), (&json!(id), "here"));
         assert_eq!(call.before[0].value["params"]["progressToken"], id);

@@ -499,7 +499,7 @@ async fn http_18_a_connection_stays_open_while_requests_arrive_in_time() {
     let client = broker.connected(json!({})).await;
     // Three connections: plain POSTs alone; one that another request has handed to the library; one
     // whose next request has begun and not ended.
-    for (other, begun) in [
+    for (other, partial_request) in [
         ("", ""),
         ("GET /nowhere HTTP/1.1\r\nhost: localhost\r\n\r\n", ""),
         ("", "POST /mcp HTTP/1.1\r\nhost: lo"),
@@ -521,10 +521,14 @@ async fn http_18_a_connection_stays_open_while_requests_arrive_in_time() {
         if !other.is_empty() {
             assert!(read_answer(&mut stream).await.starts_with("HTTP/1.1 404 "));
         }
-        stream.write_all(begun.as_bytes()).await.unwrap();
+        stream.write_all(partial_request.as_bytes()).await.unwrap();
         let rest = read_to_close(&mut stream).await;
-        assert!(!rest.contains("HTTP/1.1 2"), "{other:?} {begun:?}: {rest}");
-        assert!(began.elapsed() >= wait * 2, "{other:?} {begun:?}: {:?}", began.elapsed());
+        assert!(!rest.contains("HTTP/1.1 2"), "{other:?} {partial_request:?}: {rest}");
+        assert!(
+            began.elapsed() >= wait * 2,
+            "{other:?} {partial_request:?}: {:?}",
+            began.elapsed()
+        );
     }
 }
 
@@ -539,7 +543,7 @@ async fn http2_with_prior_knowledge_supports_a_whole_session() {
     let client = broker.client("/mcp").http(HttpVersion::Http2).connected(json!({})).await;
     let calls: Vec<_> = (0..30)
         .map(|n| {
-            client.begin(
+            client.start_request(
                 "tools/call",
                 json!({"name": "b__slow", "arguments": {"n": n}, "_meta": {"progressToken": n}}),
             )

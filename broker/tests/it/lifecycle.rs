@@ -65,7 +65,7 @@ async fn life_05_an_old_session_gets_no_request_that_its_version_lacks() {
     for version in ["2024-11-05", "2025-03-26"] {
         let client = broker.client("/mcp");
         client.initialize(version, json!({"elicitation": {}})).await;
-        let mut call = client.begin_call("b__ask", json!({}));
+        let mut call = client.start_call("b__ask", json!({}));
         let answer = call.finish().await;
         assert_eq!(text_of(&answer.value["result"]), "-32601", "{version}");
         assert!(call.before.is_empty(), "{version}: nothing reached the client: {:?}", call.before);
@@ -168,7 +168,7 @@ async fn life_10_an_unanswered_question_is_cancelled_and_fails_at_the_backend() 
     let config = json!({"timeouts": {"client_request": "300ms"}});
     let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({"roots": {}})).await;
-    let mut call = client.begin_call("b__ask", json!({}));
+    let mut call = client.start_call("b__ask", json!({}));
     let answer = call.finish().await;
     assert_ne!(text_of(&answer.value["result"]), "null", "the backend got an error");
     let methods: Vec<_> = call.before.iter().filter_map(|message| message.method()).collect();

@@ -32,7 +32,7 @@ async fn b_http_04_every_call_rejected_for_a_lost_session_is_repeated() {
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({"n": 0})).await;
     backend.forget_sessions();
-    let calls: Vec<_> = (1..=20).map(|n| client.begin_call("b__echo", json!({"n": n}))).collect();
+    let calls: Vec<_> = (1..=20).map(|n| client.start_call("b__echo", json!({"n": n}))).collect();
     for (index, call) in calls.into_iter().enumerate() {
         assert_eq!(text_of(&call.result().await), format!(r#"{{"n":{}}}"#, index + 1));
     }
@@ -42,7 +42,7 @@ async fn b_http_04_every_call_rejected_for_a_lost_session_is_repeated() {
 async fn calls_of_a_silent_backend_end_when_it_is_removed() {
     let backend = FakeBackend::with_tool("silent", |_| async { Reply::Hang }).await;
     let broker = broker_with(&backend).await;
-    let call = broker.connected(json!({})).await.begin_call("b__silent", json!({}));
+    let call = broker.connected(json!({})).await.start_call("b__silent", json!({}));
     backend.wait_for("the call", |seen| seen.calls("silent")).await;
     broker.admin().delete("/admin/v1/tenants/default/backends/b").await;
     assert_eq!(kind(&call.response().await.value["error"]), "outcome_unknown");
@@ -63,7 +63,7 @@ async fn a_get_stream_that_cannot_be_resumed_is_reopened_and_ends_no_call() {
     .await;
     backend.sessions().no_resumption();
     let broker = broker_with(&backend).await;
-    let call = broker.connected(json!({})).await.begin_call("b__slow", json!({}));
+    let call = broker.connected(json!({})).await.start_call("b__slow", json!({}));
     backend.wait_for("the call", |seen| seen.calls("slow")).await;
     backend.wait_get_streams(2).await;
     let message = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": 1}});

@@ -27,7 +27,7 @@ const CALLERS: usize = 12;
 /// Returns a call that is known to wait for a task at a replica.
 async fn waits_at(cluster: &TestCluster, replica: usize, client: &TestClient, task: &str) -> Call {
     let before = cluster.admin(replica).metric("mcp_requests_pending", &[]).await.unwrap_or(0.0);
-    let waiting = client.begin("tasks/result", json!({"taskId": task}));
+    let waiting = client.start_request("tasks/result", json!({"taskId": task}));
     cluster
         .admin(replica)
         .wait_metric("mcp_requests_pending", &[], |pending| pending > before)
@@ -84,7 +84,7 @@ async fn a_question_of_a_task_is_sent_again_at_the_next_replica() {
     let (mut cluster, ledger, key) = two().await;
     let (here, there) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
     let id = task(&there, "ask", json!({"key": "q"})).await;
-    let mut waiting = here.begin("tasks/result", json!({"taskId": id}));
+    let mut waiting = here.start_request("tasks/result", json!({"taskId": id}));
     let first = waiting.next().await.unwrap();
     assert_eq!(first.method(), Some("elicitation/create"));
     let mut event_id = first.event_id.clone().unwrap();
@@ -117,7 +117,7 @@ async fn a_restart_restores_waiting_clients_and_watched_tasks() {
     let key = broker.admin().create_key("default").await;
     let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
     let id = tasks::start(&client, "b__job").await;
-    let mut waiting = client.begin("tasks/result", json!({"taskId": id}));
+    let mut waiting = client.start_request("tasks/result", json!({"taskId": id}));
     broker.admin().wait_metric("mcp_requests_pending", &[], |pending| pending >= 1.0).await;
     backend.wait_for("the task to be watched", |seen| seen.is("tasks/get")).await;
     let asked = Instant::now();
@@ -188,7 +188,7 @@ async fn watching(wire: &str) -> (TestBroker, FakeBackend, DuplexClient, String)
 /// answer.
 async fn waits_on(wire: &str) {
     let (mut broker, _backend, client, id) = watching(wire).await;
-    let waiting = client.begin("tasks/result", json!({"taskId": id})).await;
+    let waiting = client.start_request("tasks/result", json!({"taskId": id})).await;
     broker.admin().wait_metric("mcp_requests_pending", &[], |pending| pending >= 1.0).await;
     let asked = Instant::now();
     assert_eq!(broker.terminate().await.code(), Some(0), "{wire}");
@@ -238,21 +238,21 @@ async fn requests_on_an_open_websocket_wait_for_the_release_of_their_session() {
         .0
         .connected(json!({}))
         .await;
-    let short = client.begin_call("b__echo", json!({"gate": 0})).await;
+    let short = client.start_call("b__echo", json!({"gate": 0})).await;
     backend.wait_count("the first call", 1, |seen| seen.is("tools/call")).await;
     broker.request_shutdown();
     eventually("the drain to begin", || async {
         if broker.admin().get("/readyz").await.0 == 503 { Ok(()) } else { Err(()) }
     })
     .await;
-    let long = client.begin_call("b__echo", json!({"gate": 1})).await;
+    let long = client.start_call("b__echo", json!({"gate": 1})).await;
     backend.wait_count("the second call", 2, |seen| seen.is("tools/call")).await;
     first.open();
     short.result().await;
     // Calls continue for the time in which the session would close after the first call. The second
     // call prevents that.
-    let begun = Instant::now();
-    while begun.elapsed() < Duration::from_millis(300) {
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_millis(300) {
         assert_eq!(text_of(&client.call("b__echo", json!({})).await), "done");
     }
     second.open();
@@ -301,7 +301,7 @@ async fn a_backend_task_with_an_open_question_is_kept_until_it_is_answered() {
     let key = cluster.operator().create_key("default").await;
     let (here, there) = (opened_at(&cluster, 0, &key).await, opened_at(&cluster, 1, &key).await);
     let id = tasks::start(&here, "b__job").await;
-    let mut waiting = there.begin("tasks/result", json!({"taskId": id}));
+    let mut waiting = there.start_request("tasks/result", json!({"taskId": id}));
     let question = waiting.next().await.unwrap();
     assert_eq!(question.method(), Some("elicitation/create"));
     let leaving = cluster.admin(0);

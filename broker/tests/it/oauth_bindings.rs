@@ -70,7 +70,7 @@ async fn all_requests_of_a_login_have_matching_pkce_and_resource() {
     let world = World::start(3600).await;
     let broker = world.broker().await;
     let browser = Browser::new(&broker);
-    let request = browser.begin().await;
+    let request = browser.start_login().await;
     assert_eq!(browser.answer(&request, "&code=code-1").await, 200);
     broker.admin().wait_backend_state("default", "b", "ready").await;
     let client = broker.connected(json!({})).await;
@@ -94,7 +94,7 @@ async fn an_answer_is_accepted_only_from_the_person_that_started_the_login() {
     add(&broker, &world, ("default", "b")).await;
     let browser = Browser::new(&broker);
     sign_in(&browser, &broker, "ann").await;
-    let request = browser.begin().await;
+    let request = browser.start_login().await;
     // The same browser belongs to another person now.
     sign_in(&browser, &broker, "bob").await;
     assert_eq!(browser.answer(&request, "&code=c").await, 403);
@@ -111,7 +111,7 @@ async fn a_form_is_accepted_only_from_its_own_browser() {
     let world = World::start(3600).await;
     let broker = world.broker().await;
     let (victim, attacker) = (Browser::new(&broker), Browser::new(&broker));
-    victim.begin().await;
+    victim.start_login().await;
     let page = attacker.send("GET", "/connect/b", "").await.text().await;
     let foreign = between(&page, "name=\"proof\" value=\"", "\"").unwrap();
     for form in ["", "proof=", "proof=x", &format!("proof={foreign}"), "action=end&proof=x"] {
@@ -175,7 +175,7 @@ async fn a_server_that_changes_gets_no_code_and_no_refresh_token() {
         assert_eq!(browser.connect().await, 200);
         broker.admin().wait_backend_state("default", "b", "ready").await;
         let client = broker.connected(json!({})).await;
-        let request = browser.begin().await;
+        let request = browser.start_login().await;
         let first = std::mem::replace(&mut world.server, other);
         world.gate(false);
         // The page looks for the server of the backend again.
@@ -311,7 +311,7 @@ async fn a_sealed_secret_moved_to_another_name_does_not_open() {
     // An authorization request names ann too, but it is not a link.
     let browser = Browser::new(&broker);
     sign_in(&browser, &broker, "ann").await;
-    let state = parameter(&browser.begin().await, "state").unwrap();
+    let state = parameter(&browser.start_login().await, "state").unwrap();
     edit(folder.path(), "UPDATE upstream_secrets SET kind = 'link' WHERE kind = 'login';");
     let sent = thief.send("POST", "/connect", &format!("link={state}")).await;
     assert_eq!(sent.status, 403);
@@ -337,7 +337,7 @@ async fn a_registration_copied_to_another_tenant_is_made_again() {
         let browser = Browser::new(&broker);
         let sent = browser.send("POST", "/connect", &format!("link={secret}")).await;
         assert_eq!(sent.status, 303);
-        browser.begin().await;
+        browser.start_login().await;
         let asked = world.server.take_token_requests();
         asked.iter().filter(|asked| asked.form.starts_with('{')).count()
     };

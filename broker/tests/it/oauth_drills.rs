@@ -60,7 +60,7 @@ async fn a_lost_refresh_token_requires_the_user_to_connect_again() {
     // The old access token is used until its end. Then the lease of the dead process has to lapse.
     let client = broker.connected(json!({})).await;
     let address = format!("{}/connect/b", broker.url(""));
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut tool = "b__echo";
     loop {
         let arguments = json!({"name": tool, "arguments": {}});
@@ -74,7 +74,7 @@ async fn a_lost_refresh_token_requires_the_user_to_connect_again() {
         }
         let usual = ["result", "backend_unavailable", "tool_not_found"];
         let is_usual = usual.contains(&told.kind().as_str());
-        assert!(is_usual && begun.elapsed() < WITHIN, "{told:?}");
+        assert!(is_usual && started.elapsed() < WITHIN, "{told:?}");
     }
     eventually("the connection to tell why", || async {
         let lost = connection(&broker).await;

@@ -299,7 +299,7 @@ async fn an_assertion_of_the_identity_provider_is_exchanged_for_a_token() {
     let told = call(&client, "b__connect").await;
     assert!(told.to_string().contains("/connect/b"), "{told}");
     let browser = Browser::new(&broker);
-    let request = browser.begin().await;
+    let request = browser.start_login().await;
     assert!(request.starts_with(&format!("{}/authorize?", provider.issuer())), "{request}");
     assert_eq!(parameter(&request, "scope").as_deref(), Some("openid"));
     assert_eq!(parameter(&request, "resource"), None, "{request}");
@@ -310,7 +310,7 @@ async fn an_assertion_of_the_identity_provider_is_exchanged_for_a_token() {
         json!({"aud": "broker-at-idp", "exp": 1}),
     ] {
         *claims.lock() = wrong.clone();
-        let request = browser.begin().await;
+        let request = browser.start_login().await;
         assert_eq!(browser.answer(&request, "&code=c").await, 502, "{wrong}");
     }
     *claims.lock() = json!({"aud": "broker-at-idp"});
@@ -484,7 +484,7 @@ async fn a_principal_of_an_identity_provider_can_sign_in_only_as_itself() {
     let browser = Browser::new(&broker);
     assert_eq!(browser.send("POST", "/connect", &format!("link={secret}")).await.status, 303);
     *claims.lock() = json!({"aud": "broker-at-idp", "sub": "bob"});
-    let request = browser.begin().await;
+    let request = browser.start_login().await;
     assert_eq!(browser.answer(&request, "&code=c").await, 502);
     assert_eq!(admin.get(connections).await.1["connections"], json!([]));
     *claims.lock() = json!({"aud": "broker-at-idp", "sub": "ann"});

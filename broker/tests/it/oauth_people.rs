@@ -36,7 +36,7 @@ async fn a_user_connects_an_account_and_the_backend_gets_its_token() {
     let mut told = opens.open_get_stream().await;
     told.next().await;
     let browser = Browser::new(&broker);
-    let request = browser.begin().await;
+    let request = browser.start_login().await;
     assert!(
         request.starts_with(&format!("{}/authorize?response_type=code&", world.server.issuer()))
     );
@@ -91,21 +91,21 @@ async fn answers_and_forms_of_another_browser_connect_no_account() {
     world.server.set_metadata(json!({"code_challenge_methods_supported": ["S256"], "authorization_response_iss_parameter_supported": true}));
     let broker = world.broker().await;
     let (victim, attacker) = (Browser::new(&broker), Browser::new(&broker));
-    let request = attacker.begin().await;
+    let request = attacker.start_login().await;
     assert_eq!(victim.answer(&request, "&code=c").await, 403, "of another browser");
-    victim.begin().await;
+    victim.start_login().await;
     assert_eq!(victim.answer(&request, "&code=c").await, 403, "that has begun a request too");
     let issuer = world.server.issuer().replace(':', "%3A").replace('/', "%2F");
     assert_eq!(attacker.answer(&request, "&code=c").await, 502, "without iss");
-    let request = attacker.begin().await;
+    let request = attacker.start_login().await;
     assert_eq!(attacker.answer(&request, &format!("&code=c&iss={issuer}%2F")).await, 502);
-    let request = attacker.begin().await;
+    let request = attacker.start_login().await;
     assert_eq!(attacker.answer(&request, &format!("&error=access_denied&iss={issuer}")).await, 502);
     for form in ["", "proof=", "proof=x", "action=end&proof=x"] {
         assert_eq!(victim.send("POST", "/connect/b", form).await.status, 403, "{form}");
     }
     assert_eq!(world.server.take_token_requests(), []);
-    let request = attacker.begin().await;
+    let request = attacker.start_login().await;
     assert_eq!(attacker.answer(&request, &format!("&code=c&iss={issuer}")).await, 200);
     world.server.set_metadata(json!({}));
     let page = attacker.send("GET", "/connect/b", "").await;
@@ -158,7 +158,7 @@ async fn a_backend_that_requires_more_scopes_leads_to_the_connect_page_again() {
     world.gate(true);
     let told = call(&client, "b__echo").await;
     assert!(told.to_string().contains("/connect/b"), "{told}");
-    let request = browser.begin().await;
+    let request = browser.start_login().await;
     assert_eq!(parameter(&request, "scope").as_deref(), Some("base+more"));
 }
 
@@ -225,7 +225,7 @@ async fn tokens_of_users_are_in_no_output_and_in_no_file() {
     spec["auth"]["client_secret"] = json!(canary("secret", 0));
     assert_eq!(broker.admin().put_backend("default", "b", &spec).await.0, 201);
     let browser = Browser::new(&broker);
-    let request = browser.begin().await;
+    let request = browser.start_login().await;
     let (code, state) = (canary("code", 0), parameter(&request, "state").unwrap());
     assert_eq!(browser.answer(&request, &format!("&code={code}")).await, 200);
     broker.admin().wait_backend_state("default", "b", "ready").await;
@@ -268,7 +268,7 @@ async fn a_person_signs_in_with_the_issuer_of_its_tokens() {
     assert!(call(&client, "b__connect").await.to_string().contains("/connect/b"));
 
     // The page offers the issuer, and leads there with a form of its own only.
-    let begin = |browser: Browser| async move {
+    let start_login = |browser: Browser| async move {
         let page = browser.send("GET", "/connect/b", "").await.text().await;
         assert!(page.contains("Sign in at"), "{page}");
         let proof = between(&page, "name=\"proof\" value=\"", "\"").unwrap();
@@ -280,7 +280,7 @@ async fn a_person_signs_in_with_the_issuer_of_its_tokens() {
         (browser, location)
     };
     let from = issuer.issuer().replace(':', "%3A").replace('/', "%2F");
-    let (browser, request) = begin(Browser::new(&broker)).await;
+    let (browser, request) = start_login(Browser::new(&broker)).await;
     assert_eq!(parameter(&request, "scope").as_deref(), Some("openid"));
     let answers = |request: &str, changes: Value| {
         let mut claims = json!({"aud": "pages", "nonce": parameter(request, "nonce")});
@@ -292,7 +292,7 @@ async fn a_person_signs_in_with_the_issuer_of_its_tokens() {
     };
     answers(&request, json!({}));
     // The thief has begun a sign-in of its own.
-    let (thief, _) = begin(Browser::new(&broker)).await;
+    let (thief, _) = start_login(Browser::new(&broker)).await;
     assert_eq!(thief.answer(&request, &format!("&code=c&iss={from}")).await, 403);
     assert_eq!(browser.answer(&request, &format!("&code=c&iss={from}")).await, 303);
     assert_eq!(browser.answer(&request, &format!("&code=c&iss={from}")).await, 403, "once");
@@ -318,7 +318,7 @@ async fn a_person_signs_in_with_the_issuer_of_its_tokens() {
         (json!({"exp": 1}), from.as_str()),
         (json!({}), "https%3A%2F%2Fevil.example"),
     ] {
-        let (browser, request) = begin(Browser::new(&broker)).await;
+        let (browser, request) = start_login(Browser::new(&broker)).await;
         answers(&request, changes.clone());
         let status = browser.answer(&request, &format!("&code=c&iss={iss}")).await;
         assert!([403, 502].contains(&status), "{changes} {iss}: {status}");
@@ -327,7 +327,7 @@ async fn a_person_signs_in_with_the_issuer_of_its_tokens() {
     // Older than the revocation below, which only reaches tokens of the same second and before.
     let issued = authorization::now() - 5;
     let refused = async |key: &SigningKey, why: &str| {
-        let (browser, request) = begin(Browser::new(&broker)).await;
+        let (browser, request) = start_login(Browser::new(&broker)).await;
         let nonce = parameter(&request, "nonce");
         let claims = json!({"aud": "pages", "nonce": nonce, "iat": issued});
         let token = key.sign(&issuer.claims("ann", claims));

@@ -86,7 +86,7 @@ async fn run(broker: BrokerBuilder) -> Run {
     let link = parameter(link["url"].as_str().unwrap(), "link").unwrap();
     let browser = Browser::new(&broker);
     assert_eq!(browser.send("POST", "/connect", &format!("link={link}")).await.status, 303);
-    let request = browser.begin().await;
+    let request = browser.start_login().await;
     let (code, state) = (canary("code", 0), parameter(&request, "state").unwrap());
     assert_eq!(browser.answer(&request, &format!("&code={code}")).await, 200);
     eventually("the tools of both", || async {

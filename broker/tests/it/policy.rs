@@ -204,9 +204,9 @@ async fn j_24_a_schema_bomb_is_not_used_and_fetches_nothing() {
     ] {
         let (broker, _backend) = with_schema(schema, true).await;
         let client = broker.connected(json!({})).await;
-        let begun = std::time::Instant::now();
+        let started = std::time::Instant::now();
         client.call("b__echo", json!({"x": 1})).await;
-        assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+        assert!(started.elapsed() < std::time::Duration::from_secs(5), "{:?}", started.elapsed());
         broker.wait_for_log("its schema is not used").await;
     }
     assert_eq!(canary.recorded().len(), 0, "nothing was fetched");

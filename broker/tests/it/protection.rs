@@ -153,7 +153,7 @@ async fn b_03_the_breaker_opens_and_closes_with_a_child_process() {
 /// Calls and gives up before the deadline, again and again, until `enough`.
 async fn gives_up(client: &TestClient, name: &str, enough: impl AsyncFn() -> bool) {
     eventually_within(Duration::from_secs(60), "the end of giving up", || async {
-        let call = client.begin("tools/call", json!({"name": name}));
+        let call = client.start_request("tools/call", json!({"name": name}));
         tokio::time::sleep(Duration::from_millis(400)).await;
         client.notify("notifications/cancelled", json!({"requestId": call.id})).await;
         if enough().await { Ok(()) } else { Err("not yet") }
@@ -291,7 +291,7 @@ async fn b_03_calls_that_fail_with_one_process_count_as_one_failure() {
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
     let mut hanging: Vec<_> =
-        (0..8).map(|_| client.begin("tools/call", json!({"name": "b__hang"}))).collect();
+        (0..8).map(|_| client.start_request("tools/call", json!({"name": "b__hang"}))).collect();
     eventually("all to be there", || async {
         let there = broker.admin().backend("default", "b").await["calls_in_flight"].clone();
         if there == 8 { Ok(()) } else { Err(there) }
@@ -337,7 +337,8 @@ async fn answered_errors_and_cancelled_calls_are_not_failures() {
         }
     }
     for n in 0..8 {
-        let _never = client.begin_with_id(json!(n + 900), "tools/call", json!({"name": "b__slow"}));
+        let _never =
+            client.start_request_with_id(json!(n + 900), "tools/call", json!({"name": "b__slow"}));
         backend.wait_count("the call", n + 1, |seen| seen.calls("slow")).await;
         client.notify("notifications/cancelled", json!({"requestId": n + 900})).await;
     }

@@ -194,9 +194,9 @@ async fn narrow(queued: usize, call_timeout: &str) -> (TestBroker, FakeBackend, 
 async fn excess_calls_are_queued_and_rejected_when_the_queue_is_full() {
     let (broker, backend, gate) = narrow(1, "30s").await;
     let client = broker.connected(json!({})).await;
-    let first = client.begin("tools/call", json!({"name": "b__t"}));
+    let first = client.start_request("tools/call", json!({"name": "b__t"}));
     backend.wait_count("the first", 1, |seen| seen.calls("t")).await;
-    let second = client.begin("tools/call", json!({"name": "b__t"}));
+    let second = client.start_request("tools/call", json!({"name": "b__t"}));
     broker
         .admin()
         .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 1.0)
@@ -230,7 +230,7 @@ async fn excess_calls_are_queued_and_rejected_when_the_queue_is_full() {
 async fn a_queued_call_that_times_out_is_never_sent() {
     let (broker, backend, gate) = narrow(10, "400ms").await;
     let client = broker.connected(json!({})).await;
-    let first = client.begin("tools/call", json!({"name": "b__patient"}));
+    let first = client.start_request("tools/call", json!({"name": "b__patient"}));
     backend.wait_count("the first", 1, |seen| seen.calls("patient")).await;
     let asked = Instant::now();
     let refusal = client.error("tools/call", json!({"name": "b__t"})).await;
@@ -256,10 +256,10 @@ async fn a_queued_call_that_times_out_is_never_sent() {
 async fn calls_queued_for_a_dead_backend_are_rejected_at_once() {
     let (broker, backend, _gate) = narrow(10, "30s").await;
     let client = broker.connected(json!({})).await;
-    let _first = client.begin("tools/call", json!({"name": "b__t"}));
+    let _first = client.start_request("tools/call", json!({"name": "b__t"}));
     backend.wait_count("the first", 1, |seen| seen.calls("t")).await;
     let waiting: Vec<_> =
-        (0..3).map(|_| client.begin("tools/call", json!({"name": "b__t"}))).collect();
+        (0..3).map(|_| client.start_request("tools/call", json!({"name": "b__t"}))).collect();
     broker
         .admin()
         .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 3.0)
@@ -278,10 +278,10 @@ async fn calls_queued_for_a_dead_backend_are_rejected_at_once() {
 async fn one_session_cannot_fill_a_queue_for_other_sessions_of_its_principal() {
     let (broker, backend, gate) = narrow(20, "30s").await;
     let loud = broker.connected(json!({})).await;
-    let first = loud.begin("tools/call", json!({"name": "b__t"}));
+    let first = loud.start_request("tools/call", json!({"name": "b__t"}));
     backend.wait_count("the first", 1, |seen| seen.calls("t")).await;
     let flood: Vec<_> =
-        (0..20).map(|_| loud.begin("tools/call", json!({"name": "b__t"}))).collect();
+        (0..20).map(|_| loud.start_request("tools/call", json!({"name": "b__t"}))).collect();
     broker
         .admin()
         .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 20.0)
@@ -291,7 +291,7 @@ async fn one_session_cannot_fill_a_queue_for_other_sessions_of_its_principal() {
     assert_eq!(kind(&loud.error("tools/call", json!({"name": "b__t"})).await), "overloaded");
     let quiet = broker.connected(json!({})).await;
     let calls: Vec<_> =
-        (0..3).map(|_| quiet.begin("tools/call", json!({"name": "b__patient"}))).collect();
+        (0..3).map(|_| quiet.start_request("tools/call", json!({"name": "b__patient"}))).collect();
     // It is not known which of the flood came last; three of them were displaced.
     let mut flood: tokio::task::JoinSet<Value> =
         flood.into_iter().map(|call| async { call.response().await.value }).collect();
@@ -333,7 +333,7 @@ async fn two_tenants_with_hung_backends_leave_permits_for_a_third() {
     for tenant in ["one", "two"] {
         let key = broker.admin().create_key(tenant).await;
         let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
-        held.extend((0..40).map(|_| client.begin("tools/call", json!({"name": "b__t"}))));
+        held.extend((0..40).map(|_| client.start_request("tools/call", json!({"name": "b__t"}))));
     }
     // Eight of 64 permits are reserved, two of them for each of four tenants.
     broker
@@ -365,7 +365,7 @@ async fn r14_an_idle_tenant_does_not_wait_for_one_that_uses_most_permits() {
     let loud = broker.admin().create_key("loud").await;
     let loud = broker.client("/mcp").bearer(&loud).connected(json!({})).await;
     let _held: Vec<_> =
-        (0..50).map(|_| loud.begin("tools/call", json!({"name": "b__t"}))).collect();
+        (0..50).map(|_| loud.start_request("tools/call", json!({"name": "b__t"}))).collect();
     // An eighth of the twenty is reserved.
     broker
         .admin()
@@ -385,17 +385,17 @@ async fn r14_an_idle_tenant_does_not_wait_for_one_that_uses_most_permits() {
 async fn one_slow_call_does_not_cause_rejections_of_later_calls() {
     let (broker, backend, gate) = narrow(1_000, "30s").await;
     let client = broker.connected(json!({})).await;
-    let first = client.begin("tools/call", json!({"name": "b__patient"}));
+    let first = client.start_request("tools/call", json!({"name": "b__patient"}));
     backend.wait_count("the first", 1, |seen| seen.calls("patient")).await;
     let mut waiting: Vec<_> =
-        (0..60).map(|_| client.begin("tools/call", json!({"name": "b__t"}))).collect();
+        (0..60).map(|_| client.start_request("tools/call", json!({"name": "b__t"}))).collect();
     broker
         .admin()
         .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 60.0)
         .await;
     // Only time passes here, and no call moves.
     tokio::time::sleep(Duration::from_secs(1)).await;
-    waiting.extend((0..3).map(|_| client.begin("tools/call", json!({"name": "b__t"}))));
+    waiting.extend((0..3).map(|_| client.start_request("tools/call", json!({"name": "b__t"}))));
     broker
         .admin()
         .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 63.0)
@@ -425,11 +425,11 @@ async fn a_flood_of_one_key_does_not_delay_another_at_a_busy_backend() {
         (broker.admin().create_key("acme").await, broker.admin().create_key("acme").await);
     let loud = broker.client("/mcp").bearer(&loud).connected(json!({})).await;
     let quiet = broker.client("/mcp").bearer(&quiet).connected(json!({})).await;
-    let mut flood = vec![loud.begin("tools/call", json!({"name": "b__t"}))];
+    let mut flood = vec![loud.start_request("tools/call", json!({"name": "b__t"}))];
     backend.wait_count("the first", 1, |seen| seen.calls("t")).await;
     // One by one: a busy machine needs time for many at once.
     for waiting in 1..=40 {
-        flood.push(loud.begin("tools/call", json!({"name": "b__t"})));
+        flood.push(loud.start_request("tools/call", json!({"name": "b__t"})));
         broker
             .admin()
             .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| {
@@ -437,7 +437,7 @@ async fn a_flood_of_one_key_does_not_delay_another_at_a_busy_backend() {
             })
             .await;
     }
-    let call = quiet.begin("tools/call", json!({"name": "b__patient"}));
+    let call = quiet.start_request("tools/call", json!({"name": "b__patient"}));
     broker
         .admin()
         .wait_metric("mcp_queue_depth", &[("queue", "backend_calls")], |depth| depth == 41.0)

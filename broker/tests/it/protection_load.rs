@@ -49,12 +49,12 @@ async fn one(client: TestClient, tally: Arc<Tally>) {
 
 /// Runs the load for this time, with so many calls at a time; returns the goodput per second.
 async fn at_the_peak(client: &TestClient, workers: usize, time: Duration) -> f64 {
-    let (tally, begun) = (Arc::new(Tally::default()), Instant::now());
+    let (tally, started) = (Arc::new(Tally::default()), Instant::now());
     let workers: Vec<JoinHandle<()>> = (0..workers)
         .map(|_| {
             let (client, tally) = (client.clone(), tally.clone());
             tokio::spawn(async move {
-                while begun.elapsed() < time {
+                while started.elapsed() < time {
                     one(client.clone(), tally.clone()).await;
                 }
             })
@@ -63,23 +63,23 @@ async fn at_the_peak(client: &TestClient, workers: usize, time: Duration) -> f64
     for worker in workers {
         worker.await.unwrap();
     }
-    tally.good.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64()
+    tally.good.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64()
 }
 
 /// Starts so many calls per second for this time, whatever their outcomes. Returns the goodput per
 /// second.
 async fn past_it(client: &TestClient, a_second: f64, time: Duration) -> (f64, Arc<Tally>) {
-    let (tally, begun) = (Arc::new(Tally::default()), Instant::now());
+    let (tally, started) = (Arc::new(Tally::default()), Instant::now());
     let mut calls = Vec::new();
     let mut ticks = tokio::time::interval(Duration::from_secs_f64(1.0 / a_second));
-    while begun.elapsed() < time {
+    while started.elapsed() < time {
         ticks.tick().await;
         calls.push(tokio::spawn(one(client.clone(), tally.clone())));
     }
     for call in calls {
         call.await.unwrap();
     }
-    (tally.good.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64(), tally)
+    (tally.good.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64(), tally)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -300,8 +300,9 @@ async fn r13_one_hung_backend_of_fifty_does_not_affect_the_others() {
     }
     let ((_broker, client), (_quiet, undisturbed)) =
         tokio::join!(fifty(&hung, &good), fifty(&hung, &good));
-    let _held: Vec<_> =
-        (0..8).map(|_| client.begin("tools/call", json!({"name": "b0__for_ever"}))).collect();
+    let _held: Vec<_> = (0..8)
+        .map(|_| client.start_request("tools/call", json!({"name": "b0__for_ever"})))
+        .collect();
     hung.wait_count("the calls", 8, |seen| seen.calls("for_ever")).await;
     let lists = in_turns(&client, &undisturbed, 60, async |client, _| {
         client.result("tools/list", json!({})).await;

@@ -190,7 +190,7 @@ async fn until_its_own_ping_is_answered_a_replica_sends_one_call_at_a_time() {
         if found["verdict"].is_object() { Ok(found) } else { Err(found) }
     });
     assert_eq!(verdict.await["state"], "closed", "a verdict alone opens no breaker");
-    let calls = (0..CALLS).map(|_| clients[1].begin_call("b__work", json!({})));
+    let calls = (0..CALLS).map(|_| clients[1].start_call("b__work", json!({})));
     let calls: Vec<_> =
         calls.map(|call| tokio::spawn(call.attempt(Duration::from_secs(60)))).collect();
     let waiting = (CALLS - 1) as f64;

@@ -102,7 +102,7 @@ async fn rpc_11_random_documents_survive_a_call_and_its_result_byte_for_byte() {
         let body = format!(
             r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"b__mirror","arguments":{{{part}}}}}}}"#
         );
-        let answer = client.begin_raw(json!(1), body).response().await;
+        let answer = client.start_raw(json!(1), body).response().await;
         let seen = backend
             .recorded_of("tools/call")
             .pop()
@@ -140,7 +140,7 @@ async fn rpc_11_errors_progress_questions_and_answers_keep_their_bytes() {
         let body = format!(
             r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"_meta":{{"progressToken":"t"}},"name":"b__all","arguments":{{{part},"to":0}}}}}}"#
         );
-        let mut call = client.begin_raw(json!(1), body);
+        let mut call = client.start_raw(json!(1), body);
         let answer = call.finish().await;
         assert!(answer.text.contains(&part), "error of {document}: {}", answer.text);
         assert_eq!(call.before.len(), 2, "{document}");
@@ -171,10 +171,11 @@ async fn rpc_11_list_entries_keep_their_bytes_on_both_endpoints() {
         .client("/mcp/b")
         .connected(json!({}))
         .await
-        .begin("tools/list", json!({}))
+        .start_request("tools/list", json!({}))
         .response()
         .await;
-    let exposed = broker.connected(json!({})).await.begin("tools/list", json!({})).response().await;
+    let exposed =
+        broker.connected(json!({})).await.start_request("tools/list", json!({})).response().await;
     // The only addition is that the broker runs these tools as tasks.
     let as_sent = |text: &str| text.replace(r#""execution":{"taskSupport":"optional"},"#, "");
     let (native, exposed) = (as_sent(&native.text), as_sent(&exposed.text));

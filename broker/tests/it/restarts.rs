@@ -124,7 +124,7 @@ async fn a_session_continues_after_a_restart_with_its_state() {
 
         restart(&mut broker, end).await;
         let client = back(&broker, &client);
-        let mut call = client.begin_call("b__log", json!({}));
+        let mut call = client.start_call("b__log", json!({}));
         assert_eq!(text_of(&call.finish().await.value["result"]), "logged", "{end:?}");
         let logged: Vec<_> =
             call.before.iter().map(|message| message.value["params"]["level"].clone()).collect();

@@ -143,8 +143,10 @@ async fn v_04_every_pair_of_revisions_follows_the_schemas() {
             let client = client(&broker, of_client).await;
             let mut get = client.open_get_stream().await;
             ask_everything(&client).await;
-            let mut call = client
-                .begin("tools/call", json!({"name": "b__all", "_meta": {"progressToken": "t"}}));
+            let mut call = client.start_request(
+                "tools/call",
+                json!({"name": "b__all", "_meta": {"progressToken": "t"}}),
+            );
             let told = call.finish().await;
             let told: Vec<bool> = serde_json::from_str(text_of(&told.value["result"])).unwrap();
             assert_eq!(
@@ -159,7 +161,7 @@ async fn v_04_every_pair_of_revisions_follows_the_schemas() {
                 "{of_client} in front of {of_backend}: {told:?}"
             );
             let hanging =
-                client.begin_with_id(json!("h"), "tools/call", json!({"name": "b__hang"}));
+                client.start_request_with_id(json!("h"), "tools/call", json!({"name": "b__hang"}));
             let calls = backend.count(|seen| seen.calls("hang"));
             backend.wait_count("the call", calls.max(1), |seen| seen.calls("hang")).await;
             client
@@ -187,12 +189,12 @@ async fn v_04_messages_to_a_child_of_each_revision_follow_its_schema() {
                 let params = json!({"name": format!("b__{tool}"), "arguments": {"prompt": "p", "message": "m"}, "_meta": {"progressToken": 1}});
                 client.result("tools/call", params).await;
             }
-            client.begin_with_id(json!("h"), "tools/call", json!({"name": "b__hang"}));
+            client.start_request_with_id(json!("h"), "tools/call", json!({"name": "b__hang"}));
             client.notify("notifications/cancelled", json!({"requestId": "h"})).await;
             client.notify("notifications/roots/list_changed", json!({})).await;
             client.delete_session().await;
         }
-        let noted = || {
+        let recorded = || {
             broker
                 .traffic()
                 .into_iter()
@@ -200,11 +202,11 @@ async fn v_04_messages_to_a_child_of_each_revision_follow_its_schema() {
                 .collect::<String>()
         };
         eventually("the children's notes", || async {
-            let noted = noted();
-            if noted.contains("< ") && noted.contains("notifications/roots/list_changed") {
+            let recorded = recorded();
+            if recorded.contains("< ") && recorded.contains("notifications/roots/list_changed") {
                 Ok(())
             } else {
-                Err(noted)
+                Err(recorded)
             }
         })
         .await;

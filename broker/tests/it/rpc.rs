@@ -21,8 +21,8 @@ async fn rpc_01_every_message_contains_jsonrpc_2_0() {
         .answers(|_, _| Ok(json!({"roots": []})))
         .connected(json!({"roots": {}}))
         .await;
-    let mut call =
-        client.begin("tools/call", json!({"name": "b__talk", "_meta": {"progressToken": "x"}}));
+    let mut call = client
+        .start_request("tools/call", json!({"name": "b__talk", "_meta": {"progressToken": "x"}}));
     let answer = call.finish().await;
     assert_eq!(call.before.len(), 2);
     for message in call.before.iter().chain([&answer]) {
@@ -41,7 +41,7 @@ async fn rpc_02_ids_towards_a_backend_are_never_used_twice() {
         let calls: Vec<_> = clients
             .iter()
             .map(|client| {
-                client.begin_with_id(json!(round), "tools/call", json!({"name": "b__echo"}))
+                client.start_request_with_id(json!(round), "tools/call", json!({"name": "b__echo"}))
             })
             .collect();
         for call in calls {
@@ -85,7 +85,7 @@ async fn rpc_03_the_response_carries_the_id_as_it_was_sent() {
         ] {
             let body =
                 format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#);
-            let answer = client.begin_raw(serde_json::from_str(id).unwrap(), body).response().await;
+            let answer = client.start_raw(serde_json::from_str(id).unwrap(), body).response().await;
             assert!(
                 answer.text.contains(&format!("\"id\":{id}")),
                 "{method}: {id} in {}",
@@ -241,7 +241,7 @@ async fn rpc_10_an_id_in_flight_is_rejected_and_the_first_call_is_not_affected()
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let first = client.begin_with_id(json!(7), "tools/call", json!({"name": "b__wait"}));
+    let first = client.start_request_with_id(json!(7), "tools/call", json!({"name": "b__wait"}));
     backend.wait_for("the first call", |seen| seen.calls("wait")).await;
     for method in ["tools/call", "ping"] {
         let (_, error) =
@@ -249,11 +249,14 @@ async fn rpc_10_an_id_in_flight_is_rejected_and_the_first_call_is_not_affected()
         assert_eq!(error["code"], -32600, "{method}");
     }
     // A string with the same digits is another id.
-    assert_eq!(client.begin_with_id(json!("7"), "ping", json!({})).result().await, json!({}));
+    assert_eq!(
+        client.start_request_with_id(json!("7"), "ping", json!({})).result().await,
+        json!({})
+    );
     gate.open();
     assert_eq!(text_of(&first.result().await), "first");
     assert_eq!(backend.recorded_of("tools/call").len(), 1);
-    client.begin_with_id(json!(7), "ping", json!({})).result().await;
+    client.start_request_with_id(json!(7), "ping", json!({})).result().await;
 }
 
 #[tokio::test]
@@ -272,7 +275,7 @@ async fn rpc_12_stray_answers_of_a_backend_are_dropped_and_counted() {
     let client = broker.connected(json!({})).await;
     let unknown = [("reason", "unknown_id")];
     let before = broker.admin().metric("mcp_dropped_answers_total", &unknown).await.unwrap_or(0.0);
-    let mut call = client.begin_call("b__stray", json!({}));
+    let mut call = client.start_call("b__stray", json!({}));
     assert_eq!(text_of(&call.finish().await.value["result"]), "mine");
     assert!(call.before.is_empty(), "{:?}", call.before);
     broker

@@ -81,7 +81,7 @@ async fn ses_05_delete_ends_streams_cancels_calls_and_closes_the_backend_session
     let before = backend.live_sessions().len();
     let client = broker.connected(json!({})).await;
     let mut stream = client.open_get_stream().await;
-    let mut call = client.begin_call("b__hang", json!({}));
+    let mut call = client.start_call("b__hang", json!({}));
     within("the call at the backend", entered.passed()).await;
     let wire_id =
         backend.wait_for("the call", |seen| seen.calls("hang")).await.message["id"].clone();
@@ -100,7 +100,7 @@ async fn ses_05_a_call_in_flight_is_answered_when_an_operator_ends_the_session()
     let backend = FakeBackend::with_tool("hang", |_| async { Reply::Hang }).await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let call = client.begin_call("b__hang", json!({}));
+    let call = client.start_call("b__hang", json!({}));
     let seen = backend.wait_for("the call", |seen| seen.calls("hang")).await;
     let sessions = broker.admin().sessions("default").await;
     let path = format!("/admin/v1/sessions/{}", sessions[0]["id"].as_str().unwrap());
@@ -118,7 +118,7 @@ async fn ses_05_a_wait_for_a_task_is_answered_when_an_operator_ends_the_session(
     let client = broker.connected(json!({})).await;
     let params = json!({"name": "b__hang", "arguments": {}, "task": {}});
     let created = client.result("tools/call", params).await;
-    let wait = client.begin("tasks/result", json!({"taskId": created["task"]["taskId"]}));
+    let wait = client.start_request("tasks/result", json!({"taskId": created["task"]["taskId"]}));
     let admin = broker.admin();
     admin.wait_metric("mcp_requests_pending", &[], |pending| pending == 1.0).await;
     let sessions = admin.sessions("default").await;
@@ -251,7 +251,7 @@ async fn ses_08_same_ids_and_tokens_in_two_sessions_never_cross() {
         let calls = [0, 1].map(|who| {
             let params =
                 json!({"name": "b__who", "arguments": {"who": who}, "_meta": {"progressToken": 1}});
-            clients[who].begin_with_id(json!(round), "tools/call", params)
+            clients[who].start_request_with_id(json!(round), "tools/call", params)
         });
         for (who, mut call) in calls.into_iter().enumerate() {
             let answer = call.finish().await;

@@ -33,21 +33,21 @@ const SLOW_BODY: &str = "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: 
 /// Connects, sends the beginning, and then a byte now and then until the connection ends. Returns
 /// the time of that.
 async fn drip(address: SocketAddr, begins: &'static str) -> Duration {
-    let begun = Instant::now();
+    let started = Instant::now();
     let mut socket = TcpStream::connect(address).await.unwrap();
     if socket.write_all(begins.as_bytes()).await.is_err() {
-        return begun.elapsed();
+        return started.elapsed();
     }
     let mut answer = [0; 1_024];
     loop {
         tokio::select! {
             read = socket.read(&mut answer) => match read {
-                Ok(0) | Err(_) => return begun.elapsed(),
+                Ok(0) | Err(_) => return started.elapsed(),
                 Ok(_) => {} // the messages that it gets before the end
             },
             () = tokio::time::sleep(Duration::from_millis(300)) => {
                 if !begins.is_empty() && socket.write_all(b"x").await.is_err() {
-                    return begun.elapsed();
+                    return started.elapsed();
                 }
             }
         }
@@ -136,11 +136,11 @@ async fn r17_many_clients_that_never_read_are_cut_and_others_are_not_affected() 
     let mut opening: Value = serde_json::from_str(opening).unwrap();
     opening["params"]["_meta"] = json!({"dev.mcp-broker/backend": "large"});
     let asked = format!("{opening}\n{calls}");
-    let (begun, mut deaf_ones) = (Instant::now(), Vec::new());
+    let (started, mut deaf_ones) = (Instant::now(), Vec::new());
     for _ in 0..count {
         deaf_ones.push(saying_without_reading(broker.tcp_address(), &asked).await);
     }
-    let connected = begun.elapsed();
+    let connected = started.elapsed();
     let (mut calls, until) =
         (Vec::new(), Instant::now() + CUT_WITHIN + PATIENCE + EACH * count as u32);
     let cut = [("scope", "outbox_bytes")];
@@ -157,7 +157,7 @@ async fn r17_many_clients_that_never_read_are_cut_and_others_are_not_affected() 
     calls.sort_unstable();
     println!(
         "R17: {count} clients that read nothing have asked after {connected:?} and are cut after {:?}; {} calls meanwhile, {:?} in the middle",
-        begun.elapsed(),
+        started.elapsed(),
         calls.len(),
         calls[calls.len() / 2]
     );

@@ -210,7 +210,7 @@ async fn sse_09_a_dropped_connection_does_not_cancel_and_the_result_is_kept() {
     let backend = stepping(&gate).await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let mut call = client.begin_raw(json!(1), steps_body(1, 2, "kept"));
+    let mut call = client.start_raw(json!(1), steps_body(1, 2, "kept"));
     let priming = first_id(&mut call).await;
     let progress = call.next().await.unwrap();
     drop(call);
@@ -234,7 +234,7 @@ async fn sse_09_a_call_continues_while_no_client_listens() {
     let backend = stepping(&gate).await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let mut call = client.begin_raw(json!(1), steps_body(1, 1, "later"));
+    let mut call = client.start_raw(json!(1), steps_body(1, 1, "later"));
     let priming = first_id(&mut call).await;
     drop(call);
     // The client resumes while the call is still running: the stream continues live.
@@ -256,8 +256,8 @@ async fn sse_04_sse_10_resuming_one_stream_gives_only_that_stream() {
     let backend = stepping(&gate).await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let mut one = client.begin_raw(json!(1), steps_body(1, 3, "one"));
-    let mut two = client.begin_raw(json!(2), steps_body(2, 3, "two"));
+    let mut one = client.start_raw(json!(1), steps_body(1, 3, "one"));
+    let mut two = client.start_raw(json!(2), steps_body(2, 3, "two"));
     let (first_of_one, first_of_two) = (first_id(&mut one).await, first_id(&mut two).await);
     for call in [&mut one, &mut two] {
         call.next().await.unwrap();
@@ -292,7 +292,7 @@ async fn a_resumed_get_stream_returns_the_missed_events() {
 
 async fn two_sessions(broker: &TestBroker) -> (TestClient, String, TestClient) {
     let victim = broker.connected(json!({})).await;
-    let mut call = victim.begin_raw(json!(1), steps_body(1, 1, "secret"));
+    let mut call = victim.start_raw(json!(1), steps_body(1, 1, "secret"));
     let priming = first_id(&mut call).await;
     call.finish().await;
     (victim, priming, broker.connected(json!({})).await)
@@ -340,7 +340,7 @@ async fn sse_12_a_resumption_from_an_evicted_event_is_rejected() {
     let config = json!({"events": {"stream_events": 5}});
     let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
-    let mut call = client.begin_raw(json!(1), steps_body(1, 1, "x"));
+    let mut call = client.start_raw(json!(1), steps_body(1, 1, "x"));
     let priming = first_id(&mut call).await;
     call.next().await.unwrap();
     let body = request(2, "tools/call", json!({"name": "b__burst", "_meta": {"progressToken": 2}}));

@@ -32,7 +32,7 @@ async fn res_04_a_cancelled_subscribe_that_fails_leaves_no_subscription() {
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     for n in 0..5 {
-        let _call = client.begin_with_id(
+        let _call = client.start_request_with_id(
             json!(1000 + n),
             "resources/subscribe",
             json!({"uri": format!("b+test://{n}")}),
@@ -97,7 +97,7 @@ async fn res_03_concurrent_subscribes_of_one_uri_all_get_the_rejection() {
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     let calls: Vec<_> = (0..3)
-        .map(|_| client.begin("resources/subscribe", json!({"uri": "b+test://one"})))
+        .map(|_| client.start_request("resources/subscribe", json!({"uri": "b+test://one"})))
         .collect();
     backend.wait_for("the first of them", |seen| seen.is("resources/subscribe")).await;
     gate.open();

@@ -50,12 +50,14 @@ async fn killed_at(point: &str, backend: &FakeBackend, answers: bool) -> Left {
         .answers(|_, _| Ok(json!({"action": "accept", "content": {}})));
     let client = client.connected(json!({"elicitation": {}})).await;
     // The answer may come before the end or not; the task is in the list in both cases.
-    let _made = client
-        .begin("tools/call", json!({"name": "b__job", "task": {"ttl": 60000}, "arguments": {}}));
+    let _made = client.start_request(
+        "tools/call",
+        json!({"name": "b__job", "task": {"ttl": 60000}, "arguments": {}}),
+    );
     let waiting = async {
         if answers {
             let id = waits_for_input(&client).await;
-            let _unanswered = client.begin("tasks/result", json!({"taskId": id}));
+            let _unanswered = client.start_request("tasks/result", json!({"taskId": id}));
             std::future::pending::<()>().await;
         }
         std::future::pending::<()>().await;
@@ -167,7 +169,7 @@ async fn f_34_a_backend_task_is_watched_again_after_a_restart() {
             left.client.result("tasks/get", json!({"taskId": left.id})).await["status"],
             "working"
         );
-        let waiting = left.client.begin("tasks/result", json!({"taskId": left.id}));
+        let waiting = left.client.start_request("tasks/result", json!({"taskId": left.id}));
         done.open();
         assert_eq!(text_of(&waiting.result().await), "result of task-1", "sessions: {sessions}");
         assert_eq!(backend.count(|seen| seen.calls("job")), 1);
@@ -180,7 +182,7 @@ async fn f_35_a_task_killed_with_an_open_question_has_an_unknown_outcome() {
         let backend = FakeBackend::with_tool("job", |call| async move {
             let form =
                 json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}});
-            let (_id, _answer) = call.begin_ask("elicitation/create", form).await;
+            let (_id, _answer) = call.start_question("elicitation/create", form).await;
             Reply::Hang
         })
         .await;

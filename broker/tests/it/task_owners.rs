@@ -70,7 +70,7 @@ async fn f_34_a_task_with_an_unknown_commit_is_reported_so_and_not_revoked() {
     cluster.sql(GATE).await;
     let mut call = as_task("write", json!({"key": "doubtful"}));
     call["_meta"] = json!({"dev.mcp-broker/idempotency-key": "one"});
-    let creating = client.begin("tools/call", call.clone());
+    let creating = client.start_request("tools/call", call.clone());
     let writing = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
     eventually("the task to be made", || async {
         if cluster.sql(writing).await == "0" { Err(()) } else { Ok(()) }
@@ -125,7 +125,7 @@ async fn f_34_a_task_whose_commit_is_very_slow_is_still_executed() {
     cluster.sql(GATE_OF_COMMITS).await;
     let mut call = as_task("write", json!({"key": "late"}));
     call["_meta"] = json!({"dev.mcp-broker/idempotency-key": "one"});
-    let refused = client.begin("tools/call", call.clone()).error().await;
+    let refused = client.start_request("tools/call", call.clone()).error().await;
     assert_eq!(kind(&refused), "outcome_unknown", "{refused}");
     let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND clock_timestamp() - xact_start > '11 seconds'";
     eventually("everybody to have given up", || async {
@@ -238,7 +238,7 @@ async fn all_waits_for_tasks_share_one_database_query() {
     ledger.wait_for("awaited").await;
     let (waiter, admin) = (opened_at(&cluster, 1, &key).await, cluster.admin(1));
     let waiting: Vec<_> =
-        (0..20).map(|_| waiter.begin("tasks/result", json!({"taskId": id}))).collect();
+        (0..20).map(|_| waiter.start_request("tasks/result", json!({"taskId": id}))).collect();
     let asked = async |operation| {
         admin.metric("mcp_store_seconds_count", &[("operation", operation)]).await.unwrap_or(0.0)
     };

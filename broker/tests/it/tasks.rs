@@ -177,7 +177,7 @@ async fn b_task_02_a_backend_task_is_polled_at_its_interval_until_its_result() {
         (got["taskId"].as_str(), got["status"].as_str()),
         (Some(id.as_str()), Some("working"))
     );
-    let waiting = client.begin("tasks/result", json!({"taskId": id}));
+    let waiting = client.start_request("tasks/result", json!({"taskId": id}));
     backend
         .wait_count("tasks/get", 3, |seen| {
             seen.is("tasks/get") && seen.message["params"]["taskId"] == "task-1"
@@ -322,7 +322,7 @@ async fn task_13_a_question_of_a_task_reaches_the_client_on_the_result_stream() 
         .connected(json!({"elicitation": {}}))
         .await;
     let id = start(&client, "b__job").await;
-    let mut call = client.begin("tasks/result", json!({"taskId": id}));
+    let mut call = client.start_request("tasks/result", json!({"taskId": id}));
     assert_eq!(text_of(&call.finish().await.value["result"]), "decline");
     let question = &call.before[0].value;
     assert_eq!(

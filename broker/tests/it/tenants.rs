@@ -74,7 +74,7 @@ async fn sec_05_ses_08_same_names_and_ids_at_the_same_time_never_cross() {
                 let mut get = client.open_get_stream().await;
                 for id in 0..15 {
                     let params = json!({"name": "b__search", "arguments": {"who": who}, "_meta": {"progressToken": id}});
-                    let mut call = client.begin_with_id(json!(id), "tools/call", params);
+                    let mut call = client.start_request_with_id(json!(id), "tools/call", params);
                     let answer = call.finish().await;
                     assert_eq!(text_of(&answer.value["result"]), format!("{who}:{who}:{who}"));
                     for message in call.before.iter().chain([&answer]) {
@@ -83,7 +83,7 @@ async fn sec_05_ses_08_same_names_and_ids_at_the_same_time_never_cross() {
                     for (method, params) in
                         [("resources/list", json!({})), ("prompts/list", json!({})), ("resources/read", json!({"uri": "b+test://r"}))]
                     {
-                        let answer = client.begin_with_id(json!(id), method, params).response().await;
+                        let answer = client.start_request_with_id(json!(id), method, params).response().await;
                         assert!(answer.text.contains(who) && !answer.text.contains(other), "{who} got {}", answer.text);
                     }
                 }

@@ -195,7 +195,7 @@ async fn a_task_and_its_questions_are_in_the_trace_of_their_request() {
     let params = json!({"name": "b__elicit", "arguments": {"message": "who"}, "task": {}, "_meta": {"traceparent": traceparent(true)}});
     let made = client.result("tools/call", params).await;
     let id = made["task"]["taskId"].as_str().unwrap();
-    let mut result = client.begin("tasks/result", json!({"taskId": id}));
+    let mut result = client.start_request("tasks/result", json!({"taskId": id}));
     let question = loop {
         match result.next().await {
             Some(message) if message.method() == Some("elicitation/create") => break message,
@@ -413,11 +413,11 @@ async fn o_08_a_hung_or_stopped_collector_delays_no_request() {
         .await;
     let client = broker.connected(json!({})).await;
     collector.set_behavior(CollectorBehavior::Hangs);
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     for _ in 0..60 {
         client.call("b__echo", json!({})).await;
     }
-    assert!(begun.elapsed().as_secs() < 5, "{:?}", begun.elapsed());
+    assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
     let dropped = |text: &str| {
         let lines = text
             .lines()

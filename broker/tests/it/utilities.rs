@@ -29,12 +29,12 @@ async fn can_01_a_cancellation_has_the_id_of_the_same_call_at_the_backend() {
     let backend = waiting(&gate).await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let _first = client.begin_with_id(
+    let _first = client.start_request_with_id(
         json!("one"),
         "tools/call",
         json!({"name": "b__wait", "arguments": {"n": 1}}),
     );
-    let _second = client.begin_with_id(
+    let _second = client.start_request_with_id(
         json!("two"),
         "tools/call",
         json!({"name": "b__wait", "arguments": {"n": 2}}),
@@ -83,7 +83,7 @@ async fn can_03_a_cancelled_call_is_not_answered_and_a_late_answer_is_dropped() 
     let backend = waiting(&gate).await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let mut call = client.begin_with_id(json!(5), "tools/call", json!({"name": "b__wait"}));
+    let mut call = client.start_request_with_id(json!(5), "tools/call", json!({"name": "b__wait"}));
     backend.wait_for("the call", |seen| seen.calls("wait")).await;
     client.notify("notifications/cancelled", json!({"requestId": 5})).await;
     backend.wait_for("the cancel", |seen| seen.is("notifications/cancelled")).await;
@@ -96,7 +96,7 @@ async fn can_03_a_cancelled_call_is_not_answered_and_a_late_answer_is_dropped() 
     );
     broker.admin().wait_metric("mcp_requests_pending", &[], |value| value == 0.0).await;
     assert_eq!(
-        client.begin_with_id(json!(5), "ping", json!({})).result().await,
+        client.start_request_with_id(json!(5), "ping", json!({})).result().await,
         json!({}),
         "the id is free again"
     );
@@ -106,7 +106,7 @@ async fn can_03_a_cancelled_call_is_not_answered_and_a_late_answer_is_dropped() 
 async fn can_04_unknown_finished_and_malformed_cancels_are_ignored() {
     let (broker, backend) = echo().await;
     let client = broker.connected(json!({})).await;
-    client.begin_with_id(json!(3), "tools/call", json!({"name": "b__echo"})).result().await;
+    client.start_request_with_id(json!(3), "tools/call", json!({"name": "b__echo"})).result().await;
     for params in [
         json!({"requestId": 3}),
         json!({"requestId": 99}),
@@ -130,7 +130,7 @@ async fn can_04_unknown_finished_and_malformed_cancels_are_ignored() {
 #[tokio::test]
 async fn can_07_a_cancellation_of_a_question_by_its_backend_is_forwarded() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
-        let (id, _answer) = call.begin_ask("roots/list", json!({})).await;
+        let (id, _answer) = call.start_question("roots/list", json!({})).await;
         call.notify("notifications/cancelled", json!({"requestId": id, "reason": "never mind"}))
             .await;
         Reply::text("done")
@@ -138,7 +138,7 @@ async fn can_07_a_cancellation_of_a_question_by_its_backend_is_forwarded() {
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({"roots": {}})).await;
-    let mut call = client.begin_call("b__ask", json!({}));
+    let mut call = client.start_call("b__ask", json!({}));
     assert_eq!(text_of(&call.finish().await.value["result"]), "done");
     let question = call
         .before
@@ -186,7 +186,7 @@ async fn prog_01_progress_has_the_token_of_the_client_with_its_type() {
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     for token in [json!(1), json!("1"), json!("a b"), json!(0), json!(9_007_199_254_740_993_u64)] {
-        let mut call = client.begin(
+        let mut call = client.start_request(
             "tools/call",
             json!({"name": "b__p", "_meta": {"progressToken": token, "other": "kept"}}),
         );
@@ -222,8 +222,8 @@ async fn prog_02_progress_after_the_end_or_with_an_unknown_token_is_dropped() {
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     let mut get = client.open_get_stream().await;
-    let mut call =
-        client.begin("tools/call", json!({"name": "b__p", "_meta": {"progressToken": "mine"}}));
+    let mut call = client
+        .start_request("tools/call", json!({"name": "b__p", "_meta": {"progressToken": "mine"}}));
     call.finish().await;
     assert_eq!(call.before.len(), 1, "{:?}", call.before);
     assert_eq!(call.before[0].value["params"]["progress"], 2.0);
@@ -246,7 +246,7 @@ async fn prog_03_progress_towards_the_client_only_rises() {
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     let mut call =
-        client.begin("tools/call", json!({"name": "b__p", "_meta": {"progressToken": 1}}));
+        client.start_request("tools/call", json!({"name": "b__p", "_meta": {"progressToken": 1}}));
     call.finish().await;
     let values: Vec<f64> = call
         .before
@@ -269,7 +269,7 @@ async fn prog_05_a_client_without_a_progress_token_gets_no_progress() {
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let mut call = client.begin_call("b__p", json!({}));
+    let mut call = client.start_call("b__p", json!({}));
     call.finish().await;
     assert!(call.before.is_empty(), "{:?}", call.before);
 }
@@ -283,7 +283,7 @@ async fn ping_01_ping_is_answered_in_every_phase_and_while_calls_hang() {
     client.initialize_only("2025-11-25", json!({})).await;
     assert_eq!(client.result("ping", json!({})).await, json!({}));
     client.notify("notifications/initialized", json!({})).await;
-    let _calls: Vec<_> = (0..20).map(|_| client.begin_call("b__wait", json!({}))).collect();
+    let _calls: Vec<_> = (0..20).map(|_| client.start_call("b__wait", json!({}))).collect();
     backend.wait_count("the calls", 20, |seen| seen.calls("wait")).await;
     assert_eq!(client.result("ping", json!({})).await, json!({}));
     assert_eq!(backend.recorded_of("ping").len(), 0, "a client's ping is ours to answer");
@@ -299,7 +299,7 @@ async fn ping_01_a_backends_ping_is_answered_by_the_broker() {
     .await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let mut call = client.begin_call("b__p", json!({}));
+    let mut call = client.start_call("b__p", json!({}));
     assert_eq!(text_of(&call.finish().await.value["result"]), "{}");
     assert!(call.before.is_empty());
 }
@@ -453,7 +453,7 @@ async fn log_02_set_level_filters_per_session() {
     quiet.result("logging/setLevel", json!({"level": "error"})).await;
     loud.result("logging/setLevel", json!({"level": "debug"})).await;
     for (client, expected) in [(&quiet, 4), (&loud, 8)] {
-        let mut call = client.begin_call("b__log", json!({}));
+        let mut call = client.start_call("b__log", json!({}));
         call.finish().await;
         let levels: Vec<_> = call
             .before

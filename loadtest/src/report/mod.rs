@@ -256,11 +256,11 @@ impl OperationFigures {
 /// did not have.
 fn windows(windows: &[Window], length: Duration, measured: Duration) -> Vec<WindowFigures> {
     let whole = (measured.as_secs_f64() / length.as_secs_f64()).round().max(1.0) as usize;
-    let begun = measured.as_nanos().div_ceil(length.as_nanos()) as usize;
+    let started = measured.as_nanos().div_ceil(length.as_nanos()) as usize;
     let (own, late) = windows.split_at(whole.min(windows.len()));
     let Some((last, others)) = own.split_last() else { return Vec::new() };
     let mut end = last.clone();
-    let in_time = late.len().min(begun.saturating_sub(whole));
+    let in_time = late.len().min(started.saturating_sub(whole));
     let succeeded =
         last.succeeded + late[..in_time].iter().map(|window| window.succeeded).sum::<u64>();
     late.iter().for_each(|window| end.merge(window));

@@ -57,7 +57,7 @@ impl Duplex {
                 )
                 .await?;
                 let (source, sink) = stream.into_lines(MESSAGE_BYTES_MAX, *timeout);
-                connection.begin(site, source, sink, orders, ());
+                connection.start(site, source, sink, orders, ());
             }
             Wire::WebSocket => {
                 let mut headers = HeaderMap::new();
@@ -78,7 +78,7 @@ impl Duplex {
                     timeout: *timeout,
                 };
                 let (source, sink) = websocket::connect(options).await?;
-                connection.begin(site, source, sink, orders, ());
+                connection.start(site, source, sink, orders, ());
             }
             _ => {
                 let limits = quic::Limits {
@@ -94,7 +94,7 @@ impl Duplex {
                 };
                 let (client, source, sink) = quic::connect(options).await?;
                 // The connection lives while `client` is held.
-                connection.begin(site, source, sink, orders, client);
+                connection.start(site, source, sink, orders, client);
             }
         }
         let answer = connection.call(site, 0, first).await?;
@@ -104,7 +104,7 @@ impl Duplex {
         Ok((connection, answer))
     }
 
-    fn begin<Kept: Send + 'static>(
+    fn start<Kept: Send + 'static>(
         &self,
         site: &Arc<LoadTarget>,
         source: impl FrameSource + 'static,
@@ -189,7 +189,7 @@ async fn read(
             Incoming::Answer(id) => {
                 let settled = ledger.lock().settle(id, frame.clone());
                 if let Err(wrong) = settled {
-                    site.findings.note(wrong, &format!("request {id}: {}", excerpt(&frame)));
+                    site.findings.record(wrong, &format!("request {id}: {}", excerpt(&frame)));
                 }
             }
             Incoming::Request { id, method } => {
@@ -207,7 +207,9 @@ async fn read(
                 }
             }
             Incoming::Notification(_) => site.count_notification(),
-            Incoming::Unreadable => site.findings.note(FindingKind::Unsolicited, &excerpt(&frame)),
+            Incoming::Unreadable => {
+                site.findings.record(FindingKind::Unsolicited, &excerpt(&frame))
+            }
         }
     }
 }

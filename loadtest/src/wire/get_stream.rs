@@ -30,7 +30,7 @@ pub(super) async fn count(
             match answer::incoming(&data) {
                 Incoming::Notification(_) | Incoming::Request { .. } => site.count_notification(),
                 Incoming::Answer(_) | Incoming::Unreadable => {
-                    site.findings.note(
+                    site.findings.record(
                         FindingKind::Unsolicited,
                         &format!("on the GET stream: {}", excerpt(&data)),
                     );

@@ -141,7 +141,7 @@ impl HttpSession {
         let response =
             stream.post(head.unwrap_or(&self.post_head), &request).await.map_err(lost)?;
         if !stream.buffer.is_empty() {
-            site.findings.note(
+            site.findings.record(
                 FindingKind::Duplicate,
                 &format!("after the answer to request {id}: {}", excerpt(&stream.buffer)),
             );
@@ -160,7 +160,7 @@ impl HttpSession {
                     // is certainly not this request's.
                     let wrong =
                         if number == id { FindingKind::Duplicate } else { FindingKind::Swapped };
-                    site.findings.note(wrong, &format!("request {id} got {}", excerpt(&frame)));
+                    site.findings.record(wrong, &format!("request {id} got {}", excerpt(&frame)));
                     *kept = None;
                     if own.is_none() {
                         return Err(NoAnswer::Wrong);
@@ -168,7 +168,7 @@ impl HttpSession {
                 }
                 Incoming::Notification(_) | Incoming::Request { .. } => site.count_notification(),
                 Incoming::Unreadable => {
-                    site.findings.note(
+                    site.findings.record(
                         FindingKind::Corrupted,
                         &format!("request {id} got {}", excerpt(&frame)),
                     );

@@ -331,7 +331,7 @@ impl RequestSlot {
     }
 
     /// Records a finding about the answer to a request.
-    pub fn note(&self, wrong: FindingKind, detail: &str) {
-        self.session.site.findings.note(wrong, detail);
+    pub fn record(&self, wrong: FindingKind, detail: &str) {
+        self.session.site.findings.record(wrong, detail);
     }
 }

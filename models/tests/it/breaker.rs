@@ -49,8 +49,8 @@ fn only_one_prober_probes_and_its_result_is_used() {
             .map(|_| {
                 let breaker = breaker.clone();
                 thread::spawn(move || {
-                    let begun = breaker.begin_probe(at(5));
-                    begun.then(|| breaker.finish_probe(true, at(6), 0.5))
+                    let started = breaker.start_probe(at(5));
+                    started.then(|| breaker.finish_probe(true, at(6), 0.5))
                 })
             })
             .collect();
@@ -70,7 +70,7 @@ fn a_setting_of_an_operator_overrides_results_of_calls_and_probes() {
             .map(|number| {
                 let breaker = breaker.clone();
                 thread::spawn(move || {
-                    if breaker.begin_probe(at(5)) {
+                    if breaker.start_probe(at(5)) {
                         breaker.finish_probe(number == 0, at(6), 0.5);
                     }
                     breaker.record_failure(at(7), at(6), 0.5);
@@ -98,7 +98,7 @@ fn failures_before_a_good_probe_do_not_open_the_breaker_again() {
     in_every_order(|| {
         let breaker = breaker();
         while !breaker.record_failure(at(1), at(0), 0.5) {}
-        assert!(breaker.begin_probe(at(5)));
+        assert!(breaker.start_probe(at(5)));
         // These calls began before the outage was over. They end while the probe does.
         let late: Vec<_> = (0..3)
             .map(|_| {

@@ -133,7 +133,7 @@ impl Envelope {
                 set(&mut fields.meta, span, "_meta", fault);
             }
             _ => {
-                note(BODY.admit(key, &mut seen), fault);
+                record(BODY.admit(key, &mut seen), fault);
                 match member_names::inside(key) {
                     Some(names) => named(walker, names, fault),
                     None => walker.skip(),
@@ -279,11 +279,11 @@ fn other(
     seen: &mut Seen,
     fault: &mut Option<MemberFault>,
 ) {
-    note(known.admit(key, seen), fault);
+    record(known.admit(key, seen), fault);
     walker.skip();
 }
 
-fn note(admitted: Result<(), MemberFault>, fault: &mut Option<MemberFault>) {
+fn record(admitted: Result<(), MemberFault>, fault: &mut Option<MemberFault>) {
     if let Err(found) = admitted {
         fault.get_or_insert(found);
     }

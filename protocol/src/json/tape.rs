@@ -57,12 +57,12 @@ impl<'a> Tape<'a> {
         Self::located(text, buffers.structural_indexes(), tape.0.len())
     }
 
-    /// Finds the spans of `count` values and keys. `begins`: index of each bracket, colon and
+    /// Finds the spans of `count` values and keys. `starts`: index of each bracket, colon and
     /// comma outside of strings, and of the first byte of everything else.
-    fn located(text: &'a [u8], begins: &[u32], count: usize) -> Result<Self, JsonError> {
+    fn located(text: &'a [u8], starts: &[u32], count: usize) -> Result<Self, JsonError> {
         let (mut entries, mut around) = (Vec::with_capacity(count), Vec::new());
         let mut remaining_values = VALUES_MAX - 1;
-        for (index, &start) in begins.iter().enumerate() {
+        for (index, &start) in starts.iter().enumerate() {
             let next = entries.len() as u32;
             match text[start as usize] {
                 b':' => {}
@@ -83,7 +83,7 @@ impl<'a> Tape<'a> {
                     (ended.span.end, ended.next) = (start + 1, next);
                 }
                 _ => {
-                    let end = begins.get(index + 1).map_or(text.len(), |end| *end as usize);
+                    let end = starts.get(index + 1).map_or(text.len(), |end| *end as usize);
                     let blanks = text[..end]
                         .iter()
                         .rev()

@@ -113,7 +113,7 @@ impl<'a> Walker<'a> {
     pub(crate) fn skip(&mut self) -> Span {
         let start = self.at;
         let passed = self.pass_value();
-        self.note(passed);
+        self.record(passed);
         self.span_from(start)
     }
 
@@ -124,7 +124,7 @@ impl<'a> Walker<'a> {
             Some(remaining) => {
                 (self.remaining_levels, self.at, self.is_first) = (remaining, self.at + 1, true)
             }
-            None => self.note(Err(self.too_deep())),
+            None => self.record(Err(self.too_deep())),
         }
     }
 
@@ -133,7 +133,7 @@ impl<'a> Walker<'a> {
         if !self.next_in(b'}') {
             return None;
         }
-        self.take_key().map_err(|error| self.note(Err(error))).ok()
+        self.take_key().map_err(|error| self.record(Err(error))).ok()
     }
 
     /// Moves to the next element of the array the cursor is in. False: the array has been left.
@@ -157,13 +157,13 @@ impl<'a> Walker<'a> {
         }
         if !is_first {
             let passed = self.pass_comma();
-            self.note(passed);
+            self.record(passed);
         }
         self.broken.is_none()
     }
 
     #[inline]
-    fn note(&mut self, passed: Result<(), JsonError>) {
+    fn record(&mut self, passed: Result<(), JsonError>) {
         if let Err(error) = passed {
             self.stop(error);
         }
@@ -292,12 +292,12 @@ impl<'a> Walker<'a> {
         let may_be_uri =
             || matches!(self.at - start, 5 | 6) && self.text[start + 1].eq_ignore_ascii_case(&b'u');
         if has_escapes || may_be_uri() {
-            self.note_uri_key(start, has_escapes);
+            self.record_uri_key(start, has_escapes);
         }
         self.pass_colon()
     }
 
-    fn note_uri_key(&mut self, start: usize, has_escapes: bool) {
+    fn record_uri_key(&mut self, start: usize, has_escapes: bool) {
         let key = Key { text: self.text, span: self.span_from(start), has_escapes };
         self.has_uri_key |= case_folding::matches_ignoring_case(&key.bytes(), "uri");
     }
@@ -372,11 +372,11 @@ impl<'a> Walker<'a> {
 
     /// Passes over one or more digits.
     fn pass_digits(&mut self) -> Result<(), JsonError> {
-        let begin = self.at;
+        let start = self.at;
         while self.byte().is_ascii_digit() {
             self.at += 1;
         }
-        if self.at == begin { Err(JsonError::Malformed) } else { Ok(()) }
+        if self.at == start { Err(JsonError::Malformed) } else { Ok(()) }
     }
 }
 

@@ -16,12 +16,12 @@ pub struct AccessCheck<'a> {
     view: &'a AccessView,
     subject: &'a Subject,
     /// The decision about the object of the request, if it has one.
-    noted: RefCell<Option<NotedDecision>>,
+    recorded: RefCell<Option<RecordedDecision>>,
 }
 
 /// A decision as log and metrics show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotedDecision {
+pub struct RecordedDecision {
     pub verdict: Verdict,
     /// Id of the deciding rule. `None`: the default decided.
     pub rule: Option<String>,
@@ -33,7 +33,7 @@ pub struct NotedDecision {
 
 impl<'a> AccessCheck<'a> {
     pub fn new(view: &'a AccessView, subject: &'a Subject) -> Self {
-        Self { view, subject, noted: RefCell::default() }
+        Self { view, subject, recorded: RefCell::default() }
     }
 
     /// Returns an error if the caller may not use an object: `absent` for a hidden one, else the
@@ -78,7 +78,7 @@ impl<'a> AccessCheck<'a> {
     ) -> Result<Option<AccessDecision<'_>>, Refusal> {
         // Behind a policy, the broker answers for tools and prompts that no list shows.
         if !self.view.is_listed(object) {
-            self.note(&self.view.policy().decide(self.subject, method, object), object);
+            self.record(&self.view.policy().decide(self.subject, method, object), object);
             return Err(absent());
         }
         self.judge(method, object, absent)
@@ -94,7 +94,7 @@ impl<'a> AccessCheck<'a> {
         let Some(decision) = self.view.decide(self.subject, method, object) else {
             return Ok(None);
         };
-        self.note(&decision, object);
+        self.record(&decision, object);
         match decision.verdict {
             Verdict::Allow | Verdict::Approve => Ok(Some(decision)),
             Verdict::Deny => Err(absent()),
@@ -113,7 +113,7 @@ impl<'a> AccessCheck<'a> {
     }
 
     /// Notes the use of an object that the caller does not see.
-    pub fn note_hidden(&self, method: Method, target: &Target) {
+    pub fn record_hidden(&self, method: Method, target: &Target) {
         let (backend, name) = (&target.backend, target.name.as_str());
         let object = match method {
             Method::ToolsCall => {
@@ -122,7 +122,7 @@ impl<'a> AccessCheck<'a> {
             }
             _ => Object::Prompt { backend, name },
         };
-        self.note(&self.view.policy().decide(self.subject, method, &object), &object);
+        self.record(&self.view.policy().decide(self.subject, method, &object), &object);
     }
 
     /// Returns the whole catalog of the tenant.
@@ -131,16 +131,16 @@ impl<'a> AccessCheck<'a> {
     }
 
     /// Returns the decision that was noted, if any. A plain allow is not noted.
-    pub fn into_noted(self) -> Option<NotedDecision> {
-        self.noted.into_inner()
+    pub fn into_recorded(self) -> Option<RecordedDecision> {
+        self.recorded.into_inner()
     }
 
-    fn note(&self, decision: &AccessDecision<'_>, object: &Object<'_>) {
+    fn record(&self, decision: &AccessDecision<'_>, object: &Object<'_>) {
         if decision.verdict == Verdict::Allow && decision.shadow.is_none() {
             return;
         }
         let id = |rule: &PolicyRule| rule.id.clone();
-        *self.noted.borrow_mut() = Some(NotedDecision {
+        *self.recorded.borrow_mut() = Some(RecordedDecision {
             verdict: decision.verdict,
             rule: decision.rule.map(id),
             shadow: decision.shadow.map(|(verdict, rule)| (verdict, rule.map(id))),

@@ -26,7 +26,7 @@ use self::ceiling::Ceilings;
 pub use self::{
     approval::{ApprovalRefused, ApprovalTerms, Approvers},
     ceiling::Ceiling,
-    check::{AccessCheck, NotedDecision},
+    check::{AccessCheck, RecordedDecision},
     document::{
         NamedObject, ObjectSelector, PolicyDocument, PolicyFault, PolicyRule, PolicyTest,
         PolicyWarning, RuleEffect, RuleMode, SubjectSelector, TestSubject, ToolClass, Verdict,

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{NotedDecision, Verdict};
+use super::{RecordedDecision, Verdict};
 use crate::limits::access::{
     POLICY_REPORT_AGE_MAX, POLICY_REPORT_ROWS_MAX, POLICY_REPORT_SAMPLES_MAX,
 };
@@ -52,16 +52,16 @@ pub struct DecisionRow {
 
 impl DecisionReport {
     /// Adds a decision. `now` is the time since 1970.
-    pub fn note(&mut self, now: Duration, noted: &NotedDecision, principal: &str) {
-        if noted.verdict != Verdict::Allow {
-            self.add(now, (noted.rule.clone(), noted.verdict, false), noted, principal);
+    pub fn record(&mut self, now: Duration, recorded: &RecordedDecision, principal: &str) {
+        if recorded.verdict != Verdict::Allow {
+            self.add(now, (recorded.rule.clone(), recorded.verdict, false), recorded, principal);
         }
-        if let Some((would, rule)) = &noted.shadow {
-            self.add(now, (rule.clone(), *would, true), noted, principal);
+        if let Some((would, rule)) = &recorded.shadow {
+            self.add(now, (rule.clone(), *would, true), recorded, principal);
         }
     }
 
-    fn add(&mut self, now: Duration, key: RowKey, noted: &NotedDecision, principal: &str) {
+    fn add(&mut self, now: Duration, key: RowKey, recorded: &RecordedDecision, principal: &str) {
         if self.rows.len() >= POLICY_REPORT_ROWS_MAX && !self.rows.contains_key(&key) {
             let oldest = now.saturating_sub(POLICY_REPORT_AGE_MAX);
             self.rows.retain(|_, row| row.last >= oldest);
@@ -81,7 +81,7 @@ impl DecisionReport {
         }
         row.last = now;
         add_sample(&mut row.principals, principal);
-        add_sample(&mut row.objects, &noted.object);
+        add_sample(&mut row.objects, &recorded.object);
     }
 
     /// Returns the decisions since `since`, the most frequent first.
@@ -122,8 +122,8 @@ fn add_sample(samples: &mut Vec<String>, text: &str) {
 mod tests {
     use super::*;
 
-    fn noted(verdict: Verdict, rule: &str, shadow: Option<Verdict>) -> NotedDecision {
-        NotedDecision {
+    fn recorded(verdict: Verdict, rule: &str, shadow: Option<Verdict>) -> RecordedDecision {
+        RecordedDecision {
             verdict,
             rule: Some(rule.to_owned()),
             shadow: shadow.map(|verdict| (verdict, Some("s".to_owned()))),
@@ -138,9 +138,9 @@ mod tests {
         let mut report = DecisionReport::default();
         let at = |minutes: u64| DAY * 3 + Duration::from_secs(minutes * 60);
         for minute in [0, 1, 90] {
-            report.note(at(minute), &noted(Verdict::Deny, "d", Some(Verdict::Allow)), "ann");
+            report.record(at(minute), &recorded(Verdict::Deny, "d", Some(Verdict::Allow)), "ann");
         }
-        report.note(at(91), &noted(Verdict::Allow, "", Some(Verdict::Deny)), "bob");
+        report.record(at(91), &recorded(Verdict::Allow, "", Some(Verdict::Deny)), "bob");
         let all = report.rows(at(0));
         let counts: Vec<_> = all
             .iter()
@@ -159,7 +159,7 @@ mod tests {
             (&["ann".to_owned()][..], &["bob".to_owned()][..])
         );
         assert_eq!(report.rows(at(60))[0].count, 1);
-        report.note(at(0) + DAY * 2, &noted(Verdict::Deny, "d", None), "ann");
+        report.record(at(0) + DAY * 2, &recorded(Verdict::Deny, "d", None), "ann");
         assert_eq!(report.rows(Duration::ZERO)[2].count, 1, "older counts are gone: {report:?}");
     }
 
@@ -167,18 +167,18 @@ mod tests {
     fn a_report_is_bounded() {
         let mut report = DecisionReport::default();
         for number in 0..POLICY_REPORT_ROWS_MAX + 10 {
-            let mut decision = noted(Verdict::Deny, &format!("r{number}"), None);
+            let mut decision = recorded(Verdict::Deny, &format!("r{number}"), None);
             decision.object = "x".repeat(10_000);
-            report.note(DAY, &decision, "ann");
+            report.record(DAY, &decision, "ann");
             for principal in 0..20 {
-                report.note(DAY, &noted(Verdict::Deny, "r0", None), &format!("p{principal}"));
+                report.record(DAY, &recorded(Verdict::Deny, "r0", None), &format!("p{principal}"));
             }
         }
         let rows = report.rows(Duration::ZERO);
         assert_eq!(rows.len(), POLICY_REPORT_ROWS_MAX);
         assert!(rows.iter().all(|row| row.principals.len() <= POLICY_REPORT_SAMPLES_MAX));
         assert!(rows.iter().all(|row| row.objects[0].len() <= SAMPLE_CHARS_MAX));
-        report.note(DAY * 3, &noted(Verdict::Deny, "new", None), "ann");
+        report.record(DAY * 3, &recorded(Verdict::Deny, "new", None), "ann");
         assert_eq!(report.rows(DAY * 3).len(), 1, "old rows make room");
     }
 }

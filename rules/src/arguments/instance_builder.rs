@@ -100,13 +100,13 @@ impl<'t> Visitor<'t> for InstanceBuilder<'_, 't> {
 
 impl Instance<'_> {
     fn sort_members(&mut self, at: u32) {
-        let (begin, end) = (self.sorted.len(), self.end(at));
+        let (start, end) = (self.sorted.len(), self.end(at));
         let mut key = at + 1;
         while key < end {
             self.sorted.push(key);
             key = self.end(key + 1);
         }
-        let mut keys = self.sorted.split_off(begin);
+        let mut keys = self.sorted.split_off(start);
         keys.sort_unstable_by(|a, b| self.key(*a).cmp(self.key(*b)));
         self.sorted.append(&mut keys);
     }

@@ -193,9 +193,9 @@ mod tests {
 
     #[test]
     fn s02_the_maximum_of_faults_ends_the_validation() {
-        let (noted, over) =
+        let (recorded, over) =
             run_metered(&allowance(1_000), 0, 3, || (0..10).filter(|_| record_error()).count());
-        assert_eq!((noted, over), (3, Some(ValidationStop::Faults)));
+        assert_eq!((recorded, over), (3, Some(ValidationStop::Faults)));
     }
 
     #[test]

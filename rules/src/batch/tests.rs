@@ -10,7 +10,7 @@ fn read(arguments: &str) -> Result<Batch, String> {
 }
 
 #[test]
-fn a_batch_is_read_as_a_whole_before_a_call_begins() {
+fn a_batch_is_read_as_a_whole_before_a_call_starts() {
     let batch = read(r#"{"calls":[{"tool":"a","arguments":{"n":1.50}},{"tool":"b"}]}"#).unwrap();
     let [a, b] = &batch.calls[..] else { panic!("{batch:?}") };
     assert_eq!(a.arguments.as_deref(), Some(br#"{"n":1.50}"#.as_slice()), "as it was written");

@@ -284,8 +284,8 @@ fn arguments_faults(arguments: &[PromptArgument]) -> Vec<PromptFault> {
 /// Takes a template apart, or returns every placeholder in it that stands for no argument.
 fn pieces(text: &str, known: &BTreeSet<&str>) -> Result<Vec<Piece>, Vec<String>> {
     let (mut pieces, mut problems, mut rest) = (Vec::new(), Vec::new(), text);
-    while let Some(begin) = rest.find("{{") {
-        let (before, placeholder) = (&rest[..begin], &rest[begin + 2..]);
+    while let Some(start) = rest.find("{{") {
+        let (before, placeholder) = (&rest[..start], &rest[start + 2..]);
         let Some(end) = placeholder.find("}}") else {
             problems.push("has a {{ without its }}".to_owned());
             break;
@@ -408,9 +408,9 @@ mod tests {
 
     #[test]
     fn completions_come_from_the_listed_values() {
-        let complete = |argument: &str, begun: &str| {
+        let complete = |argument: &str, prefix: &str| {
             let result: serde_json::Value =
-                serde_json::from_slice(&review().complete(argument, begun)).unwrap();
+                serde_json::from_slice(&review().complete(argument, prefix)).unwrap();
             result["completion"]["values"].clone()
         };
         assert_eq!(complete("lang", "ru"), json!(["rust", "ruby"]));

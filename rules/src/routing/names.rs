@@ -110,7 +110,7 @@ pub(super) fn by_name(
                 if let Some(access) = access
                     && let Some(hidden) = lookup(access.full_catalog(), kind, &name)
                 {
-                    access.note_hidden(message.method, &hidden);
+                    access.record_hidden(message.method, &hidden);
                 }
                 unknown_name(message, missing)
             })?;

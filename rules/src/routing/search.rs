@@ -51,7 +51,7 @@ pub(super) fn searched(
         if let Some(access) = access
             && let Some(hidden) = access.full_catalog().tool(&call.name)
         {
-            access.note_hidden(message.method, &hidden);
+            access.record_hidden(message.method, &hidden);
         }
         return Err(unknown(&call.name));
     };

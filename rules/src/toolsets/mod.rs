@@ -96,7 +96,7 @@ impl Toolset {
     fn held<'a>(&self, full: &'a Catalog, kind: ListKind) -> Vec<Held<'a>> {
         let mut held: Vec<Held<'a>> = Vec::new();
         for (backend, lists) in full.backends.iter().filter(|(id, _)| self.may_have(id)) {
-            let begin = held.len();
+            let start = held.len();
             let mut seen: HashSet<&'a str> = HashSet::new();
             for entry in lists.entries(kind) {
                 if self.selection.has(&Object::listed(backend, kind, entry))
@@ -105,7 +105,7 @@ impl Toolset {
                     held.push((backend, entry));
                 }
             }
-            held[begin..].sort_by(|(_, one), (_, other)| one.key.cmp(&other.key));
+            held[start..].sort_by(|(_, one), (_, other)| one.key.cmp(&other.key));
         }
         held
     }

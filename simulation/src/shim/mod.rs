@@ -20,7 +20,7 @@ use std::{
 
 pub(crate) use self::{
     sockets::{close_sockets_of, set_owner},
-    wait::{WaitOutcome, arm, begin_wait, end_wait, has_events},
+    wait::{WaitOutcome, arm, end_wait, has_events, start_wait},
 };
 use crate::choices::Choices;
 

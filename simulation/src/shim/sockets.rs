@@ -74,7 +74,7 @@ fn socket_of(descriptor: c_int) -> Option<SimulatedSocket> {
     SOCKETS.with_borrow(|sockets| sockets.get(at).copied()).filter(|socket| socket.is_one)
 }
 
-fn note(descriptor: c_int, socket: SimulatedSocket) {
+fn record(descriptor: c_int, socket: SimulatedSocket) {
     let Ok(at) = usize::try_from(descriptor) else { return };
     SOCKETS.with_borrow_mut(|sockets| {
         if sockets.len() <= at {
@@ -151,7 +151,7 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
     // SAFETY: no pointers.
     let made = unsafe { libc::syscall(libc::SYS_socket, domain, kind, protocol) as c_int };
     if made >= 0 && is_simulated() {
-        note(made, SimulatedSocket { is_one: is_tcp, owner: OWNER.get(), ..Default::default() });
+        record(made, SimulatedSocket { is_one: is_tcp, owner: OWNER.get(), ..Default::default() });
     }
     made
 }
@@ -160,7 +160,7 @@ unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_in
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(descriptor: c_int) -> c_int {
     if socket_of(descriptor).is_some() {
-        note(descriptor, SimulatedSocket::default());
+        record(descriptor, SimulatedSocket::default());
     }
     // SAFETY: the same argument for the same function of the kernel.
     unsafe { libc::syscall(libc::SYS_close, descriptor) as c_int }
@@ -180,7 +180,7 @@ unsafe extern "C" fn bind(
     let wanted = unsafe { read_port(address) };
     let port = if wanted == 0 { free_port() } else { wanted };
     let (address, length) = address_of(port);
-    note(descriptor, SimulatedSocket { local: port, is_listener: true, ..socket });
+    record(descriptor, SimulatedSocket { local: port, is_listener: true, ..socket });
     // SAFETY: a valid address of this length.
     unsafe { libc::syscall(libc::SYS_bind, descriptor, &raw const address, length) as c_int }
 }
@@ -198,7 +198,7 @@ unsafe extern "C" fn connect(
     // SAFETY: as of the C function.
     let peer = unsafe { read_port(address) };
     let local = free_port();
-    note(descriptor, SimulatedSocket { local, peer, ..socket });
+    record(descriptor, SimulatedSocket { local, peer, ..socket });
     let (name, name_length) = address_of(local);
     let (address, length) = address_of(peer);
     // SAFETY: valid addresses of these lengths.
@@ -246,7 +246,7 @@ unsafe extern "C" fn accept4(
             peer,
             is_listener: false,
         };
-        note(accepted, socket);
+        record(accepted, socket);
         // SAFETY: as of the C function.
         unsafe { write_address(address, length, peer) };
     }

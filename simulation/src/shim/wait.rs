@@ -38,7 +38,7 @@ thread_local! {
 }
 
 /// Begins a step. `waker` is woken at its end.
-pub(crate) fn begin_wait(waker: &Waker) {
+pub(crate) fn start_wait(waker: &Waker) {
     STEP.with(|step| {
         *step.waker.borrow_mut() = Some(waker.clone());
         step.outcome.set(None);

@@ -103,11 +103,11 @@ impl SimulatedStore {
         let fate = self.weather.operation();
         pause(fate.before).await;
         if fate.fails_before || self.weather.is_store_away() {
-            trace::note(what, 0);
+            trace::record(what, 0);
             return Err(away());
         }
         let result = wait_for(self.engine.runtime.handle(), work);
-        trace::note(what, 1 + u64::from(result.is_ok()));
+        trace::record(what, 1 + u64::from(result.is_ok()));
         pause(fate.after).await;
         let is_lost = fate.fails_after || self.weather.is_store_away();
         match (result, kind) {
@@ -125,13 +125,13 @@ impl SimulatedStore {
         node: &NodeName,
         claim: impl Future<Output = Result<Vec<FullTask>, StoreError>>,
     ) -> Result<Vec<FullTask>, StoreError> {
-        let noted = async {
+        let recorded = async {
             let claimed = claim.await?;
             let mut unanswered = self.unanswered.lock();
             unanswered.entry(node.as_str().to_owned()).or_default().extend(claimed);
             Ok(())
         };
-        self.carry_out("claim_tasks", OperationKind::Any, noted).await?;
+        self.carry_out("claim_tasks", OperationKind::Any, recorded).await?;
         Ok(self.unanswered.lock().remove(node.as_str()).unwrap_or_default())
     }
 }

@@ -51,25 +51,25 @@ pub async fn a_grant_is_written_over_the_expected_version_only(
 pub async fn the_error_of_a_grant_stays_until_its_next_write(store: &dyn DurableStore) -> Outcome {
     let ann = record("ann", 1);
     store.put_grant(&ann, None).await?;
-    store.note_grant_error(&ann.key, 2, GrantError::Refused).await?;
+    store.record_grant_error(&ann.key, 2, GrantError::Refused).await?;
     let key = ann.key.clone();
-    let noted = async || Ok::<_, StoreError>(store.grant(&key).await?.expect("a grant"));
-    assert_eq!(noted().await?.record.last_error, None, "of another version");
+    let recorded = async || Ok::<_, StoreError>(store.grant(&key).await?.expect("a grant"));
+    assert_eq!(recorded().await?.record.last_error, None, "of another version");
     for error in GrantError::ALL {
-        store.note_grant_error(&ann.key, 1, error).await?;
-        let found = noted().await?;
+        store.record_grant_error(&ann.key, 1, error).await?;
+        let found = recorded().await?;
         assert_eq!((found.record.last_error, found.version), (Some(error), 1));
     }
     store.put_grant(&ann, Some(1)).await?;
-    assert_eq!(noted().await?.record.last_error, None);
-    store.note_grant_error(&ann.key, 2, GrantError::Unavailable).await?;
+    assert_eq!(recorded().await?.record.last_error, None);
+    store.record_grant_error(&ann.key, 2, GrantError::Unavailable).await?;
     store.put_grant(&ann, None).await?;
-    assert_eq!(noted().await?.record.last_error, None);
+    assert_eq!(recorded().await?.record.last_error, None);
     let error = Some(GrantError::InvalidGrant);
     let lost = GrantRecord { state: GrantState::Reconnect, last_error: error, ..ann };
     for expected in [Some(3), None] {
         store.put_grant(&lost, expected).await?;
-        assert_eq!(noted().await?.record, lost, "the state and its reason are one write");
+        assert_eq!(recorded().await?.record, lost, "the state and its reason are one write");
     }
     Ok(())
 }

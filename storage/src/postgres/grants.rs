@@ -95,13 +95,13 @@ impl GrantStore for PostgresStore {
         Ok(!self.rows_of(&self.write_pool, take).await?.is_empty())
     }
 
-    async fn note_grant_error(
+    async fn record_grant_error(
         &self,
         key: &GrantKey,
         version: i64,
         error: GrantError,
     ) -> Result<(), StoreError> {
-        let note = |_| {
+        let update = |_| {
             sqlx::query(
                 "UPDATE upstream_grants SET last_error = $1 WHERE tenant = $2 AND backend = $3 AND principal = $4 AND version = $5",
             )
@@ -111,7 +111,7 @@ impl GrantStore for PostgresStore {
             .bind(key.principal.as_str())
             .bind(version)
         };
-        self.rows_of(&self.write_pool, note).await?;
+        self.rows_of(&self.write_pool, update).await?;
         Ok(())
     }
 

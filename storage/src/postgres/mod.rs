@@ -137,7 +137,7 @@ const CLAIMS_REMEMBERED_FOR: Duration = Duration::from_secs(60);
 
 impl InDoubtCalls {
     /// Registers a call with this token. Returns the tokens of unanswered calls.
-    fn note_claim(&mut self, token: i64) -> Vec<i64> {
+    fn record_claim(&mut self, token: i64) -> Vec<i64> {
         let now = Instant::now();
         self.claims.retain(|(_, until)| now < *until);
         let others = self.claims.iter().map(|(token, _)| *token).collect();

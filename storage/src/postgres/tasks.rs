@@ -197,7 +197,7 @@ impl TaskStore for PostgresStore {
     ) -> Result<Vec<FullTask>, StoreError> {
         let _one_at_a_time = self.claiming.lock().await;
         let token: i64 = rand::random();
-        let unanswered = self.in_doubt().note_claim(token);
+        let unanswered = self.in_doubt().record_claim(token);
         let except: Vec<&str> = except.iter().map(TaskId::as_str).collect();
         let was_repeated = AtomicBool::new(false);
         let claim = |again: bool| {

@@ -102,7 +102,7 @@ impl GrantStore for SqliteStore {
         .await
     }
 
-    async fn note_grant_error(
+    async fn record_grant_error(
         &self,
         key: &GrantKey,
         version: i64,
@@ -110,7 +110,7 @@ impl GrantStore for SqliteStore {
     ) -> Result<(), StoreError> {
         with_deadline("noting the error of a grant", async {
             let mut writing = self.begin().await?;
-            let noted = sqlx::query(
+            let recorded = sqlx::query(
                 "UPDATE upstream_grants SET last_error = ? WHERE tenant = ? AND backend = ? AND principal = ? AND version = ?",
             )
             .bind(error.name())
@@ -118,7 +118,7 @@ impl GrantStore for SqliteStore {
             .bind(key.backend.as_str())
             .bind(key.principal.as_str())
             .bind(version);
-            noted.execute(writing.connection()).await.map_err(map_error)?;
+            recorded.execute(writing.connection()).await.map_err(map_error)?;
             writing.commit().await
         })
         .await

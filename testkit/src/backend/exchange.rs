@@ -84,13 +84,13 @@ pub(super) struct ReplyStream {
 struct ReplyStreamState {
     out: Option<mpsc::Sender<ReplyPart>>,
     /// True once something was sent, so that the answer is an event stream.
-    begun: bool,
+    started: bool,
 }
 
 impl ReplyStream {
     pub(super) fn new(out: mpsc::Sender<ReplyPart>, judge: &Judge) -> Self {
         Self {
-            way: Arc::new(Mutex::new(ReplyStreamState { out: Some(out), begun: false })),
+            way: Arc::new(Mutex::new(ReplyStreamState { out: Some(out), started: false })),
             judge: judge.clone(),
         }
     }
@@ -108,7 +108,7 @@ impl ReplyStream {
     }
 
     async fn put(&self, out: ReplyPart) -> bool {
-        self.way().begun = true;
+        self.way().started = true;
         match &out {
             ReplyPart::Event(text) | ReplyPart::Answer(text) => {
                 self.judge.record_peer_message(None, text.as_bytes())
@@ -137,7 +137,7 @@ impl ReplyStream {
             Reply::Message(text) => ReplyPart::Answer(text),
             Reply::Http { status, headers, body } => ReplyPart::Http { status, headers, body },
             Reply::End => {
-                if !self.way().begun {
+                if !self.way().started {
                     self.put(ReplyPart::Event(": nothing more\n\n".to_owned())).await;
                 }
                 self.replace(None);
@@ -213,14 +213,14 @@ impl BackendCall {
 
     /// Sends a request to the client on this call's stream; returns the whole response message.
     pub async fn ask(&self, method: &str, params: Value) -> Value {
-        let (id, answer) = self.begin_ask(method, params).await;
+        let (id, answer) = self.start_question(method, params).await;
         within(&format!("the client's answer {id} to {method}"), answer)
             .await
             .expect("the backend lives")
     }
 
     /// Sends a request without waiting; returns its id and a receiver of the response.
-    pub async fn begin_ask(
+    pub async fn start_question(
         &self,
         method: &str,
         params: Value,

@@ -66,24 +66,24 @@ async fn main() -> ExitCode {
     };
     let wanted = |what: &str| arguments.what == what || arguments.what == "all";
     let mut kept = true;
-    let mut note = |verdict: ChaosVerdict| {
+    let mut record = |verdict: ChaosVerdict| {
         kept &= verdict.is_passed();
         println!("{verdict}");
     };
     println!("seed {}", arguments.seed);
     if wanted("tasks") {
         for plan in task_plans(&arguments) {
-            note(chaos::run(plan).await);
+            record(chaos::run(plan).await);
         }
     }
     if wanted("points") {
         for points in point_plans(&arguments) {
-            note(chaos::kill_at_points(points).await);
+            record(chaos::kill_at_points(points).await);
         }
     }
     if wanted("rolling") {
         for rolling in rolling_plans(&arguments) {
-            note(chaos::rolling_restart(rolling).await);
+            record(chaos::rolling_restart(rolling).await);
         }
     }
     println!("{}", if kept { "KEPT" } else { "BROKEN" });

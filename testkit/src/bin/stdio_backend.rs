@@ -143,7 +143,7 @@ async fn serve(script: Script) {
         if count == 0 {
             break;
         }
-        note_traffic("< ", &line);
+        record_traffic("< ", &line);
         if let Some(path) = &server.script.record {
             append(path, &line);
         }
@@ -164,7 +164,7 @@ fn append(path: &str, bytes: &[u8]) {
     }
 }
 
-/// Makes the folder for [`note_traffic`] in the home of a child of a broker under test.
+/// Makes the folder for [`record_traffic`] in the home of a child of a broker under test.
 fn make_traffic_folder() {
     let is_home = std::env::current_dir()
         .ok()
@@ -175,7 +175,7 @@ fn make_traffic_folder() {
 }
 
 /// Notes a line of either direction for the judge, if there is a folder for it.
-fn note_traffic(direction: &str, line: &[u8]) {
+fn record_traffic(direction: &str, line: &[u8]) {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     append(
         &format!("traffic/{}", std::process::id()),
@@ -184,7 +184,7 @@ fn note_traffic(direction: &str, line: &[u8]) {
 }
 
 fn say(line: &str) {
-    note_traffic("> ", line.as_bytes());
+    record_traffic("> ", line.as_bytes());
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(line.as_bytes());
     let _ = out.write_all(b"\n");

@@ -209,7 +209,7 @@ impl Load {
     }
 
     /// Notes a session that the broker no longer knows as lost; its client opens another.
-    async fn note_loss(&self, client: &TestClient, attempt: &AttemptOutcome) {
+    async fn record_loss(&self, client: &TestClient, attempt: &AttemptOutcome) {
         if attempt.kind() != "session_not_found" {
             return;
         }
@@ -263,7 +263,7 @@ impl Load {
                     self.history.record(began, Observation::Refused { key, kind: answer.kind() })
                 }
             }
-            self.note_loss(client, &answer).await;
+            self.record_loss(client, &answer).await;
             // A commit in doubt is final for its key only.
             if answer.is_final()
                 && !["session_not_found", crate::history::OUTCOME_UNKNOWN]
@@ -313,13 +313,13 @@ impl Load {
                 self.history.record(began, Observation::CancelAsked { task: task.to_owned() });
                 let answer =
                     client.attempt("tasks/cancel", json!({"taskId": task}), ANSWER_WITHIN).await;
-                self.note_status(task, began, &answer);
-                self.note_loss(client, &answer).await;
+                self.record_status(task, began, &answer);
+                self.record_loss(client, &answer).await;
             }
         }
     }
 
-    fn note_status(&self, task: &str, began: Instant, answer: &AttemptOutcome) -> Option<String> {
+    fn record_status(&self, task: &str, began: Instant, answer: &AttemptOutcome) -> Option<String> {
         match answer {
             AttemptOutcome::Result(view) => {
                 let status = view["status"].as_str().unwrap_or("none").to_owned();
@@ -341,8 +341,8 @@ impl Load {
     async fn look(&self, client: &TestClient, task: &str) -> Option<String> {
         let began = Instant::now();
         let answer = client.attempt("tasks/get", json!({"taskId": task}), ANSWER_WITHIN).await;
-        let status = self.note_status(task, began, &answer);
-        self.note_loss(client, &answer).await;
+        let status = self.record_status(task, began, &answer);
+        self.record_loss(client, &answer).await;
         status
     }
 
@@ -351,7 +351,7 @@ impl Load {
     async fn end_of(&self, client: &TestClient, task: &str) -> Option<Outcome> {
         let began = Instant::now();
         let answer = client.attempt("tasks/result", json!({"taskId": task}), ANSWER_WITHIN).await;
-        self.note_loss(client, &answer).await;
+        self.record_loss(client, &answer).await;
         let outcome = match &answer {
             AttemptOutcome::Result(result) => Outcome::Completed(text_of(result)),
             AttemptOutcome::NoAnswer(_) => return None,
@@ -370,7 +370,7 @@ impl Load {
         let began = Instant::now();
         let params = json!({"name": "b__write", "arguments": {"key": key, "millis": millis}});
         let answer = client.attempt("tools/call", params, ANSWER_WITHIN).await;
-        self.note_loss(client, &answer).await;
+        self.record_loss(client, &answer).await;
         self.history.record(
             began,
             Observation::Called { key: key.to_owned(), outcome: outcome_of(&answer) },
@@ -410,7 +410,7 @@ impl Load {
             ("tools/list", json!({})),
         ] {
             let answer = client.attempt(method, params, ANSWER_WITHIN).await;
-            self.note_loss(&client, &answer).await;
+            self.record_loss(&client, &answer).await;
         }
         let began = Instant::now();
         let headers = client.headers_without(&["content-type", "accept"]);

@@ -157,7 +157,8 @@ async fn first_lives(points: &KillPointPlan, names: &[String]) -> Vec<String> {
 
 fn names(file: &Path, only: &[String]) -> Vec<String> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
-    let wanted = |name: &&str| only.is_empty() || only.iter().any(|begin| name.starts_with(begin));
+    let wanted =
+        |name: &&str| only.is_empty() || only.iter().any(|prefix| name.starts_with(prefix));
     let once: BTreeSet<&str> = text.lines().filter(wanted).collect();
     once.into_iter().map(str::to_owned).collect()
 }

@@ -212,7 +212,7 @@ async fn read_stream(
             let began = Instant::now();
             match events.next_event(QUIET).await {
                 Ok(Some(event)) if event.is_priming() => {
-                    note_beginning(
+                    record_beginning(
                         &name,
                         events.gaps() > 0,
                         last.as_deref(),
@@ -243,7 +243,7 @@ async fn read_stream(
 
 /// Notes the first event of a connection. The stream continues where its client left it, or is
 /// another one and reports that events are missing.
-fn note_beginning(
+fn record_beginning(
     stream: &str,
     gap: bool,
     last: Option<&str>,

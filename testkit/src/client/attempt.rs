@@ -83,7 +83,7 @@ impl TestClient {
 
     /// Sends a request that may end in any way.
     pub async fn attempt(&self, method: &str, params: Value, deadline: Duration) -> AttemptOutcome {
-        self.begin(method, params).attempt(deadline).await
+        self.start_request(method, params).attempt(deadline).await
     }
 }
 

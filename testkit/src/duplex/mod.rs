@@ -225,12 +225,12 @@ impl DuplexClient {
     }
 
     /// Sends a request.
-    pub async fn begin(&self, method: &str, params: Value) -> DuplexCall {
-        self.begin_text(method, &params.to_string()).await
+    pub async fn start_request(&self, method: &str, params: Value) -> DuplexCall {
+        self.start_text(method, &params.to_string()).await
     }
 
     /// Sends a request whose params are this text.
-    pub async fn begin_text(&self, method: &str, params: &str) -> DuplexCall {
+    pub async fn start_text(&self, method: &str, params: &str) -> DuplexCall {
         let id = self.shared.next_id.fetch_add(1, Ordering::SeqCst);
         let (tell, answer) = oneshot::channel();
         self.shared.lock().waiting.insert(id.to_string(), tell);
@@ -241,23 +241,23 @@ impl DuplexClient {
         DuplexCall { id, answer }
     }
 
-    pub async fn begin_call(&self, tool: &str, arguments: Value) -> DuplexCall {
-        self.begin("tools/call", json!({"name": tool, "arguments": arguments})).await
+    pub async fn start_call(&self, tool: &str, arguments: Value) -> DuplexCall {
+        self.start_request("tools/call", json!({"name": tool, "arguments": arguments})).await
     }
 
     /// Sends a request; returns the whole response message.
     pub async fn request(&self, method: &str, params: Value) -> Value {
-        self.begin(method, params).await.response().await
+        self.start_request(method, params).await.response().await
     }
 
     /// Sends a request; returns its result, and panics on an error.
     pub async fn result(&self, method: &str, params: Value) -> Value {
-        self.begin(method, params).await.result().await
+        self.start_request(method, params).await.result().await
     }
 
     /// Sends a request; returns its error, and panics on a result.
     pub async fn error(&self, method: &str, params: Value) -> Value {
-        self.begin(method, params).await.error().await
+        self.start_request(method, params).await.error().await
     }
 
     pub async fn call(&self, tool: &str, arguments: Value) -> Value {

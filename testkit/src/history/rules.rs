@@ -94,12 +94,12 @@ fn stories<'a>(entries: &'a [Entry], report: &mut Report) -> BTreeMap<&'a str, T
         }
     }
     for entry in entries {
-        note(entry, &mut stories, report);
+        record(entry, &mut stories, report);
     }
     stories
 }
 
-fn note<'a>(
+fn record<'a>(
     entry: &'a Entry,
     stories: &mut BTreeMap<&'a str, TaskHistory<'a>>,
     report: &mut Report,

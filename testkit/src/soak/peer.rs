@@ -165,7 +165,7 @@ impl Peer {
             return text_of(&self.result("tools/call", params).await);
         };
         let id = json!(client.take_id());
-        let mut call = client.begin_with_id(id.clone(), "tools/call", params);
+        let mut call = client.start_request_with_id(id.clone(), "tools/call", params);
         let from = call.first_event_id().await;
         drop(call);
         let mut resumed = client.resume(&from).await;
@@ -176,7 +176,7 @@ impl Peer {
     pub(super) async fn disconnect(self, number: u64) {
         match self {
             Self::Http(client) if !number.is_multiple_of(3) => {
-                let call = client.begin_call("s__countdown", json!({"from": 100, "pause_ms": 50}));
+                let call = client.start_call("s__countdown", json!({"from": 100, "pause_ms": 50}));
                 if number % 3 == 1 {
                     let call = call.response();
                     let _cut = tokio::time::timeout(Duration::from_millis(100), call).await;

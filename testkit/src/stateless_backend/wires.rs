@@ -34,7 +34,7 @@ type Body = BoxBody<Bytes, std::io::Error>;
 /// Messages that a handler may send ahead of its reader.
 const PIECES: usize = 64;
 
-fn note(shared: &StatelessShared, http: &str, headers: &http::HeaderMap, body: &Bytes) -> Value {
+fn record(shared: &StatelessShared, http: &str, headers: &http::HeaderMap, body: &Bytes) -> Value {
     let message: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
     let mut hearing = JudgedExchange::new(&shared.judge, Recipient::Backend);
     hearing.named =
@@ -76,7 +76,7 @@ async fn post(
 ) -> Result<Response<Body>, std::io::Error> {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
-    let message = note(&shared, parts.method.as_str(), &parts.headers, &body);
+    let message = record(&shared, parts.method.as_str(), &parts.headers, &body);
     if parts.method != "POST" {
         return Ok(whole(405, Bytes::new()));
     }
@@ -153,7 +153,7 @@ async fn lines(shared: Arc<StatelessShared>, stream: TcpStream) {
     let _writer = crate::abort_on_drop::AbortOnDrop(writing);
     let mut open: HashMap<String, CancellationToken> = HashMap::new();
     while let Ok(Some(line)) = lines.next_line().await {
-        let message = note(&shared, "LINE", &http::HeaderMap::new(), &Bytes::from(line));
+        let message = record(&shared, "LINE", &http::HeaderMap::new(), &Bytes::from(line));
         if message["method"] == "notifications/cancelled" {
             if let Some(cancelled) = open.remove(&message["params"]["requestId"].to_string()) {
                 cancelled.cancel();

@@ -116,7 +116,7 @@ impl Http1Body {
             connection.buffer = whole.split_off(bytes);
             whole
         };
-        connection.note_response(bytes);
+        connection.record_response(bytes);
         self.return_connection();
         Ok(whole.freeze())
     }

@@ -414,7 +414,7 @@ impl ClientConnection {
         Poll::Ready(Ok(read))
     }
 
-    fn note_response(&mut self, body_bytes: usize) {
+    fn record_response(&mut self, body_bytes: usize) {
         self.read_bytes = (body_bytes + HEAD_BYTES_USUAL)
             .next_power_of_two()
             .clamp(READ_BYTES_MIN, READ_BYTES_MAX);

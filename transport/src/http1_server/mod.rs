@@ -350,7 +350,7 @@ impl ServerConnection {
                 *announced = announced.checked_sub(data.len() as u64).ok_or_else(broken)?;
             }
             if is_chunk {
-                response_head::begin_chunk(&mut out, data.len());
+                response_head::start_chunk(&mut out, data.len());
             }
             if data.len() <= COPIED_BYTES_MAX {
                 out.extend_from_slice(&data);

@@ -81,7 +81,7 @@ pub(super) fn end(out: &mut Vec<u8>, framing: ResponseFraming, keeps: bool) {
 }
 
 /// Appends the size line before a chunk of this many bytes.
-pub(super) fn begin_chunk(out: &mut Vec<u8>, bytes: usize) {
+pub(super) fn start_chunk(out: &mut Vec<u8>, bytes: usize) {
     let _into_memory = write!(out, "{bytes:x}\r\n");
 }
 

@@ -246,8 +246,9 @@ impl Decoder {
                 Err(ReadError::InvalidUtf8)
             };
         }
-        let begin = || Fragments { opcode: head.opcode, payload: BytesMut::new(), valid_bytes: 0 };
-        let fragments = self.fragments.get_or_insert_with(begin);
+        let first_fragment =
+            || Fragments { opcode: head.opcode, payload: BytesMut::new(), valid_bytes: 0 };
+        let fragments = self.fragments.get_or_insert_with(first_fragment);
         fragments.payload.extend_from_slice(&payload);
         fragments.check(head.is_final)?;
         let whole = if head.is_final { self.fragments.take() } else { None };

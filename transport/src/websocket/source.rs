@@ -107,7 +107,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
                 Ok(Some(DecodedFrame::Message(message))) => return Poll::Ready(Ok(Some(message))),
                 Ok(Some(DecodedFrame::Ping(payload))) => self.answer_ping(&payload, context)?,
                 Ok(Some(DecodedFrame::Pong)) => {}
-                Ok(Some(DecodedFrame::Close(received))) => self.begin_close(received),
+                Ok(Some(DecodedFrame::Close(received))) => self.start_close(received),
                 Ok(None) => match self.poll_read(context) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(self.end_without_close()),
                     Poll::Ready(Ok(_)) => self.last_received = Instant::now(),
@@ -131,7 +131,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
 
     /// Answers with the same code (RFC 6455, 5.5.1), unless the frame is the answer to one of this
     /// side.
-    fn begin_close(&mut self, received: Option<CloseFrame>) {
+    fn start_close(&mut self, received: Option<CloseFrame>) {
         let is_answer = self.outgoing.is_closing();
         self.outgoing.queue_close(received.as_ref().map(|closing| closing.code), "");
         self.timer.as_mut().reset(Instant::now() + CLOSE_TIMEOUT);

@@ -67,12 +67,14 @@ impl Replica {
         let address = listener.local_addr().unwrap().to_string();
         let (stop, asked) = oneshot::channel::<()>();
         let (done, stopped) = oneshot::channel();
-        let noted = Arc::clone(&seen);
+        let recorded = Arc::clone(&seen);
         runtime.spawn(async move {
             let server = PeerServer::new(&PeerIdentity::from_secret(&secret).unwrap());
             let listener = TcpListener::from_std(listener).unwrap();
             let stop = async { drop(asked.await) };
-            server.serve(listener, stop, move |request| answer(Arc::clone(&noted), request)).await;
+            server
+                .serve(listener, stop, move |request| answer(Arc::clone(&recorded), request))
+                .await;
             let _ = done.send(());
         });
         Self { address, seen, stop: Some(stop), stopped, runtime: Some(runtime) }
@@ -120,10 +122,10 @@ async fn answer(seen: Arc<Seen>, request: Request<Incoming>) -> Response<Body> {
 /// Returns a body of chunks that never ends, and counts the chunks taken.
 fn chunks(seen: Arc<Seen>, pause: Duration) -> Body {
     let (sender, receiver) = mpsc::channel(1);
-    let noted = Arc::clone(&seen);
+    let recorded = Arc::clone(&seen);
     tokio::spawn(async move {
         while sender.send(Bytes::from_static(&[b'x'; CHUNK])).await.is_ok() {
-            noted.chunks.fetch_add(1, Ordering::SeqCst);
+            recorded.chunks.fetch_add(1, Ordering::SeqCst);
             tokio::time::sleep(pause).await;
         }
     });

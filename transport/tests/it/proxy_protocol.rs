@@ -9,7 +9,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 use transport::proxy_protocol::{
-    ProxyHeader, ProxyHeaderError, V2_BYTES_MAX, begins_with_header, parse, read_header,
+    ProxyHeader, ProxyHeaderError, V2_BYTES_MAX, parse, read_header, starts_with_header,
 };
 
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -163,6 +163,6 @@ async fn s16_exactly_the_bytes_of_a_proxy_header_are_consumed() {
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         client.write_all(&sent).await.unwrap();
         let (socket, _) = listener.accept().await.unwrap();
-        assert_eq!(begins_with_header(&socket).await.unwrap(), begins, "{}", sent.escape_ascii());
+        assert_eq!(starts_with_header(&socket).await.unwrap(), begins, "{}", sent.escape_ascii());
     }
 }

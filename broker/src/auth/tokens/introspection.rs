@@ -215,7 +215,7 @@ impl Introspector {
         match answer {
             Ok(answer) => {
                 answers.paused_until = None;
-                answers.note(digest, answer, now, self.ttl);
+                answers.record(digest, answer, now, self.ttl);
             }
             Err(failure) => {
                 if let Ok(left_out) = answers.log_lines.check(self.started.elapsed()) {
@@ -233,7 +233,7 @@ impl Introspector {
                     }
                     // One odd token must not keep out the others.
                     IntrospectionFailure::Answer(_) => {}
-                    IntrospectionFailure::Token(_) => answers.note(digest, None, now, self.ttl),
+                    IntrospectionFailure::Token(_) => answers.record(digest, None, now, self.ttl),
                 }
             }
         }
@@ -242,7 +242,7 @@ impl Introspector {
 
 impl Answers {
     /// Remembers an answer. `None`: the token is inactive.
-    fn note(
+    fn record(
         &mut self,
         digest: TokenDigest,
         answer: Option<Arc<[u8]>>,
@@ -333,7 +333,7 @@ mod tests {
         };
         let mut answers = answers();
         for (seconds, most) in [(600, 60), (30, 30), (0, 1)] {
-            answers.note([0; 32], Some(in_seconds(seconds)), now, ttl);
+            answers.record([0; 32], Some(in_seconds(seconds)), now, ttl);
             let remaining = answers.active[&[0; 32]].fresh_until - now;
             assert!(
                 remaining <= Duration::from_secs(most) && remaining > Duration::ZERO,
@@ -347,11 +347,11 @@ mod tests {
         let (now, ttl) = (Instant::now(), Duration::from_secs(60));
         let claims = || Some(Arc::<[u8]>::from(&b"{\"active\":true}"[..]));
         let mut answers = answers();
-        answers.note([0; 32], claims(), now, ttl);
+        answers.record([0; 32], claims(), now, ttl);
         let ended = answers.active[&[0; 32]].ended.clone();
-        answers.note([0; 32], claims(), now, ttl);
+        answers.record([0; 32], claims(), now, ttl);
         assert!(!ended.is_cancelled());
-        answers.note([0; 32], None, now, ttl);
+        answers.record([0; 32], None, now, ttl);
         assert!(ended.is_cancelled() && answers.active.is_empty());
     }
 
@@ -362,7 +362,7 @@ mod tests {
         for number in 0..2 * INTROSPECTIONS_REMEMBERED_MAX as u64 + 5 {
             let mut digest = [0; 32];
             digest[..8].copy_from_slice(&number.to_le_bytes());
-            answers.note(digest, None, now, Duration::from_secs(60));
+            answers.record(digest, None, now, Duration::from_secs(60));
             assert!(answers.inactive.len() <= INTROSPECTIONS_REMEMBERED_MAX);
         }
     }

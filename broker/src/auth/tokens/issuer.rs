@@ -180,7 +180,7 @@ impl TokenIssuer {
         }
         let (mut failures, mut fetched_at) = (0_u32, Instant::now());
         loop {
-            let begun = self.begin_fetch().await;
+            let started = self.start_fetch().await;
             // Before the fetch, which may take long.
             self.expire_keys(fetched_at, &keyring, &metrics);
             let fetched = timeout(KEY_SET_FETCH_MAX, fetcher.key_set(&self.config))
@@ -199,7 +199,7 @@ impl TokenIssuer {
                         );
                     }
                     failures = 0;
-                    fetched_at = begun;
+                    fetched_at = started;
                     self.install_keys(keys, &keyring, &metrics);
                     // Keys with a short maximum age are fetched before they expire.
                     KEY_SET_REFRESH_INTERVAL.min(self.config.keys_max_age / 2)
@@ -287,7 +287,7 @@ impl TokenIssuer {
     }
 
     /// Waits until the rate permits a fetch. Returns the start time of that fetch.
-    async fn begin_fetch(&self) -> Instant {
+    async fn start_fetch(&self) -> Instant {
         loop {
             let checked = {
                 let mut fetches = self.fetches();

@@ -161,7 +161,7 @@ impl TokenIssuer {
             return Err(TokenError::Expired);
         }
         let (latest, issued_at) = (now + TOKEN_LEEWAY, claims.moment("iat")?);
-        if [claims.moment("nbf")?, issued_at].into_iter().flatten().any(|begin| begin > latest) {
+        if [claims.moment("nbf")?, issued_at].into_iter().flatten().any(|start| start > latest) {
             return Err(TokenError::NotYet);
         }
         Ok((until, issued_at))

@@ -25,7 +25,7 @@ impl Link {
     pub fn detach(self: &Arc<Self>, client: &Arc<impl LinkClient + 'static>) {
         let mut users = self.lock();
         users.clients.retain(|other| other.strong_count() > 0 && !is_same(other, client));
-        let unused = users.note_if_unused();
+        let unused = users.record_if_unused();
         drop(users);
         if unused && self.is_personal() {
             self.backend.close_link(self);
@@ -81,7 +81,7 @@ impl Drop for LinkHold {
             users.runs.remove(at);
         }
         users.clients.retain(|client| client.strong_count() > 0);
-        let unused = users.note_if_unused();
+        let unused = users.record_if_unused();
         drop(users);
         if unused && self.link.is_personal() {
             self.link.backend.close_link(&self.link);

@@ -15,7 +15,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    pub(super) fn note_failure(&mut self) {
+    pub(super) fn record_failure(&mut self) {
         self.failures = self.failures.saturating_add(1);
         let ceiling =
             BACKOFF_FIRST.saturating_mul(1 << (self.failures - 1).min(10)).min(BACKOFF_MAX);
@@ -29,11 +29,11 @@ impl Backoff {
     }
 
     /// Clears earlier failures after a long connection. Counts a short one as a failure.
-    pub(super) fn note_lifetime(&mut self, lived: Duration) {
+    pub(super) fn record_lifetime(&mut self, lived: Duration) {
         if lived >= STABLE_AFTER {
             *self = Self::default();
         } else {
-            self.note_failure();
+            self.record_failure();
         }
     }
 
@@ -60,7 +60,7 @@ mod tests {
         let mut backoff = Backoff::default();
         backoff.shorten();
         assert_eq!(backoff.not_before, None, "nothing to forgive");
-        (0..12).for_each(|_| backoff.note_failure());
+        (0..12).for_each(|_| backoff.record_failure());
         assert!(
             backoff.not_before.unwrap() > Instant::now() + BACKOFF_WAIT_MAX,
             "would be refused"
@@ -68,7 +68,7 @@ mod tests {
         backoff.shorten();
         let soon = backoff.not_before.unwrap();
         assert!(soon > Instant::now() && soon <= Instant::now() + BACKOFF_FIRST);
-        backoff.note_failure();
+        backoff.record_failure();
         assert!(
             backoff.not_before.unwrap() > Instant::now() + BACKOFF_WAIT_MAX,
             "earlier failures are remembered"

@@ -100,7 +100,7 @@ impl Connection {
     }
 
     /// Notes the first answer of the backend, which enables or disables request streams.
-    pub(super) fn note_first_answer(&self, answer: &Message) {
+    pub(super) fn record_first_answer(&self, answer: &Message) {
         if let Some(streams) = self.streams.get() {
             streams.agree(answer);
         }
@@ -159,7 +159,7 @@ impl Connection {
 
     /// Stores the fault of the connection before it is closed. The first fault counts. Control
     /// characters are removed, because the text may come from the backend and reach a terminal.
-    pub(super) fn note_fault(&self, fault: impl std::fmt::Display) {
+    pub(super) fn record_fault(&self, fault: impl std::fmt::Display) {
         let text = fault.to_string();
         let readable = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
         let _first_counts = self.fault.set(readable.take(FAULT_LETTERS_MAX).collect());

@@ -102,7 +102,7 @@ impl EraCache {
         }
     }
 
-    pub fn note(&self, support: EraSupport) {
+    pub fn record(&self, support: EraSupport) {
         self.known.store(support as u8, Ordering::Relaxed);
     }
 
@@ -134,7 +134,7 @@ impl EraCache {
         self.http_sse.load(Ordering::Relaxed)
     }
 
-    pub(super) fn note_http_sse(&self, uses: bool) {
+    pub(super) fn record_http_sse(&self, uses: bool) {
         self.http_sse.store(uses, Ordering::Relaxed);
     }
 
@@ -158,7 +158,7 @@ impl EraCache {
     /// Notes that the backend ended on a probe, as some servers do on an unknown request. `remaining` is
     /// the remaining support.
     pub(super) fn record_end_by_probe(&self, remaining: EraSupport) {
-        self.note(remaining);
+        self.record(remaining);
         self.retries_useful.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -166,7 +166,7 @@ impl EraCache {
     /// Some servers keep the era of the first request for the whole connection. The next one
     /// begins with `initialize`.
     pub(super) fn retry_with_initialize(&self) {
-        self.note(EraSupport::AtLeastStateless);
+        self.record(EraSupport::AtLeastStateless);
         self.initialize_first.store(true, Ordering::Relaxed);
         self.retries_useful.fetch_add(1, Ordering::Relaxed);
     }
@@ -192,7 +192,7 @@ mod tests {
     fn an_era_is_remembered_until_it_is_contradicted() {
         let memory = EraCache::default();
         assert_eq!(memory.known(), None);
-        memory.note(EraSupport::Stateless);
+        memory.record(EraSupport::Stateless);
         assert_eq!(memory.known(), Some(EraSupport::Stateless));
         memory.forget();
         assert_eq!((memory.known(), memory.retries_useful()), (None, 0));
@@ -202,7 +202,7 @@ mod tests {
         memory.retry_with_initialize();
         assert_eq!(memory.known(), Some(EraSupport::AtLeastStateless));
         assert_eq!((memory.retries_useful(), memory.initialize_first()), (2, true));
-        memory.note(EraSupport::Both);
+        memory.record(EraSupport::Both);
         assert!(!memory.initialize_first());
     }
 
@@ -215,13 +215,13 @@ mod tests {
             Some(Era::Stateless),
             "the operator knows"
         );
-        memory.note(EraSupport::Both);
+        memory.record(EraSupport::Both);
         for era in [Era::Sessions, Era::Stateless] {
             assert_eq!(memory.to(ProtocolChoice::Auto, era), Some(era));
         }
-        memory.note(EraSupport::Stateless);
+        memory.record(EraSupport::Stateless);
         assert_eq!(memory.to(ProtocolChoice::Auto, Era::Sessions), Some(Era::Stateless));
-        memory.note(EraSupport::AtLeastStateless);
+        memory.record(EraSupport::AtLeastStateless);
         assert_eq!(
             (
                 memory.to(ProtocolChoice::Auto, Era::Stateless),

@@ -232,7 +232,7 @@ impl Link {
         if let Some(last) = self.current.swap(None) {
             // A backend that forgot its sessions is reachable and reports that at once.
             if !last.is_forgotten() {
-                backoff.note_lifetime(last.opened.elapsed());
+                backoff.record_lifetime(last.opened.elapsed());
             }
             // The last connection may have ended abruptly. Its orderly close runs in the
             // background. A connection whose writing failed closes itself, after its last answers.
@@ -256,8 +256,8 @@ impl Link {
                 self.forget_own_lists();
                 self.current.store(Some(connection.clone()));
                 self.backend.link_opened(&connection);
-                self.backend.note_attempts(backoff.failures, None);
-                self.note_backend_session(&connection);
+                self.backend.record_attempts(backoff.failures, None);
+                self.record_backend_session(&connection);
                 if self.is_closed() {
                     // The close of the link came before this connection was stored.
                     self.end_connection(&connection).await;
@@ -270,12 +270,12 @@ impl Link {
             Err(OpenError::Failed(failure)) => {
                 // The next call may come right after the user connected an account.
                 if !failure.is_of_user() {
-                    backoff.note_failure();
+                    backoff.record_failure();
                 }
                 if !self.is_catalog() && failure.is_the_backends() {
                     self.backend.record_failure(Duration::ZERO);
                 }
-                self.backend.note_attempts(backoff.failures, backoff.not_before);
+                self.backend.record_attempts(backoff.failures, backoff.not_before);
                 Err(self.backend.refusal(&failure))
             }
         }
@@ -379,14 +379,14 @@ impl Link {
     }
 
     /// Reports the session at the backend to the client's session, for its next owner.
-    fn note_backend_session(&self, connection: &Connection) {
+    fn record_backend_session(&self, connection: &Connection) {
         if let (LinkScope::Session(_), TransportSpec::Http { url }) =
             (&self.scope, &self.backend.spec.transport)
         {
-            let noted = connection.backend_session(url);
-            self.clients()
-                .iter()
-                .for_each(|client| client.note_backend_session(&self.backend.id, noted.clone()));
+            let recorded = connection.backend_session(url);
+            self.clients().iter().for_each(|client| {
+                client.record_backend_session(&self.backend.id, recorded.clone())
+            });
         }
     }
 

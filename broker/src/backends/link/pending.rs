@@ -167,7 +167,7 @@ impl PendingRequests {
     }
 
     /// Stores the owner of a request of the backend.
-    pub fn note_question(&self, backend_id: RequestId, owner: QuestionOwner) {
+    pub fn record_question(&self, backend_id: RequestId, owner: QuestionOwner) {
         self.questions.lock().insert(backend_id, owner);
     }
 

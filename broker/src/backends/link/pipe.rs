@@ -122,7 +122,7 @@ async fn write(
         if let Err(error) = sink.send_all(&mut batch).await {
             tracing::debug!(%error, "a backend does not take what is written to it");
             drop(frames); // a writer now learns that its frame was not sent
-            connection.note_fault(error);
+            connection.record_fault(error);
             // The last messages of the backend, such as an answer, may still arrive.
             let _ended = tokio::time::timeout(LAST_WRITE_WAIT, connection.closed()).await;
             return connection.close_now();
@@ -147,7 +147,7 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
             Err(error) => {
                 let redacted = link.backend.redactor.redact(&error);
                 tracing::warn!(backend = %link.backend.id, error = redacted, "reading from a backend failed");
-                connection.note_fault(error);
+                connection.record_fault(error);
                 break;
             }
         };
@@ -160,7 +160,7 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
             // The connection broke in the middle of a message. Its end comes next and reports the
             // loss.
             Err(_) if source.is_unterminated() => {
-                connection.note_fault("it ended in the middle of a message")
+                connection.record_fault("it ended in the middle of a message")
             }
             Err(rejected) => {
                 noise += 1;
@@ -170,7 +170,7 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
                 }
                 if noise > NOISE_LINES_MAX {
                     tracing::warn!(backend = %link.backend.id, "a backend writes too much that is not MCP, the connection is closed");
-                    connection.note_fault("it writes too much that is not MCP");
+                    connection.record_fault("it writes too much that is not MCP");
                     break;
                 }
             }

@@ -44,7 +44,7 @@ impl RequestStreams {
     }
 
     /// Notes that a request was answered over the control stream.
-    pub(super) fn note_ready(&self) {
+    pub(super) fn record_ready(&self) {
         if self.are_agreed() {
             self.ready.store(true, Ordering::Relaxed);
         }

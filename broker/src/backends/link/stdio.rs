@@ -64,7 +64,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     spec.resources = rules.resources.clone();
     spec.guardian = Some(link.backend.resources.children.guardian().clone());
     let spec = confined(link, spec).await?;
-    provenance::note_command(&link.backend.pins, &link.backend.spec.transport).await;
+    provenance::record_command(&link.backend.pins, &link.backend.spec.transport).await;
     let limits =
         ChildLimits { line_bytes_max: link.backend.message_bytes(), ..ChildLimits::default() };
     let Child { reader, writer, process } = child_process::spawn(&spec, &limits)
@@ -89,7 +89,7 @@ async fn confined(link: &Arc<Link>, mut spec: ChildSpec) -> Result<ChildSpec, Fa
             &backend.spec.sandbox,
             &mut spec,
         )?;
-        backend.note_sandbox(level);
+        backend.record_sandbox(level);
         Ok(spec)
     });
     match confining.await {
@@ -120,11 +120,11 @@ async fn watch(
             if !link.is_closed()
                 && let Ok(status) = tokio::time::timeout(CHILD_END_WAIT, process.wait()).await
             {
-                note_end(&link, &process, status);
+                record_end(&link, &process, status);
             }
         }
         status = process.wait() => {
-            note_end(&link, &process, status);
+            record_end(&link, &process, status);
             // Its last answer may still be in the pipe. The reader closes the connection at the end
             // of the pipe, unless a descendant of the child keeps it open.
             let _read_to_its_end = tokio::time::timeout(LAST_WRITE_WAIT, connection.closed()).await;
@@ -151,7 +151,7 @@ async fn watch(
 }
 
 /// Reports the end of a child to operators: its exit status, and a line of its standard error.
-fn note_end(link: &Link, process: &ChildProcess, status: ExitStatus) {
+fn record_end(link: &Link, process: &ChildProcess, status: ExitStatus) {
     if link.is_probe() {
         return; // the backend works without it
     }
@@ -163,7 +163,7 @@ fn note_end(link: &Link, process: &ChildProcess, status: ExitStatus) {
         "" => format!("the child process ended ({status})"),
         reason => format!("the child process ended ({status}), on standard error: {reason}"),
     };
-    link.backend.note_child_end(end);
+    link.backend.record_child_end(end);
 }
 
 /// Returns the last line that names an error, or else the last line. Interpreters print a trace or

@@ -33,7 +33,7 @@ pub(super) struct LinkUsers {
 }
 
 impl LinkUsers {
-    pub(super) fn note_if_unused(&mut self) -> bool {
+    pub(super) fn record_if_unused(&mut self) -> bool {
         let unused = self.is_unused();
         if unused {
             self.idle_since = Some(Instant::now());

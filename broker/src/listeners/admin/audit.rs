@@ -41,7 +41,7 @@ pub(super) struct ClientIp(pub(super) IpAddr);
 
 /// Stores the client's address in the request, from its connection and from the headers of trusted
 /// proxies.
-pub(super) async fn note_client(
+pub(super) async fn record_client(
     State(client): State<ClientAddress>,
     mut request: Request,
     next: Next,

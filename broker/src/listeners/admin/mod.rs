@@ -133,7 +133,7 @@ pub async fn serve(
                 return;
             }
             let Ok(client) = proxies.client(&mut stream, peer).await else { return };
-            let router = router.layer(middleware::from_fn_with_state(client, audit::note_client));
+            let router = router.layer(middleware::from_fn_with_state(client, audit::record_client));
             let stream = match tls_acceptor.accept(stream, ListenerKind::Http).await {
                 Ok(stream) => stream,
                 Err(error) => {

@@ -225,7 +225,7 @@ fn with_streams(incoming: &IncomingConnection, answer: Bytes) -> Bytes {
 }
 
 fn refused(broker: &Broker, refusal: &Refusal, id: Option<&RequestId>) -> Bytes {
-    let request_id = broker.shared.note_refusal(refusal, None, None);
+    let request_id = broker.shared.record_refusal(refusal, None, None);
     refusal.to_response(id, &request_id)
 }
 

@@ -209,7 +209,7 @@ async fn serve_stateless(dispatcher: Arc<RequestDispatcher>, stream: RequestStre
     let decoded = frame.and_then(|frame| dispatcher.decode(frame));
     let (mut sink, mut given_up) = stream.into_response_sink();
     let StartedRequest { mut answering, until } = match decoded {
-        Ok(message) if message.kind == Kind::Request => dispatcher.begin(message).await,
+        Ok(message) if message.kind == Kind::Request => dispatcher.start(message).await,
         Ok(message) => {
             dispatcher.handle_notification(&message);
             return sink.finish();
@@ -257,7 +257,7 @@ async fn serve_request(session: Arc<Session>, stream: RequestStream) {
     });
     let (mut sink, cancellation) = stream.into_response_sink();
     let started = match decoded {
-        Ok(message) => begin(&session, message).await,
+        Ok(message) => start(&session, message).await,
         Err(rejected) => Err(rejected),
     };
     match started {
@@ -282,7 +282,7 @@ type StartedCall = (protocol::ids::RequestId, StreamCursor, Option<CallFuture>);
 
 /// Passes a message to the session. Returns `None` for a message that is not a request, which has
 /// no answer.
-async fn begin(session: &Arc<Session>, message: Message) -> Result<Option<StartedCall>, Rejection> {
+async fn start(session: &Arc<Session>, message: Message) -> Result<Option<StartedCall>, Rejection> {
     let id = message.id.clone();
     if message.is_stateless() {
         return Err(Rejection::new(stateless_unsupported(), id));

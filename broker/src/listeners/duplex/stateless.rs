@@ -274,7 +274,7 @@ impl RequestDispatcher {
         let dispatcher = self.clone();
         self.running.spawn(async move {
             let answering = async {
-                let StartedRequest { mut answering, until } = dispatcher.begin(message).await;
+                let StartedRequest { mut answering, until } = dispatcher.start(message).await;
                 // Progress and log messages may be dropped for a slow client. Notifications of
                 // changes may not.
                 let passing = if matches!(answering, ReplyStream::Notifications(_)) {
@@ -345,7 +345,7 @@ impl RequestDispatcher {
     }
 
     /// Stores the sender of a request.
-    fn note_payer(&self, client: &StatelessClient) {
+    fn record_payer(&self, client: &StatelessClient) {
         let mut payer = self.payer.lock();
         let principal = &client.caller.principal;
         let is_known = payer.as_ref().is_some_and(|(tenant, known)| {
@@ -364,13 +364,13 @@ impl RequestDispatcher {
     }
 
     /// Authenticates and starts a request.
-    pub(super) async fn begin(&self, message: Message) -> StartedRequest {
+    pub(super) async fn start(&self, message: Message) -> StartedRequest {
         let (id, frame) = (message.id.clone(), message.frame.clone());
         let started = async {
             let AuthenticatedClient { client, until } =
                 authenticate(&self.broker, &self.incoming, &message).await?;
             self.count_connection(&client).await?;
-            self.note_payer(&client);
+            self.record_payer(&client);
             let request = parse_request(&self.broker, message)?;
             let answering = match dispatch(&self.broker, &client, request).await? {
                 StatelessOutcome::Answer(frame) => ReplyStream::Single(frame),
@@ -410,7 +410,7 @@ impl RequestDispatcher {
     }
 
     pub(super) fn refusal(&self, refusal: &Refusal, id: Option<&RequestId>) -> Bytes {
-        let request_id = self.shared().note_refusal(refusal, None, None);
+        let request_id = self.shared().record_refusal(refusal, None, None);
         stateless::refusal_response(refusal, id, &request_id)
     }
 

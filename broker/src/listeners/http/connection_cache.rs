@@ -121,7 +121,7 @@ impl ValidatedHead {
         known.as_ref().is_some_and(|known| known.each_ref().map(Option::as_deref) == values)
     }
 
-    pub(super) fn note_mirrored(&self, values: MirroredValues<'_>) {
+    pub(super) fn record_mirrored(&self, values: MirroredValues<'_>) {
         if self.repeats {
             *self.mirrored.lock() = Some(values.map(|value| value.map(Box::from)));
         }
@@ -158,7 +158,7 @@ impl ValidatedHead {
         self.guard_edition.load(Ordering::Relaxed) == edition + 1
     }
 
-    pub(super) fn note_guard(&self, edition: u64) {
+    pub(super) fn record_guard(&self, edition: u64) {
         self.guard_edition.store(edition + 1, Ordering::Relaxed);
     }
 

@@ -124,20 +124,20 @@ mod tests {
             ("", "x", HttpVersion::Http1),
         ];
         for (first, rest, expected) in cases {
-            let (spoken, mut begun) =
+            let (spoken, mut detected) =
                 detect(rest.as_bytes(), Bytes::from_static(first.as_bytes())).await.unwrap();
             assert_eq!(spoken, expected);
             let (mut read, mut little) = (Vec::new(), [0; 3]);
             loop {
-                match begun.read(&mut little).await.unwrap() {
+                match detected.read(&mut little).await.unwrap() {
                     0 => break,
                     count => read.extend_from_slice(&little[..count]),
                 }
             }
             assert_eq!(read, [first, rest].concat().as_bytes());
         }
-        let (_, mut begun) = detect(&b"later"[..], Bytes::from_static(b"first")).await.unwrap();
-        begun.read_exact(&mut [0; 2]).await.unwrap();
-        assert_eq!(begun.into_parts(), (&b"later"[..], Bytes::from_static(b"rst")));
+        let (_, mut detected) = detect(&b"later"[..], Bytes::from_static(b"first")).await.unwrap();
+        detected.read_exact(&mut [0; 2]).await.unwrap();
+        assert_eq!(detected.into_parts(), (&b"later"[..], Bytes::from_static(b"rst")));
     }
 }

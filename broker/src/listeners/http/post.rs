@@ -270,13 +270,13 @@ async fn respond(
             session.shared.metrics.bytes(Direction::Out, Side::Client, event.frame.len());
             return ServerResponse::Json { version: Some(session.version), text: event.frame };
         }
-        Some(StreamItem::Event(event)) => begin_stream(session, reader, &[event]),
-        _ => begin_stream(session, reader, &[]),
+        Some(StreamItem::Event(event)) => start_stream(session, reader, &[event]),
+        _ => start_stream(session, reader, &[]),
     };
     with_protocol_version(response, session).into()
 }
 
-fn begin_stream(session: &Arc<Session>, reader: StreamCursor, read: &[Event]) -> Response<Body> {
+fn start_stream(session: &Arc<Session>, reader: StreamCursor, read: &[Event]) -> Response<Body> {
     session.retain_stream(&reader.stream);
     response::event_stream(&session.shared, reader, read, event_stream_options(session))
 }
@@ -336,14 +336,14 @@ async fn batch(
                     // A message other than an answer came before the last answer: everything goes
                     // on a stream, first the messages that were read.
                     return Ok(with_protocol_version(
-                        begin_stream(session, reader, &read),
+                        start_stream(session, reader, &read),
                         session,
                     ));
                 }
             }
             StreamItem::Ended(StreamEnd::Complete) => break,
             StreamItem::Ended(_) => {
-                return Ok(with_protocol_version(begin_stream(session, reader, &read), session));
+                return Ok(with_protocol_version(start_stream(session, reader, &read), session));
             }
         }
     }

@@ -108,7 +108,7 @@ async fn dispatch(
         let edition = guard.edition();
         if !cache.validated_head.passed_guard(edition) {
             guard.check_origin_and_host(&head.headers, &head.uri).map_err(reject_without_id)?;
-            cache.validated_head.note_guard(edition);
+            cache.validated_head.record_guard(edition);
         }
     }
     let method = head.method.clone();

@@ -186,7 +186,7 @@ pub(in crate::listeners) fn refusal_response(
     refusal: &Refusal,
     id: Option<&RequestId>,
 ) -> Response<Body> {
-    let request_id = shared.note_refusal(refusal, None, None);
+    let request_id = shared.record_refusal(refusal, None, None);
     let status = StatusCode::from_u16(refusal.kind.http_status())
         .unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let mut response = json(status, refusal.to_response(id, &request_id));

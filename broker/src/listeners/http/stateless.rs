@@ -138,7 +138,7 @@ async fn answer_stateless(
     if compares_headers(inbound) && !known.mirrors(mirrored_values(&request.message)) {
         version_header(headers, &request.message)?;
         check_mirrored_headers(headers, &request.message)?;
-        known.note_mirrored(mirrored_values(&request.message));
+        known.record_mirrored(mirrored_values(&request.message));
     }
     if request.message.method == Method::ToolsCall {
         request.passed = arguments_in_headers(inbound, &request.message, &client)?;

@@ -191,7 +191,7 @@ async fn locate_session(
         match tunnel::open(broker, &owner, &head.uri, headers).await {
             TunnelResult::Open(tunnel) => return Ok(UpgradeTarget::Remote(tunnel)),
             TunnelResult::Refused(response) => return Ok(UpgradeTarget::Answered(response)),
-            TunnelResult::SessionMissing(miss) => lookup.note_failure(&owner, miss),
+            TunnelResult::SessionMissing(miss) => lookup.record_failure(&owner, miss),
         }
     }
 }

@@ -207,7 +207,7 @@ fn unknown_batch(shared: &Shared, messages: &[Result<Message, Rejection>]) -> Re
     let requests = messages.iter().flatten().filter(|message| message.kind == Kind::Request);
     let unknown = |message: &Message| {
         let refusal = outcome_unknown(message);
-        refusal.to_response(message.id.as_ref(), &shared.note_refusal(&refusal, None, None))
+        refusal.to_response(message.id.as_ref(), &shared.record_refusal(&refusal, None, None))
     };
     let answers: Vec<Bytes> = requests.map(unknown).collect();
     response::json(StatusCode::OK, [&b"["[..], &answers.join(&b','), b"]"].concat().into())

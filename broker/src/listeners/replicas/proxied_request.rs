@@ -127,7 +127,7 @@ impl ProxiedRequest {
         self.reading = ProxiedBody::Over;
         let text = "the replica where the request waited was lost before it answered: the request may or may not have been carried out";
         let refusal = Refusal::new(ErrorKind::OutcomeUnknown, text);
-        let request_id = self.shared.note_refusal(&refusal, None, Some(&self.tenant));
+        let request_id = self.shared.record_refusal(&refusal, None, Some(&self.tenant));
         stateless::refusal_response(&refusal, Some(&self.id), &request_id)
     }
 }

@@ -88,7 +88,7 @@ impl<'a> SessionLookup<'a> {
         broker.wait_for_release(&session.key).await;
         match self.request.source {
             RequestSource::Replica => Ok(Some(replica_headers::not_here_response(None))),
-            _ if self.lookup.get_or_insert_with(|| begin(self.request, self.id)).may_retry() => {
+            _ if self.lookup.get_or_insert_with(|| start(self.request, self.id)).may_retry() => {
                 Ok(None)
             }
             RequestSource::Client(..) | RequestSource::Operator(_) => {
@@ -103,7 +103,7 @@ impl<'a> SessionLookup<'a> {
         if let RequestSource::Replica = request.source {
             return Box::pin(locate_for_peer(broker, &head.headers, id, caller, endpoint)).await;
         }
-        let lookup = lookup.get_or_insert_with(|| begin(request, id));
+        let lookup = lookup.get_or_insert_with(|| start(request, id));
         loop {
             let found = match lookup.next().await {
                 // Nothing is prepared for another replica before this point, because almost every
@@ -132,18 +132,20 @@ impl<'a> SessionLookup<'a> {
                 ForwardResult::Answered(response) => {
                     return Ok(SessionLocation::Answered(response));
                 }
-                ForwardResult::NotSent => lookup.note_failure(&owner, ForwardFailure::Unreachable),
+                ForwardResult::NotSent => {
+                    lookup.record_failure(&owner, ForwardFailure::Unreachable)
+                }
                 ForwardResult::Retryable => {
-                    lookup.note_failure(&owner, ForwardFailure::Unreachable);
+                    lookup.record_failure(&owner, ForwardFailure::Unreachable);
                     *unanswered = outgoing.has_requests().then_some(owner);
                 }
-                ForwardResult::SessionMissing(failure) => lookup.note_failure(&owner, failure),
+                ForwardResult::SessionMissing(failure) => lookup.record_failure(&owner, failure),
             }
         }
     }
 }
 
-fn begin<'a>(request: &'a InboundRequest<'_>, id: &str) -> ReplicaLookup<'a> {
+fn start<'a>(request: &'a InboundRequest<'_>, id: &str) -> ReplicaLookup<'a> {
     ReplicaLookup::new(request.broker, id, &request.caller, &request.endpoint)
 }
 

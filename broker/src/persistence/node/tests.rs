@@ -221,9 +221,9 @@ fn session(number: u8) -> SessionKey {
 #[tokio::test]
 async fn a_lease_is_renewed_long_before_it_ends() {
     let rig = Rig::joined().await.with_sessions(&[session(1)]);
-    let begun = Instant::now();
+    let started = Instant::now();
     rig.until_renewed(4).await;
-    assert!(begun.elapsed() > LEASE && rig.durable.lease.is_held());
+    assert!(started.elapsed() > LEASE && rig.durable.lease.is_held());
     assert_eq!(rig.durable.node(), NodeName::new("test/0"));
     assert!(rig.told().reclaimed.is_empty() && rig.told().lost.is_empty());
 }
@@ -286,13 +286,13 @@ async fn a_renewal_returns_the_config_version_and_ended_sessions() {
 #[tokio::test]
 async fn a_drain_is_stored_at_once_and_a_leaving_node_is_removed() {
     let rig = Rig::joined().await;
-    let begun = Instant::now();
+    let started = Instant::now();
     rig.node.drain();
     rig.until("the drain is known", |rig| {
         rig.nodes.lock().draining.contains(&NodeName::new("test/0"))
     })
     .await;
-    assert!(begun.elapsed() < LEASE / 3, "not with the next renewal");
+    assert!(started.elapsed() < LEASE / 3, "not with the next renewal");
     rig.node.leave().await;
     assert!(rig.nodes.lock().leases.is_empty());
     sleep(LEASE / 2).await;

@@ -60,9 +60,9 @@ async fn all(persister: &Persister, writes: Vec<WriteOp>) -> Vec<Result<WriteOut
 async fn a_batch_is_bounded_in_bytes_too() {
     let store = Meddled::start("sqlite").await;
     let seen: Arc<Mutex<Vec<(usize, usize)>>> = Arc::default();
-    let noted = seen.clone();
+    let recorded = seen.clone();
     store.on_write(move |batch| {
-        noted.lock().push((batch.len(), batch.iter().map(size).sum()));
+        recorded.lock().push((batch.len(), batch.iter().map(size).sum()));
         Verdict::Pass
     });
     let persister = start(&store);
@@ -111,7 +111,7 @@ async fn a_busy_store_is_detected_after_a_few_attempts() {
     let store = Meddled::start("sqlite").await;
     store.on_write(|_| Verdict::Fail(busy()));
     let persister = start(&store);
-    let begun = Instant::now();
+    let started = Instant::now();
     assert_eq!(
         all(&persister, (0..200).map(|number| create(number, 10)).collect()).await,
         vec![Err(busy()); 200]
@@ -120,7 +120,7 @@ async fn a_busy_store_is_detected_after_a_few_attempts() {
         store.count("write") <= 2 * (1 + BUSY_ALONE_MAX),
         "{} tries, {:?}",
         store.count("write"),
-        begun.elapsed()
+        started.elapsed()
     );
 }
 

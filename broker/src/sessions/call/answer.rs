@@ -36,7 +36,7 @@ impl Call {
                     return Some(converted);
                 }
                 if self.session.has_client && self.opens_urls() {
-                    questions::note_elicitations_required(&self.session, &error);
+                    questions::record_elicitations_required(&self.session, &error);
                 }
                 Some(frame)
             }
@@ -85,7 +85,7 @@ impl Call {
             if let Some(converted) = self.urls_as_result(&answer) {
                 return converted;
             }
-            questions::note_elicitations_required(&self.session, &answer);
+            questions::record_elicitations_required(&self.session, &answer);
         }
         if self.method == Method::CompletionComplete {
             completion::limit_values(&answer, &mut splice);

@@ -47,7 +47,7 @@ impl AnswerRule {
 
 impl Call {
     /// Sets the rule for the answer, if the request has one. Called before the call runs.
-    pub fn note_answer_rule(&self, plan: &Plan) {
+    pub fn record_answer_rule(&self, plan: &Plan) {
         if let Some(rule) = AnswerRule::of(plan, self.registered_backend.as_deref()) {
             let _set_once = self.answer_rule.set(Box::new(rule));
         }

@@ -72,12 +72,12 @@ impl Call {
         let opened = match held.open(shared).await? {
             OpenedApproval::Approval(opened) => opened,
             OpenedApproval::Window(id) => {
-                let _outside = request::with_current(|request| request.note_approval(&id));
+                let _outside = request::with_current(|request| request.record_approval(&id));
                 return Ok(Ok(()));
             }
         };
         let id = &opened.record.id;
-        let _outside = request::with_current(|request| request.note_approval(id));
+        let _outside = request::with_current(|request| request.record_approval(id));
         let until = match answers_at_once.load(Ordering::Relaxed) {
             true => Instant::now(),
             false => self.answer_due(),

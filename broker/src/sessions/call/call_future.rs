@@ -109,11 +109,11 @@ mod tests {
     async fn a_call_keeps_its_request_name_when_it_moves_to_a_task() {
         let running = TaskTracker::new();
         let observed = RequestTelemetry::new(RequestName(7), None, None, None);
-        let (begin, begun) = oneshot::channel::<()>();
+        let (start, started) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel();
         let work = async move {
             let before = request::current_name();
-            let _ = begun.await;
+            let _ = started.await;
             let _ = tell.send([before, request::current_name()]);
         };
         let mut call = request::enter(observed, || CallFuture::new(Box::pin(work), &running));
@@ -122,17 +122,17 @@ mod tests {
         );
         assert_eq!(request::current_name(), None);
         drop(call);
-        begin.send(()).unwrap();
+        start.send(()).unwrap();
         assert_eq!(told.await.unwrap(), [Some(RequestName(7)); 2]);
     }
 
     #[tokio::test]
     async fn a_dropped_call_continues_and_a_panicked_call_ends() {
         let running = TaskTracker::new();
-        let (begin, begun) = oneshot::channel::<()>();
+        let (start, started) = oneshot::channel::<()>();
         let (tell, told) = oneshot::channel();
         let work = async move {
-            let _ = begun.await;
+            let _ = started.await;
             let _ = tell.send(());
         };
         let mut call = CallFuture::new(Box::pin(work), &running);
@@ -140,7 +140,7 @@ mod tests {
             poll_fn(|context| Poll::Ready(Pin::new(&mut call).poll(context).is_pending())).await
         );
         drop(call);
-        begin.send(()).unwrap();
+        start.send(()).unwrap();
         told.await.unwrap();
         CallFuture::new(Box::pin(async { panic!("inside a call") }), &running).await;
         running.close();

@@ -84,10 +84,10 @@ impl LinkClient for Session {
         self.tenant.read_lists_of(&self.endpoint, &self.caller.principal);
     }
 
-    fn note_backend_session(&self, backend: &BackendId, session: Option<BackendSession>) {
+    fn record_backend_session(&self, backend: &BackendId, session: Option<BackendSession>) {
         let mut state = self.lock();
         if state.phase != SessionPhase::Closed {
-            state.dirty.links |= state.links.note_backend_session(backend, session);
+            state.dirty.links |= state.links.record_backend_session(backend, session);
         }
     }
 }

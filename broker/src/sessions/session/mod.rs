@@ -317,7 +317,7 @@ impl Session {
     }
 
     /// Notes that a call was given up. Its backend may still work on it and send a request.
-    pub fn note_abandoned_call(&self) {
+    pub fn record_abandoned_call(&self) {
         self.has_abandoned_call.store(true, Ordering::Release);
     }
 
@@ -365,7 +365,7 @@ impl Session {
     /// Returns an error response of the broker. It is counted, and its id is in the log.
     pub fn refusal_frame(&self, refusal: &Refusal, id: Option<&RequestId>) -> Bytes {
         let request_id =
-            self.shared.note_refusal(refusal, Some(&self.digest), Some(self.tenant.id.as_str()));
+            self.shared.record_refusal(refusal, Some(&self.digest), Some(self.tenant.id.as_str()));
         refusal.to_response(id, &request_id)
     }
 

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Begins the telemetry of a request. Everything that the request's work calls can reach it.
-pub(in crate::sessions) fn begin(
+pub(in crate::sessions) fn start(
     session: &Session,
     message: &Message,
     started_at: Instant,
@@ -25,11 +25,11 @@ pub(in crate::sessions) fn begin(
         version: session.version,
         transport: session.transport,
     }
-    .begin(message, started_at)
+    .start(message, started_at)
 }
 
 /// Notes the backend that the request goes to.
-pub(in crate::sessions) fn note_backend(
+pub(in crate::sessions) fn record_backend(
     session: &Session,
     backend: &BackendId,
     tool: Option<&str>,
@@ -45,9 +45,9 @@ pub(in crate::sessions) fn note_backend(
     });
     let own = tool.filter(|_| matches!(session.endpoint, Endpoint::Toolset(_)));
     let _outside = request::with_current(|request| {
-        request.note_backend(backend, definition);
+        request.record_backend(backend, definition);
         if let Some(own) = own {
-            request.note_tool(own);
+            request.record_tool(own);
         }
     });
 }

@@ -84,7 +84,7 @@ impl<'s> SessionPersister<'s> {
             if session.is_leaving() {
                 return;
             }
-            durable.note_owned(&session.key, idle).await;
+            durable.record_owned(&session.key, idle).await;
             // The session was released meanwhile. An entry with this process would send the next
             // request to the wrong replica.
             if session.is_leaving() {

@@ -96,7 +96,7 @@ pub fn ask(
         let mut state = session.lock();
         let number = state.admit_question(message)?;
         let session: Weak<Session> = Arc::downgrade(session);
-        connection.pending().note_question(backend_id, QuestionOwner { who: session, number });
+        connection.pending().record_question(backend_id, QuestionOwner { who: session, number });
         let frame = question_frame(message, number, span.as_ref());
         question.span = span;
         state.questions.insert(number, question);
@@ -210,7 +210,7 @@ pub fn handle_answer(session: &Arc<Session>, message: &Message) {
                 splice.replace(span, backend_id.raw().to_vec());
             }
             if let Some(id) = message.text(message.fields.task_task_id) {
-                session.lock().questions.note_client_task(&id, connection);
+                session.lock().questions.record_client_task(&id, connection);
             }
             connection.send_later(splice.finish());
         }
@@ -316,7 +316,7 @@ pub fn was_elicited(session: &Session, id: &str) -> bool {
 
 /// Notes the URLs that a backend's error requires the client to open (MCP 2025-11-25, Elicitation:
 /// -32042).
-pub fn note_elicitations_required(session: &Session, answer: &Message) {
+pub fn record_elicitations_required(session: &Session, answer: &Message) {
     let Some(data) = answer.bytes(answer.fields.error_data) else { return };
     let Ok(document) = json::Document::parse(data, &json::Limits::default()) else { return };
     let elicitations = document.root().get("elicitations");
@@ -327,7 +327,7 @@ pub fn note_elicitations_required(session: &Session, answer: &Message) {
         .filter_map(|one| one.get("elicitationId"))
     {
         if let Some(id) = id.as_str() {
-            state.note_elicited(&id);
+            state.record_elicitation(&id);
         }
     }
 }
@@ -352,9 +352,9 @@ pub fn complete_connection(session: &Session, backend: &BackendId) {
 /// The process that served the page may not have had the session.
 pub async fn complete_connections(session: &Session) {
     for backend in session.tenant.backends() {
-        let begin = oauth::connect_elicitation(&backend.id);
+        let id_prefix = oauth::connect_elicitation(&backend.id);
         let is_elicited =
-            session.lock().questions.elicited().iter().any(|id| id.starts_with(&begin));
+            session.lock().questions.elicited().iter().any(|id| id.starts_with(&id_prefix));
         let accounts = backend.tokens.as_ref().and_then(TokenSource::user);
         if let Some(accounts) = accounts.filter(|_| is_elicited)
             && accounts.has_all_scopes(&session.caller.principal).await
@@ -383,12 +383,12 @@ impl SessionState {
         self.check_present()?;
         let number = self.questions.next_number()?;
         if let Some(id) = message.text(message.fields.elicitation_id) {
-            self.note_elicited(&id);
+            self.record_elicitation(&id);
         }
         Ok(number)
     }
 
-    fn note_elicited(&mut self, id: &str) {
-        self.dirty.state |= self.questions.note_elicited(id);
+    fn record_elicitation(&mut self, id: &str) {
+        self.dirty.state |= self.questions.record_elicitation(id);
     }
 }

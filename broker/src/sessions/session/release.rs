@@ -81,7 +81,7 @@ impl<'s> SessionRelease<'s> {
             return outcome;
         }
         let mut state = self.session.lock();
-        let teardown = Teardown::begin(self.session, &mut state);
+        let teardown = Teardown::start(self.session, &mut state);
         drop(state);
         teardown.finish(self.session, why);
         ReleaseOutcome::Done
@@ -89,12 +89,12 @@ impl<'s> SessionRelease<'s> {
 
     /// Begins to leave when only transferable requests are in flight, and hands those off.
     async fn quiesce(self) -> Result<(), ReleaseOutcome> {
-        let mut attempt = self.try_begin(self.forced);
+        let mut attempt = self.try_start(self.forced);
         if attempt == ReleaseAttempt::Quiescing {
             let quiesced = async {
                 loop {
                     tokio::time::sleep(QUIESCE_POLL).await;
-                    let again = self.try_begin(false);
+                    let again = self.try_start(false);
                     if matches!(again, ReleaseAttempt::Leaving | ReleaseAttempt::Gone) {
                         return again;
                     }
@@ -118,7 +118,7 @@ impl<'s> SessionRelease<'s> {
     }
 
     /// Begins to leave unless the session is busy. Nothing new begins in it after that.
-    fn try_begin(self, forced: bool) -> ReleaseAttempt {
+    fn try_start(self, forced: bool) -> ReleaseAttempt {
         let mut state = self.session.lock();
         if self.session.is_leaving() {
             return ReleaseAttempt::Gone;
@@ -128,7 +128,7 @@ impl<'s> SessionRelease<'s> {
             || state.in_flight.values().any(|request| !request.is_transferable());
         if is_busy && !forced {
             let calls = state.calls();
-            return state.ownership.quiesce.note_busy(calls);
+            return state.ownership.quiesce.record_busy(calls);
         }
         self.session.leaving.store(true, Ordering::Relaxed);
         state.ownership.moved = true;

@@ -21,7 +21,7 @@ pub(in crate::sessions) async fn subscribe(
 ) -> Result<Reply, Refusal> {
     for _attempt in 0..SUBSCRIBE_ATTEMPTS_MAX {
         let link = session.link_to(&target.backend)?;
-        note_subscription(&session, &link, &target)?;
+        record_subscription(&session, &link, &target)?;
         let result = match link.connection().await {
             Ok(_) => link.subscriptions.reconcile(&link, &target.uri).await,
             Err(refusal) => Err(refusal),
@@ -61,7 +61,7 @@ pub(in crate::sessions) async fn unsubscribe(
     {
         // The subscription stays stored, so it stays in force. The client gets a notification,
         // because updates may have been missed.
-        if note_subscription(&session, &link, &target).is_ok() {
+        if record_subscription(&session, &link, &target).is_ok() {
             let _held_anyway = link.subscriptions.reconcile(&link, &target.uri).await;
             link.subscriptions.notify_gap(&link.backend.id, &*session, &target.uri);
         }
@@ -140,7 +140,7 @@ fn forget_subscriptions(session: &Arc<Session>, is_forgotten: impl Fn(&ResourceT
     });
 }
 
-fn note_subscription(
+fn record_subscription(
     session: &Arc<Session>,
     link: &Link,
     target: &ResourceTarget,

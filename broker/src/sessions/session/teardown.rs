@@ -55,7 +55,7 @@ impl Session {
         if self.is_leaving() || !state.in_flight.is_empty() || self.since_touched() <= limit {
             return false;
         }
-        let teardown = Teardown::begin(self, &mut state);
+        let teardown = Teardown::start(self, &mut state);
         drop(state);
         teardown.finish(self, "idle");
         true
@@ -68,7 +68,7 @@ impl Session {
         if self.is_leaving() {
             return;
         }
-        let teardown = Teardown::begin(self, &mut state);
+        let teardown = Teardown::start(self, &mut state);
         drop(state);
         teardown.finish(self, why);
     }
@@ -114,7 +114,7 @@ impl Session {
 
 impl Teardown {
     /// Ends the session under its lock, and takes out what is left to clean up.
-    pub(super) fn begin(session: &Session, state: &mut SessionState) -> Self {
+    pub(super) fn start(session: &Session, state: &mut SessionState) -> Self {
         session.leaving.store(true, Ordering::Relaxed);
         session.set_phase(state, SessionPhase::Closed);
         session
@@ -184,7 +184,7 @@ fn ended_frame(session: &Session, id: &RequestId) -> Bytes {
 /// Closes everything without a message to the backends.
 pub(super) fn hand_off_links(session: &Arc<Session>) {
     let mut state = session.lock();
-    let teardown = Teardown::begin(session, &mut state);
+    let teardown = Teardown::start(session, &mut state);
     drop(state);
     teardown.hand_off(session);
 }

@@ -78,7 +78,7 @@ pub struct Exchange {
 impl StatelessClient {
     /// Begins a request. A call that needs an approval waits for it, if its client was notified of
     /// that before (`waits`). An `Err` is the answer, and nothing was started.
-    pub async fn begin(
+    pub async fn start(
         &self,
         request: Box<StatelessRequest>,
         offer: &EndpointInfo,
@@ -291,7 +291,7 @@ impl Exchange {
         let text = "the request was given up: it may or may not have been carried out";
         let refusal = Refusal::new(ErrorKind::OutcomeUnknown, text);
         let request_id =
-            self.shared().note_refusal(&refusal, None, Some(self.client.tenant.id.as_str()));
+            self.shared().record_refusal(&refusal, None, Some(self.client.tenant.id.as_str()));
         stateless::refusal_response(&refusal, Some(&self.request.id), &request_id)
     }
 
@@ -346,7 +346,7 @@ impl Exchange {
     fn refuse(&mut self, refusal: &Refusal) -> ExchangeEvent {
         self.waiting = None;
         let request_id =
-            self.shared().note_refusal(refusal, None, Some(self.client.tenant.id.as_str()));
+            self.shared().record_refusal(refusal, None, Some(self.client.tenant.id.as_str()));
         ExchangeEvent::Answer(
             stateless::refusal_response(refusal, Some(&self.request.id), &request_id),
             Some(refusal.kind.code()),

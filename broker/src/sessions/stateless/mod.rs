@@ -139,7 +139,7 @@ impl StatelessState {
         }
     }
 
-    pub fn note_offer(
+    pub fn record_offer(
         &self,
         tenant: &Tenant,
         endpoint: &Endpoint,

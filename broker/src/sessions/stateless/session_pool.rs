@@ -134,7 +134,7 @@ impl SessionLease {
     /// session gets no other request.
     pub(super) fn retire(&self) {
         if self.is_alone() {
-            self.session().note_abandoned_call();
+            self.session().record_abandoned_call();
         }
     }
 }

@@ -67,7 +67,7 @@ impl Inbound for TaskRun {
 impl Asker for TaskRun {
     /// Notes the request. Its progress token stays valid on the connection until the task is over.
     fn sent_as(&self, sent: SentRequest, _at: Instant) {
-        self.tasks.note_token(self, &sent);
+        self.tasks.record_token(self, &sent);
         self.lock().carried = Some(sent);
     }
 

@@ -110,7 +110,7 @@ impl TaskRun {
             });
             state.creating = false;
         }
-        self.tasks.note_backend_task(self, link, backend_task);
+        self.tasks.record_backend_task(self, link, backend_task);
         self.changed.notify_waiters();
     }
 
@@ -145,8 +145,8 @@ pub(super) async fn follow(
     connection: &Connection,
     task: BackendTask,
 ) -> RunOutcome {
-    let noted = run.lock().backend_task.as_ref().and_then(|mirrored| mirrored.unstored.clone());
-    let step = match noted.map_or_else(|| step(run, link, connection, &task.id), Ok) {
+    let recorded = run.lock().backend_task.as_ref().and_then(|mirrored| mirrored.unstored.clone());
+    let step = match recorded.map_or_else(|| step(run, link, connection, &task.id), Ok) {
         Ok(step) => step,
         Err(error) => {
             return RunOutcome::Refused(Refusal::new(ErrorKind::Internal, error.to_string()));
@@ -184,7 +184,7 @@ pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u
     }
     run.lock().backend_task =
         Some(TrackedBackendTask { id: backend_task.clone(), link: link.clone(), unstored: None });
-    run.tasks.note_backend_task(run, &link, &backend_task);
+    run.tasks.record_backend_task(run, &link, &backend_task);
     let task = BackendTask {
         id: backend_task,
         status: TaskStatus::Working,

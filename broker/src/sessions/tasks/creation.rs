@@ -83,7 +83,7 @@ impl TaskCreation {
             details.progress_token = token.map(|token| String::from_utf8_lossy(token).into_owned());
             details.log_level = self.session.log_level().map(|level| level.name().to_owned());
         }
-        request::with_current(|request| note_origin(&mut details, request));
+        request::with_current(|request| record_origin(&mut details, request));
         let key = self.idempotency(&options, &id, &call);
         let backend = plan.backend.clone();
         let record_with = |details: &TaskDetails| TaskRecord {
@@ -127,14 +127,14 @@ impl TaskCreation {
             }
             OpenedApproval::Window(id) => (id, details),
         };
-        let _outside = request::with_current(|request| request.note_approval(&id));
+        let _outside = request::with_current(|request| request.record_approval(&id));
         Ok(details)
     }
 
     /// Answers with the new task. Its run starts once the answer is on its way.
     fn created(self, record: TaskRecord, at_us: i64, owner: NodeName) -> Reply {
         fault_point::hit("task.created");
-        let stored = self.creator().note_stored(record, at_us, &owner);
+        let stored = self.creator().record_stored(record, at_us, &owner);
         let result = self.result(&stored);
         Reply::ResultThen(result, Box::new(move || self.start(stored, &owner)))
     }
@@ -157,7 +157,7 @@ impl TaskCreation {
         if let Some(plan) = RunPlan::read(&stored.record) {
             let remaining_ttl = stored.record.ttl;
             let run = TaskRun::new(
-                FullTask { stored, remaining_ttl: remaining_ttl },
+                FullTask { stored, remaining_ttl },
                 plan,
                 self.session.tenant.clone(),
                 &self.tasks,
@@ -256,7 +256,7 @@ pub(super) fn limits_of(settings: &config::TaskConfig) -> TaskLimits {
 }
 
 /// Notes the name and trace of the request that created the task.
-pub(super) fn note_origin(details: &mut TaskDetails, request: &request::RequestTelemetry) {
+pub(super) fn record_origin(details: &mut TaskDetails, request: &request::RequestTelemetry) {
     details.request = Some(request.name.to_string());
     details.trace = request.tracing.as_deref().map(RequestTrace::to_carried);
 }

@@ -84,7 +84,7 @@ impl<'s> TaskCreator<'s> {
     }
 
     /// Counts and logs a task that was stored. Returns it as the store has it.
-    pub(super) fn note_stored(
+    pub(super) fn record_stored(
         self,
         record: TaskRecord,
         at_us: i64,

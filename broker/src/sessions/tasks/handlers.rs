@@ -221,7 +221,7 @@ pub(in crate::sessions) async fn task_result(
         Refusal::new(ErrorKind::Internal, "what is stored of the task cannot be read")
     })?;
     if response.bytes(response.fields.error_code) == Some(b"-32042") {
-        questions::note_elicitations_required(&session, &response);
+        questions::record_elicitations_required(&session, &response);
     }
     Ok(Reply::Frame(response.frame))
 }

@@ -90,7 +90,7 @@ pub(super) fn ask_via(
         number
     };
     if let ReplyRoute::Backend { connection, id } = way {
-        connection.pending().note_question(
+        connection.pending().record_question(
             id,
             QuestionOwner { who: run.this.clone(), number: number.cast_unsigned() },
         );

@@ -278,14 +278,14 @@ impl TaskManager {
 
     /// Notes that the call of a task is being sent. Its wire id is its progress token until the
     /// task is over.
-    fn note_token(&self, run: &TaskRun, sent: &SentRequest) {
+    fn record_token(&self, run: &TaskRun, sent: &SentRequest) {
         let mut inner = self.lock();
         let Some(running) = inner.running.get_mut(&run.id) else { return };
         running.tokens.push((Arc::downgrade(&sent.connection), sent.wire_id));
         sent.connection.pending().keep_token(sent.wire_id, run.this.clone());
     }
 
-    fn note_backend_task(&self, run: &TaskRun, link: &Arc<Link>, backend_task: &str) {
+    fn record_backend_task(&self, run: &TaskRun, link: &Arc<Link>, backend_task: &str) {
         let mut inner = self.lock();
         let Some(running) = inner.running.get_mut(&run.id) else { return };
         running.backend_tasks.push((Arc::downgrade(link), backend_task.to_owned()));

@@ -43,7 +43,7 @@ pub(super) fn request_of(run: &TaskRun) -> Arc<RequestTelemetry> {
     let how = run.shared.config.audit.calls;
     let draft = (how != AuditLevel::Off).then(|| Box::new(draft(run, how)));
     let request = RequestTelemetry::new(name, tracing, draft, None);
-    request.note_backend(
+    request.record_backend(
         &run.record.backend,
         run.tenant
             .catalog_of(&run.record.principal)

@@ -73,7 +73,7 @@ pub(super) struct RecoveryGuard<'t> {
 
 impl TaskManager {
     /// Marks a task as being recovered. Returns `None` if another recovery of it is under way.
-    pub(super) fn begin_recovery(&self, task: &TaskId) -> Option<RecoveryGuard<'_>> {
+    pub(super) fn start_recovery(&self, task: &TaskId) -> Option<RecoveryGuard<'_>> {
         let is_first = self.recovering.lock().insert(task.clone());
         is_first.then(|| RecoveryGuard { tasks: self, task: task.clone() })
     }

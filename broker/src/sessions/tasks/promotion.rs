@@ -25,7 +25,7 @@ use rules::{
 
 use super::{
     TaskManager, backend_task,
-    creation::{await_commit, call_of, limits_of, note_origin},
+    creation::{await_commit, call_of, limits_of, record_origin},
     creator::TaskCreator,
     inputs,
     outcome::RunOutcome,
@@ -139,7 +139,7 @@ async fn store(
     let tool = message.text(message.fields.name).map(|name| name.into_owned()).unwrap_or_default();
     let mut details = creator.details(TaskTarget { tool, native, traits }).sent_before();
     if let Some(request) = &call.observed {
-        note_origin(&mut details, request);
+        record_origin(&mut details, request);
     }
     let record = creator.record(&call_of(&message, &plan)?, plan.backend, &details, None);
     let (owner, limits) =
@@ -159,7 +159,7 @@ async fn store(
         // orphan sweep finds it.
         WriteOutcome::Created { at_us } if session.shared.durable.node() == owner => {
             fault_point::hit("task.promoted");
-            Ok(creator.note_stored(record, at_us, &owner))
+            Ok(creator.record_stored(record, at_us, &owner))
         }
         _ => Err(Refusal::new(
             ErrorKind::TaskLimit,
@@ -178,7 +178,7 @@ fn start(
     let Some(plan) = RunPlan::read(&stored.record) else { return };
     let remaining_ttl = stored.record.ttl;
     let run = TaskRun::new(
-        FullTask { stored, remaining_ttl: remaining_ttl },
+        FullTask { stored, remaining_ttl },
         plan,
         session.tenant.clone(),
         tasks,
@@ -192,7 +192,7 @@ fn start(
 /// Cancels a task whose creation had an unknown outcome. The call continues without a task, so no
 /// client ever learns its id and no process may carry it out.
 async fn cancel_if_committed(tasks: Arc<TaskManager>, task: TaskId, ttl: Duration) {
-    let _no_orphan = tasks.begin_recovery(&task);
+    let _no_orphan = tasks.start_recovery(&task);
     while let Some(found) = await_commit(&tasks, &task, ttl).await {
         match tasks.cancel_stored(&found.stored).await {
             Ok(_) => return,

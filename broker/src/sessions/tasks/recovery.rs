@@ -139,7 +139,7 @@ pub(super) fn is_owned_here(shared: &Shared, stored: &StoredTask) -> bool {
 /// Continues a task that this process owns. The task may run here already.
 pub(super) async fn recover(tasks: Arc<TaskManager>, task: FullTask) {
     let stored = &task.stored;
-    let Some(_recovering) = tasks.begin_recovery(&stored.record.task) else { return };
+    let Some(_recovering) = tasks.start_recovery(&stored.record.task) else { return };
     if let Some(run) = tasks.run(&stored.record.task) {
         run.set_epoch(stored.epoch); // it has been running here all along
         return;
@@ -208,7 +208,8 @@ async fn close_inputs(tasks: &Arc<TaskManager>, stored: &StoredTask) {
 }
 
 async fn give_up(tasks: &Arc<TaskManager>, stored: &StoredTask, refusal: &Refusal) {
-    let request_id = tasks.shared.note_refusal(refusal, None, Some(stored.record.tenant.as_str()));
+    let request_id =
+        tasks.shared.record_refusal(refusal, None, Some(stored.record.tenant.as_str()));
     let TaskOutcome { status, message, outcome } = TaskOutcome::from_refusal(refusal, &request_id);
     let task = stored.record.task.clone();
     let change = WriteOp::EndTask {

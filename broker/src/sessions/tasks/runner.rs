@@ -180,7 +180,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             return RunOutcome::Stopped(stop);
         }
         fault_point::hit("task.sent.committed");
-        if let Err(stop) = note_under_way(run, as_task) {
+        if let Err(stop) = record_under_way(run, as_task) {
             return RunOutcome::Stopped(stop);
         }
         let edits = if as_task { vec![task_member(run, &message)] } else { Vec::new() };
@@ -245,7 +245,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
 
 /// Notes that the call may have left. Fails for a run that was stopped meanwhile: its call is still
 /// unsent, so another process can send it.
-fn note_under_way(run: &TaskRun, as_task: bool) -> Result<(), StopReason> {
+fn record_under_way(run: &TaskRun, as_task: bool) -> Result<(), StopReason> {
     let mut state = run.lock();
     if let Some(stop) = state.stop_reason {
         return Err(stop);
@@ -320,7 +320,7 @@ async fn settle(run: &Arc<TaskRun>, ending: RunOutcome) {
 }
 
 async fn refused(run: &TaskRun, refusal: &Refusal) {
-    let request_id = run.shared.note_refusal(refusal, None, Some(run.tenant.id.as_str()));
+    let request_id = run.shared.record_refusal(refusal, None, Some(run.tenant.id.as_str()));
     end(run, TaskOutcome::from_refusal(refusal, &request_id)).await;
 }
 
@@ -354,7 +354,7 @@ async fn end(run: &TaskRun, ended: TaskOutcome) {
             let refusal = Refusal::new(ErrorKind::ResultTooLarge, text);
             let ended = TaskOutcome::from_refusal(
                 &refusal,
-                &run.shared.note_refusal(&refusal, None, Some(run.tenant.id.as_str())),
+                &run.shared.record_refusal(&refusal, None, Some(run.tenant.id.as_str())),
             );
             store_end(run, &ended, u32::MAX).await.map(|_| ended.status)
         }

@@ -90,7 +90,7 @@ async fn notify_status(
         };
         for stored in snapshots.iter().map(|snapshot| &snapshot.stored) {
             let Some(session) = sessions.get(&stored.record.task) else { continue };
-            if tasks.note_if_new(&stored.record.task, stored.status) {
+            if tasks.record_if_new(&stored.record.task, stored.status) {
                 let object = tasks::task_object(stored, tasks.shared.task_settings().poll_interval);
                 session.deliver(
                     EventKind::Message,
@@ -113,7 +113,7 @@ fn relay_notification(tasks: &TaskManager, session: &SessionKey, frame: Bytes) {
 
 impl TaskManager {
     /// Returns whether this status may follow the one that was sent last. If so, it counts as sent.
-    fn note_if_new(&self, task: &TaskId, status: records::TaskStatus) -> bool {
+    fn record_if_new(&self, task: &TaskId, status: records::TaskStatus) -> bool {
         let mut inner = self.lock();
         let last = inner.notified_status.get(task).copied().unwrap_or(records::TaskStatus::Working);
         if !tasks::is_valid_transition(last, status) {

@@ -16,7 +16,7 @@ async fn operator(admin: &AdminClient, body: Value) -> AdminClient {
 async fn the_first_decision_counts_and_is_recorded_with_hashes_only() {
     let desk = Desk::start(json!({})).await;
     let (client, admin) = (desk.client().await, desk.broker.admin());
-    let call = client.begin_call("b__send", to("secret-canary"));
+    let call = client.start_call("b__send", to("secret-canary"));
     let id = id_of(&desk.pending(1).await[0]);
     let path = format!("{APPROVALS}/{id}");
     let olga = operator(&admin, json!({"name": "olga", "role": "operator"})).await;
@@ -138,7 +138,7 @@ async fn with_four_eyes_the_caller_cannot_decide_with_any_token() {
         .await;
     assert_eq!(status, 201, "{answer}");
     let client = broker.client("/mcp").bearer(&server.token("ann")).connected(json!({})).await;
-    let call = client.begin_call("b__send", to("ann"));
+    let call = client.start_call("b__send", to("ann"));
     let approvals = "/admin/v1/tenants/acme/approvals";
     let id = eventually("the approval", || async {
         let (_, answer) = admin.get(approvals).await;
@@ -197,7 +197,7 @@ async fn a_check_and_a_shadow_rule_report_an_approval_but_create_none() {
 async fn approvals_are_decided_from_the_command_line() {
     let desk = Desk::on(builder().admin_token("operator-of-tests"), json!({})).await;
     let client = desk.client().await;
-    let call = client.begin_call("b__send", to("ann"));
+    let call = client.start_call("b__send", to("ann"));
     let id = id_of(&desk.pending(1).await[0]);
     let cli = async |arguments: &[&str]| {
         let finished = desk.broker.cli(arguments).await;
@@ -213,7 +213,7 @@ async fn approvals_are_decided_from_the_command_line() {
     assert_eq!(text_of(&call.result().await), "sent ann");
     let bob = key(&desk.broker.admin(), "bob").await;
     let bob = desk.broker.client("/mcp").bearer(&bob).connected(json!({})).await;
-    let call = bob.begin_call("b__send", to("bob"));
+    let call = bob.start_call("b__send", to("bob"));
     let id = id_of(&pending(&desk.broker.admin(), 1).await[0]);
     cli(&["approval", "deny", &id, "--reason", "no"]).await;
     assert_eq!(told(&call.result().await).1, "denied");

@@ -83,7 +83,7 @@ async fn calls_at_both_replicas_join_one_approval_and_one_of_them_is_executed() 
         let client = pair.cluster.client_of(replica, "/mcp").bearer(&pair.key);
         clients.push(client.connected(json!({})).await);
     }
-    let calls: Vec<_> = (0..6).map(|at| clients[at % 2].begin_call("b__send", to("ann"))).collect();
+    let calls: Vec<_> = (0..6).map(|at| clients[at % 2].start_call("b__send", to("ann"))).collect();
     let id = id_of(&pending(&pair.cluster.admin(1), 1).await[0]);
     assert_eq!(pair.sent(), 0);
     let (one, other) = (pair.cluster.admin(0), pair.cluster.admin(1));

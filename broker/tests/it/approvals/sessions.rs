@@ -12,7 +12,7 @@ async fn a_call_waits_and_is_executed_once_when_a_person_approves() {
     let client = desk.client().await;
     assert_eq!(client.tool_names().await, ["b__send", "b__read"], "what needs approval is listed");
     assert_eq!(text_of(&client.call("b__read", json!({})).await), "read");
-    let call = client.begin_call("b__send", to("ann"));
+    let call = client.start_call("b__send", to("ann"));
     let approval = desk.pending(1).await.remove(0);
     assert_eq!(
         [&approval["principal"], &approval["backend"], &approval["tool"], &approval["rule"]],
@@ -44,7 +44,7 @@ async fn after_its_deadline_a_call_gets_an_id_and_its_repeat_uses_the_approval()
     desk.decide("approve").await;
     // Another order of members and other white space are the same arguments.
     let body = r#"{"jsonrpc":"2.0","id":77,"method":"tools/call","params":{"name":"b__send","arguments":{ "amount" : 9007199254740993, "to":"ann"}}}"#;
-    assert_eq!(text_of(&client.begin_raw(json!(77), body).result().await), "sent ann");
+    assert_eq!(text_of(&client.start_raw(json!(77), body).result().await), "sent ann");
     assert_eq!(desk.sent(), 1);
 }
 
@@ -69,7 +69,7 @@ async fn an_approval_does_not_cover_other_arguments_or_another_principal() {
 async fn a_denied_call_is_not_executed_and_its_caller_gets_the_reason() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
-    let call = client.begin_call("b__send", to("ann"));
+    let call = client.start_call("b__send", to("ann"));
     let id = id_of(&desk.pending(1).await[0]);
     let body = json!({"decision": "deny", "reason": "not this month"});
     let path = format!("{}/{id}", super::APPROVALS);
@@ -91,7 +91,7 @@ async fn an_approval_expires_before_and_after_the_decision() {
     let (status, answer) = decide(&desk.broker.admin(), &id, "approve").await;
     assert_eq!(status, 409, "{answer}");
     // What is approved while no call waits expires too.
-    let abandoned = client.begin_call("b__send", to("bob"));
+    let abandoned = client.start_call("b__send", to("bob"));
     let second = id_of(&desk.pending(1).await[0]);
     drop(abandoned);
     client.delete_session().await;
@@ -111,7 +111,7 @@ async fn an_approval_expires_before_and_after_the_decision() {
 async fn one_of_several_equal_concurrent_calls_uses_the_approval() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
-    let calls: Vec<_> = (0..8).map(|_| client.begin_call("b__send", to("ann"))).collect();
+    let calls: Vec<_> = (0..8).map(|_| client.start_call("b__send", to("ann"))).collect();
     desk.decide("approve").await;
     let mut states = Vec::new();
     for call in calls {
@@ -132,7 +132,7 @@ async fn one_of_several_equal_concurrent_calls_uses_the_approval() {
 async fn an_approval_window_permits_further_calls_of_the_principal() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
-    let call = client.begin_call("b__send", to("ann"));
+    let call = client.start_call("b__send", to("ann"));
     let id = id_of(&desk.pending(1).await[0]);
     let path = format!("{}/{id}", super::APPROVALS);
     let body = json!({"decision": "approve", "for": "10m"});
@@ -179,7 +179,7 @@ async fn an_approval_does_not_cover_a_changed_tool_definition() {
 async fn a_policy_that_denies_the_call_meanwhile_wins_over_the_approval() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
-    let call = client.begin_call("b__send", to("ann"));
+    let call = client.start_call("b__send", to("ann"));
     desk.pending(1).await;
     let deny = json!({"id": "no", "effect": "deny", "objects": {"tools": ["b/send"]}});
     let mut policy = asking(json!({}));
@@ -198,7 +198,7 @@ async fn a_call_with_too_long_arguments_is_refused_at_its_limit() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
     let of = |bytes: usize| json!({"to": "x".repeat(bytes - r#"{"to":""}"#.len())});
-    let longest = client.begin_call("b__send", of(64 * 1024));
+    let longest = client.start_call("b__send", of(64 * 1024));
     desk.decide("approve").await;
     assert!(text_of(&longest.result().await).starts_with("sent x"));
     let asked = json!({"name": "b__send", "arguments": of(64 * 1024 + 1)});

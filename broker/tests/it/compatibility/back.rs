@@ -187,7 +187,8 @@ fn legacy(backend: &FakeBackend, of: Of) {
         Reply::text(&answer["result"].to_string())
     });
     backend.tool("withdraw", |call| async move {
-        let (id, _answer) = call.begin_ask("sampling/createMessage", features::sampling()).await;
+        let (id, _answer) =
+            call.start_question("sampling/createMessage", features::sampling()).await;
         call.notify("notifications/cancelled", json!({"requestId": id})).await;
         Reply::text("without it")
     });

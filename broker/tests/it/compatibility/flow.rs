@@ -31,8 +31,10 @@ pub(super) async fn progress(pair: &Pair) -> Found {
 
 pub(super) async fn cancellation(pair: &Pair) -> Found {
     let mark = pair.mark();
-    let mut call =
-        pair.client.begin("tools/call", json!({"name": "hang", "arguments": {"mark": mark}})).await;
+    let mut call = pair
+        .client
+        .start_request("tools/call", json!({"name": "hang", "arguments": {"mark": mark}}))
+        .await;
     let seen = pair
         .back
         .wait_for("the call", |seen| seen.message["params"]["arguments"]["mark"] == mark.as_str())
@@ -87,7 +89,7 @@ pub(super) async fn subscription(pair: &Pair) -> Found {
     let listening = if pair.is_modern_client() {
         let listening = pair
             .client
-            .begin(
+            .start_request(
                 "subscriptions/listen",
                 json!({"notifications": {"resourceSubscriptions": [uri, "nobody://x"]}}),
             )
@@ -161,7 +163,7 @@ pub(super) async fn resumption(pair: &Pair) -> Found {
     let arguments = json!({"mark": mark, "notifications": [{"method": "notifications/progress", "params": step}]});
     let params = json!({"name": "long", "arguments": arguments, "_meta": {"progressToken": "p"}});
     let body = json!({"jsonrpc": "2.0", "id": 77, "method": "tools/call", "params": params});
-    let mut call = client.begin_raw(json!(77), body.to_string());
+    let mut call = client.start_raw(json!(77), body.to_string());
     let last_seen = call.first_event_id().await;
     drop(call);
     gate(&mark).open();

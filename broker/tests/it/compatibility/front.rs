@@ -104,9 +104,9 @@ impl Client {
         capabilities: Value,
     ) -> Self {
         let asked = Asked::default();
-        let noted = asked.clone();
+        let recorded = asked.clone();
         let builder = Self::builder(broker, of).answers(move |method, params| {
-            noted.lock().push((method.to_owned(), params.clone()));
+            recorded.lock().push((method.to_owned(), params.clone()));
             answer(method, params)
         });
         Self::over(builder, broker, front, of, backend, (capabilities, asked)).await
@@ -199,7 +199,8 @@ impl Client {
     pub(super) async fn request(&self, method: &str, params: Value) -> Answer {
         let mut params = self.params(params);
         loop {
-            let answer = self.answer_to(self.duplex.begin(method, params.clone()).await).await;
+            let answer =
+                self.answer_to(self.duplex.start_request(method, params.clone()).await).await;
             let result = &answer.message["result"];
             if !self.is_modern() || result["resultType"] != "input_required" {
                 return answer;
@@ -235,12 +236,12 @@ impl Client {
         } else {
             params.to_owned()
         };
-        self.answer_to(self.duplex.begin_text(method, &text).await).await
+        self.answer_to(self.duplex.start_text(method, &text).await).await
     }
 
     /// Sends a request without waiting for anything.
-    pub(super) async fn begin(&self, method: &str, params: Value) -> DuplexCall {
-        self.duplex.begin(method, self.params(params)).await
+    pub(super) async fn start_request(&self, method: &str, params: Value) -> DuplexCall {
+        self.duplex.start_request(method, self.params(params)).await
     }
 
     pub(super) async fn notify(&self, method: &str, params: Value) {

@@ -148,8 +148,10 @@ async fn changed(pair: &Pair, list: &'static str, entry: Value) -> Found {
     let notification = format!("notifications/{list}/list_changed");
     let listening = if pair.is_modern_client() {
         let filter = json!({format!("{list}ListChanged"): true});
-        let listening =
-            pair.client.begin("subscriptions/listen", json!({"notifications": filter})).await;
+        let listening = pair
+            .client
+            .start_request("subscriptions/listen", json!({"notifications": filter}))
+            .await;
         pair.client
             .said("the acknowledgement", |said| {
                 said["method"] == "notifications/subscriptions/acknowledged"

@@ -160,7 +160,7 @@ pub(super) async fn url_required(pair: &Pair) -> Found {
         // client ends that.
         let call = pair
             .client
-            .begin("tools/call", json!({"name": "fail", "arguments": {"error": error}}))
+            .start_request("tools/call", json!({"name": "fail", "arguments": {"error": error}}))
             .await;
         let answer = call.response().await;
         let request = answer["result"]["inputRequests"]
@@ -297,8 +297,11 @@ pub(super) async fn withdrawn(pair: &Pair) -> Found {
         ensure(answer.told()? == "without it", || answer.text.clone())?;
         return Ok(Cell::Translated);
     }
-    let call =
-        pair.silent().await.begin("tools/call", json!({"name": "withdraw", "arguments": {}})).await;
+    let call = pair
+        .silent()
+        .await
+        .start_request("tools/call", json!({"name": "withdraw", "arguments": {}}))
+        .await;
     let client = pair.silent().await;
     let question =
         client.said("the question", |said| said["method"] == "sampling/createMessage").await;

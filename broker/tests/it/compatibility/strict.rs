@@ -37,7 +37,7 @@ async fn told(broker: &TestBroker, revision: &str) -> Vec<(&'static str, Value)>
         told.push((method, page));
     }
     let mut call =
-        client.begin("tools/call", json!({"name": "t", "_meta": {"progressToken": "p"}}));
+        client.start_request("tools/call", json!({"name": "t", "_meta": {"progressToken": "p"}}));
     let result = call.finish().await.value["result"].clone();
     told.push(("notifications/progress", call.before[0].value["params"].clone()));
     told.push(("tools/call", result));

@@ -54,7 +54,10 @@ pub(super) async fn told(pair: &Pair) -> Found {
     let (client, mark) = (pair.tasker().await, pair.mark());
     let id = promoted(pair, client, "long", &mark).await?;
     let listening = client
-        .begin("subscriptions/listen", json!({"notifications": {"taskIds": [id, "nobody's"]}}))
+        .start_request(
+            "subscriptions/listen",
+            json!({"notifications": {"taskIds": [id, "nobody's"]}}),
+        )
         .await;
     let accepted = client
         .said("the acknowledgement", |said| {

@@ -148,7 +148,7 @@ fn rows() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
 }
 
 async fn call(client: &TestClient, tool: &str) -> Value {
-    let mut request = client.begin("tools/call", json!({"name": tool, "arguments": {}}));
+    let mut request = client.start_request("tools/call", json!({"name": tool, "arguments": {}}));
     within("the answer", request.finish()).await.value
 }
 

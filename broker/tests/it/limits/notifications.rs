@@ -38,10 +38,10 @@ async fn dropped(broker: &TestBroker, kind: &str) -> f64 {
         .unwrap_or_default()
 }
 
-/// Checks that of `sent` notifications since `begun` all but the burst were dropped, within the
+/// Checks that of `sent` notifications since `started` all but the burst were dropped, within the
 /// tokens that returned since.
-async fn assert_most_dropped(broker: &TestBroker, sent: usize, begun: Instant, wire: &str) {
-    let least = || (sent - BURST) as f64 - begun.elapsed().as_secs_f64() - 1.0;
+async fn assert_most_dropped(broker: &TestBroker, sent: usize, started: Instant, wire: &str) {
+    let least = || (sent - BURST) as f64 - started.elapsed().as_secs_f64() - 1.0;
     let labels = [("kind", "rate_limited")];
     let count = broker
         .admin()
@@ -58,7 +58,7 @@ async fn assert_most_dropped(broker: &TestBroker, sent: usize, begun: Instant, w
 
 /// Checks that the notifications of a connection used up its rate: its requests are refused.
 async fn assert_used_up(broker: &TestBroker, client: &DuplexClient, params: Value, wire: &str) {
-    let begun = Instant::now();
+    let started = Instant::now();
     for _ in 0..MANY {
         client.notify(ROOTS_CHANGED, json!({})).await;
     }
@@ -69,7 +69,7 @@ async fn assert_used_up(broker: &TestBroker, client: &DuplexClient, params: Valu
         answer = client.request("tools/list", params.clone()).await;
     }
     assert_rate_limited(&answer["error"], "tenant");
-    assert_most_dropped(broker, MANY, begun, wire).await;
+    assert_most_dropped(broker, MANY, started, wire).await;
 }
 
 async fn listening(authority: &Authority) -> TestBroker {
@@ -112,13 +112,13 @@ async fn s09_notifications_on_separate_quic_streams_are_counted() {
     let broker = listening(&authority).await;
     let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
     let client = broker.duplex().over(peer.control().await).connected(with_roots()).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     for _ in 0..MANY {
         let (_writer, reader) =
             peer.request(&json!({"jsonrpc": "2.0", "method": ROOTS_CHANGED})).await;
         assert!(QuicPeer::lines(reader).await.is_empty(), "a notification has no answer");
     }
-    assert_most_dropped(&broker, MANY, begun, "quic streams").await;
+    assert_most_dropped(&broker, MANY, started, "quic streams").await;
     drop(client);
 }
 
@@ -149,13 +149,13 @@ async fn s09_notifications_without_a_session_count_for_the_last_caller() {
     let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
     let client = broker.duplex().speaking(Revision::V2026_07_28).over(peer.control().await);
     client.result("tools/list", asked()).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     for _ in 0..MANY {
         let (_writer, reader) =
             peer.request(&json!({"jsonrpc": "2.0", "method": ROOTS_CHANGED})).await;
         assert!(QuicPeer::lines(reader).await.is_empty());
     }
-    assert_most_dropped(&broker, MANY, begun, "quic streams").await;
+    assert_most_dropped(&broker, MANY, started, "quic streams").await;
 }
 
 /// Sends notifications until one is refused; returns its answer.
@@ -214,7 +214,7 @@ async fn s09_each_notification_of_a_batch_is_counted() {
         .await;
     let client = broker.client("/mcp");
     client.initialize("2025-03-26", with_roots()).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     let batch: Vec<Value> =
         (0..MANY).map(|_| json!({"jsonrpc": "2.0", "method": ROOTS_CHANGED})).collect();
     client
@@ -222,7 +222,7 @@ async fn s09_each_notification_of_a_batch_is_counted() {
         .await
         .expect_status(202, "a batch of notifications")
         .await;
-    assert_most_dropped(&broker, MANY, begun, "a batch").await;
+    assert_most_dropped(&broker, MANY, started, "a batch").await;
 }
 
 #[tokio::test]
@@ -244,7 +244,7 @@ async fn s09_a_cancellation_of_a_pending_call_is_accepted_once_over_the_rate() {
         .start()
         .await;
     let client = broker.connected(with_roots()).await;
-    let calls = [client.begin_call("b__wait", json!({})), client.begin_call("b__wait", json!({}))];
+    let calls = [client.start_call("b__wait", json!({})), client.start_call("b__wait", json!({}))];
     backend.wait_count("the calls", 2, |seen| seen.calls("wait")).await;
     until_refused(&client).await;
     let cancel = |id: &Value| {
@@ -293,7 +293,7 @@ async fn s09_answers_to_questions_are_not_counted_as_notifications() {
         .answers(|_, _| Ok(json!({"roots": []})))
         .connected(with_roots())
         .await;
-    let call = client.begin_call("b__ask", json!({}));
+    let call = client.start_call("b__ask", json!({}));
     backend.wait_for("the call", |seen| seen.calls("ask")).await;
     until_refused(&client).await;
     gate.open();

@@ -48,7 +48,7 @@ async fn r15_excess_requests_are_rejected_and_cancellations_are_accepted() {
         .await;
     let client = broker.connected(json!({})).await;
     let tcp = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
-    let calls = [client.begin_call("b__wait", json!({})), client.begin_call("b__wait", json!({}))];
+    let calls = [client.start_call("b__wait", json!({})), client.start_call("b__wait", json!({}))];
     backend.wait_count("the calls", 2, |seen| seen.calls("wait")).await;
     let response =
         client.post(request(90, "tools/call", json!({"name": "b__echo", "arguments": {}}))).await;
@@ -242,7 +242,7 @@ async fn memory_of_large_answers_is_returned_while_the_broker_is_idle() {
     let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
     let at_rest = own_memory(broker.pid());
-    let calls: Vec<_> = (0..ANSWERS).map(|_| client.begin_call("b__wait", json!({}))).collect();
+    let calls: Vec<_> = (0..ANSWERS).map(|_| client.start_call("b__wait", json!({}))).collect();
     backend.wait_count("the calls", ANSWERS, |seen| seen.calls("wait")).await;
     gate.open();
     for call in calls {

@@ -38,7 +38,7 @@ async fn cluster(
 pub(crate) async fn saturated(clients: &[TestClient], time: Duration) -> (usize, usize, Duration) {
     let stop = Arc::new(AtomicBool::new(false));
     let mut workers = Vec::new();
-    let begun = Instant::now();
+    let started = Instant::now();
     for client in clients.iter().flat_map(|client| [client.clone(), client.clone()]) {
         let stop = stop.clone();
         workers.push(tokio::spawn(async move {
@@ -65,7 +65,7 @@ pub(crate) async fn saturated(clients: &[TestClient], time: Duration) -> (usize,
         let (served, asked) = worker.await.unwrap();
         all = (all.0 + served, all.1 + asked);
     }
-    (all.0, all.1, begun.elapsed())
+    (all.0, all.1, started.elapsed())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -138,11 +138,11 @@ async fn without_redis_the_share_of_a_replica_follows_from_the_leases() {
     let (cluster, _backend, clients) = cluster(2, false, (1, 40)).await;
     assert_eq!(cluster.admin(0).metric("mcp_rates_shared", &[]).await, Some(0.0));
     cluster.admin(0).wait_metric("mcp_rates_replicas", &[], |replicas| replicas == 2.0).await;
-    let (mut served, begun) = (0, Instant::now());
+    let (mut served, started) = (0, Instant::now());
     while clients[0].post(request(clients[0].take_id(), "tools/list", json!({}))).await.status
         == 200
     {
         served += 1;
     }
-    assert!((19..=21 + begun.elapsed().as_secs()).contains(&served), "{served}");
+    assert!((19..=21 + started.elapsed().as_secs()).contains(&served), "{served}");
 }

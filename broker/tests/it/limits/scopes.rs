@@ -52,7 +52,7 @@ async fn a_26_sessions_connections_wires_and_keys_of_one_principal_count_togethe
         .bearer(&key_of(&broker, "acme", "bob").await)
         .connected(json!({}))
         .await;
-    let begun = Instant::now();
+    let started = Instant::now();
     let http = |key: &str| broker.client("/mcp").bearer(key).connected(json!({}));
     let meta = |key: &str| json!({"dev.mcp-broker/token": key});
     let bearer = format!("Bearer {second}");
@@ -84,7 +84,7 @@ async fn a_26_sessions_connections_wires_and_keys_of_one_principal_count_togethe
             }
         }
     }
-    let most = BURST + begun.elapsed().as_secs() as usize + 1;
+    let most = BURST + started.elapsed().as_secs() as usize + 1;
     assert!((BURST..=most).contains(&admitted), "{admitted} of at most {most}");
     bob.tool_names().await;
     assert!(
@@ -186,8 +186,8 @@ async fn the_sessions_of_a_principal_are_limited() {
 
 /// Makes calls, none of which may fail; returns the time of each.
 async fn timed_calls(client: &TestClient, time: Duration) -> Vec<Duration> {
-    let (begun, mut times) = (Instant::now(), Vec::new());
-    while begun.elapsed() < time {
+    let (started, mut times) = (Instant::now(), Vec::new());
+    while started.elapsed() < time {
         let asked = Instant::now();
         client.call("b__echo", json!({"n": times.len()})).await;
         times.push(asked.elapsed());
@@ -247,7 +247,7 @@ async fn r14_a_noisy_tenant_is_rejected_and_another_is_not_affected() {
             (served, refusals)
         }));
     }
-    let begun = Instant::now();
+    let started = Instant::now();
     let during = p99(&timed_calls(&quiet, TIME).await);
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     let (mut served, mut refusals) = (0, Vec::new());
@@ -257,7 +257,7 @@ async fn r14_a_noisy_tenant_is_rejected_and_another_is_not_affected() {
         refusals.extend(took);
     }
     refusals.sort_unstable();
-    let most = 20 + 20 * (begun.elapsed().as_secs() + 2);
+    let most = 20 + 20 * (started.elapsed().as_secs() + 2);
     assert!(
         served <= most && refusals.len() > 50,
         "{served} served of {most}, {} refused",

@@ -120,9 +120,9 @@ async fn two_replicas_share_the_session_limits_of_a_tenant_and_a_principal() {
     }
     // A session that ends at one replica frees capacity at the other.
     assert!([200, 202, 204].contains(&of_ann[0].delete_session().await));
-    let begun = Instant::now();
+    let started = Instant::now();
     let again = eventually("room at the other replica", || open(&cluster, 1, &ann)).await;
-    println!("room at the other replica after {:?}", begun.elapsed());
+    println!("room at the other replica after {:?}", started.elapsed());
     assert_eq!(open(&cluster, 0, &ann).await.err().as_deref(), Some("too_many_sessions"));
     drop((of_bob, again));
 }
@@ -141,7 +141,7 @@ async fn three_replicas_admit_as_many_calls_in_flight_as_one() {
     }
     let calls: Vec<_> = (0..4 * MAX)
         .map(|number| {
-            let call = clients[number % 3].begin_call("b__wait", json!({}));
+            let call = clients[number % 3].start_call("b__wait", json!({}));
             tokio::spawn(call.attempt(Duration::from_secs(60)))
         })
         .collect();
@@ -160,7 +160,7 @@ async fn three_replicas_admit_as_many_calls_in_flight_as_one() {
     // Their permits come back to any replica.
     eventually("all permits at one replica", || async {
         let calls = (0..MAX)
-            .map(|_| clients[2].begin_call("b__wait", json!({})).attempt(Duration::from_secs(60)));
+            .map(|_| clients[2].start_call("b__wait", json!({})).attempt(Duration::from_secs(60)));
         let kinds: Vec<_> = join_all(calls).await.iter().map(AttemptOutcome::kind).collect();
         if kinds.iter().all(|kind| kind == "result") { Ok(()) } else { Err(kinds) }
     })
@@ -195,7 +195,7 @@ async fn the_permits_of_a_killed_replica_are_free_after_three_seconds() {
     assert_eq!(open(&cluster, 1, &key).await.err().as_deref(), Some("too_many_sessions"));
     assert_eq!(here.get_stream_raw(None).await.status, 429);
     cluster.kill(0).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     assert_eq!(
         open(&cluster, 1, &key).await.err().as_deref(),
         Some("too_many_sessions"),
@@ -206,8 +206,8 @@ async fn the_permits_of_a_killed_replica_are_free_after_three_seconds() {
         let room = "the permits of the dead replica";
         opened.push(eventually_within(LEASE * 2, room, || open(&cluster, 1, &key)).await);
     }
-    println!("the permits of a killed replica were free after {:?}", begun.elapsed());
-    assert!(begun.elapsed() < LEASE + Duration::from_secs(2), "{:?}", begun.elapsed());
+    println!("the permits of a killed replica were free after {:?}", started.elapsed());
+    assert!(started.elapsed() < LEASE + Duration::from_secs(2), "{:?}", started.elapsed());
     let stream = eventually("its connections too", || async {
         let answer = here.get_stream_raw(None).await;
         if answer.status == 200 { Ok(answer) } else { Err(answer.status) }
@@ -287,7 +287,7 @@ async fn kept_call(
 ) -> tokio::task::JoinHandle<AttemptOutcome> {
     eventually_within(IN_FORCE, "a call to be admitted", || async {
         let before = backend.count(|seen| seen.calls("wait"));
-        let call = client.begin_call("b__wait", json!({}));
+        let call = client.start_call("b__wait", json!({}));
         let mut call = tokio::spawn(call.attempt(Duration::from_secs(60)));
         tokio::select! {
             refused = &mut call => Err(refused.unwrap().kind()),
@@ -299,7 +299,7 @@ async fn kept_call(
 
 /// Asserts that a replica refuses a call.
 async fn assert_refused(client: &TestClient) {
-    let call = client.begin_call("b__wait", json!({}));
+    let call = client.start_call("b__wait", json!({}));
     assert_eq!(call.attempt(ANSWER).await.kind(), "too_many_calls");
 }
 

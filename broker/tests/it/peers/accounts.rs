@@ -113,7 +113,7 @@ async fn two_hundred_calls_with_an_expired_token_use_the_refresh_token_once() {
 
     // The broker registers itself. The server signs in, and redirects to the broker.
     let browser = Browser::at(cluster.replicas()[0].http_address());
-    let redirected = get(&browser.begin().await).await;
+    let redirected = get(&browser.start_login().await).await;
     let location = redirected.header("location").expect("a redirect").to_owned();
     let path = location.strip_prefix(ADDRESS).unwrap_or_else(|| panic!("{location}"));
     assert_eq!(browser.send("GET", path, "").await.status, 200);
@@ -256,7 +256,7 @@ async fn a_person_signs_in_and_connects_at_one_real_server() {
     };
     let signed_in = browser.send("GET", &back(get(&request).await), "").await;
     assert_eq!((signed_in.status, signed_in.header("location")), (303, Some("/connect/b")));
-    let connected = browser.send("GET", &back(get(&browser.begin().await).await), "").await;
+    let connected = browser.send("GET", &back(get(&browser.start_login().await).await), "").await;
     assert_eq!(connected.status, 200);
     let (_, list) = broker.admin().get("/admin/v1/tenants/default/connections").await;
     assert_eq!(list["connections"][0]["principal"], json!(format!("{} ann", server.url)));

@@ -104,8 +104,8 @@ async fn with_sessions() -> FakeBackend {
     });
     backend.tool("multi_input", |call| async move {
         tokio::time::sleep(WORKS_FOR).await;
-        let one = call.begin_ask("elicitation/create", form()).await.1;
-        let other = call.begin_ask("elicitation/create", form()).await.1;
+        let one = call.start_question("elicitation/create", form()).await.1;
+        let other = call.start_question("elicitation/create", form()).await.1;
         let answered = one.await.is_ok() && other.await.is_ok();
         Reply::text(if answered { "both" } else { "not both" })
     });
@@ -180,7 +180,7 @@ impl Job {
 
 type Jobs = Arc<Mutex<HashMap<String, Job>>>;
 
-fn begin(jobs: &Jobs, takes: Duration, end: Value, needs: &[&'static str]) -> StatelessReply {
+fn create_job(jobs: &Jobs, takes: Duration, end: Value, needs: &[&'static str]) -> StatelessReply {
     let mut jobs = jobs.lock();
     let id = format!("job-{}", jobs.len() + 1);
     let job = Job { due: Instant::now() + takes, end, needs: needs.to_vec(), cancelled: false };
@@ -204,8 +204,8 @@ async fn with_tasks_of_its_own() -> StatelessBackend {
     backend.tool("greet", |call| async move { StatelessReply::text(&greeting(call.arguments())) });
     let own = jobs.clone();
     backend.tool("slow_compute", move |call| {
-        let begun = begin(&own, seconds(call.arguments()), ends("computed"), &[]);
-        async move { begun }
+        let created = create_job(&own, seconds(call.arguments()), ends("computed"), &[]);
+        async move { created }
     });
     for (name, end, needs) in [
         ("failing_job", json!({"result": failure()}), &[][..]),
@@ -215,15 +215,15 @@ async fn with_tasks_of_its_own() -> StatelessBackend {
     ] {
         let own = jobs.clone();
         backend.tool(name, move |_| {
-            let begun = begin(&own, WORKS_FOR, end.clone(), needs);
-            async move { begun }
+            let created = create_job(&own, WORKS_FOR, end.clone(), needs);
+            async move { created }
         });
     }
     let own = jobs.clone();
     backend.tool("test_tool_with_task", move |call| {
         let name = call.input("user_name")["content"]["name"].clone();
         let reply = match name.is_string() {
-            true => begin(&own, WORKS_FOR, ends(&greeting(&json!({"name": name}))), &[]),
+            true => create_job(&own, WORKS_FOR, ends(&greeting(&json!({"name": name}))), &[]),
             false => StatelessReply::needs(
                 json!({"user_name": {"method": "elicitation/create", "params": form()}}),
                 None,

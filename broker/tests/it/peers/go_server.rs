@@ -246,7 +246,7 @@ async fn s01_the_id_of_another_principals_call_reaches_no_server_on_a_shared_lin
         broker.client("/mcp").bearer(&key_of(&broker, "ann").await).connected(json!({})).await;
     let mallory =
         broker.client("/mcp").bearer(&key_of(&broker, "mallory").await).connected(json!({})).await;
-    let call = ann.begin_call("go__wait", json!({}));
+    let call = ann.start_call("go__wait", json!({}));
     eventually("the call in the ledger", || async {
         server.carried_out().first().cloned().ok_or("it is not there yet")
     })

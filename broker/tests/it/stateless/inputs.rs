@@ -32,7 +32,7 @@ pub(super) async fn asking() -> FakeBackend {
         if call.arguments()["together"] == true {
             let mut waits = Vec::new();
             for (method, params) in asks {
-                waits.push(call.begin_ask(&method, params).await.1);
+                waits.push(call.start_question(&method, params).await.1);
             }
             for wait in waits {
                 answers.push(wait.await.expect("the backend lives"));

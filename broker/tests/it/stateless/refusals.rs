@@ -83,17 +83,17 @@ async fn br_07_questions_during_lists_completions_and_subscriptions_are_rejected
     backend.list("resources", vec![json!({"uri": "test://r", "name": "r"})]);
     backend.list("prompts", vec![json!({"name": "p"})]);
     let (tell, mut told) = tokio::sync::mpsc::channel(8);
-    let noted = tell.clone();
+    let recorded = tell.clone();
     backend.on("tools/list", move |call| {
-        let tell = noted.clone();
+        let tell = recorded.clone();
         async move {
             let _gone = tell.send(("a list", all_asked(&call).await)).await;
             Reply::Result(json!({"tools": []}))
         }
     });
-    let noted = tell.clone();
+    let recorded = tell.clone();
     backend.on("resources/subscribe", move |call| {
-        let tell = noted.clone();
+        let tell = recorded.clone();
         async move {
             let _gone = tell.send(("a subscription", all_asked(&call).await)).await;
             Reply::Result(json!({}))

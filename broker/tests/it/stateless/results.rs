@@ -262,12 +262,12 @@ async fn requests_of_one_caller_share_a_backend_session_and_run_concurrently() {
     let gate = Arc::new(Gate::default());
     let waits = gate.clone();
     let sessions = Arc::new(Mutex::new(Vec::new()));
-    let noted = sessions.clone();
+    let recorded = sessions.clone();
     backend.sessions();
     backend.tool("wait", move |call| {
-        let (waits, noted) = (waits.clone(), noted.clone());
+        let (waits, recorded) = (waits.clone(), recorded.clone());
         async move {
-            noted.lock().push(call.session.clone());
+            recorded.lock().push(call.session.clone());
             waits.passed().await;
             Reply::text("go")
         }

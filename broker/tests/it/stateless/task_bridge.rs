@@ -127,7 +127,7 @@ async fn br_06_a_task_is_the_same_from_a_session_and_without_one() {
     let id = crate::tasks::start(&session, "b__job").await;
     let client = client_of(&broker).bearer(&key);
     assert_eq!(get(&client, &id).await["status"], "working");
-    let waiting = session.begin("tasks/result", json!({"taskId": id}));
+    let waiting = session.start_request("tasks/result", json!({"taskId": id}));
     done.open();
     assert_eq!(waiting.result().await["isError"], true);
     // BR-04: an error of the tool has failed the one and completed the other.

@@ -307,8 +307,8 @@ async fn asking(may: &Gate) -> FakeBackend {
         async move {
             may.passed().await;
             let form: Value = serde_json::from_str(FORM).unwrap();
-            let one = call.begin_ask("elicitation/create", form.clone()).await.1;
-            let other = call.begin_ask("elicitation/create", form.clone()).await.1;
+            let one = call.start_question("elicitation/create", form.clone()).await.1;
+            let other = call.start_question("elicitation/create", form.clone()).await.1;
             let (one, other) = (one.await.unwrap(), other.await.unwrap());
             let third = call.ask("elicitation/create", form).await;
             let names = [one, other, third].map(|answer| {

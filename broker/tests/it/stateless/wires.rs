@@ -50,7 +50,7 @@ async fn speaks(client: &DuplexClient, backend: &FakeBackend) {
     assert_eq!(text_of(&client.result("tools/call", with(retry)).await), r#"{"roots":[]}"#);
 
     // N-CAN-01: a cancellation is passed on, and nothing follows.
-    let hanging = client.begin("tools/call", with(call("b__hang"))).await;
+    let hanging = client.start_request("tools/call", with(call("b__hang"))).await;
     backend.wait_for("the call", |seen| seen.calls("hang")).await;
     let before = backend.recorded_of("notifications/cancelled").len();
     client
@@ -64,7 +64,10 @@ async fn speaks(client: &DuplexClient, backend: &FakeBackend) {
         .await;
 
     let listening = client
-        .begin("subscriptions/listen", with(json!({"notifications": {"toolsListChanged": true}})))
+        .start_request(
+            "subscriptions/listen",
+            with(json!({"notifications": {"toolsListChanged": true}})),
+        )
         .await;
     let acknowledged = client.notification("notifications/subscriptions/acknowledged").await;
     assert_eq!(
@@ -103,7 +106,7 @@ async fn stateless_requests_work_over_websocket() {
     let with = params(json!({}), json!({"name": "b__hang"}));
     let before = backend.recorded_of("notifications/cancelled").len();
     let calls = backend.count(|seen| seen.calls("hang"));
-    let _hanging = client.begin("tools/call", with).await;
+    let _hanging = client.start_request("tools/call", with).await;
     backend.wait_count("the call", calls + 1, |seen| seen.calls("hang")).await;
     client.disconnect();
     backend

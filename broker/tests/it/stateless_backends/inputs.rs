@@ -100,7 +100,7 @@ async fn br_02_questions_are_answered_at_another_replica_than_that_of_the_call()
         for (asked, at) in [(0, 1), (1, 0), (1, 1)] {
             let before = backend.recorded_of("tools/call").len();
             let (caller, other) = (cluster.at(asked, &client), cluster.at(at, &client));
-            let mut call = caller.begin_call("b__ask", json!({"a": 1}));
+            let mut call = caller.start_call("b__ask", json!({"a": 1}));
             for _ in 0..3 {
                 let question = call.next().await.unwrap().value;
                 let answer =
@@ -121,7 +121,7 @@ async fn br_02_questions_are_answered_at_another_replica_than_that_of_the_call()
                 "the request, and once more with the answers"
             );
             // The client may also decline at either replica.
-            let mut call = caller.begin_call("b__ask", json!({"a": 2}));
+            let mut call = caller.start_call("b__ask", json!({"a": 2}));
             let question = call.next().await.unwrap().value;
             other
                 .respond_error(
@@ -151,9 +151,9 @@ async fn br_02_an_elicitation_that_opens_a_url_gets_an_id() {
     asking(&backend, json!({"go": url}), None);
     let broker = broker_with(&backend).await;
     let asked = Arc::new(parking_lot::Mutex::new(Vec::new()));
-    let noted = asked.clone();
+    let recorded = asked.clone();
     let answers = move |_: &str, params: &Value| {
-        noted.lock().push(params["elicitationId"].as_str().unwrap_or_default().to_owned());
+        recorded.lock().push(params["elicitationId"].as_str().unwrap_or_default().to_owned());
         Ok(json!({"action": "accept"}))
     };
     let client = broker.client("/mcp").answers(answers).connected(everything()).await;
@@ -274,7 +274,7 @@ async fn br_02_a_cancelled_call_withdraws_its_questions() {
     let broker = broker_with(&backend).await;
     let client = broker.connected(everything()).await; // answers nothing
     let mut stream = client.open_get_stream().await;
-    let mut call = client.begin_call("b__ask", json!({}));
+    let mut call = client.start_call("b__ask", json!({}));
     let question = call.next().await.unwrap();
     assert_eq!(question.value["method"], "elicitation/create");
     client.notify("notifications/cancelled", json!({"requestId": call.id})).await;
@@ -311,7 +311,7 @@ async fn two_clients_of_one_link_get_their_own_questions() {
                 (
                     n,
                     if n % 2 == 0 { &one } else { &two }
-                        .begin_call("b__ask", json!({"n": n.to_string()})),
+                        .start_call("b__ask", json!({"n": n.to_string()})),
                 )
             })
             .collect();

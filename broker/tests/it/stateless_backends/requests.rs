@@ -245,7 +245,7 @@ async fn nb_can_01_a_cancelled_call_is_cancelled_at_the_backend() {
         backend.tool("slow", |_| async { StatelessReply::Hang });
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({})).await;
-        let call = client.begin_call("b__slow", json!({}));
+        let call = client.start_call("b__slow", json!({}));
         let seen = backend.wait_for("the call", |seen| seen.calls("slow")).await;
         client.notify("notifications/cancelled", json!({"requestId": call.id})).await;
         backend.wait_for_cancelled(&seen.message["id"]).await;
@@ -279,7 +279,7 @@ async fn http_18_a_disconnected_client_cancels_no_call() {
     let client = broker.connected(json!({})).await;
     let body = json!({"jsonrpc": "2.0", "id": 77, "method": "tools/call",
         "params": {"name": "b__slow", "arguments": {}, "_meta": {"progressToken": "p"}}});
-    let mut call = client.begin_raw(json!(77), body.to_string());
+    let mut call = client.start_raw(json!(77), body.to_string());
     let at = call.first_event_id().await;
     backend.wait_for("the call", |seen| seen.calls("slow")).await;
     drop(call);
@@ -311,7 +311,7 @@ async fn progress_and_log_messages_come_on_the_stream_of_their_call() {
         client.result("logging/setLevel", json!({"level": "info"})).await;
         let params =
             json!({"name": "b__steps", "arguments": {}, "_meta": {"progressToken": "mine"}});
-        let mut call = client.begin("tools/call", params);
+        let mut call = client.start_request("tools/call", params);
         call.finish().await;
         let said: Vec<_> = call.before.iter().map(|one| one.value["params"].clone()).collect();
         let steps: Vec<_> = said
@@ -349,7 +349,7 @@ async fn nb_msg_01_an_unsolicited_request_of_a_backend_is_not_answered() {
         });
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({"roots": {}})).await;
-        let mut call = client.begin_call("b__asks", json!({}));
+        let mut call = client.start_call("b__asks", json!({}));
         assert_eq!(text_of(&call.finish().await.value["result"]), "done");
         assert!(call.before.is_empty(), "the client is not asked: {:?}", call.before);
         assert!(

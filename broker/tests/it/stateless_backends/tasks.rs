@@ -83,7 +83,7 @@ async fn nb_task_01_a_plain_call_that_becomes_a_task_is_answered_at_its_end() {
         let told = with_task(&backend, state("working", json!({})));
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({})).await;
-        let call = client.begin_call("b__job", json!({}));
+        let call = client.start_call("b__job", json!({}));
         let asked =
             backend.wait_for("a question about the task", |seen| seen.is("tasks/get")).await;
         assert_eq!(asked.message["params"]["taskId"], "t-1");
@@ -127,7 +127,7 @@ async fn br_06_a_cancelled_call_cancels_the_task_it_became() {
     with_task(&backend, state("working", json!({})));
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    let call = client.begin_call("b__job", json!({}));
+    let call = client.start_call("b__job", json!({}));
     backend.wait_for("a question about the task", |seen| seen.is("tasks/get")).await;
     client.notify("notifications/cancelled", json!({"requestId": call.id})).await;
     let cancelled = backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;

@@ -134,11 +134,14 @@ async fn auth_06_stateless_connections_end_streams_of_an_expired_token() {
         .websocket(broker.http_address(), "/ws", &[("authorization", &short)])
         .await
         .unwrap();
-    socket.begin("subscriptions/listen", listen(None)).await;
+    socket.start_request("subscriptions/listen", listen(None)).await;
     socket.notification("notifications/subscriptions/acknowledged").await;
     let lines: DuplexClient = speaking().tcp(broker.tcp_address()).await;
     let listening = lines
-        .begin("subscriptions/listen", listen(Some(&server.token_with("ann", ending_in(6)))))
+        .start_request(
+            "subscriptions/listen",
+            listen(Some(&server.token_with("ann", ending_in(6)))),
+        )
         .await;
     lines.notification("notifications/subscriptions/acknowledged").await;
     let why = socket.wait_for_close().await;

@@ -17,7 +17,7 @@ async fn serves_again(client: &testkit::TestClient) {
 }
 
 async fn hanging(broker: &TestBroker, client: &testkit::TestClient) -> testkit::Call {
-    let hanging = client.begin_call("b__hang", json!({}));
+    let hanging = client.start_call("b__hang", json!({}));
     broker.admin().wait_metric("mcp_requests_pending", &[], |count| count == 1.0).await;
     client.call("b__echo", json!({})).await; // so that what was asked before it is on its way
     hanging

@@ -55,7 +55,7 @@ async fn the_stream_of_a_cancelled_request_is_reset() {
     let backend = backend(&authority, StreamOptions::default()).await;
     let broker = started(&authority, backend.spec()).await;
     let client = client(&broker).await;
-    let mut hanging = client.begin_call("b__hang", json!({})).await;
+    let mut hanging = client.start_call("b__hang", json!({})).await;
     let before = backend.streams().requests();
     client.call("b__echo", json!({})).await;
     assert!(backend.streams().requests() > before, "another request is not held up");
@@ -141,7 +141,7 @@ async fn a_broker_can_be_a_quic_backend_with_streams() {
     let client = client(&outer).await;
     let answer = client.call("b__b__elicit", json!({"message": "who?"})).await;
     assert!(text_of(&answer).contains("who?"), "{answer}");
-    let mut hanging = client.begin_call("b__b__hang", json!({})).await;
+    let mut hanging = client.start_call("b__b__hang", json!({})).await;
     eventually("the call at the backend", || async {
         let text = std::fs::read_to_string(&record).unwrap_or_default();
         if text.contains("\"hang\"") { Ok(()) } else { Err(text) }

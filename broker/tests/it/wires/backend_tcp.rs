@@ -16,7 +16,7 @@ async fn a_connection_that_is_lost_is_opened_again() {
     let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
     let client = http_client(&broker).await;
     client.call("b__echo", json!({})).await;
-    let hanging = client.begin_call("b__hang", json!({}));
+    let hanging = client.start_call("b__hang", json!({}));
     eventually("the call in flight", || async {
         let metrics = broker.admin().metrics().await;
         if metrics.contains("mcp_requests_pending 1") { Ok(()) } else { Err(metrics) }

@@ -24,7 +24,7 @@ async fn a_connection_that_is_lost_is_opened_again() {
     let backend = PipeBackend::websocket(&stdio()).await;
     let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
-    let hanging = client.begin_call("b__hang", json!({}));
+    let hanging = client.start_call("b__hang", json!({}));
     broker.admin().wait_metric("mcp_requests_pending", &[], |count| count == 1.0).await;
     client.call("b__echo", json!({})).await; // so that what was asked before it is on its way
     backend.cut();

@@ -83,7 +83,7 @@ async fn r18_f_20_operators_are_served_when_clients_use_all_descriptors() {
         .wait_metric("mcp_rate_limited_total", &[("scope", "descriptors")], |count| count >= 2.0)
         .await;
     assert_eq!(admin.get("/readyz").await.0, 200);
-    let (cpu, begun) =
+    let (cpu, started) =
         (admin.metric("process_cpu_seconds_total", &[]).await.unwrap(), std::time::Instant::now());
     for _ in 0..20 {
         assert_eq!(admin.get("/healthz").await.0, 200);
@@ -91,7 +91,7 @@ async fn r18_f_20_operators_are_served_when_clients_use_all_descriptors() {
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
     let used = admin.metric("process_cpu_seconds_total", &[]).await.unwrap() - cpu;
-    assert!(used < 0.2 * begun.elapsed().as_secs_f64(), "{used} s of {:?}", begun.elapsed());
+    assert!(used < 0.2 * started.elapsed().as_secs_f64(), "{used} s of {:?}", started.elapsed());
     let open = admin.metric("process_open_fds", &[]).await.unwrap();
     // The reserve is a quarter of so low a limit. Concurrent accepts may reach into it, and so does
     // this request.
@@ -119,16 +119,16 @@ async fn a_half_closed_client_gets_its_answers_even_if_it_reads_slowly() {
     network.rate(Direction::Downstream, Some(3 << 19));
     let mut socket = asking(network.address(), ANSWERS, "b__large", json!({})).await;
     socket.shutdown().await.unwrap();
-    let (begun, mut said) = (Instant::now(), String::new());
+    let (started, mut said) = (Instant::now(), String::new());
     tokio::time::timeout(Duration::from_secs(60), socket.read_to_string(&mut said))
         .await
         .expect("the end comes")
         .unwrap();
     assert_eq!(said.lines().filter(|line| line.len() > ANSWER_BYTES).count() as u64, ANSWERS);
     assert!(
-        begun.elapsed() > Duration::from_secs(6),
+        started.elapsed() > Duration::from_secs(6),
         "too fast to show anything: {:?}",
-        begun.elapsed()
+        started.elapsed()
     );
     broker.admin().wait_sessions("default", 0).await;
 }
@@ -255,9 +255,9 @@ async fn r17_a_thousand_clients_that_never_finish_are_cut_and_others_served() {
     for n in 0..CLIENTS {
         slow.push(slow_client(&broker, n % 4).await);
         if n % 20 == 0 {
-            let begun = Instant::now();
+            let started = Instant::now();
             canary.call("b__echo", json!({})).await;
-            assert!(begun.elapsed() < SLOWEST, "{:?} with {n}", begun.elapsed());
+            assert!(started.elapsed() < SLOWEST, "{:?} with {n}", started.elapsed());
         }
     }
     for socket in &mut slow {

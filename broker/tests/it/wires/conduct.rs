@@ -404,7 +404,7 @@ async fn a_client_that_never_reads_is_cut(topology: &Topology) {
             let (proxy, client) = topology.through_a_proxy().await.unwrap();
             client.client.result("logging/setLevel", json!({"level": "debug"})).await;
             proxy.hold(Direction::Downstream, true);
-            let call = client.client.begin_call("b__flood", json!({})).await;
+            let call = client.client.start_call("b__flood", json!({})).await;
             let left_out = [("kind", "slow_client")];
             let admin = topology.broker.admin();
             eventually_within(MEGABYTES_WITHIN, "events that are left out", || async {
@@ -454,7 +454,7 @@ async fn a_client_that_never_reads_is_cut(topology: &Topology) {
             let (proxy, client) = topology.through_a_proxy().await.unwrap();
             proxy.hold(Direction::Downstream, true);
             for _ in 0..ANSWERS {
-                client.client.begin_call("b__large", json!({})).await;
+                client.client.start_call("b__large", json!({})).await;
             }
             topology.answer_all(ANSWERS).await;
             topology
@@ -491,7 +491,7 @@ async fn a_broken_connection_ends_its_sessions_and_calls(topology: &Topology) {
     };
     let (calls, cancelled) =
         (topology.backend.count(|seen| seen.calls("hang")), cancellations(&topology.backend));
-    let _hanging = client.client.begin_call("b__hang", json!({})).await;
+    let _hanging = client.client.start_call("b__hang", json!({})).await;
     topology.backend.wait_count("the call", calls + 1, |seen| seen.calls("hang")).await;
     match (&proxy, &client.peer) {
         (Some(proxy), _) => proxy.reset(),

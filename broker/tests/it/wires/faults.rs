@@ -55,7 +55,7 @@ fn count(record: &Path, what: &str) -> usize {
 async fn f_11_a_call_on_a_connection_that_was_reset_is_not_sent_again() {
     let ways = Ways::new(json!({})).await;
     let client = ways.client().await;
-    let call = client.begin_call("b__hang", json!({})).await;
+    let call = client.start_call("b__hang", json!({})).await;
     eventually("the call at the backend", || async {
         if ways.recorded("\"hang\"") == 1 { Ok(()) } else { Err("not there") }
     })
@@ -114,7 +114,7 @@ async fn f_14_slow_networks_delay_calls_and_cause_no_retries() {
     let mut calls = Vec::new();
     for n in 0..50 {
         jitter();
-        calls.push((n, client.begin_call("b__echo", json!({"n": n})).await));
+        calls.push((n, client.start_call("b__echo", json!({"n": n})).await));
         // The pause keeps them from travelling with the same delay.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

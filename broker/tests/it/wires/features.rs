@@ -19,7 +19,7 @@ pub(super) async fn progress_and_logging(client: &DuplexClient) {
     assert!(names.contains(&json!("b__progress")), "{names:?}");
     client.result("logging/setLevel", json!({"level": "debug"})).await;
     let call = client
-        .begin(
+        .start_request(
             "tools/call",
             json!({"name": "b__progress", "arguments": {}, "_meta": {"progressToken": "mine"}}),
         )
@@ -68,7 +68,7 @@ pub(super) async fn resources(client: &DuplexClient) {
 
 /// Tests that a cancelled request gets no answer, and its id is free again.
 pub(super) async fn cancellation(client: &DuplexClient) {
-    let mut hanging = client.begin_call("b__hang", json!({})).await;
+    let mut hanging = client.start_call("b__hang", json!({})).await;
     client.result("ping", json!({})).await;
     client
         .notify("notifications/cancelled", json!({"requestId": hanging.id, "reason": "no more"}))
@@ -86,7 +86,7 @@ pub(super) async fn large_messages(client: &DuplexClient) {
 
 pub(super) async fn many_calls(client: &DuplexClient) {
     let calls: Vec<DuplexCall> =
-        join_all((0..100).map(|n| client.begin_call("b__echo", json!({"n": n})))).await;
+        join_all((0..100).map(|n| client.start_call("b__echo", json!({"n": n})))).await;
     for (n, result) in join_all(calls.into_iter().map(DuplexCall::result)).await.iter().enumerate()
     {
         assert_eq!(text_of(result), format!("{{\"n\":{n}}}"));

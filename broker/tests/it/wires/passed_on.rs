@@ -65,7 +65,7 @@ async fn unreceived_messages_are_delivered_through_another_replica() {
     });
     let cluster = builder().backend("default", "b", backend.spec()).cluster(2).start().await;
     let (client, id) = opened(&cluster, json!({})).await;
-    let call = client.begin_call("b__echo", json!({})).await;
+    let call = client.start_call("b__echo", json!({})).await;
     backend.wait_for("the call", |seen| seen.is("tools/call")).await;
     let (received, asked) = (client.received().to_string(), call.id);
     client.disconnect();

@@ -382,7 +382,7 @@ async fn f_04_a_drain_finishes_calls_and_closes_connections() {
         .await
         .connected(everything())
         .await;
-    let call = busy.begin_call("b__elicit", json!({"message": "m"})).await;
+    let call = busy.start_call("b__elicit", json!({"message": "m"})).await;
     assert!(text_of(&call.result().await).contains("decline"));
     idle.wait_for_close().await;
     busy.wait_for_close().await;
@@ -422,7 +422,7 @@ async fn the_connections_of_an_address_are_limited() {
     drop(first);
     eventually("a permit", || async {
         let client = broker.duplex().tcp(broker.tcp_address()).await;
-        client.begin("ping", json!({})).await.response_or_end().await.ok_or("still full")
+        client.start_request("ping", json!({})).await.response_or_end().await.ok_or("still full")
     })
     .await;
     second.result("ping", json!({})).await;

@@ -170,7 +170,7 @@ async fn frames_in_one_write_with_the_upgrade_are_all_accepted() {
         let mut socket = TcpStream::connect(broker.http_address()).await.unwrap();
         socket.write_all(&[before.as_bytes(), upgrade.as_bytes(), &frames].concat()).await.unwrap();
         let mut read = Vec::new();
-        let begun = loop {
+        let started = loop {
             let text = String::from_utf8_lossy(&read);
             if let Some((at, head)) = text
                 .match_indices("HTTP/1.1 101 ")
@@ -185,9 +185,13 @@ async fn frames_in_one_write_with_the_upgrade_are_all_accepted() {
                 String::from_utf8_lossy(&read)
             );
         };
-        let mut socket =
-            WebSocketStream::from_partially_read(socket, read.split_off(begun), Role::Client, None)
-                .await;
+        let mut socket = WebSocketStream::from_partially_read(
+            socket,
+            read.split_off(started),
+            Role::Client,
+            None,
+        )
+        .await;
         let mut missing: BTreeSet<u64> = [1].into_iter().chain(ids.clone()).collect();
         while !missing.is_empty() {
             let message = within("the answers", socket.next())
@@ -306,7 +310,7 @@ async fn a_session_resumes_after_its_connection_was_lost() {
     let broker = broker().await;
     let (client, id) = opened(&broker, everything()).await;
     client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
-    let call = client.begin_call("b__hang", json!({})).await;
+    let call = client.start_call("b__hang", json!({})).await;
     client.result("ping", json!({})).await;
     client.disconnect();
     drop(call);
@@ -432,7 +436,7 @@ async fn a_client_that_disconnects_before_its_session_id_leaves_no_session() {
 async fn a_normal_close_ends_the_session_with_calls_in_flight() {
     let broker = broker().await;
     let (client, id) = opened(&broker, json!({})).await;
-    let call = client.begin_call("b__hang", json!({})).await;
+    let call = client.start_call("b__hang", json!({})).await;
     client.result("ping", json!({})).await;
     drop((client, call));
     // Earlier than for a client that might still wait for its answer.
@@ -562,7 +566,7 @@ async fn a_draining_broker_accepts_no_new_sessions() {
         .0
         .connected(json!({}))
         .await;
-    let _hanging = busy.begin_call("b__hang", json!({})).await;
+    let _hanging = busy.start_call("b__hang", json!({})).await;
     busy.result("ping", json!({})).await;
     broker.request_shutdown();
     eventually("the refusal", || async {
@@ -584,9 +588,9 @@ async fn an_earlier_disconnect_does_not_end_a_resumed_session() {
         .await;
     let (mut client, id) = opened(&broker, json!({})).await;
     let headers = [("mcp-session-id", id.as_str())];
-    let begun = std::time::Instant::now();
+    let started = std::time::Instant::now();
     // Lost again and again, for longer than one loss may last.
-    while begun.elapsed() < std::time::Duration::from_millis(2_500) {
+    while started.elapsed() < std::time::Duration::from_millis(2_500) {
         client.disconnect();
         client = broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap().0;
         client.call("b__echo", json!({})).await;

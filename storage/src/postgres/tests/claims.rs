@@ -149,7 +149,7 @@ async fn a_late_commit_of_an_unanswered_claim_is_returned_by_a_later_claim() {
     store.write(&[create(1)]).await.unwrap();
     // This call was given up while it was committing.
     let token: i64 = 7;
-    assert_eq!(store.in_doubt().note_claim(token), Vec::<i64>::new());
+    assert_eq!(store.in_doubt().record_claim(token), Vec::<i64>::new());
     let mut first = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
     first.execute("BEGIN; SELECT task FROM claim_tasks('b', 10, 7, '{}', '{}')").await.unwrap();
     assert_eq!(store.claim_tasks(&node, 10, &[]).await.unwrap(), []);

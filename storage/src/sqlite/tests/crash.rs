@@ -29,27 +29,27 @@ async fn child() {
     let (Some(path), Some(done)) = (std::env::var_os(DATABASE), std::env::var_os(DONE)) else {
         return;
     };
-    let note = |what: String| {
+    let acknowledge = |what: String| {
         use std::io::Write as _;
         let mut file = std::fs::OpenOptions::new().create(true).append(true).open(&done).unwrap();
         writeln!(file, "{what}").unwrap();
     };
     let store =
         SqliteStore::open(&SqliteOptions { path: path.into(), migrate: true }).await.unwrap();
-    note("opened".into());
+    acknowledge("opened".into());
     for number in 1..=BATCHES {
         store
             .write(&[open(number), create(&format!("t{number}")), open(100 + number)])
             .await
             .unwrap();
-        note(format!("batch {number}"));
+        acknowledge(format!("batch {number}"));
     }
     let b = NodeName::new("b");
     store.join(&b, None, Duration::from_secs(3_600)).await.unwrap();
     assert_eq!(store.claim_tasks(&b, 2, &[]).await.unwrap().len(), 2);
-    note("claimed 2".into());
+    acknowledge("claimed 2".into());
     assert_eq!(store.claim_tasks(&b, 3, &[]).await.unwrap().len(), 3);
-    note("claimed 5".into());
+    acknowledge("claimed 5".into());
     for sequence in 1..=3 {
         let session = SessionKey::new([1; 32]);
         let record = StreamRecord {
@@ -66,7 +66,7 @@ async fn child() {
             ])
             .await
             .unwrap();
-        note(format!("event {sequence}"));
+        acknowledge(format!("event {sequence}"));
     }
 }
 

@@ -47,7 +47,7 @@ impl Load {
             tokio::time::sleep(PAUSE).await;
             answer = self.resume(client, key, &from, &mut last).await;
         }
-        self.note_loss(client, &answer).await;
+        self.record_loss(client, &answer).await;
         self.history.record(
             began,
             Observation::Called { key: key.to_owned(), outcome: outcome_of(&answer) },
@@ -68,7 +68,7 @@ impl Load {
                 self.history.record(began, Observation::Gap { stream: key.to_owned() });
             }
             if event.is_priming() {
-                self.note_priming(key, event.id, last);
+                self.record_priming(key, event.id, last);
                 continue;
             }
             let message = event.message().unwrap_or_default();
@@ -89,7 +89,7 @@ impl Load {
 
     /// Notes a priming event. It only marks where the stream continues: after the event that its
     /// client resumed from.
-    fn note_priming(&self, key: &str, id: Option<String>, last: &mut Option<String>) {
+    fn record_priming(&self, key: &str, id: Option<String>, last: &mut Option<String>) {
         if last.is_some() && *last != id {
             let what =
                 format!("{key} was resumed after {last:?}, and its stream begins after {id:?}");

@@ -40,7 +40,7 @@ impl Connection {
             Failure::Unclear(text) => Failure::busy(text),
             failure => failure,
         })?;
-        self.note_first_answer(&answer);
+        self.record_first_answer(&answer);
         let answer = InitializeResult::parse(&answer)
             .map_err(|error| Failure::Protocol(error.to_string()))?;
         if let WireSender::Http(http) = &self.wire {

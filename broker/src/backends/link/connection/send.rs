@@ -40,7 +40,7 @@ impl Connection {
         };
         match &answer {
             Err(Failure::SessionGone) => self.close_forgotten(),
-            Ok(_) => self.streams.get().into_iter().for_each(RequestStreams::note_ready),
+            Ok(_) => self.streams.get().into_iter().for_each(RequestStreams::record_ready),
             Err(_) => {}
         }
         answer

@@ -215,7 +215,7 @@ impl EventStreamReader {
         if self.wire.is_one_stream() {
             match event.event.as_deref() {
                 Some("endpoint") => {
-                    self.wire.note_endpoint(&event.data.unwrap_or_default());
+                    self.wire.record_endpoint(&event.data.unwrap_or_default());
                     return false;
                 }
                 None | Some("" | "message") => {}
@@ -225,7 +225,7 @@ impl EventStreamReader {
         if let Some(retry) = event.retry {
             self.retry = Duration::from_millis(retry).clamp(RETRY_MIN, RETRY_MAX);
         }
-        let repeated = event.id.filter(|_| self.resumable).is_some_and(|id| self.note_id(id));
+        let repeated = event.id.filter(|_| self.resumable).is_some_and(|id| self.record_id(id));
         let Some(data) = event.data.filter(|data| !data.is_empty()) else { return false };
         match Message::decode(data.clone(), &self.wire.limits) {
             Ok(message) => {
@@ -245,7 +245,7 @@ impl EventStreamReader {
 
     /// Stores an event id. Returns `true` for a repetition: some servers replay more than
     /// requested.
-    fn note_id(&mut self, id: String) -> bool {
+    fn record_id(&mut self, id: String) -> bool {
         if id.len() > EVENT_ID_BYTES_MAX {
             self.last_event_id = None; // never sent back, so the stream cannot be resumed from here
             return false;

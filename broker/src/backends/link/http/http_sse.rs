@@ -50,7 +50,7 @@ pub(in crate::backends::link) async fn open(
     ));
     wire.wait_for_endpoint(&connection).await?;
     connection.initialize(link).await?;
-    link.backend.era.note(EraSupport::Sessions);
+    link.backend.era.record(EraSupport::Sessions);
     guard.disarm();
     Ok(connection)
 }
@@ -62,7 +62,7 @@ pub(super) async fn open_again(
 ) -> Option<Result<Arc<Connection>, Failure>> {
     match open(link, url).await {
         Err(Failure::Denied(_) | Failure::Protocol(_)) => {
-            link.backend.era.note_http_sse(false);
+            link.backend.era.record_http_sse(false);
             link.backend.era.forget();
             None
         }
@@ -75,7 +75,7 @@ pub(super) async fn open_instead(link: &Arc<Link>, url: &str) -> Option<Arc<Conn
     let opened = tokio::time::timeout(ERA_SILENCE_MAX, open(link, url)).await;
     match opened.unwrap_or_else(|_| Err(Failure::Protocol("no handshake in time".to_owned()))) {
         Ok(connection) => {
-            link.backend.era.note_http_sse(true);
+            link.backend.era.record_http_sse(true);
             tracing::info!(backend = %link.backend.id, "the backend speaks HTTP+SSE of 2024-11-05");
             Some(connection)
         }
@@ -102,8 +102,10 @@ async fn read(
         end = reading.read(&mut body) => Some(end),
     };
     match end {
-        Some(BodyEnd::Broken(failure)) => connection.note_fault(failure),
-        Some(BodyEnd::Answered | BodyEnd::Ended) => connection.note_fault("the event stream ended"),
+        Some(BodyEnd::Broken(failure)) => connection.record_fault(failure),
+        Some(BodyEnd::Answered | BodyEnd::Ended) => {
+            connection.record_fault("the event stream ended")
+        }
         None => {}
     }
     connection.close_now();

@@ -253,7 +253,7 @@ impl HttpWire {
     }
 
     /// Stores the URL of an `endpoint` event. The first one counts.
-    pub(super) fn note_endpoint(&self, data: &Bytes) {
+    pub(super) fn record_endpoint(&self, data: &Bytes) {
         let Some(endpoint) = &self.endpoint else { return };
         let named = std::str::from_utf8(data)
             .map_err(|error| error.to_string())

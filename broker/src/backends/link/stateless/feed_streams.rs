@@ -88,9 +88,9 @@ pub(super) async fn subscribe(
 
 /// Starts the task that keeps the stream open, or notifies it of a change.
 fn run(feed: &NotificationFeed, connection: &Arc<Connection>, link: &Arc<Link>) {
-    let begins = !std::mem::replace(&mut feed.lock().running, true);
+    let starts = !std::mem::replace(&mut feed.lock().running, true);
     feed.changed.notify_one();
-    if begins {
+    if starts {
         link.backend.shared.running.spawn(keep_open(link.clone(), connection.clone()));
     }
 }

@@ -83,7 +83,7 @@ pub(in crate::backends::link) async fn agree(
                     era_cache.forget();
                     match judge(discover(connection, link).await) {
                         Ok(DiscoverVerdict::Stateless(found)) => {
-                            era_cache.note(EraSupport::Stateless);
+                            era_cache.record(EraSupport::Stateless);
                             set_stateless(connection, link, &found)
                         }
                         _ => Err(Failure::Protocol(why)),
@@ -111,7 +111,7 @@ async fn initialize_or_discover(
         return Ok(());
     };
     let era_cache = &link.backend.era;
-    era_cache.note(EraSupport::Stateless);
+    era_cache.record(EraSupport::Stateless);
     match judge(discover(connection, link).await)? {
         DiscoverVerdict::Stateless(found) => set_stateless(connection, link, &found),
         // This connection may be kept for sessions. The next one begins with the probe.
@@ -131,7 +131,7 @@ async fn try_initialize(
     let era_cache = &link.backend.era;
     match tokio::time::timeout(ERA_SILENCE_MAX, connection.initialize(link)).await {
         Ok(Ok(())) => {
-            era_cache.note(EraSupport::Both);
+            era_cache.record(EraSupport::Both);
             Ok(InitializeOutcome::Agreed)
         }
         Ok(Err(Failure::Protocol(why))) => Ok(InitializeOutcome::Refused(why)),
@@ -180,7 +180,7 @@ async fn open_in_client_era(
             Err(Failure::Protocol(why))
         }
         InitializeOutcome::Refused(_) => {
-            era_cache.note(EraSupport::Stateless);
+            era_cache.record(EraSupport::Stateless);
             set_stateless(connection, link, found)
         }
     }
@@ -246,7 +246,7 @@ pub(in crate::backends::link) async fn is_stateless(
 
 async fn initialize(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
     connection.initialize(link).await?;
-    link.backend.era.note(EraSupport::Sessions);
+    link.backend.era.record(EraSupport::Sessions);
     Ok(())
 }
 
@@ -263,7 +263,7 @@ fn set_stateless(
     if era_cache.known() != Some(EraSupport::Both)
         && era_cache.known() != Some(EraSupport::Stateless)
     {
-        era_cache.note(EraSupport::AtLeastStateless);
+        era_cache.record(EraSupport::AtLeastStateless);
     }
     Ok(())
 }

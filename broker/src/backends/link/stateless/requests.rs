@@ -84,7 +84,7 @@ pub(super) async fn probe(
         None,
     );
     let answer = connection.send_and_wait(link, request).await?;
-    connection.note_first_answer(&answer);
+    connection.record_first_answer(&answer);
     Ok(answer)
 }
 

@@ -67,7 +67,7 @@ pub(super) async fn issuers(State((control, _)): State<ConsoleState>) -> impl In
 }
 
 /// Begins a login at an issuer.
-pub(super) async fn begin(
+pub(super) async fn start(
     State((control, _)): State<ConsoleState>,
     uri: Uri,
     headers: HeaderMap,
@@ -79,7 +79,7 @@ pub(super) async fn begin(
     if !is_console_callback(&redirect_uri, origin.unwrap_or_default()) {
         return Err(Problem::invalid("redirect_uri", "is not the callback of this console"));
     }
-    let login = control.broker.operator_logins().begin(&issuer, &redirect_uri).await;
+    let login = control.broker.operator_logins().start(&issuer, &redirect_uri).await;
     let login = login.ok_or_else(|| Problem::not_found("issuer", &issuer))?;
     let (url, started) = login.map_err(|fault| {
         tracing::warn!(issuer, %fault, "an operator's login could not begin");
@@ -122,7 +122,7 @@ pub(super) async fn callback(
     let console = ConsoleLogin::new(&finished.token);
     match channel.login(seal, &console) {
         Ok(cookie) => {
-            control.note_issuer_login(&console.id, &finished.at_issuer).await;
+            control.record_issuer_login(&console.id, &finished.at_issuer).await;
             login::record(&control, &operator, address).await;
             redirect(SIGNED_IN, [forgotten.clone(), Some(cookie)])
         }

@@ -53,7 +53,7 @@ pub(super) fn routes(control: Arc<Control>, access: Arc<Access>) -> Router {
         .route("/console/{*path}", get(files::file))
         .route("/console/login", post(login::sign_in))
         .route("/console/logout", post(login::sign_out))
-        .route("/console/logins", get(issuer_login::issuers).post(issuer_login::begin))
+        .route("/console/logins", get(issuer_login::issuers).post(issuer_login::start))
         .route("/console/callback", get(issuer_login::callback))
         .layer(middleware::from_fn_with_state(Arc::clone(&access), protect))
         .with_state((control, access))

@@ -236,7 +236,7 @@ impl Visit<'_> {
             return self.sign_in(&link).await;
         }
         if let Some(issuer) = parameter(&form, "issuer") {
-            return self.begin_sign_in(&issuer, &form).await;
+            return self.start_sign_in(&issuer, &form).await;
         }
         let Some(person) = self.person().await else { return self.signed_out(path) };
         let backend = path.strip_prefix(CONNECT).unwrap_or_default().trim_start_matches('/');
@@ -257,7 +257,7 @@ impl Visit<'_> {
                 Err(error) => failed(backend, &error),
             };
         }
-        match tokens.begin(&person.principal, &browser).await {
+        match tokens.start(&person.principal, &browser).await {
             Ok(address) => redirect(&address),
             Err(error) => failed(backend, &error),
         }

@@ -32,7 +32,7 @@ impl Visit<'_> {
     }
 
     /// Begins a sign-in that a form of the page above requested.
-    pub(super) async fn begin_sign_in(&self, issuer: &str, form: &str) -> Response<Body> {
+    pub(super) async fn start_sign_in(&self, issuer: &str, form: &str) -> Response<Body> {
         let issuers = self.broker.sign_in_issuers();
         let issuer = issuers.iter().find(|known| known.issuer == issuer);
         let proven = self.cookies().browser().filter(|browser| {
@@ -43,7 +43,7 @@ impl Visit<'_> {
             return HtmlPage::new("Not accepted").text(text).respond(StatusCode::FORBIDDEN);
         };
         let backend = parameter(form, "backend").unwrap_or_default();
-        match self.broker.sign_ins().begin(issuer, &browser, &backend).await {
+        match self.broker.sign_ins().start(issuer, &browser, &backend).await {
             Ok(address) => redirect(&address),
             Err(error) => failed("the broker", &error),
         }

@@ -433,12 +433,12 @@ async fn a_dead_replica_is_detected_before_anything_is_sent() {
     let (edge, mut peer) = (Replica::start().await, FakePeer::start(|_| None));
     peer.kill();
     edge.told(SESSION, "peer", &peer.address).await;
-    let begun = Instant::now();
+    let started = Instant::now();
     let response =
         edge.ask(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"}))).await;
     assert_eq!(response.status(), StatusCode::NOT_FOUND, "the record was asked");
     assert_eq!(edge.counted("unreachable"), 1);
-    assert!(begun.elapsed() < Duration::from_secs(3));
+    assert!(started.elapsed() < Duration::from_secs(3));
 }
 
 #[tokio::test]

@@ -66,7 +66,7 @@ impl SessionLinks {
 
     /// Notes the session that a link has at its backend, or its end. Returns whether that differs
     /// from what was known.
-    pub(in crate::sessions) fn note_backend_session(
+    pub(in crate::sessions) fn record_backend_session(
         &mut self,
         backend: &BackendId,
         session: Option<BackendSession>,
@@ -103,12 +103,12 @@ mod tests {
             version: Version::V2025_11_25,
         };
         let mut links = SessionLinks::default();
-        assert!(!links.note_backend_session(&backend, None));
-        assert!(links.note_backend_session(&backend, Some(session("one"))));
-        assert!(!links.note_backend_session(&backend, Some(session("one"))));
-        assert!(links.note_backend_session(&backend, Some(session("two"))));
+        assert!(!links.record_backend_session(&backend, None));
+        assert!(links.record_backend_session(&backend, Some(session("one"))));
+        assert!(!links.record_backend_session(&backend, Some(session("one"))));
+        assert!(links.record_backend_session(&backend, Some(session("two"))));
         assert_eq!(links.resumption(&backend), Some(session("two")));
-        assert!(links.note_backend_session(&backend, None));
+        assert!(links.record_backend_session(&backend, None));
         assert_eq!(links.resumption(&backend), None);
     }
 }

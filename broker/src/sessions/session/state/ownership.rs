@@ -69,7 +69,7 @@ impl QuiesceState {
     /// Notes an attempt that found calls in flight. Long calls may take their time. A client with
     /// one short call after another would never let the session leave. New requests are therefore
     /// held back once all calls of the first attempt are over.
-    pub(in crate::sessions) fn note_busy(&mut self, calls: HashSet<RequestId>) -> ReleaseAttempt {
+    pub(in crate::sessions) fn record_busy(&mut self, calls: HashSet<RequestId>) -> ReleaseAttempt {
         if self.is_quiescing {
             return ReleaseAttempt::Quiescing;
         }
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn constantly_overlapping_calls_do_not_block_a_session_release() {
         let mut unrest = QuiesceState::default();
-        let looks = [[1, 2], [2, 3], [3, 4], [4, 5]].map(|ids| unrest.note_busy(calls(&ids)));
+        let looks = [[1, 2], [2, 3], [3, 4], [4, 5]].map(|ids| unrest.record_busy(calls(&ids)));
         assert_eq!(
             looks,
             [
@@ -115,12 +115,12 @@ mod tests {
     fn a_long_call_delays_the_release_until_it_ends() {
         let mut unrest = QuiesceState::default();
         for short in 2..20 {
-            assert_eq!(unrest.note_busy(calls(&[1, short])), ReleaseAttempt::Busy);
+            assert_eq!(unrest.record_busy(calls(&[1, short])), ReleaseAttempt::Busy);
         }
-        assert_eq!(unrest.note_busy(calls(&[20])), ReleaseAttempt::Quiescing);
+        assert_eq!(unrest.record_busy(calls(&[20])), ReleaseAttempt::Quiescing);
         unrest.resume_requests(calls(&[20]));
         assert_eq!(
-            (unrest.note_busy(calls(&[20, 21])), unrest.note_busy(calls(&[21]))),
+            (unrest.record_busy(calls(&[20, 21])), unrest.record_busy(calls(&[21]))),
             (ReleaseAttempt::Busy, ReleaseAttempt::Quiescing)
         );
     }

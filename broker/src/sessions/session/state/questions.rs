@@ -167,15 +167,15 @@ impl Questions {
     }
 
     /// Notes a URL elicitation that is sent to the client. Returns whether it is new.
-    pub(in crate::sessions) fn note_elicited(&mut self, id: &str) -> bool {
+    pub(in crate::sessions) fn record_elicitation(&mut self, id: &str) -> bool {
         self.elicited.len() < ELICITATIONS_MAX
             && id.len() <= ELICITATION_ID_BYTES_MAX
             && self.elicited.insert(id.to_owned())
     }
 
     /// Takes the URL elicitations whose ids begin with this text.
-    pub(in crate::sessions) fn take_elicited(&mut self, begin: &str) -> Vec<String> {
-        self.elicited.extract_if(|id| id.starts_with(begin)).collect()
+    pub(in crate::sessions) fn take_elicited(&mut self, id_prefix: &str) -> Vec<String> {
+        self.elicited.extract_if(|id| id.starts_with(id_prefix)).collect()
     }
 
     /// Returns the connection of the backend that the client runs this task for.
@@ -183,7 +183,11 @@ impl Questions {
         self.client_tasks.get(id).and_then(Weak::upgrade)
     }
 
-    pub(in crate::sessions) fn note_client_task(&mut self, id: &str, connection: &Arc<Connection>) {
+    pub(in crate::sessions) fn record_client_task(
+        &mut self,
+        id: &str,
+        connection: &Arc<Connection>,
+    ) {
         self.client_tasks.retain(|_, connection| connection.strong_count() > 0);
         if self.client_tasks.len() < CLIENT_TASKS_MAX && id.len() <= ELICITATION_ID_BYTES_MAX {
             self.client_tasks.insert(id.to_owned(), Arc::downgrade(connection));
@@ -231,13 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn elicitations_are_noted_once_and_bounded() {
+    fn elicitations_are_recorded_once_and_bounded() {
         let mut questions = Questions::numbered_from(1);
-        assert!(questions.note_elicited("a"));
-        assert!(!questions.note_elicited("a"), "nothing new to store");
-        assert!(!questions.note_elicited(&"x".repeat(ELICITATION_ID_BYTES_MAX + 1)));
+        assert!(questions.record_elicitation("a"));
+        assert!(!questions.record_elicitation("a"), "nothing new to store");
+        assert!(!questions.record_elicitation(&"x".repeat(ELICITATION_ID_BYTES_MAX + 1)));
         for number in 0..ELICITATIONS_MAX {
-            questions.note_elicited(&number.to_string());
+            questions.record_elicitation(&number.to_string());
         }
         assert_eq!(questions.elicited().len(), ELICITATIONS_MAX);
     }

@@ -259,7 +259,7 @@ async fn an_owned_task_without_a_run_is_found_at_the_second_sweep() {
     let [stray, attended] =
         [alone.stored(record("stray"), &node).await, alone.stored(record("attended"), &node).await];
     alone.stored(record("anothers"), &NodeName::new("another")).await;
-    let recovering = tasks.begin_recovery(&attended.stored.record.task).unwrap();
+    let recovering = tasks.start_recovery(&attended.stored.record.task).unwrap();
     // The tasks have the name of before.
     tasks.shared.durable.rename(NodeName::new("renamed"));
     let reads = alone.store.count("whole_task");

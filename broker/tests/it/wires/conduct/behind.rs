@@ -190,7 +190,7 @@ async fn pieces_of_any_size_have_the_same_result(topology: &Topology, client: &D
         }
     }
     let calls: Vec<DuplexCall> =
-        join_all((0..100).map(|n| client.begin_call("echo", json!({"n": n})))).await;
+        join_all((0..100).map(|n| client.start_call("echo", json!({"n": n})))).await;
     for (n, result) in join_all(calls.into_iter().map(DuplexCall::result)).await.iter().enumerate()
     {
         assert_eq!(text_of(result), json!({"n": n}).to_string());
@@ -234,7 +234,7 @@ async fn calls_wait_for_a_backend_that_does_not_read(
     // The answers are small: reading the requests is enough work for the backend.
     let (text, before) = ("x".repeat(LARGE_BYTES), topology.calls("pid"));
     let calls: Vec<DuplexCall> =
-        join_all((0..LARGE_CALLS).map(|_| client.begin_call("pid", json!({"text": text})))).await;
+        join_all((0..LARGE_CALLS).map(|_| client.start_call("pid", json!({"text": text})))).await;
     for _ in 0..20 {
         other.call("echo", json!({})).await;
     }
@@ -278,7 +278,7 @@ async fn a_broken_connection_fails_only_its_own_calls(topology: &Topology, clien
         _ => None,
     };
     let before = topology.calls("hang");
-    let call = client.begin_call("hang", json!({})).await;
+    let call = client.start_call("hang", json!({})).await;
     topology.has_got("hang", before + 1).await;
     match (&topology.backend, &topology.proxy) {
         (_, Some(proxy)) => proxy.reset(),

@@ -48,9 +48,9 @@ impl FakePeer {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let (address, seen) = (listener.local_addr().unwrap().to_string(), Arc::<Seen>::default());
-        let noted = seen.clone();
+        let recorded = seen.clone();
         let handler = move |request: Request<Incoming>| {
-            let (answer, seen) = (answer.clone(), noted.clone());
+            let (answer, seen) = (answer.clone(), recorded.clone());
             async move {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await.unwrap().to_bytes();
@@ -111,13 +111,13 @@ impl Chunks {
         announced: Option<u64>,
     ) -> Response<PeerBody> {
         let (sender, chunks) = mpsc::channel(1);
-        let noted = seen.clone();
+        let recorded = seen.clone();
         tokio::spawn(async move {
             for _ in 0..times {
                 if sender.send(chunk.clone()).await.is_err() {
                     return;
                 }
-                noted.bytes.fetch_add(chunk.len(), Ordering::SeqCst);
+                recorded.bytes.fetch_add(chunk.len(), Ordering::SeqCst);
             }
             sender.closed().await;
         });
