@@ -104,7 +104,7 @@ pub(crate) async fn in_turns(
     for _ in 0..scale.of(3, 1) {
         for (request, (rates, p50s, cpus)) in requests.iter().zip(&mut rounds) {
             let before = process::usage(request.pid)?.cpu;
-            let (rate, p50) = ask(request, time).await?;
+            let (rate, p50) = measure(request, time).await?;
             let cpu = process::usage(request.pid)?.cpu - before;
             rates.push(rate);
             p50s.push(p50.as_secs_f64());
@@ -119,19 +119,19 @@ pub(crate) async fn in_turns(
 }
 
 /// Returns the lists per second, and the median time of one.
-async fn ask(asking: &ListRequest, time: Duration) -> anyhow::Result<(f64, Duration)> {
+async fn measure(request: &ListRequest, time: Duration) -> anyhow::Result<(f64, Duration)> {
     let mut callers = JoinSet::new();
     let started = Instant::now();
     for _ in 0..CONNECTIONS {
-        let asking = asking.clone();
+        let request = request.clone();
         callers.spawn(async move {
-            let mut stream = HttpStream::connect(&asking.address).await?;
+            let mut stream = HttpStream::connect(&request.address).await?;
             let mut samples = Samples::default();
             while started.elapsed() < time {
                 let sent = Instant::now();
-                let answer = stream.post(&asking.head, LIST).await?;
+                let answer = stream.post(&request.head, LIST).await?;
                 ensure!(
-                    answer.status == 200 && answer.body.len() == asking.answer_bytes,
+                    answer.status == 200 && answer.body.len() == request.answer_bytes,
                     "another answer: status {}",
                     answer.status
                 );

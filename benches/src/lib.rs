@@ -41,19 +41,20 @@ where
     F: Future<Output = anyhow::Result<()>>,
 {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let asked = |word: &str| arguments.iter().any(|argument| argument == word);
-    if asked("--list") {
+    let is_given = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    if is_given("--list") {
         // Test runners list the tests with this argument.
-        if !asked("--ignored") {
+        if !is_given("--ignored") {
             println!("{name}: test");
         }
         return ExitCode::SUCCESS;
     }
-    let mut words = arguments.iter().filter(|argument| !argument.starts_with('-')).peekable();
-    if words.peek().is_some() && !words.any(|word| name.contains(word.as_str())) {
+    let mut filters = arguments.iter().filter(|argument| !argument.starts_with('-')).peekable();
+    if filters.peek().is_some() && !filters.any(|argument| name.contains(argument.as_str())) {
         return ExitCode::SUCCESS;
     }
-    let scale = if asked("--bench") && !asked("--quick") { Scale::Full } else { Scale::Quick };
+    let scale =
+        if is_given("--bench") && !is_given("--quick") { Scale::Full } else { Scale::Quick };
     println!(
         "# cargo bench -p benches --bench {name}{}",
         scale.of("", " -- --quick (its figures mean nothing)")

@@ -46,8 +46,8 @@ impl Drop for ByteProxy {
 /// Runs the proxy if the arguments of this process ask for it.
 pub(crate) fn run_if_requested() -> Option<ExitCode> {
     let arguments: Vec<String> = std::env::args().collect();
-    let [_, word, kind, target] = &arguments[..] else { return None };
-    (word == PROXY).then(|| proxy(kind, target))
+    let [_, command, kind, target] = &arguments[..] else { return None };
+    (command == PROXY).then(|| proxy(kind, target))
 }
 
 fn proxy(kind: &str, target: &str) -> ExitCode {

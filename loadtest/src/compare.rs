@@ -39,20 +39,20 @@ pub struct Rounds(pub Vec<Vec<Report>>);
 pub async fn run_interleaved(
     loads: &[Load],
     rounds: usize,
-    told: impl Fn(Progress),
+    on_progress: impl Fn(Progress),
 ) -> anyhow::Result<Rounds> {
     let mut reports = vec![Vec::new(); loads.len()];
     for round in 0..rounds {
         for (index, load) in loads.iter().enumerate() {
             let (done, all) = ((round * loads.len() + index) as u32, (rounds * loads.len()) as u32);
-            let told = |progress: Progress| {
-                told(Progress {
+            let on_progress = |progress: Progress| {
+                on_progress(Progress {
                     at: progress.of * done + progress.at,
                     of: progress.of * all,
                     ..progress
                 })
             };
-            reports[index].push(run::run(load, told).await?);
+            reports[index].push(run::run(load, on_progress).await?);
         }
     }
     Ok(Rounds(reports))

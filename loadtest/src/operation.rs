@@ -52,7 +52,7 @@ impl TargetState {
         let mut params = "{}".to_owned();
         for _ in 0..if sends_payloads { PAGES_MAX } else { 0 } {
             let id = lane.next_id();
-            let answer = lane.ask(id, "tools/list", None, &params).await.ok();
+            let answer = lane.request(id, "tools/list", None, &params).await.ok();
             let Some(page) = answer.and_then(|frame| answer::read(&frame)?.result) else { break };
             for tool in page["tools"].as_array().into_iter().flatten() {
                 if let (Some(name), Some(argument)) = (tool["name"].as_str(), text_argument(tool)) {
@@ -92,27 +92,28 @@ pub async fn perform(
             let (arguments, text) = call.render(number, known.text_argument(&call.tool));
             let params = format!(r#"{{"name":"{}","arguments":{arguments}}}"#, call.tool);
             let about = ("tools/call", Some(call.tool.as_str()));
-            let answered = ask(lane, about, &params, |answer| call.check(answer, &text)).await;
+            let answered = request(lane, about, &params, |answer| call.check(answer, &text)).await;
             answered.map_or_else(|ended| ended, |result| outcome(&result))
         }
         Operation::ListTools => {
-            let listed = ask(lane, ("tools/list", None), "{}", |answer| lists(answer, known)).await;
+            let listed =
+                request(lane, ("tools/list", None), "{}", |answer| lists(answer, known)).await;
             listed.map_or_else(|ended| ended, |_| CallOutcome::Succeeded)
         }
         Operation::Read { uri } => {
             let params = json!({"uri": uri}).to_string();
             let read =
-                ask(lane, ("resources/read", Some(uri)), &params, |answer| holds(answer, uri))
+                request(lane, ("resources/read", Some(uri)), &params, |answer| holds(answer, uri))
                     .await;
             read.map_or_else(|ended| ended, |_| CallOutcome::Succeeded)
         }
-        Operation::Ping => ask(lane, ("ping", None), "{}", is_result)
+        Operation::Ping => request(lane, ("ping", None), "{}", is_result)
             .await
             .map_or_else(|ended| ended, |_| CallOutcome::Succeeded),
         Operation::Subscribe { uri } => {
             let params = json!({"uri": uri}).to_string();
             for method in ["resources/subscribe", "resources/unsubscribe"] {
-                if let Err(ended) = ask(lane, (method, None), &params, is_result).await {
+                if let Err(ended) = request(lane, (method, None), &params, is_result).await {
                     return ended;
                 }
             }
@@ -143,7 +144,7 @@ async fn task(
     let id = |result: &Value| {
         result["task"]["taskId"].as_str().map(|id| json!({"taskId": id}).to_string())
     };
-    let made = ask(lane, ("tools/call", Some(tool)), &params, |frame| {
+    let made = request(lane, ("tools/call", Some(tool)), &params, |frame| {
         let answer = answer::read(frame)?;
         (answer.error.is_some() || id(answer.result.as_ref()?).is_some()).then_some(answer)
     });
@@ -151,7 +152,7 @@ async fn task(
         Ok(result) => id(&result),
         Err(ended) => return ended,
     };
-    let collected = ask(lane, ("tasks/result", None), &made.unwrap_or_default(), |answer| {
+    let collected = request(lane, ("tasks/result", None), &made.unwrap_or_default(), |answer| {
         call.check(answer, &text)
     })
     .await;
@@ -160,14 +161,14 @@ async fn task(
 
 /// Sends a request. Returns the result if `check` accepts the answer, or else an error. `about` is
 /// the method and the name of its subject.
-async fn ask(
+async fn request(
     lane: &mut RequestSlot,
     about: (&str, Option<&str>),
     params: &str,
     check: impl Fn(&[u8]) -> Option<Answer>,
 ) -> Result<Value, CallOutcome> {
     let (id, era, (method, name)) = (lane.next_id(), lane.site().era, about);
-    let frame = match lane.ask(id, method, name, params).await {
+    let frame = match lane.request(id, method, name, params).await {
         Ok(frame) => frame,
         Err(NoAnswer::Status(status)) => {
             return Err(CallOutcome::Refused(format!("HTTP {status}")));

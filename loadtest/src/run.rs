@@ -71,7 +71,7 @@ struct RunState {
 }
 
 /// Runs a load to its end. Calls `on_progress` with the progress about once a second.
-pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report> {
+pub async fn run(load: &Load, on_progress: impl Fn(Progress)) -> anyhow::Result<Report> {
     let load = &Load { site: load.site.reset(), ..load.clone() };
     let sessions = open_sessions(load).await?;
     let Load { site, profile, pids, .. } = load;
@@ -111,7 +111,7 @@ pub async fn run(load: &Load, told: impl Fn(Progress)) -> anyhow::Result<Report>
         tokio::time::sleep(if warming.is_zero() { remaining.min(window) } else { warming }).await;
         let at = shared.started.elapsed();
         samples.take(at, profile.warm_up)?;
-        told(Progress {
+        on_progress(Progress {
             at: at.min(time),
             of: time,
             calls: shared.ended.load(Ordering::Relaxed),

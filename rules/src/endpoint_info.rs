@@ -27,7 +27,7 @@ pub struct EndpointInfo {
 impl EndpointInfo {
     /// Removes the capabilities that the negotiated version does not have.
     pub fn restricted_to(mut self, version: Version) -> Self {
-        self.capabilities = known_in(version, self.capabilities);
+        self.capabilities = limited_to(version, self.capabilities);
         self
     }
 
@@ -111,7 +111,7 @@ fn advertised(
 
 /// Returns the capabilities that exist in the negotiated version (MCP 2025-11-25, Lifecycle: only
 /// what was negotiated).
-fn known_in(version: Version, capabilities: ServerCapabilities) -> ServerCapabilities {
+fn limited_to(version: Version, capabilities: ServerCapabilities) -> ServerCapabilities {
     if version.tasks() || !capabilities.tasks {
         return capabilities;
     }
@@ -170,8 +170,8 @@ mod tests {
     #[test]
     fn life_05_tasks_are_not_offered_to_clients_of_earlier_revisions() {
         let tasks = r#"{"tools":{},"tasks":{"list":{}}}"#;
-        assert!(known_in(Version::V2025_11_25, capabilities(tasks)).tasks);
-        assert!(!known_in(Version::V2025_06_18, capabilities(tasks)).tasks);
+        assert!(limited_to(Version::V2025_11_25, capabilities(tasks)).tasks);
+        assert!(!limited_to(Version::V2025_06_18, capabilities(tasks)).tasks);
     }
 
     #[test]

@@ -444,9 +444,9 @@ pub const END_RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// Interval at which a replica settles used rates with Redis. Until then it uses at most its
 /// share of a rate.
-pub const BUDGET_ASK_INTERVAL: Duration = Duration::from_millis(20);
+pub const BUDGET_SETTLE_INTERVAL: Duration = Duration::from_millis(20);
 /// Rates in one such exchange.
-pub const BUDGET_ASKS_AT_ONCE: usize = 256;
+pub const BUDGET_REQUESTS_BATCH_MAX: usize = 256;
 /// Principals of one tenant with a separate rate.
 pub const PRINCIPALS_METERED_MAX: usize = 10_000;
 /// Tools of one backend with a separate rate.

@@ -190,10 +190,11 @@ mod tests {
     #[test]
     fn sessions_of_a_principal_share_sessionless_http_by_capabilities() {
         let wire = WireKind::HttpWithoutSessions;
-        let (plain, asked) = (scope_of(LinkSharing::Auto, wire, "{}"), r#"{"sampling":{}}"#);
+        let (plain, with_sampling) =
+            (scope_of(LinkSharing::Auto, wire, "{}"), r#"{"sampling":{}}"#);
         assert_eq!(plain, scope_of(LinkSharing::Auto, wire, "{}"));
-        assert_ne!(plain, scope_of(LinkSharing::Auto, wire, asked));
-        let client = ClientCapabilities::parse(asked.as_bytes()).unwrap();
+        assert_ne!(plain, scope_of(LinkSharing::Auto, wire, with_sampling));
+        let client = ClientCapabilities::parse(with_sampling.as_bytes()).unwrap();
         assert!(declared(&plain, wire, &client).can_answer());
         for scope in [LinkScope::Catalog, LinkScope::Probe, LinkScope::Tenant] {
             assert!(!declared(&scope, wire, &client).can_answer(), "{scope:?}");

@@ -38,7 +38,7 @@ pub enum PermitAttempt {
     /// The limit is reached.
     Full,
     /// This replica holds no further permit. The hot store may have one.
-    Ask,
+    NeedsReport,
 }
 
 /// A report to the hot store, with a request for permits.
@@ -155,7 +155,7 @@ impl SharedPermits {
             self.in_use.fetch_sub(1, Ordering::SeqCst);
         }
         if shares.sharing == SharingMode::Global && self.can_get_more(max, now) {
-            PermitAttempt::Ask
+            PermitAttempt::NeedsReport
         } else {
             PermitAttempt::Full
         }
@@ -356,8 +356,8 @@ mod tests {
 
     /// Takes a permit, and asks the store once if it must.
     fn take(store: &mut Store, replica: usize, permits: &SharedPermits, max: u32) -> bool {
-        let asks = permits.wait_for_permit(max, TWO, || LATER);
-        if asks {
+        let needs_report = permits.wait_for_permit(max, TWO, || LATER);
+        if needs_report {
             store.exchange(replica, permits, NOW);
         }
         let taken = permits.try_take(max, TWO, || LATER) == PermitAttempt::Taken;
@@ -392,12 +392,12 @@ mod tests {
     fn a_full_scope_is_not_requested_again_at_once() {
         let (mut store, ours) = (Store::default(), SharedPermits::new("a".into(), 0));
         store.0.insert(2, 5);
-        assert_eq!(ours.try_take(5, TWO, || NOW), PermitAttempt::Ask);
+        assert_eq!(ours.try_take(5, TWO, || NOW), PermitAttempt::NeedsReport);
         assert!(ours.wait_for_permit(5, TWO, || NOW));
         store.exchange(1, &ours, NOW);
         assert_eq!(ours.try_take(5, TWO, || NOW), PermitAttempt::Full);
         assert!(!ours.wait_for_permit(5, TWO, || NOW));
-        assert_eq!(ours.try_take(5, TWO, || LATER), PermitAttempt::Ask);
+        assert_eq!(ours.try_take(5, TWO, || LATER), PermitAttempt::NeedsReport);
     }
 
     #[test]
@@ -582,8 +582,8 @@ mod tests {
                 match step {
                     Step::Take(at) => {
                         let process = &mut replicas[at];
-                        let asks = process.permits.wait_for_permit(max, TWO, || LATER);
-                        if asks && process.outstanding.is_none() {
+                        let needs_report = process.permits.wait_for_permit(max, TWO, || LATER);
+                        if needs_report && process.outstanding.is_none() {
                             process.report(&mut store);
                             process.answer();
                         }

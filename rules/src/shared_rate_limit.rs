@@ -415,7 +415,7 @@ mod tests {
     /// store starts every 25 ms and takes 5 ms.
     fn admitted_in_ten_seconds(load: [u32; 3]) -> u32 {
         let (mut store, meters) = (Store { next_at: 0.0 }, [meter(), meter(), meter()]);
-        let (mut admitted, mut due, mut asked) = (0, [0.0; 3], [None, None, None]);
+        let (mut admitted, mut due, mut requested) = (0, [0.0; 3], [None, None, None]);
         for ms in 0..10_000_u64 {
             let now = START + Duration::from_millis(ms);
             for (at, meter) in meters.iter().enumerate() {
@@ -426,9 +426,9 @@ mod tests {
                 }
                 if ms % 25 == at as u64 * 3 {
                     let want = meter.next_request(THREE, now);
-                    asked[at] = Some((want, store.settle(now.as_secs_f64(), want), ms + 5));
+                    requested[at] = Some((want, store.settle(now.as_secs_f64(), want), ms + 5));
                 }
-                if let Some((want, got, _)) = asked[at].take_if(|(_, _, at)| *at == ms) {
+                if let Some((want, got, _)) = requested[at].take_if(|(_, _, at)| *at == ms) {
                     meter.apply_grant(want, got, THREE, now);
                 }
             }

@@ -275,20 +275,20 @@ mod tests {
             plane: Plane::Admin,
             reason: SignInFailureReason::AdminToken,
         };
-        let told = |count| FailureReport { series, count, logged_after: Some(0) };
-        assert_eq!(record(&mut failures, START, address(1)).report, Some(told(1)));
+        let report = |count| FailureReport { series, count, logged_after: Some(0) };
+        assert_eq!(record(&mut failures, START, address(1)).report, Some(report(1)));
         assert!((0..41).all(|_| record(&mut failures, at(1), address(1)).report.is_none()));
         assert_eq!(failures.drain_expired(at(59)), []);
-        assert_eq!(failures.drain_expired(at(60)), [told(41)]);
+        assert_eq!(failures.drain_expired(at(60)), [report(41)]);
         assert_eq!(
             record(&mut failures, at(61), address(1)).report,
-            Some(told(1)),
+            Some(report(1)),
             "another minute"
         );
         assert_eq!(failures.drain_expired(at(200)), [], "it was told");
         record(&mut failures, at(200), address(1));
         record(&mut failures, at(200), address(1));
-        assert_eq!(failures.drain_all(at(200)), [told(1)]);
+        assert_eq!(failures.drain_all(at(200)), [report(1)]);
         assert!(failures.series.is_empty() && failures.addresses.is_empty());
     }
 
@@ -296,10 +296,10 @@ mod tests {
     fn s08_failed_sign_ins_cannot_fill_a_table_or_the_log() {
         let mut failures = SignInFailures::default();
         let many = u32::try_from(SIGN_IN_ADDRESSES_MAX).unwrap() * 3;
-        let (mut told, mut lines) = (0, 0);
+        let (mut reported, mut lines) = (0, 0);
         for number in 0..many {
             let judged = record(&mut failures, START, address(number));
-            told += judged.report.map_or(0, |report| report.count);
+            reported += judged.report.map_or(0, |report| report.count);
             lines += u64::from(judged.report.is_some_and(|report| report.logged_after.is_some()));
         }
         assert!(
@@ -313,11 +313,11 @@ mod tests {
         );
         let rest = failures.drain_expired(at(60));
         assert_eq!(
-            told + rest.iter().map(|report| report.count).sum::<u64>(),
+            reported + rest.iter().map(|report| report.count).sum::<u64>(),
             u64::from(many) + 1,
             "each is told once"
         );
-        let left_out = told - SIGN_IN_LOG_LINES_MAX;
+        let left_out = reported - SIGN_IN_LOG_LINES_MAX;
         assert_eq!(
             rest.first().and_then(|report| report.logged_after),
             Some(left_out),

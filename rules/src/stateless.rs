@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn n_err_01_br_04_error_codes_of_earlier_revisions_are_translated() {
-        for (said, told) in [
+        for (backend_code, client_code) in [
             (-32002, -32602),
             (-32042, -32603),
             (-32020, -32603),
@@ -355,7 +355,7 @@ mod tests {
             (-32700, -32700),
         ] {
             let frame = Bytes::from(format!(
-                r#"{{"jsonrpc":"2.0","id":9,"error":{{"code":{said},"message":"m","data":{{"uri":"x:1"}}}}}}"#
+                r#"{{"jsonrpc":"2.0","id":9,"error":{{"code":{backend_code},"message":"m","data":{{"uri":"x:1"}}}}}}"#
             ));
             let answer = to_client_response(
                 &decoded(frame).unwrap(),
@@ -364,11 +364,11 @@ mod tests {
                 b"{}",
             );
             let expected = format!(
-                r#"{{"jsonrpc":"2.0","id":"a","error":{{"code":{told},"message":"m","data":{{"uri":"x:1"}}}}}}"#
+                r#"{{"jsonrpc":"2.0","id":"a","error":{{"code":{client_code},"message":"m","data":{{"uri":"x:1"}}}}}}"#
             );
             assert_eq!(
                 (String::from_utf8_lossy(&answer.frame).into_owned(), answer.code),
-                (expected, Some(told))
+                (expected, Some(client_code))
             );
         }
     }

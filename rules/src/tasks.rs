@@ -18,11 +18,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{catalog::ToolTraits, endpoint::Endpoint};
 use crate::{
-    carried_trace::CarriedTrace,
     limits::{
         IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN,
         TASK_TTL_MIN,
     },
+    stored_trace::StoredTrace,
 };
 
 /// Member of `_meta` that names the task of a message.
@@ -118,7 +118,7 @@ pub struct TaskDetails {
     pub request: Option<String>,
     /// The trace of that request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub trace: Option<CarriedTrace>,
+    pub trace: Option<StoredTrace>,
     /// Id of the approval without which the call must not be sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<String>,
@@ -441,7 +441,7 @@ mod tests {
         decoded(Bytes::from(value.to_string())).unwrap()
     }
 
-    fn wish(task: Json, meta: Json) -> Result<TaskOptions, Refusal> {
+    fn options_of(task: Json, meta: Json) -> Result<TaskOptions, Refusal> {
         TaskOptions::of(&message(
             &json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "x", "task": task, "_meta": meta}}),
         ))
@@ -476,28 +476,28 @@ mod tests {
     #[test]
     fn task_12_the_ttl_is_a_number_that_is_not_negative() {
         assert_eq!(
-            wish(json!({}), json!({})).unwrap(),
+            options_of(json!({}), json!({})).unwrap(),
             TaskOptions { ttl: None, idempotency_key: None }
         );
         assert_eq!(
-            wish(json!({"ttl": 1500}), json!({})).unwrap().ttl,
+            options_of(json!({"ttl": 1500}), json!({})).unwrap().ttl,
             Some(Duration::from_millis(1500))
         );
         assert_eq!(
-            wish(json!({"ttl": 0.5}), json!({})).unwrap().ttl,
+            options_of(json!({"ttl": 0.5}), json!({})).unwrap().ttl,
             Some(Duration::from_millis(1))
         );
         for bad in
             [json!({"ttl": -1}), json!({"ttl": "5"}), json!({"ttl": null}), json!(7), json!([])]
         {
             assert_eq!(
-                wish(bad.clone(), json!({})).unwrap_err().kind,
+                options_of(bad.clone(), json!({})).unwrap_err().kind,
                 ErrorKind::InvalidParams,
                 "{bad}"
             );
         }
         assert!(
-            wish(json!({"ttl": 1e300}), json!({})).unwrap().ttl
+            options_of(json!({"ttl": 1e300}), json!({})).unwrap().ttl
                 > Some(Duration::from_secs(1 << 40))
         );
     }
@@ -505,11 +505,14 @@ mod tests {
     #[test]
     fn an_idempotency_key_is_a_short_string() {
         assert_eq!(
-            wish(json!({}), json!({IDEMPOTENCY_KEY: "k"})).unwrap().idempotency_key.as_deref(),
+            options_of(json!({}), json!({IDEMPOTENCY_KEY: "k"}))
+                .unwrap()
+                .idempotency_key
+                .as_deref(),
             Some("k")
         );
         for bad in [json!(""), json!(1), json!("x".repeat(257))] {
-            assert!(wish(json!({}), json!({IDEMPOTENCY_KEY: bad})).is_err());
+            assert!(options_of(json!({}), json!({IDEMPOTENCY_KEY: bad})).is_err());
         }
     }
 
@@ -640,9 +643,10 @@ mod tests {
                 && kept_json["params"]["_meta"][RELATED_TASK]["taskId"] == "abc",
             "{kept_json}"
         );
-        let asked: Json = serde_json::from_slice(&with_id(&kept, &RequestId::from_u64(3))).unwrap();
+        let question: Json =
+            serde_json::from_slice(&with_id(&kept, &RequestId::from_u64(3))).unwrap();
         assert_eq!(
-            (asked["id"].as_u64(), asked["method"].as_str()),
+            (question["id"].as_u64(), question["method"].as_str()),
             (Some(3), Some("elicitation/create"))
         );
         let answer =
@@ -674,9 +678,9 @@ mod tests {
         }
 
         #[test]
-        fn task_12_the_actual_ttl_is_within_bounds(wished in prop::option::of(0_u64..10_000_000), usual in 1_u64..1_000_000, max in 1_u64..1_000_000) {
+        fn task_12_the_actual_ttl_is_within_bounds(requested in prop::option::of(0_u64..10_000_000), usual in 1_u64..1_000_000, max in 1_u64..1_000_000) {
             let ms = Duration::from_millis;
-            let actual = effective_ttl(wished.map(ms), ms(usual), ms(max));
+            let actual = effective_ttl(requested.map(ms), ms(usual), ms(max));
             prop_assert!(actual <= ms(max) && actual >= TASK_TTL_MIN.min(ms(max)));
         }
 

@@ -56,7 +56,7 @@ pub(crate) fn fix_addresses() {
 
 /// Runs a seed in a process of its own, and prints its verdict.
 pub(crate) fn run_seed(seed: u64, arguments: &Arguments) -> SeedEnd {
-    let (mut result, mut told) = pipe().expect("a pipe");
+    let (mut result, mut sender) = pipe().expect("a pipe");
     // SAFETY: this process has one thread.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "no process could be made");
@@ -66,21 +66,21 @@ pub(crate) fn run_seed(seed: u64, arguments: &Arguments) -> SeedEnd {
         unsafe { libc::alarm(SECONDS_MAX) };
         stay_on_this_processor();
         let (passed, seconds, text) = simulate(seed, arguments);
-        let _unread = write!(told, "{passed} {seconds}\n{text}");
-        drop(told);
+        let _unread = write!(sender, "{passed} {seconds}\n{text}");
+        drop(sender);
         // SAFETY: ends this process. Nothing of a run is worth an orderly end.
         unsafe { libc::_exit(0) };
     }
-    drop(told);
+    drop(sender);
     let mut text = String::new();
     let _ended = result.read_to_string(&mut text);
     let mut status = 0;
     // SAFETY: a child of this process, and a valid pointer.
     unsafe { libc::waitpid(child, &raw mut status, 0) };
     let (head, verdict) = text.split_once('\n').unwrap_or(("", ""));
-    let mut words = head.split(' ');
-    let passed = words.next() == Some("true") && status == 0;
-    let seconds = words.next().and_then(|word| word.parse().ok()).unwrap_or(0.0);
+    let mut fields = head.split(' ');
+    let passed = fields.next() == Some("true") && status == 0;
+    let seconds = fields.next().and_then(|field| field.parse().ok()).unwrap_or(0.0);
     match text.is_empty() {
         true => println!("BROKEN seed {seed}: its process ended with status {status}"),
         false => println!("{verdict}"),
@@ -127,9 +127,9 @@ fn simulate(seed: u64, arguments: &Arguments) -> (bool, f64, String) {
         return (false, 0.0, format!("BROKEN seed {seed}: the simulation failed: {panics:?}"));
     };
     let violations: Vec<String> = verdict.violations.into_iter().chain(panics).collect();
-    let word = if violations.is_empty() { "KEPT" } else { "BROKEN" };
+    let label = if violations.is_empty() { "KEPT" } else { "BROKEN" };
     let mut text = format!(
-        "{word} seed {seed}: {} violations, {seconds:.0} s, {steps} steps, trace {hash:016x}",
+        "{label} seed {seed}: {} violations, {seconds:.0} s, {steps} steps, trace {hash:016x}",
         violations.len()
     );
     for line in violations.iter().take(SHOWN_MAX) {

@@ -72,16 +72,16 @@ impl HotStore for SimulatedRedis {
         self.wakeups.subscribe()
     }
 
-    async fn take_from_budgets(&self, asks: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
-        self.hints()?.take_from_budgets(asks).await
+    async fn take_from_budgets(&self, requests: &[BudgetRequest]) -> Option<Vec<BudgetGrant>> {
+        self.hints()?.take_from_budgets(requests).await
     }
 
     async fn settle_permits(
         &self,
         lifetime: PermitsLifetime,
-        asks: &[PermitsRequest],
+        requests: &[PermitsRequest],
     ) -> Option<PermitsAnswer> {
-        self.hints()?.settle_permits(lifetime, asks).await
+        self.hints()?.settle_permits(lifetime, requests).await
     }
 
     fn is_connected(&self) -> bool {

@@ -123,16 +123,16 @@ impl SimulatedReplica {
 
     /// Begins a life. `keys`: principals that get a key first.
     pub(crate) fn start(&self, keys: Vec<String>) -> watch::Receiver<Vec<String>> {
-        let (told, hears) = watch::channel(Vec::new());
+        let (sender, receiver) = watch::channel(Vec::new());
         let (config, servers, life) =
             (self.config.clone(), self.servers.clone(), self.life.clone());
         let drains = self.drains.subscribe();
         life.send_replace(Life::Starting);
         self.servers.machine.start(self.machine_index(), move || async move {
-            let ended = live(config, servers, life.clone(), drains, keys, told).await;
+            let ended = live(config, servers, life.clone(), drains, keys, sender).await;
             life.send_replace(Life::Ended(ended.err()));
         });
-        hears
+        receiver
     }
 
     /// Requests its end in good order.
@@ -159,7 +159,7 @@ async fn live(
     life: watch::Sender<Life>,
     mut drains: watch::Receiver<u64>,
     keys: Vec<String>,
-    told: watch::Sender<Vec<String>>,
+    sender: watch::Sender<Vec<String>>,
 ) -> Result<(), String> {
     let store = SimulatedStore::new(&servers.engine, &servers.weather);
     let stores = Stores { durable: store.clone(), events: Some(store), hot: servers.redis.clone() };
@@ -178,7 +178,7 @@ async fn live(
             running.drain();
         }
     });
-    told.send_replace(texts);
+    sender.send_replace(texts);
     life.send_replace(Life::Serving);
     broker.run().await.map_err(|error| error.to_string())
 }

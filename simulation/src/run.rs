@@ -68,7 +68,7 @@ pub(crate) fn run(seed: u64) -> Verdict {
     let _engine = Arc::clone(&servers.engine);
     tracing::info!(?plan, "the plan");
     let verdict = Arc::new(Mutex::new(None));
-    let told = Arc::clone(&verdict);
+    let shared_verdict = Arc::clone(&verdict);
     let machine = servers.machine.clone();
     machine.start(WORLD, move || async move {
         let world = World::build(plan, seed, servers);
@@ -76,7 +76,7 @@ pub(crate) fn run(seed: u64) -> Verdict {
             Ok((_folder, world)) => world.live().await,
             Err(error) => Err(error.to_string()),
         };
-        *told.lock() = Some(
+        *shared_verdict.lock() = Some(
             verdict
                 .unwrap_or_else(|fault| Verdict { violations: vec![fault], ..Verdict::default() }),
         );
@@ -111,7 +111,7 @@ impl World {
         let (over, faults_over) = watch::channel(false);
         let load = |number: usize| self.load(number, &keys[number], faults_over.clone());
         let faults = async {
-            let ended = self.carry_out_faults().await;
+            let ended = self.execute_faults().await;
             over.send_replace(true);
             ended
         };
@@ -183,13 +183,13 @@ impl World {
         (self.seed << 4) | number as u64
     }
 
-    async fn carry_out_faults(&self) -> Result<(), String> {
+    async fn execute_faults(&self) -> Result<(), String> {
         let began = tokio::time::Instant::now();
         for (at, fault) in &self.plan.faults {
             tokio::time::sleep_until(began + *at).await;
             tracing::info!(?fault, "a fault");
             trace::record("fault", at.as_millis() as u64);
-            self.carry_out(*fault).await?;
+            self.execute(*fault).await?;
         }
         tokio::time::sleep_until(began + self.plan.duration).await;
         self.servers.weather.change(|now| *now = Conditions::default());
@@ -201,7 +201,7 @@ impl World {
         Ok(())
     }
 
-    async fn carry_out(&self, fault: Fault) -> Result<(), String> {
+    async fn execute(&self, fault: Fault) -> Result<(), String> {
         let from = Instant::now();
         let weather = &self.servers.weather;
         match fault {

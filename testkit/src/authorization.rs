@@ -66,8 +66,8 @@ struct IssuerState {
     url: String,
     keys: Mutex<Vec<Value>>,
     manner: watch::Sender<IssuerBehavior>,
-    metadata_asked: AtomicUsize,
-    keys_asked: AtomicUsize,
+    metadata_requests: AtomicUsize,
+    key_requests: AtomicUsize,
     /// Members that the metadata has too.
     metadata: Mutex<Value>,
     token_requests: Mutex<Vec<TokenRequest>>,
@@ -76,7 +76,7 @@ struct IssuerState {
     holds_tokens: watch::Sender<bool>,
     /// Answers to introspections, by token. Every other token is inactive.
     introspected: Mutex<HashMap<String, Value>>,
-    introspections_asked: AtomicUsize,
+    introspection_requests: AtomicUsize,
 }
 
 /// Answers the token request with this number, from 1: status and body.
@@ -116,14 +116,14 @@ impl AuthorizationServer {
             url: format!("http://{address}"),
             keys: Mutex::new(vec![key.public()]),
             manner: watch::Sender::new(IssuerBehavior::Serves),
-            metadata_asked: AtomicUsize::new(0),
-            keys_asked: AtomicUsize::new(0),
+            metadata_requests: AtomicUsize::new(0),
+            key_requests: AtomicUsize::new(0),
             metadata: Mutex::new(json!({})),
             token_requests: Mutex::default(),
             token_answer: Mutex::default(),
             holds_tokens: watch::Sender::new(false),
             introspected: Mutex::default(),
-            introspections_asked: AtomicUsize::new(0),
+            introspection_requests: AtomicUsize::new(0),
         });
         let answering = state.clone();
         let server = AbortOnDrop(tokio::spawn(serve(listener, move |request| {
@@ -201,7 +201,7 @@ impl AuthorizationServer {
 
     /// Returns how often its keys were requested.
     pub fn key_requests(&self) -> usize {
-        self.state.keys_asked.load(Ordering::Relaxed)
+        self.state.key_requests.load(Ordering::Relaxed)
     }
 
     /// Returns the member `introspection` of the entry, with changes.
@@ -235,12 +235,12 @@ impl AuthorizationServer {
 
     /// Returns how often it was asked about tokens.
     pub fn introspection_requests(&self) -> usize {
-        self.state.introspections_asked.load(Ordering::Relaxed)
+        self.state.introspection_requests.load(Ordering::Relaxed)
     }
 
     /// Returns how often its metadata was requested.
     pub fn metadata_requests(&self) -> usize {
-        self.state.metadata_asked.load(Ordering::Relaxed)
+        self.state.metadata_requests.load(Ordering::Relaxed)
     }
 
     /// Returns the claims of a valid token for an hour, with changes; `null` removes a claim.
@@ -267,7 +267,7 @@ async fn answer(
     state: Arc<IssuerState>,
     mut request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    let told = |status: StatusCode, body: String| {
+    let respond = |status: StatusCode, body: String| {
         let response =
             Response::builder().status(status).header("content-type", "application/json");
         response.body(Full::new(Bytes::from(body))).expect("a response")
@@ -276,7 +276,7 @@ async fn answer(
     let path = request.uri().path().trim_start_matches("/moved").to_owned();
     let right = match path.as_str() {
         METADATA => {
-            state.metadata_asked.fetch_add(1, Ordering::Relaxed);
+            state.metadata_requests.fetch_add(1, Ordering::Relaxed);
             let url = &state.url;
             let mut members = json!({
                 "issuer": url,
@@ -288,7 +288,7 @@ async fn answer(
             members
         }
         KEYS => {
-            state.keys_asked.fetch_add(1, Ordering::Relaxed);
+            state.key_requests.fetch_add(1, Ordering::Relaxed);
             json!({"keys": *state.keys()})
         }
         TOKEN => {
@@ -297,31 +297,31 @@ async fn answer(
             let authorization = authorization.map(str::to_owned);
             let body = request.body_mut().collect().await.map(|body| body.to_bytes());
             let form = String::from_utf8_lossy(&body.unwrap_or_default()).into_owned();
-            let asked = TokenRequest { form, authorization };
+            let token_request = TokenRequest { form, authorization };
             let number = {
                 let mut requests = state.token_requests.lock();
-                requests.push(asked.clone());
+                requests.push(token_request.clone());
                 requests.len()
             };
             let mut held = state.holds_tokens.subscribe();
             drop(held.wait_for(|held| !held).await);
             let scripted = state.token_answer.lock().clone();
             if let Some(scripted) = scripted {
-                let (status, body) = scripted(&asked, number);
+                let (status, body) = scripted(&token_request, number);
                 let status = StatusCode::from_u16(status).expect("tests use valid statuses");
-                return Ok(told(status, body.to_string()));
+                return Ok(respond(status, body.to_string()));
             }
             json!({"access_token": "issued", "token_type": "Bearer"})
         }
         INTROSPECTION => {
-            state.introspections_asked.fetch_add(1, Ordering::Relaxed);
+            state.introspection_requests.fetch_add(1, Ordering::Relaxed);
             // `broker` and `a secret`, form-encoded.
             let is_known = request
                 .headers()
                 .get("authorization")
                 .is_some_and(|value| value.as_bytes() == b"Basic YnJva2VyOmErc2VjcmV0");
             if !is_known {
-                return Ok(told(StatusCode::UNAUTHORIZED, "{}".to_owned()));
+                return Ok(respond(StatusCode::UNAUTHORIZED, "{}".to_owned()));
             }
             let body = request.body_mut().collect().await.map(|body| body.to_bytes());
             let body = String::from_utf8_lossy(&body.unwrap_or_default()).into_owned();
@@ -330,32 +330,32 @@ async fn answer(
             let found = token.and_then(|token| known.get(token)).cloned();
             found.unwrap_or_else(|| json!({"active": false}))
         }
-        _ => return Ok(told(StatusCode::NOT_FOUND, "{}".to_owned())),
+        _ => return Ok(respond(StatusCode::NOT_FOUND, "{}".to_owned())),
     };
     let manner = *state.manner.borrow();
     Ok(match manner {
-        _ if is_moved => told(StatusCode::OK, right.to_string()),
-        IssuerBehavior::Serves => told(StatusCode::OK, right.to_string()),
+        _ if is_moved => respond(StatusCode::OK, right.to_string()),
+        IssuerBehavior::Serves => respond(StatusCode::OK, right.to_string()),
         IssuerBehavior::Hangs => {
             let mut changes = state.manner.subscribe();
             drop(changes.wait_for(|manner| *manner != IssuerBehavior::Hangs).await);
-            told(StatusCode::SERVICE_UNAVAILABLE, String::new())
+            respond(StatusCode::SERVICE_UNAVAILABLE, String::new())
         }
-        IssuerBehavior::Refuses => told(StatusCode::SERVICE_UNAVAILABLE, "{}".to_owned()),
-        IssuerBehavior::Gone => told(StatusCode::GONE, "{}".to_owned()),
+        IssuerBehavior::Refuses => respond(StatusCode::SERVICE_UNAVAILABLE, "{}".to_owned()),
+        IssuerBehavior::Gone => respond(StatusCode::GONE, "{}".to_owned()),
         IssuerBehavior::Redirects => {
-            let mut response = told(StatusCode::FOUND, String::new());
+            let mut response = respond(StatusCode::FOUND, String::new());
             let location = format!("{}/moved{path}", state.url).parse().expect("a header");
             response.headers_mut().insert("location", location);
             response
         }
-        IssuerBehavior::Garbage => told(StatusCode::OK, "<html>{\"keys\": 7}".to_owned()),
+        IssuerBehavior::Garbage => respond(StatusCode::OK, "<html>{\"keys\": 7}".to_owned()),
         IssuerBehavior::Oversized => {
-            told(StatusCode::OK, format!("{{\"x\": \"{}\"}}", "y".repeat(4 << 20)))
+            respond(StatusCode::OK, format!("{{\"x\": \"{}\"}}", "y".repeat(4 << 20)))
         }
         IssuerBehavior::WrongIssuer if path == METADATA => {
-            told(StatusCode::OK, right.to_string().replace(&state.url, "https://evil.example"))
+            respond(StatusCode::OK, right.to_string().replace(&state.url, "https://evil.example"))
         }
-        IssuerBehavior::WrongIssuer => told(StatusCode::OK, right.to_string()),
+        IssuerBehavior::WrongIssuer => respond(StatusCode::OK, right.to_string()),
     })
 }

@@ -282,13 +282,13 @@ mod tests {
     #[tokio::test]
     async fn a_stream_passes_event_by_event_and_breaks_with_its_replica() {
         let (one, _two, balancer) = two().await;
-        let (proceed, said) = (crate::Gate::new(), Arc::new(AtomicUsize::new(0)));
-        let gates = (proceed.clone(), said.clone());
+        let (proceed, sent) = (crate::Gate::new(), Arc::new(AtomicUsize::new(0)));
+        let gates = (proceed.clone(), sent.clone());
         one.on("ping", move |call| {
-            let (proceed, said) = gates.clone();
+            let (proceed, sent) = gates.clone();
             async move {
                 call.progress(1.0, 2.0).await;
-                said.store(1, Ordering::SeqCst);
+                sent.store(1, Ordering::SeqCst);
                 proceed.passed().await;
                 call.progress(2.0, 2.0).await;
                 Reply::Cut
@@ -298,7 +298,7 @@ mod tests {
         let mut events = client.post_stream(ping()).await;
         // The first event comes while the replica still waits to send the second.
         assert_eq!(events.next_message().await.unwrap().1["params"]["progress"], 1.0);
-        assert_eq!(said.load(Ordering::SeqCst), 1);
+        assert_eq!(sent.load(Ordering::SeqCst), 1);
         proceed.open();
         assert_eq!(events.next_message().await.unwrap().1["params"]["progress"], 2.0);
         assert_eq!(events.next().await, None);
@@ -309,12 +309,12 @@ mod tests {
     async fn a_client_disconnect_is_forwarded_to_the_replica() {
         let (one, _two, balancer) = two().await;
         let gone = crate::Gate::new();
-        let tell = gone.clone();
+        let disconnected = gone.clone();
         one.on("ping", move |call| {
-            let tell = tell.clone();
+            let disconnected = disconnected.clone();
             async move {
                 call.client_disconnected().await;
-                tell.open();
+                disconnected.open();
                 Reply::Hang
             }
         });

@@ -109,11 +109,11 @@ impl ChaosVerdict {
 
 impl fmt::Display for ChaosVerdict {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = if self.is_passed() { "KEPT" } else { "BROKEN" };
+        let verdict = if self.is_passed() { "KEPT" } else { "BROKEN" };
         let took = self.took.as_secs_f64();
         write!(
             out,
-            "{word} {} seed={} in {took:.0} s; {}; {}",
+            "{verdict} {} seed={} in {took:.0} s; {}; {}",
             self.what, self.seed, self.how, self.report
         )
     }
@@ -145,7 +145,7 @@ pub async fn run(plan: ChaosPlan) -> ChaosVerdict {
     let client = client_of(&cluster, &key);
     let load = Load::open(&client, plan.sessions, &history).await;
     let work = load.spread(&plan, &mut seed);
-    faults::carry_out(&mut cluster, &plan, &mut seed, &history).await;
+    faults::execute(&mut cluster, &plan, &mut seed, &history).await;
     load::finish(work, &history).await;
     cluster.ready().await;
     load::read_all(&client, &history, &history.acknowledged()).await;
@@ -154,7 +154,7 @@ pub async fn run(plan: ChaosPlan) -> ChaosVerdict {
     ChaosVerdict {
         what: "chaos",
         seed: plan.seed,
-        how: in_words(&plan, &history),
+        how: description(&plan, &history),
         took: began.elapsed(),
         report,
     }
@@ -180,7 +180,7 @@ pub async fn put_load(
     load.sessions_live().await;
 }
 
-fn in_words(plan: &ChaosPlan, history: &History) -> String {
+fn description(plan: &ChaosPlan, history: &History) -> String {
     let times = |fault: InjectedFault| history.faults(fault);
     format!(
         "{:?}, {} replicas, {} kills, {} freezes, PostgreSQL away {} times, Redis away {} and flushed {} times",

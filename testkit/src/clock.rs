@@ -9,7 +9,7 @@ use tempfile::NamedTempFile;
 /// A clock with an offset from the system's.
 #[derive(Debug)]
 pub struct FakeClock {
-    said: NamedTempFile,
+    time_file: NamedTempFile,
     library: PathBuf,
 }
 
@@ -23,7 +23,7 @@ impl FakeClock {
             .map(|folder| folder.join("faketime/libfaketime.so.1"))
             .find(|library| library.exists());
         let library = library.expect("this test needs libfaketime: apt-get install faketime");
-        let clock = Self { said: NamedTempFile::new().expect("a temporary file"), library };
+        let clock = Self { time_file: NamedTempFile::new().expect("a temporary file"), library };
         clock.set(offset);
         clock
     }
@@ -31,18 +31,18 @@ impl FakeClock {
     /// Changes the offset. The process sees it within a second.
     pub fn set(&self, offset: &str) {
         // The file is renamed into place, because the process may read it at any moment.
-        let next = self.said.path().with_extension("next");
+        let next = self.time_file.path().with_extension("next");
         fs::write(&next, format!("{offset}\n")).expect("a temporary file");
-        fs::rename(&next, self.said.path()).expect("a temporary file");
+        fs::rename(&next, self.time_file.path()).expect("a temporary file");
     }
 
     /// Returns the environment that gives a process this clock.
     pub fn env(&self) -> Vec<(String, String)> {
-        let (library, said) =
-            (self.library.display().to_string(), self.said.path().display().to_string());
+        let (library, time_file) =
+            (self.library.display().to_string(), self.time_file.path().display().to_string());
         let pairs = [
             ("LD_PRELOAD", library.as_str()),
-            ("FAKETIME_TIMESTAMP_FILE", &said),
+            ("FAKETIME_TIMESTAMP_FILE", &time_file),
             ("FAKETIME_CACHE_DURATION", "1"),
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
             ("FAKETIME_DONT_RESET", "1"),

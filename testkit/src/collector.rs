@@ -121,32 +121,32 @@ async fn answer(
     state: Arc<CollectorState>,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Infallible> {
-    let told = |status: StatusCode, body: Vec<u8>| {
+    let respond = |status: StatusCode, body: Vec<u8>| {
         let response =
             Response::builder().status(status).header("content-type", "application/x-protobuf");
         response.body(Full::new(Bytes::from(body))).expect("a response")
     };
     let (head, body) = request.into_parts();
     let Ok(body) = body.collect().await else {
-        return Ok(told(StatusCode::BAD_REQUEST, Vec::new()));
+        return Ok(respond(StatusCode::BAD_REQUEST, Vec::new()));
     };
     let mood = *state.mood.borrow();
     match mood {
         CollectorBehavior::Accepts => {}
-        CollectorBehavior::Refuses => return Ok(told(StatusCode::BAD_REQUEST, Vec::new())),
+        CollectorBehavior::Refuses => return Ok(respond(StatusCode::BAD_REQUEST, Vec::new())),
         CollectorBehavior::Hangs => {
             let mut changes = state.mood.subscribe();
             drop(changes.wait_for(|mood| *mood != CollectorBehavior::Hangs).await);
-            return Ok(told(StatusCode::BAD_REQUEST, Vec::new()));
+            return Ok(respond(StatusCode::BAD_REQUEST, Vec::new()));
         }
     }
     if head.uri.path() != "/v1/traces"
         || head.headers.get("content-type").is_none_or(|kind| kind != "application/x-protobuf")
     {
-        return Ok(told(StatusCode::UNSUPPORTED_MEDIA_TYPE, Vec::new()));
+        return Ok(respond(StatusCode::UNSUPPORTED_MEDIA_TYPE, Vec::new()));
     }
     let Ok(export) = ExportTraceServiceRequest::decode(body.to_bytes()) else {
-        return Ok(told(StatusCode::BAD_REQUEST, Vec::new()));
+        return Ok(respond(StatusCode::BAD_REQUEST, Vec::new()));
     };
     let mut spans = Vec::new();
     for group in &export.resource_spans {
@@ -164,7 +164,7 @@ async fn answer(
         );
     }
     state.spans.lock().extend(spans);
-    Ok(told(StatusCode::OK, ExportTraceServiceResponse::default().encode_to_vec()))
+    Ok(respond(StatusCode::OK, ExportTraceServiceResponse::default().encode_to_vec()))
 }
 
 fn seen(span: &Span, resource: &serde_json::Map<String, Value>) -> CollectedSpan {

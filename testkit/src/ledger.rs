@@ -65,9 +65,9 @@ impl Ledger {
             let (book, released) = to_tools.clone();
             async move {
                 match call.params()["name"].as_str() {
-                    Some("write") => carry_out("write", &call, &book, &released).await,
-                    Some("put") => carry_out("put", &call, &book, &released).await,
-                    Some("ask") => carry_out("ask", &call, &book, &released).await,
+                    Some("write") => execute("write", &call, &book, &released).await,
+                    Some("put") => execute("put", &call, &book, &released).await,
+                    Some("ask") => execute("ask", &call, &book, &released).await,
                     _ => Reply::error(-32602, "no such tool"),
                 }
             }
@@ -122,7 +122,7 @@ impl Ledger {
     }
 }
 
-async fn carry_out(
+async fn execute(
     tool: &'static str,
     call: &BackendCall,
     book: &EffectLog,
@@ -155,7 +155,7 @@ async fn carry_out(
     if tool == "ask" {
         let schema = json!({"type": "object", "properties": {"word": {"type": "string"}}});
         let answer = call
-            .ask("elicitation/create", json!({"message": key, "requestedSchema": schema}))
+            .request("elicitation/create", json!({"message": key, "requestedSchema": schema}))
             .await;
         result = format!("{result}, told {}", answer["result"]["content"]["word"]);
     }

@@ -111,8 +111,8 @@ impl QuicPeer {
     pub async fn streams(&self) -> Wire {
         let Wire { out: control, incoming: mut from_control, mut tasks } = self.control().await;
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
-        let (tell, incoming) = mpsc::channel(QUEUE);
-        let (connection, told) = (self.connection.clone(), tell.clone());
+        let (sender, incoming) = mpsc::channel(QUEUE);
+        let (connection, answers) = (self.connection.clone(), sender.clone());
         let sending = tokio::spawn(async move {
             let mut requests = JoinSet::new();
             while let Some(text) = outgoing.recv().await {
@@ -121,15 +121,15 @@ impl QuicPeer {
                     message["method"].as_str().is_some_and(|method| method != "initialize")
                         && message.get("id").is_some();
                 if is_further {
-                    requests.spawn(exchange(connection.clone(), text, told.clone()));
+                    requests.spawn(exchange(connection.clone(), text, answers.clone()));
                 } else if control.send(text).await.is_err() {
                     return;
                 }
             }
         });
         let hearing = tokio::spawn(async move {
-            while let Some(said) = from_control.recv().await {
-                if tell.send(said).await.is_err() {
+            while let Some(reply) = from_control.recv().await {
+                if sender.send(reply).await.is_err() {
                     return;
                 }
             }
@@ -191,7 +191,7 @@ impl TokenStore for OneToken {
 async fn exchange(
     connection: Connection,
     text: String,
-    tell: mpsc::Sender<Result<String, String>>,
+    sender: mpsc::Sender<Result<String, String>>,
 ) {
     let Ok((mut writer, reader)) = connection.open_bi().await else { return };
     if writer.write_all(format!("{text}\n").as_bytes()).await.is_err() || writer.finish().is_err() {
@@ -199,7 +199,7 @@ async fn exchange(
     }
     let mut lines = BufReader::new(reader).lines();
     while let Ok(Some(line)) = lines.next_line().await {
-        if tell.send(Ok(line)).await.is_err() {
+        if sender.send(Ok(line)).await.is_err() {
             return;
         }
     }

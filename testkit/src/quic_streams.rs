@@ -117,7 +117,7 @@ pub(crate) async fn serve(
             let _gone = desk.to_child.send(line).await;
         }
     };
-    let telling = async {
+    let notifications = async {
         let (mut output, mut line) = (BufReader::new(output), String::new());
         // `read_line` keeps the line end, which the last line may lack.
         while output.read_line(&mut line).await.is_ok_and(|bytes| bytes > 0) {
@@ -148,7 +148,7 @@ pub(crate) async fn serve(
     tokio::select! {
         () = feeding => {}
         () = reading => {}
-        () = telling => {}
+        () = notifications => {}
         () = accepting => {}
     }
 }
@@ -192,7 +192,7 @@ impl RequestRouter {
         let text = String::from_utf8(text).expect("messages are UTF-8");
         let message: Value = serde_json::from_str(&text).expect("one message on a stream");
         self.seen.requests.fetch_add(1, Ordering::SeqCst);
-        let (lines, mut said) = mpsc::channel(QUEUE);
+        let (lines, mut messages) = mpsc::channel(QUEUE);
         {
             let mut open = self.open.lock();
             // The request would wait for an answer that never comes.
@@ -204,7 +204,7 @@ impl RequestRouter {
         let _gone = self.to_child.send(text.trim_end().to_owned()).await;
         let stopped = writer.stopped();
         let writing = async {
-            while let Some(line) = said.recv().await {
+            while let Some(line) = messages.recv().await {
                 let _stopped = writer.write_all(line.as_bytes()).await;
             }
         };

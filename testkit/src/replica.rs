@@ -274,10 +274,10 @@ impl ReplicaProcess {
             .spawn()
             .unwrap_or_else(|error| panic!("start {}: {error}", launch.binary.display()));
         let stdout = child.stdout.take().expect("stdout is piped");
-        let (tell, first_line) = blocking::channel();
+        let (sender, first_line) = blocking::channel();
         std::thread::spawn(move || {
             let mut lines = BufReader::new(stdout).lines().map_while(Result::ok);
-            let _ = tell.send(lines.next().unwrap_or_default());
+            let _ = sender.send(lines.next().unwrap_or_default());
             lines.for_each(drop);
         });
         let line = tokio::task::spawn_blocking(move || first_line.recv_timeout(READY_WITHIN))
@@ -297,9 +297,9 @@ impl ReplicaProcess {
 
 impl Addresses {
     fn parse(line: &str) -> Option<Self> {
-        let mut words = line.split_whitespace();
-        (words.next()? == "ready").then_some(())?;
-        let pairs: Vec<(&str, &str)> = words.filter_map(|word| word.split_once('=')).collect();
+        let mut fields = line.split_whitespace();
+        (fields.next()? == "ready").then_some(())?;
+        let pairs: Vec<(&str, &str)> = fields.filter_map(|field| field.split_once('=')).collect();
         let address = |name: &str| {
             pairs.iter().find(|(key, _)| *key == name).and_then(|(_, value)| value.parse().ok())
         };

@@ -7,12 +7,12 @@ use testkit::{
 };
 
 /// Returns the faults in the broker's message, after a peer's message.
-fn faults(revision: Revision, toward: Recipient, asked: &Value, said: &Value) -> Vec<String> {
+fn faults(revision: Revision, toward: Recipient, asked: &Value, message: &Value) -> Vec<String> {
     let judge = Judge::default();
     judge.record_peer_message(None, asked.to_string().as_bytes());
     let mut hearing = JudgedExchange::new(&judge, toward);
     hearing.named = Some(revision);
-    hearing.check_broker_message(said.to_string().as_bytes());
+    hearing.check_broker_message(message.to_string().as_bytes());
     judge.faults()
 }
 
@@ -52,7 +52,7 @@ fn results_are_judged_by_the_method_of_their_request() {
             ("logging/setLevel", json!({}), json!([])),
         ] {
             let judged =
-                |said| faults(revision, Recipient::Client, &request(method), &result(said));
+                |message| faults(revision, Recipient::Client, &request(method), &result(message));
             assert_eq!(judged(right), [""; 0], "{revision:?} {method}");
             assert_eq!(judged(wrong.clone()).len(), 1, "{revision:?} {method} {wrong}");
         }
@@ -113,12 +113,12 @@ fn envelopes_are_judged() {
 
 #[test]
 fn v_03_an_error_must_contain_the_id_if_it_is_known() {
-    let judged = |answers: Option<Value>, said: Value| {
+    let judged = |answers: Option<Value>, message: Value| {
         let judge = Judge::default();
         let mut hearing = JudgedExchange::new(&judge, Recipient::Client);
         hearing.named = Some(Revision::V2025_06_18);
         hearing.answers = answers;
-        hearing.check_broker_message(said.to_string().as_bytes());
+        hearing.check_broker_message(message.to_string().as_bytes());
         judge.faults().len()
     };
     assert_eq!(judged(Some(json!(1)), error(json!(1))), 0);
@@ -128,9 +128,9 @@ fn v_03_an_error_must_contain_the_id_if_it_is_known() {
 
 #[test]
 fn meta_01_an_invented_reserved_key_is_detected() {
-    let said = |key: &str| result(json!({"content": [], "_meta": {key: 1}}));
+    let message = |key: &str| result(json!({"content": [], "_meta": {key: 1}}));
     let judged = |asked: Value, key: &str| {
-        faults(Revision::LATEST, Recipient::Client, &asked, &said(key)).len()
+        faults(Revision::LATEST, Recipient::Client, &asked, &message(key)).len()
     };
     let call = request("tools/call");
     assert_eq!(judged(call.clone(), "io.modelcontextprotocol/invented"), 1);

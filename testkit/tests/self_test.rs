@@ -35,7 +35,7 @@ async fn http2_without_tls_works() {
 async fn a_handler_sends_progress_and_questions_on_its_stream() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
         call.progress(1.0, 2.0).await;
-        let answer = call.ask("roots/list", json!({})).await;
+        let answer = call.request("roots/list", json!({})).await;
         Reply::text(&answer["result"].to_string())
     })
     .await;

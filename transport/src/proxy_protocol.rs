@@ -106,16 +106,16 @@ fn parse_v1(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderErr
         .strip_suffix(b"\r")
         .ok_or_else(|| malformed("its line does not end with CR LF"))?;
     let line = std::str::from_utf8(line).map_err(|_| malformed("its line is not text"))?;
-    let mut words = line.split(' ').skip(1);
-    let family = words.next();
+    let mut fields = line.split(' ').skip(1);
+    let family = fields.next();
     if family == Some("UNKNOWN") {
         return Ok(Some((ProxyHeader::Local, end + 1)));
     }
-    let (Some(source), Some(destination)) = (words.next(), words.next()) else {
+    let (Some(source), Some(destination)) = (fields.next(), fields.next()) else {
         return Err(malformed("addresses are missing"));
     };
     let (Some(port), Some(_), None) =
-        (words.next(), words.next().filter(|port| is_port(port)), words.next())
+        (fields.next(), fields.next().filter(|port| is_port(port)), fields.next())
     else {
         return Err(malformed("it has not two addresses and two ports"));
     };

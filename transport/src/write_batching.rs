@@ -145,19 +145,19 @@ mod tests {
 
     #[tokio::test]
     async fn all_available_data_is_read_before_the_first_answer_is_written() {
-        let told = Arc::<Mutex<Vec<&str>>>::default();
+        let events = Arc::<Mutex<Vec<&str>>>::default();
         let (mut serving, mut peers) = (JoinSet::new(), Vec::new());
         for _ in 0..3 {
             let (ours, mut theirs) = duplex(64);
             theirs.write_all(b"ask").await.unwrap();
-            let (told, mut connection) = (told.clone(), WriteBatching::new(ours));
+            let (events, mut connection) = (events.clone(), WriteBatching::new(ours));
             serving.spawn(async move {
-                let mut asked = [0; 3];
+                let mut requests = [0; 3];
                 for _ in 0..2 {
-                    connection.read_exact(&mut asked).await.unwrap();
-                    told.lock().push("read");
-                    connection.write_all(&asked).await.unwrap();
-                    told.lock().push("written");
+                    connection.read_exact(&mut requests).await.unwrap();
+                    events.lock().push("read");
+                    connection.write_all(&requests).await.unwrap();
+                    events.lock().push("written");
                 }
             });
             peers.push(theirs);
@@ -166,7 +166,7 @@ mod tests {
         for peer in &mut peers {
             peer.read_exact(&mut answer).await.unwrap();
         }
-        assert_eq!(*told.lock(), ["read", "read", "read", "written", "written", "written"]);
+        assert_eq!(*events.lock(), ["read", "read", "read", "written", "written", "written"]);
         for peer in &mut peers {
             peer.write_all(b"ask").await.unwrap();
             peer.read_exact(&mut answer).await.unwrap();

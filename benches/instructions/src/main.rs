@@ -46,8 +46,8 @@ fn main() -> ExitCode {
 
 fn repeat(name: &str, count: &str) -> anyhow::Result<()> {
     let step = STEPS.iter().find(|step| step.name == name).context("unknown step")?;
-    let mut carried_out = (step.prepare)();
-    (0..count.parse::<u64>()?).for_each(|_| carried_out());
+    let mut executed = (step.prepare)();
+    (0..count.parse::<u64>()?).for_each(|_| executed());
     Ok(())
 }
 
@@ -104,12 +104,12 @@ fn collected(name: &str, count: u64) -> anyhow::Result<u64> {
     let output = command
         .output()
         .context("valgrind is not installed (scripts/install-servers.sh does it)")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{name} under valgrind: {said}");
-    let (_, counted) = said
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name} under valgrind: {stderr}");
+    let (_, counted) = stderr
         .lines()
         .find_map(|line| line.split_once("Collected : "))
-        .with_context(|| said.to_string())?;
+        .with_context(|| stderr.to_string())?;
     Ok(counted.trim().parse()?)
 }
 

@@ -41,7 +41,7 @@ type Reports = Vec<Arc<SharedPermits>>;
 pub struct PermitLimiter {
     sharing: Arc<ReplicaSharing>,
     /// All scopes, if Redis is configured. A scope has one value, because Redis has one entry.
-    known: Mutex<HashMap<String, Arc<SharedPermits>>>,
+    scopes: Mutex<HashMap<String, Arc<SharedPermits>>>,
     urgent: Mutex<UrgentReports>,
     wanted: Notify,
     /// Scopes that may hold too many permits or too few.
@@ -101,7 +101,7 @@ impl PermitLimiter {
     pub fn new(sharing: Arc<ReplicaSharing>, started: Instant, metrics: Arc<Metrics>) -> Self {
         Self {
             sharing,
-            known: Mutex::default(),
+            scopes: Mutex::default(),
             urgent: Mutex::default(),
             wanted: Notify::new(),
             due: Mutex::default(),
@@ -116,8 +116,8 @@ impl PermitLimiter {
         if !self.sharing.has_redis() {
             return SharedPermits::new(name, reserve_max);
         }
-        let mut known = self.known.lock();
-        let permits = known.entry(name.clone());
+        let mut scopes = self.scopes.lock();
+        let permits = scopes.entry(name.clone());
         permits.or_insert_with(|| SharedPermits::new(name, reserve_max)).clone()
     }
 
@@ -135,11 +135,11 @@ impl PermitLimiter {
         match permits.try_take(count(max), self.sharing.shares(), || self.now()) {
             PermitAttempt::Taken => {
                 if self.sharing.has_redis() && permits.try_enqueue_refill() {
-                    self.ask_soon(permits);
+                    self.enqueue_urgent(permits);
                 }
                 Ok(())
             }
-            PermitAttempt::Ask | PermitAttempt::Full => Err(NoPermit),
+            PermitAttempt::NeedsReport | PermitAttempt::Full => Err(NoPermit),
         }
     }
 
@@ -151,7 +151,7 @@ impl PermitLimiter {
     ) -> Result<SharedPermit, NoPermit> {
         let _waiting = match self.wait_for_permit(permits, max) {
             Ok(ready) => ready,
-            Err(asking) => Some(self.ask(permits, asking).await),
+            Err(waiting) => Some(self.wait_for_report(permits, waiting).await),
         };
         self.try_take(permits, max)?;
         Ok(SharedPermit { permits: permits.clone(), limiter: self.clone(), kept: false })
@@ -174,19 +174,19 @@ impl PermitLimiter {
     }
 
     /// Waits until Redis has answered a report of this scope, or is away.
-    pub async fn ask<'a>(
+    pub async fn wait_for_report<'a>(
         &self,
         permits: &'a Arc<SharedPermits>,
         waiting: WaitingCaller<'a>,
     ) -> WaitingCaller<'a> {
         let mut batches = self.batches.subscribe();
-        let batch = self.ask_soon(permits);
+        let batch = self.enqueue_urgent(permits);
         let _in_time = timeout(PERMITS_WAIT_MAX, batches.wait_for(|over| *over > batch)).await;
         waiting
     }
 
     /// Queues a report of this scope before all that are only due. Returns the number of its batch.
-    fn ask_soon(&self, permits: &Arc<SharedPermits>) -> u64 {
+    fn enqueue_urgent(&self, permits: &Arc<SharedPermits>) -> u64 {
         let batch = {
             let mut urgent = self.urgent.lock();
             urgent.permits.push(permits.clone());
@@ -199,7 +199,7 @@ impl PermitLimiter {
     /// Reserves permits for calls that are to be expected, so that the first one need not wait.
     pub fn expect_use(&self, permits: &Arc<SharedPermits>, max: usize) {
         if self.sharing.shares().sharing == SharingMode::Global && permits.expect_use(count(max)) {
-            self.ask_soon(permits);
+            self.enqueue_urgent(permits);
         }
     }
 
@@ -265,10 +265,10 @@ impl PermitLimiter {
         let all = renewals.is_multiple_of(PERMITS_REPORT_RENEWALS);
         let reserves =
             renewals.is_multiple_of(reserve_report_renewals(self.sharing.shares().replicas));
-        let mut known = self.known.lock();
-        known.retain(|_, permits| Arc::strong_count(permits) > 1 || permits.is_present());
+        let mut scopes = self.scopes.lock();
+        scopes.retain(|_, permits| Arc::strong_count(permits) > 1 || permits.is_present());
         let mut due = self.due.lock();
-        for permits in known.values() {
+        for permits in scopes.values() {
             let has_reserve = permits.record_renewal();
             let is_due = (has_reserve && reserves)
                 || permits.is_report_due()
@@ -335,9 +335,9 @@ impl PermitLimiter {
 
     /// Queues a report of every scope that has permits here, because Redis may have lost them.
     fn report_all(&self) {
-        let known = self.known.lock();
+        let scopes = self.scopes.lock();
         let mut due = self.due.lock();
-        for permits in known.values().filter(|permits| permits.is_present()) {
+        for permits in scopes.values().filter(|permits| permits.is_present()) {
             if permits.try_enqueue() {
                 due.push(permits.clone());
             }
@@ -404,7 +404,7 @@ mod tests {
             let waiting = (0..MAX).map(|_| async {
                 match limiter.wait_for_permit(&calls, MAX) {
                     Ok(ready) => ready,
-                    Err(asking) => Some(limiter.ask(&calls, asking).await),
+                    Err(waiting) => Some(limiter.wait_for_report(&calls, waiting).await),
                 }
             });
             let waiting = join_all(waiting).await;
@@ -453,6 +453,6 @@ mod tests {
         assert_eq!(limiter.try_take(&permits, MAX), Err(NoPermit));
         limiter.release(&permits);
         assert!(limiter.try_take(&permits, MAX).is_ok());
-        assert!(limiter.due.lock().is_empty() && limiter.known.lock().is_empty());
+        assert!(limiter.due.lock().is_empty() && limiter.scopes.lock().is_empty());
     }
 }

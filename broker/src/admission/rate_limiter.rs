@@ -14,7 +14,9 @@ use parking_lot::Mutex;
 use protocol::error::{ErrorKind, Refusal};
 use rules::{
     gcra::Rate,
-    limits::{BUDGET_ASK_INTERVAL, BUDGET_ASKS_AT_ONCE, replicas::REPLICAS_COUNT_INTERVAL},
+    limits::{
+        BUDGET_REQUESTS_BATCH_MAX, BUDGET_SETTLE_INTERVAL, replicas::REPLICAS_COUNT_INTERVAL,
+    },
     shared_rate_limit::{QuotaGrant, QuotaRequest, SharedRateLimiter, SharingMode},
 };
 use tokio::sync::Notify;
@@ -112,14 +114,14 @@ impl RateLimiter {
             let _or_counted_anew =
                 tokio::time::timeout(REPLICAS_COUNT_INTERVAL, self.wanted.notified()).await;
             let meters = std::mem::take(&mut *self.queue.lock());
-            for some in meters.chunks(BUDGET_ASKS_AT_ONCE) {
-                self.ask(&durable, some).await;
+            for some in meters.chunks(BUDGET_REQUESTS_BATCH_MAX) {
+                self.settle(&durable, some).await;
             }
-            tokio::time::sleep(BUDGET_ASK_INTERVAL).await;
+            tokio::time::sleep(BUDGET_SETTLE_INTERVAL).await;
         }
     }
 
-    async fn ask(&self, durable: &Persistence, meters: &[Arc<SharedRateLimiter>]) {
+    async fn settle(&self, durable: &Persistence, meters: &[Arc<SharedRateLimiter>]) {
         let (shares, now) = (self.sharing.shares(), self.now());
         let wants: Vec<QuotaRequest> =
             meters.iter().map(|meter| meter.next_request(shares, now)).collect();

@@ -94,14 +94,14 @@ async fn run_connection(
         complete(backend, &connection, &mut lists).await;
         let others = || owner.others(&backend.id);
         let (lists, is_pinned) = backend.pins.admit(lists, definitions, others).await;
-        let may_know_sessions = !sessions_were_wanted
+        let may_support_sessions = !sessions_were_wanted
             && connection.stateless().is_some()
-            && backend.era.may_know_sessions(backend.spec.protocol);
-        backend.era.set_settled(!may_know_sessions);
+            && backend.era.may_support_sessions(backend.spec.protocol);
+        backend.era.set_settled(!may_support_sessions);
         publish_lists(owner, backend, lists);
         backend.list_refresh.read_ended();
         tokio::select! {
-            () = backend.era.first_session_client(), if may_know_sessions => {
+            () = backend.era.first_session_client(), if may_support_sessions => {
                 connection.close_forgotten(); // and is opened again
                 return Ok(());
             }
@@ -147,7 +147,7 @@ async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>)
             () = tokio::time::sleep(interval.saturating_sub(soon)) => {}
             () = link.backend.suspicion.notified() => {}
         }
-        was_busy = match connection.ask(link, Method::Ping, None).await {
+        was_busy = match connection.control_request(link, Method::Ping, None).await {
             Ok(_) => false,
             Err(Failure::Busy { .. } | Failure::Throttled { .. } | Failure::Unclear(_))
                 if !was_busy =>

@@ -29,8 +29,8 @@ use rules::{
 };
 
 use super::{
-    asker::{Asker, Inbound},
     link::{Link, connection::Connection, era::Era},
+    requester::{Inbound, Requester},
 };
 
 /// Takes one message of a backend. `origin` is the call on whose stream it came, if the wire shows
@@ -39,7 +39,7 @@ pub fn receive(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     message: Message,
-    origin: Option<&Arc<dyn Asker>>,
+    origin: Option<&Arc<dyn Requester>>,
 ) {
     match message.kind {
         Kind::Result => {
@@ -73,9 +73,10 @@ pub(super) fn task_created(connection: &Connection, answer: &Message) {
     }
     let Some(backend_task) = answer.text(answer.fields.task_task_id) else { return };
     let wire_id = answer.id.as_ref().and_then(RequestId::as_u64);
-    if let Some(asker) = wire_id.and_then(|wire_id| connection.pending().asker_by_wire_id(wire_id))
+    if let Some(requester) =
+        wire_id.and_then(|wire_id| connection.pending().requester_by_wire_id(wire_id))
     {
-        asker.task_created(connection, &backend_task);
+        requester.task_created(connection, &backend_task);
     }
 }
 
@@ -84,11 +85,11 @@ fn recipient(
     link: &Arc<Link>,
     connection: &Connection,
     message: &Message,
-    origin: Option<&Arc<dyn Asker>>,
+    origin: Option<&Arc<dyn Requester>>,
 ) -> Option<Arc<dyn Inbound>> {
-    let as_inbound = |asker: Arc<dyn Asker>| asker as Arc<dyn Inbound>;
-    if let Some(asker) = origin {
-        return Some(asker.clone());
+    let as_inbound = |requester: Arc<dyn Requester>| requester as Arc<dyn Inbound>;
+    if let Some(requester) = origin {
+        return Some(requester.clone());
     }
     if let Some(backend_task) = message.text(message.fields.meta_related_task_id) {
         return link.asker_by_task(&backend_task).map(as_inbound);
@@ -100,19 +101,19 @@ fn recipient(
         LinkScope::Session(_) | LinkScope::Task(_) => {
             // Unrelated requests may share the link.
             if link.has_stateless_clients() {
-                return connection.pending().only_asker().map(as_inbound);
+                return connection.pending().only_requester().map(as_inbound);
             }
             let only_client =
                 || link.clients().into_iter().next().map(|client| client as Arc<dyn Inbound>);
             let only_task = || link.task_runs().into_iter().next().map(as_inbound);
             connection
                 .pending()
-                .likely_asker()
+                .likely_requester()
                 .map(as_inbound)
                 .or_else(only_client)
                 .or_else(only_task)
         }
-        LinkScope::Principal(..) => connection.pending().only_asker().map(as_inbound),
+        LinkScope::Principal(..) => connection.pending().only_requester().map(as_inbound),
     }
 }
 
@@ -120,7 +121,7 @@ fn request(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     message: &Message,
-    origin: Option<&Arc<dyn Asker>>,
+    origin: Option<&Arc<dyn Requester>>,
 ) {
     let Some(id) = message.id.clone() else { return };
     if message.method == Method::Ping {
@@ -165,7 +166,7 @@ fn answer_roots_list(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     message: &Message,
-    origin: Option<&Arc<dyn Asker>>,
+    origin: Option<&Arc<dyn Requester>>,
 ) {
     let Some(id) = message.id.clone() else { return };
     let roots = &link.backend.roots;
@@ -182,16 +183,16 @@ fn answer_roots_list(
     connection.send_later(roots.answer(&id));
 }
 
-/// Sends a question to the client of `asker`, and to no other client. The backend needs the answer
+/// Sends a question to the client of `requester`, and to no other client. The backend needs the answer
 /// before it answers the request.
 pub fn need_input(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     question: &Message,
-    asker: &Arc<dyn Asker>,
+    requester: &Arc<dyn Requester>,
 ) {
-    if let Err(refusal) = asker.clone().need_input(connection, question) {
-        let declares_itself = asker.client_era() == Era::Stateless;
+    if let Err(refusal) = requester.clone().need_input(connection, question) {
+        let declares_itself = requester.client_era() == Era::Stateless;
         let refusal =
             if declares_itself { name_missing_capability(refusal, question) } else { refusal };
         link.backend.shared.metrics.error(refusal.kind.code());
@@ -214,7 +215,7 @@ fn notification(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     message: &Message,
-    origin: Option<&Arc<dyn Asker>>,
+    origin: Option<&Arc<dyn Requester>>,
 ) {
     match message.method {
         Method::Progress => progress(link, connection, message),
@@ -267,13 +268,13 @@ fn progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message) {
     // A task keeps the token of the call that created it until it is over (MCP 2025-11-25, Tasks).
     match connection
         .pending()
-        .asker_by_wire_id(wire_id)
+        .requester_by_wire_id(wire_id)
         .or_else(|| connection.pending().task_by_token(wire_id))
     {
-        Some(asker) => {
-            asker.touch();
+        Some(requester) => {
+            requester.touch();
             if let (Some(token), Some(value)) = (fields.progress_token, value) {
-                asker.progress(message, token, value);
+                requester.progress(message, token, value);
             }
         }
         None => link.backend.shared.metrics.dropped_notification("progress"),
@@ -295,7 +296,7 @@ fn log_message(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     message: &Message,
-    origin: Option<&Arc<dyn Asker>>,
+    origin: Option<&Arc<dyn Requester>>,
 ) {
     let level = message.text(message.fields.level).and_then(|text| LogLevel::parse(&text));
     if let Some(recipient) = recipient(link, connection, message, origin) {
@@ -322,12 +323,13 @@ fn task_status(link: &Arc<Link>, message: &Message) {
 }
 
 /// Forwards the end of an elicitation to the client that received it (MCP 2025-11-25, Elicitation).
-fn elicitation_complete(link: &Arc<Link>, message: &Message, origin: Option<&Arc<dyn Asker>>) {
+fn elicitation_complete(link: &Arc<Link>, message: &Message, origin: Option<&Arc<dyn Requester>>) {
     let Some(id) = message.text(message.fields.elicitation_id) else { return };
-    let is_taken = origin
-        .is_some_and(|asker| !asker.is_task() && asker.complete_elicitation(&id, message))
-        || link.clients().iter().any(|client| client.complete_elicitation(&id, message))
-        || link.task_runs().iter().any(|run| run.complete_elicitation(&id, message));
+    let is_taken =
+        origin.is_some_and(|requester| {
+            !requester.is_task() && requester.complete_elicitation(&id, message)
+        }) || link.clients().iter().any(|client| client.complete_elicitation(&id, message))
+            || link.task_runs().iter().any(|run| run.complete_elicitation(&id, message));
     if !is_taken {
         link.backend.shared.metrics.dropped_notification("elicitation");
     }

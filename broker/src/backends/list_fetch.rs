@@ -178,7 +178,7 @@ pub(super) async fn fetch_list(
         let params =
             cursor.as_ref().map(|cursor| format!("{{\"cursor\":{}}}", json::quote(cursor)));
         let answer = connection
-            .ask(link, method(kind), params.as_deref().map(str::as_bytes))
+            .control_request(link, method(kind), params.as_deref().map(str::as_bytes))
             .await
             .map_err(|failure| backend.refusal(&failure))?;
         if connection.stateless().is_some() && answer.kind == Kind::Result {

@@ -13,12 +13,11 @@
 //!
 //! Nothing here knows a session. Three traits connect it to the rest:
 //!
-//! - An [`Asker`](asker::Asker) sends a request.
+//! - An [`Requester`](asker::Asker) sends a request.
 //! - A [`LinkClient`](link_client::LinkClient) uses a link.
 //! - An [`Inbound`](asker::Inbound) receives the messages of a backend.
 
 mod admission_state;
-pub mod asker;
 pub mod backend;
 pub mod backend_admission;
 pub mod capability_probe;
@@ -40,6 +39,7 @@ pub mod principal_lists;
 pub mod principal_reads;
 pub mod prober;
 pub mod provenance;
+pub mod requester;
 pub mod resources;
 pub mod roots;
 pub mod schema_cache;

@@ -47,12 +47,12 @@ pub struct PinKeeper {
     backend: BackendId,
     shared: Arc<Context>,
     ignored: IgnoredMembers,
-    known: Mutex<KnownPins>,
+    loaded: Mutex<LoadedPins>,
 }
 
 /// The stored pins that this replica has loaded, and the sightings that it stored.
 #[derive(Debug, Default)]
-struct KnownPins {
+struct LoadedPins {
     book: PinBook,
     is_loaded: bool,
     /// Number of decisions at the last load.
@@ -94,8 +94,8 @@ impl PinKeeper {
         shared: Arc<Context>,
     ) -> Self {
         let (mode, ignored) = settings.rules();
-        let (results, known) = (settings.results(), Mutex::default());
-        Self { mode, results, tenant, backend, shared, ignored, known }
+        let (results, loaded) = (settings.results(), Mutex::default());
+        Self { mode, results, tenant, backend, shared, ignored, loaded }
     }
 
     /// Returns the members that are no part of definitions. `None`: nothing is pinned.
@@ -108,21 +108,21 @@ impl PinKeeper {
         if self.mode == PinMode::Off || replaced.mode == PinMode::Off {
             return;
         }
-        let mut known = self.known.lock();
-        let before = replaced.known.lock();
-        (known.book, known.instructions) = (before.book.clone(), before.instructions);
+        let mut loaded = self.loaded.lock();
+        let before = replaced.loaded.lock();
+        (loaded.book, loaded.instructions) = (before.book.clone(), before.instructions);
     }
 
     /// Returns the number of operators' decisions at the last load.
     pub fn decisions(&self) -> i64 {
-        self.known.lock().decisions
+        self.loaded.lock().decisions
     }
 
     /// Ends the part of a removed backend in the metrics.
     pub fn end(&self) {
-        let mut known = self.known.lock();
-        known.is_ended = true;
-        self.count(&mut known, PinCounts::default());
+        let mut loaded = self.loaded.lock();
+        loaded.is_ended = true;
+        self.count(&mut loaded, PinCounts::default());
     }
 
     /// Refuses requests to a backend whose definitions are unknown, if its pins hold what is
@@ -138,27 +138,27 @@ impl PinKeeper {
     /// Stores lists for clients as the backend's lists. What the pins hold is marked in
     /// them.
     pub fn publish(&self, published: &ArcSwapOption<BackendLists>, lists: BackendLists) {
-        self.publish_as(&mut self.known.lock(), published, lists);
+        self.publish_as(&mut self.loaded.lock(), published, lists);
     }
 
     /// Marks what the pins hold by now in the backend's lists.
     pub fn publish_again(&self, published: &ArcSwapOption<BackendLists>) {
-        let mut known = self.known.lock(); // lists that were just read are not replaced by older ones
+        let mut loaded = self.loaded.lock(); // lists that were just read are not replaced by older ones
         if let Some(lists) = published.load_full() {
-            self.publish_as(&mut known, published, (*lists).clone());
+            self.publish_as(&mut loaded, published, (*lists).clone());
         }
     }
 
     fn publish_as(
         &self,
-        known: &mut KnownPins,
+        loaded: &mut LoadedPins,
         published: &ArcSwapOption<BackendLists>,
         mut lists: BackendLists,
     ) {
-        lists.mark_held(&known.book, self.mode, known.instructions);
-        if self.mode != PinMode::Off && !known.is_ended {
-            let counts = counts(known, &lists);
-            self.count(known, counts);
+        lists.mark_held(&loaded.book, self.mode, loaded.instructions);
+        if self.mode != PinMode::Off && !loaded.is_ended {
+            let counts = counts(loaded, &lists);
+            self.count(loaded, counts);
         }
         published.store(Some(Arc::new(lists)));
     }
@@ -176,7 +176,7 @@ impl PinKeeper {
             return (lists, true);
         }
         let instructions = with_instructions(&mut lists, &mut definitions, &others());
-        self.known.lock().instructions = instructions;
+        self.loaded.lock().instructions = instructions;
         let is_stored = self.record(definitions, PinScope::Lists).await;
         (lists, is_stored)
     }
@@ -200,7 +200,7 @@ impl PinKeeper {
     pub(super) fn mark(&self, lists: &mut BackendLists) {
         let instructions = lists.server.instructions.as_deref().map(PinDefinition::of_instructions);
         let pin = instructions.as_ref().map(PinDefinition::entry_pin).unwrap_or_default();
-        lists.mark_held(&self.known.lock().book, self.mode, pin);
+        lists.mark_held(&self.loaded.lock().book, self.mode, pin);
     }
 
     /// Pins a list that the backend shows to one link, and marks what is held in it. Resources of
@@ -218,7 +218,7 @@ impl PinKeeper {
         if kind != ListKind::Resources || self.mode.holds_unknown() {
             self.record(definitions, PinScope::Link).await;
         }
-        catalog::mark_held(&self.known.lock().book, self.mode, kind, &mut entries);
+        catalog::mark_held(&self.loaded.lock().book, self.mode, kind, &mut entries);
         entries
     }
 
@@ -230,7 +230,7 @@ impl PinKeeper {
         let definition = PinDefinition::of_app(uri, result);
         let pin = definition.entry_pin();
         self.record(vec![definition], PinScope::Single).await;
-        match self.known.lock().book.holds(self.mode, PinKind::App, uri, pin) {
+        match self.loaded.lock().book.holds(self.mode, PinKind::App, uri, pin) {
             true => Err(routing::held()),
             false => Ok(()),
         }
@@ -251,12 +251,12 @@ impl PinKeeper {
         definitions: Vec<PinDefinition>,
         scope: PinScope,
     ) -> Result<(), StoreError> {
-        let is_first = !self.known.lock().is_loaded;
+        let is_first = !self.loaded.lock().is_loaded;
         if is_first {
             self.load().await?;
         }
         fault_point::hit("pins.sighted");
-        let (seen, gone) = changes(&mut self.known.lock(), definitions, scope);
+        let (seen, gone) = changes(&mut self.loaded.lock(), definitions, scope);
         if seen.is_empty() && gone.is_empty() {
             return Ok(());
         }
@@ -275,11 +275,11 @@ impl PinKeeper {
         }
         let (durable, max) = (&self.shared.durable, PINS_PER_BACKEND_MAX);
         let work = durable.store.record_sightings(&self.tenant, &self.backend, seen, gone, max);
-        let stored = durable.ask("record_sightings", work).await?;
+        let stored = durable.run("record_sightings", work).await?;
         if stored.len() < seen.len() {
             tracing::warn!(tenant = %self.tenant, backend = %self.backend, max, "a backend has too many pins, new objects are not pinned");
         }
-        record_stored(&mut self.known.lock(), seen, &stored, gone);
+        record_stored(&mut self.loaded.lock(), seen, &stored, gone);
         Ok(())
     }
 
@@ -290,12 +290,12 @@ impl PinKeeper {
         }
         let durable = &self.shared.durable;
         let pins = durable.store.pins_of(&self.tenant, &self.backend);
-        let pins = durable.ask("pins_of", pins).await?;
-        let mut known = self.known.lock();
-        known.book.merge(&pins);
-        known.decisions = pins.iter().map(|pin| pin.decisions).sum();
-        if !std::mem::replace(&mut known.is_loaded, true) {
-            known.stored =
+        let pins = durable.run("pins_of", pins).await?;
+        let mut loaded = self.loaded.lock();
+        loaded.book.merge(&pins);
+        loaded.decisions = pins.iter().map(|pin| pin.decisions).sum();
+        if !std::mem::replace(&mut loaded.is_loaded, true) {
+            loaded.stored =
                 pins.into_iter().filter(|pin| pin.is_listed).map(stored_sighting).collect();
         }
         Ok(())
@@ -324,8 +324,8 @@ impl PinKeeper {
     }
 
     /// Moves the metrics to these counts.
-    fn count(&self, known: &mut KnownPins, now: PinCounts) {
-        let before = std::mem::replace(&mut known.counted, now);
+    fn count(&self, loaded: &mut LoadedPins, now: PinCounts) {
+        let before = std::mem::replace(&mut loaded.counted, now);
         self.shared.metrics.pins.moved(before, now);
     }
 }
@@ -339,7 +339,11 @@ type PinChanges = (Vec<(PinSighting, PinState)>, Vec<PinKey>);
 
 /// Returns what the store does not have yet, with the state that it has here, and what it has but
 /// the backend does not list any more.
-fn changes(known: &mut KnownPins, definitions: Vec<PinDefinition>, scope: PinScope) -> PinChanges {
+fn changes(
+    loaded: &mut LoadedPins,
+    definitions: Vec<PinDefinition>,
+    scope: PinScope,
+) -> PinChanges {
     let mut listed = HashSet::new();
     let mut seen = Vec::new();
     for definition in definitions {
@@ -348,19 +352,19 @@ fn changes(known: &mut KnownPins, definitions: Vec<PinDefinition>, scope: PinSco
             continue; // clients see the first of several entries with one name
         }
         match scope {
-            PinScope::Link if !known.stored.contains_key(&key) => {
-                known.own.insert(key.clone());
+            PinScope::Link if !loaded.stored.contains_key(&key) => {
+                loaded.own.insert(key.clone());
             }
-            PinScope::Lists => drop(known.own.remove(&key)),
+            PinScope::Lists => drop(loaded.own.remove(&key)),
             PinScope::Link | PinScope::Single => {}
         }
         let findings = serde_json::to_string(&definition.findings).unwrap_or_default();
         let fingerprint = Some(definition.fingerprint);
-        let is_stored = known.stored.get(&key).is_some_and(|sighting| {
+        let is_stored = loaded.stored.get(&key).is_some_and(|sighting| {
             sighting.fingerprint == fingerprint && sighting.findings == findings
         });
         if !is_stored {
-            let state = known.book.state(key.kind, &key.name, definition.fingerprint);
+            let state = loaded.book.state(key.kind, &key.name, definition.fingerprint);
             let hash = definition.fingerprint.to_string();
             let sighting = PinSighting { key, hash, definition: definition.text, findings };
             seen.push((sighting, state.unwrap_or(PinState::Pending)));
@@ -368,29 +372,29 @@ fn changes(known: &mut KnownPins, definitions: Vec<PinDefinition>, scope: PinSco
     }
     let is_gone = |key: &&PinKey| {
         let is_unlisted = matches!(key.kind, PinKind::Command | PinKind::App);
-        !is_unlisted && !listed.contains(*key) && !known.own.contains(*key)
+        !is_unlisted && !listed.contains(*key) && !loaded.own.contains(*key)
     };
     let gone = match scope {
-        PinScope::Lists => known.stored.keys().filter(is_gone).cloned().collect(),
+        PinScope::Lists => loaded.stored.keys().filter(is_gone).cloned().collect(),
         PinScope::Link | PinScope::Single => Vec::new(),
     };
     (seen, gone)
 }
 
 fn record_stored(
-    known: &mut KnownPins,
+    loaded: &mut LoadedPins,
     sightings: &[PinSighting],
     stored: &[StoredPin],
     gone: &[PinKey],
 ) {
-    known.book.merge(stored);
+    loaded.book.merge(stored);
     for key in gone {
-        known.stored.remove(key);
+        loaded.stored.remove(key);
     }
     for sighting in sightings {
         let fingerprint = Fingerprint::parse(&sighting.hash);
         let latest = StoredSighting { fingerprint, findings: sighting.findings.clone() };
-        known.stored.insert(sighting.key.clone(), latest);
+        loaded.stored.insert(sighting.key.clone(), latest);
     }
 }
 
@@ -439,10 +443,10 @@ fn find_look_alikes(
 }
 
 /// Counts the listed objects of a backend by the state of their pins.
-fn counts(known: &KnownPins, lists: &BackendLists) -> PinCounts {
+fn counts(loaded: &LoadedPins, lists: &BackendLists) -> PinCounts {
     let mut counts = PinCounts::default();
     let mut add = |kind, name: &str, pin: EntryPin| {
-        if let Some(state) = pin.fingerprint.and_then(|seen| known.book.state(kind, name, seen)) {
+        if let Some(state) = pin.fingerprint.and_then(|seen| loaded.book.state(kind, name, seen)) {
             counts.states[state as usize] += 1;
         }
     };
@@ -451,8 +455,8 @@ fn counts(known: &KnownPins, lists: &BackendLists) -> PinCounts {
             add(kind.pin_kind(), &entry.key, entry.pin);
         }
     }
-    add(PinKind::Instructions, PinKind::Instructions.name(), known.instructions);
-    for sighting in known.stored.values() {
+    add(PinKind::Instructions, PinKind::Instructions.name(), loaded.instructions);
+    for sighting in loaded.stored.values() {
         for (count, severity) in counts.findings.iter_mut().zip(FindingSeverity::ALL) {
             *count += i64::try_from(
                 sighting.findings.matches(&format!("\"{}\"", severity.name())).count(),

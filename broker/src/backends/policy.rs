@@ -29,7 +29,7 @@ use rules::{
         COMPLETION_DEPTH_MAX,
         arguments::{
             ARGUMENT_BYTES_AT_ONCE_MAX, ARGUMENT_BYTES_MAX, DUPLICATES_BYTES_AT_ONCE_MAX,
-            SCHEMA_COMPILE_WAIT, SCHEMAS_UNUSED_TOLD_MAX,
+            SCHEMA_COMPILE_WAIT, UNUSED_SCHEMAS_REPORTED_MAX,
         },
     },
     routing::Named,
@@ -282,7 +282,7 @@ impl Policy {
 
 impl Tools {
     fn record_unused(&mut self, tool: &str, why: &SchemaError) {
-        if self.unused.len() < SCHEMAS_UNUSED_TOLD_MAX {
+        if self.unused.len() < UNUSED_SCHEMAS_REPORTED_MAX {
             self.unused.insert(tool.to_owned(), why.to_string());
         }
     }

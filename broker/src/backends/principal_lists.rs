@@ -32,7 +32,7 @@ use super::{
 pub struct PrincipalLists {
     /// Whether each principal has lists of its own.
     is_on: bool,
-    known: Mutex<HashMap<PrincipalId, KnownLists>>,
+    cached: Mutex<HashMap<PrincipalId, CachedLists>>,
     /// Lists by their content.
     by_content: Mutex<HashMap<Vec<u8>, Weak<PrincipalView>>>,
     /// Permits for reads.
@@ -51,7 +51,7 @@ pub struct PrincipalView {
 }
 
 #[derive(Debug, Default)]
-struct KnownLists {
+struct CachedLists {
     view: Option<Arc<PrincipalView>>,
     read: Option<PrincipalRead>,
     /// Number of times that the lists became due.
@@ -90,7 +90,7 @@ impl PrincipalLists {
     pub(super) fn new(is_on: bool) -> Self {
         Self {
             is_on,
-            known: Mutex::default(),
+            cached: Mutex::default(),
             by_content: Mutex::default(),
             reads: Semaphore::new(PRINCIPAL_LISTS_READ_MAX),
         }
@@ -106,7 +106,7 @@ impl PrincipalLists {
         if !self.is_on {
             return None;
         }
-        self.known.lock().get(principal)?.view.clone()
+        self.cached.lock().get(principal)?.view.clone()
     }
 
     /// Waits for the permit of a read.
@@ -117,8 +117,8 @@ impl PrincipalLists {
     /// Returns whether the lists of a principal have to be read. `wants_sessions`: clients with
     /// sessions use the backend.
     pub fn is_due(&self, principal: &PrincipalId, wants_sessions: bool) -> bool {
-        let known = self.known.lock();
-        let read = known.get(principal).and_then(|known| known.read);
+        let cached = self.cached.lock();
+        let read = cached.get(principal).and_then(|cached| cached.read);
         read.is_none_or(|read| {
             read.at.elapsed() >= read.good_for || (wants_sessions && !read.for_sessions)
         })
@@ -126,43 +126,43 @@ impl PrincipalLists {
 
     /// Returns whether the lists of a principal were never read, and no read of them has failed.
     pub fn is_unread(&self, principal: &PrincipalId) -> bool {
-        self.known.lock().get(principal).is_none_or(|known| known.read.is_none())
+        self.cached.lock().get(principal).is_none_or(|cached| cached.read.is_none())
     }
 
     /// Returns whether a read of the lists of a principal runs.
     pub fn is_reading(&self, principal: &PrincipalId) -> bool {
-        self.known.lock().get(principal).is_some_and(|known| known.turn.try_lock().is_err())
+        self.cached.lock().get(principal).is_some_and(|cached| cached.turn.try_lock().is_err())
     }
 
     /// Returns whether the lists of a principal are unknown because the last read of them failed.
     pub fn is_failed(&self, principal: &PrincipalId) -> bool {
-        let known = self.known.lock();
-        let known = known.get(principal).filter(|known| known.view.is_none());
-        known.is_some_and(|known| known.read.is_some_and(|read| read.is_failure))
+        let cached = self.cached.lock();
+        let cached = cached.get(principal).filter(|cached| cached.view.is_none());
+        cached.is_some_and(|cached| cached.read.is_some_and(|read| read.is_failure))
     }
 
     /// Makes the lists of a principal due.
     pub fn expire_of(&self, principal: &PrincipalId) {
-        if let Some(known) = self.known.lock().get_mut(principal) {
-            known.expire();
+        if let Some(cached) = self.cached.lock().get_mut(principal) {
+            cached.expire();
         }
     }
 
     /// Makes all lists due.
     pub fn expire(&self) {
-        self.known.lock().values_mut().for_each(KnownLists::expire);
+        self.cached.lock().values_mut().for_each(CachedLists::expire);
     }
 
     pub(super) fn changes_of(&self, principal: &PrincipalId) -> u64 {
-        self.known.lock().get(principal).map_or(0, |known| known.changes)
+        self.cached.lock().get(principal).map_or(0, |cached| cached.changes)
     }
 
     pub(super) fn turn(&self, principal: &PrincipalId) -> Arc<tokio::sync::Mutex<()>> {
-        let mut known = self.known.lock();
-        if known.len() >= GRANT_CACHED_MAX && !known.contains_key(principal) {
-            known.retain(|_, known| Arc::strong_count(&known.turn) > 1);
+        let mut cached = self.cached.lock();
+        if cached.len() >= GRANT_CACHED_MAX && !cached.contains_key(principal) {
+            cached.retain(|_, cached| Arc::strong_count(&cached.turn) > 1);
         }
-        known.entry(principal.clone()).or_default().turn.clone()
+        cached.entry(principal.clone()).or_default().turn.clone()
     }
 
     /// Notes a read of a principal's lists. Returns whether the principal sees other ones now. `None`
@@ -173,13 +173,13 @@ impl PrincipalLists {
         (read, changes): (PrincipalRead, u64),
         view: Option<Arc<PrincipalView>>,
     ) -> bool {
-        let mut known = self.known.lock();
-        let known = known.entry(principal.clone()).or_default();
-        let is_changed = known.changes != changes;
+        let mut cached = self.cached.lock();
+        let cached = cached.entry(principal.clone()).or_default();
+        let is_changed = cached.changes != changes;
         let good_for = if is_changed { Duration::ZERO } else { read.good_for };
-        known.read = Some(PrincipalRead { good_for, ..read });
+        cached.read = Some(PrincipalRead { good_for, ..read });
         let Some(view) = view else { return false };
-        let before = known.view.replace(view.clone());
+        let before = cached.view.replace(view.clone());
         before.is_none_or(|before| before.number != view.number)
     }
 
@@ -188,8 +188,8 @@ impl PrincipalLists {
         &self,
         with: impl Fn(&PrincipalView) -> Option<Arc<PrincipalView>>,
     ) {
-        for known in self.known.lock().values_mut() {
-            known.view = known.view.as_ref().and_then(|view| with(view));
+        for cached in self.cached.lock().values_mut() {
+            cached.view = cached.view.as_ref().and_then(|view| with(view));
         }
     }
 
@@ -215,7 +215,7 @@ impl PrincipalLists {
     }
 }
 
-impl KnownLists {
+impl CachedLists {
     fn expire(&mut self) {
         self.changes += 1;
         if let Some(read) = &mut self.read {

@@ -43,7 +43,7 @@ pub fn is_due(backend: &Backend, principal: &PrincipalId) -> bool {
 }
 
 fn wants_sessions(backend: &Backend) -> bool {
-    backend.era.sessions_wanted() && backend.era.may_know_sessions(backend.spec.protocol)
+    backend.era.sessions_wanted() && backend.era.may_support_sessions(backend.spec.protocol)
 }
 
 /// Reads the lists of a principal as long as they are due, and hands them to `keep`, which must call

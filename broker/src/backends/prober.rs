@@ -126,7 +126,7 @@ async fn catch_panic(probe: impl Future<Output = ProbeOutcome>) -> ProbeOutcome 
 
 async fn probe(backend: &Backend, link: &Arc<Link>) -> ProbeOutcome {
     for attempt in 0..2 {
-        let result = match ask(backend, link).await {
+        let result = match send_probe(backend, link).await {
             Ok(result) => result,
             Err(_refused) => return ProbeOutcome::Disconnected,
         };
@@ -146,7 +146,7 @@ async fn probe(backend: &Backend, link: &Arc<Link>) -> ProbeOutcome {
     ProbeOutcome::NoAnswer
 }
 
-async fn ask(backend: &Backend, link: &Arc<Link>) -> Result<Result<(), Failure>, Refusal> {
+async fn send_probe(backend: &Backend, link: &Arc<Link>) -> Result<Result<(), Failure>, Refusal> {
     if link.live().is_none() {
         // No other caller connects this often, so the back-off of the link is not needed.
         link.clear_backoff();
@@ -157,7 +157,7 @@ async fn ask(backend: &Backend, link: &Arc<Link>) -> Result<Result<(), Failure>,
         .into_iter()
         .find(|method| connection.permits(*method).is_ok())
         .unwrap_or(Method::Ping);
-    let answer = tokio::time::timeout(limit, connection.ask(link, method, None)).await;
+    let answer = tokio::time::timeout(limit, connection.control_request(link, method, None)).await;
     Ok(answer.unwrap_or(Err(Failure::TimedOut(method))).map(drop))
 }
 

@@ -100,8 +100,8 @@ mod tests {
             ("npx -y", None),
             ("node server.js", None),
         ] {
-            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            assert_eq!(package(&words[0], &words[1..]), expected, "{line}");
+            let arguments: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            assert_eq!(package(&arguments[0], &arguments[1..]), expected, "{line}");
         }
     }
 

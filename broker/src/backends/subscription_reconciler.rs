@@ -94,7 +94,7 @@ async fn send_request(
 ) -> Result<(), Refusal> {
     let params = format!("{{\"uri\":{}}}", json::quote(uri));
     let answer = connection
-        .ask(link, method, Some(params.as_bytes()))
+        .control_request(link, method, Some(params.as_bytes()))
         .await
         .map_err(|failure| link.backend.refusal(&failure))?;
     match answer.kind {

@@ -47,7 +47,7 @@ impl SignInWaits {
                 if !std::mem::replace(&mut self.has_introspected, true) =>
             {
                 check_address()?;
-                token.ask(bearer).await?;
+                token.check_active(bearer).await?;
             }
             _ => return Ok(false),
         }

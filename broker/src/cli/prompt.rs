@@ -13,7 +13,7 @@ pub(super) fn is_possible() -> bool {
 }
 
 /// Prompts for a value on the terminal. A secret is not shown while it is typed.
-pub(super) fn ask(question: &str, is_secret: bool) -> Result<String, ClientError> {
+pub(super) fn read_value(question: &str, is_secret: bool) -> Result<String, ClientError> {
     let silence = is_secret.then(Silence::start).transpose()?;
     let failed = |error: io::Error| ClientError::Usage(format!("the terminal: {error}"));
     let mut terminal = io::stderr();

@@ -363,12 +363,12 @@ impl<'i> Inputs<'i> {
     }
 
     fn arguments(&mut self, arguments: &[Argument]) -> Vec<String> {
-        let mut words = Vec::new();
+        let mut argv = Vec::new();
         for argument in arguments {
             let label = argument.name.as_ref().or(argument.value_hint.as_ref());
             let label = label.cloned().unwrap_or_default();
             match (argument.kind.as_str(), &argument.name) {
-                ("positional", _) => words.extend(self.value(&label, &argument.input)),
+                ("positional", _) => argv.extend(self.value(&label, &argument.input)),
                 ("named", Some(flag)) => {
                     let is_plain = argument.input.value.is_none()
                         && argument.input.preset.is_none()
@@ -376,14 +376,14 @@ impl<'i> Inputs<'i> {
                         && argument.input.is_required
                         && !self.given.contains_key(flag);
                     if is_plain {
-                        words.push(flag.clone()); // a flag without a value
+                        argv.push(flag.clone()); // a flag without a value
                         continue;
                     }
                     let Some(value) = self.value(&label, &argument.input) else { continue };
                     if flag.starts_with("--") {
-                        words.push(format!("{flag}={value}"));
+                        argv.push(format!("{flag}={value}"));
                     } else {
-                        words.extend([flag.clone(), value]);
+                        argv.extend([flag.clone(), value]);
                     }
                 }
                 (kind, _) => {
@@ -391,7 +391,7 @@ impl<'i> Inputs<'i> {
                 }
             }
         }
-        words
+        argv
     }
 }
 
@@ -466,8 +466,8 @@ mod tests {
             (json!({"fileSha256": "0".repeat(64)}), "cannot check"),
             (json!({"identifier": "--call=evil"}), "unusable identifier"),
         ] {
-            let told = faults(package(members));
-            assert!(told.contains(reason), "{told}");
+            let faults = faults(package(members));
+            assert!(faults.contains(reason), "{faults}");
         }
         assert!(faults(json!({})).contains("no package and no remote"));
         let old =

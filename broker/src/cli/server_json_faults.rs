@@ -346,7 +346,7 @@ mod tests {
             ],
             "remotes": [{"type": "sse"}]
         });
-        let told = faults(&wrong);
+        let found = faults(&wrong);
         let wanted = [
             "description: is missing",
             "name: must be NAMESPACE/NAME of 3 to 200 letters, digits, `.`, `-` and, in the name, `_`",
@@ -358,7 +358,7 @@ mod tests {
             "packages[1]: must be an object",
             "remotes[0].url: is missing",
         ];
-        assert_eq!(told, wanted);
+        assert_eq!(found, wanted);
         assert_eq!(faults(&json!([])), ["the document: must be an object"]);
     }
 

@@ -40,7 +40,7 @@ impl Broker {
 
 async fn run_with(client: &AdminClient, line: &str) -> Result<String, ClientError> {
     match Cli::try_parse_from(format!("mcp-broker {line}").split(' ')).unwrap().command {
-        Command::Admin(command) => admin::run(client, command).await.map(|said| said.out),
+        Command::Admin(command) => admin::run(client, command).await.map(|output| output.out),
         other => panic!("{other:?}"),
     }
 }

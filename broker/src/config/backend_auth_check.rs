@@ -15,7 +15,7 @@ use super::{
     transport_spec::TransportSpec,
 };
 
-const WORD_BYTES_MAX: usize = 512;
+const IDENTIFIER_BYTES_MAX: usize = 512;
 const URL_BYTES_MAX: usize = 2 * 1024;
 const SCOPES_MAX: usize = 64;
 const SECRET_ALLOWED: &str = "1 to 4096 visible ASCII characters without spaces";
@@ -64,21 +64,21 @@ fn check_client(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
     if spec.credentials.bearer.is_some() || names_authorization {
         fault("type", "is set together with a token in credentials", "one of the two");
     }
-    let is_word = |text: &String| {
-        (1..=WORD_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
+    let is_identifier = |text: &String| {
+        (1..=IDENTIFIER_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
     };
-    let words = format!("1 to {WORD_BYTES_MAX} bytes without control characters");
+    let allowed = format!("1 to {IDENTIFIER_BYTES_MAX} bytes without control characters");
     let is_unknown = !auth.has_credential() && !auth.has_own_key();
     // A client without an id has its metadata document, or registers itself.
     let is_unregistered = auth.kind == BackendAuthKind::OauthUser && !auth.has_credential();
     match &auth.client_id {
-        Some(id) if is_word(id) => {}
-        Some(_) => fault("client_id", "is not the id of a client", &words),
+        Some(id) if is_identifier(id) => {}
+        Some(_) => fault("client_id", "is not the id of a client", &allowed),
         None if is_unregistered && auth.catalog_auth != CatalogAuth::Service => {}
-        None => fault("client_id", "is missing", &words),
+        None => fault("client_id", "is missing", &allowed),
     }
-    if auth.client_key_id.as_ref().is_some_and(|id| !is_word(id)) {
-        fault("client_key_id", "is not the id of a key", &words);
+    if auth.client_key_id.as_ref().is_some_and(|id| !is_identifier(id)) {
+        fault("client_key_id", "is not the id of a key", &allowed);
     }
     match auth.kind {
         BackendAuthKind::OauthUser if is_unknown => {
@@ -92,7 +92,7 @@ fn check_client(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
         _ => check_credential(auth, fault),
     }
     let is_scope = |scope: &String| {
-        (1..=WORD_BYTES_MAX).contains(&scope.len())
+        (1..=IDENTIFIER_BYTES_MAX).contains(&scope.len())
             && scope.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\".contains(&byte))
     };
     let mut check_scopes = |name: &str, scopes: &[String]| {
@@ -105,8 +105,8 @@ fn check_client(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
     if let Some(provider) = &auth.provider {
         check_scopes("provider.scopes", &provider.scopes);
         check_issuer("provider.issuer", &provider.issuer, fault);
-        if !is_word(&provider.client_id) {
-            fault("provider.client_id", "is not the id of a client", &words);
+        if !is_identifier(&provider.client_id) {
+            fault("provider.client_id", "is not the id of a client", &allowed);
         }
         if provider.client_secret.as_ref().is_some_and(|secret| !is_secret(secret)) {
             fault("provider.client_secret", "is empty, too long or not a secret", SECRET_ALLOWED);
@@ -115,8 +115,8 @@ fn check_client(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
     if let Some(issuer) = &auth.issuer {
         check_issuer("issuer", issuer, fault);
     }
-    if auth.audience.as_ref().is_some_and(|audience| !is_word(audience)) {
-        fault("audience", "is not an audience", &words);
+    if auth.audience.as_ref().is_some_and(|audience| !is_identifier(audience)) {
+        fault("audience", "is not an audience", &allowed);
     }
     if auth.resource.as_ref().is_some_and(|resource| !is_resource(resource)) {
         let allowed = "an absolute URI without fragment, as the authorization server knows it";

@@ -201,10 +201,10 @@ mod tests {
                 );
             }
         }
-        let (_, said) = refused(some, "uvx", &["HOME"]).unwrap();
-        assert!(said.ends_with("allowed: LOG_LEVEL, TZ"), "{said}");
-        let (_, said) = refused(some, "npx", &["HOME"]).unwrap();
-        assert!(said.ends_with("allowed: no variables for this command"), "{said}");
+        let (_, fault) = refused(some, "uvx", &["HOME"]).unwrap();
+        assert!(fault.ends_with("allowed: LOG_LEVEL, TZ"), "{fault}");
+        let (_, fault) = refused(some, "npx", &["HOME"]).unwrap();
+        assert!(fault.ends_with("allowed: no variables for this command"), "{fault}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ use super::{
 const TTL_USUAL: Duration = Duration::from_secs(60);
 const TTL: KeyKind =
     KeyKind::Duration { min: Duration::from_secs(1), max: Duration::from_secs(3_600) };
-const WORD_BYTES_MAX: usize = 512;
+const IDENTIFIER_BYTES_MAX: usize = 512;
 const SECRET_ALLOWED: &str = "client_secret or client_secret_file";
 const CHECKS: &str = "signature, introspect";
 
@@ -97,10 +97,10 @@ impl IssuerReader<'_> {
         };
         let endpoint = self.url("introspection.endpoint", &entry.endpoint);
         let is_fit = |text: &str| {
-            (1..=WORD_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
+            (1..=IDENTIFIER_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
         };
         if !is_fit(&entry.client_id) {
-            let allowed = format!("1 to {WORD_BYTES_MAX} bytes without control characters");
+            let allowed = format!("1 to {IDENTIFIER_BYTES_MAX} bytes without control characters");
             self.fault("introspection.client_id", "is not the id of a client", &allowed);
         }
         let path = join(&self.path, "introspection.ttl");

@@ -18,7 +18,7 @@ use super::{
     Secret,
     config_reader::read_secret_file,
     field_error::join,
-    issuer_reader::{IssuerReader, WORD_BYTES_MAX, is_scope},
+    issuer_reader::{IDENTIFIER_BYTES_MAX, IssuerReader, is_scope},
     private_url::is_private,
 };
 
@@ -218,7 +218,11 @@ impl IssuerReader<'_> {
             metadata_set,
             resource: entry.resource.or(entry.preset.map(Preset::resource)).unwrap_or_default(),
             registration: entry.registration.and_then(|entry| self.registration(entry)),
-            scopes_append: self.words("scopes_append", entry.scopes_append.cloned(), is_scope),
+            scopes_append: self.identifiers(
+                "scopes_append",
+                entry.scopes_append.cloned(),
+                is_scope,
+            ),
             scope_prefix: self.scope_prefix(entry),
             drops_prompt: entry.prompt == Some(PromptRule::Drop),
         })
@@ -251,7 +255,9 @@ impl IssuerReader<'_> {
             self.fault(&join("metadata_set", &name), "is decided by the broker", &allowed);
         }
         let bytes = serde_json::to_vec(&members).map_or(0, |text| text.len());
-        if members.len() > METADATA_MEMBERS_MAX || bytes > METADATA_MEMBERS_MAX * WORD_BYTES_MAX {
+        if members.len() > METADATA_MEMBERS_MAX
+            || bytes > METADATA_MEMBERS_MAX * IDENTIFIER_BYTES_MAX
+        {
             self.fault(
                 "metadata_set",
                 "is too large",
@@ -262,16 +268,16 @@ impl IssuerReader<'_> {
     }
 
     fn registration(&mut self, entry: &RegistrationEntry) -> Option<ClientRegistration> {
-        let is_word = |text: &str| {
+        let is_identifier = |text: &str| {
             !text.is_empty()
-                && text.len() <= WORD_BYTES_MAX
+                && text.len() <= IDENTIFIER_BYTES_MAX
                 && text.bytes().all(|byte| byte.is_ascii_graphic())
         };
-        if !is_word(&entry.client_id) {
+        if !is_identifier(&entry.client_id) {
             self.fault(
                 "registration.client_id",
                 "is not the id of a client",
-                &format!("1 to {WORD_BYTES_MAX} visible ASCII characters"),
+                &format!("1 to {IDENTIFIER_BYTES_MAX} visible ASCII characters"),
             );
         }
         let uris = &entry.redirect_uris;
@@ -304,13 +310,15 @@ impl IssuerReader<'_> {
             }
             (Some(secret), None) => {
                 let fits = secret.len() >= SECRET_BYTES_MIN
-                    && secret.len() <= WORD_BYTES_MAX
+                    && secret.len() <= IDENTIFIER_BYTES_MAX
                     && secret.bytes().all(|byte| byte.is_ascii_graphic());
                 if !fits {
                     self.fault(
                         "registration.secret",
                         "is not a usable secret",
-                        &format!("{SECRET_BYTES_MIN} to {WORD_BYTES_MAX} visible ASCII characters"),
+                        &format!(
+                            "{SECRET_BYTES_MIN} to {IDENTIFIER_BYTES_MAX} visible ASCII characters"
+                        ),
                     );
                 }
                 Some(Secret::new(secret.as_str()))
@@ -331,7 +339,7 @@ impl IssuerReader<'_> {
 
     fn scope_prefix(&mut self, entry: &FrontEntry<'_>) -> Option<String> {
         let prefix = entry.scope_prefix.cloned()?;
-        if prefix.is_empty() || prefix.len() > WORD_BYTES_MAX || !is_scope(&prefix) {
+        if prefix.is_empty() || prefix.len() > IDENTIFIER_BYTES_MAX || !is_scope(&prefix) {
             self.fault("scope_prefix", "cannot begin a scope", "a text such as api://ID/");
         }
         Some(prefix)

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::{
     LoginClient,
     field_error::join,
-    issuer_reader::{IssuerReader, WORD_BYTES_MAX},
+    issuer_reader::{IDENTIFIER_BYTES_MAX, IssuerReader},
     login_client::OperatorLoginEntry,
     operator_scope::parse_operator_scope,
 };
@@ -96,8 +96,8 @@ impl IssuerReader<'_> {
         entry: Option<OperatorMappingEntry>,
     ) -> Option<OperatorMapping> {
         let entry = entry?;
-        let audiences = self.words("admin.audiences", entry.audiences, |word| {
-            word.chars().all(|c| !c.is_control())
+        let audiences = self.identifiers("admin.audiences", entry.audiences, |identifier| {
+            identifier.chars().all(|c| !c.is_control())
         });
         if entry.map.is_empty() || entry.map.len() > GRANTS_MAX {
             let allowed = format!("1 to {GRANTS_MAX} entries with value and role");
@@ -115,8 +115,8 @@ impl IssuerReader<'_> {
     }
 
     fn grant(&mut self, path: &str, entry: OperatorGrantEntry) -> Option<OperatorGrant> {
-        if entry.value.is_empty() || entry.value.len() > WORD_BYTES_MAX {
-            let allowed = format!("1 to {WORD_BYTES_MAX} bytes");
+        if entry.value.is_empty() || entry.value.len() > IDENTIFIER_BYTES_MAX {
+            let allowed = format!("1 to {IDENTIFIER_BYTES_MAX} bytes");
             self.fault(&join(path, "value"), "is empty or too long", &allowed);
         }
         let (tenants, backends) = (entry.tenants.as_deref(), entry.backends.as_deref());

@@ -10,9 +10,9 @@ use super::{
 
 pub(super) const URL_ALLOWED: &str = "an https URL, or an http one of this machine";
 /// Longest name of a claim, audience or scope, in bytes.
-pub(super) const WORD_BYTES_MAX: usize = 512;
+pub(super) const IDENTIFIER_BYTES_MAX: usize = 512;
 /// Largest number of audiences or scopes.
-const WORDS_MAX: usize = 64;
+const IDENTIFIERS_MAX: usize = 64;
 
 /// Reader of one entry of the list.
 pub(super) struct IssuerReader<'f> {
@@ -36,29 +36,31 @@ impl IssuerReader<'_> {
         None
     }
 
-    pub(super) fn words(
+    pub(super) fn identifiers(
         &mut self,
         name: &'static str,
-        words: Option<Vec<String>>,
+        identifiers: Option<Vec<String>>,
         fits: impl Fn(&str) -> bool,
     ) -> Vec<String> {
-        let words = words.unwrap_or_default();
-        if words.len() > WORDS_MAX
-            || words
-                .iter()
-                .any(|word| word.is_empty() || word.len() > WORD_BYTES_MAX || !fits(word))
+        let identifiers = identifiers.unwrap_or_default();
+        if identifiers.len() > IDENTIFIERS_MAX
+            || identifiers.iter().any(|identifier| {
+                identifier.is_empty()
+                    || identifier.len() > IDENTIFIER_BYTES_MAX
+                    || !fits(identifier)
+            })
         {
             self.fault(
                 name,
                 "has an entry that cannot be one, or too many",
-                &format!("at most {WORDS_MAX} texts, none of them empty"),
+                &format!("at most {IDENTIFIERS_MAX} texts, none of them empty"),
             );
         }
-        words
+        identifiers
     }
 }
 
 /// Returns whether the word is a scope token (RFC 6749, 3.3).
-pub(super) fn is_scope(word: &str) -> bool {
-    word.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
+pub(super) fn is_scope(identifier: &str) -> bool {
+    identifier.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\')
 }

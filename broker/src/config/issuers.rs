@@ -32,7 +32,7 @@ use super::{
         ResourceParameter,
     },
     issuer_operators::{OperatorMapping, OperatorMappingEntry},
-    issuer_reader::{IssuerReader, URL_ALLOWED, WORD_BYTES_MAX, is_scope},
+    issuer_reader::{IDENTIFIER_BYTES_MAX, IssuerReader, URL_ALLOWED, is_scope},
     login_client::{LoginClient, SignInEntry},
     private_url::is_private,
     range::check_duration,
@@ -324,9 +324,10 @@ impl IssuerReader<'_> {
         let is_issuer = self.issuer(&entry.issuer);
         let jwks_url = entry.jwks_url.and_then(|url| self.url("jwks_url", &url));
         check_duration(join(&self.path, "keys_max_age"), entry.keys_max_age, KEYS_AGE, self.faults);
-        let audiences =
-            self.words("audiences", entry.audiences, |word| word.chars().all(|c| !c.is_control()));
-        let scopes = self.words("scopes", entry.scopes, is_scope);
+        let audiences = self.identifiers("audiences", entry.audiences, |identifier| {
+            identifier.chars().all(|c| !c.is_control())
+        });
+        let scopes = self.identifiers("scopes", entry.scopes, is_scope);
         let algorithms = self.algorithms(entry.algorithms);
         if entry.require_typ.as_deref().is_some_and(|wanted| wanted != ACCESS_TOKEN_TYPE) {
             self.fault("require_typ", "is not a type that can be demanded", ACCESS_TOKEN_TYPE);
@@ -385,7 +386,7 @@ impl IssuerReader<'_> {
 
     pub(super) fn claim(&mut self, name: &'static str, claim: Option<String>) -> Option<String> {
         let claim = claim?;
-        if claim.is_empty() || claim.len() > WORD_BYTES_MAX {
+        if claim.is_empty() || claim.len() > IDENTIFIER_BYTES_MAX {
             self.fault(name, "is not the name of a claim", "the name of a member of the token");
         }
         Some(claim)

@@ -9,7 +9,7 @@ use super::{
     config_key::is_secret,
     config_reader::read_secret_file,
     field_error::join,
-    issuer_reader::{IssuerReader, WORD_BYTES_MAX},
+    issuer_reader::{IDENTIFIER_BYTES_MAX, IssuerReader},
 };
 
 /// The broker as a client of an issuer at which people sign in.
@@ -52,8 +52,8 @@ impl IssuerReader<'_> {
 
     /// Reads `admin.login`. Returns `None` after a fault.
     pub(super) fn operator_login(&mut self, entry: OperatorLoginEntry) -> Option<LoginClient> {
-        let scopes = self.words("admin.login.scopes", entry.scopes, |word| {
-            word.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\".contains(&byte))
+        let scopes = self.identifiers("admin.login.scopes", entry.scopes, |identifier| {
+            identifier.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\".contains(&byte))
         });
         let OperatorLoginEntry { client_id, client_secret, client_secret_file, .. } = entry;
         let client = SignInEntry { client_id, client_secret, client_secret_file };
@@ -66,10 +66,10 @@ impl IssuerReader<'_> {
         entry: SignInEntry,
         scopes: Vec<String>,
     ) -> Option<LoginClient> {
-        let is_id = (1..=WORD_BYTES_MAX).contains(&entry.client_id.len())
+        let is_id = (1..=IDENTIFIER_BYTES_MAX).contains(&entry.client_id.len())
             && !entry.client_id.chars().any(char::is_control);
         if !is_id {
-            let allowed = format!("1 to {WORD_BYTES_MAX} bytes without control characters");
+            let allowed = format!("1 to {IDENTIFIER_BYTES_MAX} bytes without control characters");
             self.fault(&join(path, "client_id"), "is not the id of a client", &allowed);
         }
         let one = "client_secret or client_secret_file, or none for a public client";

@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn faults_contain_the_allowed_values() {
-        for (limits, told) in [
+        for (limits, expected) in [
             (
                 "{message_profile: tiny}",
                 "limits.message_profile: is not a profile; allowed: one of 1MB, standard, ws-64k",
@@ -269,7 +269,7 @@ mod tests {
             ),
         ] {
             let faults = load_from(&format!("limits: {limits}"), []).unwrap_err().to_string();
-            assert!(faults.contains(told), "{limits}: {faults}");
+            assert!(faults.contains(expected), "{limits}: {faults}");
         }
     }
 }

@@ -143,12 +143,12 @@ mod tests {
     fn s03_children_are_confined_unless_the_sandbox_is_off() {
         let mode = |yaml: &str| load_from(yaml, []).unwrap().stdio.sandbox;
         assert_eq!(mode(""), SandboxMode::Auto);
-        for (word, expected) in [
+        for (mode_name, expected) in [
             ("uid", SandboxMode::Uid),
             ("landlock", SandboxMode::Landlock),
             ("off", SandboxMode::Off),
         ] {
-            assert_eq!(mode(&format!("stdio: {{sandbox: {word}}}")), expected);
+            assert_eq!(mode(&format!("stdio: {{sandbox: {mode_name}}}")), expected);
         }
         let faults = load_from("stdio: {sandbox: none}", []).unwrap_err().to_string();
         assert!(

@@ -167,11 +167,11 @@ impl ConfigReader<'_> {
         }
         let client_auth = self.client_auth();
         if certificate.is_none() && self.faults.is_empty() {
-            for (key, asked) in [
+            for (key, setting) in [
                 ("tls.require_https", require_https),
                 ("tls.client_auth", client_auth != ClientAuth::None),
             ] {
-                if asked {
+                if setting {
                     self.report(
                         key,
                         "needs a certificate for the listeners",

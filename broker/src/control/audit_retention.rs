@@ -287,10 +287,14 @@ mod tests {
         }
         assert_eq!(remaining_records(&after.control).await, [1]);
         let (entries, _) = after.control.audit(&AuditFilter::default(), None, 10).await.unwrap();
-        let told: Vec<_> = entries.iter().filter(|entry| entry.action == "audit.retain").collect();
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert_eq!(told[0].principal, "configuration");
-        assert!(told[0].target.as_deref().unwrap().starts_with("720h to 1h, from "), "{told:?}");
+        let recorded: Vec<_> =
+            entries.iter().filter(|entry| entry.action == "audit.retain").collect();
+        assert_eq!(recorded.len(), 1, "{recorded:?}");
+        assert_eq!(recorded[0].principal, "configuration");
+        assert!(
+            recorded[0].target.as_deref().unwrap().starts_with("720h to 1h, from "),
+            "{recorded:?}"
+        );
         // The delay is over.
         let declared = now_us() - 8 * 24 * HOUR_US;
         let shortened = AuditRetention::initial(Duration::from_secs(720 * 3_600), 0, true)

@@ -230,7 +230,7 @@ impl Control {
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        self.durable().ask(operation, work).await
+        self.durable().run(operation, work).await
     }
 
     pub fn tenants(&self) -> Vec<TenantView> {

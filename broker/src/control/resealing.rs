@@ -52,7 +52,7 @@ impl Control {
         let (seal, store) = (&durable.seal, &durable.store);
         loop {
             let found = store.sealed_before(seal.active(), resealed.unreadable, RESEALED_AT_ONCE);
-            let found = durable.ask("sealed_before", found).await?;
+            let found = durable.run("sealed_before", found).await?;
             if found.is_empty() {
                 return Ok(resealed);
             }
@@ -64,7 +64,7 @@ impl Control {
                     resealed.unreadable += 1;
                     continue;
                 };
-                durable.ask("reseal", store.reseal(&value, &sealed)).await?;
+                durable.run("reseal", store.reseal(&value, &sealed)).await?;
                 resealed.done += 1;
             }
         }

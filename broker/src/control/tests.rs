@@ -604,14 +604,14 @@ async fn another_secret_stops_the_start_on_a_database_of_an_earlier_release() {
 async fn a_change_completes_even_if_its_caller_disconnects() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    let mut asked = Box::pin(rig.control.put_tenant(
+    let mut change = Box::pin(rig.control.put_tenant(
         tenant("acme"),
         TenantSpec::default(),
         Preconditions::default(),
         Author::default(),
     ));
-    assert!(futures_util::poll!(&mut asked).is_pending());
-    drop(asked);
+    assert!(futures_util::poll!(&mut change).is_pending());
+    drop(change);
     // Changes run in order: when the next one is done, the abandoned one is done too.
     rig.control
         .put_tenant(

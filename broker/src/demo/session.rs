@@ -107,7 +107,7 @@ impl DemoSession {
 
     /// Sends a request to the client and waits for its answer. Returns `None` when the client has
     /// disconnected.
-    pub(super) async fn ask(&self, method: &str, params: Value) -> Option<Value> {
+    pub(super) async fn request(&self, method: &str, params: Value) -> Option<Value> {
         let (reply, answer) = oneshot::channel();
         let id = self.locked(|state| {
             state.request_count += 1;

@@ -24,7 +24,7 @@ impl Client {
         let (output, input) = tokio::io::split(near);
         let mut client = Self { input, lines: BufReader::new(output).lines(), served };
         let params = json!({"protocolVersion": version, "capabilities": capabilities, "clientInfo": {"name": "t", "version": "1"}});
-        let answer = client.ask("initialize", params).await;
+        let answer = client.request("initialize", params).await;
         client.send(json!({"jsonrpc": "2.0", "method": "notifications/initialized"})).await;
         (client, answer["result"].clone())
     }
@@ -45,7 +45,7 @@ impl Client {
     }
 
     /// Sends a request. The next message of the server must be its answer.
-    async fn ask(&mut self, method: &str, params: Value) -> Value {
+    async fn request(&mut self, method: &str, params: Value) -> Value {
         self.send(json!({"jsonrpc": "2.0", "id": method, "method": method, "params": params}))
             .await;
         let answer = self.next().await;
@@ -54,18 +54,18 @@ impl Client {
     }
 
     async fn call(&mut self, name: &str, arguments: Value) -> Value {
-        self.ask("tools/call", json!({"name": name, "arguments": arguments})).await["result"]
+        self.request("tools/call", json!({"name": name, "arguments": arguments})).await["result"]
             .clone()
     }
 }
 
 #[tokio::test]
 async fn protocol_versions_are_negotiated() {
-    for (asked, agreed) in
+    for (requested, agreed) in
         [("2025-11-25", "2025-11-25"), ("2025-06-18", "2025-06-18"), ("2024-11-05", "2025-11-25")]
     {
-        let (_, result) = Client::start(asked, json!({})).await;
-        assert_eq!(result["protocolVersion"], agreed, "{asked}");
+        let (_, result) = Client::start(requested, json!({})).await;
+        assert_eq!(result["protocolVersion"], agreed, "{requested}");
         assert_eq!(result["capabilities"]["resources"]["subscribe"], true);
     }
 }
@@ -88,7 +88,10 @@ async fn the_demo_tools_return_their_documented_results() {
     );
     assert_eq!(client.call("add", json!({"a": 1e308, "b": 1e308})).await["isError"], true);
     assert_eq!(client.call("add", json!({"a": "2", "b": 3})).await["isError"], true);
-    assert_eq!(client.ask("tools/call", json!({"name": "none"})).await["error"]["code"], -32602);
+    assert_eq!(
+        client.request("tools/call", json!({"name": "none"})).await["error"]["code"],
+        -32602
+    );
 }
 
 #[tokio::test]
@@ -106,7 +109,7 @@ async fn a_countdown_reports_its_progress() {
         );
     }
     assert_eq!(client.next().await["result"]["content"][0]["text"], "lift-off");
-    client.ask("logging/setLevel", json!({"level": "warning"})).await;
+    client.request("logging/setLevel", json!({"level": "warning"})).await;
     client.send(call).await;
     assert_eq!(
         client.next().await["method"],
@@ -118,7 +121,7 @@ async fn a_countdown_reports_its_progress() {
 #[tokio::test]
 async fn a_cancelled_call_is_not_answered_and_others_continue() {
     let mut client = Client::ready().await;
-    client.ask("logging/setLevel", json!({"level": "error"})).await;
+    client.request("logging/setLevel", json!({"level": "error"})).await;
     for id in [json!(1), json!("1")] {
         client
             .send(json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params":
@@ -127,7 +130,7 @@ async fn a_cancelled_call_is_not_answered_and_others_continue() {
     }
     client.send(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})).await;
     client.send(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "unknown"}})).await;
-    assert_eq!(client.ask("ping", json!({})).await["result"], json!({}));
+    assert_eq!(client.request("ping", json!({})).await["result"], json!({}));
     client.send(json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": "1"}})).await;
     let Client { mut input, mut lines, served } = client;
     input.shutdown().await.unwrap();
@@ -172,7 +175,7 @@ async fn a_subscriber_is_notified_of_the_counter() {
         1,
         "and no client is told"
     );
-    client.ask("resources/subscribe", json!({"uri": "demo://counter"})).await;
+    client.request("resources/subscribe", json!({"uri": "demo://counter"})).await;
     client.send(json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "increment", "arguments": {"by": 4}}})).await;
     let update = client.next().await;
     assert_eq!(
@@ -181,11 +184,11 @@ async fn a_subscriber_is_notified_of_the_counter() {
     );
     assert_eq!(client.next().await["result"]["structuredContent"]["count"], 5);
     assert_eq!(
-        client.ask("resources/read", json!({"uri": "demo://counter"})).await["result"]["contents"]
+        client.request("resources/read", json!({"uri": "demo://counter"})).await["result"]["contents"]
             [0]["text"],
         "5"
     );
-    client.ask("resources/unsubscribe", json!({"uri": "demo://counter"})).await;
+    client.request("resources/unsubscribe", json!({"uri": "demo://counter"})).await;
     client.call("increment", json!({})).await;
 }
 
@@ -194,7 +197,7 @@ async fn resources_and_templates_are_read() {
     let mut client = Client::ready().await;
     for uri in ["demo://about", "demo://counter", "demo://greeting/Ada"] {
         assert_eq!(
-            client.ask("resources/read", json!({"uri": uri})).await["result"]["contents"][0]["uri"],
+            client.request("resources/read", json!({"uri": uri})).await["result"]["contents"][0]["uri"],
             uri
         );
     }
@@ -203,7 +206,7 @@ async fn resources_and_templates_are_read() {
         ("resources/read", "demo://x"),
         ("resources/subscribe", "demo://x"),
     ] {
-        let error = client.ask(method, json!({"uri": uri})).await["error"].clone();
+        let error = client.request(method, json!({"uri": uri})).await["error"].clone();
         assert_eq!((&error["code"], &error["data"]["uri"]), (&json!(-32002), &json!(uri)));
     }
 }
@@ -212,7 +215,7 @@ async fn resources_and_templates_are_read() {
 async fn the_prompt_is_filled_in_and_completed() {
     let mut client = Client::ready().await;
     let prompt = client
-        .ask(
+        .request(
             "prompts/get",
             json!({"name": "greet", "arguments": {"name": "Ada", "style": "pirate"}}),
         )
@@ -223,7 +226,10 @@ async fn the_prompt_is_filled_in_and_completed() {
             .unwrap()
             .contains("pirate greeting for Ada")
     );
-    assert_eq!(client.ask("prompts/get", json!({"name": "greet"})).await["error"]["code"], -32602);
+    assert_eq!(
+        client.request("prompts/get", json!({"name": "greet"})).await["error"]["code"],
+        -32602
+    );
     for (reference, argument, expected) in [
         (
             json!({"type": "ref/prompt", "name": "greet"}),
@@ -242,7 +248,7 @@ async fn the_prompt_is_filled_in_and_completed() {
         ),
     ] {
         let answer = client
-            .ask("completion/complete", json!({"ref": reference, "argument": argument}))
+            .request("completion/complete", json!({"ref": reference, "argument": argument}))
             .await;
         assert_eq!(answer["result"]["completion"]["values"], expected);
     }
@@ -257,10 +263,10 @@ async fn lists_have_one_page() {
         ("resources/templates/list", "resourceTemplates", 1),
         ("prompts/list", "prompts", 1),
     ] {
-        let result = client.ask(method, json!({})).await["result"].clone();
+        let result = client.request(method, json!({})).await["result"].clone();
         assert_eq!(result[member].as_array().unwrap().len(), count);
         assert_eq!(result.get("nextCursor"), None);
-        assert_eq!(client.ask(method, json!({"cursor": "x"})).await["error"]["code"], -32602);
+        assert_eq!(client.request(method, json!({"cursor": "x"})).await["error"]["code"], -32602);
     }
 }
 
@@ -271,8 +277,8 @@ async fn invalid_input_is_answered_with_errors() {
     for code in [-32700, -32600, -32600] {
         assert_eq!(client.next().await["error"]["code"], code);
     }
-    assert_eq!(client.ask("no/such/method", json!({})).await["error"]["code"], -32601);
+    assert_eq!(client.request("no/such/method", json!({})).await["error"]["code"], -32601);
     client.send(json!({"jsonrpc": "2.0", "id": "never-asked", "result": {}})).await;
-    assert_eq!(client.ask("resources/read", json!({})).await["error"]["code"], -32602);
-    assert_eq!(client.ask("ping", json!(null)).await["result"], json!({}));
+    assert_eq!(client.request("resources/read", json!({})).await["error"]["code"], -32602);
+    assert_eq!(client.request("ping", json!(null)).await["result"], json!({}));
 }

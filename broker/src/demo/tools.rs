@@ -26,7 +26,7 @@ pub(super) async fn call(session: &DemoSession, params: &Value) -> Result<Value,
         Some("countdown") => {
             countdown(session, arguments, params["_meta"].get("progressToken")).await
         }
-        Some("ask") => ask(session, arguments).await,
+        Some("ask") => elicit(session, arguments).await,
         Some("increment") => increment(session, arguments).await,
         Some(other) => return Err(RpcError::invalid(format!("unknown tool {other}"))),
         None => return Err(RpcError::invalid("name is missing or not a text")),
@@ -83,14 +83,14 @@ async fn countdown(
     Ok(text_result("lift-off"))
 }
 
-async fn ask(session: &DemoSession, arguments: &Value) -> Result<Value, ToolFailure> {
+async fn elicit(session: &DemoSession, arguments: &Value) -> Result<Value, ToolFailure> {
     let question = arguments["question"].as_str().unwrap_or("What is your favourite colour?");
     if !session.locked(|state| state.supports_forms) {
         return Err("this client cannot ask its user: it has no elicitation capability".to_owned());
     }
     let schema = json!({ "type": "object", "properties": { "answer": { "type": "string", "title": "Answer" } }, "required": ["answer"] });
     let answer = session
-        .ask("elicitation/create", json!({ "message": question, "requestedSchema": schema }))
+        .request("elicitation/create", json!({ "message": question, "requestedSchema": schema }))
         .await;
     let result = answer
         .as_ref()

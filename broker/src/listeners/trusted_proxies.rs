@@ -23,7 +23,7 @@ use crate::config::{Config, ForwardedHeader};
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Minimum interval of log lines about refused proxy headers. Each line has the number of lines
 /// left out.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Trusted peers. One instance for all listeners; clones are cheap.
 #[derive(Debug, Clone)]
@@ -128,7 +128,7 @@ pub(super) struct ProxyProtocol {
 impl ProxyProtocol {
     pub(super) fn new(config: &Config, is_on: bool) -> Self {
         let limit = is_on.then_some(config.timeouts.handshake);
-        let lines = Mutex::new(LocalRateLimiter::new(one_per(TOLD_EVERY)));
+        let lines = Mutex::new(LocalRateLimiter::new(one_per(LOG_INTERVAL)));
         Self { proxies: TrustedProxies::new(config), limit, lines, started: Instant::now() }
     }
 

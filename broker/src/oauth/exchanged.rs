@@ -25,8 +25,8 @@ use super::{
     client_keys::RegisteredClient,
     discovery::DiscoveredServer,
     fetch::{ConnectReason, OauthError, OauthFetcher},
-    known_server::{KnownServer, chosen_scopes},
     machine::{MachineTokens, RenewedToken, TokenHeader},
+    server_cache::{ServerCache, chosen_scopes},
     subject_tokens::SubjectTokens,
     token_request::{AccessToken, request_assertion, request_token},
     user_tokens::UserTokens,
@@ -44,7 +44,7 @@ const ID_JAG: &str = "urn:ietf:params:oauth:token-type:id-jag";
 #[derive(Debug)]
 pub struct ExchangedTokens {
     pub(super) fetcher: OauthFetcher,
-    pub(super) server: KnownServer,
+    pub(super) server: ServerCache,
     /// The broker at the authorization server of the backend.
     pub(super) client: RegisteredClient,
     /// Scopes that the operator configured.

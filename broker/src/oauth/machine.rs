@@ -16,7 +16,7 @@ use super::{
     client_keys::{RegisteredClient, TenantKeys},
     discovery::ProtectedBackend,
     fetch::{OauthError, OauthFetcher},
-    known_server::{KnownServer, chosen_scopes},
+    server_cache::{ServerCache, chosen_scopes},
     token_request::{AccessToken, request_token},
 };
 use crate::{config::spec::BackendSpec, metrics::Metrics};
@@ -43,7 +43,7 @@ impl RenewedToken {
 #[derive(Debug)]
 pub struct MachineTokens {
     fetcher: OauthFetcher,
-    server: KnownServer,
+    server: ServerCache,
     client: RegisteredClient,
     /// Scopes that the operator configured.
     scopes: Vec<String>,
@@ -71,7 +71,7 @@ impl MachineTokens {
     ) -> Option<Arc<Self>> {
         Some(Arc::new(Self {
             fetcher,
-            server: KnownServer::of(ProtectedBackend::of(spec)?),
+            server: ServerCache::of(ProtectedBackend::of(spec)?),
             client: RegisteredClient::of(&spec.auth, keys)?,
             scopes: spec.auth.scopes.clone(),
             state: Mutex::default(),

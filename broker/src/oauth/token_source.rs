@@ -12,9 +12,9 @@ use super::{
     discovery::ProtectedBackend,
     exchanged::{Actor, ExchangedTokens, SubjectOrigin},
     fetch::{OauthError, OauthFetcher},
-    known_server::KnownServer,
     machine::MachineTokens,
     public_address::PublicAddress,
+    server_cache::ServerCache,
     subject_tokens::SubjectTokens,
     user_tokens::{AuthorizationTarget, UserTokens},
     vault::Vault,
@@ -188,7 +188,7 @@ impl SourceSettings<'_> {
     fn exchanged(&self, origin: SubjectOrigin) -> Option<Arc<ExchangedTokens>> {
         Some(Arc::new(ExchangedTokens {
             fetcher: self.fetcher(),
-            server: KnownServer::of(self.protected_backend.clone()),
+            server: ServerCache::of(self.protected_backend.clone()),
             client: RegisteredClient::of(&self.spec.auth, self.keys())?,
             scopes: self.spec.auth.scopes.clone(),
             origin,

@@ -106,14 +106,14 @@ pub fn secret_seal_context(key: &SecretKey) -> String {
 impl Vault {
     /// Returns the grant of a principal. One that does not open counts as absent.
     pub(super) async fn grant(&self, key: &GrantKey) -> Result<Option<OpenGrant>, OauthError> {
-        let found = self.0.ask("grant", self.0.store.grant(key)).await.map_err(away)?;
+        let found = self.0.run("grant", self.0.store.grant(key)).await.map_err(away)?;
         Ok(found.and_then(|stored| self.opened(stored)))
     }
 
     /// Returns the grant of the principal that connected first.
     pub(super) async fn first(&self, key: &GrantKey) -> Result<Option<OpenGrant>, OauthError> {
         let first = self.0.store.first_grant(&key.tenant, &key.backend);
-        let found = self.0.ask("first_grant", first).await.map_err(away)?;
+        let found = self.0.run("first_grant", first).await.map_err(away)?;
         Ok(found.and_then(|stored| self.opened(stored)))
     }
 
@@ -148,7 +148,7 @@ impl Vault {
             last_error,
         };
         let put = self.0.store.put_grant(&record, expected);
-        self.0.ask("put_grant", put).await.map_err(away)
+        self.0.run("put_grant", put).await.map_err(away)
     }
 
     pub(super) async fn lease(
@@ -158,27 +158,27 @@ impl Vault {
         time: Duration,
     ) -> Result<bool, OauthError> {
         let lease = self.0.store.lease_grant(key, version, time);
-        self.0.ask("lease_grant", lease).await.map_err(away)
+        self.0.run("lease_grant", lease).await.map_err(away)
     }
 
     /// Notes why the renewal of this version failed, for operators. An error of the store is only in
     /// the log.
     pub(super) async fn record_error(&self, key: &GrantKey, version: i64, error: GrantError) {
         let update = self.0.store.record_grant_error(key, version, error);
-        if let Err(error) = self.0.ask("note_grant_error", update).await {
+        if let Err(error) = self.0.run("note_grant_error", update).await {
             tracing::debug!(%error, "the error of a grant could not be stored");
         }
     }
 
     pub(super) async fn remove(&self, key: &GrantKey) -> Result<bool, OauthError> {
-        self.0.ask("remove_grant", self.0.store.remove_grant(key)).await.map_err(away)
+        self.0.run("remove_grant", self.0.store.remove_grant(key)).await.map_err(away)
     }
 
     pub(super) async fn grants_of(
         &self,
         tenant: &TenantId,
     ) -> Result<Vec<StoredGrant>, OauthError> {
-        self.0.ask("grants_of", self.0.store.grants_of(tenant)).await.map_err(away)
+        self.0.run("grants_of", self.0.store.grants_of(tenant)).await.map_err(away)
     }
 
     pub(super) async fn put_secret(
@@ -189,7 +189,7 @@ impl Vault {
     ) -> Result<(), OauthError> {
         let sealed = self.sealed_secret(key, value)?;
         let put = self.0.store.put_secret(key, &sealed, life);
-        self.0.ask("put_secret", put).await.map_err(away)
+        self.0.run("put_secret", put).await.map_err(away)
     }
 
     /// Writes a secret unless there is one.
@@ -201,7 +201,7 @@ impl Vault {
     ) -> Result<(), OauthError> {
         let sealed = self.sealed_secret(key, value)?;
         let add = self.0.store.add_secret(key, &sealed, life);
-        self.0.ask("add_secret", add).await.map_err(away)
+        self.0.run("add_secret", add).await.map_err(away)
     }
 
     fn sealed_secret(
@@ -218,7 +218,7 @@ impl Vault {
         &self,
         key: &SecretKey,
     ) -> Result<Option<T>, OauthError> {
-        let found = self.0.ask("secret", self.0.store.secret(key)).await.map_err(away)?;
+        let found = self.0.run("secret", self.0.store.secret(key)).await.map_err(away)?;
         Ok(found.and_then(|sealed| self.opened_secret(key, &sealed)))
     }
 
@@ -227,7 +227,7 @@ impl Vault {
         &self,
         key: &SecretKey,
     ) -> Result<Option<T>, OauthError> {
-        let found = self.0.ask("take_secret", self.0.store.take_secret(key)).await.map_err(away)?;
+        let found = self.0.run("take_secret", self.0.store.take_secret(key)).await.map_err(away)?;
         Ok(found.and_then(|sealed| self.opened_secret(key, &sealed)))
     }
 

@@ -27,10 +27,10 @@ enum Effect {
     /// Another effect, and the metric that shows it, if any.
     Other(&'static str, &'static str),
     /// A setting that modifies a limit but is not one itself.
-    Says(&'static str),
+    Describes(&'static str),
 }
 
-use Effect::{Crowded, Other, Refused, Says, Scoped, Shed};
+use Effect::{Crowded, Describes, Other, Refused, Scoped, Shed};
 
 const SECTIONS: [&str; 6] = ["limits", "overload", "timeouts", "session", "tasks", "events"];
 
@@ -65,7 +65,7 @@ const KEYS: &[(&str, Effect)] = &[
     ),
     (
         "limits.connection_burst_per_address",
-        Says("see `limits.connections_per_second_per_address`"),
+        Describes("see `limits.connections_per_second_per_address`"),
     ),
     ("limits.sign_in_failures_per_minute", Scoped(ErrorKind::TooManySignIns, "sign_in_failures")),
     (
@@ -84,10 +84,10 @@ const KEYS: &[(&str, Effect)] = &[
     ),
     (
         "limits.calls_in_flight_per_backend",
-        Says("further calls wait: see `limits.calls_queued_per_backend`"),
+        Describes("further calls wait: see `limits.calls_queued_per_backend`"),
     ),
     ("limits.calls_queued_per_backend", Crowded),
-    ("limits.calls_in_flight", Says("further calls wait: see `limits.calls_queued`")),
+    ("limits.calls_in_flight", Describes("further calls wait: see `limits.calls_queued`")),
     ("limits.calls_queued", Crowded),
     ("limits.batch_calls", Refused(ErrorKind::InvalidParams)),
     (
@@ -98,13 +98,13 @@ const KEYS: &[(&str, Effect)] = &[
         ),
     ),
     ("limits.requests_per_second", Scoped(ErrorKind::RateLimited, "tenant")),
-    ("limits.burst", Says("see `limits.requests_per_second`")),
+    ("limits.burst", Describes("see `limits.requests_per_second`")),
     ("limits.requests_per_second_per_principal", Scoped(ErrorKind::RateLimited, "principal")),
-    ("limits.burst_per_principal", Says("see `limits.requests_per_second_per_principal`")),
+    ("limits.burst_per_principal", Describes("see `limits.requests_per_second_per_principal`")),
     ("limits.requests_per_second_per_backend", Scoped(ErrorKind::RateLimited, "backend")),
-    ("limits.burst_per_backend", Says("see `limits.requests_per_second_per_backend`")),
+    ("limits.burst_per_backend", Describes("see `limits.requests_per_second_per_backend`")),
     ("limits.requests_per_second_per_tool", Scoped(ErrorKind::RateLimited, "tool")),
-    ("limits.burst_per_tool", Says("see `limits.requests_per_second_per_tool`")),
+    ("limits.burst_per_tool", Describes("see `limits.requests_per_second_per_tool`")),
     (
         "limits.without_redis",
         Other("how limits over replicas apply without Redis", "`mcp_rates_shared`"),
@@ -120,7 +120,7 @@ const KEYS: &[(&str, Effect)] = &[
             "`mcp_rate_limited_total{scope=\"outbox_bytes_total\"}`, `mcp_outbox_bytes`",
         ),
     ),
-    ("overload.memory_bytes", Says("see `overload.memory_percent`")),
+    ("overload.memory_bytes", Describes("see `overload.memory_percent`")),
     ("overload.memory_percent", Shed),
     ("overload.queue_delay", Shed),
     ("overload.requests_pending", Shed),
@@ -135,7 +135,7 @@ const KEYS: &[(&str, Effect)] = &[
     ),
     ("timeouts.connect", Refused(ErrorKind::BackendUnavailable)),
     ("timeouts.handshake", Other(CONNECTION_ENDS, "")),
-    ("timeouts.websocket_ping", Says("see `timeouts.websocket_idle`")),
+    ("timeouts.websocket_ping", Describes("see `timeouts.websocket_idle`")),
     ("timeouts.websocket_idle", Other(CONNECTION_ENDS, "")),
     ("timeouts.quic_idle", Other(CONNECTION_ENDS, "")),
     (
@@ -146,7 +146,7 @@ const KEYS: &[(&str, Effect)] = &[
         "timeouts.ping_interval",
         Other("the broker reconnects the link to the backend", "`mcp_links`"),
     ),
-    ("timeouts.idle_session", Says("see `session.idle`")),
+    ("timeouts.idle_session", Describes("see `session.idle`")),
     (
         "session.lease",
         Other("other replicas take over what this one owns", "`mcp_node_lease_renewals_total`"),
@@ -156,20 +156,20 @@ const KEYS: &[(&str, Effect)] = &[
         Other("the session ends: `session_not_found`", "`mcp_sessions`, `mcp_expired_total`"),
     ),
     ("session.resume", Other("the session ends: `session_not_found`", "`mcp_sessions`")),
-    ("tasks.enabled", Says("turns tasks on")),
+    ("tasks.enabled", Describes("turns tasks on")),
     (
         "tasks.ttl",
         Other("the task is removed: `task_not_found`", "`mcp_expired_total{kind=\"tasks\"}`"),
     ),
     ("tasks.ttl_max", Other("the task gets this time", "")),
-    ("tasks.poll_interval", Says("the value that clients get")),
-    ("tasks.promote", Says("lets long calls become tasks")),
+    ("tasks.poll_interval", Describes("the value that clients get")),
+    ("tasks.promote", Describes("lets long calls become tasks")),
     ("tasks.promote_after", Other("the call becomes a task", "`mcp_task_promotions_total`")),
     ("tasks.running_per_tenant", Refused(ErrorKind::TaskLimit)),
     ("tasks.stored_per_tenant", Refused(ErrorKind::TaskLimit)),
     ("tasks.bytes_per_tenant", Refused(ErrorKind::TaskLimit)),
     ("tasks.result_bytes", Refused(ErrorKind::ResultTooLarge)),
-    ("events.log", Says("where events are kept")),
+    ("events.log", Describes("where events are kept")),
     (
         "events.retain",
         Other(
@@ -185,8 +185,8 @@ const KEYS: &[(&str, Effect)] = &[
         "events.stream_bytes",
         Other("the stream drops progress and log messages, oldest first; then it ends", DROPPED),
     ),
-    ("events.keepalive", Says("interval of keep-alive comments on a quiet stream")),
-    ("events.retry", Says("the value that clients get")),
+    ("events.keepalive", Describes("interval of keep-alive comments on a quiet stream")),
+    ("events.retry", Describes("the value that clients get")),
 ];
 
 /// Sources of the constants.
@@ -258,7 +258,7 @@ fn met() -> Vec<Fixed> {
     let backend_fault = "the broker drops the excess; the log and `last_error` show it";
     let overflow = "the broker drops the oldest: `events_gone`";
     fixed! {
-        PAGE_ENTRIES Says("the broker paginates its lists");
+        PAGE_ENTRIES Describes("the broker paginates its lists");
         LIST_PAGES_MAX Other(backend_fault, "");
         LIST_ENTRIES_MAX Other(backend_fault, "");
         LIST_BYTES_MAX Other(backend_fault, "");
@@ -291,7 +291,7 @@ fn met() -> Vec<Fixed> {
         ARGUMENT_BYTES_MAX Refused(ErrorKind::ArgumentsInvalid);
         ARGUMENT_STEPS_MAX Refused(ErrorKind::ArgumentsInvalid);
         FORMAT_BYTES_MAX Refused(ErrorKind::ArgumentsInvalid);
-        VALIDATE_TIMEOUT_MAX Says("`tools.validate_timeout` of a backend is at most this");
+        VALIDATE_TIMEOUT_MAX Describes("`tools.validate_timeout` of a backend is at most this");
         VALIDATIONS_QUEUED_PER_TENANT_MAX Refused(ErrorKind::Overloaded);
         VALIDATIONS_QUEUED_MAX Refused(ErrorKind::Overloaded);
         POOLED_SESSION_WAIT_MAX Refused(ErrorKind::TooManyCalls);
@@ -357,28 +357,28 @@ fn met() -> Vec<Fixed> {
         LOG_LINES_BYTES_MAX Other("the broker drops further lines; a later line counts them", "`mcp_log_lines_dropped_total`");
         AUDIT_QUEUE_MAX Other("further records are dropped", AUDIT_DROPPED);
         AUDIT_QUEUE_BYTES_MAX Other("further records are dropped", AUDIT_DROPPED);
-        AUDIT_RETENTION_DELAY Says("how long a shorter `audit.retain` waits");
+        AUDIT_RETENTION_DELAY Describes("how long a shorter `audit.retain` waits");
         AUDIT_ARGUMENTS_BYTES_MAX Other("only their digest is kept", "");
         AUDIT_VALUE_BYTES_MAX Other("only its digest is kept", "");
         AUDIT_TARGET_CHARS_MAX Other("the rest is cut", "");
-        PERMITS_LEASE Says("when the permits of a killed replica are free");
-        CALL_PERMITS_RESERVED_MAX Says("permits that another replica cannot use for a moment");
+        PERMITS_LEASE Describes("when the permits of a killed replica are free");
+        CALL_PERMITS_RESERVED_MAX Describes("permits that another replica cannot use for a moment");
         PRINCIPALS_METERED_MAX Other("further ones share one rate", "");
         TOOLS_METERED_MAX Other("further ones share one rate", "");
         ADDRESSES_METERED_MAX Other("further ones share one rate", "");
         SIGN_IN_ADDRESSES_MAX Other("further ones share one count, without an address", "`mcp_auth_failures_total`");
-        SIGN_IN_WINDOW Says("see `limits.sign_in_failures_per_minute`");
+        SIGN_IN_WINDOW Describes("see `limits.sign_in_failures_per_minute`");
         SIGN_IN_LOG_LINES_MAX Other("the log omits further lines; the next line counts them", "`mcp_auth_failures_total`");
         OVERLOAD_BODY_BYTES_MAX Shed;
         ISSUERS_MAX Other("the configuration is refused", "");
         TOKEN_BYTES_MAX Refused(ErrorKind::Unauthorized);
         TOKEN_KEY_ID_BYTES_MAX Refused(ErrorKind::Unauthorized);
         TOKEN_PRINCIPAL_BYTES_MAX Refused(ErrorKind::Unauthorized);
-        TOKEN_LEEWAY Says("bounds the validity of a token");
+        TOKEN_LEEWAY Describes("bounds the validity of a token");
         KEY_SET_BYTES_MAX Other("the broker uses the keys it has, up to their age", KEY_FETCHES);
         KEY_SET_KEYS_MAX Other("further ones are not used", "");
         KEY_SET_AGE_MAX Other("the broker accepts no token of the issuer", "`mcp_issuers_without_keys`");
-        KEY_SET_REFRESH_INTERVAL Says("time for which a revoked key stays valid while the issuer answers");
+        KEY_SET_REFRESH_INTERVAL Describes("time for which a revoked key stays valid while the issuer answers");
         KEY_SET_PAUSE_MIN Refused(ErrorKind::Unauthorized);
         KEY_SET_FETCH_MAX Other("the broker uses the keys it has, up to their age", KEY_FETCHES);
         KEY_SET_WAIT_MAX Refused(ErrorKind::Unauthorized);
@@ -393,7 +393,7 @@ fn met() -> Vec<Fixed> {
         AUTHORIZATION_FORWARDS_MAX Other("503 `temporarily_unavailable`", "");
         INTROSPECTION_BYTES_MAX Refused(ErrorKind::IssuerUnavailable);
         INTROSPECTION_MAX Refused(ErrorKind::IssuerUnavailable);
-        INTROSPECTIONS_AT_ONCE_MAX Says("further ones wait");
+        INTROSPECTIONS_AT_ONCE_MAX Describes("further ones wait");
         INTROSPECTION_WAITING_MAX Refused(ErrorKind::IssuerUnavailable);
         INTROSPECTION_NEW_TOKENS_PER_SECOND Refused(ErrorKind::IssuerUnavailable);
         INTROSPECTION_INACTIVE_FOR Refused(ErrorKind::Unauthorized);
@@ -403,9 +403,9 @@ fn met() -> Vec<Fixed> {
         OAUTH_FAILURE_PAUSE Refused(ErrorKind::BackendUnavailable);
         OAUTH_TOKEN_BYTES_MAX Refused(ErrorKind::BackendUnavailable);
         OAUTH_TRIES_MAX Refused(ErrorKind::BackendProtocolError);
-        CONNECT_REQUEST_LIFE Says("the page answers 403");
-        CONNECT_LINK_LIFE Says("the page answers 403");
-        CONNECT_LOGIN_LIFE Says("the page answers 403");
+        CONNECT_REQUEST_LIFE Describes("the page answers 403");
+        CONNECT_LINK_LIFE Describes("the page answers 403");
+        CONNECT_LOGIN_LIFE Describes("the page answers 403");
         CONNECT_FORM_BYTES_MAX Refused(ErrorKind::MessageTooLarge);
     }
 }
@@ -427,11 +427,11 @@ const INNER: &str = "BATCH_CALLS_MAX RESULT_TOKENS_MIN RESULT_TOKENS_MAX TOKEN_B
     EVENT_BATCH_BYTES_MAX LOST_STREAMS_MAX TRIM_LOGGED_EVERY QUIET_LOGGED_EVERY_MIN CLOSING_UP_MAX MOVE_ON_MAX OWNER_NEWS_WAIT \
     LISTS_RETRY FLUSHED_AT_ONCE SEEN_STORED_EVERY_MAX EVENTS_FLUSH_WAIT RELEASED_AT_ONCE END_RETRY_MAX BUDGET_ASK_INTERVAL \
     PLACES_RENEW_INTERVAL PLACES_RETURN_INTERVAL PLACES_REFUSED_FOR PLACES_IDLE_RENEWALS PLACES_KEPT PLACES_RESERVE_REPORTERS PLACES_REPORT_RENEWALS PERMIT_REQUESTS_BATCH_MAX PLACES_WAIT_MAX VERDICT_KEPT COUNT_PAUSE_TIMES \
-    BUDGET_ASKS_AT_ONCE REPLICAS_COUNT_INTERVAL ROOM_RETRY OVERLOAD_RETRY OVERLOAD_SAMPLE_INTERVAL OVERLOAD_SAMPLES_IN_A_ROW \
+    BUDGET_REQUESTS_BATCH_MAX REPLICAS_COUNT_INTERVAL ROOM_RETRY OVERLOAD_RETRY OVERLOAD_SAMPLE_INTERVAL OVERLOAD_SAMPLES_IN_A_ROW \
     OUTBOX_STEP_BYTES CLOSE_WAIT RETRIES_MAX RETRY_PAUSE_FIRST RETRY_PAUSE_MAX RETRIES_SAVED_MAX PACE_WEIGHT PACE_WEIGHT_MAX PACE_OUTLIER \
     PACE_GAP_USUAL PROBE_ANSWER_MAX \
     CONCURRENCY_MIN CONCURRENCY_ROUND CONCURRENCY_TOLERANCE CONCURRENCY_SLACK CONCURRENCY_BACKS_OFF_TO SCHEMA_DEPTH_MAX \
-    FAULTS_TOLD_MAX FAULTS_FOUND_MAX FAULT_CHARS_MAX SCHEMAS_UNUSED_TOLD_MAX ARGUMENT_BYTES_AT_ONCE_MAX \
+    FAULTS_TOLD_MAX FAULTS_FOUND_MAX FAULT_CHARS_MAX UNUSED_SCHEMAS_REPORTED_MAX ARGUMENT_BYTES_AT_ONCE_MAX \
     ARGUMENT_STEPS_AT_ONCE_MAX DUPLICATES_BYTES_AT_ONCE_MAX VALIDATION_THREADS_MAX VALIDATION_NICENESS VALIDATE_TIMEOUT_DEFAULT \
     VALIDATE_TIMEOUT_MIN CHILD_IDLE_CHECK_INTERVAL STATELESS_LISTS_CACHED_MAX SESSIONS_PER_POOL_MAX SESSION_POOL_GROW_INTERVAL \
     POOLED_SESSION_OPEN_MAX INPUT_GATHER_WAIT PREFLIGHT_PARAMS_MAX HANDSHAKES_END_WITHIN QUEUE_ACCEPTED_WITHIN LAST_REQUESTS_WITHIN TUNNEL_BYTES ERA_SILENCE_MAX ERA_RETRIES_MAX \
@@ -463,7 +463,7 @@ fn columns(effect: &Effect) -> [String; 2] {
             [refused(kind), format!("`mcp_rate_limited_total{{scope=\"{scope}\"}}`")]
         }
         Other(what, metric) => [(*what).to_owned(), (*metric).to_owned()],
-        Says(what) => [(*what).to_owned(), String::new()],
+        Describes(what) => [(*what).to_owned(), String::new()],
     }
 }
 

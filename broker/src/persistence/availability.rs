@@ -185,32 +185,32 @@ mod tests {
         Err(StoreError::Unavailable { detail: "gone".into() })
     }
 
-    async fn asked(availability: &Availability, answer: Result<(), StoreError>) -> bool {
-        let mut was_asked = false;
+    async fn was_run(availability: &Availability, answer: Result<(), StoreError>) -> bool {
+        let mut has_run = false;
         let work = async {
-            was_asked = true;
+            has_run = true;
             answer
         };
         let _outcome = availability.through("test", work).await;
-        was_asked
+        has_run
     }
 
     #[tokio::test]
     async fn an_unavailable_store_is_tried_by_one_caller_at_a_time() {
         let availability = Availability::new("test");
-        assert!(asked(&availability, away()).await);
-        assert!(!asked(&availability, Ok(())).await, "it was away a moment ago");
+        assert!(was_run(&availability, away()).await);
+        assert!(!was_run(&availability, Ok(())).await, "it was away a moment ago");
         let probe = eventually("a caller to try", || ready(availability.admit())).await;
         assert!(probe.is_some());
-        assert!(!asked(&availability, Ok(())).await, "one is at it");
+        assert!(!was_run(&availability, Ok(())).await, "one is at it");
         drop(probe);
-        assert!(!asked(&availability, Ok(())).await, "and was there just now");
+        assert!(!was_run(&availability, Ok(())).await, "and was there just now");
         eventually("the next to try", || async {
-            if asked(&availability, Ok(())).await { Ok(()) } else { Err(()) }
+            if was_run(&availability, Ok(())).await { Ok(()) } else { Err(()) }
         })
         .await;
         assert!(
-            asked(&availability, Ok(())).await && asked(&availability, Ok(())).await,
+            was_run(&availability, Ok(())).await && was_run(&availability, Ok(())).await,
             "it is back"
         );
     }
@@ -223,20 +223,20 @@ mod tests {
             .await;
         availability.record("quick", started, None);
         availability.record("slow", started, away().as_ref().err());
-        assert!(asked(&availability, Err(StoreError::Busy { detail: "locked".into() })).await);
-        assert!(asked(&availability, Ok(())).await, "busy is not away");
+        assert!(was_run(&availability, Err(StoreError::Busy { detail: "locked".into() })).await);
+        assert!(was_run(&availability, Ok(())).await, "busy is not away");
     }
 
     #[tokio::test]
     async fn a_rejected_statement_is_not_an_outage_and_the_lease_is_not_delayed() {
         let availability = Availability::new("test");
         assert!(
-            asked(&availability, Err(StoreError::Refused { detail: "permission denied".into() }))
+            was_run(&availability, Err(StoreError::Refused { detail: "permission denied".into() }))
                 .await
         );
-        assert!(asked(&availability, away()).await, "it is there");
-        assert!(!asked(&availability, Ok(())).await, "it is not any more");
+        assert!(was_run(&availability, away()).await, "it is there");
+        assert!(!was_run(&availability, Ok(())).await, "it is not any more");
         availability.run_unguarded("renew", ready(Ok(()))).await.unwrap();
-        assert!(asked(&availability, Ok(())).await, "and it is back, as the lease found out");
+        assert!(was_run(&availability, Ok(())).await, "and it is back, as the lease found out");
     }
 }

@@ -208,21 +208,21 @@ impl Persistence {
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Refusal> {
-        self.ask(operation, work).await.map_err(|error| refusal(&error))
+        self.run(operation, work).await.map_err(|error| refusal(&error))
     }
 
     /// Runs an operation, with the store's own error. After an error a change may still have been
     /// stored.
-    pub async fn ask<T>(
+    pub async fn run<T>(
         &self,
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        self.ask_of(self.store.engine(), operation, work).await
+        self.run_on(self.store.engine(), operation, work).await
     }
 
     /// Runs an operation of the lease. It does not wait for another operation to probe the store.
-    async fn ask_for_lease<T>(
+    async fn run_for_lease<T>(
         &self,
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
@@ -234,7 +234,7 @@ impl Persistence {
     }
 
     /// Runs an operation of any of the stores.
-    pub async fn ask_of<T>(
+    pub async fn run_on<T>(
         &self,
         engine: &'static str,
         operation: &'static str,
@@ -293,7 +293,7 @@ impl Persistence {
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Refusal> {
         let engine = self.events.as_ref().map_or("", |events| events.engine());
-        self.ask_of(engine, operation, work).await.map_err(|error| refusal(&error))
+        self.run_on(engine, operation, work).await.map_err(|error| refusal(&error))
     }
 }
 

@@ -264,7 +264,7 @@ impl Node {
         // one.
         let _over = tokio::time::timeout(self.settings.lease, self.renewing.lock()).await;
         let node = self.durable.node();
-        if self.durable.ask_for_lease("leave", self.nodes.leave(&node)).await.is_ok() {
+        if self.durable.run_for_lease("leave", self.nodes.leave(&node)).await.is_ok() {
             fault_point::hit("node.left");
             tracing::info!(%node, "left the other replicas");
         }
@@ -276,7 +276,7 @@ impl Node {
         let draining = self.draining.load(Ordering::Acquire);
         let renewal = if past.is_empty() {
             self.durable
-                .ask_for_lease(
+                .run_for_lease(
                     "renew",
                     self.nodes.renew_lease(&node, self.settings.lease, draining),
                 )
@@ -329,7 +329,7 @@ impl Node {
             // Each answer names all records that the new name has by then.
             reclaimed.sessions.extend(
                 self.durable
-                    .ask_for_lease(
+                    .run_for_lease(
                         "reclaim_sessions",
                         self.nodes.reclaim_sessions(from, &to, &sessions),
                     )
@@ -337,7 +337,7 @@ impl Node {
             );
             reclaimed.tasks.extend(
                 self.durable
-                    .ask_for_lease("reclaim_tasks", self.nodes.reclaim_tasks(from, &to))
+                    .run_for_lease("reclaim_tasks", self.nodes.reclaim_tasks(from, &to))
                     .await?,
             );
         }
@@ -364,7 +364,7 @@ impl Node {
     async fn enter(&self, node: &NodeName) -> Result<(), StoreError> {
         let lease = if self.alone { FOR_GOOD } else { self.settings.lease };
         self.durable
-            .ask_for_lease("join", self.nodes.join(node, self.settings.address.as_deref(), lease))
+            .run_for_lease("join", self.nodes.join(node, self.settings.address.as_deref(), lease))
             .await
     }
 

@@ -97,7 +97,7 @@ struct WriteLane {
 impl WriteLane {
     async fn run(mut self) {
         while let Some(batch) = self.next_batch().await {
-            self.carry_out(batch).await;
+            self.write_batch(batch).await;
         }
     }
 
@@ -127,7 +127,7 @@ impl WriteLane {
         Some(batch)
     }
 
-    async fn carry_out(&mut self, batch: Vec<PendingWrite>) {
+    async fn write_batch(&mut self, batch: Vec<PendingWrite>) {
         self.depth.sub(batch.len() as i64);
         let (writes, waiting): (Vec<WriteOp>, Vec<_>) =
             batch.into_iter().map(|job| (job.write, job.done)).unzip();

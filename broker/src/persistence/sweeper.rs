@@ -78,7 +78,7 @@ struct Sweep<'s> {
 
 impl Sweep<'_> {
     async fn count_grants(&self, pace: &mut CountPace) -> Result<(), StoreError> {
-        let counting = self.durable.ask("grant_counts", self.durable.store.grant_counts());
+        let counting = self.durable.run("grant_counts", self.durable.store.grant_counts());
         let Some(counts) = pace.count(counting).await? else { return Ok(()) };
         for state in GrantState::ALL {
             let count = counts.iter().find(|(counted, _)| *counted == state);
@@ -91,16 +91,16 @@ impl Sweep<'_> {
         let store = &self.durable.store;
         for _ in 0..SWEEP_ROUNDS_MAX {
             let expired =
-                self.durable.ask("expire_approvals", store.expire_approvals(SWEEP_ROWS)).await?;
+                self.durable.run("expire_approvals", store.expire_approvals(SWEEP_ROWS)).await?;
             self.metrics.approvals.expired(expired);
             let removing = store.remove_approvals(APPROVAL_KEPT, APPROVAL_EXPIRED_KEPT, SWEEP_ROWS);
-            let removed = self.durable.ask("remove_approvals", removing).await?;
+            let removed = self.durable.run("remove_approvals", removing).await?;
             self.metrics.expired("approvals", removed);
             if expired.max(removed) < u64::from(SWEEP_ROWS) {
                 break;
             }
         }
-        let counting = self.durable.ask("approval_counts", store.approval_counts());
+        let counting = self.durable.run("approval_counts", store.approval_counts());
         let Some(counts) = pace.count(counting).await? else { return Ok(()) };
         for state in ApprovalState::ALL {
             let count = counts.iter().find(|(counted, _)| *counted == state);
@@ -113,7 +113,7 @@ impl Sweep<'_> {
         for _ in 0..SWEEP_ROUNDS_MAX {
             let gone = self
                 .durable
-                .ask("sweep_sessions", self.durable.store.sweep_sessions(idle, SWEEP_ROWS))
+                .run("sweep_sessions", self.durable.store.sweep_sessions(idle, SWEEP_ROWS))
                 .await?;
             self.metrics.expired("sessions", gone.len() as u64);
             for session in &gone {
@@ -130,14 +130,14 @@ impl Sweep<'_> {
         for _ in 0..SWEEP_ROUNDS_MAX {
             let gone = self
                 .durable
-                .ask("expire_tasks", self.durable.store.expire_tasks(SWEEP_ROWS))
+                .run("expire_tasks", self.durable.store.expire_tasks(SWEEP_ROWS))
                 .await?;
             self.metrics.expired("tasks", gone.len() as u64);
             if gone.len() < SWEEP_ROWS as usize {
                 break;
             }
         }
-        let counting = self.durable.ask("task_counts", self.durable.store.task_counts());
+        let counting = self.durable.run("task_counts", self.durable.store.task_counts());
         let Some(counts) = pace.count(counting).await? else { return Ok(()) };
         for status in TaskStatus::ALL {
             let count = counts
@@ -152,7 +152,7 @@ impl Sweep<'_> {
     async fn results(&self) -> Result<(), StoreError> {
         for _ in 0..SWEEP_ROUNDS_MAX {
             let removing = self.durable.store.remove_results(SWEEP_ROWS);
-            let removed = self.durable.ask("remove_results", removing).await?;
+            let removed = self.durable.run("remove_results", removing).await?;
             self.metrics.expired("results", removed);
             if removed < u64::from(SWEEP_ROWS) {
                 break;
@@ -166,7 +166,7 @@ impl Sweep<'_> {
         for _ in 0..SWEEP_ROUNDS_MAX {
             let gone = self
                 .durable
-                .ask_of(
+                .run_on(
                     events.engine(),
                     "expire_events",
                     events.expire_events(retain, SWEEP_EVENTS),

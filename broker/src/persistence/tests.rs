@@ -75,10 +75,10 @@ impl ConfigStore for Meddled {
     async fn apply(
         &self,
         change: AdminChange<'_>,
-        told: Option<&AuditRecord>,
+        audit: Option<&AuditRecord>,
     ) -> Result<bool, StoreError> {
         self.record(change.name());
-        self.inner.apply(change, told).await
+        self.inner.apply(change, audit).await
     }
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
         self.record("tenants");

@@ -57,12 +57,12 @@ fn is_of_this_host(address: IpAddr) -> bool {
 
 /// Returns the user that owns the socket at that end.
 fn owner(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
-    ask(peer, local).unwrap_or_else(|_| look_up(peer, local))
+    query_kernel(peer, local).unwrap_or_else(|_| look_up(peer, local))
 }
 
 /// Queries the kernel for the single socket. Returns an error if the kernel does not support the
 /// query.
-fn ask(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
+fn query_kernel(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
     let mut socket = Socket::new(
         Domain::from(AF_NETLINK),
         Type::DGRAM,
@@ -73,7 +73,7 @@ fn ask(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
     let mut answer = [0; 1_024];
     let count = socket.read(&mut answer)?;
     let answer = &answer[..count];
-    let word = |at: usize| -> io::Result<u32> {
+    let number = |at: usize| -> io::Result<u32> {
         let bytes = answer.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map(u32::from_ne_bytes).ok_or_else(|| io::Error::other("a short answer"))
     };
@@ -83,10 +83,10 @@ fn ask(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> {
         // belongs to no process.
         Some(SOCK_DIAG_BY_FAMILY) => {
             let user_at = HEADER_BYTES + 4 + SOCKET_BYTES + 12;
-            let (user, inode) = (word(user_at)?, word(user_at + 4)?);
+            let (user, inode) = (number(user_at)?, number(user_at + 4)?);
             Ok((inode != 0).then_some(user))
         }
-        Some(NLMSG_ERROR) if word(HEADER_BYTES)?.cast_signed() == -ENOENT => Ok(None),
+        Some(NLMSG_ERROR) if number(HEADER_BYTES)?.cast_signed() == -ENOENT => Ok(None),
         _ => Err(io::Error::other("not an answer")),
     }
 }
@@ -157,16 +157,18 @@ struct SocketEnds {
 
 impl SocketEnds {
     fn of(address: SocketAddr) -> Self {
-        let words = |octets: &[u8]| -> String {
-            let word = |part: &[u8]| {
+        let hex_words = |octets: &[u8]| -> String {
+            let hex_word = |part: &[u8]| {
                 format!("{:08X}", u32::from_ne_bytes([part[0], part[1], part[2], part[3]]))
             };
-            octets.chunks_exact(4).map(word).collect()
+            octets.chunks_exact(4).map(hex_word).collect()
         };
         let port = address.port();
         let (short, long) = match address.ip().to_canonical() {
-            IpAddr::V4(ip) => (Some(words(&ip.octets())), words(&ip.to_ipv6_mapped().octets())),
-            IpAddr::V6(ip) => (None, words(&ip.octets())),
+            IpAddr::V4(ip) => {
+                (Some(hex_words(&ip.octets())), hex_words(&ip.to_ipv6_mapped().octets()))
+            }
+            IpAddr::V6(ip) => (None, hex_words(&ip.octets())),
         };
         Self {
             short: short.map(|short| format!("{short}:{port:04X}")),
@@ -202,7 +204,7 @@ mod tests {
                 "{bind}"
             );
             assert!(
-                ask(peer, local).is_ok_and(|found| found == Some(own)),
+                query_kernel(peer, local).is_ok_and(|found| found == Some(own)),
                 "{bind}: this kernel has no sock_diag"
             );
             // After the close it is still in the table, but without an owner.

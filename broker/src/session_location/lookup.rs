@@ -356,12 +356,12 @@ mod tests {
         async fn claim(&self) -> Result<ClaimOutcome<&'static str>, Refusal> {
             let mut state = self.lock();
             state.claims += 1;
-            let said = if state.record.len() > 1 {
+            let outcome = if state.record.len() > 1 {
                 state.record.pop_front()
             } else {
                 state.record.front().cloned()
             };
-            match said {
+            match outcome {
                 Some(Ok(Some(Record::Free))) => Ok(ClaimOutcome::Local("adopted")),
                 Some(Ok(Some(Record::Owned(owner, remaining_lease)))) => {
                     Ok(ClaimOutcome::Remote { owner, remaining_lease })
@@ -540,21 +540,21 @@ mod tests {
         });
         let mut search = OwnerLookup::new(&script, LEASE);
         let started = Instant::now();
-        let (mut asked, mut kind) = (Vec::new(), None);
+        let (mut requested, mut kind) = (Vec::new(), None);
         while kind.is_none() {
             match search.next().await {
                 Ok(LookupOutcome::Remote(there)) => {
                     let other = if there.node == "a" { owner("b") } else { owner("a") };
                     search.missed(&there, ForwardFailure::NotOwner(Some(other)));
-                    asked.push(there.node);
+                    requested.push(there.node);
                 }
                 Ok(LookupOutcome::Local(_)) => panic!("no replica adopts it"),
                 Err(refusal) => kind = Some(refusal.kind),
             }
         }
         assert_eq!(kind, Some(ErrorKind::SessionElsewhere));
-        assert_eq!(asked[..2], ["a", "b"], "one word was followed");
-        assert!(asked.len() <= 20, "{} questions", asked.len());
+        assert_eq!(requested[..2], ["a", "b"], "one word was followed");
+        assert!(requested.len() <= 20, "{} questions", requested.len());
         assert!(
             started.elapsed() <= 2 * LEASE + OWNER_SEARCH_EXTRA + SLACK,
             "{:?}",

@@ -12,10 +12,10 @@
 mod answer;
 mod answer_rules;
 mod approval;
-mod asker;
 mod call_future;
 mod interrupt;
 mod open_call;
+mod requester;
 mod result_budget;
 mod task_handoff;
 
@@ -65,10 +65,10 @@ use super::{
 };
 use crate::{
     backends::{
-        asker::{Asker, SentRequest},
         backend::Backend,
         link::{Link, failure::Failure, request::BackendRequest},
         policy::ArgumentsCheck,
+        requester::{Requester, SentRequest},
     },
     metrics::RequestOutcome,
     telemetry::request::{self, RequestTelemetry},
@@ -309,7 +309,7 @@ impl Call {
         message: &Message,
         edits: &[(Span, Vec<u8>)],
     ) -> Result<(Message, ResourceUris), (AttemptOutcome, Refusal)> {
-        let asker: Arc<dyn Asker> = self.clone();
+        let requester: Arc<dyn Requester> = self.clone();
         let over = |refusal| (AttemptOutcome::Final, refusal);
         // A backend that forgot its session did not process the call. The call is sent once more
         // over a new session.
@@ -322,7 +322,7 @@ impl Call {
             *self.link.lock() = Some(link.clone());
             let sent_at = Instant::now();
             let answer = connection
-                .exchange(&link, BackendRequest { message, edits, asker: &asker, sent_at })
+                .exchange(&link, BackendRequest { message, edits, requester: &requester, sent_at })
                 .await;
             let (answer, uris) = self.with_uris(answer);
             let over_at = Instant::now();

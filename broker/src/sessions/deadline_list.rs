@@ -172,7 +172,7 @@ mod tests {
     struct Fake {
         due: Mutex<Instant>,
         late_at: OnceLock<Instant>,
-        told: Notify,
+        expired: Notify,
     }
 
     impl Fake {
@@ -180,12 +180,12 @@ mod tests {
             Arc::new(Self {
                 due: Mutex::new(now() + after),
                 late_at: OnceLock::new(),
-                told: Notify::new(),
+                expired: Notify::new(),
             })
         }
 
         async fn late_after(&self, started: Instant) -> Duration {
-            self.told.notified().await;
+            self.expired.notified().await;
             *self.late_at.get().unwrap() - started
         }
     }
@@ -201,7 +201,7 @@ mod tests {
 
         fn expire(&self) {
             self.late_at.set(now()).expect("it is told once");
-            self.told.notify_one();
+            self.expired.notify_one();
         }
     }
 

@@ -379,7 +379,7 @@ impl Tenant {
         match limiter.wait_for_permit(&self.calls, self.calls_max()) {
             Ok(ready) => ready,
             // Boxed, because a wait is rare and would enlarge the future of every call.
-            Err(asking) => Some(Box::pin(limiter.ask(&self.calls, asking)).await),
+            Err(waiting) => Some(Box::pin(limiter.wait_for_report(&self.calls, waiting)).await),
         }
     }
 

@@ -31,13 +31,13 @@ pub(super) struct TenantSessions<S> {
     tenant: TenantId,
     permits: Arc<SharedPermits>,
     limiter: Arc<PermitLimiter>,
-    known: Mutex<KnownSessions<S>>,
-    /// Set when the tenant was removed. Set and read for new sessions while `known` is locked.
+    table: Mutex<PrincipalTable<S>>,
+    /// Set when the tenant was removed. Set and read for new sessions while `table` is locked.
     closed: AtomicBool,
 }
 
 #[derive(Debug)]
-struct KnownSessions<S> {
+struct PrincipalTable<S> {
     by_principal: HashMap<PrincipalId, PrincipalSessions<S>>,
 }
 
@@ -49,7 +49,7 @@ struct PrincipalSessions<S> {
     opening: usize,
 }
 
-impl<S> KnownSessions<S> {
+impl<S> PrincipalTable<S> {
     fn principal(
         &mut self,
         principal: &PrincipalId,
@@ -73,8 +73,8 @@ impl<S> KnownSessions<S> {
 impl<S> TenantSessions<S> {
     pub(super) fn new(tenant: TenantId, limiter: Arc<PermitLimiter>) -> Self {
         let permits = limiter.permits(format!("sessions/{tenant}"), 0);
-        let known = Mutex::new(KnownSessions { by_principal: HashMap::new() });
-        Self { tenant, permits, limiter, known, closed: AtomicBool::new(false) }
+        let table = Mutex::new(PrincipalTable { by_principal: HashMap::new() });
+        Self { tenant, permits, limiter, table, closed: AtomicBool::new(false) }
     }
 
     fn principal_permits(&self, principal: &PrincipalId) -> Arc<SharedPermits> {
@@ -101,7 +101,7 @@ impl<S> TenantSessions<S> {
         let own = self.limiter.take(&opening.permits, limits.principal).await;
         let own =
             own.map_err(|_none| too_many("principal", "sessions_per_principal", limits.principal))?;
-        let mut known = self.known.lock();
+        let mut table = self.table.lock();
         if self.is_closed() {
             return Err(tenant_is_gone());
         }
@@ -110,7 +110,7 @@ impl<S> TenantSessions<S> {
             let text = "the session was ended while it was opened";
             return Err(Refusal::new(ErrorKind::SessionNotFound, text));
         }
-        let entry = known.principal(principal, || opening.permits.clone());
+        let entry = table.principal(principal, || opening.permits.clone());
         entry.sessions.push(Arc::downgrade(session));
         of_tenant.keep();
         own.keep();
@@ -124,11 +124,11 @@ impl<S> TenantSessions<S> {
         (session, principal): (&Arc<S>, &PrincipalId),
         limits: SessionLimits,
     ) -> bool {
-        let mut known = self.known.lock();
+        let mut table = self.table.lock();
         if self.is_closed() {
             return false;
         }
-        let own = known.principal(principal, || self.principal_permits(principal));
+        let own = table.principal(principal, || self.principal_permits(principal));
         own.sessions.push(Arc::downgrade(session));
         self.limiter.take_forced(&self.permits, limits.tenant);
         self.limiter.take_forced(&own.permits, limits.principal);
@@ -137,7 +137,7 @@ impl<S> TenantSessions<S> {
 
     /// Refuses new sessions, because the tenant is removed.
     pub(super) fn close(&self) {
-        let _no_session_opens = self.known.lock();
+        let _no_session_opens = self.table.lock();
         self.closed.store(true, Ordering::Relaxed);
     }
 
@@ -146,33 +146,33 @@ impl<S> TenantSessions<S> {
     }
 
     pub(super) fn remove(&self, session: &Arc<S>, principal: &PrincipalId) {
-        let mut known = self.known.lock();
-        let Some(own) = known.by_principal.get_mut(principal) else { return };
+        let mut table = self.table.lock();
+        let Some(own) = table.by_principal.get_mut(principal) else { return };
         let before = own.sessions.len();
         own.sessions.retain(|other| other.as_ptr() != Arc::as_ptr(session));
         if own.sessions.len() < before {
             self.limiter.release(&self.permits);
             self.limiter.release(&own.permits);
         }
-        known.forget_if_unused(principal);
+        table.forget_if_unused(principal);
     }
 
     pub(super) fn all(&self) -> Vec<Arc<S>> {
-        let known = self.known.lock();
-        let sessions = known.by_principal.values().flat_map(|own| &own.sessions);
+        let table = self.table.lock();
+        let sessions = table.by_principal.values().flat_map(|own| &own.sessions);
         sessions.filter_map(Weak::upgrade).collect()
     }
 
     pub(super) fn of(&self, principal: &PrincipalId) -> Vec<Arc<S>> {
-        let known = self.known.lock();
-        let own = known.by_principal.get(principal).map(|own| &own.sessions);
+        let table = self.table.lock();
+        let own = table.by_principal.get(principal).map(|own| &own.sessions);
         own.into_iter().flatten().filter_map(Weak::upgrade).collect()
     }
 
     /// Returns the principals with sessions that live here.
     pub(super) fn principals(&self) -> Vec<PrincipalId> {
-        let known = self.known.lock();
-        let open = known.by_principal.iter().filter(|(_, own)| !own.sessions.is_empty());
+        let table = self.table.lock();
+        let open = table.by_principal.iter().filter(|(_, own)| !own.sessions.is_empty());
         open.map(|(principal, _)| principal.clone()).collect()
     }
 
@@ -190,11 +190,11 @@ struct OpeningSession<'a, S> {
 
 impl<'a, S> OpeningSession<'a, S> {
     fn start(sessions: &'a TenantSessions<S>, principal: &'a PrincipalId) -> Result<Self, Refusal> {
-        let mut known = sessions.known.lock();
+        let mut table = sessions.table.lock();
         if sessions.is_closed() {
             return Err(tenant_is_gone());
         }
-        let own = known.principal(principal, || sessions.principal_permits(principal));
+        let own = table.principal(principal, || sessions.principal_permits(principal));
         own.opening += 1;
         Ok(Self { sessions, principal, permits: own.permits.clone() })
     }
@@ -202,11 +202,11 @@ impl<'a, S> OpeningSession<'a, S> {
 
 impl<S> Drop for OpeningSession<'_, S> {
     fn drop(&mut self) {
-        let mut known = self.sessions.known.lock();
-        if let Some(own) = known.by_principal.get_mut(self.principal) {
+        let mut table = self.sessions.table.lock();
+        if let Some(own) = table.by_principal.get_mut(self.principal) {
             own.opening -= 1;
         }
-        known.forget_if_unused(self.principal);
+        table.forget_if_unused(self.principal);
     }
 }
 

@@ -559,12 +559,12 @@ mod tests {
             (vec!["-e".into(), secret.into()], vec!["-e", "***"]),
         ] {
             let mut masker = Masker::default();
-            let told: Vec<String> = masker
+            let masked: Vec<String> = masker
                 .args(&args)
                 .into_iter()
                 .map(|arg| arg.replace("[redacted]", "***"))
                 .collect();
-            assert_eq!(told, shown, "{args:?}");
+            assert_eq!(masked, shown, "{args:?}");
             let hidden = masker.hidden.iter().any(|one| one.contains(secret));
             assert!(hidden || !args.concat().contains(secret), "{args:?}: errors do not repeat it");
         }
@@ -575,8 +575,8 @@ mod tests {
     fn s14_secrets_after_the_first_masked_word_are_removed_from_errors() {
         let args = ["-c", "export A=canary-first1; export B=canary+second2"];
         let spec = spec(serde_json::json!({"type": "stdio", "command": "sh", "args": args}));
-        let said = Redactor::of(&spec).redact(&"no canary-first1, no B=canary+second2");
-        assert_eq!(said, "no ***, no ***");
+        let redacted = Redactor::of(&spec).redact(&"no canary-first1, no B=canary+second2");
+        assert_eq!(redacted, "no ***, no ***");
     }
 
     #[test]
@@ -631,17 +631,17 @@ mod tests {
         let stdio = spec(
             serde_json::json!({"type": "stdio", "command": "npx", "args": ["--token", "canary-1", "-e", "A=canary-2"], "env": {"B": "canary-3"}}),
         );
-        let said = Redactor::of(&stdio).redact(
+        let redacted = Redactor::of(&stdio).redact(
             &"no access with canary-1, canary-2, canary-3, canary-bearer or canary-header to /srv",
         );
-        assert_eq!(said, "no access with ***, ***, ***, *** or *** to /srv");
+        assert_eq!(redacted, "no access with ***, ***, ***, *** or *** to /srv");
         let http = spec(
             serde_json::json!({"type": "http", "url": "https://x.example/hooks/T0/B0/canary?k=canary-4"}),
         );
-        let said =
+        let redacted =
             Redactor::of(&http).redact(&"https://x.example/hooks/T0/B0/canary?k=canary-4: not found: canary-4, Bearer abcdefgh123");
         assert_eq!(
-            said,
+            redacted,
             "https://x.example/hooks/***/***/***?k=***: not found: ***, Bearer [redacted]"
         );
         assert!(!format!("{:?}", Redactor::of(&http)).contains("canary"));

@@ -21,7 +21,7 @@ use opentelemetry::{
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{envelope::Message, ids::BackendId, json, splice::Splice};
-use rules::{carried_trace::CarriedTrace, limits::SPANS_PER_REQUEST_MAX};
+use rules::{limits::SPANS_PER_REQUEST_MAX, stored_trace::StoredTrace};
 use tokio::sync::mpsc;
 
 use super::{
@@ -144,7 +144,7 @@ impl Tracer {
     /// Continues a trace that another request began, perhaps in another process.
     pub fn resume(
         &self,
-        carried: &CarriedTrace,
+        carried: &StoredTrace,
         method: &'static str,
         target: Option<String>,
     ) -> Option<Box<RequestTrace>> {
@@ -273,10 +273,10 @@ impl RequestTrace {
 
     /// Returns the context for the continuation of this trace elsewhere. Its parent is the nearest
     /// span that is certain to be exported.
-    pub fn to_carried(&self) -> CarriedTrace {
+    pub fn to_stored(&self) -> StoredTrace {
         let span =
             if self.span_context.sampled { Some(self.span_context.span) } else { self.parent };
-        CarriedTrace {
+        StoredTrace {
             traceparent: Some(
                 TraceParent { span: span.unwrap_or(self.span_context.span), ..self.span_context }
                     .to_string(),

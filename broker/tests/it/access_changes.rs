@@ -17,20 +17,20 @@ struct Scene {
     broker: TestBroker,
     backend: FakeBackend,
     key: String,
-    may_ask: Arc<Notify>,
+    may_introspect: Arc<Notify>,
 }
 
 impl Scene {
     async fn start(disabled: Option<&str>) -> Self {
         let backend = FakeBackend::start().await;
-        let may_ask = Arc::new(Notify::new());
-        let gate = may_ask.clone();
+        let may_introspect = Arc::new(Notify::new());
+        let gate = may_introspect.clone();
         backend.tool("asks", move |call| {
             let gate = gate.clone();
             async move {
                 gate.notified().await;
                 let form: Value = serde_json::from_str(FORM).unwrap();
-                Reply::text(&call.ask("elicitation/create", form).await.to_string())
+                Reply::text(&call.request("elicitation/create", form).await.to_string())
             }
         });
         for method in ["resources/subscribe", "resources/unsubscribe"] {
@@ -49,7 +49,7 @@ impl Scene {
         let key = key["key"].as_str().unwrap().to_owned();
         // A policy is in force from the start, as calls are judged again only under one.
         put_policy(&broker, json!({"tools": ["b/nothing"]}), 201).await;
-        Self { broker, backend, key, may_ask }
+        Self { broker, backend, key, may_introspect }
     }
 
     /// Hides the tool and the secret resource from guests.
@@ -59,7 +59,7 @@ impl Scene {
     }
 
     /// Returns whether a call whose tool is hidden meanwhile cannot ask its client.
-    async fn does_not_ask(&self) -> bool {
+    async fn is_refused_input(&self) -> bool {
         let client = self
             .broker
             .client("/mcp")
@@ -70,17 +70,17 @@ impl Scene {
         let call = client.start_call("b__asks", json!({}));
         self.backend.wait_for("the call", |seen| seen.calls("asks")).await;
         self.hide().await;
-        self.may_ask.notify_one();
+        self.may_introspect.notify_one();
         let answer = call.response().await.value;
-        let told = answer["result"]["content"][0]["text"].as_str().expect("the call goes on");
-        told.contains("may not use this any more") && !told.contains("Ada")
+        let text = answer["result"]["content"][0]["text"].as_str().expect("the call goes on");
+        text.contains("may not use this any more") && !text.contains("Ada")
     }
 
     /// Returns whether a request whose tool is hidden meanwhile does not take the client's input.
     async fn refuses_the_retry(&self) -> bool {
         let client = Modern::of(&self.broker, "/mcp").bearer(&self.key);
         let client = client.with(json!({"elicitation": {}}));
-        self.may_ask.notify_one();
+        self.may_introspect.notify_one();
         let required = client.call("b__asks", json!({})).await;
         let (name, _) = required["inputRequests"].as_object().unwrap().iter().next().unwrap();
         self.hide().await;
@@ -121,7 +121,7 @@ impl Scene {
 
     async fn holds(&self, check: &str) -> bool {
         match check {
-            "questions" => self.does_not_ask().await,
+            "questions" => self.is_refused_input().await,
             "retries" => self.refuses_the_retry().await,
             "resumed streams" => self.resumes_without_the_secret().await,
             other => panic!("no probe for {other}"),

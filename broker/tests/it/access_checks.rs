@@ -137,8 +137,8 @@ impl Scene {
             "notifications/resources/updated" => self.is_not_updated().await,
             "subscriptions/listen" => {
                 let stateless = Modern::of(&self.broker, "/mcp").bearer(&self.key);
-                let wish = json!({"resourceSubscriptions": ["b+file:///secret"]});
-                let asked = json!({"notifications": wish});
+                let filter = json!({"resourceSubscriptions": ["b+file:///secret"]});
+                let asked = json!({"notifications": filter});
                 let mut events = stateless.post(json!(1), check, asked).await.events();
                 let accepted = events.next_message().await.expect("the stream is open").1;
                 !accepted["params"]["notifications"].to_string().contains("secret")

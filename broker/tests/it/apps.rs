@@ -198,17 +198,17 @@ async fn extensions_of_a_client_reach_its_backend_in_every_revision() {
         let client = broker.client("/mcp");
         client.initialize(version, host()).await;
         client.call("b__poll", json!({})).await;
-        let told = backend.recorded_of("initialize").pop().unwrap();
-        let told = &told.message["params"]["capabilities"];
-        assert_eq!(told["extensions"], host()["extensions"], "{version}");
+        let received = backend.recorded_of("initialize").pop().unwrap();
+        let received = &received.message["params"]["capabilities"];
+        assert_eq!(received["extensions"], host()["extensions"], "{version}");
     }
     Modern::of(&broker, "/mcp").with(host()).result("tools/call", json!({"name": "b__poll"})).await;
-    let told = backend.recorded_of("initialize").pop().unwrap();
-    assert_eq!(told.message["params"]["capabilities"], host());
+    let received = backend.recorded_of("initialize").pop().unwrap();
+    assert_eq!(received.message["params"]["capabilities"], host());
     let plain = broker.connected(json!({})).await;
     plain.call("b__poll", json!({})).await;
-    let told = backend.recorded_of("initialize").pop().unwrap();
-    assert_eq!(told.message["params"]["capabilities"], json!({}));
+    let received = backend.recorded_of("initialize").pop().unwrap();
+    assert_eq!(received.message["params"]["capabilities"], json!({}));
 }
 
 /// Sessions that declare the same extensions share a pipe, and no others do.

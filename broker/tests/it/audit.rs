@@ -46,7 +46,7 @@ async fn changes_of_operators_are_recorded_before_they_are_answered() {
     assert_eq!(admin.get("/admin/v1/tenants/acme").await.0, 200);
     assert_eq!(admin.delete("/admin/v1/tenants/acme").await.0, 204);
     let all = records(&broker, "tenant=acme&kind=admin").await;
-    let told: Vec<String> = all
+    let recorded: Vec<String> = all
         .iter()
         .map(|record| {
             format!(
@@ -57,7 +57,7 @@ async fn changes_of_operators_are_recorded_before_they_are_answered() {
         })
         .collect();
     assert_eq!(
-        told,
+        recorded,
         [
             "PUT /admin/v1/tenants/{tenant} ok",
             "POST /admin/v1/tenants/{tenant}/keys ok",
@@ -97,12 +97,12 @@ async fn a_change_is_recorded_when_it_is_made_and_not_when_it_is_answered() {
     };
     assert_eq!((&record["target"], &record["outcome"]), (&json!(path), &json!("ok")), "{record}");
     assert_eq!(admin.delete(path).await.0, 204);
-    let told: Vec<Value> = records(&broker, "tenant=default&kind=admin").await;
-    let actions: Vec<&str> = told
+    let recorded: Vec<Value> = records(&broker, "tenant=default&kind=admin").await;
+    let actions: Vec<&str> = recorded
         .iter()
         .map(|record| record["action"].as_str().unwrap().split(' ').next().unwrap())
         .collect();
-    assert_eq!(actions, ["PUT", "DELETE"], "each once: {told:?}");
+    assert_eq!(actions, ["PUT", "DELETE"], "each once: {recorded:?}");
 }
 
 /// Kills a broker at this point of a change. Returns whether the next one has the change, and the
@@ -272,9 +272,11 @@ async fn the_log_is_read_in_pages_and_exported_as_lines() {
         ("GET /admin/v1/audit", "/admin/v1/audit?limit=3"),
         ("GET /admin/v1/audit/export", "/admin/v1/audit/export?limit=2"),
     ] {
-        let is_told = |record: &&&Value| record["action"] == action && record["target"] == target;
-        let told = reads.iter().find(is_told).unwrap_or_else(|| panic!("{target} in {reads:?}"));
-        assert_eq!((&told["principal"], &told["outcome"]), (&json!("admin"), &json!("ok")));
+        let is_reported =
+            |record: &&&Value| record["action"] == action && record["target"] == target;
+        let recorded =
+            reads.iter().find(is_reported).unwrap_or_else(|| panic!("{target} in {reads:?}"));
+        assert_eq!((&recorded["principal"], &recorded["outcome"]), (&json!("admin"), &json!("ok")));
     }
     let listed = broker.cli(&["audit", "list", "--tenant", "t3"]).await;
     assert!(

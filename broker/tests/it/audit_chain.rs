@@ -68,7 +68,7 @@ struct Attack {
     sql: fn(&[i64]) -> String,
     /// Index of the record that is named; `None`: the chain as a whole.
     named: Option<usize>,
-    says: &'static str,
+    message: &'static str,
     /// Set when only a checkpoint from outside reveals the edit.
     needs_file: bool,
 }
@@ -83,14 +83,14 @@ const ATTACKS: [Attack; 7] = [
             )
         },
         named: Some(2),
-        says: "does not follow from its contents",
+        message: "does not follow from its contents",
         needs_file: false,
     },
     Attack {
         name: "a removed record",
         sql: |numbers| format!("DELETE FROM audit WHERE number = {}", numbers[2]),
         named: Some(3),
-        says: "records before it are missing",
+        message: "records before it are missing",
         needs_file: false,
     },
     Attack {
@@ -104,7 +104,7 @@ const ATTACKS: [Attack; 7] = [
             )
         },
         named: Some(2),
-        says: "does not follow from its contents",
+        message: "does not follow from its contents",
         needs_file: false,
     },
     Attack {
@@ -113,7 +113,7 @@ const ATTACKS: [Attack; 7] = [
             format!("DELETE FROM audit WHERE tenant = 'acme' AND number > {}", numbers[3])
         },
         named: Some(3),
-        says: "the log ends after 4 records",
+        message: "the log ends after 4 records",
         needs_file: false,
     },
     Attack {
@@ -126,7 +126,7 @@ const ATTACKS: [Attack; 7] = [
             )
         },
         named: Some(3),
-        says: "counts 6",
+        message: "counts 6",
         needs_file: false,
     },
     Attack {
@@ -140,7 +140,7 @@ const ATTACKS: [Attack; 7] = [
             )
         },
         named: Some(3),
-        says: "counts 6",
+        message: "counts 6",
         needs_file: true,
     },
     Attack {
@@ -154,7 +154,7 @@ const ATTACKS: [Attack; 7] = [
             )
         },
         named: None,
-        says: "the beginning of the chain was not signed",
+        message: "the beginning of the chain was not signed",
         needs_file: false,
     },
 ];
@@ -190,7 +190,7 @@ async fn s15_manual_changes_of_the_database_file_are_detected_and_named() {
             let found = broker.cli(command).await;
             assert_eq!(found.code, Some(1), "{}: {found:?}", attack.name);
             assert!(
-                found.stderr.contains(&which) && found.stderr.contains(attack.says),
+                found.stderr.contains(&which) && found.stderr.contains(attack.message),
                 "{}: {found:?}",
                 attack.name
             );
@@ -324,15 +324,15 @@ async fn s15_a_shorter_retention_is_recorded_and_removes_nothing_yet() {
     store.append_audit(&[old]).await.unwrap();
     store.close().await;
     let after = on(folder.path(), json!({"retain": "1h"})).start().await;
-    let (told, kept) = eventually("the record of the change", || async {
+    let (recorded, kept) = eventually("the record of the change", || async {
         let (_, answer) = after.admin().get("/admin/v1/audit?limit=1000").await;
         let records = answer["records"].as_array().unwrap().clone();
         let of = |action: &str| records.iter().find(|record| record["action"] == action).cloned();
-        of("audit.retain").map(|told| (told, of("tools/call"))).ok_or(answer)
+        of("audit.retain").map(|recorded| (recorded, of("tools/call"))).ok_or(answer)
     })
     .await;
-    assert_eq!(told["principal"], "configuration");
-    assert!(told["target"].as_str().unwrap().starts_with("720h to 1h, from "), "{told}");
+    assert_eq!(recorded["principal"], "configuration");
+    assert!(recorded["target"].as_str().unwrap().starts_with("720h to 1h, from "), "{recorded}");
     assert!(kept.is_some(), "it is older than an hour, and kept for now");
     after
         .admin()

@@ -146,9 +146,9 @@ async fn a_call_that_the_backend_rejects_is_sent_once_and_affects_no_other() {
 #[tokio::test]
 async fn status_503_is_an_unknown_outcome_unless_it_has_retry_after() {
     let backend = FakeBackend::start().await;
-    for (name, says_when) in [("plain", false), ("later", true)] {
+    for (name, has_retry_after) in [("plain", false), ("later", true)] {
         backend.tool(name, move |_| async move {
-            let headers = if says_when {
+            let headers = if has_retry_after {
                 vec![("retry-after".to_owned(), "1".to_owned())]
             } else {
                 Vec::new()
@@ -178,7 +178,7 @@ async fn status_503_is_an_unknown_outcome_unless_it_has_retry_after() {
 }
 
 #[tokio::test]
-async fn a_client_gets_the_time_that_a_busy_backend_tells() {
+async fn a_client_gets_the_retry_time_of_a_busy_backend() {
     let backend = FakeBackend::start().await;
     let cases = [
         ("throttled", 429, "7", 7_000),

@@ -135,8 +135,8 @@ async fn stdio_05_subscriptions_are_renewed_at_a_restarted_child() {
     client.result("resources/subscribe", json!({"uri": "s+test://one"})).await;
     client.error("tools/call", json!({"name": "s__exit"})).await;
     eventually("the subscription again", || async {
-        let told = String::from_utf8(std::fs::read(&record).unwrap()).unwrap();
-        let count = told.matches("resources/subscribe").count();
+        let recorded = String::from_utf8(std::fs::read(&record).unwrap()).unwrap();
+        let count = recorded.matches("resources/subscribe").count();
         if count >= 2 { Ok(()) } else { Err(count) }
     })
     .await;

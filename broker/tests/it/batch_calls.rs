@@ -30,7 +30,7 @@ async fn backend() -> FakeBackend {
     });
     backend.tool("ask", |call| async move {
         let form = json!({"message": "who?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}});
-        let answer = call.ask("elicitation/create", form).await;
+        let answer = call.request("elicitation/create", form).await;
         Reply::text(answer["result"]["content"]["name"].as_str().unwrap_or("no name"))
     });
     backend.list("tools", ["say", "fail", "hang", "meet", "ask"].map(tool).into());
@@ -47,7 +47,7 @@ async fn started(backend: &FakeBackend, more: Value) -> TestBroker {
     builder().config(config).backend("default", "b", backend.spec()).start().await
 }
 
-fn say(tool: &str, text: &str) -> Value {
+fn call_of(tool: &str, text: &str) -> Value {
     json!({"tool": tool, "arguments": {"text": text}})
 }
 
@@ -122,9 +122,9 @@ async fn calls_run_in_order_and_stop_at_the_first_failure_at_every_endpoint() {
             assert!(client.tools().await.contains(&"execute_batch".to_owned()), "{end}");
             let named = |name: &str| format!("{prefix}{name}");
             let calls = json!([
-                say(&named("say"), "one"),
-                say(&named("fail"), "x"),
-                say(&named("say"), "two")
+                call_of(&named("say"), "one"),
+                call_of(&named("fail"), "x"),
+                call_of(&named("say"), "two")
             ]);
             let before = backend.recorded_of("tools/call").len();
             let answer = client.batch(json!({"calls": calls})).await;
@@ -136,13 +136,13 @@ async fn calls_run_in_order_and_stop_at_the_first_failure_at_every_endpoint() {
             let result = &answer["result"];
             assert_eq!(ends(result), ["ok \"one\"", "tool_error no", "ok \"two\""], "{answer}");
             assert_eq!(result.get("isError"), None);
-            let mixed = json!({"calls": [{"tool": "nothing"}, say(&named("say"), "one")], "stop_on_error": false});
+            let mixed = json!({"calls": [{"tool": "nothing"}, call_of(&named("say"), "one")], "stop_on_error": false});
             let answer = client.batch(mixed).await;
-            let told = ends(&answer["result"]);
+            let statuses = ends(&answer["result"]);
             // The endpoint of a backend leaves names to the backend.
             let unknown = if end == "/b" { "ok null" } else { "error tool_not_found" };
-            assert_eq!(told[0], unknown, "{end} {answer}");
-            assert_eq!(told[1], "ok \"one\"");
+            assert_eq!(statuses[0], unknown, "{end} {answer}");
+            assert_eq!(statuses[1], "ok \"one\"");
         }
     }
 }
@@ -152,7 +152,7 @@ async fn a_nested_batch_and_an_unreadable_batch_start_no_call() {
     let backend = backend().await;
     let broker = started(&backend, json!({})).await;
     for client in clients(&broker, "").await {
-        let one = say("b__say", "one");
+        let one = call_of("b__say", "one");
         let inner = json!({"tool": "execute_batch", "arguments": {"calls": [one]}});
         for calls in [
             json!([one, inner]),
@@ -173,7 +173,7 @@ async fn parallel_calls_are_in_flight_together_and_answered_in_their_order() {
     let broker = started(&backend, json!({})).await;
     for client in clients(&broker, "").await {
         let calls = json!([
-            say("b__say", "first"), {"tool": "b__meet"}, {"tool": "b__meet"}, {"tool": "b__meet"}
+            call_of("b__say", "first"), {"tool": "b__meet"}, {"tool": "b__meet"}, {"tool": "b__meet"}
         ]);
         // The three meet only if all of them are at the backend.
         let answer = client.batch(json!({"calls": calls, "parallel": true})).await;
@@ -193,13 +193,13 @@ async fn the_policy_the_rates_and_the_audit_log_apply_to_each_call() {
     let policy = json!({"default": "allow", "rules": [{"id": "r", "effect": "deny", "objects": {"tools": ["b/fail"]}}]});
     assert_eq!(admin.put("/admin/v1/tenants/default/policy", &policy).await.0, 201);
     let client = Client::Http(broker.client("/mcp").connected(json!({})).await);
-    let mut calls: Vec<Value> = (0..4).map(|_| say("b__say", "x")).collect();
-    calls.push(say("b__fail", "x"));
+    let mut calls: Vec<Value> = (0..4).map(|_| call_of("b__say", "x")).collect();
+    calls.push(call_of("b__fail", "x"));
     let answer = client.batch(json!({"calls": calls, "stop_on_error": false})).await;
-    let told = ends(&answer["result"]);
-    assert_eq!(told.last().unwrap(), "error tool_not_found", "{answer}");
-    assert!(told[..2].iter().all(|end| end == "ok \"x\""), "{told:?}");
-    assert_eq!(told[3], "error rate_limited", "{answer}");
+    let statuses = ends(&answer["result"]);
+    assert_eq!(statuses.last().unwrap(), "error tool_not_found", "{answer}");
+    assert!(statuses[..2].iter().all(|end| end == "ok \"x\""), "{statuses:?}");
+    assert_eq!(statuses[3], "error rate_limited", "{answer}");
     assert_eq!(backend.count(|seen| seen.calls("fail")), 0);
     eventually("the records", || async {
         let (_, page) = admin.get("/admin/v1/audit?kind=call").await;
@@ -221,7 +221,7 @@ async fn each_call_has_its_own_deadline() {
     let backend = backend().await;
     let broker = started(&backend, json!({"timeouts": {"call": "300ms"}})).await;
     for client in clients(&broker, "").await {
-        let calls = json!([say("b__hang", "x"), say("b__say", "one")]);
+        let calls = json!([call_of("b__hang", "x"), call_of("b__say", "one")]);
         let answer = client.batch(json!({"calls": calls, "stop_on_error": false})).await;
         assert_eq!(ends(&answer["result"]), ["error timeout", "ok \"one\""], "{answer}");
     }
@@ -233,21 +233,21 @@ async fn a_cancelled_batch_cancels_its_calls_and_starts_no_other() {
     let backend = backend().await;
     let broker = started(&backend, json!({})).await;
     let client = broker.client("/mcp").connected(json!({})).await;
-    let calls = json!([say("b__hang", "x"), say("b__say", "never")]);
+    let calls = json!([call_of("b__hang", "x"), call_of("b__say", "never")]);
     let hanging = client.start_call("execute_batch", json!({"calls": calls}));
     backend.wait_for("the call", |seen| seen.calls("hang")).await;
     client.notify("notifications/cancelled", json!({"requestId": hanging.id})).await;
     backend.wait_for("the cancellation", |seen| seen.is("notifications/cancelled")).await;
     // The session has no request in flight any more, so a batch with the same calls is admitted.
-    let answer = Client::Http(client).batch(json!({"calls": [say("b__say", "next")]})).await;
+    let answer = Client::Http(client).batch(json!({"calls": [call_of("b__say", "next")]})).await;
     assert_eq!(ends(&answer["result"]), ["ok \"next\""]);
     broker.admin().wait_metric("mcp_requests_pending", &[], |pending| pending == 0.0).await;
-    let said: Vec<Value> = backend
+    let calls_seen: Vec<Value> = backend
         .recorded_of("tools/call")
         .iter()
         .map(|seen| seen.message["params"]["arguments"]["text"].clone())
         .collect();
-    assert_eq!(said, ["x", "next"]);
+    assert_eq!(calls_seen, ["x", "next"]);
 }
 
 #[tokio::test]
@@ -255,7 +255,7 @@ async fn a_client_that_hangs_up_on_a_stateless_batch_cancels_its_calls() {
     let backend = backend().await;
     let broker = started(&backend, json!({})).await;
     let client = Modern::of(&broker, "/mcp");
-    let calls = json!([say("b__hang", "x"), say("b__say", "never")]);
+    let calls = json!([call_of("b__hang", "x"), call_of("b__say", "never")]);
     let params = json!({"name": "execute_batch", "arguments": {"calls": calls}});
     tokio::select! {
         answer = client.answer("tools/call", params) => panic!("it waits: {answer}"),
@@ -269,7 +269,7 @@ async fn a_client_that_hangs_up_on_a_stateless_batch_cancels_its_calls() {
 async fn a_question_of_a_call_reaches_the_client_in_both_eras() {
     let backend = backend().await;
     let broker = started(&backend, json!({})).await;
-    let calls = json!([say("b__say", "one"), say("b__ask", "x")]);
+    let calls = json!([call_of("b__say", "one"), call_of("b__ask", "x")]);
     let arguments = json!({"calls": calls});
     let accepted = json!({"action": "accept", "content": {"name": "Ann"}});
     let answers = {
@@ -299,7 +299,7 @@ async fn a_call_of_a_batch_waits_for_its_approval() {
     let policy = json!({"default": "allow", "rules": [{"id": "r", "effect": "approve", "objects": {"tools": ["b/say"]}}]});
     assert_eq!(admin.put("/admin/v1/tenants/default/policy", &policy).await.0, 201);
     let client = broker.client("/mcp").connected(json!({})).await;
-    let call = client.start_call("execute_batch", json!({"calls": [say("b__say", "one")]}));
+    let call = client.start_call("execute_batch", json!({"calls": [call_of("b__say", "one")]}));
     let id = eventually("the approval", || async {
         let (_, answer) = admin.get("/admin/v1/tenants/default/approvals").await;
         answer["approvals"][0]["id"].as_str().map(str::to_owned).ok_or(answer)

@@ -24,7 +24,7 @@ async fn session(broker: &TestBroker) -> TestClient {
     broker.client("/mcp/s").connected(json!({})).await
 }
 
-async fn told(client: &TestClient, tool: &str, arguments: Value) -> Value {
+async fn call_tool(client: &TestClient, tool: &str, arguments: Value) -> Value {
     let answer = client.request("tools/call", json!({"name": tool, "arguments": arguments})).await;
     assert!(answer["result"].is_object(), "{tool}: {answer}");
     serde_json::from_str(text_of(&answer["result"])).unwrap()
@@ -46,7 +46,7 @@ async fn a_35_a_child_gets_three_pipes_its_own_environment_and_no_privileges() {
     let client = session(&broker).await;
     // Sockets and files of the broker, and pipes of another child, are open by now.
     broker.connected(json!({"roots": {}})).await;
-    let state = told(&client, "state", json!({})).await;
+    let state = call_tool(&client, "state", json!({})).await;
     let descriptors = state["descriptors"].as_object().unwrap();
     let foreign: Vec<_> = descriptors
         .iter()
@@ -90,11 +90,11 @@ async fn a_child_cannot_exceed_its_limits_of_memory_and_descriptors() {
         broker_with(spec(json!({"memory": "128MiB", "open_files": 40, "cpu": "1h"})), json!({}))
             .await;
     let client = session(&broker).await;
-    assert_eq!(told(&client, "hog", json!({"bytes": 1_u64 << 30})).await, "refused");
-    assert_eq!(told(&client, "hog", json!({"bytes": 16 << 20})).await, "got");
-    let opened = told(&client, "open", json!({"count": 1_000})).await.as_u64().unwrap();
+    assert_eq!(call_tool(&client, "hog", json!({"bytes": 1_u64 << 30})).await, "refused");
+    assert_eq!(call_tool(&client, "hog", json!({"bytes": 16 << 20})).await, "got");
+    let opened = call_tool(&client, "open", json!({"count": 1_000})).await.as_u64().unwrap();
     assert!((1..40).contains(&opened), "{opened}");
-    assert_eq!(told(&client, "state", json!({})).await["limits"]["Max cpu time"], "3600");
+    assert_eq!(call_tool(&client, "state", json!({})).await["limits"]["Max cpu time"], "3600");
     let view = broker.admin().backend("default", "s").await;
     assert_eq!(
         view["settings"]["transport"]["limits"],
@@ -128,9 +128,9 @@ fn a_fork_bomb_is_bounded() {
     let free = launch("--processes=50000");
     assert!(String::from_utf8_lossy(&free.stdout).contains("all"), "{free:?}");
     let bounded = launch("--processes=20");
-    let said = String::from_utf8_lossy(&bounded.stderr).to_lowercase();
+    let stderr = String::from_utf8_lossy(&bounded.stderr).to_lowercase();
     assert!(
-        !String::from_utf8_lossy(&bounded.stdout).contains("all") && said.contains("fork"),
+        !String::from_utf8_lossy(&bounded.stdout).contains("all") && stderr.contains("fork"),
         "{bounded:?}"
     );
 }
@@ -329,7 +329,7 @@ async fn idle_and_old_children_are_replaced_by_new_ones() {
     for limits in [json!({"idle": "1s"}), json!({"lifetime": "1s"})] {
         let broker = broker_with(spec(limits.clone()), json!({})).await;
         let client = session(&broker).await;
-        let pid = told(&client, "pid", json!({})).await;
+        let pid = call_tool(&client, "pid", json!({})).await;
         eventually_within(Duration::from_secs(15), "another child", || async {
             // The view is read only once the first child is gone: a request keeps it from being
             // idle.
@@ -339,7 +339,7 @@ async fn idle_and_old_children_are_replaced_by_new_ones() {
             Ok(())
         })
         .await;
-        let next = told(&client, "pid", json!({})).await;
+        let next = call_tool(&client, "pid", json!({})).await;
         assert_ne!(pid, next, "{limits}");
         broker.wait_for_log("child process is ended").await;
     }

@@ -43,7 +43,7 @@ async fn check_config_names_every_fault_on_its_own_line() {
     let faulty = "listen: {http: nowhere}\nbreaker: {failures: 0}\ncompat: {x: 1}\nerrors: {x: 1}\nlimits: {burst: -1, brust: 2}\ntimeouts: {call: soon}\ncolour: red\n";
     let finished = run_with_config(&["check-config"], faulty).await;
     assert_eq!(finished.code, Some(64), "{finished:?}");
-    let told = format!("{}{}", finished.stdout, finished.stderr);
+    let output = format!("{}{}", finished.stdout, finished.stderr);
     for path in [
         "listen.http",
         "breaker.failures",
@@ -54,16 +54,16 @@ async fn check_config_names_every_fault_on_its_own_line() {
         "timeouts.call",
         "colour",
     ] {
-        assert!(told.lines().any(|line| line.contains(path)), "{path} in {told}");
+        assert!(output.lines().any(|line| line.contains(path)), "{path} in {output}");
     }
-    assert!(told.contains("not available in this build"), "{told}");
-    for (text, told) in [
+    assert!(output.contains("not available in this build"), "{output}");
+    for (text, output) in [
         ("tenants: {a: {foo: 1}}\n", "timeouts, policy, toolsets, prompts"),
         ("limits: {}\nlimits: {}\n", "document: is not YAML: duplicate mapping key `limits`"),
         ("a: 1\n---\nb: 2\n", "document: is not YAML: only single YAML document expected"),
     ] {
         let checked = run_with_config(&["check-config"], text).await;
-        assert!(checked.stdout.contains(told), "{checked:?}");
+        assert!(checked.stdout.contains(output), "{checked:?}");
         assert!(!checked.stdout.contains("Options"), "words of a library: {checked:?}");
     }
     let size = run_with_config(&["check-config"], "limits: {message_bytes: 5}\n").await;
@@ -80,8 +80,8 @@ async fn check_config_reads_the_certificates_that_serve_needs() {
         let text = format!("tls: {{{keys}}}\n");
         let checked = run_with_config(&["check-config"], &text).await;
         assert_eq!(checked.code, Some(64), "{checked:?}");
-        let told = checked.stdout;
-        assert!(told.starts_with("tls: /no/") && told.contains("cannot be read"), "{told}");
+        let output = checked.stdout;
+        assert!(output.starts_with("tls: /no/") && output.contains("cannot be read"), "{output}");
     }
 }
 

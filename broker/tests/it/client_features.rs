@@ -8,17 +8,17 @@ use crate::{broker_with, kind, text_of};
 
 /// Returns a backend whose tool `ask` sends `arguments.method` with `arguments.params` and returns
 /// the whole answer.
-async fn asking() -> (TestBroker, FakeBackend) {
+async fn backend_with_questions() -> (TestBroker, FakeBackend) {
     let backend = FakeBackend::with_tool("ask", |call| async move {
         let method = call.arguments()["method"].as_str().unwrap().to_owned();
-        let answer = call.ask(&method, call.arguments()["params"].clone()).await;
+        let answer = call.request(&method, call.arguments()["params"].clone()).await;
         Reply::text(&answer.to_string())
     })
     .await;
     (broker_with(&backend).await, backend)
 }
 
-async fn ask(client: &TestClient, method: &str, params: Value) -> Value {
+async fn request(client: &TestClient, method: &str, params: Value) -> Value {
     let result = client.call("b__ask", json!({"method": method, "params": params})).await;
     serde_json::from_str(text_of(&result)).unwrap()
 }
@@ -53,7 +53,7 @@ fn answer_to(method: &str, extra: Value) -> Value {
 
 #[tokio::test]
 async fn cli_01_cli_07_only_declared_capabilities_and_modes_are_requested() {
-    let (broker, _backend) = asking().await;
+    let (broker, _backend) = backend_with_questions().await;
     let tools = json!({"tools": [{"name": "t", "inputSchema": {"type": "object"}}]});
     for (capabilities, method, params, refusal) in [
         (json!({}), "sampling/createMessage", sampling(json!({})), Some(-32601)),
@@ -72,7 +72,7 @@ async fn cli_01_cli_07_only_declared_capabilities_and_modes_are_requested() {
     ] {
         let answers = |method: &str, _: &Value| Ok(answer_to(method, json!({"answered": true})));
         let client = broker.client("/mcp").answers(answers).connected(capabilities.clone()).await;
-        let answer = ask(&client, method, params.clone()).await;
+        let answer = request(&client, method, params.clone()).await;
         match refusal {
             Some(code) => assert_eq!(
                 answer["error"]["code"], code,
@@ -98,18 +98,18 @@ async fn cli_02_a_backend_gets_the_capabilities_of_the_client() {
     ] {
         let client = broker.connected(capabilities.clone()).await;
         client.call("b__echo", json!({})).await;
-        let told =
+        let received =
             backend.recorded_of("initialize").pop().unwrap().message["params"]["capabilities"]
                 .clone();
         for member in ["sampling", "elicitation", "roots", "experimental"] {
-            assert_eq!(told.get(member), capabilities.get(member), "{member} in {told}");
+            assert_eq!(received.get(member), capabilities.get(member), "{member} in {received}");
         }
     }
 }
 
 #[tokio::test]
 async fn cli_03_a_question_is_sent_to_the_caller_on_the_stream_of_its_call() {
-    let (broker, _backend) = asking().await;
+    let (broker, _backend) = backend_with_questions().await;
     let clients = ["ann", "bob"].map(|name| {
         broker.client("/mcp").answers(move |_, params| {
             assert_eq!(params["message"], name, "the question of this client");
@@ -131,8 +131,8 @@ async fn cli_03_a_question_is_sent_to_the_caller_on_the_stream_of_its_call() {
         });
         for (name, mut call) in ["ann", "bob"].into_iter().zip(calls) {
             let answer = call.finish().await;
-            let told: Value = serde_json::from_str(text_of(&answer.value["result"])).unwrap();
-            assert_eq!(told["result"]["content"]["name"], name);
+            let received: Value = serde_json::from_str(text_of(&answer.value["result"])).unwrap();
+            assert_eq!(received["result"]["content"]["name"], name);
             assert_eq!(call.before.len(), 1, "the question came on this call's stream");
         }
     }
@@ -180,7 +180,7 @@ async fn cli_03_ids_of_questions_and_answers_are_mapped_both_ways() {
 
 #[tokio::test]
 async fn cli_04_another_session_cannot_answer_a_question() {
-    let (broker, _backend) = asking().await;
+    let (broker, _backend) = backend_with_questions().await;
     let victim = broker.connected(json!({"roots": {}})).await;
     let thief = broker.connected(json!({"roots": {}})).await;
     let mut call = victim.start_call("b__ask", json!({"method": "roots/list", "params": {}}));
@@ -196,7 +196,7 @@ async fn cli_04_another_session_cannot_answer_a_question() {
 #[tokio::test]
 async fn cli_05_elicitation_complete_is_sent_only_to_the_client_of_the_request() {
     let backend = FakeBackend::with_tool("url", |call| async move {
-        call.ask("elicitation/create", url()).await;
+        call.request("elicitation/create", url()).await;
         call.notify("notifications/elicitation/complete", json!({"elicitationId": "unknown"}))
             .await;
         call.notify("notifications/elicitation/complete", json!({"elicitationId": "e1"})).await;
@@ -247,7 +247,7 @@ async fn cli_06_url_elicitation_required_passes_with_its_data() {
 
 #[tokio::test]
 async fn cli_08_a_clients_errors_and_results_pass_unchanged() {
-    let (broker, _backend) = asking().await;
+    let (broker, _backend) = backend_with_questions().await;
     let error = json!({"code": -1, "message": "User rejected sampling request", "data": {"why": [1, null]}});
     let given = error.clone();
     let client = broker
@@ -255,7 +255,7 @@ async fn cli_08_a_clients_errors_and_results_pass_unchanged() {
         .answers(move |_, _| Err(given.clone()))
         .connected(json!({"sampling": {}}))
         .await;
-    let answer = ask(&client, "sampling/createMessage", sampling(json!({}))).await;
+    let answer = request(&client, "sampling/createMessage", sampling(json!({}))).await;
     assert_eq!(answer["error"], error);
     for action in ["accept", "decline", "cancel"] {
         let client = broker
@@ -264,7 +264,7 @@ async fn cli_08_a_clients_errors_and_results_pass_unchanged() {
             .connected(json!({"elicitation": {}}))
             .await;
         assert_eq!(
-            ask(&client, "elicitation/create", form()).await["result"],
+            request(&client, "elicitation/create", form()).await["result"],
             json!({"action": action, "_meta": {"k": 1.0}})
         );
     }
@@ -272,7 +272,7 @@ async fn cli_08_a_clients_errors_and_results_pass_unchanged() {
 
 #[tokio::test]
 async fn cli_08_questions_reach_the_client_unchanged() {
-    let (broker, _backend) = asking().await;
+    let (broker, _backend) = backend_with_questions().await;
     let client = broker
         .client("/mcp")
         .answers(|method, params| Ok(answer_to(method, json!({"got": params}))))
@@ -283,20 +283,20 @@ async fn cli_08_questions_reach_the_client_unchanged() {
         "tools": [], "toolChoice": {"mode": "auto"}, "unknown": {"deep": [true]},
     }));
     assert_eq!(
-        ask(&client, "sampling/createMessage", params.clone()).await["result"]["got"],
+        request(&client, "sampling/createMessage", params.clone()).await["result"]["got"],
         params
     );
 }
 
 #[tokio::test]
 async fn cli_09_roots_list_changed_reaches_the_sessions_backends() {
-    let (broker, backend) = asking().await;
+    let (broker, backend) = backend_with_questions().await;
     let client = broker
         .client("/mcp")
         .answers(|_, _| Ok(json!({"roots": []})))
         .connected(json!({"roots": {"listChanged": true}}))
         .await;
-    ask(&client, "roots/list", json!({})).await;
+    request(&client, "roots/list", json!({})).await;
     client.notify("notifications/roots/list_changed", json!({})).await;
     backend.wait_for("the change", |seen| seen.is("notifications/roots/list_changed")).await;
     let without = broker.connected(json!({"roots": {}})).await;
@@ -311,13 +311,14 @@ async fn cli_09_roots_list_changed_reaches_the_sessions_backends() {
 
 #[tokio::test]
 async fn cli_10_when_the_session_ends_the_open_question_is_answered_with_an_error() {
-    let (answered, told) = (Gate::new(), std::sync::Arc::new(parking_lot::Mutex::new(Value::Null)));
-    let shared = (answered.clone(), told.clone());
+    let (answered, received) =
+        (Gate::new(), std::sync::Arc::new(parking_lot::Mutex::new(Value::Null)));
+    let shared = (answered.clone(), received.clone());
     let backend = FakeBackend::with_tool("ask", move |call| {
-        let (answered, told) = shared.clone();
+        let (answered, received) = shared.clone();
         async move {
-            let answer = call.ask("roots/list", json!({})).await;
-            *told.lock() = answer;
+            let answer = call.request("roots/list", json!({})).await;
+            *received.lock() = answer;
             answered.open();
             Reply::text("done")
         }
@@ -329,12 +330,12 @@ async fn cli_10_when_the_session_ends_the_open_question_is_answered_with_an_erro
     call.next().await.expect("the question");
     client.delete_session().await;
     within("the backend to be answered", answered.passed()).await;
-    assert!(told.lock()["error"]["code"].is_i64(), "{told:?}");
+    assert!(received.lock()["error"]["code"].is_i64(), "{received:?}");
 }
 
 #[tokio::test]
 async fn cli_10_a_dropped_stream_keeps_the_question_until_it_is_resumed() {
-    let (broker, _backend) = asking().await;
+    let (broker, _backend) = backend_with_questions().await;
     let client = broker.connected(json!({"roots": {}})).await;
     let mut call = client.start_request_with_id(
         json!(1),
@@ -407,7 +408,7 @@ async fn prog_01_progress_of_a_client_is_sent_with_the_token_of_the_backend() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
         let params =
             json!({"_meta": {"progressToken": "backend-token"}, "messages": [], "maxTokens": 1});
-        let answer = call.ask("sampling/createMessage", params).await;
+        let answer = call.request("sampling/createMessage", params).await;
         Reply::text(&answer["result"].to_string())
     })
     .await;
@@ -435,11 +436,11 @@ async fn prog_01_progress_of_a_client_is_sent_with_the_token_of_the_backend() {
 async fn task_17_tasks_a_client_keeps_for_a_backend_are_relayed() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
         let created =
-            call.ask("sampling/createMessage", sampling(json!({"task": {"ttl": 1000}}))).await;
+            call.request("sampling/createMessage", sampling(json!({"task": {"ttl": 1000}}))).await;
         let id = created["result"]["task"]["taskId"].clone();
-        let got = call.ask("tasks/get", json!({"taskId": id})).await;
-        let result = call.ask("tasks/result", json!({"taskId": id})).await;
-        let cancelled = call.ask("tasks/cancel", json!({"taskId": id})).await;
+        let got = call.request("tasks/get", json!({"taskId": id})).await;
+        let result = call.request("tasks/result", json!({"taskId": id})).await;
+        let cancelled = call.request("tasks/cancel", json!({"taskId": id})).await;
         Reply::text(
             &json!([
                 got["result"]["status"],
@@ -472,9 +473,9 @@ async fn task_17_tasks_a_client_keeps_for_a_backend_are_relayed() {
         .answers(|method, _| Ok(answer_to(method, json!({}))))
         .connected(json!({"sampling": {}}))
         .await;
-    let told = without.call("b__ask", json!({})).await;
+    let received = without.call("b__ask", json!({})).await;
     assert!(
-        text_of(&told).contains("null"),
-        "a client without tasks is not asked about one: {told}"
+        text_of(&received).contains("null"),
+        "a client without tasks is not asked about one: {received}"
     );
 }

@@ -154,15 +154,16 @@ async fn a_task_is_read_answered_and_cancelled_at_a_replica_that_does_not_run_it
     let id = task(&here, "write", json!({"key": "a", "millis": 50})).await;
     assert_eq!(text_of(&result_of(&there, &id).await), ledger.results("a")[0]);
     assert_eq!(status(&there, &id).await, "completed");
-    let asking = task(&here, "ask", json!({"key": "q"})).await;
-    let mut waiting = there.start_request("tasks/result", json!({"taskId": asking}));
+    let backend_with_questions = task(&here, "ask", json!({"key": "q"})).await;
+    let mut waiting =
+        there.start_request("tasks/result", json!({"taskId": backend_with_questions}));
     let question = waiting.next().await.unwrap();
     assert_eq!(question.method(), Some("elicitation/create"));
     assert_eq!(
         question.value["params"]["_meta"]["io.modelcontextprotocol/related-task"]["taskId"],
-        asking.as_str()
+        backend_with_questions.as_str()
     );
-    assert_eq!(status(&here, &asking).await, "input_required");
+    assert_eq!(status(&here, &backend_with_questions).await, "input_required");
     there
         .respond(
             question.value["id"].clone(),

@@ -10,9 +10,9 @@ use crate::{alone_with, builder, kind, stateless::Modern, text_of};
 const ROOTS: &str = "/admin/v1/tenants/default/backends/b/roots";
 
 /// Starts a backend whose tool `roots` returns the answer to `roots/list`.
-async fn asking() -> FakeBackend {
+async fn backend_with_questions() -> FakeBackend {
     let backend = FakeBackend::with_tool("roots", |call| async move {
-        Reply::text(&call.ask("roots/list", json!({})).await.to_string())
+        Reply::text(&call.request("roots/list", json!({})).await.to_string())
     })
     .await;
     backend.sessions();
@@ -50,7 +50,7 @@ async fn the_mode_decides_whose_roots_a_backend_gets() {
             Some(vec!["file:///a", "file:///b"]),
         ),
     ] {
-        let backend = asking().await;
+        let backend = backend_with_questions().await;
         let given = spec(&backend, mode, &["file:///a", "file:///b"]);
         let broker = builder().backend("default", "b", given).start().await;
         let with_roots = client(&broker, &["file:///c", "file:///a"]).await;
@@ -78,7 +78,7 @@ async fn the_mode_decides_whose_roots_a_backend_gets() {
 /// without it.
 #[tokio::test]
 async fn the_roots_of_the_operator_apply_to_clients_of_2026_07_28_too() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     let broker = builder()
         .backend("default", "b", spec(&backend, "configured", &["file:///a"]))
         .start()
@@ -90,7 +90,7 @@ async fn the_roots_of_the_operator_apply_to_clients_of_2026_07_28_too() {
 
 #[tokio::test]
 async fn roots_change_while_the_backend_runs() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     let broker = builder()
         .single_process()
         .backend("default", "b", spec(&backend, "merge", &["file:///a"]))
@@ -129,7 +129,7 @@ async fn roots_change_while_the_backend_runs() {
 
 #[tokio::test]
 async fn roots_survive_a_restart_and_another_mode_connects_again() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     let mut broker = builder()
         .single_process()
         .backend("default", "b", spec(&backend, "configured", &[]))
@@ -150,7 +150,7 @@ async fn roots_survive_a_restart_and_another_mode_connects_again() {
 
 #[tokio::test]
 async fn wrong_roots_are_refused_with_their_faults() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     let broker = alone_with(&backend).await;
     let admin = broker.admin();
     for (root, field) in [
@@ -181,7 +181,7 @@ async fn wrong_roots_are_refused_with_their_faults() {
 /// A change through one replica reaches the connections of the others.
 #[tokio::test]
 async fn roots_reach_the_connections_of_every_replica() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     let cluster: ClusterBuilder =
         builder().backend("default", "b", spec(&backend, "configured", &["file:///a"])).cluster(2);
     let cluster = cluster.start().await;
@@ -202,7 +202,7 @@ async fn roots_reach_the_connections_of_every_replica() {
 /// clients may name.
 #[tokio::test]
 async fn roots_of_an_operator_give_no_access_to_resources() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     backend.capabilities(json!({"tools": {}, "resources": {}}));
     let mut given = spec(&backend, "configured", &["file:///outside"]);
     given["resources"] = json!({"roots": ["file:///inside"]});

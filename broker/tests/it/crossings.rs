@@ -55,15 +55,15 @@ fn never_was(id: &str) -> String {
 }
 
 /// A request with an id: its method and params, and a foreign and an absent id.
-struct Asking {
+struct CrossRequest {
     method: &'static str,
     params: fn(&str) -> Value,
     foreign: String,
     absent: String,
 }
 
-fn askings(task: &str, cursor: &str) -> Vec<Asking> {
-    let asking = |method, foreign: &str, absent: &str, params| Asking {
+fn cross_requests(task: &str, cursor: &str) -> Vec<CrossRequest> {
+    let cross_request = |method, foreign: &str, absent: &str, params| CrossRequest {
         method,
         params,
         foreign: foreign.into(),
@@ -75,40 +75,40 @@ fn askings(task: &str, cursor: &str) -> Vec<Asking> {
         ["crimson+test://r", "magenta+test://r"],
     );
     let mut all = vec![
-        asking("tools/call", tool[0], tool[1], |id| json!({"name": id, "arguments": {}})),
-        asking(
+        cross_request("tools/call", tool[0], tool[1], |id| json!({"name": id, "arguments": {}})),
+        cross_request(
             "tools/call",
             tool[0],
             tool[1],
             |id| json!({"name": id, "arguments": {}, "task": {}}),
         ),
-        asking("prompts/get", prompt[0], prompt[1], |id| json!({"name": id})),
-        asking(
+        cross_request("prompts/get", prompt[0], prompt[1], |id| json!({"name": id})),
+        cross_request(
             "completion/complete",
             prompt[0],
             prompt[1],
             |id| json!({"ref": {"type": "ref/prompt", "name": id}, "argument": {"name": "a", "value": "v"}}),
         ),
-        asking(
+        cross_request(
             "completion/complete",
             uri[0],
             uri[1],
             |id| json!({"ref": {"type": "ref/resource", "uri": id}, "argument": {"name": "x", "value": "v"}}),
         ),
-        asking("prompts/list", cursor, &never_was(cursor), |id| json!({"cursor": id})),
+        cross_request("prompts/list", cursor, &never_was(cursor), |id| json!({"cursor": id})),
     ];
     for method in ["resources/read", "resources/subscribe", "resources/unsubscribe"] {
-        all.push(asking(method, uri[0], uri[1], |id| json!({"uri": id})));
+        all.push(cross_request(method, uri[0], uri[1], |id| json!({"uri": id})));
     }
     for method in ["tasks/get", "tasks/result", "tasks/cancel"] {
-        all.push(asking(method, task, &never_was(task), |id| json!({"taskId": id})));
+        all.push(cross_request(method, task, &never_was(task), |id| json!({"taskId": id})));
     }
     all
 }
 
 /// Returns status and body. Removes the parts that differ between requests, and the id of the
 /// request.
-async fn said(response: RawResponse, id: &str) -> (u16, String) {
+async fn normalized(response: RawResponse, id: &str) -> (u16, String) {
     let (status, text) = (response.status, response.text().await);
     let mut body: Value = serde_json::from_str(&text).unwrap_or(Value::String(text));
     if let Some(data) = body.pointer_mut("/error/data").and_then(Value::as_object_mut) {
@@ -117,9 +117,9 @@ async fn said(response: RawResponse, id: &str) -> (u16, String) {
     (status, body.to_string().replace(id, "<id>"))
 }
 
-async fn ask(client: &TestClient, asking: &Asking, id: &str) -> (u16, String) {
-    let response = client.post(request(1, asking.method, (asking.params)(id))).await;
-    said(response, id).await
+async fn send(client: &TestClient, cross_request: &CrossRequest, id: &str) -> (u16, String) {
+    let response = client.post(request(1, cross_request.method, (cross_request.params)(id))).await;
+    normalized(response, id).await
 }
 
 /// Compares the median times of both. They take turns, so that other load of the machine affects
@@ -159,21 +159,22 @@ async fn r23_every_method_reports_a_foreign_object_as_absent() {
         )
         .await;
     let cursor = red.result("prompts/list", json!({})).await["nextCursor"].clone();
-    let askings = askings(task["task"]["taskId"].as_str().unwrap(), cursor.as_str().unwrap());
-    for asking in &askings {
-        let [foreign, absent] = [&asking.foreign, &asking.absent];
-        let refused = ask(&blue, asking, foreign).await;
-        assert_eq!(refused, ask(&blue, asking, absent).await, "{}", asking.method);
-        assert!(refused.1.contains("\"error\""), "{}: {refused:?}", asking.method);
+    let cross_requests =
+        cross_requests(task["task"]["taskId"].as_str().unwrap(), cursor.as_str().unwrap());
+    for cross_request in &cross_requests {
+        let [foreign, absent] = [&cross_request.foreign, &cross_request.absent];
+        let refused = send(&blue, cross_request, foreign).await;
+        assert_eq!(refused, send(&blue, cross_request, absent).await, "{}", cross_request.method);
+        assert!(refused.1.contains("\"error\""), "{}: {refused:?}", cross_request.method);
         as_fast(
-            &format!("{} {}", asking.method, (asking.params)("…")),
-            async || drop(ask(&blue, asking, foreign).await),
-            async || drop(ask(&blue, asking, absent).await),
+            &format!("{} {}", cross_request.method, (cross_request.params)("…")),
+            async || drop(send(&blue, cross_request, foreign).await),
+            async || drop(send(&blue, cross_request, absent).await),
         )
         .await;
         // The owner of the object can use it.
-        let own = ask(&red, asking, foreign).await;
-        assert_ne!(own.1, refused.1, "{}", asking.method);
+        let own = send(&red, cross_request, foreign).await;
+        assert_ne!(own.1, refused.1, "{}", cross_request.method);
     }
     assert_eq!(
         backends[1].count(|seen| seen.body.windows(7).any(|bytes| bytes == b"crimson")),
@@ -197,7 +198,7 @@ async fn r23_foreign_sessions_streams_and_endpoints_are_reported_as_absent() {
             "GET" => blue.get_stream_raw(None).await,
             _ => blue.send_with("DELETE", blue.usual_headers(), Vec::new()).await,
         };
-        said(response, id).await
+        normalized(response, id).await
     };
     for method in ["POST", "GET", "DELETE"] {
         let refused = try_session(method, &foreign).await;
@@ -210,14 +211,14 @@ async fn r23_foreign_sessions_streams_and_endpoints_are_reported_as_absent() {
         as_fast(method, foreign, absent).await;
     }
     blue.set_session(own.as_deref());
-    let resumed = async |id: &str| said(blue.get_stream_raw(Some(id)).await, id).await;
+    let resumed = async |id: &str| normalized(blue.get_stream_raw(Some(id)).await, id).await;
     let refused = resumed(&event).await;
     assert_eq!(refused, resumed(&never_was(&event)).await, "Last-Event-ID");
     assert!(refused.0 >= 400, "{refused:?}");
     let at = async |path: &str| {
         let response =
             broker.client(path).bearer(&key).post(crate::initialize_body("2025-11-25")).await;
-        said(response, path.trim_start_matches("/mcp/")).await
+        normalized(response, path.trim_start_matches("/mcp/")).await
     };
     let refused = at("/mcp/crimson").await;
     assert_eq!((refused.0, &refused), (404, &at("/mcp/magenta").await));

@@ -203,7 +203,7 @@ async fn a_drain_does_not_wait_for_idle_sessions() {
 #[tokio::test]
 async fn a_call_that_waits_for_its_client_can_still_finish_during_a_drain() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
-        let answer = call.ask("roots/list", json!({})).await;
+        let answer = call.request("roots/list", json!({})).await;
         Reply::text(&answer["result"].to_string())
     })
     .await;

@@ -36,9 +36,9 @@ async fn tool_01_names_are_unique_and_safe_and_identify_their_backend() {
             "{name}"
         );
         let answer = client.call(name, json!({})).await;
-        let said = text_of(&answer).to_owned();
-        assert!(said.starts_with(&name[..3]), "{name} gave {said}");
-        natives.insert(said);
+        let text = text_of(&answer).to_owned();
+        assert!(text.starts_with(&name[..3]), "{name} gave {text}");
+        natives.insert(text);
     }
     assert_eq!(natives.len(), 12, "each native tool was reached");
 }

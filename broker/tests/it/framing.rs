@@ -232,7 +232,7 @@ impl Rig {
     }
 
     /// Returns the texts of all calls that reached the backend.
-    fn carried_out(&self) -> Vec<String> {
+    fn executed(&self) -> Vec<String> {
         let texts = self.backend.recorded_of("tools/call").into_iter();
         texts
             .map(|seen| {
@@ -310,7 +310,7 @@ async fn framing_is_stricter_than_any_front_proxy() {
         }
         assert_refused("a call in pieces", &read_to_close(&mut stream).await, &case);
     }
-    assert!(!rig.carried_out().iter().any(|text| text == "smuggled"), "{:?}", rig.carried_out());
+    assert!(!rig.executed().iter().any(|text| text == "smuggled"), "{:?}", rig.executed());
     // HTTP/1.0 may come without Host (RFC 9112, 3.2), and never with chunks.
     let old =
         |more: &str, body: &str| format!("PUT /admin/v1/tenants/t HTTP/1.0\r\n{more}\r\n{body}");
@@ -358,7 +358,7 @@ async fn framing_is_as_strict_over_tls() {
             assert_refused("over TLS", &String::from_utf8_lossy(&answer), &case);
         }
     }
-    assert_eq!(rig.carried_out(), [""; 0]);
+    assert_eq!(rig.executed(), [""; 0]);
 }
 
 #[tokio::test]
@@ -393,7 +393,7 @@ async fn framing_of_a_body_above_the_limit_is_rejected_before_it_arrives() {
             assert_eq!(read_to_close(&mut stream).await, "", "{line}");
         }
     }
-    assert_eq!(rig.carried_out(), [""; 0]);
+    assert_eq!(rig.executed(), [""; 0]);
 }
 
 #[tokio::test]
@@ -431,7 +431,7 @@ async fn s17_a_chunk_above_the_limit_is_rejected_before_it_arrives() {
         answer.starts_with("HTTP/1.1 400 ") && answer.contains("without a fragment"),
         "{answer}"
     );
-    assert_eq!(rig.carried_out(), [""; 0]);
+    assert_eq!(rig.executed(), [""; 0]);
 }
 
 /// Sends through a proxy that keeps its connections to the broker. Whatever the proxy makes of a
@@ -458,9 +458,9 @@ async fn nothing_is_smuggled(rig: &Rig, name: &str, front: SocketAddr) {
             case.name
         );
         // A request that the proxy itself took for a second one was answered to its sender.
-        let was_carried_out = rig.carried_out().contains(&smuggled);
+        let was_executed = rig.executed().contains(&smuggled);
         assert!(
-            !was_carried_out || attacked.contains(&smuggled),
+            !was_executed || attacked.contains(&smuggled),
             "{name}, {}: {:?}: {attacked}",
             case.name,
             case.framing

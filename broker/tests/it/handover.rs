@@ -32,14 +32,14 @@ struct Crowd {
 }
 
 impl Crowd {
-    fn at(address: SocketAddr, wants: fn(&str) -> bool, says: &'static str) -> Self {
+    fn at(address: SocketAddr, wants: fn(&str) -> bool, request: &'static str) -> Self {
         let (stop, served) = (Arc::<AtomicBool>::default(), Arc::<AtomicUsize>::default());
         let client = |_| {
             let (stop, served) = (stop.clone(), served.clone());
             tokio::spawn(async move {
                 let mut failures = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
-                    match exchange(address, says).await {
+                    match exchange(address, request).await {
                         Ok(answer) if wants(&answer) => {
                             served.fetch_add(1, Ordering::Relaxed);
                         }
@@ -73,9 +73,9 @@ impl Crowd {
     }
 }
 
-async fn exchange(address: SocketAddr, says: &str) -> std::io::Result<String> {
+async fn exchange(address: SocketAddr, request: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
-    stream.write_all(says.as_bytes()).await?;
+    stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
     let mut chunk = [0; 1024];
     // Over TCP one line is the answer. Over HTTP the connection ends with it, or a small body in
@@ -243,7 +243,7 @@ async fn inherited_sockets_with_unknown_names_are_rejected_at_start() {
     let address = socket.local_addr().unwrap();
     let elsewhere = json!({"listen": {"http": "127.0.0.1:1", "admin": "127.0.0.1:0"}});
     let fits = json!({"listen": {"http": address.to_string(), "admin": "127.0.0.1:0"}});
-    for (names, config, told) in [
+    for (names, config, expected) in [
         (&["http"][..], &elsewhere, format!("say listen.http: {address}")),
         (
             &["tcp"],
@@ -263,7 +263,7 @@ async fn inherited_sockets_with_unknown_names_are_rejected_at_start() {
             .run(sockets.folder.path(), &["serve", "--config", "config.yaml"])
             .await;
         assert_eq!(ended.code, Some(64), "{}", ended.stderr);
-        assert!(ended.stderr.contains(&told), "{names:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(&expected), "{names:?}: {}", ended.stderr);
     }
 }
 

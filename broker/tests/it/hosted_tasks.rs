@@ -175,9 +175,9 @@ async fn task_09_a_cancelled_task_stays_cancelled_and_its_backend_is_notified() 
     let waiting = client.start_request("tasks/result", json!({"taskId": id}));
     let cancelled = client.result("tasks/cancel", json!({"taskId": id})).await;
     assert_eq!(cancelled["status"], "cancelled");
-    let told =
+    let received =
         backend.wait_for("the cancellation", |seen| seen.is("notifications/cancelled")).await;
-    assert_eq!(told.message["params"]["requestId"], call.message["id"]);
+    assert_eq!(received.message["params"]["requestId"], call.message["id"]);
     done.open();
     assert_eq!(
         waiting.error().await["data"]["status"],
@@ -327,9 +327,9 @@ async fn r_2_another_session_of_the_principal_gets_the_result_of_a_task() {
 async fn task_13_a_question_of_a_plain_tool_is_sent_on_the_result_stream() {
     let backend = FakeBackend::with_tool("job", |call| async move {
         let elicit = json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}});
-        let first = call.ask("elicitation/create", elicit).await;
+        let first = call.request("elicitation/create", elicit).await;
         let sample = json!({"messages": [{"role": "user", "content": {"type": "text", "text": "hi"}}], "maxTokens": 5});
-        let second = call.ask("sampling/createMessage", sample).await;
+        let second = call.request("sampling/createMessage", sample).await;
         Reply::text(&format!("{} {}", first["result"]["action"].as_str().unwrap(), second["result"]["model"].as_str().unwrap()))
     })
     .await;
@@ -369,21 +369,21 @@ async fn task_13_a_question_of_a_plain_tool_is_sent_on_the_result_stream() {
             question.value
         );
     }
-    let mut told = Vec::new();
-    while told.last().map(String::as_str) != Some("completed") {
+    let mut received = Vec::new();
+    while received.last().map(String::as_str) != Some("completed") {
         let (_, message) = stream.next_message().await.unwrap();
         assert_eq!(message["params"]["taskId"], id.as_str(), "{message}");
-        told.push(message["params"]["status"].as_str().unwrap().to_owned());
+        received.push(message["params"]["status"].as_str().unwrap().to_owned());
     }
-    assert_eq!(told[0], "input_required", "{told:?}");
-    assert!(told.windows(2).all(|pair| pair[0] != pair[1]), "{told:?}");
+    assert_eq!(received[0], "input_required", "{received:?}");
+    assert!(received.windows(2).all(|pair| pair[0] != pair[1]), "{received:?}");
 }
 
 #[tokio::test]
 async fn task_13_another_session_of_the_principal_may_answer() {
     let backend = FakeBackend::with_tool("job", |call| async move {
         let answer = call
-            .ask(
+            .request(
                 "elicitation/create",
                 json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}}),
             )
@@ -416,7 +416,7 @@ async fn task_13_another_session_of_the_principal_may_answer() {
 async fn task_13_a_client_without_the_capability_gets_no_question() {
     let backend = FakeBackend::with_tool("job", |call| async move {
         let answer = call
-            .ask(
+            .request(
                 "elicitation/create",
                 json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}}),
             )

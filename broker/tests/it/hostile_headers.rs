@@ -15,7 +15,7 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 const BOTH: (&str, &str) = ("accept", ACCEPT_BOTH);
 
 /// Returns the first line, and all headers, of the answer to a request that is written by hand.
-async fn asked(
+async fn response_head(
     broker: &TestBroker,
     method: &str,
     path: &str,
@@ -64,7 +64,8 @@ async fn h_10_media_types_that_do_not_fit_are_refused_on_every_path() {
             &[HOST, BOTH, JSON, ("content-encoding", "br")],
             &[HOST, BOTH, JSON, ("content-encoding", "identity"), ("content-encoding", "br")],
         ] {
-            let head = asked(&broker, "POST", path, headers, &initialize_body("2025-11-25")).await;
+            let head =
+                response_head(&broker, "POST", path, headers, &initialize_body("2025-11-25")).await;
             assert_eq!(status(&head), 415, "{path} {headers:?}: {head}");
         }
     }
@@ -75,7 +76,7 @@ async fn h_10_media_types_that_do_not_fit_are_refused_on_every_path() {
         "application/json, text/event-stream;q=0",
         "",
     ] {
-        let head = asked(
+        let head = response_head(
             &broker,
             "POST",
             "/mcp",
@@ -87,7 +88,7 @@ async fn h_10_media_types_that_do_not_fit_are_refused_on_every_path() {
     }
     for path in ["/mcp", "/mcp/b", "/sse", "/sse/b"] {
         for accept in ["application/json", "text/html", "text/event-stream;q=0"] {
-            let head = asked(&broker, "GET", path, &[HOST, ("accept", accept)], "").await;
+            let head = response_head(&broker, "GET", path, &[HOST, ("accept", accept)], "").await;
             assert_eq!(status(&head), 406, "{path} {accept}: {head}");
         }
     }
@@ -108,7 +109,7 @@ async fn h_10_an_unsupported_method_is_405_with_the_allowed_methods() {
             if taken.contains(&method.to_lowercase().as_str()) && method != "post" {
                 continue;
             }
-            let head = asked(&broker, method, path, &[HOST, JSON, BOTH], "").await;
+            let head = response_head(&broker, method, path, &[HOST, JSON, BOTH], "").await;
             assert_eq!(status(&head), 405, "{method} {path}: {head}");
             let allow = head
                 .lines()
@@ -137,7 +138,7 @@ async fn h_10_an_invalid_or_repeated_version_header_is_rejected() {
             ];
             let body = if method == "POST" { request(1, "ping", json!({})) } else { String::new() };
             assert_eq!(
-                status(&asked(&broker, method, "/mcp", &headers, &body).await),
+                status(&response_head(&broker, method, "/mcp", &headers, &body).await),
                 400,
                 "{method} {version:?}"
             );

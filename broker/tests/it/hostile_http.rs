@@ -454,7 +454,7 @@ async fn h_13_the_check_of_a_head_is_reused_only_for_an_equal_head() {
     let broker = builder().config(json!({"auth": {"required": true}})).start().await;
     let (id, key) = broker.admin().create_key_with_id("default").await;
     let body = initialize_body("2025-11-25");
-    let said = |more: &str| {
+    let response = |more: &str| {
         post(
             &format!("{more}authorization: Bearer {key}\r\ncontent-length: {}\r\n", body.len()),
             &body,
@@ -466,24 +466,24 @@ async fn h_13_the_check_of_a_head_is_reused_only_for_an_equal_head() {
         read_answer(&mut stream).await.split(' ').nth(1).unwrap().to_owned()
     };
     for _ in 0..2 {
-        assert_eq!(status_of(said("")).await, "200");
-        assert_eq!(status_of(said("origin: http://evil.example\r\n")).await, "403");
+        assert_eq!(status_of(response("")).await, "200");
+        assert_eq!(status_of(response("origin: http://evil.example\r\n")).await, "403");
         assert_eq!(
-            status_of(said("").replace("host: localhost", "host: evil.example")).await,
+            status_of(response("").replace("host: localhost", "host: evil.example")).await,
             "403"
         );
         assert_eq!(
-            status_of(said("").replace("application/json\r\n", "text/plain\r\n")).await,
+            status_of(response("").replace("application/json\r\n", "text/plain\r\n")).await,
             "415"
         );
-        assert_eq!(status_of(said("").replace(ACCEPT, "accept: text/html\r\n")).await, "406");
+        assert_eq!(status_of(response("").replace(ACCEPT, "accept: text/html\r\n")).await, "406");
     }
-    assert_eq!(status_of(said("")).await, "200");
-    assert_eq!(status_of(said("")).await, "200");
+    assert_eq!(status_of(response("")).await, "200");
+    assert_eq!(status_of(response("")).await, "200");
     let (status, answer) =
         broker.admin().delete(&format!("/admin/v1/tenants/default/keys/{id}")).await;
     assert_eq!(status, 204, "{answer}");
-    assert_eq!(status_of(said("")).await, "401", "who asks is asked of each request");
+    assert_eq!(status_of(response("")).await, "401", "who asks is asked of each request");
 }
 
 #[tokio::test]

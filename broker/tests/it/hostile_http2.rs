@@ -77,7 +77,7 @@ struct Raw {
 
 /// A frame of the broker.
 #[derive(Debug)]
-struct Said {
+struct ReceivedFrame {
     kind: u8,
     flags: u8,
     stream: u32,
@@ -111,7 +111,7 @@ impl Raw {
     }
 
     /// Returns the next frame; `None` at the end of the connection.
-    async fn next(&mut self) -> Option<Said> {
+    async fn next(&mut self) -> Option<ReceivedFrame> {
         loop {
             if self.seen.len() >= 9 {
                 let size =
@@ -120,7 +120,7 @@ impl Raw {
                     let rest = self.seen.split_off(9 + size);
                     let bytes = std::mem::replace(&mut self.seen, rest);
                     let stream = u32::from_be_bytes([bytes[5], bytes[6], bytes[7], bytes[8]]);
-                    return Some(Said {
+                    return Some(ReceivedFrame {
                         kind: bytes[3],
                         flags: bytes[4],
                         stream,
@@ -136,10 +136,10 @@ impl Raw {
     }
 
     /// Returns the first frame that `wanted` accepts; `None` if the connection ends before.
-    async fn find(&mut self, wanted: impl Fn(&Said) -> bool) -> Option<Said> {
-        while let Some(said) = self.next().await {
-            if wanted(&said) {
-                return Some(said);
+    async fn find(&mut self, wanted: impl Fn(&ReceivedFrame) -> bool) -> Option<ReceivedFrame> {
+        while let Some(frame) = self.next().await {
+            if wanted(&frame) {
+                return Some(frame);
             }
         }
         None
@@ -147,22 +147,24 @@ impl Raw {
 
     /// Checks that the connection ends, with a reason or without.
     async fn ends(&mut self, what: &str) {
-        let answer = self.find(|said| said.kind == HEADERS).await;
+        let answer = self.find(|frame| frame.kind == HEADERS).await;
         assert!(answer.is_none(), "{what} was answered: {answer:?}");
     }
 
     /// Returns the code by which a stream was refused; `None` if the connection was.
     async fn refusal(&mut self, stream: u32, what: &str) -> Option<u32> {
-        let said = self
-            .find(|said| said.stream == stream && (said.kind == RST_STREAM || said.kind == HEADERS))
+        let frame = self
+            .find(|frame| {
+                frame.stream == stream && (frame.kind == RST_STREAM || frame.kind == HEADERS)
+            })
             .await?;
-        if said.kind == HEADERS {
+        if frame.kind == HEADERS {
             // 400, 404, 413 or 431 from the static table or as a literal: anything but the index of
             // 200.
-            assert_ne!(said.payload[0], 0x88, "{what} was answered with 200");
+            assert_ne!(frame.payload[0], 0x88, "{what} was answered with 200");
             return Some(0);
         }
-        Some(u32::from_be_bytes(said.payload[..4].try_into().unwrap()))
+        Some(u32::from_be_bytes(frame.payload[..4].try_into().unwrap()))
     }
 }
 
@@ -191,11 +193,11 @@ async fn h_20_streams_that_are_reset_at_once_end_the_connection() {
         flood.extend(frame(RST_STREAM, 0, stream, &8_u32.to_be_bytes()));
     }
     raw.pour(&flood).await;
-    let goaway = raw.find(|said| said.kind == GOAWAY).await;
+    let goaway = raw.find(|frame| frame.kind == GOAWAY).await;
     if let Some(goaway) = goaway {
         assert_eq!(goaway.payload[4..8], 11_u32.to_be_bytes(), "ENHANCE_YOUR_CALM: {goaway:?}");
     }
-    assert!(raw.next().await.is_none_or(|said| said.kind == GOAWAY), "the connection ends");
+    assert!(raw.next().await.is_none_or(|frame| frame.kind == GOAWAY), "the connection ends");
     unharmed(&broker, &canary).await;
     assert_eq!(
         backend.recorded_of("initialize").len(),
@@ -214,7 +216,7 @@ async fn h_20_many_provoked_resets_of_the_broker_end_the_connection() {
         flood.extend(frame(WINDOW_UPDATE, 0, stream, &0_u32.to_be_bytes()));
     }
     raw.pour(&flood).await;
-    assert!(raw.find(|said| said.kind == GOAWAY).await.is_some(), "a reason");
+    assert!(raw.find(|frame| frame.kind == GOAWAY).await.is_some(), "a reason");
     unharmed(&broker, &canary).await;
 }
 
@@ -273,8 +275,9 @@ async fn h_23_ten_thousand_streams_are_refused() {
         .collect();
     raw.pour(&flood).await;
     let refused = raw
-        .find(|said| {
-            said.kind == GOAWAY || (said.kind == RST_STREAM && said.payload == 7_u32.to_be_bytes())
+        .find(|frame| {
+            frame.kind == GOAWAY
+                || (frame.kind == RST_STREAM && frame.payload == 7_u32.to_be_bytes())
         })
         .await;
     assert!(refused.is_some(), "REFUSED_STREAM, or the end of the connection with a reason");
@@ -326,8 +329,12 @@ async fn an_answer_to_head_has_no_content() {
             (":authority", "localhost"),
         ];
         raw.pour(&frame(HEADERS, END_HEADERS | END_STREAM, stream, &block(&head))).await;
-        let said = raw.find(|said| said.stream == stream).await.expect("an answer");
-        assert_eq!((said.kind, said.flags & END_STREAM), (HEADERS, END_STREAM), "{path}: {said:?}");
+        let frame = raw.find(|frame| frame.stream == stream).await.expect("an answer");
+        assert_eq!(
+            (frame.kind, frame.flags & END_STREAM),
+            (HEADERS, END_STREAM),
+            "{path}: {frame:?}"
+        );
     }
 }
 
@@ -425,7 +432,10 @@ async fn h_24_an_invalid_request_reaches_no_handler() {
     ] {
         let mut raw = Raw::connect(&broker, &[]).await;
         raw.pour(&bytes).await;
-        assert!(raw.find(|said| said.kind == GOAWAY && said.flags == 0).await.is_some(), "{what}");
+        assert!(
+            raw.find(|frame| frame.kind == GOAWAY && frame.flags == 0).await.is_some(),
+            "{what}"
+        );
     }
     eventually("no further session", || async {
         let now = broker.admin().sessions("default").await.len();

@@ -378,7 +378,7 @@ async fn http_16_other_methods_are_405_with_the_allowed_methods() {
 #[tokio::test]
 async fn http_16_options_answers_allowed_origins_only() {
     let (broker, _backend) = echo().await;
-    let asking = |origin| {
+    let backend_with_questions = |origin| {
         [
             ("origin", origin),
             ("access-control-request-method", "POST"),
@@ -386,9 +386,10 @@ async fn http_16_options_answers_allowed_origins_only() {
         ]
     };
     let client = broker.client("/mcp");
-    let hostile = client.send("OPTIONS", &asking("https://evil.example"), "").await;
+    let hostile = client.send("OPTIONS", &backend_with_questions("https://evil.example"), "").await;
     assert!(hostile.status == 403 && hostile.header("access-control-allow-origin").is_none());
-    let allowed = client.send("OPTIONS", &asking("http://localhost:3000"), "").await;
+    let allowed =
+        client.send("OPTIONS", &backend_with_questions("http://localhost:3000"), "").await;
     assert!((200..300).contains(&allowed.status), "{}", allowed.status);
 }
 

@@ -9,7 +9,7 @@ use crate::{builder, initialize_body, refused, request, stdio};
 const NASTY: &str = "x\r\n2026-01-01T00:00:00Z ERROR forged \u{1b}[31mred\u{1b}]0;t\u{7} {\"level\":\"error\"} %s%n${jndi:x} \u{2028}end";
 
 /// Sends nasty text in every field where a client may send text.
-async fn say_everything_nasty(broker: &testkit::TestBroker) {
+async fn send_hostile_texts(broker: &testkit::TestBroker) {
     let client = broker.client("/mcp").connected(json!({})).await;
     let info = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": NASTY, "version": NASTY}});
     broker.client("/mcp").post(request(1, "initialize", info)).await.text().await;
@@ -64,7 +64,7 @@ async fn a_38_text_of_peers_adds_no_line_and_no_colour_to_the_log() {
             .backend("default", "s", stdio().spec())
             .start()
             .await;
-        say_everything_nasty(&broker).await;
+        send_hostile_texts(&broker).await;
         broker.terminate().await;
         let log = broker.log();
         for (at, line) in log.lines().enumerate() {
@@ -145,7 +145,7 @@ async fn a_40_errors_contain_no_internal_details() {
     let down = json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/inner-path"}});
     broker.admin().put_backend("default", "down", &down).await;
     let client = broker.client("/mcp").connected(json!({})).await;
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     backend.die().await;
     for (method, params) in [
         ("tools/call", json!({"name": "b__echo", "arguments": {}})),
@@ -156,7 +156,7 @@ async fn a_40_errors_contain_no_internal_details() {
         ("tasks/get", json!({"taskId": "x"})),
         ("no/such", json!({})),
     ] {
-        told.push(client.error(method, params).await.to_string());
+        received.push(client.error(method, params).await.to_string());
     }
     for (path, body) in [
         ("/mcp", "{".to_owned()),
@@ -164,10 +164,10 @@ async fn a_40_errors_contain_no_internal_details() {
         ("/mcp/none", initialize_body("2025-11-25")),
         ("/mcp", request(1, "ping", json!({}))),
     ] {
-        told.push(refused(broker.client(path).post(body).await).await.1.to_string());
+        received.push(refused(broker.client(path).post(body).await).await.1.to_string());
     }
     let folder = broker.folder().display().to_string();
-    for text in told {
+    for text in received {
         assert!(text.contains("requestId"), "{text}");
         for inner in [
             &*folder,

@@ -58,7 +58,7 @@ async fn life_05_an_old_session_gets_no_request_that_its_version_lacks() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
         let params =
             json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}});
-        Reply::text(&call.ask("elicitation/create", params).await["error"]["code"].to_string())
+        Reply::text(&call.request("elicitation/create", params).await["error"]["code"].to_string())
     })
     .await;
     let broker = broker_with(&backend).await;
@@ -161,7 +161,7 @@ async fn life_09_a_second_initialize_is_rejected_and_the_session_continues() {
 #[tokio::test]
 async fn life_10_an_unanswered_question_is_cancelled_and_fails_at_the_backend() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
-        let answer = call.ask("roots/list", json!({})).await;
+        let answer = call.request("roots/list", json!({})).await;
         Reply::text(&answer["error"]["message"].to_string())
     })
     .await;

@@ -261,33 +261,34 @@ async fn requests_on_an_open_websocket_wait_for_the_release_of_their_session() {
 }
 
 /// Returns a backend whose own task `task-1` needs input of its client, and ends with it.
-async fn asking() -> FakeBackend {
+async fn backend_with_questions() -> FakeBackend {
     let backend = tasks::with_tasks(&Gate::new()).await;
-    let word = Arc::new(Mutex::new(None));
-    let known = word.clone();
+    let stored_answer = Arc::new(Mutex::new(None));
+    let known = stored_answer.clone();
     backend.on("tasks/get", move |_| {
         let status = if known.lock().is_some() { "completed" } else { "input_required" };
         async move { Reply::Result(tasks::task("task-1", status)) }
     });
     backend.on("tasks/result", move |call| {
-        let word = word.clone();
+        let stored_answer = stored_answer.clone();
         async move {
-            let told = word.lock().clone();
-            let told: String = match told {
-                Some(told) => told,
+            let answered = stored_answer.lock().clone();
+            let answered: String = match answered {
+                Some(answered) => answered,
                 None => {
                     let schema = json!({"type": "object", "properties": {}});
                     let answer = call
-                        .ask(
+                        .request(
                             "elicitation/create",
                             json!({"message": "?", "requestedSchema": schema}),
                         )
                         .await;
-                    let told = answer["result"]["action"].as_str().unwrap_or("refused").to_owned();
-                    word.lock().get_or_insert(told).clone()
+                    let answered =
+                        answer["result"]["action"].as_str().unwrap_or("refused").to_owned();
+                    stored_answer.lock().get_or_insert(answered).clone()
                 }
             };
-            Reply::Result(json!({"content": [{"type": "text", "text": told}]}))
+            Reply::Result(json!({"content": [{"type": "text", "text": answered}]}))
         }
     });
     backend
@@ -295,7 +296,7 @@ async fn asking() -> FakeBackend {
 
 #[tokio::test]
 async fn a_backend_task_with_an_open_question_is_kept_until_it_is_answered() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     let mut cluster =
         builder().auth_required().backend("default", "b", backend.spec()).cluster(2).start().await;
     let key = cluster.operator().create_key("default").await;

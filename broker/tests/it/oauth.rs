@@ -151,7 +151,7 @@ async fn a_backend_gets_tokens_of_its_authorization_server_shared_by_all_links()
 }
 
 #[tokio::test]
-async fn a_refused_token_is_replaced_once_and_the_request_is_carried_out_once() {
+async fn a_refused_token_is_replaced_once_and_the_request_is_executed_once() {
     let protected = Protected::start().await;
     let broker =
         protected.broker(json!({"token_endpoint_auth_method": "client_secret_post"})).await;
@@ -251,14 +251,14 @@ async fn invalid_metadata_stops_the_broker_before_it_sends_its_credential() {
         (IssuerBehavior::Garbage, "has no metadata"),
     ] {
         protected.server.set_behavior(behavior);
-        let told = fault(json!({})).await;
-        assert!(told.contains(wanted), "{behavior:?}: {told}");
+        let last_error = fault(json!({})).await;
+        assert!(last_error.contains(wanted), "{behavior:?}: {last_error}");
     }
     protected.server.set_behavior(IssuerBehavior::Serves);
     for endpoint in ["http://as.example/token", "javascript:x", "", "/token"] {
         protected.server.set_metadata(json!({"token_endpoint": endpoint}));
-        let told = fault(json!({})).await;
-        assert!(told.contains("token_endpoint that the broker may use"), "{told}");
+        let last_error = fault(json!({})).await;
+        assert!(last_error.contains("token_endpoint that the broker may use"), "{last_error}");
     }
     assert_eq!(protected.server.take_token_requests(), []);
     assert_eq!(evil.take_token_requests(), []);
@@ -279,8 +279,8 @@ async fn a_rejected_token_request_is_shown_to_operators_and_retried_later() {
     }));
     let broker = builder().single_process().start().await;
     let (_, view) = broker.admin().put_backend("default", "b", &protected.spec(json!({}))).await;
-    let told = view["last_error"].as_str().unwrap();
-    assert!(told.contains("invalid_client") && !told.contains("script"), "{view}");
+    let last_error = view["last_error"].as_str().unwrap();
+    assert!(last_error.contains("invalid_client") && !last_error.contains("script"), "{view}");
     broker.admin().wait_backend_state("default", "b", "ready").await;
     assert_eq!(protected.server.take_token_requests().len(), 4);
 }

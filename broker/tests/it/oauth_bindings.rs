@@ -52,11 +52,11 @@ async fn client(broker: &TestBroker, tenant: &str, principal: &str) -> TestClien
 }
 
 /// Calls the echo of a backend until the answer asks for a connection.
-async fn asks_to_connect(client: &TestClient, tool: &str) {
+async fn assert_connect_required(client: &TestClient, tool: &str) {
     eventually("the address of the page", || async {
-        let told = call(client, tool).await;
-        let asks = told["isError"] == true && text_of(&told).contains("/connect/");
-        if asks { Ok(()) } else { Err(told) }
+        let answer = call(client, tool).await;
+        let asks = answer["isError"] == true && text_of(&answer).contains("/connect/");
+        if asks { Ok(()) } else { Err(answer) }
     })
     .await;
 }
@@ -181,7 +181,7 @@ async fn a_server_that_changes_gets_no_code_and_no_refresh_token() {
         // The page looks for the server of the backend again.
         assert_eq!(Browser::new(&broker).send("GET", "/connect/b", "").await.status, 200);
         assert_eq!(browser.answer(&request, "&code=c").await, 502);
-        asks_to_connect(&client, "b__echo").await;
+        assert_connect_required(&client, "b__echo").await;
         let mut asked = world.server.take_token_requests();
         asked.retain(|request| member(request, "grant_type").is_some());
         assert_eq!(asked, [], "is_registered: {is_registered}");
@@ -204,7 +204,7 @@ async fn a_grant_is_used_only_for_its_url() {
     moved["transport"] = other.spec()["transport"].clone();
     let (status, view) = broker.admin().put_backend("default", "b", &moved).await;
     assert_eq!(status, 200, "{view}");
-    asks_to_connect(&client, "b__echo").await;
+    assert_connect_required(&client, "b__echo").await;
     let seen = format!("{:?}", other.recorded());
     assert!(!seen.contains("Bearer token-"), "{seen}");
 }
@@ -230,8 +230,8 @@ async fn a_late_token_answer_does_not_restore_an_ended_connection() {
         assert_eq!(gone.0, 204, "{}", gone.1);
         world.server.hold_tokens(false);
     };
-    let (told, ()) = tokio::join!(late, ended);
-    assert_eq!(told["isError"], true, "{told}");
+    let (answer, ()) = tokio::join!(late, ended);
+    assert_eq!(answer["isError"], true, "{answer}");
     let (_, list) = broker.admin().get(CONNECTIONS).await;
     assert_eq!(list["connections"], json!([]), "{list}");
 }
@@ -279,15 +279,18 @@ async fn a_sealed_row_moved_to_another_principal_does_not_open() {
         ("another backend", &ann, "c__connect"),
         ("another tenant", &namesake, "b__connect"),
     ] {
-        let told = call(client, tool).await;
-        assert!(told["isError"] == true && text_of(&told).contains("/connect/"), "{who}: {told}");
+        let answer = call(client, tool).await;
+        assert!(
+            answer["isError"] == true && text_of(&answer).contains("/connect/"),
+            "{who}: {answer}"
+        );
     }
     // The row says that another server gave the tokens.
     edit(
         folder.path(),
         "UPDATE upstream_grants SET issuer = 'https://evil.example' WHERE principal = 'ann';",
     );
-    asks_to_connect(&ann, "b__echo").await;
+    assert_connect_required(&ann, "b__echo").await;
 }
 
 /// A sealed row under another name, or as another kind of secret, signs no person in.

@@ -64,22 +64,22 @@ async fn a_lost_refresh_token_requires_the_user_to_connect_again() {
     let mut tool = "b__echo";
     loop {
         let arguments = json!({"name": tool, "arguments": {}});
-        let told = client.attempt("tools/call", arguments, Duration::from_secs(40)).await;
-        if format!("{told:?}").contains(&address) {
+        let answer = client.attempt("tools/call", arguments, Duration::from_secs(40)).await;
+        if format!("{answer:?}").contains(&address) {
             break;
         }
         // Where the token ended before the lists were read again, one tool stands for the backend.
-        if told.kind() == "tool_not_found" {
+        if answer.kind() == "tool_not_found" {
             tool = "b__connect";
         }
         let usual = ["result", "backend_unavailable", "tool_not_found"];
-        let is_usual = usual.contains(&told.kind().as_str());
-        assert!(is_usual && started.elapsed() < WITHIN, "{told:?}");
+        let is_usual = usual.contains(&answer.kind().as_str());
+        assert!(is_usual && started.elapsed() < WITHIN, "{answer:?}");
     }
     eventually("the connection to tell why", || async {
         let lost = connection(&broker).await;
-        let told = (lost["state"].as_str(), lost["last_error"].as_str());
-        if told == (Some("reconnect"), Some("invalid_grant")) { Ok(()) } else { Err(lost) }
+        let answer = (lost["state"].as_str(), lost["last_error"].as_str());
+        if answer == (Some("reconnect"), Some("invalid_grant")) { Ok(()) } else { Err(lost) }
     })
     .await;
     world.lifetime.store(3600, Ordering::Relaxed);
@@ -87,9 +87,9 @@ async fn a_lost_refresh_token_requires_the_user_to_connect_again() {
     // The tool has its name again when the lists were read.
     eventually("a call", || async {
         let arguments = json!({"name": "b__echo", "arguments": {}});
-        let told = client.attempt("tools/call", arguments, Duration::from_secs(5)).await;
-        let is_called = told.kind() == "result" && !format!("{told:?}").contains(&address);
-        if is_called { Ok(()) } else { Err(told) }
+        let answer = client.attempt("tools/call", arguments, Duration::from_secs(5)).await;
+        let is_called = answer.kind() == "result" && !format!("{answer:?}").contains(&address);
+        if is_called { Ok(()) } else { Err(answer) }
     })
     .await;
     let again = connection(&broker).await;
@@ -128,14 +128,14 @@ async fn an_unavailable_server_ends_no_grant() {
         (200, json!({"access_token": "later", "token_type": "Bearer", "expires_in": 3600}))
     }));
     eventually("a call", || async {
-        let told = client
+        let answer = client
             .attempt(
                 "tools/call",
                 json!({"name": "b__echo", "arguments": {}}),
                 Duration::from_secs(30),
             )
             .await;
-        if told.kind() == "result" { Ok(()) } else { Err(told) }
+        if answer.kind() == "result" { Ok(()) } else { Err(answer) }
     })
     .await;
     assert_eq!(connection(&broker).await["last_error"], Value::Null);
@@ -166,16 +166,16 @@ async fn replicas_with_clocks_five_minutes_apart_share_a_grant() {
     ];
     for _ in 0..10 {
         for client in &clients {
-            let told = call(client, "echo").await;
-            assert_ne!(told["isError"], true, "{told}");
+            let answer = call(client, "echo").await;
+            assert_ne!(answer["isError"], true, "{answer}");
         }
     }
     // What the fast replica got outlives its end for the slow one. The backend shows which.
     world.lifetime.store(60, Ordering::Relaxed);
     world.accepted.lock().clear();
     for client in &clients {
-        let told = call(client, "echo").await;
-        assert_ne!(told["isError"], true, "{told}");
+        let answer = call(client, "echo").await;
+        assert_ne!(answer["isError"], true, "{answer}");
     }
     let asked = world.server.take_token_requests();
     let refreshes = asked.iter().filter(|request| request.form.contains("refresh_token")).count();

@@ -228,9 +228,9 @@ async fn a_token_is_exchanged_only_if_its_issuer_permits_that() {
     let broker = broker_for(&issuer, false, &spec).await;
     let client = broker.client("/mcp/b").bearer(&issuer.token("ann")).connected(json!({})).await;
     assert_eq!(client.tool_names().await, ["connect"], "what stands for the tools");
-    let told = call(&client, "connect").await;
-    assert_eq!(told["isError"], true, "{told}");
-    assert!(told.to_string().contains("access token"), "{told}");
+    let answer = call(&client, "connect").await;
+    assert_eq!(answer["isError"], true, "{answer}");
+    assert!(answer.to_string().contains("access token"), "{answer}");
     let error = client.error("prompts/get", json!({"name": "p"})).await;
     assert_eq!(kind(&error), "token_required", "{error}");
     assert_eq!(protected.server.take_token_requests(), []);
@@ -296,8 +296,8 @@ async fn an_assertion_of_the_identity_provider_is_exchanged_for_a_token() {
     let path = "/admin/v1/tenants/default/backends/b";
     assert_eq!(broker.admin().put(path, &spec).await.0, 201);
     let client = broker.connected(json!({})).await;
-    let told = call(&client, "b__connect").await;
-    assert!(told.to_string().contains("/connect/b"), "{told}");
+    let answer = call(&client, "b__connect").await;
+    assert!(answer.to_string().contains("/connect/b"), "{answer}");
     let browser = Browser::new(&broker);
     let request = browser.start_login().await;
     assert!(request.starts_with(&format!("{}/authorize?", provider.issuer())), "{request}");
@@ -347,8 +347,8 @@ async fn an_assertion_of_the_identity_provider_is_exchanged_for_a_token() {
     *claims.lock() = json!({"aud": "broker-at-idp", "refuses": true});
     protected.accepted.lock().clear();
     eventually("the end of the sign-in", || async {
-        let told = call(&client, "b__echo").await;
-        if told.to_string().contains("/connect/b") { Ok(()) } else { Err(told) }
+        let answer = call(&client, "b__echo").await;
+        if answer.to_string().contains("/connect/b") { Ok(()) } else { Err(answer) }
     })
     .await;
     let (_, list) = broker.admin().get("/admin/v1/tenants/default/connections").await;
@@ -402,8 +402,8 @@ async fn lists_are_fetched_before_a_user_connects_if_permitted() {
     let client = broker.connected(json!({})).await;
     let listed = client.result("tools/list", json!({})).await;
     assert!(listed.to_string().contains("b__echo"), "{listed}");
-    let told = call(&client, "b__echo").await;
-    assert!(told.to_string().contains("/connect/b"), "a call is the user's: {told}");
+    let answer = call(&client, "b__echo").await;
+    assert!(answer.to_string().contains("/connect/b"), "a call is the user's: {answer}");
     assert_eq!(Browser::new(&broker).connect().await, 200);
     assert_ne!(call(&client, "b__echo").await["isError"], true);
 }

@@ -85,8 +85,8 @@ async fn lists_of_one_user_are_never_shown_to_another() {
         assert_eq!(join_all(moderns.iter().map(listed)).await, wanted);
         assert_eq!(stranger.tool_names().await, ["b__connect"]);
     }
-    let told = call(&stranger, "b__connect").await;
-    assert!(told["isError"] == true && text_of(&told).contains("access token"), "{told}");
+    let answer = call(&stranger, "b__connect").await;
+    assert!(answer["isError"] == true && text_of(&answer).contains("access token"), "{answer}");
     let own = broker.client("/mcp/b").bearer(&tokens[1]).connected(json!({})).await;
     assert_eq!(own.tool_names().await, ["shared", "only-of-bob"]);
 
@@ -98,8 +98,8 @@ async fn lists_of_one_user_are_never_shown_to_another() {
     assert_eq!(kind(&modern.error("tools/call", arguments).await), "tool_not_found");
 
     // The backend announces a change on the link of a session. Only its user is notified.
-    let mut told = clients[0].open_get_stream().await;
-    told.next().await;
+    let mut answer = clients[0].open_get_stream().await;
+    answer.next().await;
     show(&protected, "new-of");
     eventually("an open stream of the backend", || async {
         match protected.backend.notify("notifications/tools/list_changed", json!({})).await {
@@ -108,12 +108,12 @@ async fn lists_of_one_user_are_never_shown_to_another() {
         }
     })
     .await;
-    told.find(|message| message["method"] == "notifications/tools/list_changed").await;
+    answer.find(|message| message["method"] == "notifications/tools/list_changed").await;
     sees(&clients[0], &["b__shared", "b__new-of-ann"]).await;
     assert_eq!(listed(&modern).await, ["b__shared", "b__new-of-ann"]);
 
     // After a restart the lists are read again, each with the token of its user.
-    drop(told);
+    drop(answer);
     broker.kill().await;
     broker.restart().await;
     let ann = back(&broker, &clients[0]).bearer(&tokens[0]);
@@ -174,14 +174,15 @@ async fn a_user_sees_its_own_lists_once_its_account_is_connected() {
     assert_eq!(asked["result"]["resultType"], "input_required", "{asked}");
     let error = client.error("tools/call", json!({"name": "b__connect", "arguments": {}})).await;
     let id = error["data"]["elicitations"][0]["elicitationId"].clone();
-    let mut told = client.open_get_stream().await;
-    told.next().await;
+    let mut events = client.open_get_stream().await;
+    events.next().await;
     assert_eq!(Browser::new(&broker).connect().await, 200);
-    told.find(|message| {
-        message["method"] == "notifications/elicitation/complete"
-            && message["params"]["elicitationId"] == id
-    })
-    .await;
+    events
+        .find(|message| {
+            message["method"] == "notifications/elicitation/complete"
+                && message["params"]["elicitationId"] == id
+        })
+        .await;
     sees(&client, &["b__echo"]).await;
     // The session was opened before, and sees the prompts too.
     assert_eq!(client.list_all("prompts/list", "prompts").await[0]["name"], "b__hello");
@@ -208,16 +209,16 @@ async fn a_user_sees_its_own_lists_once_its_account_is_connected() {
     assert!(printed.stdout.contains("accepts the account"), "{printed:?}");
     assert_eq!(broker.admin().delete(path).await.0, 204);
     eventually("the end", || async {
-        let told = call(&own, "echo").await;
-        if told.to_string().contains("/connect/b") { Ok(()) } else { Err(told) }
+        let events = call(&own, "echo").await;
+        if events.to_string().contains("/connect/b") { Ok(()) } else { Err(events) }
     })
     .await;
     assert_eq!(client.tool_names().await, ["b__echo"]);
     let again = call(&own, "connect").await;
     assert!(again.to_string().contains("/connect/b"), "{again}");
-    let (status, told) = tested().await;
-    assert_eq!((status, &told["ok"]), (200, &json!(false)));
-    assert!(told["error"].as_str().unwrap().contains("no account"), "{told}");
+    let (status, events) = tested().await;
+    assert_eq!((status, &events["ok"]), (200, &json!(false)));
+    assert!(events["error"].as_str().unwrap().contains("no account"), "{events}");
 }
 
 fn declared() -> Value {
@@ -251,8 +252,8 @@ async fn lists_declared_by_an_operator_are_served_without_the_backend() {
     let wrong = client.error("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
     assert_eq!(kind(&wrong), "arguments_invalid", "the declared schema applies: {wrong}");
     let params = json!({"name": "b__echo", "arguments": {"x": "y"}});
-    let told = client.result("tools/call", params.clone()).await;
-    assert!(told.to_string().contains("/connect/b"), "{told}");
+    let answer = client.result("tools/call", params.clone()).await;
+    assert!(answer.to_string().contains("/connect/b"), "{answer}");
     assert_eq!(world.backend.recorded_of("tools/list").len(), 0);
     broker.kill().await;
     broker.restart().await;
@@ -261,11 +262,11 @@ async fn lists_declared_by_an_operator_are_served_without_the_backend() {
     assert_ne!(client.result("tools/call", params).await["isError"], true);
     assert_eq!(world.backend.recorded_of("tools/list").len(), 0, "its lists are not read");
     // Other lists are announced.
-    let mut told = client.open_get_stream().await;
-    told.next().await;
+    let mut answer = client.open_get_stream().await;
+    answer.next().await;
     spec["auth"]["catalog"]["tools"][0]["name"] = json!("other");
     assert_eq!(broker.admin().put_backend("default", "b", &spec).await.0, 200);
-    told.find(|message| message["method"] == "notifications/tools/list_changed").await;
+    answer.find(|message| message["method"] == "notifications/tools/list_changed").await;
     sees(&client, &["b__other"]).await;
 }
 
@@ -282,12 +283,12 @@ async fn a_connect_tool_is_listed_for_a_backend_before_its_first_caller() {
     let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
     assert_eq!(client.tool_names().await, ["b__connect"]);
     assert_eq!(listed(&Modern::of(&broker, "/mcp").bearer(&key)).await, ["b__connect"]);
-    let mut told = client.open_get_stream().await;
-    told.next().await;
+    let mut events = client.open_get_stream().await;
+    events.next().await;
     // The first caller with a token waits for the lists, in both eras.
     let first = Modern::of(&broker, "/mcp").bearer(&issuer.token("ann"));
     assert_eq!(listed(&first).await, ["b__echo"]);
-    told.find(|message| message["method"] == "notifications/tools/list_changed").await;
+    events.find(|message| message["method"] == "notifications/tools/list_changed").await;
     sees(&client, &["b__echo"]).await;
 }
 
@@ -305,8 +306,8 @@ async fn the_broker_fetches_lists_with_its_own_token_if_permitted() {
     let key = broker.admin().create_key("default").await;
     let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
     assert_eq!(client.tool_names().await, ["b__echo"]);
-    let told = call(&client, "b__echo").await;
-    assert!(told["isError"] == true && text_of(&told).contains("access token"), "{told}");
+    let answer = call(&client, "b__echo").await;
+    assert!(answer["isError"] == true && text_of(&answer).contains("access token"), "{answer}");
     let asked = protected.server.take_token_requests();
     assert!(
         asked.iter().all(|one| member(one, "grant_type").as_deref() == Some("client_credentials"))

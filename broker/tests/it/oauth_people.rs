@@ -25,16 +25,16 @@ async fn a_user_connects_an_account_and_the_backend_gets_its_token() {
     let url = format!("{}/connect/b", broker.url(""));
     // A client that does not open URLs gets the address as text of a tool error.
     let client = broker.connected(json!({})).await;
-    let told = call(&client, "b__connect").await;
-    assert_eq!(told["isError"], true, "{told}");
-    assert!(told.to_string().contains(&url), "{told}");
+    let answer = call(&client, "b__connect").await;
+    assert_eq!(answer["isError"], true, "{answer}");
+    assert!(answer.to_string().contains(&url), "{answer}");
     // One that does gets the error of MCP 2025-11-25.
     let opens = broker.connected(json!({"elicitation": {"url": {}}})).await;
     let error = opens.error("tools/call", json!({"name": "b__connect", "arguments": {}})).await;
     assert_eq!(error["code"], -32042, "{error}");
     assert_eq!(error["data"]["elicitations"][0]["url"], json!(url), "{error}");
-    let mut told = opens.open_get_stream().await;
-    told.next().await;
+    let mut answer = opens.open_get_stream().await;
+    answer.next().await;
     let browser = Browser::new(&broker);
     let request = browser.start_login().await;
     assert!(
@@ -55,7 +55,7 @@ async fn a_user_connects_an_account_and_the_backend_gets_its_token() {
         message["method"] == "notifications/elicitation/complete"
             && message["params"]["elicitationId"] == *id
     };
-    told.find(completes).await;
+    answer.find(completes).await;
     assert_eq!(browser.answer(&request, "&code=code-1").await, 403, "an answer counts once");
     let asked = world.server.take_token_requests();
     assert_eq!(asked.len(), 1);
@@ -78,8 +78,8 @@ async fn a_user_connects_an_account_and_the_backend_gets_its_token() {
     assert!(!list.to_string().contains("token-"), "{list}");
     assert_eq!(broker.admin().delete(&format!("{path}/anonymous/b")).await.0, 204);
     eventually("the end of the connection", || async {
-        let told = call(&client, "b__echo").await;
-        if told["isError"] == true { Ok(()) } else { Err(text_of(&told).to_owned()) }
+        let answer = call(&client, "b__echo").await;
+        if answer["isError"] == true { Ok(()) } else { Err(text_of(&answer).to_owned()) }
     })
     .await;
     assert!(!broker.log().contains("token-1") && !broker.log().contains("refresh-1"));
@@ -138,8 +138,8 @@ async fn concurrent_calls_with_an_expired_token_use_the_refresh_token_once() {
     // A server that refuses the refresh token ends the connection, and says so.
     world.server.answer_tokens(Arc::new(|_, _| (400, json!({"error": "invalid_grant"}))));
     eventually("the end", || async {
-        let told = call(&client, "b__echo").await;
-        if told["isError"] == true { Ok(()) } else { Err(told) }
+        let answer = call(&client, "b__echo").await;
+        if answer["isError"] == true { Ok(()) } else { Err(answer) }
     })
     .await;
     let (_, list) = broker.admin().get("/admin/v1/tenants/default/connections").await;
@@ -156,8 +156,8 @@ async fn a_backend_that_requires_more_scopes_leads_to_the_connect_page_again() {
     let client = broker.connected(json!({})).await;
     call(&client, "b__echo").await;
     world.gate(true);
-    let told = call(&client, "b__echo").await;
-    assert!(told.to_string().contains("/connect/b"), "{told}");
+    let answer = call(&client, "b__echo").await;
+    assert!(answer.to_string().contains("/connect/b"), "{answer}");
     let request = browser.start_login().await;
     assert_eq!(parameter(&request, "scope").as_deref(), Some("base+more"));
 }
@@ -300,8 +300,8 @@ async fn a_person_signs_in_with_the_issuer_of_its_tokens() {
     let (_, list) = broker.admin().get("/admin/v1/tenants/default/connections").await;
     assert_eq!(list["connections"][0]["principal"], json!(format!("{} ann", issuer.issuer())));
     eventually("the tools", || async {
-        let told = client.result("tools/list", json!({})).await;
-        if told.to_string().contains("b__echo") { Ok(()) } else { Err(told) }
+        let lists = client.result("tools/list", json!({})).await;
+        if lists.to_string().contains("b__echo") { Ok(()) } else { Err(lists) }
     })
     .await;
     assert_ne!(call(&client, "b__echo").await["isError"], true);

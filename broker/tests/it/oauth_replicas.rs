@@ -32,18 +32,19 @@ async fn one_at_each(cluster: &TestCluster, path: &str) -> [TestClient; 2] {
 }
 
 /// Asks for an account as MCP 2025-11-25 does. Returns the id of the elicitation.
-async fn asked(client: &TestClient) -> Value {
+async fn request_account(client: &TestClient) -> Value {
     let error = client.error("tools/call", json!({"name": "b__connect", "arguments": {}})).await;
     assert_eq!(error["code"], -32042, "{error}");
     error["data"]["elicitations"][0]["elicitationId"].clone()
 }
 
-async fn completes(told: &mut EventReader, id: &Value) {
-    told.find(|message| {
-        message["method"] == "notifications/elicitation/complete"
-            && message["params"]["elicitationId"] == *id
-    })
-    .await;
+async fn completes(events: &mut EventReader, id: &Value) {
+    events
+        .find(|message| {
+            message["method"] == "notifications/elicitation/complete"
+                && message["params"]["elicitationId"] == *id
+        })
+        .await;
 }
 
 async fn works(client: &TestClient) {
@@ -69,10 +70,10 @@ async fn a_client_at_another_replica_is_notified_of_its_connected_account() {
         ];
         let mut streams = Vec::new();
         for client in &clients {
-            let id = asked(client).await;
-            let mut told = client.open_get_stream().await;
-            told.next().await;
-            streams.push((told, id));
+            let id = request_account(client).await;
+            let mut events = client.open_get_stream().await;
+            events.next().await;
+            streams.push((events, id));
         }
         let modern = |replica: usize| {
             Modern::at(cluster.replicas()[replica].http_address(), "/mcp", opens.clone())
@@ -81,8 +82,8 @@ async fn a_client_at_another_replica_is_notified_of_its_connected_account() {
         let required = modern(1).answer("tools/call", params).await;
         assert_eq!(required["result"]["resultType"], "input_required", "{required}");
         assert_eq!(Browser::at(cluster.replicas()[0].http_address()).connect().await, 200);
-        for (told, id) in &mut streams {
-            completes(told, id).await;
+        for (events, id) in &mut streams {
+            completes(events, id).await;
         }
         for client in &clients {
             works(client).await;
@@ -104,7 +105,7 @@ async fn a_moved_session_is_notified_of_its_account_by_its_new_owner() {
     let world = World::start(3600).await;
     let mut cluster = cluster_of(&world, true, "first_user").await;
     let client = cluster.client_of(1, "/mcp").connected(json!({"elicitation": {"url": {}}})).await;
-    let id = asked(&client).await;
+    let id = request_account(&client).await;
     // What the client was asked is on disk shortly after.
     eventually("the stored question", || async {
         let rows = cluster
@@ -116,12 +117,12 @@ async fn a_moved_session_is_notified_of_its_account_by_its_new_owner() {
     cluster.kill(1).await;
     assert_eq!(Browser::at(cluster.replicas()[0].http_address()).connect().await, 200);
     let moved = cluster.at(0, &client);
-    let mut told = eventually("the session", || async {
+    let mut events = eventually("the session", || async {
         let stream = moved.get_stream_raw(None).await;
         if stream.status == 200 { Ok(stream.events()) } else { Err(stream.status) }
     })
     .await;
-    completes(&mut told, &id).await;
+    completes(&mut events, &id).await;
     works(&moved).await;
 }
 
@@ -135,14 +136,14 @@ async fn newly_granted_scopes_are_valid_at_every_replica() {
     let client = cluster.client_of(1, "/mcp/b").connected(json!({})).await;
     assert_ne!(call(&client, "echo").await["isError"], true);
     world.gate(true);
-    let told = call(&client, "echo").await;
-    assert!(told.to_string().contains("/connect/b"), "{told}");
+    let answer = call(&client, "echo").await;
+    assert!(answer.to_string().contains("/connect/b"), "{answer}");
     let before = world.accepted.lock().clone();
     assert_eq!(browser.connect().await, 200);
     // From now on the backend refuses the tokens from before for want of the scope.
     world.gate_except(before);
-    let told = call(&client, "echo").await;
-    assert_ne!(told["isError"], true, "{told}");
+    let answer = call(&client, "echo").await;
+    assert_ne!(answer["isError"], true, "{answer}");
 }
 
 /// The stored token is newer than that of one replica when the backend refuses all of them. That
@@ -159,8 +160,8 @@ async fn a_stored_token_that_is_also_rejected_is_renewed() {
     for _ in 0..5 {
         for client in &clients {
             world.accepted.lock().clear();
-            let told = call(client, "echo").await;
-            assert_ne!(told["isError"], true, "{told}");
+            let answer = call(client, "echo").await;
+            assert_ne!(answer["isError"], true, "{answer}");
         }
     }
 }
@@ -203,8 +204,8 @@ async fn a_refresh_token_is_used_by_one_replica_while_the_other_one_waits() {
     };
     let (one, other, ()) =
         tokio::join!(call(&clients[0], "b__echo"), call(&clients[1], "b__echo"), released);
-    for told in [one, other] {
-        assert_ne!(told["isError"], true, "{told}");
+    for answer in [one, other] {
+        assert_ne!(answer["isError"], true, "{answer}");
     }
     assert_eq!(count(), 1);
 }

@@ -179,7 +179,7 @@ fn a_missing_resource_at_start_exits_69() {
 fn s16_a_start_warns_of_an_unverified_database_and_names_the_setting() {
     /// Returns the log lines about `sslmode` of a broker that finds no database. `mode`:
     /// `PGSSLMODE`.
-    fn told(url: &str, mode: Option<&str>) -> Vec<String> {
+    fn start_warnings(url: &str, mode: Option<&str>) -> Vec<String> {
         let folder = tempfile::tempdir().unwrap();
         let mut environment = vec![
             ("MCP_BROKER__STORAGE__URL", url),
@@ -191,10 +191,11 @@ fn s16_a_start_warns_of_an_unverified_database_and_names_the_setting() {
         ]);
         environment.extend(mode.map(|mode| ("PGSSLMODE", mode)));
         let ended = run(folder.path(), &["serve"], &environment);
-        let said = text(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(69), "there is no such database: {said}");
-        assert!(!said.contains("hush"), "{said}");
-        said.lines()
+        let stderr = text(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(69), "there is no such database: {stderr}");
+        assert!(!stderr.contains("hush"), "{stderr}");
+        stderr
+            .lines()
             .filter(|line| line.contains("sslmode=verify-full"))
             .map(str::to_owned)
             .collect()
@@ -210,7 +211,7 @@ fn s16_a_start_warns_of_an_unverified_database_and_names_the_setting() {
     std::thread::scope(|scope| {
         for url in unverified {
             scope.spawn(move || {
-                let lines = told(url, None);
+                let lines = start_warnings(url, None);
                 assert!(
                     lines.len() == 1
                         && lines[0].contains("WARN")
@@ -220,8 +221,9 @@ fn s16_a_start_warns_of_an_unverified_database_and_names_the_setting() {
             });
         }
         for (url, mode) in well {
-            scope
-                .spawn(move || assert_eq!(told(url, mode), Vec::<String>::new(), "{url} {mode:?}"));
+            scope.spawn(move || {
+                assert_eq!(start_warnings(url, mode), Vec::<String>::new(), "{url} {mode:?}")
+            });
         }
     });
 }
@@ -323,10 +325,10 @@ fn the_first_line_has_the_addresses_and_both_signals_stop_the_broker() {
     let folder = tempfile::tempdir().unwrap();
     for signal in [Signal::TERM, Signal::INT] {
         let broker = Broker::start(folder.path(), "");
-        let mut words = broker.ready.split_whitespace();
-        assert_eq!(words.next(), Some("ready"), "{}", broker.ready);
-        for (word, name) in words.zip(["http=", "admin="]) {
-            let address: std::net::SocketAddr = word.strip_prefix(name).unwrap().parse().unwrap();
+        let mut fields = broker.ready.split_whitespace();
+        assert_eq!(fields.next(), Some("ready"), "{}", broker.ready);
+        for (field, name) in fields.zip(["http=", "admin="]) {
+            let address: std::net::SocketAddr = field.strip_prefix(name).unwrap().parse().unwrap();
             assert_ne!(address.port(), 0);
             std::net::TcpStream::connect(address).unwrap();
         }
@@ -381,14 +383,14 @@ fn the_demo_prints_commands_to_type() {
     let mut ready = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
     let address =
-        ready.split_whitespace().find_map(|word| word.strip_prefix("http=")).unwrap().to_owned();
+        ready.split_whitespace().find_map(|field| field.strip_prefix("http=")).unwrap().to_owned();
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
-    let told = reader.join().unwrap().unwrap();
+    let output = reader.join().unwrap().unwrap();
     assert!(
-        told.contains(&format!("curl -sS http://{address}/mcp"))
-            && told.contains("\"method\":\"tools/call\""),
-        "{told}"
+        output.contains(&format!("curl -sS http://{address}/mcp"))
+            && output.contains("\"method\":\"tools/call\""),
+        "{output}"
     );
 }
 
@@ -406,14 +408,14 @@ async fn o_08_an_unread_log_does_not_delay_the_broker() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let (mut ready, mut said) = (String::new(), BufReader::new(child.stderr.take().unwrap()));
+    let (mut ready, mut stderr) = (String::new(), BufReader::new(child.stderr.take().unwrap()));
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
     let broker = Broker { child, ready, log: channel().1 };
     let address = |name: &str| {
         broker
             .ready
             .split_whitespace()
-            .find_map(|word| word.strip_prefix(name))
+            .find_map(|field| field.strip_prefix(name))
             .unwrap()
             .parse()
             .unwrap()
@@ -442,15 +444,15 @@ async fn o_08_an_unread_log_does_not_delay_the_broker() {
     .await;
     // A reader that continues gets a line about the missing ones, and the end does not wait for a
     // reader.
-    let told = tokio::task::spawn_blocking(move || {
+    let output = tokio::task::spawn_blocking(move || {
         let mut line = String::new();
         while !line.contains("lines of the log are missing") {
             line.clear();
-            assert!(said.read_line(&mut line).unwrap() > 0, "the log ended");
+            assert!(stderr.read_line(&mut line).unwrap() > 0, "the log ended");
         }
-        said
+        stderr
     });
-    let said = within("what is missing", told).await.unwrap();
+    let stderr = within("what is missing", output).await.unwrap();
     broker.signal(Signal::TERM);
     assert!(
         within("the end", tokio::task::spawn_blocking(move || broker.ended()))
@@ -458,5 +460,5 @@ async fn o_08_an_unread_log_does_not_delay_the_broker() {
             .unwrap()
             .success()
     );
-    drop(said);
+    drop(stderr);
 }

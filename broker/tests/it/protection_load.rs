@@ -104,14 +104,14 @@ async fn r15_goodput_at_three_times_saturation_stays_near_the_peak() {
         late += tally.late.load(Ordering::Relaxed);
     }
     let share = rates / peaks;
-    let told = format!(
+    let figures = format!(
         "goodput at three times the peak: {:.0} % of it; {good} done, {refused} refused, {late} late",
         100.0 * share
     );
-    println!("{told}");
-    assert!(share >= 0.8, "it collapses: {told}");
+    println!("{figures}");
+    assert!(share >= 0.8, "it collapses: {figures}");
     // Calls beyond the capacity are refused, not begun and given up.
-    assert!(refused > late && refused * 4 > good, "{told}");
+    assert!(refused > late && refused * 4 > good, "{figures}");
     assert_eq!(
         broker.admin().backend("default", "b").await["breaker"]["state"],
         "closed",
@@ -276,13 +276,13 @@ async fn in_turns(
     here: &TestClient,
     there: &TestClient,
     count: usize,
-    ask: impl AsyncFn(&TestClient, usize),
+    request: impl AsyncFn(&TestClient, usize),
 ) -> [Duration; 2] {
     let mut took = [Vec::new(), Vec::new()];
     for n in 0..count {
         for (client, took) in [here, there].into_iter().zip(&mut took) {
             let asked = Instant::now();
-            ask(client, n).await;
+            request(client, n).await;
             took.push(asked.elapsed());
         }
     }

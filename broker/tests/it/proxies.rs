@@ -69,7 +69,7 @@ async fn audited(broker: &TestBroker, tenant: &str) -> Value {
     eventually("the record", look).await
 }
 
-async fn asked(mut stream: impl AsyncRead + AsyncWrite + Unpin, text: &str) -> String {
+async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, text: &str) -> String {
     stream.write_all(text.as_bytes()).await.unwrap();
     let mut answer = Vec::new();
     let _no_goodbye = within("the answer", stream.read_to_end(&mut answer)).await;
@@ -87,13 +87,14 @@ async fn s16_operators_behind_nginx_are_audited_by_their_own_addresses() {
     // A client's own header stands before the value that the proxy adds.
     let forged = "x-forwarded-for: 203.0.113.9\r\nforwarded: for=203.0.113.9\r\n";
     for (tenant, headers) in [("plain", ""), ("forged", forged)] {
-        let answer = asked(from("127.0.0.42", nginx.address()).await, &put(tenant, headers)).await;
+        let answer =
+            exchange(from("127.0.0.42", nginx.address()).await, &put(tenant, headers)).await;
         assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
         assert_eq!(audited(&broker, tenant).await, "127.0.0.42", "{tenant}");
     }
     // Headers of a peer that is not trusted are ignored.
     let answer =
-        asked(from("127.0.0.43", broker.admin_address()).await, &put("direct", forged)).await;
+        exchange(from("127.0.0.43", broker.admin_address()).await, &put("direct", forged)).await;
     assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
     assert_eq!(audited(&broker, "direct").await, "127.0.0.43");
 }
@@ -113,7 +114,7 @@ async fn s16_clients_behind_nginx_are_audited_by_their_own_addresses() {
         "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\naccept: application/json, text/event-stream\r\nmcp-session-id: {session}\r\nx-forwarded-for: 203.0.113.9\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    let answer = asked(from("127.0.0.42", nginx.address()).await, &text).await;
+    let answer = exchange(from("127.0.0.42", nginx.address()).await, &text).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     let look = || async {
         let (_, answer) = broker.admin().get("/admin/v1/audit?kind=call").await;
@@ -154,7 +155,7 @@ async fn s16_proxy_protocol_of_haproxy_names_the_client_over_http_and_tcp() {
         // The header comes before TLS.
         let secured =
             within("TLS", authority.connect(front.address().port(), None, &["http/1.1"])).await;
-        let answer = asked(
+        let answer = exchange(
             secured.unwrap(),
             "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n",
         )
@@ -181,25 +182,25 @@ async fn s16_a_proxy_header_is_required_from_trusted_and_rejected_from_others() 
     let broker = started_behind(json!({"proxy_protocol": {"http": true}}), json!({})).await;
     let get = "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     let header = "PROXY TCP4 192.0.2.1 127.0.0.1 1 2\r\n";
-    assert_eq!(asked(from("127.0.0.1", broker.http_address()).await, get).await, "");
+    assert_eq!(exchange(from("127.0.0.1", broker.http_address()).await, get).await, "");
     broker.wait_for_log("it does not begin with a PROXY protocol header of version 1 or 2").await;
     assert!(
-        asked(from("127.0.0.1", broker.http_address()).await, &format!("{header}{get}"))
+        exchange(from("127.0.0.1", broker.http_address()).await, &format!("{header}{get}"))
             .await
             .starts_with("HTTP/1.1 404")
     );
     assert!(
-        asked(from("127.0.0.9", broker.http_address()).await, get)
+        exchange(from("127.0.0.9", broker.http_address()).await, get)
             .await
             .starts_with("HTTP/1.1 404"),
         "a client without a proxy"
     );
     assert_eq!(
-        asked(from("127.0.0.9", broker.http_address()).await, &format!("{header}{get}")).await,
+        exchange(from("127.0.0.9", broker.http_address()).await, &format!("{header}{get}")).await,
         ""
     );
     assert_eq!(
-        asked(from("127.0.0.1", broker.http_address()).await, &format!("PROXY TCP9 x\r\n{get}"))
+        exchange(from("127.0.0.1", broker.http_address()).await, &format!("PROXY TCP9 x\r\n{get}"))
             .await,
         ""
     );
@@ -210,7 +211,7 @@ async fn s16_a_proxy_header_of_an_untrusted_address_is_logged() {
     let broker =
         started_behind(json!({"proxy_protocol": {"http": true, "admin": false}}), json!({})).await;
     let header = "PROXY TCP4 192.0.2.1 127.0.0.1 1 2\r\n";
-    assert_eq!(asked(from("127.0.0.9", broker.http_address()).await, header).await, "");
+    assert_eq!(exchange(from("127.0.0.9", broker.http_address()).await, header).await, "");
     broker.wait_for_log("its address is not in listen.trusted_proxies").await;
 }
 
@@ -228,7 +229,7 @@ async fn s16_operators_are_audited_by_the_address_of_the_proxy_header() {
             .write_all(format!("PROXY TCP4 {source} 127.0.0.1 1 2\r\n").as_bytes())
             .await
             .unwrap();
-        let answer = asked(stream, &put(tenant, "")).await;
+        let answer = exchange(stream, &put(tenant, "")).await;
         assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
         assert_eq!(audited(&broker, tenant).await, source);
     }

@@ -8,7 +8,7 @@ use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 use crate::{builder, echo, initialize_body, read_answer, request, stateless::meta};
 
 /// Sends a POST whose head is the same each time, except for the length. Returns status and body.
-async fn ask(stream: &mut TcpStream, path: &str, more: &str, body: &str) -> (u16, Value) {
+async fn send(stream: &mut TcpStream, path: &str, more: &str, body: &str) -> (u16, Value) {
     stream.write_all(post(path, more, body).as_bytes()).await.unwrap();
     let answer = read_answer(stream).await;
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -42,15 +42,15 @@ async fn a_repeated_head_is_compared_with_each_body() {
     };
     let more = "mcp-protocol-version: 2026-07-28\r\nmcp-method: tools/call\r\nmcp-name: echo\r\n";
     for id in 1..=3 {
-        let (status, answer) = ask(&mut stream, "/mcp/b", more, &stateless(id, "echo")).await;
+        let (status, answer) = send(&mut stream, "/mcp/b", more, &stateless(id, "echo")).await;
         assert_eq!((status, answer["id"].as_u64()), (200, Some(id)), "{answer}");
     }
     let list = request(4, "tools/list", json!({"_meta": meta(json!({}))}));
     for wrong in [stateless(4, "ECHO"), stateless(4, "echo2"), list] {
-        let (status, answer) = ask(&mut stream, "/mcp/b", more, &wrong).await;
+        let (status, answer) = send(&mut stream, "/mcp/b", more, &wrong).await;
         assert_eq!((status, answer["error"]["code"].as_i64()), (400, Some(-32020)), "{answer}");
     }
-    let (status, _) = ask(&mut stream, "/mcp/b", more, &stateless(5, "echo")).await;
+    let (status, _) = send(&mut stream, "/mcp/b", more, &stateless(5, "echo")).await;
     assert_eq!(status, 200, "the head that fits is served after one that did not");
 }
 
@@ -60,7 +60,7 @@ async fn a_repeated_head_of_an_ended_session_is_rejected() {
     let mut stream = connected(&broker).await;
     let session = open(&mut stream, "/mcp/b", "").await;
     for id in 2..=4 {
-        let (status, answer) = ask(&mut stream, "/mcp/b", &session, &call(id, "echo")).await;
+        let (status, answer) = send(&mut stream, "/mcp/b", &session, &call(id, "echo")).await;
         assert_eq!((status, answer["id"].as_u64()), (200, Some(id)), "{answer}");
     }
     let mut other = connected(&broker).await;
@@ -69,7 +69,7 @@ async fn a_repeated_head_of_an_ended_session_is_rejected() {
     let mut status = [0; 12];
     tokio::io::AsyncReadExt::read_exact(&mut other, &mut status).await.unwrap();
     assert_eq!(&status, b"HTTP/1.1 204");
-    let (status, answer) = ask(&mut stream, "/mcp/b", &session, &call(5, "echo")).await;
+    let (status, answer) = send(&mut stream, "/mcp/b", &session, &call(5, "echo")).await;
     assert_eq!(status, 404, "{answer}");
 }
 
@@ -82,21 +82,21 @@ async fn a_repeated_head_is_rejected_after_its_tenant_or_backend_ends() {
     let more = format!("authorization: Bearer {}\r\n", admin.create_key("acme").await);
     let mut stream = connected(&broker).await;
     let session = open(&mut stream, "/mcp/b", &more).await;
-    let (status, answer) = ask(&mut stream, "/mcp/b", &session, &call(2, "echo")).await;
+    let (status, answer) = send(&mut stream, "/mcp/b", &session, &call(2, "echo")).await;
     assert_eq!(status, 200, "{answer}");
     admin.put_tenant("acme", json!({"enabled": false})).await;
-    let (status, answer) = ask(&mut stream, "/mcp/b", &session, &call(3, "echo")).await;
+    let (status, answer) = send(&mut stream, "/mcp/b", &session, &call(3, "echo")).await;
     assert_eq!(status, 401, "{answer}");
     admin.put_tenant("acme", json!({"enabled": true})).await;
     let session = open(&mut stream, "/mcp/b", &more).await;
-    let (status, answer) = ask(&mut stream, "/mcp/b", &session, &call(4, "echo")).await;
+    let (status, answer) = send(&mut stream, "/mcp/b", &session, &call(4, "echo")).await;
     assert_eq!(status, 200, "{answer}");
     let (status, _) = admin.delete("/admin/v1/tenants/acme/backends/b").await;
     assert!((200..300).contains(&status), "{status}");
-    let (status, answer) = ask(&mut stream, "/mcp/b", &session, &call(5, "echo")).await;
+    let (status, answer) = send(&mut stream, "/mcp/b", &session, &call(5, "echo")).await;
     assert_eq!(status, 404, "{answer}");
     let (status, _) = admin.delete("/admin/v1/tenants/acme").await;
     assert!((200..300).contains(&status), "{status}");
-    let (status, answer) = ask(&mut stream, "/mcp/b", &session, &call(6, "echo")).await;
+    let (status, answer) = send(&mut stream, "/mcp/b", &session, &call(6, "echo")).await;
     assert_eq!(status, 401, "{answer}");
 }

@@ -89,7 +89,7 @@ fn about(uri: &str) -> [(&'static str, Value); 4] {
 }
 
 /// Checks that none of these URIs reached the backend.
-fn assert_untold(backend: &FakeBackend, uris: &[String]) {
+fn assert_not_received(backend: &FakeBackend, uris: &[String]) {
     for seen in backend.recorded() {
         let body = seen.message["params"].to_string();
         assert!(!uris.iter().any(|uri| body.contains(uri.as_str())), "{body}");
@@ -122,7 +122,7 @@ async fn s06_a_query_cannot_hide_a_path_out_of_the_roots_in_any_method() {
             assert_eq!(read["contents"][0]["text"], "inside");
         }
     }
-    assert_untold(&backend, &uris);
+    assert_not_received(&backend, &uris);
 }
 
 #[tokio::test]
@@ -143,13 +143,14 @@ async fn s06_stateless_requests_are_limited_to_the_roots_for_every_reader() {
     );
     uris.push(aside);
     let inside = format!("b+{}/a", files.root());
-    let wish: Vec<String> =
+    let arguments: Vec<String> =
         uris.iter().map(|uri| format!("b+{uri}")).chain([inside.clone()]).collect();
-    let wish = json!({"notifications": {"resourceSubscriptions": wish}});
-    let mut events = client.post(json!("listening"), "subscriptions/listen", wish).await.events();
+    let arguments = json!({"notifications": {"resourceSubscriptions": arguments}});
+    let mut events =
+        client.post(json!("listening"), "subscriptions/listen", arguments).await.events();
     let acknowledged = events.next_message().await.expect("the stream is open").1;
     assert_eq!(acknowledged["params"]["notifications"], json!({"resourceSubscriptions": [inside]}));
-    assert_untold(&backend, &uris);
+    assert_not_received(&backend, &uris);
     assert_eq!(backend.count(|seen| seen.is("resources/subscribe")), 1);
 }
 
@@ -161,11 +162,11 @@ async fn s06_a_template_value_cannot_lead_out_of_the_roots() {
     let client = broker.connected(json!({})).await;
     let template =
         json!({"type": "ref/resource", "uri": format!("b+{}/{{folder}}/{{name}}", files.root())});
-    let ask = |value: &str, folder: &str| json!({"ref": template, "argument": {"name": "name", "value": value}, "context": {"arguments": {"folder": folder}}});
+    let request = |value: &str, folder: &str| json!({"ref": template, "argument": {"name": "name", "value": value}, "context": {"arguments": {"folder": folder}}});
     for (value, folder) in
         [("../../secret", ""), ("", "../.."), ("/etc/", "x"), ("%2e%2e/x", "x"), ("a", "..?")]
     {
-        let error = client.error("completion/complete", ask(value, folder)).await;
+        let error = client.error("completion/complete", request(value, folder)).await;
         assert_eq!(
             (error["code"].as_i64(), kind(&error)),
             (Some(-32602), "path_traversal"),
@@ -173,7 +174,7 @@ async fn s06_a_template_value_cannot_lead_out_of_the_roots() {
         );
     }
     assert_eq!(backend.count(|seen| seen.is("completion/complete")), 0);
-    client.result("completion/complete", ask("read", "notes/old")).await;
+    client.result("completion/complete", request("read", "notes/old")).await;
     assert_eq!(backend.count(|seen| seen.is("completion/complete")), 1);
 }
 
@@ -227,10 +228,10 @@ async fn s06_subscriptions_are_limited_to_the_current_roots_of_the_backend() {
     for uri in [&inside, &outside] {
         client.result("resources/subscribe", json!({"uri": format!("b+{uri}")})).await;
     }
-    let told = |uri: &str| {
+    let was_received = |uri: &str| {
         backend.count(|seen| seen.is("resources/subscribe") && seen.message["params"]["uri"] == uri)
     };
-    assert_eq!((told(&inside), told(&outside)), (1, 1));
+    assert_eq!((was_received(&inside), was_received(&outside)), (1, 1));
     broker.admin().put_ready_backend("default", "b", &with_root(&backend, &files.root())).await;
     backend
         .wait_count("the subscription to be put back", 2, |seen| {
@@ -240,7 +241,7 @@ async fn s06_subscriptions_are_limited_to_the_current_roots_of_the_backend() {
     // A later request of the session finds that the others left no trace.
     let error = client.error("resources/subscribe", json!({"uri": format!("b+{outside}")})).await;
     assert_eq!(kind(&error), "outside_roots");
-    assert_eq!((told(&inside), told(&outside)), (2, 1));
+    assert_eq!((was_received(&inside), was_received(&outside)), (2, 1));
     let subscribed =
         broker.admin().wait_metric("mcp_subscriptions", &[], |count| count == 1.0).await;
     assert_eq!(subscribed, 1.0);

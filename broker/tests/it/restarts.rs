@@ -138,9 +138,9 @@ async fn a_session_continues_after_a_restart_with_its_state() {
         // The broker renews the subscription. Updates may have been missed, so it notifies the
         // client to read again.
         let mut stream = client.open_get_stream().await;
-        let (_, told) = stream.next_message().await.unwrap();
+        let (_, received) = stream.next_message().await.unwrap();
         assert_eq!(
-            (&told["method"], &told["params"]["uri"]),
+            (&received["method"], &received["params"]["uri"]),
             (&json!("notifications/resources/updated"), &json!("b+test://one"))
         );
         backend.wait_get_streams(2).await;
@@ -165,12 +165,12 @@ async fn a_backend_that_lost_its_sessions_is_initialised_again_transparently() {
     let client = back(&broker, &client);
     client.call("b__echo", json!({"round": 2})).await;
     assert!(backend.recorded_of("initialize").len() > before.0);
-    let carried_out = backend
+    let executed = backend
         .recorded()
         .iter()
         .filter(|seen| seen.calls("echo") && seen.message["params"]["arguments"]["round"] == 2)
         .count();
-    assert!(carried_out <= 2, "refused once, carried out once");
+    assert!(executed <= 2, "refused once, carried out once");
 }
 
 #[tokio::test]
@@ -201,8 +201,8 @@ async fn sse_09_a_get_stream_is_resumed_after_a_restart_without_loss_or_repeat()
         backend.wait_get_streams(1).await;
         backend.list("tools", vec![tool("echo"), tool("second")]);
         backend.notify("notifications/tools/list_changed", json!({})).await;
-        let (read, told) = stream.next_message().await.unwrap();
-        assert_eq!(told["method"], "notifications/tools/list_changed");
+        let (read, received) = stream.next_message().await.unwrap();
+        assert_eq!(received["method"], "notifications/tools/list_changed");
         drop(stream);
         backend.list("resources", vec![]);
         backend.notify("notifications/resources/list_changed", json!({})).await;
@@ -215,17 +215,17 @@ async fn sse_09_a_get_stream_is_resumed_after_a_restart_without_loss_or_repeat()
         restart(&mut broker, end).await;
         let client = back(&broker, &client);
         let mut resumed = client.resume(&read.unwrap()).await;
-        let (missed, told) = resumed.next_message().await.unwrap();
+        let (missed, received) = resumed.next_message().await.unwrap();
         assert_eq!(
-            told["method"], "notifications/resources/list_changed",
+            received["method"], "notifications/resources/list_changed",
             "{end:?}: what was missed"
         );
         // It continues as the session's stream, with ids that were not there before.
         backend.wait_get_streams(1).await;
         backend.list("tools", vec![tool("echo")]);
         backend.notify("notifications/tools/list_changed", json!({})).await;
-        let (new, told) = resumed.next_message().await.unwrap();
-        assert_eq!(told["method"], "notifications/tools/list_changed", "{end:?}");
+        let (new, received) = resumed.next_message().await.unwrap();
+        assert_eq!(received["method"], "notifications/tools/list_changed", "{end:?}");
         let sequence = |id: &Option<String>| {
             id.as_deref().unwrap().split_once('-').unwrap().1.parse::<u64>().unwrap()
         };
@@ -312,15 +312,15 @@ async fn a_lost_position_is_reported_with_all_possible_changes() {
     // The id looks as if events had been sent that were not logged before the crash.
     let ahead = format!("{}-77", priming.split_once('-').unwrap().0);
     let mut stream = client.resume(&ahead).await;
-    let mut told = methods(&mut stream, 4).await;
-    told.sort();
+    let mut received = methods(&mut stream, 4).await;
+    received.sort();
     let list = |name: &str| format!("notifications/{name}/list_changed");
     let mut expected =
         vec![list("tools"), list("resources"), "notifications/resources/updated".to_owned()];
-    let prompts = told.contains(&list("prompts"));
+    let prompts = received.contains(&list("prompts"));
     expected.extend(prompts.then(|| list("prompts")));
     expected.sort();
-    assert_eq!(told, expected);
+    assert_eq!(received, expected);
     assert_eq!(stream.comments(), 1, "the gap is said");
     assert_eq!(broker.admin().metric("mcp_event_gaps_total", &[]).await, Some(1.0));
 }
@@ -351,16 +351,16 @@ async fn calls_that_ended_with_the_process_are_answered_on_their_streams() {
         [(priming.as_str(), 2), (progress.as_deref().unwrap(), 1), (priming.as_str(), 2)]
     {
         let events = client.resume(from).await.rest().await;
-        let told: Vec<Value> = events.iter().filter_map(testkit::Event::message).collect();
-        assert_eq!(told.len(), messages, "{told:?}");
-        let answer = told.last().unwrap();
+        let received: Vec<Value> = events.iter().filter_map(testkit::Event::message).collect();
+        assert_eq!(received.len(), messages, "{received:?}");
+        let answer = received.last().unwrap();
         assert_eq!((&answer["id"], kind(&answer["error"])), (&json!(7), "outcome_unknown"));
     }
     // Another crash does not change the client's messages.
     written_behind(&broker.admin()).await;
     restart(&mut broker, End::Crash).await;
     let client = back(&broker, &client);
-    let told: Vec<Value> = client
+    let received: Vec<Value> = client
         .resume(&priming)
         .await
         .rest()
@@ -368,7 +368,7 @@ async fn calls_that_ended_with_the_process_are_answered_on_their_streams() {
         .iter()
         .filter_map(testkit::Event::message)
         .collect();
-    assert_eq!((told.len(), kind(&told[1]["error"])), (2, "outcome_unknown"));
+    assert_eq!((received.len(), kind(&received[1]["error"])), (2, "outcome_unknown"));
     let ahead = format!("{}-9999999999999", priming.split_once('-').unwrap().0);
     let (status, error) = refused(client.get_stream_raw(Some(&ahead)).await).await;
     assert_eq!((status, kind(&error)), (400, "events_gone"));

@@ -39,7 +39,7 @@ async fn speak(call: BackendCall) -> Reply {
     for change in ["tools", "resources", "prompts"] {
         call.notify(&format!("notifications/{change}/list_changed"), json!({})).await;
     }
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     let text = json!({"role": "user", "content": {"type": "text", "text": "hi"}});
     let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
     for (method, params) in [
@@ -56,9 +56,9 @@ async fn speak(call: BackendCall) -> Reply {
             json!({"mode": "url", "message": "m", "url": "https://example.com/", "elicitationId": "e"}),
         ),
     ] {
-        told.push(call.ask(method, params).await.get("result").is_some());
+        received.push(call.request(method, params).await.get("result").is_some());
     }
-    Reply::text(&json!(told).to_string())
+    Reply::text(&json!(received).to_string())
 }
 
 async fn backend(revision: &str) -> FakeBackend {
@@ -97,7 +97,7 @@ async fn client(broker: &TestBroker, revision: &str) -> TestClient {
 }
 
 /// Uses every request once.
-async fn ask_everything(client: &TestClient) {
+async fn use_every_request(client: &TestClient) {
     for (method, member) in [
         ("tools/list", "tools"),
         ("resources/list", "resources"),
@@ -142,23 +142,24 @@ async fn v_04_every_pair_of_revisions_follows_the_schemas() {
         for of_client in REVISIONS {
             let client = client(&broker, of_client).await;
             let mut get = client.open_get_stream().await;
-            ask_everything(&client).await;
+            use_every_request(&client).await;
             let mut call = client.start_request(
                 "tools/call",
                 json!({"name": "b__all", "_meta": {"progressToken": "t"}}),
             );
-            let told = call.finish().await;
-            let told: Vec<bool> = serde_json::from_str(text_of(&told.value["result"])).unwrap();
+            let received = call.finish().await;
+            let received: Vec<bool> =
+                serde_json::from_str(text_of(&received.value["result"])).unwrap();
             assert_eq!(
-                told[..3],
+                received[..3],
                 [true; 3],
                 "{of_client} in front of {of_backend}: ping, roots and sampling are in every revision"
             );
             let (both, newest) = (of_client.min(of_backend), "2025-11-25");
             assert_eq!(
-                (told[4], told[5]),
+                (received[4], received[5]),
                 (both >= "2025-06-18", both >= newest),
-                "{of_client} in front of {of_backend}: {told:?}"
+                "{of_client} in front of {of_backend}: {received:?}"
             );
             let hanging =
                 client.start_request_with_id(json!("h"), "tools/call", json!({"name": "b__hang"}));

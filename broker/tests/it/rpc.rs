@@ -11,7 +11,7 @@ use crate::{broker_with, builder, echo, kind, refused, request, stdio, text_of};
 async fn rpc_01_every_message_contains_jsonrpc_2_0() {
     let backend = FakeBackend::with_tool("talk", |call| async move {
         call.progress(1.0, 1.0).await;
-        call.ask("roots/list", json!({})).await;
+        call.request("roots/list", json!({})).await;
         Reply::text("done")
     })
     .await;

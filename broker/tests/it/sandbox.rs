@@ -87,7 +87,10 @@ impl Topology {
         let folder = broker.folder().display();
         let mut attacks: Vec<(String, Vec<String>)> = Vec::new();
         let mut add = |name: &str, command: &[&str]| {
-            attacks.push((name.to_owned(), command.iter().map(|word| (*word).to_owned()).collect()))
+            attacks.push((
+                name.to_owned(),
+                command.iter().map(|argument| (*argument).to_owned()).collect(),
+            ))
         };
         for file in ["secret.key", "broker.db", "broker.db-wal", "config.yaml"] {
             add(file, &["cat", &format!("{folder}/{file}")]);
@@ -143,12 +146,13 @@ impl Topology {
 const PYTHON: &str = "/usr/bin/python3";
 
 async fn run(client: &TestClient, command: &[String]) -> Value {
-    let mut words = command.to_vec();
-    if words[0] == "python" {
-        words.splice(0..1, [PYTHON.to_owned(), "-c".to_owned()]);
+    let mut fields = command.to_vec();
+    if fields[0] == "python" {
+        fields.splice(0..1, [PYTHON.to_owned(), "-c".to_owned()]);
     }
-    let answer =
-        client.request("tools/call", json!({"name": "run", "arguments": {"command": words}})).await;
+    let answer = client
+        .request("tools/call", json!({"name": "run", "arguments": {"command": fields}}))
+        .await;
     assert!(answer["result"].is_object(), "{command:?}: {answer}");
     serde_json::from_str(text_of(&answer["result"])).unwrap()
 }
@@ -171,7 +175,7 @@ async fn assert_confined(mode: &str, user: Option<u32>, level: &str) {
         let ended = run(&client, &command).await;
         assert!(ended["status"] != 0 && ended["out"] == "", "{mode} as {user:?}: {name}: {ended}");
         // The attempt failed, and not the program.
-        let said = ended["err"].as_str().unwrap().to_lowercase();
+        let output = ended["err"].as_str().unwrap().to_lowercase();
         let denied = [
             "denied",
             "not permitted",
@@ -182,7 +186,7 @@ async fn assert_confined(mode: &str, user: Option<u32>, level: &str) {
             "assertionerror",
         ]
         .iter()
-        .any(|word| said.contains(word));
+        .any(|text| output.contains(text));
         assert!(denied || name == "ptrace", "{mode} as {user:?}: {name}: {ended}");
     }
     assert_eq!(topology.broker.admin().backend("default", "s").await["state"], "ready");
@@ -268,10 +272,10 @@ async fn s03_tenants_have_their_own_permanent_users() {
     );
     let ended =
         shell(&topology.client().await, "id -u; id -g; id -G; grep ^Cap /proc/self/status").await;
-    let said: Vec<&str> = ended["out"].as_str().unwrap().lines().collect();
-    assert_eq!(said[..3], [one.to_string(), one.to_string(), one.to_string()], "{ended}");
+    let output: Vec<&str> = ended["out"].as_str().unwrap().lines().collect();
+    assert_eq!(output[..3], [one.to_string(), one.to_string(), one.to_string()], "{ended}");
     assert!(
-        said[3..]
+        output[3..]
             .iter()
             .filter(|line| !line.starts_with("CapBnd"))
             .all(|line| line.ends_with("\t0000000000000000")),
@@ -331,10 +335,10 @@ async fn refusal(config: Value, spec: Value, user: Option<u32>) -> String {
 #[tokio::test]
 async fn s03_an_unavailable_sandbox_level_rejects_the_backend_with_a_reason() {
     let user = rustix::process::geteuid().is_root().then_some(NOBODY_ELSE);
-    let said = refusal(json!({"stdio": {"sandbox": "uid"}}), stdio().spec(), user).await;
+    let output = refusal(json!({"stdio": {"sandbox": "uid"}}), stdio().spec(), user).await;
     assert!(
-        said.contains("cannot be confined on this host") && said.contains("CAP_SETUID"),
-        "{said}"
+        output.contains("cannot be confined on this host") && output.contains("CAP_SETUID"),
+        "{output}"
     );
 }
 
@@ -355,19 +359,19 @@ async fn s03_a_sandbox_path_above_files_of_the_broker_rejects_the_backend() {
             .await;
         broker.admin().put_backend("default", "s", &spec).await;
         let view = broker.admin().wait_backend_state("default", "s", "failed").await;
-        let said = view["last_error"].as_str().unwrap();
+        let output = view["last_error"].as_str().unwrap();
         assert!(
-            said.contains(&token.display().to_string())
-                && said.contains("would be open to this child"),
-            "{said}"
+            output.contains(&token.display().to_string())
+                && output.contains("would be open to this child"),
+            "{output}"
         );
         // The folder of all homes may not be named.
         spec["sandbox"] = json!({access: [broker.folder().join("homes")]});
         std::fs::create_dir_all(broker.folder().join("homes")).unwrap();
         broker.admin().put_backend("default", "s", &spec).await;
         eventually("the refusal for the homes", || async {
-            let said = broker.admin().backend("default", "s").await["last_error"].to_string();
-            if said.contains("homes would be open to this child") { Ok(()) } else { Err(said) }
+            let output = broker.admin().backend("default", "s").await["last_error"].to_string();
+            if output.contains("homes would be open to this child") { Ok(()) } else { Err(output) }
         })
         .await;
     }
@@ -389,8 +393,8 @@ async fn s03_a_world_readable_configuration_rejects_children_without_landlock() 
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
     broker.admin().put_backend("default", "s", &stdio().spec()).await;
     let view = broker.admin().wait_backend_state("default", "s", "failed").await;
-    let said = view["last_error"].as_str().unwrap();
-    assert!(said.contains("config.yaml can be read by every user"), "{said}");
+    let output = view["last_error"].as_str().unwrap();
+    assert!(output.contains("config.yaml can be read by every user"), "{output}");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
     broker.admin().put_ready_backend("default", "t", &stdio().spec()).await;
 }
@@ -521,9 +525,9 @@ print('namespaces', *[call(56, flag | 17, 0, 0, 0, 0) for flag in (0x20000, 0x10
 print('missing', call(435, 0, 0), call(425, 1, 0), call(0x40000000 | 101, 0, 0, 0, 0))
 print('typing', call(16, 0, 0x5412, 0))
 ";
-    let said = launched(&["--sandbox=1"], script);
-    let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines[..16], ["1"; 16], "EPERM for each: {said}");
+    let output = launched(&["--sandbox=1"], script);
+    let lines: Vec<&str> = output.lines().collect();
+    assert_eq!(lines[..16], ["1"; 16], "EPERM for each: {output}");
     assert_eq!(lines[16], "namespaces 1 1 1 1");
     assert_eq!(lines[17], "missing 38 38 38", "ENOSYS for each");
     assert_eq!(lines[18], "typing 1");
@@ -553,8 +557,8 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN); os.killpg(0, signal.SIGTERM); oth
     command.args(["exec-child", "--own-signals=1", "--", PYTHON, "-c", script]);
     let output =
         std::os::unix::process::CommandExt::process_group(&mut command, 0).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert_eq!(said, "refused refused refused\nsent sent sent\nrefused\nrefused\n", "{output:?}");
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(text, "refused refused refused\nsent sent sent\nrefused\nrefused\n", "{output:?}");
 }
 
 #[tokio::test]

@@ -13,8 +13,8 @@ fn secret(of: &str) -> String {
 }
 
 /// Returns the answers of the admin API to every read, and to requests it refuses.
-async fn told_to_operators(broker: &TestBroker) -> Vec<(String, String)> {
-    let mut told = Vec::new();
+async fn outputs_for_operators(broker: &TestBroker) -> Vec<(String, String)> {
+    let mut outputs = Vec::new();
     for path in [
         "/healthz",
         "/readyz",
@@ -32,14 +32,14 @@ async fn told_to_operators(broker: &TestBroker) -> Vec<(String, String)> {
         "/admin/v1/openapi.json",
     ] {
         let answer = broker.admin().send("GET", path, None).await.expect_status(200, path).await;
-        told.push((path.to_owned(), answer.text().await));
+        outputs.push((path.to_owned(), answer.text().await));
     }
     for session in broker.admin().sessions("default").await {
         let path = format!("/admin/v1/sessions/{}", session["id"].as_str().unwrap());
-        told.push((path.clone(), broker.admin().send("GET", &path, None).await.text().await));
+        outputs.push((path.clone(), broker.admin().send("GET", &path, None).await.text().await));
     }
     let wrong = broker.admin().with_token(Some(&secret("wrong-admin")));
-    told.push((
+    outputs.push((
         "a wrong token".to_owned(),
         wrong.send("GET", "/admin/v1/tenants", None).await.text().await,
     ));
@@ -52,7 +52,7 @@ async fn told_to_operators(broker: &TestBroker) -> Vec<(String, String)> {
     ] {
         let answer = broker.admin().send("PUT", path, Some(&body)).await;
         assert!([400, 422].contains(&answer.status), "{body}");
-        told.push((format!("refused {body}").replace(CANARY, "..."), answer.text().await));
+        outputs.push((format!("refused {body}").replace(CANARY, "..."), answer.text().await));
     }
     for arguments in [
         &["backend", "list"][..],
@@ -63,22 +63,22 @@ async fn told_to_operators(broker: &TestBroker) -> Vec<(String, String)> {
     ] {
         let finished = broker.cli(arguments).await;
         assert_eq!(finished.code, Some(0), "{arguments:?}: {}", finished.stderr);
-        told.push((arguments.join(" "), finished.stdout + &finished.stderr));
+        outputs.push((arguments.join(" "), finished.stdout + &finished.stderr));
     }
-    told
+    outputs
 }
 
 /// Returns the answers to clients without a right, or with bad input.
-async fn told_to_clients(broker: &TestBroker, key: &str) -> Vec<(String, String)> {
-    let mut told = Vec::new();
+async fn outputs_for_clients(broker: &TestBroker, key: &str) -> Vec<(String, String)> {
+    let mut outputs = Vec::new();
     let ping = || request(1, "ping", json!({}));
     let wrong = broker.client("/mcp").bearer(&secret("wrong-key"));
-    told.push(("a wrong key".to_owned(), refused(wrong.post(ping()).await).await.1.to_string()));
+    outputs.push(("a wrong key".to_owned(), refused(wrong.post(ping()).await).await.1.to_string()));
     let basic =
         broker.client("/mcp").header("authorization", &format!("Basic {}", secret("basic")));
-    told.push(("basic".to_owned(), refused(basic.post(ping()).await).await.1.to_string()));
+    outputs.push(("basic".to_owned(), refused(basic.post(ping()).await).await.1.to_string()));
     let in_query = broker.client(&format!("/mcp?api_key={}", secret("query-key")));
-    told.push((
+    outputs.push((
         "a key in the query".to_owned(),
         refused(in_query.post(ping()).await).await.1.to_string(),
     ));
@@ -86,14 +86,14 @@ async fn told_to_clients(broker: &TestBroker, key: &str) -> Vec<(String, String)
         broker.client("/mcp").bearer(key).header("cookie", &format!("s={}", secret("cookie")));
     let guessed = client.fresh();
     guessed.set_session(Some(&secret("guessed-session")));
-    told.push((
+    outputs.push((
         "a guessed session".to_owned(),
         refused(guessed.post(ping()).await).await.1.to_string(),
     ));
     client.initialize("2025-11-25", json!({})).await;
     let hidden = json!({"token": secret("argument")});
     for tool in ["b__fails", "b__html", "down__x", "none"] {
-        told.push((
+        outputs.push((
             tool.to_owned(),
             client
                 .error("tools/call", json!({"name": tool, "arguments": hidden}))
@@ -102,15 +102,15 @@ async fn told_to_clients(broker: &TestBroker, key: &str) -> Vec<(String, String)
         ));
     }
     let half = request(1, "tools/call", json!({"name": "b__echo", "arguments": hidden}));
-    told.push((
+    outputs.push((
         "half a body".to_owned(),
         refused(client.post(half[..half.len() - 3].to_owned()).await).await.1.to_string(),
     ));
     let meta = json!({"name": "b__echo", "arguments": hidden, "_meta": {"progressToken": {"x": secret("token")}}});
-    told.push(("a bad token".to_owned(), client.request("tools/call", meta).await.to_string()));
+    outputs.push(("a bad token".to_owned(), client.request("tools/call", meta).await.to_string()));
     client.call("b__echo", hidden.clone()).await;
     client.call("child__echo", hidden).await;
-    told
+    outputs
 }
 
 /// Returns a broker with a backend that has credentials, a child with a secret environment, and an
@@ -167,8 +167,8 @@ async fn a_41_log_03_no_secret_is_in_any_output() {
         "the secrets are in use"
     );
 
-    let mut outputs = told_to_clients(&broker, &key).await;
-    outputs.extend(told_to_operators(&broker).await);
+    let mut outputs = outputs_for_clients(&broker, &key).await;
+    outputs.extend(outputs_for_operators(&broker).await);
     let session = client.session().unwrap();
     client.delete_session().await;
     let line = std::fs::read(format!("/proc/{}/cmdline", broker.pid())).unwrap();
@@ -209,14 +209,14 @@ async fn a_41_log_03_no_secret_is_in_any_output() {
 }
 
 /// Returns everything that operators can read about the backends of tenant `default`, and the log.
-async fn told_of_backends(broker: &TestBroker, names: &[&str]) -> Vec<(String, String)> {
-    let mut told = Vec::new();
+async fn outputs_about_backends(broker: &TestBroker, names: &[&str]) -> Vec<(String, String)> {
+    let mut outputs = Vec::new();
     for name in [""].iter().chain(names) {
         let path = format!("/admin/v1/tenants/default/backends/{name}");
         let path = path.trim_end_matches('/');
-        told.push((path.to_owned(), broker.admin().send("GET", path, None).await.text().await));
+        outputs.push((path.to_owned(), broker.admin().send("GET", path, None).await.text().await));
     }
-    told.push((
+    outputs.push((
         "audit".to_owned(),
         broker.admin().send("GET", "/admin/v1/audit?limit=1000", None).await.text().await,
     ));
@@ -224,10 +224,10 @@ async fn told_of_backends(broker: &TestBroker, names: &[&str]) -> Vec<(String, S
         [&["backend", "list"][..], &["backend", "show", names[0]], &["audit", "export"]]
     {
         let finished = broker.cli(arguments).await;
-        told.push((arguments.join(" "), finished.stdout + &finished.stderr));
+        outputs.push((arguments.join(" "), finished.stdout + &finished.stderr));
     }
-    told.push(("the log".to_owned(), broker.log()));
-    told
+    outputs.push(("the log".to_owned(), broker.log()));
+    outputs
 }
 
 #[tokio::test]
@@ -237,10 +237,10 @@ async fn s14_settings_and_errors_of_backends_show_no_secret() {
         (secret("token"), secret("variable"), secret("header"), secret("segment"));
     // A process that stays behind holds standard output open, so that the broker notices the end of
     // the process and not that of the output.
-    let says_all = r#"echo "no access with $*" >&2; sleep 600 & exit 3"#;
+    let script = r#"echo "no access with $*" >&2; sleep 600 & exit 3"#;
     let args = [
         "-c",
-        says_all,
+        script,
         "sh",
         "--api-key",
         &token,
@@ -289,19 +289,20 @@ async fn s14_settings_and_errors_of_backends_show_no_secret() {
     })
     .await;
     eventually("how the child ended", || async {
-        let told = broker.admin().backend("default", "child").await["last_error"].to_string();
-        let is_told = told.contains("exit status: 3") && told.contains("no access with");
-        if is_told { Ok(()) } else { Err(told) }
+        let last_error = broker.admin().backend("default", "child").await["last_error"].to_string();
+        let is_reported =
+            last_error.contains("exit status: 3") && last_error.contains("no access with");
+        if is_reported { Ok(()) } else { Err(last_error) }
     })
     .await;
-    for (output, text) in told_of_backends(&broker, &["child", "http", "socket"]).await {
+    for (output, text) in outputs_about_backends(&broker, &["child", "http", "socket"]).await {
         assert!(!text.contains(CANARY), "{output}: {text}");
     }
     let shown =
         broker.admin().backend("default", "child").await["settings"]["transport"]["args"].clone();
     let expected = [
         "-c",
-        says_all,
+        script,
         "sh",
         "--api-key",
         "***",
@@ -332,11 +333,11 @@ async fn s14_the_last_error_of_a_child_has_its_exit_status_and_no_secret() {
     let (status, answer) = broker.admin().put(path, &json!({"transport": transport})).await;
     assert_eq!(status, 201, "{answer}");
     eventually("how the child ended", || async {
-        let told = broker.admin().backend("default", "child").await["last_error"].clone();
-        let told = told.as_str().unwrap_or_default().to_owned();
-        let is_told = told.contains("the child process ended (exit status: 7)")
-            && told.ends_with("on standard error: no such file: ***");
-        if is_told { Ok(()) } else { Err(told) }
+        let last_error = broker.admin().backend("default", "child").await["last_error"].clone();
+        let last_error = last_error.as_str().unwrap_or_default().to_owned();
+        let is_reported = last_error.contains("the child process ended (exit status: 7)")
+            && last_error.ends_with("on standard error: no such file: ***");
+        if is_reported { Ok(()) } else { Err(last_error) }
     })
     .await;
 }

@@ -66,8 +66,8 @@ async fn tools_of_one_session_are_listed_and_called_only_there() {
     let (mut stream, mut silent) = (one.open_get_stream().await, other.open_get_stream().await);
     other.call("b__echo", json!({})).await;
     one.call("b__enable", json!({})).await;
-    let (_, told) = stream.next_message().await.unwrap();
-    assert_eq!(told["method"], "notifications/tools/list_changed");
+    let (_, received) = stream.next_message().await.unwrap();
+    assert_eq!(received["method"], "notifications/tools/list_changed");
     lists(&one, "b__extra", true).await;
     assert_eq!(text_of(&one.call("b__extra", json!({})).await), "extra");
     does_not_list(&other, "b__extra").await;
@@ -79,8 +79,8 @@ async fn tools_of_one_session_are_listed_and_called_only_there() {
     lists(&native, "extra", true).await;
     backend.list("prompts", vec![json!({"name": "new"})]);
     backend.notify("notifications/prompts/list_changed", json!({})).await;
-    let (_, told) = silent.next_message().await.unwrap();
-    assert_eq!(told["method"], "notifications/prompts/list_changed");
+    let (_, received) = silent.next_message().await.unwrap();
+    assert_eq!(received["method"], "notifications/prompts/list_changed");
 }
 
 #[tokio::test]

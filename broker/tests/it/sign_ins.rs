@@ -332,13 +332,13 @@ async fn s08_an_admin_token_of_fewer_than_16_bytes_is_a_fault_of_the_configurati
             assert_eq!(finished.code, Some(0), "{}", finished.stderr);
             continue;
         }
-        let told = finished.stdout + &finished.stderr;
-        assert_eq!(finished.code, Some(64), "{told}");
+        let output = finished.stdout + &finished.stderr;
+        assert_eq!(finished.code, Some(64), "{output}");
         assert!(
-            told.contains("auth.admin_token_file")
-                && told.contains("too short")
-                && told.contains("at least 16 bytes"),
-            "{told}"
+            output.contains("auth.admin_token_file")
+                && output.contains("too short")
+                && output.contains("at least 16 bytes"),
+            "{output}"
         );
     }
     for (token, code) in [("x", 64), ("fifteen-bytes-x", 64), ("sixteen-bytes-xx", 0)] {

@@ -61,28 +61,28 @@ const UNREAD_BYTES: usize = 500_000;
 
 /// Returns a TCP connection on which a client has opened a session and sent so many equal calls. It
 /// has read nothing yet.
-pub(crate) async fn asking(
+pub(crate) async fn send_calls(
     address: SocketAddr,
     calls: u64,
     tool: &str,
     arguments: Value,
 ) -> TcpStream {
     let mut socket = TcpStream::connect(address).await.unwrap();
-    socket.write_all(asking_for_much(calls, tool, &arguments).as_bytes()).await.unwrap();
+    socket.write_all(call_messages(calls, tool, &arguments).as_bytes()).await.unwrap();
     socket
 }
 
 /// Does the same for a client that will not read, with as little capacity in its socket as possible.
-pub(crate) async fn asking_without_reading(
+pub(crate) async fn send_calls_without_reading(
     address: SocketAddr,
     calls: u64,
     tool: &str,
     arguments: Value,
 ) -> TcpStream {
-    saying_without_reading(address, &asking_for_much(calls, tool, &arguments)).await
+    send_without_reading(address, &call_messages(calls, tool, &arguments)).await
 }
 
-async fn saying_without_reading(address: SocketAddr, text: &str) -> TcpStream {
+async fn send_without_reading(address: SocketAddr, text: &str) -> TcpStream {
     let mut socket = TcpStream::connect(address).await.unwrap();
     socket2::SockRef::from(&socket).set_recv_buffer_size(4096).unwrap();
     socket.write_all(text.as_bytes()).await.unwrap();
@@ -90,7 +90,7 @@ async fn saying_without_reading(address: SocketAddr, text: &str) -> TcpStream {
 }
 
 /// Returns all messages of a client that opens a session and calls a tool so many times.
-pub(crate) fn asking_for_much(calls: u64, tool: &str, arguments: &Value) -> String {
+pub(crate) fn call_messages(calls: u64, tool: &str, arguments: &Value) -> String {
     let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string();
     let calls = (0..calls)
         .map(|id| request(10 + id, "tools/call", json!({"name": tool, "arguments": arguments})));
@@ -131,14 +131,14 @@ async fn r17_many_clients_that_never_read_are_cut_and_others_are_not_affected() 
     let before = of_broker("process_open_fds", &[]).await;
     // All calls are sent before the first answer comes. A client from which the broker stops
     // reading, because much waits for it, is cut after `PATIENCE`.
-    let asked = asking_for_much(UNREAD, "sized", &json!({"bytes": UNREAD_BYTES, "pause_ms": 500}));
+    let asked = call_messages(UNREAD, "sized", &json!({"bytes": UNREAD_BYTES, "pause_ms": 500}));
     let (opening, calls) = asked.split_once('\n').unwrap();
     let mut opening: Value = serde_json::from_str(opening).unwrap();
     opening["params"]["_meta"] = json!({"dev.mcp-broker/backend": "large"});
     let asked = format!("{opening}\n{calls}");
     let (started, mut deaf_ones) = (Instant::now(), Vec::new());
     for _ in 0..count {
-        deaf_ones.push(saying_without_reading(broker.tcp_address(), &asked).await);
+        deaf_ones.push(send_without_reading(broker.tcp_address(), &asked).await);
     }
     let connected = started.elapsed();
     let (mut calls, until) =

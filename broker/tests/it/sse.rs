@@ -136,18 +136,18 @@ async fn sse_05_each_message_is_on_exactly_one_of_many_streams() {
         .into_iter()
         .map(|mut get| tokio::spawn(async move { collect(&mut get).await }))
         .collect();
-    wait_told(&client, &backend).await;
+    wait_until_refreshed(&client, &backend).await;
     client.delete_session().await;
-    let mut told = 0;
+    let mut received = 0;
     for reader in readers {
-        told += reader
+        received += reader
             .await
             .unwrap()
             .iter()
             .filter(|message| message["method"] == "notifications/prompts/list_changed")
             .count();
     }
-    assert_eq!(told, 1);
+    assert_eq!(received, 1);
 }
 
 async fn collect(events: &mut EventReader) -> Vec<Value> {
@@ -160,7 +160,7 @@ async fn collect(events: &mut EventReader) -> Vec<Value> {
 
 /// Sends a later notification on the same path: when the backend's catalog shows it, the earlier
 /// one was delivered.
-async fn wait_told(client: &TestClient, backend: &FakeBackend) {
+async fn wait_until_refreshed(client: &TestClient, backend: &FakeBackend) {
     backend.wait_for("the refreshed list", |seen| seen.is("prompts/list")).await;
     client.result("ping", json!({})).await;
     assert_eq!(client.list_all("prompts/list", "prompts").await.len(), 1);
@@ -527,9 +527,9 @@ async fn repeated_changes_are_sent_once_to_a_client_that_was_absent() {
         })
         .await;
     let mut stream = client.open_get_stream().await;
-    let mut told = Vec::new();
-    while told.last().is_none_or(|uri: &Value| uri != "b+test://two") {
-        told.push(stream.next_message().await.unwrap().1["params"]["uri"].clone());
+    let mut received = Vec::new();
+    while received.last().is_none_or(|uri: &Value| uri != "b+test://two") {
+        received.push(stream.next_message().await.unwrap().1["params"]["uri"].clone());
     }
-    assert_eq!(told, ["b+test://one", "b+test://two"]);
+    assert_eq!(received, ["b+test://one", "b+test://two"]);
 }

@@ -214,8 +214,8 @@ async fn task_09_cancel_reaches_the_backends_task() {
         (cancelled["taskId"].as_str(), cancelled["status"].as_str()),
         (Some(id.as_str()), Some("cancelled"))
     );
-    let told = backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
-    assert_eq!(told.message["params"]["taskId"], "task-1");
+    let cancellation = backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
+    assert_eq!(cancellation.message["params"]["taskId"], "task-1");
     assert_eq!(backend.recorded_of("notifications/cancelled").len(), 0);
     assert_eq!(
         client.error("tasks/cancel", json!({"taskId": id})).await["code"],
@@ -287,13 +287,13 @@ async fn task_08_a_status_notification_of_the_backend_ends_the_polling_wait() {
     backend.wait_for("the call", |seen| seen.calls("job")).await;
     backend.wait_get_streams(2).await;
     backend.notify("notifications/tasks/status", task("task-99", "completed")).await;
-    let word = || async {
+    let status_of = || async {
         // The backend's answer to the call may still be on its way. Its notification is then about
         // an unknown task.
         backend.notify("notifications/tasks/status", task("task-1", "completed")).await;
         if backend.recorded_of("tasks/get").is_empty() { Err("not asked") } else { Ok(()) }
     };
-    testkit::eventually("the backend to be asked", word).await;
+    testkit::eventually("the backend to be asked", status_of).await;
     let (_, message) = stream.next_message().await.unwrap();
     assert_eq!(message["method"], "notifications/tasks/status");
     assert_eq!(
@@ -311,7 +311,7 @@ async fn task_13_a_question_of_a_task_reaches_the_client_on_the_result_stream() 
     backend.on("tasks/result", |call| async move {
         let id = call.params()["taskId"].clone();
         let params = json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}, "_meta": {RELATED: {"taskId": id}}});
-        let answer = call.ask("elicitation/create", params).await;
+        let answer = call.request("elicitation/create", params).await;
         Reply::Result(json!({"content": [{"type": "text", "text": answer["result"]["action"]}], "_meta": {RELATED: {"taskId": id}}}))
     });
     let (broker, keys) = broker(&backend).await;

@@ -18,7 +18,7 @@ async fn marked(mark: &'static str) -> FakeBackend {
             call.notify("notifications/progress", params).await;
         }
         let answer = call
-            .ask(
+            .request(
                 "elicitation/create",
                 json!({"message": mark, "requestedSchema": {"type": "object", "properties": {}}}),
             )
@@ -125,14 +125,14 @@ async fn sec_05_updates_and_list_changes_stay_in_their_tenant() {
     backends[0].list("tools", vec![tool("search"), tool("red-only")]);
     backends[0].notify("notifications/tools/list_changed", json!({})).await;
     backends[0].notify("notifications/resources/updated", json!({"uri": "test://r"})).await;
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     for _ in 0..2 {
-        told.push(
+        received.push(
             streams[0].next_message().await.unwrap().1["method"].as_str().unwrap().to_owned(),
         );
     }
-    told.sort();
-    assert_eq!(told, ["notifications/resources/updated", "notifications/tools/list_changed"]);
+    received.sort();
+    assert_eq!(received, ["notifications/resources/updated", "notifications/tools/list_changed"]);
     assert_eq!(clients[1].tool_names().await, ["b__search"]);
     clients[1].delete_session().await;
     while let Some(event) = streams[1].next().await {

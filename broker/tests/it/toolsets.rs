@@ -308,8 +308,8 @@ async fn a_session_stays_at_its_toolset_and_is_notified_only_of_its_changes() {
     let tools = ["read", "write", "rename"].map(|name| described(name, false));
     backend.list("tools", tools.into());
     backend.notify("notifications/tools/list_changed", json!({})).await;
-    let (_, told) = stream.next_message().await.unwrap();
-    assert_eq!(told["method"], "notifications/tools/list_changed");
+    let (_, received) = stream.next_message().await.unwrap();
+    assert_eq!(received["method"], "notifications/tools/list_changed");
     assert_eq!(one.tool_names().await, ["b__read", "b__rename"]);
     // The other hears nothing of it: its first message is about its own toolset.
     put_toolset(&broker, "b", json!({"published": true, "include": {"prompts": ["*"]}})).await;
@@ -624,13 +624,16 @@ async fn a_server_of_a_registry_becomes_a_backend() {
     };
     let missing = add(&["--registry", "io.example/search@1.2.0"]).await;
     assert!(missing.code == Some(64) && missing.stderr.contains("API_KEY (secret)"), "{missing:?}");
-    for (name, told) in [
+    for (name, expected) in [
         ("io.example/image", "not runnable here"),
         ("io.example/other", "answered with io.evil/other@1.2.0"),
         ("io.example/gone", "has no server"),
     ] {
         let refused = add(&["--registry", name]).await;
-        assert!(refused.code == Some(64) && refused.stderr.contains(told), "{name}: {refused:?}");
+        assert!(
+            refused.code == Some(64) && refused.stderr.contains(expected),
+            "{name}: {refused:?}"
+        );
     }
     let added = add(&["--registry", "io.example/search@1.2.0", "--input", "API_KEY=k-e-y"]).await;
     assert_eq!(added.code, Some(0), "{added:?}");

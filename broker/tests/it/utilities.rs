@@ -293,7 +293,7 @@ async fn ping_01_ping_is_answered_in_every_phase_and_while_calls_hang() {
 #[tokio::test]
 async fn ping_01_a_backends_ping_is_answered_by_the_broker() {
     let backend = FakeBackend::with_tool("p", |call| async move {
-        let answer = call.ask("ping", json!({})).await;
+        let answer = call.request("ping", json!({})).await;
         Reply::text(&answer["result"].to_string())
     })
     .await;

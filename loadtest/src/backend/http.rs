@@ -32,13 +32,13 @@ pub(super) async fn serve(mut socket: TcpStream, answers: Arc<Responder>) -> any
             fill(&mut socket, &mut buffer, missing).await?;
         }
         let body = buffer.split_to(head.body_bytes);
-        let said =
+        let response =
             if head.is_post { answers.respond(&body) } else { super::responder::Reply::default() };
-        if said.is_call && !answers.delay().is_zero() {
+        if response.is_call && !answers.delay().is_zero() {
             tokio::time::sleep(answers.delay()).await;
         }
         out.clear();
-        write_response(&mut out, head.is_post, said.answer);
+        write_response(&mut out, head.is_post, response.answer);
         socket.write_all(&out).await?;
     }
 }

@@ -118,17 +118,17 @@ fn take(
     delayed: &mpsc::Sender<Bytes>,
     out: &mut Vec<Bytes>,
 ) {
-    let said = answers.respond(frame);
-    if said.is_call && !answers.delay().is_zero() {
+    let response = answers.respond(frame);
+    if response.is_call && !answers.delay().is_zero() {
         let (delay, delayed) = (answers.delay(), delayed.clone());
         tokio::spawn(async move {
             tokio::time::sleep(delay).await;
-            if let Some(answer) = said.answer {
+            if let Some(answer) = response.answer {
                 let _nobody_there = delayed.send(answer).await;
             }
         });
         return;
     }
-    out.extend(said.answer);
-    out.extend(said.update);
+    out.extend(response.answer);
+    out.extend(response.update);
 }

@@ -213,9 +213,9 @@ mod tests {
                 ["protocolVersion"],
             "x"
         );
-        let said = answers.respond(
+        let response = answers.respond(
             br#"{"id":1,"method":"resources/subscribe","params":{"uri":"load://text/1"}}"#,
         );
-        assert!(String::from_utf8_lossy(&said.update.unwrap()).contains("load://text/1"));
+        assert!(String::from_utf8_lossy(&response.update.unwrap()).contains("load://text/1"));
     }
 }

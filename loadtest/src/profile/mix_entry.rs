@@ -24,7 +24,7 @@ pub(super) struct MixEntry {
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Expect {
-    Word(String),
+    Name(String),
     Equals(Equals),
 }
 
@@ -127,7 +127,7 @@ fn tool_call(
     let expect = match expect {
         None if template.is_some() => Expectation::Success,
         None => Expectation::Echo,
-        Some(Expect::Word(word)) if word == "echo" => {
+        Some(Expect::Name(name)) if name == "echo" => {
             if !can_echo {
                 faults.push(format!(
                     "{path}.expect: an echo needs exactly one {{{{text:SIZE}}}} in `arguments`"
@@ -135,13 +135,13 @@ fn tool_call(
             }
             Expectation::Echo
         }
-        Some(Expect::Word(word)) if word == "success" => Expectation::Success,
+        Some(Expect::Name(name)) if name == "success" => Expectation::Success,
         Some(Expect::Equals(Equals { pointer, equals })) if pointer.starts_with('/') => {
             Expectation::Equals { pointer, value: equals }
         }
         Some(other) => {
             let given = match other {
-                Expect::Word(word) => word,
+                Expect::Name(name) => name,
                 Expect::Equals(Equals { pointer, .. }) => pointer,
             };
             faults.push(format!("{path}.expect: {given:?} is not valid; write {EXPECTATIONS}"));

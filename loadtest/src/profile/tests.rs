@@ -70,7 +70,7 @@ timeout: soon
 phases: [{for: 10, rate: 5}, {for: 1s}, {for: 1s, rate: -1}]
 mix: [{method: tools/cal}, {method: ping, bytes: 5}, {method: resources/read}, {method: task, bytes: 5GB, weight: 0}]
 ";
-    let told = faults(text);
+    let found = faults(text);
     for wanted in [
         "sessions: 0; 1 to 100000 is allowed",
         "refused_max: 2 is not a share; 0 to 1 is allowed",
@@ -84,7 +84,7 @@ mix: [{method: tools/cal}, {method: ping, bytes: 5}, {method: resources/read}, {
         "mix[3].bytes:",
         "mix[3].weight: 0; 1 to 10000 is allowed",
     ] {
-        assert!(told.contains(wanted), "{wanted:?} is not in\n{told}");
+        assert!(found.contains(wanted), "{wanted:?} is not in\n{found}");
     }
 }
 
@@ -109,7 +109,7 @@ mix:
         .collect();
     let sum = Expectation::Equals { pointer: "/structuredContent/sum".to_owned(), value: json!(3) };
     assert_eq!(expected, [&Expectation::Success, &sum, &Expectation::Echo, &Expectation::Success]);
-    let told = faults(
+    let found = faults(
         "
 phases: [{for: 1s, rate: 1}]
 mix:
@@ -126,14 +126,14 @@ mix:
         "mix[2].expect: \"nothing\" is not valid; write `echo`, `success`",
         "mix[3].arguments: ping takes none",
     ] {
-        assert!(told.contains(wanted), "{wanted:?} is not in\n{told}");
+        assert!(found.contains(wanted), "{wanted:?} is not in\n{found}");
     }
 }
 
 #[test]
 fn yaml_faults_contain_the_key_and_the_line() {
-    let told = faults("phases: [{for: 1s, rate: 1}]\nmix: [{method: ping}]\nsesions: 4\n");
-    assert!(told.contains("sesions") && told.contains("line 3"), "{told}");
+    let found = faults("phases: [{for: 1s, rate: 1}]\nmix: [{method: ping}]\nsesions: 4\n");
+    assert!(found.contains("sesions") && found.contains("line 3"), "{found}");
     assert!(faults("mix: [{method: ping}]").contains("phases"));
     assert!(faults("phases: [\n").contains("line"));
 }

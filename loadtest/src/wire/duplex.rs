@@ -99,7 +99,7 @@ impl Duplex {
         }
         let answer = connection.call(site, 0, first).await?;
         if let Some(then) = then {
-            connection.say(then).await.context("the connection ended")?;
+            connection.send(then).await.context("the connection ended")?;
         }
         Ok((connection, answer))
     }
@@ -121,7 +121,7 @@ impl Duplex {
         });
     }
 
-    async fn say(&self, frame: Bytes) -> Option<()> {
+    async fn send(&self, frame: Bytes) -> Option<()> {
         self.writer.send(WriterCommand::Frame(frame)).await.ok()
     }
 
@@ -135,7 +135,7 @@ impl Duplex {
             || NoAnswer::Lost(format!("the connection ended before request {id} had its answer"));
         let answer = self.ledger.lock().expect(id).ok_or_else(ended)?;
         let answered = tokio::time::timeout(site.timeout, async {
-            self.say(request).await.ok_or_else(ended)?;
+            self.send(request).await.ok_or_else(ended)?;
             answer.await.map_err(|_| ended())
         });
         answered.await.unwrap_or_else(|_| {
@@ -145,8 +145,8 @@ impl Duplex {
     }
 
     pub(super) async fn close(&self) {
-        let (said, done) = oneshot::channel();
-        if self.writer.send(WriterCommand::Close(said)).await.is_ok() {
+        let (closed, done) = oneshot::channel();
+        if self.writer.send(WriterCommand::Close(closed)).await.is_ok() {
             let _gone_already = done.await;
         }
     }
@@ -164,15 +164,15 @@ async fn write(mut sink: impl FrameSink, mut orders: mpsc::Receiver<WriterComman
         for order in waiting.drain(..) {
             match order {
                 WriterCommand::Frame(frame) => frames.push(frame),
-                WriterCommand::Close(said) => goodbye = Some(said),
+                WriterCommand::Close(closed) => goodbye = Some(closed),
             }
         }
         if sink.send_all(&mut frames).await.is_err() {
             return;
         }
-        if let Some(said) = goodbye {
+        if let Some(closed) = goodbye {
             sink.close(CloseReason::Done).await;
-            let _nobody_waits = said.send(());
+            let _nobody_waits = closed.send(());
             return;
         }
     }

@@ -137,9 +137,9 @@ fn opened(
     let result = read.result.filter(|result| read.error.is_none() && is_right(result));
     let result = result
         .with_context(|| format!("{method} was refused: {}", crate::findings::excerpt(answer)))?;
-    let told = |key: &str| result["serverInfo"][key].as_str().unwrap_or_default();
+    let server_info = |key: &str| result["serverInfo"][key].as_str().unwrap_or_default();
     // The text is a stranger's and becomes part of a report.
-    let name = format!("{} {}", told("name"), told("version"));
+    let name = format!("{} {}", server_info("name"), server_info("version"));
     Ok(name.trim().chars().filter(|letter| !letter.is_control()).take(SERVER_NAME_MAX).collect())
 }
 
@@ -278,7 +278,7 @@ impl RequestSlot {
 
     /// Sends a request in the form of the era. `name` is the subject of the method, and `params` an
     /// object without `_meta`.
-    pub async fn ask(
+    pub async fn request(
         &mut self,
         id: u64,
         method: &str,

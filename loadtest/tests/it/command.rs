@@ -72,11 +72,11 @@ async fn a_wrong_answer_exits_1_and_is_reported() {
     let server = FaultServer::tcp(Fault::Swaps).await;
     let ran =
         Folder::new().run(&["run", &format!("tcp://{}", server.address()), "-p", "p.yaml"]).await;
-    let said = String::from_utf8_lossy(&ran.stdout);
-    assert_eq!(ran.status.code(), Some(1), "{said}");
+    let output = String::from_utf8_lossy(&ran.stdout);
+    assert_eq!(ran.status.code(), Some(1), "{output}");
     assert!(
-        said.contains("answers were swapped") && said.contains("swapped: tools/call, request"),
-        "{said}"
+        output.contains("answers were swapped") && output.contains("swapped: tools/call, request"),
+        "{output}"
     );
 }
 
@@ -96,9 +96,9 @@ async fn an_impossible_task_exits_64_with_a_message() {
         (["run", &nobody, "-p", "none.yaml"], "cannot read none.yaml"),
     ] {
         let ran = folder.run(&arguments).await;
-        let said = String::from_utf8_lossy(&ran.stderr);
-        assert_eq!(ran.status.code(), Some(64), "{said}");
-        assert!(said.contains(wanted), "{wanted:?} is not in {said}");
+        let output = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(64), "{output}");
+        assert!(output.contains(wanted), "{wanted:?} is not in {output}");
     }
 }
 
@@ -114,16 +114,16 @@ async fn two_targets_are_compared_in_turns() {
     let ran = Folder::new()
         .run(&["compare", &targets[0].0, &targets[1].0, "-p", "p.yaml", "--rounds", "2"])
         .await;
-    let said = String::from_utf8_lossy(&ran.stdout);
-    assert_eq!(ran.status.code(), Some(0), "{said}");
+    let output = String::from_utf8_lossy(&ran.stdout);
+    assert_eq!(ran.status.code(), Some(0), "{output}");
     let row = |name: &str| -> f64 {
-        let row = said
+        let row = output
             .lines()
             .find(|line| line.starts_with(name))
-            .unwrap_or_else(|| panic!("no {name} in {said}"));
+            .unwrap_or_else(|| panic!("no {name} in {output}"));
         row.split_whitespace().last().unwrap().parse().unwrap()
     };
-    assert!(row("calls/s") < 1.0 && row("p50") > 1.0, "{said}");
+    assert!(row("calls/s") < 1.0 && row("p50") > 1.0, "{output}");
 }
 
 #[tokio::test]

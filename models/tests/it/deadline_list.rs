@@ -26,13 +26,18 @@ struct Call {
     due: Instant,
     expiries: AtomicUsize,
     expired_at: OnceLock<Instant>,
-    told: Notify,
+    expired: Notify,
 }
 
 impl Call {
     fn due_in(after: Duration) -> Arc<Self> {
-        let (expiries, expired_at, told) = (AtomicUsize::new(0), OnceLock::new(), Notify::new());
-        Arc::new(Self { due: clock::Instant::now().into_std() + after, expiries, expired_at, told })
+        let (expiries, expired_at, expired) = (AtomicUsize::new(0), OnceLock::new(), Notify::new());
+        Arc::new(Self {
+            due: clock::Instant::now().into_std() + after,
+            expiries,
+            expired_at,
+            expired,
+        })
     }
 }
 
@@ -48,7 +53,7 @@ impl Expirable for Call {
     fn expire(&self) {
         self.expiries.fetch_add(1, Ordering::SeqCst);
         let _first = self.expired_at.set(clock::Instant::now().into_std());
-        self.told.notify_one();
+        self.expired.notify_one();
     }
 }
 
@@ -64,7 +69,7 @@ fn a_call_expires_at_its_deadline_even_if_others_were_added() {
                 thread::spawn(move || {
                     let call = Call::due_in(seconds * SECOND);
                     let guard = list.register(call.clone(), call.due);
-                    block_on(call.told.notified());
+                    block_on(call.expired.notified());
                     drop(guard);
                     assert_eq!(call.expiries.load(Ordering::SeqCst), 1, "it expires once");
                     assert!(*call.expired_at.get().expect("it was told") >= call.due, "not early");
@@ -112,7 +117,7 @@ fn a_call_removed_in_time_does_not_expire() {
         };
         let before = caller.join().expect("it ends");
         advance(5 * SECOND);
-        block_on(staying.told.notified());
+        block_on(staying.expired.notified());
         assert_eq!(leaving.expiries.load(Ordering::SeqCst), before, "it had left the list");
         drop(kept);
         drop(list);

@@ -113,11 +113,12 @@ mod tests {
 
     #[test]
     fn extensions_pass_to_stateless_servers_with_the_tasks_extension() {
-        let told = upgrade_client_capabilities(format!(r#"{{"extensions":{{{UI}}}}}"#).as_bytes());
-        let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+        let translated =
+            upgrade_client_capabilities(format!(r#"{{"extensions":{{{UI}}}}}"#).as_bytes());
+        let translated: serde_json::Value = serde_json::from_slice(&translated).unwrap();
         let expected: serde_json::Value =
             serde_json::from_str(&format!(r#"{{"extensions":{{{UI},{TASKS}}}}}"#)).unwrap();
-        assert_eq!(told, expected);
+        assert_eq!(translated, expected);
     }
 
     #[test]
@@ -132,18 +133,18 @@ mod tests {
 
     #[test]
     fn stateless_clients_see_the_extensions_of_a_server() {
-        let told = |text: &str, tasks| {
+        let translated = |text: &str, tasks| {
             String::from_utf8(upgrade_server_capabilities(&server(text), tasks).to_vec()).unwrap()
         };
         let with = format!(r#"{{"tools":{{}},"tasks":{{}},"extensions":{{{UI}}}}}"#);
-        assert_eq!(told(&with, false), format!(r#"{{"tools":{{}},"extensions":{{{UI}}}}}"#));
-        let both: serde_json::Value = serde_json::from_str(&told(&with, true)).unwrap();
+        assert_eq!(translated(&with, false), format!(r#"{{"tools":{{}},"extensions":{{{UI}}}}}"#));
+        let both: serde_json::Value = serde_json::from_str(&translated(&with, true)).unwrap();
         let expected: serde_json::Value =
             serde_json::from_str(&format!(r#"{{"tools":{{}},"extensions":{{{UI},{TASKS}}}}}"#))
                 .unwrap();
         assert_eq!(both, expected);
         let of_another = format!(r#"{{"extensions":{{{TASKS},{UI}}}}}"#);
-        assert_eq!(told(&of_another, false), format!(r#"{{"extensions":{{{UI}}}}}"#));
-        assert_eq!(told("{}", false), "{}");
+        assert_eq!(translated(&of_another, false), format!(r#"{{"extensions":{{{UI}}}}}"#));
+        assert_eq!(translated("{}", false), "{}");
     }
 }

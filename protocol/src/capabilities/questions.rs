@@ -36,7 +36,7 @@ mod tests {
     #[test]
     fn s01_a_question_with_ambiguous_content_is_rejected() {
         let client = ClientCapabilities::parse(br#"{"sampling":{}}"#).unwrap();
-        let asked = |message: &str| {
+        let check = |message: &str| {
             let text = format!(
                 r#"{{"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{{"maxTokens":9,"messages":[{message}]}}}}"#
             );
@@ -44,7 +44,7 @@ mod tests {
             client.permits(&question, Version::V2024_11_05)
         };
         assert_eq!(
-            asked(r#"{"role":"user","content":{"type":"text","text":"t","Vendor":1,"vendor":2}}"#),
+            check(r#"{"role":"user","content":{"type":"text","text":"t","Vendor":1,"vendor":2}}"#),
             Ok(())
         );
         for hidden in [
@@ -52,7 +52,7 @@ mod tests {
             r#"{"role":"user","content":{"type":"text","text":"t"},"content":{"type":"audio"}}"#,
             r#"{"role":"user","content":{"type":"text","text":"t","Type":"audio"}}"#,
         ] {
-            assert!(asked(hidden).is_err(), "{hidden}");
+            assert!(check(hidden).is_err(), "{hidden}");
         }
     }
 }

@@ -77,7 +77,7 @@ impl ObjectKind {
     }
 
     /// Returns the first revision that has this member, unless all revisions have it.
-    fn known_since(self, key: &str) -> Version {
+    fn first_version_of(self, key: &str) -> Version {
         match (self, key) {
             (Self::Tool, "annotations") => Version::V2025_03_26,
             (Self::ToolResult, "structuredContent")
@@ -208,7 +208,7 @@ impl Translator {
         // The broker adds `execution` to other servers' tools. Only clients of a revision with it
         // get it.
         let is_added = kind == ObjectKind::Tool && key == "execution";
-        (self.strict || is_added) && kind.known_since(key) > self.version
+        (self.strict || is_added) && kind.first_version_of(key) > self.version
     }
 
     /// Converts a block of a kind that the revision does not have into one that it has.
@@ -391,8 +391,8 @@ mod tests {
             strict(r#"{"content":[],"structuredContent":{"a":1.50}}"#),
             r#"{"content":[{"type":"text","text":"{\"a\":1.50}"}]}"#
         );
-        let told = r#"{"content":[{"type":"text","text":"{ \"a\": 1.5 }"}],"structuredContent":{"a":1.5}}"#;
-        assert_eq!(strict(told), r#"{"content":[{"type":"text","text":"{ \"a\": 1.5 }"}]}"#);
+        let translated = r#"{"content":[{"type":"text","text":"{ \"a\": 1.5 }"}],"structuredContent":{"a":1.5}}"#;
+        assert_eq!(strict(translated), r#"{"content":[{"type":"text","text":"{ \"a\": 1.5 }"}]}"#);
         let beside = r#"{"structuredContent":{"a":1},"content":[{"type":"resource_link","uri":"u:x","name":"n"}]}"#;
         assert_eq!(
             strict(beside),
@@ -408,10 +408,10 @@ mod tests {
             );
             urls_as_result(&Message::decode(Bytes::from(text), &Limits::default()).unwrap())
         };
-        let told =
+        let translated =
             error(r#"{"elicitations":[{"url":"https://a.example","message":"sign in"}]}"#).unwrap();
         assert_eq!(
-            String::from_utf8(told).unwrap(),
+            String::from_utf8(translated).unwrap(),
             r#"{"content":[{"type":"text","text":"open https://a.example first, then try again: sign in"}],"isError":true}"#
         );
         assert!(error("{}").is_none() && error(r#"{"elicitations":[]}"#).is_none());

@@ -279,11 +279,11 @@ mod tests {
 
     #[test]
     fn structured_content_that_is_not_an_object_becomes_text() {
-        let told = shown(
+        let translated = shown(
             r#"{"resultType":"complete","content":[],"structuredContent":[1,2],"isError":false}"#,
             Method::ToolsCall,
         );
-        assert_eq!(told, r#"{"content":[{"type":"text","text":"[1,2]"}],"isError":false}"#);
+        assert_eq!(translated, r#"{"content":[{"type":"text","text":"[1,2]"}],"isError":false}"#);
         let twice = shown(
             r#"{"content":[{"type":"text","text":"7"}],"structuredContent":7}"#,
             Method::ToolsCall,
@@ -315,12 +315,12 @@ mod tests {
 
     #[test]
     fn client_capabilities_are_translated_to_the_new_revision() {
-        let told = upgrade_client_capabilities(
+        let translated = upgrade_client_capabilities(
             br#"{"roots":{"listChanged":true},"sampling":{},"tasks":{"list":{}},"x":{}}"#,
         );
-        let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+        let translated: serde_json::Value = serde_json::from_slice(&translated).unwrap();
         let expected = serde_json::json!({"roots": {}, "sampling": {}, "x": {}, "extensions": {EXTENSION_TASKS: {}}});
-        assert_eq!(told, expected);
+        assert_eq!(translated, expected);
     }
 
     #[test]
@@ -333,8 +333,8 @@ mod tests {
             )),
         };
         let id = RequestId::from_raw(Bytes::from_static(b"\"input-1\""));
-        let asked = message(std::str::from_utf8(&request_from_input(&id, &url, "e1")).unwrap());
-        assert_eq!(asked.text(asked.fields.elicitation_id).as_deref(), Some("e1"));
+        let request = message(std::str::from_utf8(&request_from_input(&id, &url, "e1")).unwrap());
+        assert_eq!(request.text(request.fields.elicitation_id).as_deref(), Some("e1"));
         let roots = InputRequest { key: "r".into(), method: Method::RootsList, params: None };
         assert_eq!(
             request_from_input(&id, &roots, "e2"),
@@ -345,9 +345,9 @@ mod tests {
     #[test]
     fn nb_sub_02_the_subscription_id_is_read_and_removed() {
         let text = r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"a:b","_meta":{"io.modelcontextprotocol/subscriptionId":7}}}"#;
-        let said = message(text);
-        assert_eq!(subscription_id(&said).and_then(|id| id.as_u64()), Some(7));
-        let passed = message(std::str::from_utf8(&without_subscription_id(&said)).unwrap());
+        let notification = message(text);
+        assert_eq!(subscription_id(&notification).and_then(|id| id.as_u64()), Some(7));
+        let passed = message(std::str::from_utf8(&without_subscription_id(&notification)).unwrap());
         assert_eq!(
             (subscription_id(&passed), passed.text(passed.fields.uri).as_deref()),
             (None, Some("a:b"))

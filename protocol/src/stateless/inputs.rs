@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn n_mrtr_02_input_requests_are_read_as_they_were_written() {
-        let asked = InputRequired {
+        let required = InputRequired {
             requests: vec![
                 InputRequest {
                     key: "a\"b".into(),
@@ -279,13 +279,13 @@ mod tests {
             ],
             state: Some("s\n".into()),
         };
-        let frame = asked.to_response(&RequestId::from_u64(3), br#"{"name":"b"}"#);
+        let frame = required.to_response(&RequestId::from_u64(3), br#"{"name":"b"}"#);
         let message = Message::decode(frame, &Limits::default()).unwrap();
         assert_eq!(
             super::super::results::ResultType::of(&message),
             super::super::results::ResultType::InputRequired
         );
-        assert_eq!(InputRequired::parse(message.bytes(message.result).unwrap()).unwrap(), asked);
+        assert_eq!(InputRequired::parse(message.bytes(message.result).unwrap()).unwrap(), required);
         let text = String::from_utf8_lossy(&message.frame).into_owned();
         assert_eq!(text.matches("\"id\"").count(), 1, "what is asked has no id: {text}");
     }

@@ -173,9 +173,9 @@ mod tests {
 
     #[test]
     fn n_ver_01_other_revisions_are_refused_with_those_that_are_served() {
-        for asked in ["2099-01-01", "2025-11-25"] {
+        for revision in ["2099-01-01", "2025-11-25"] {
             let meta = format!(
-                r#"{{"io.modelcontextprotocol/protocolVersion":"{asked}","io.modelcontextprotocol/clientCapabilities":{{}}}}"#
+                r#"{{"io.modelcontextprotocol/protocolVersion":"{revision}","io.modelcontextprotocol/clientCapabilities":{{}}}}"#
             );
             let refusal = read(&meta).unwrap_err();
             assert_eq!(refusal.kind.code(), -32022);
@@ -183,7 +183,7 @@ mod tests {
             let text = String::from_utf8_lossy(&text);
             assert!(
                 text.contains(r#""supported":["2024-11-05""#)
-                    && text.contains(&format!(r#""requested":"{asked}""#)),
+                    && text.contains(&format!(r#""requested":"{revision}""#)),
                 "{text}"
             );
         }

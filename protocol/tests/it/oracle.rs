@@ -180,8 +180,8 @@ proptest! {
         prop_assert_eq!(message.is_ok(), oracle.is_ok(), "{}", String::from_utf8_lossy(&frame));
         if let (Ok(message), Ok(oracle)) = (message, oracle) {
             let params = oracle.as_value().as_object().and_then(|root| root.get("params")?.as_object()).expect("a call has params");
-            let (name, told) = (message.text(message.fields.name), params.get("name").expect("it was sent"));
-            prop_assert_eq!(name.as_deref(), told.as_str());
+            let (name, expected) = (message.text(message.fields.name), params.get("name").expect("it was sent"));
+            prop_assert_eq!(name.as_deref(), expected.as_str());
             let arguments = Document::parse(message.bytes(message.fields.arguments).expect("arguments were sent"), &LIMITS);
             same_values(arguments.expect("they were decoded").root(), params.get("arguments").expect("they were sent"))?;
         }

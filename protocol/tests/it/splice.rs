@@ -207,17 +207,17 @@ proptest! {
 #[test]
 fn an_edited_message_equals_its_decoded_frame() {
     let text = r#" {"jsonrpc":"2.0","params":{"name":"n","_meta":{"io.modelcontextprotocol/logLevel":"info"},"arguments":{"uri":1}},"id":17,"method":"tools/call"}"#;
-    let said = decode(text);
-    let (id, meta) = (said.id_span.expect("an id"), said.fields.meta.expect("a _meta"));
-    let mut splice = Splice::new(&said.frame);
+    let decoded = decode(text);
+    let (id, meta) = (decoded.id_span.expect("an id"), decoded.fields.meta.expect("a _meta"));
+    let mut splice = Splice::new(&decoded.frame);
     splice.replace(id, &b"\"other\""[..]).replace(meta, &b"{}"[..]);
     // Parts inside of a replaced value are not reported as present.
-    assert!(splice.finish_message(said.clone()).is_err());
+    assert!(splice.finish_message(decoded.clone()).is_err());
 
-    let mut known = said.clone();
+    let mut known = decoded.clone();
     known.id = Some(RequestId::from_raw(Bytes::from_static(b"\"other\"")));
     known.fields.clear_hop_meta();
-    let mut splice = Splice::new(&said.frame);
+    let mut splice = Splice::new(&decoded.frame);
     splice.replace(id, &b"\"other\""[..]).replace(meta, &b"{}"[..]);
     let edited = splice.finish_message(known.clone()).expect("nothing is added");
     assert_eq!(
@@ -228,7 +228,7 @@ fn an_edited_message_equals_its_decoded_frame() {
         )
     );
 
-    let mut splice = Splice::new(&said.frame);
-    splice.set_meta(&said, "x", b"1");
-    assert!(splice.finish_message(said.clone()).is_err(), "what is added is read nowhere");
+    let mut splice = Splice::new(&decoded.frame);
+    splice.set_meta(&decoded, "x", b"1");
+    assert!(splice.finish_message(decoded.clone()).is_err(), "what is added is read nowhere");
 }

@@ -87,13 +87,13 @@ fn check(name: &str, transcript: &str) {
     let mut pending: Vec<String> = Vec::new();
     for (number, line) in transcript.lines().enumerate() {
         let line_name = format!("{name}:{}", number + 1);
-        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        match word {
+        let (direction, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match direction {
             "" | "#" => {}
             "out" => assert_eq!(pending.first().map(String::as_str), Some(rest), "{line_name}"),
             _ => assert!(pending.is_empty(), "{line_name}: more came back: {pending:?}"),
         }
-        match word {
+        match direction {
             "in" => pending = front.receive(rest),
             "new" => front = Front::new(),
             "out" => drop(pending.remove(0)),

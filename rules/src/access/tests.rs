@@ -309,13 +309,13 @@ fn an_approve_permits_with_an_approval_and_loses_to_deny_and_challenge() {
         )
     };
     let anyone = subject(&[], &[]);
-    let asking = policy(&rules(""));
+    let approving = policy(&rules(""));
     let verdict_of = |policy: &Policy, name| verdict(policy, &anyone, &tool(&files, name));
-    assert_eq!(verdict_of(&asking, "write"), Verdict::Approve, "an allow changes nothing");
-    assert_eq!(verdict_of(&asking, "wipe"), Verdict::Approve, "it permits under a default deny");
-    assert_eq!(verdict_of(&asking, "read"), Verdict::Deny);
+    assert_eq!(verdict_of(&approving, "write"), Verdict::Approve, "an allow changes nothing");
+    assert_eq!(verdict_of(&approving, "wipe"), Verdict::Approve, "it permits under a default deny");
+    assert_eq!(verdict_of(&approving, "read"), Verdict::Deny);
     let object = tool(&files, "wipe");
-    assert_eq!(asking.decide(&anyone, Method::ToolsCall, &object).rule.unwrap().id, "a");
+    assert_eq!(approving.decide(&anyone, Method::ToolsCall, &object).rule.unwrap().id, "a");
     let denying =
         policy(&rules(r#"{"id":"d","effect":"deny","objects":{"tools":["files/wipe"]}},"#));
     assert_eq!(verdict_of(&denying, "wipe"), Verdict::Deny);
@@ -325,7 +325,7 @@ fn an_approve_permits_with_an_approval_and_loses_to_deny_and_challenge() {
     assert_eq!(verdict_of(&challenging, "wipe"), Verdict::Challenge);
     let scoped = subject(&[], &["x"]);
     assert_eq!(verdict(&challenging, &scoped, &object), Verdict::Approve);
-    assert!(!asking.allows_all() && asking.may_use_backend(&anyone, &files));
+    assert!(!approving.allows_all() && approving.may_use_backend(&anyone, &files));
     // Approvals are for calls of tools.
     let all = policy(r#"{"rules":[{"id":"a","effect":"approve"}]}"#);
     let prompt = Object::Prompt { backend: &files, name: "p" };

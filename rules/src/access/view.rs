@@ -39,7 +39,7 @@ impl BitSet {
     }
 
     fn add(&mut self, other: &Self) {
-        self.0.iter_mut().zip(&other.0).for_each(|(word, more)| *word |= more);
+        self.0.iter_mut().zip(&other.0).for_each(|(bits, more)| *bits |= more);
     }
 }
 

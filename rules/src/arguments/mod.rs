@@ -48,7 +48,7 @@ use self::{
 };
 use crate::limits::arguments::{
     ARGUMENT_BYTES_AT_ONCE_MAX, ARGUMENT_BYTES_MAX, ARGUMENT_STEPS_AT_ONCE_MAX, FAULT_CHARS_MAX,
-    FAULTS_FOUND_MAX, FAULTS_TOLD_MAX, PATTERN_COMPILED_BYTES_MAX, SCHEMA_BYTES_MAX,
+    FAULTS_FOUND_MAX, FAULTS_REPORTED_MAX, PATTERN_COMPILED_BYTES_MAX, SCHEMA_BYTES_MAX,
     SCHEMA_COMPILED_BYTES_MAX, SCHEMA_NODES_MAX,
 };
 
@@ -180,7 +180,7 @@ impl ArgumentValidator {
     /// Returns a refusal with the faults of the arguments, up to the limits.
     fn faults(&self, arguments: &Instance<'_>) -> Refusal {
         let faults = self.validator.iter_errors(arguments.root()).filter(is_one);
-        let faults: Vec<_> = faults.take(FAULTS_TOLD_MAX).collect();
+        let faults: Vec<_> = faults.take(FAULTS_REPORTED_MAX).collect();
         let Some(first) = faults.first() else {
             return refused("mismatch", "", "the arguments do not fit the tool's inputSchema");
         };

@@ -67,8 +67,8 @@ fn each_call_has_its_own_outcome_in_the_result() {
     let ends = || [answered(done), answered(tool_error), answered(error), BatchEnd::NotRun];
     let result = shown(true, &ends());
     let results = result["structuredContent"]["results"].as_array().unwrap();
-    let told: Vec<&str> = results.iter().map(|one| one["status"].as_str().unwrap()).collect();
-    assert_eq!(told, ["ok", "tool_error", "error", "not_run"]);
+    let statuses: Vec<&str> = results.iter().map(|one| one["status"].as_str().unwrap()).collect();
+    assert_eq!(statuses, ["ok", "tool_error", "error", "not_run"]);
     assert_eq!(results[0]["result"]["content"][0]["text"], "yes");
     assert_eq!(results[2]["error"]["data"]["kind"], "x");
     let texts: Vec<&str> = result["content"]

@@ -21,7 +21,7 @@ pub const SCHEMA_COMPILED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// tenant with the most bytes are evicted.
 pub const SCHEMAS_COMPILED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Tools of a backend in its list of unused schemas.
-pub const SCHEMAS_UNUSED_TOLD_MAX: usize = 16;
+pub const UNUSED_SCHEMAS_REPORTED_MAX: usize = 16;
 /// Wait of a call for the schema of its tool to be compiled.
 pub const SCHEMA_COMPILE_WAIT: Duration = Duration::from_secs(5);
 
@@ -36,7 +36,7 @@ pub const ARGUMENT_STEPS_AT_ONCE_MAX: u64 = 4_000;
 /// Arguments that are searched inline for duplicate members.
 pub const DUPLICATES_BYTES_AT_ONCE_MAX: usize = 32 * 1024;
 /// Faults of arguments in one refusal.
-pub const FAULTS_TOLD_MAX: usize = 5;
+pub const FAULTS_REPORTED_MAX: usize = 5;
 /// Faults after which a validation stops, including those inside of alternatives.
 pub const FAULTS_FOUND_MAX: usize = 16;
 /// The location of a fault in a refusal, in characters.
@@ -60,7 +60,7 @@ pub const VALIDATE_TIMEOUT_MIN: Duration = Duration::from_millis(1);
 /// Longest deadline that a backend can set.
 pub const VALIDATE_TIMEOUT_MAX: Duration = Duration::from_secs(10);
 
-const _: () = assert!(FAULTS_TOLD_MAX <= FAULTS_FOUND_MAX); // else fewer would be found than are reported
+const _: () = assert!(FAULTS_REPORTED_MAX <= FAULTS_FOUND_MAX); // else fewer would be found than are reported
 const _: () = assert!(SCHEMA_COMPILED_BYTES_MAX <= SCHEMAS_COMPILED_BYTES_MAX); // one that may be compiled must have capacity
 const _: () = assert!(ARGUMENT_BYTES_AT_ONCE_MAX <= DUPLICATES_BYTES_AT_ONCE_MAX); // what is checked on the spot is searched there
 const _: () = assert!(ARGUMENT_STEPS_AT_ONCE_MAX <= ARGUMENT_STEPS_MAX);

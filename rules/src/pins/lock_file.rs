@@ -156,10 +156,10 @@ mod tests {
         now.add("b", PinKind::Tool, "same", &hash(1));
         now.add("b", PinKind::Tool, "other", &hash(2));
         now.add("c", PinKind::Prompt, "new", &hash(1));
-        let told: Vec<(String, &str)> =
+        let differences: Vec<(String, &str)> =
             locked.differences(&now).into_iter().map(|one| (one.object, one.problem)).collect();
         assert_eq!(
-            told,
+            differences,
             [
                 ("b/tool/gone".to_owned(), "is not listed any more"),
                 ("b/tool/other".to_owned(), "has another definition"),

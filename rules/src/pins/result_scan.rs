@@ -143,9 +143,9 @@ mod tests {
             let (flagged, rules) = scanned(ResultScan::Flag, &text(bad)).unwrap();
             assert_eq!(rules, [rule, rule]);
             assert_eq!(flagged["content"][0]["text"], bad);
-            let told = &flagged["_meta"][FINDINGS_MEMBER][0];
+            let finding = &flagged["_meta"][FINDINGS_MEMBER][0];
             assert_eq!(
-                (&told["rule"], &told["pointer"]),
+                (&finding["rule"], &finding["pointer"]),
                 (&json!(rule), &json!("/content/0/text"))
             );
             let (stripped, rules) = scanned(ResultScan::Strip, &text(bad)).unwrap();

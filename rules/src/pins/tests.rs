@@ -134,9 +134,9 @@ impl World {
                     return;
                 }
                 shown.iter().for_each(|(name, seen)| self.store(*name, *seen));
-                let told: Vec<StoredPin> =
+                let merged: Vec<StoredPin> =
                     shown.keys().filter_map(|name| self.rows.get(name).cloned()).collect();
-                self.replicas[replica].book.merge(&told);
+                self.replicas[replica].book.merge(&merged);
                 self.publish(replica, mode);
             }
             Event::Approve { name, moved } => {

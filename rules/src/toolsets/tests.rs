@@ -298,14 +298,18 @@ fn resources_and_prompts_outside_are_reported_as_absent() {
     );
     let toolsets = Toolsets::new([(Arc::new(set), true)]);
     let ann = subject(&[]);
-    let ask =
+    let request =
         |method, params| outcome(&full, &toolsets, (&endpoint(), &ann), None, (method, params));
-    assert!(ask("resources/read", json!({"uri": "files+file:///a"})).is_ok());
-    assert!(ask("resources/read", json!({"uri": "files+file:///a/unlisted"})).is_ok());
+    assert!(request("resources/read", json!({"uri": "files+file:///a"})).is_ok());
+    assert!(request("resources/read", json!({"uri": "files+file:///a/unlisted"})).is_ok());
     for uri in ["files+file:///b", "web+file:///a", "files+file:///%62"] {
-        assert_eq!(ask("resources/read", json!({"uri": uri})), Err("resource_not_found"), "{uri}");
+        assert_eq!(
+            request("resources/read", json!({"uri": uri})),
+            Err("resource_not_found"),
+            "{uri}"
+        );
     }
-    assert!(ask("prompts/get", json!({"name": "greet"})).is_ok());
+    assert!(request("prompts/get", json!({"name": "greet"})).is_ok());
     let none = toolset(json!({"include": {"tools": ["*"]}}));
     let toolsets = Toolsets::new([(Arc::new(none), true)]);
     let got = outcome(

@@ -93,7 +93,7 @@ impl SimulatedStore {
         })
     }
 
-    async fn carry_out<T>(
+    async fn execute<T>(
         &self,
         what: &'static str,
         kind: OperationKind,
@@ -131,7 +131,7 @@ impl SimulatedStore {
             unanswered.entry(node.as_str().to_owned()).or_default().extend(claimed);
             Ok(())
         };
-        self.carry_out("claim_tasks", OperationKind::Any, recorded).await?;
+        self.execute("claim_tasks", OperationKind::Any, recorded).await?;
         Ok(self.unanswered.lock().remove(node.as_str()).unwrap_or_default())
     }
 }

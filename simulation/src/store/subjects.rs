@@ -24,7 +24,7 @@ macro_rules! pass_on {
 
             $(async fn $name(&self, $($argument: $type),*) -> Result<$out, StoreError> {
                 let work = $subject::$name(&self.engine.store, $($argument),*);
-                self.carry_out(stringify!($name), OperationKind::Any, work).await
+                self.execute(stringify!($name), OperationKind::Any, work).await
             })*
         }
     };
@@ -46,10 +46,10 @@ pass_on! { ConfigStore:
         async fn apply(
             &self,
             change: AdminChange<'_>,
-            told: Option<&AuditRecord>,
+            audit: Option<&AuditRecord>,
         ) -> Result<bool, StoreError> {
-            let work = self.engine.store.apply(change, told);
-            self.carry_out("apply", OperationKind::Write, work).await
+            let work = self.engine.store.apply(change, audit);
+            self.execute("apply", OperationKind::Write, work).await
         }
 
         // The engine outlives its replicas.
@@ -195,6 +195,6 @@ impl DurableStore for SimulatedStore {
 
     async fn write(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {
         let work = self.engine.store.write(batch);
-        self.carry_out("write", OperationKind::Write, work).await
+        self.execute("write", OperationKind::Write, work).await
     }
 }

@@ -16,14 +16,14 @@ use crate::{DurableStore, StoreError};
 const MANY: ApprovalLimits = ApprovalLimits { per_principal: 100, per_tenant: 100 };
 
 pub async fn an_approval_is_kept_as_given(store: &dyn DurableStore) -> Outcome {
-    let asked = record("a", 1);
-    assert_eq!(store.approval(&asked.id).await?, None);
-    let opened = open(store, &asked).await?;
-    assert_eq!((&opened.record, opened.state), (&asked, ApprovalState::Pending));
+    let record = record("a", 1);
+    assert_eq!(store.approval(&record.id).await?, None);
+    let opened = open(store, &record).await?;
+    assert_eq!((&opened.record, opened.state), (&record, ApprovalState::Pending));
     assert!(opened.remaining_time > LONG / 2 && opened.expires_at_us > opened.created_at_us);
     assert_eq!((opened.decided_by, opened.window_until_us), (None, None));
-    let found = store.approval(&asked.id).await?.expect("an approval");
-    assert_eq!((found.record, found.expires_at_us), (asked, opened.expires_at_us));
+    let found = store.approval(&record.id).await?.expect("an approval");
+    assert_eq!((found.record, found.expires_at_us), (record, opened.expires_at_us));
     Ok(())
 }
 
@@ -76,11 +76,11 @@ pub async fn only_one_of_many_decisions_is_stored(store: &dyn DurableStore) -> O
 pub async fn a_decision_and_its_audit_record_are_stored_together(
     store: &dyn DurableStore,
 ) -> Outcome {
-    let told = |number| audit::record(number, AuditKind::Admin, Some("acme"));
+    let audit = |number| audit::record(number, AuditKind::Admin, Some("acme"));
     open(store, &record("a", 1)).await?;
-    let first = told(1);
+    let first = audit(1);
     assert!(store.apply(AdminChange::DecideApproval(&decision("a", true)), Some(&first)).await?);
-    let second = told(2);
+    let second = audit(2);
     assert!(!store.apply(AdminChange::DecideApproval(&decision("a", false)), Some(&second)).await?);
     let records = store.audit_records(&AuditFilter::default(), None, 10).await?;
     let ids: Vec<_> = records.iter().map(|stored| stored.record.id).collect();
@@ -128,8 +128,9 @@ pub async fn pending_approvals_are_counted_by_tenant(store: &dyn DurableStore) -
         let binding = ApprovalBinding { tenant: tenant(of), ..record(name, arguments).binding };
         ApprovalRecord { binding, ..record(name, arguments) }
     };
-    for asked in [of("a", "acme", 1), of("b", "acme", 2), of("c", "acme", 3), of("d", "zoo", 1)] {
-        open(store, &asked).await?;
+    for approval in [of("a", "acme", 1), of("b", "acme", 2), of("c", "acme", 3), of("d", "zoo", 1)]
+    {
+        open(store, &approval).await?;
     }
     open(store, &ApprovalRecord { ttl: Duration::ZERO, ..of("e", "zoo", 2) }).await?;
     store.apply(AdminChange::DecideApproval(&decision("a", true)), None).await?;

@@ -98,7 +98,7 @@ pub async fn records_outlive_their_tenant(store: &dyn DurableStore) -> Outcome {
 pub async fn a_change_and_its_audit_record_are_stored_together(
     store: &dyn DurableStore,
 ) -> Outcome {
-    let told = |number| record(number, AuditKind::Admin, Some("acme"));
+    let audit = |number| record(number, AuditKind::Admin, Some("acme"));
     let (acme, of_acme, key, backend) = (
         tenant_record("acme"),
         tenant("acme"),
@@ -106,26 +106,28 @@ pub async fn a_change_and_its_audit_record_are_stored_together(
         backend_record("acme", "b"),
     );
     let name = BackendId::parse("b").expect("a legal name");
-    assert!(store.apply(AdminChange::PutTenant(&acme), Some(&told(1))).await?);
-    assert!(store.apply(AdminChange::PutKey(&key), Some(&told(2))).await?);
-    assert!(store.apply(AdminChange::PutBackend(&backend), Some(&told(3))).await?);
+    assert!(store.apply(AdminChange::PutTenant(&acme), Some(&audit(1))).await?);
+    assert!(store.apply(AdminChange::PutKey(&key), Some(&audit(2))).await?);
+    assert!(store.apply(AdminChange::PutBackend(&backend), Some(&audit(3))).await?);
     // A change without effect adds no record.
-    let twice = store.apply(AdminChange::PutKey(&key), Some(&told(4))).await;
+    let twice = store.apply(AdminChange::PutKey(&key), Some(&audit(4))).await;
     assert!(matches!(twice, Err(StoreError::Exists { .. })), "{twice:?}");
     let orphan =
-        store.apply(AdminChange::PutBackend(&backend_record("nobody", "b")), Some(&told(5))).await;
+        store.apply(AdminChange::PutBackend(&backend_record("nobody", "b")), Some(&audit(5))).await;
     assert!(matches!(orphan, Err(StoreError::UnknownTenant { .. })), "{orphan:?}");
-    assert!(!store.apply(AdminChange::AddTenant(&acme), Some(&told(6))).await?);
+    assert!(!store.apply(AdminChange::AddTenant(&acme), Some(&audit(6))).await?);
     assert!(
-        !store.apply(AdminChange::DeleteKey(&of_acme, &KeyId::new("none")), Some(&told(7))).await?
+        !store
+            .apply(AdminChange::DeleteKey(&of_acme, &KeyId::new("none")), Some(&audit(7)))
+            .await?
     );
-    assert!(!store.apply(AdminChange::DeleteTenant(&tenant("nobody")), Some(&told(8))).await?);
+    assert!(!store.apply(AdminChange::DeleteTenant(&tenant("nobody")), Some(&audit(8))).await?);
     let nobodys = SessionKey::new([9; SESSION_KEY_BYTES]);
-    assert!(!store.apply(AdminChange::EndSession(&nobodys), Some(&told(9))).await?);
-    assert!(store.apply(AdminChange::PutTenant(&acme), Some(&told(10))).await?, "replaced");
-    assert!(store.apply(AdminChange::DeleteBackend(&of_acme, &name), Some(&told(11))).await?);
-    assert!(store.apply(AdminChange::DeleteKey(&of_acme, &key.key), Some(&told(12))).await?);
-    assert!(store.apply(AdminChange::DeleteTenant(&of_acme), Some(&told(13))).await?);
+    assert!(!store.apply(AdminChange::EndSession(&nobodys), Some(&audit(9))).await?);
+    assert!(store.apply(AdminChange::PutTenant(&acme), Some(&audit(10))).await?, "replaced");
+    assert!(store.apply(AdminChange::DeleteBackend(&of_acme, &name), Some(&audit(11))).await?);
+    assert!(store.apply(AdminChange::DeleteKey(&of_acme, &key.key), Some(&audit(12))).await?);
+    assert!(store.apply(AdminChange::DeleteTenant(&of_acme), Some(&audit(13))).await?);
     assert_eq!(numbers(store, &AuditFilter::default()).await?, [1, 2, 3, 10, 11, 12, 13]);
     Ok(())
 }

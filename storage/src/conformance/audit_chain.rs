@@ -207,9 +207,9 @@ pub async fn s15_terms_change_one_version_at_a_time(store: &dyn DurableStore) ->
     assert!(!store.apply(AdminChange::PutAuditTerms(&terms(3)), Some(&record(3, None))).await?);
     assert!(store.apply(AdminChange::PutAuditTerms(&terms(2)), Some(&record(4, None))).await?);
     assert_eq!(store.audit_terms().await?, Some(terms(2)));
-    let told = store.audit_records(&AuditFilter::default(), None, 10).await?;
+    let records = store.audit_records(&AuditFilter::default(), None, 10).await?;
     assert_eq!(
-        told.into_iter().map(|stored| stored.record).collect::<Vec<_>>(),
+        records.into_iter().map(|stored| stored.record).collect::<Vec<_>>(),
         [record(1, None), record(4, None)]
     );
     Ok(())

@@ -262,7 +262,7 @@ pub async fn the_version_stays_while_nothing_changes(store: &dyn ConfigStore) ->
     Ok(())
 }
 
-pub async fn a_breaker_is_held_until_its_release_or_the_removal_of_its_backend(
+pub async fn a_breaker_is_held_open_until_its_release_or_the_removal_of_its_backend(
     store: &dyn ConfigStore,
 ) -> Outcome {
     fill(store).await?;

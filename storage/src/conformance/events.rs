@@ -21,15 +21,14 @@ pub async fn an_empty_log_has_no_streams(log: &dyn EventStore) -> Outcome {
 }
 
 pub async fn a_stream_is_read_as_it_was_written(log: &dyn EventStore) -> Outcome {
-    let told = StreamRecord {
+    let record = StreamRecord {
         number: 1,
         standalone: true,
         pending_answers: b"[1,\"a\"]\0\xff".to_vec(),
         was_read: true,
     };
-    log.append(&[begin(1, told.clone())]).await?;
-    let empty =
-        StoredStream { record: told, trimmed_through: 0, last_sequence: 0, events: Vec::new() };
+    log.append(&[begin(1, record.clone())]).await?;
+    let empty = StoredStream { record, trimmed_through: 0, last_sequence: 0, events: Vec::new() };
     assert_eq!(log.stream(&session(1), 1, 0).await?, Some(empty));
     Ok(())
 }

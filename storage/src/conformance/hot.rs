@@ -57,7 +57,7 @@ pub async fn a_wakeup_reaches_every_listener_once_and_in_order(replicas: &Replic
     let [one, two] = replicas;
     assert!(one.is_connected() && two.is_connected());
     let mut listeners = [one.subscribe(), one.subscribe(), two.subscribe(), two.subscribe()];
-    let words = [
+    let wakeups = [
         Wakeup::Config,
         Wakeup::Task { task: TaskId::new("task-ü/1"), session: session(1) },
         Wakeup::TaskNotification {
@@ -76,12 +76,12 @@ pub async fn a_wakeup_reaches_every_listener_once_and_in_order(replicas: &Replic
             state: VerdictState::HalfOpen,
         }),
     ];
-    for word in &words {
-        one.publish(word.clone());
+    for wakeup in &wakeups {
+        one.publish(wakeup.clone());
     }
     for listener in &mut listeners {
-        for word in &words {
-            assert_eq!(heard(listener).await, *word);
+        for wakeup in &wakeups {
+            assert_eq!(heard(listener).await, *wakeup);
         }
     }
     two.publish(Wakeup::SessionEnd(session(4)));
@@ -118,26 +118,26 @@ pub async fn many_wakeups_at_once_are_delivered(replicas: &Replicas) -> Outcome 
     let [one, two] = replicas;
     let mut listener = two.subscribe();
     let count = WAKEUPS_BUFFERED_MAX / 2;
-    let word =
+    let wakeup =
         |number: usize| Wakeup::Task { task: TaskId::new(number.to_string()), session: session(1) };
     for number in 0..count {
-        one.publish(word(number));
+        one.publish(wakeup(number));
     }
     for number in 0..count {
-        assert_eq!(heard(&mut listener).await, word(number));
+        assert_eq!(heard(&mut listener).await, wakeup(number));
     }
     Ok(())
 }
 
 pub async fn all_replicas_share_one_budget(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
-    let first = taken(one, ask("acme", 0, 3)).await;
+    let first = taken(one, budget_request("acme", 0, 3)).await;
     assert_eq!(first, BudgetGrant { granted: 3, remaining: 2, wait: Duration::ZERO });
-    let rest = taken(two, ask("acme", 0, 10)).await;
+    let rest = taken(two, budget_request("acme", 0, 10)).await;
     assert_eq!((rest.granted, rest.remaining), (2, 0));
     assert!(rest.wait > Duration::ZERO && rest.wait <= SECOND_EACH, "{rest:?}");
-    assert_eq!(taken(one, ask("acme", 0, 1)).await.granted, 0);
-    assert_eq!(taken(one, ask("bcme", 0, 9)).await.granted, 5, "another budget");
+    assert_eq!(taken(one, budget_request("acme", 0, 1)).await.granted, 0);
+    assert_eq!(taken(one, budget_request("bcme", 0, 9)).await.granted, 5, "another budget");
     Ok(())
 }
 
@@ -146,19 +146,19 @@ pub async fn used_budget_is_counted_even_if_it_exceeds_the_remaining(
 ) -> Outcome {
     let [one, two] = replicas;
     assert_eq!(
-        taken(one, ask("acme", 4, 0)).await,
+        taken(one, budget_request("acme", 4, 0)).await,
         BudgetGrant { granted: 0, remaining: 1, wait: Duration::ZERO }
     );
-    let overdrawn = taken(two, ask("acme", 3, 1)).await;
+    let overdrawn = taken(two, budget_request("acme", 3, 1)).await;
     assert_eq!((overdrawn.granted, overdrawn.remaining), (0, 0));
-    let further = taken(one, ask("acme", 2, 0)).await;
+    let further = taken(one, budget_request("acme", 2, 0)).await;
     assert!(further.wait > overdrawn.wait, "{further:?} after {overdrawn:?}");
     Ok(())
 }
 
 pub async fn an_overdrawn_budget_is_closed_for_seconds_at_most(replicas: &Replicas) -> Outcome {
     let [one, _] = replicas;
-    let fast = BudgetRequest { per_second: 1_000, burst: 1, ..ask("acme", u32::MAX, 0) };
+    let fast = BudgetRequest { per_second: 1_000, burst: 1, ..budget_request("acme", u32::MAX, 0) };
     let wait = taken(one, fast).await.wait;
     assert!(wait > Duration::from_secs(1) && wait < Duration::from_secs(11), "{wait:?}");
     Ok(())
@@ -166,7 +166,11 @@ pub async fn an_overdrawn_budget_is_closed_for_seconds_at_most(replicas: &Replic
 
 pub async fn a_budget_is_refilled_at_its_rate(replicas: &Replicas) -> Outcome {
     let [one, two] = replicas;
-    let all = |wanted| BudgetRequest { per_second: 10_000, burst: 100, ..ask("acme", 0, wanted) };
+    let all = |wanted| BudgetRequest {
+        per_second: 10_000,
+        burst: 100,
+        ..budget_request("acme", 0, wanted)
+    };
     let begun = std::time::Instant::now();
     let mut granted = 0;
     for round in 0..400 {
@@ -176,7 +180,8 @@ pub async fn a_budget_is_refilled_at_its_rate(replicas: &Replicas) -> Outcome {
     let most = 100.0 + 500.0 + begun.elapsed().as_secs_f64() * 10_000.0 + 1.0;
     assert!(f64::from(granted) <= most, "{granted} in {:?}", begun.elapsed());
     assert!(
-        taken(one, ask("bcme", 0, 1)).await.granted + taken(two, ask("bcme", 0, 1)).await.granted
+        taken(one, budget_request("bcme", 0, 1)).await.granted
+            + taken(two, budget_request("bcme", 0, 1)).await.granted
             == 2
     );
     Ok(())
@@ -184,9 +189,10 @@ pub async fn a_budget_is_refilled_at_its_rate(replicas: &Replicas) -> Outcome {
 
 pub async fn many_budgets_are_requested_at_once(replicas: &Replicas) -> Outcome {
     let [one, _] = replicas;
-    let asks: Vec<_> =
-        (0..300).map(|number| ask(&format!("scope {number} ü"), 0, number % 7)).collect();
-    let shares = one.take_from_budgets(&asks).await.expect("an answer");
+    let requests: Vec<_> = (0..300)
+        .map(|number| budget_request(&format!("scope {number} ü"), 0, number % 7))
+        .collect();
+    let shares = one.take_from_budgets(&requests).await.expect("an answer");
     let granted: Vec<u32> = shares.iter().map(|share| share.granted).collect();
     assert_eq!(granted, (0..300).map(|number| (number % 7).min(5)).collect::<Vec<_>>());
     assert_eq!(one.take_from_budgets(&[]).await, Some(Vec::new()));
@@ -198,10 +204,10 @@ pub async fn a_replica_gets_permits_up_to_the_limit_and_keeps_permits_in_use(
 ) -> Outcome {
     let [one, _] = replicas;
     let request = |in_use, wanted| PermitsRequest { name: "acme".into(), max: 5, in_use, wanted };
-    for (ask, held) in
+    for (sent, held) in
         [(request(0, 3), 3), (request(3, 9), 5), (request(7, 7), 7), (request(0, 0), 0)]
     {
-        let answer = one.settle_permits(LIFETIME, &[ask]).await.expect("an answer");
+        let answer = one.settle_permits(LIFETIME, &[sent]).await.expect("an answer");
         assert_eq!(answer.grants, [PermitsGrant { held, others: 0 }]);
     }
     let alone = one.settle_permits(LIFETIME, &[]).await.expect("an answer");
@@ -222,7 +228,7 @@ pub async fn nothing_fails_after_close(replicas: &Replicas) -> Outcome {
         (one.owner_hint(&session(1)).await, one.owner_hint(&session(2)).await),
         (None, None)
     );
-    assert_eq!(one.take_from_budgets(&[ask("acme", 0, 1)]).await, None);
+    assert_eq!(one.take_from_budgets(&[budget_request("acme", 0, 1)]).await, None);
     assert_eq!(one.settle_permits(LIFETIME, &[]).await, None);
     Ok(())
 }
@@ -234,12 +240,12 @@ const LIFETIME: PermitsLifetime = PermitsLifetime { lease: LONG, kept: LONG };
 const SECOND_EACH: Duration = Duration::from_secs(1);
 
 /// Requests part of a budget of five that refills one per second.
-fn ask(name: &str, used: u32, wanted: u32) -> BudgetRequest {
+fn budget_request(name: &str, used: u32, wanted: u32) -> BudgetRequest {
     BudgetRequest { name: name.into(), per_second: 1, burst: 5, used, wanted }
 }
 
-async fn taken(store: &Arc<dyn HotStore>, ask: BudgetRequest) -> BudgetGrant {
-    store.take_from_budgets(&[ask]).await.expect("an answer")[0]
+async fn taken(store: &Arc<dyn HotStore>, request: BudgetRequest) -> BudgetGrant {
+    store.take_from_budgets(&[request]).await.expect("an answer")[0]
 }
 
 fn hint(node: &str) -> OwnerHint {

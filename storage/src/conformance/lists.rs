@@ -28,7 +28,7 @@ macro_rules! store_conformance {
                 a_policy_is_removed_once_and_with_its_tenant
                 a_policy_of_an_unknown_tenant_is_rejected
                 counts_changes_of_policies
-                a_breaker_is_held_until_its_release_or_the_removal_of_its_backend
+                a_breaker_is_held_open_until_its_release_or_the_removal_of_its_backend
                 refuses_after_close
             }
             catalog_documents {

@@ -14,9 +14,9 @@ const MANY: u32 = 1_000;
 pub async fn the_first_sighting_of_any_replica_stays(store: &dyn DurableStore) -> Outcome {
     let sightings: Vec<PinSighting> = (0..8).map(|number| sighting("a", number)).collect();
     let tries = join_all(sightings.iter().map(|one| see(store, std::slice::from_ref(one)))).await;
-    let told = tries.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
-    let first = &told[0].first_hash;
-    assert!(told.len() == 8 && told.iter().all(|pin| pin.first_hash == *first), "{told:?}");
+    let stored = tries.into_iter().collect::<Result<Vec<_>, _>>()?.concat();
+    let first = &stored[0].first_hash;
+    assert!(stored.len() == 8 && stored.iter().all(|pin| pin.first_hash == *first), "{stored:?}");
     let again = see(store, &[sighting("a", 9)]).await?;
     assert_eq!((&again[0].first_hash, &again[0].seen_hash), (first, &hash(9)));
     let definitions = definitions(store, "a").await?.expect("a pin");
@@ -119,11 +119,11 @@ pub async fn removed_objects_are_marked_and_forgotten_on_request(
 pub async fn a_backend_has_a_limited_number_of_pins(store: &dyn DurableStore) -> Outcome {
     let (acme, one) = (tenant("acme"), backend("one"));
     let three = [sighting("a", 1), sighting("b", 1), sighting("c", 1)];
-    let told = store.record_sightings(&acme, &one, &three, &[], 2).await?;
-    assert_eq!(names(&told), ["a", "b"]);
+    let stored = store.record_sightings(&acme, &one, &three, &[], 2).await?;
+    assert_eq!(names(&stored), ["a", "b"]);
     let two = [sighting("b", 2), sighting("d", 1)];
-    let told = store.record_sightings(&acme, &one, &two, &[], 2).await?;
-    assert_eq!((names(&told), &told[0].seen_hash), (vec!["b"], &hash(2)));
+    let stored = store.record_sightings(&acme, &one, &two, &[], 2).await?;
+    assert_eq!((names(&stored), &stored[0].seen_hash), (vec!["b"], &hash(2)));
     let other = store.record_sightings(&acme, &backend("two"), &three, &[], 2).await?;
     assert_eq!(other.len(), 2, "the other backend has its own");
     Ok(())
@@ -173,10 +173,10 @@ pub async fn decisions_are_counted_and_change_the_version(store: &dyn DurableSto
 }
 
 async fn see(store: &dyn DurableStore, seen: &[PinSighting]) -> Result<Vec<StoredPin>, StoreError> {
-    let mut told =
+    let mut stored =
         store.record_sightings(&tenant("acme"), &backend("one"), seen, &[], MANY).await?;
-    told.sort_by(|one, other| one.key.cmp(&other.key));
-    Ok(told)
+    stored.sort_by(|one, other| one.key.cmp(&other.key));
+    Ok(stored)
 }
 
 async fn pins(store: &dyn DurableStore) -> Result<Vec<StoredPin>, StoreError> {

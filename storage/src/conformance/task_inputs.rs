@@ -10,7 +10,7 @@ use crate::{DurableStore, StoreError};
 pub async fn a_question_makes_the_task_wait(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
     assert_eq!(store.open_task_inputs(&task_id("t1")).await?, []);
-    done(store, ask(1, 1, b"what?\0")).await?;
+    done(store, request_input(1, 1, b"what?\0")).await?;
     let waiting = task(store, "t1").await?;
     assert_eq!((waiting.status, waiting.revision), (TaskStatus::InputRequired, 2));
     let open = TaskInput { number: 1, request: b"what?\0".to_vec(), answer: None };
@@ -26,12 +26,12 @@ pub async fn a_question_makes_the_task_wait(store: &dyn DurableStore) -> Outcome
 
 pub async fn a_repeated_question_is_stored_once(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
-    done(store, ask(1, 1, b"what?")).await?;
-    done(store, ask(1, 1, b"what?")).await?;
+    done(store, request_input(1, 1, b"what?")).await?;
+    done(store, request_input(1, 1, b"what?")).await?;
     assert_eq!(numbers(store).await?, [1]);
     done(store, close(1, 1)).await?;
     assert_eq!(
-        write(store, ask(1, 1, b"what else?")).await?,
+        write(store, request_input(1, 1, b"what else?")).await?,
         WriteOutcome::AlreadyFinished,
         "a number is never used again"
     );
@@ -42,7 +42,7 @@ pub async fn a_repeated_question_is_stored_once(store: &dyn DurableStore) -> Out
 
 pub async fn the_first_answer_counts(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
-    done(store, ask(1, 1, b"what?")).await?;
+    done(store, request_input(1, 1, b"what?")).await?;
     assert_eq!(write(store, answer(2, b"to nothing")).await?, WriteOutcome::NotFound);
     done(store, answer(1, b"this\xff")).await?;
     assert_eq!(write(store, answer(1, b"that")).await?, WriteOutcome::AlreadyFinished);
@@ -65,7 +65,7 @@ pub async fn the_first_answer_counts(store: &dyn DurableStore) -> Outcome {
 
 pub async fn only_one_of_many_answers_is_stored(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
-    done(store, ask(1, 1, b"what?")).await?;
+    done(store, request_input(1, 1, b"what?")).await?;
     let (a, b, c) = tokio::join!(
         write(store, answer(1, b"0")),
         write(store, answer(1, b"1")),
@@ -88,7 +88,7 @@ pub async fn only_one_of_many_answers_is_stored(store: &dyn DurableStore) -> Out
 pub async fn the_last_answer_resumes_the_task(store: &dyn DurableStore) -> Outcome {
     done(store, create(task_record("t1"), "a")).await?;
     for number in [3, 1, 2] {
-        done(store, ask(1, number, b"what?")).await?;
+        done(store, request_input(1, number, b"what?")).await?;
     }
     assert_eq!(numbers(store).await?, [1, 2, 3]);
     assert_eq!(task(store, "t1").await?.revision, 2, "it waits already");
@@ -108,7 +108,7 @@ pub async fn the_last_answer_resumes_the_task(store: &dyn DurableStore) -> Outco
     );
     done(store, close(1, 3)).await?;
     assert_eq!(task(store, "t1").await?.revision, 3, "nothing happened");
-    done(store, ask(1, 4, b"one more")).await?;
+    done(store, request_input(1, 4, b"one more")).await?;
     assert_eq!(task(store, "t1").await?.revision, 4);
     Ok(())
 }
@@ -116,7 +116,7 @@ pub async fn the_last_answer_resumes_the_task(store: &dyn DurableStore) -> Outco
 pub async fn a_question_survives_its_owner(store: &dyn DurableStore) -> Outcome {
     store.join(&node("b"), None, LONG).await?;
     done(store, create(task_record("t1"), "gone")).await?;
-    done(store, ask(1, 1, b"what?")).await?;
+    done(store, request_input(1, 1, b"what?")).await?;
     let claimed = super::tasks::claim(store, &node("b"), 1).await?;
     assert_eq!((claimed[0].status, claimed[0].epoch), (TaskStatus::InputRequired, 2));
     assert_eq!(write(store, close(1, 1)).await?, WriteOutcome::Fenced);
@@ -170,11 +170,11 @@ pub async fn a_task_snapshot_changes_with_each_input(store: &dyn DurableStore) -
     assert_eq!(store.task_snapshots(&[]).await?, []);
     let mut seen = vec![inputs(store).await?];
     for (change, newest, open, answered) in [
-        (ask(1, 1, b"what?"), 1, 1, 0),
-        (ask(1, 2, b"what else?"), 2, 2, 0),
+        (request_input(1, 1, b"what?"), 1, 1, 0),
+        (request_input(1, 2, b"what else?"), 2, 2, 0),
         (answer(1, b"this"), 2, 2, 1),
         (close(1, 1), 2, 1, 0),
-        (ask(1, 3, b"and?"), 3, 2, 0),
+        (request_input(1, 3, b"and?"), 3, 2, 0),
     ] {
         done(store, change).await?;
         let now = inputs(store).await?;
@@ -191,7 +191,7 @@ async fn inputs(store: &dyn DurableStore) -> Result<InputCounts, StoreError> {
     Ok(store.task_snapshots(&[task_id("t1")]).await?.remove(0).inputs)
 }
 
-fn ask(epoch: i64, number: i64, request: &[u8]) -> WriteOp {
+fn request_input(epoch: i64, number: i64, request: &[u8]) -> WriteOp {
     WriteOp::RequestInput { task: task_id("t1"), epoch, number, request: request.to_vec() }
 }
 

@@ -294,7 +294,7 @@ pub async fn rows_of_an_earlier_node_name_can_be_reclaimed(store: &dyn DurableSt
     done(store, end("t4", Some(1), TaskStatus::Failed)).await?;
     store.renew_lease(&node("old"), Duration::ZERO, false).await?;
     assert_eq!(names(&claim(store, &node("other"), 1).await?), ["t1"]);
-    for _told_again in 0..2 {
+    for _repeated in 0..2 {
         assert_eq!(
             store.reclaim_tasks(&node("old"), &node("new")).await?,
             [(task_id("t2"), 2)],
@@ -494,11 +494,11 @@ fn position_of(stored: &StoredTask) -> TaskListPosition {
 /// Reads a list page by page and returns the names in it.
 async fn in_pages(
     limit: usize,
-    ask: impl AsyncFn(Option<TaskListPosition>) -> Result<Vec<StoredTask>, StoreError>,
+    list_page: impl AsyncFn(Option<TaskListPosition>) -> Result<Vec<StoredTask>, StoreError>,
 ) -> Result<Vec<String>, StoreError> {
     let (mut found, mut after) = (Vec::new(), None);
     loop {
-        let page = ask(after).await?;
+        let page = list_page(after).await?;
         assert!(page.len() <= limit);
         let Some(last) = page.last() else { return Ok(found) };
         after = Some(position_of(last));

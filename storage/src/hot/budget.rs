@@ -38,15 +38,19 @@ pub(super) const SLACK_US: f64 = 50_000.0;
 pub(super) const OVERDRAWN_US_MAX: f64 = 10_000_000.0;
 
 /// Settles one request at `now_us`. Returns the new state and the answer.
-pub(super) fn settle(state: Option<f64>, now_us: f64, ask: &BudgetRequest) -> (f64, BudgetGrant) {
-    let interval = 1_000_000.0 / f64::from(ask.per_second.max(1));
-    let capacity = interval * f64::from(ask.burst.max(1) - 1) + SLACK_US;
+pub(super) fn settle(
+    state: Option<f64>,
+    now_us: f64,
+    request: &BudgetRequest,
+) -> (f64, BudgetGrant) {
+    let interval = 1_000_000.0 / f64::from(request.per_second.max(1));
+    let capacity = interval * f64::from(request.burst.max(1) - 1) + SLACK_US;
     let (least, most) = (now_us, now_us + capacity + OVERDRAWN_US_MAX);
-    let used = state.unwrap_or(now_us).clamp(least, most) + f64::from(ask.used) * interval;
+    let used = state.unwrap_or(now_us).clamp(least, most) + f64::from(request.used) * interval;
     let spent = used.min(most) - now_us;
     let free =
         if spent <= capacity { ((capacity - spent) / interval).floor() as u32 + 1 } else { 0 };
-    let granted = free.min(ask.wanted);
+    let granted = free.min(request.wanted);
     let spent = spent + f64::from(granted) * interval;
     let wait = if free > granted { 0.0 } else { (spent - capacity).max(0.0) };
     (

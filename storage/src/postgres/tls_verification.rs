@@ -52,13 +52,13 @@ mod tests {
         ] {
             assert_eq!(mode(url), None, "{url}");
         }
-        for (url, told) in [
+        for (url, expected) in [
             ("postgres://u:p@db.example/d", "prefer"),
             ("postgres://u:p@10.0.0.1/d?sslmode=require", "require"),
             ("postgres://u:p@localhost.example/d?sslmode=disable", "disable"),
             ("postgres://u:p@[2001:db8::1]/d?sslmode=allow", "allow"),
         ] {
-            assert_eq!(mode(url), Some(told), "{url}");
+            assert_eq!(mode(url), Some(expected), "{url}");
         }
     }
 }

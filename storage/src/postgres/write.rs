@@ -134,7 +134,7 @@ impl PostgresStore {
             .acquire_verified(SURE_FOR)
             .await
             .map_err(StatementError::NotConnected)?;
-        match carry_out(&mut connection, columns, again, is_open).await {
+        match execute(&mut connection, columns, again, is_open).await {
             Ok(rows) => {
                 connection.release();
                 outcomes(&rows, columns.length).map_err(StatementError::TimedOut)
@@ -147,7 +147,7 @@ impl PostgresStore {
     }
 }
 
-async fn carry_out(
+async fn execute(
     connection: &mut PooledConnection<'_>,
     columns: &Columns<'_>,
     again: bool,

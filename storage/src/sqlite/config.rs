@@ -54,7 +54,7 @@ impl SqliteStore {
 }
 
 /// Carries out a change. Returns whether it had an effect.
-async fn carry_out(
+async fn execute(
     writing: &mut WriteTransaction<'_>,
     change: AdminChange<'_>,
 ) -> Result<bool, StoreError> {
@@ -243,7 +243,7 @@ impl ConfigStore for SqliteStore {
         }
         with_deadline("changing the configuration", async {
             let mut writing = self.begin().await?;
-            if !carry_out(&mut writing, change).await? {
+            if !execute(&mut writing, change).await? {
                 return Ok(false);
             }
             fault_point::hit("change.executed");

@@ -257,7 +257,7 @@ async fn transition(
     record_transition(connection, moved, to, Some(epoch), now).await
 }
 
-pub(super) async fn ask(
+pub(super) async fn request_input(
     connection: &mut SqliteConnection,
     task: &TaskId,
     epoch: i64,

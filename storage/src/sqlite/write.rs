@@ -133,7 +133,7 @@ async fn one(
             task_writes::release(connection, task, *epoch).await
         }
         WriteOp::RequestInput { task, epoch, number, request } => {
-            task_writes::ask(connection, task, *epoch, *number, request, now).await
+            task_writes::request_input(connection, task, *epoch, *number, request, now).await
         }
         WriteOp::AnswerInput { task, number, answer } => {
             task_writes::answer(connection, task, *number, answer).await

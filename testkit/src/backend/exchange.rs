@@ -212,7 +212,7 @@ impl BackendCall {
     }
 
     /// Sends a request to the client on this call's stream; returns the whole response message.
-    pub async fn ask(&self, method: &str, params: Value) -> Value {
+    pub async fn request(&self, method: &str, params: Value) -> Value {
         let (id, answer) = self.start_question(method, params).await;
         within(&format!("the client's answer {id} to {method}"), answer)
             .await
@@ -225,12 +225,12 @@ impl BackendCall {
         method: &str,
         params: Value,
     ) -> (Value, oneshot::Receiver<Value>) {
-        let (tell, answer) = oneshot::channel();
+        let (sender, answer) = oneshot::channel();
         let id = {
             let mut state = self.shared.lock();
-            state.asks += 1;
-            let id = json!(format!("ask-{}", state.asks));
-            state.asked.insert(id.to_string(), tell);
+            state.requests_sent += 1;
+            let id = json!(format!("ask-{}", state.requests_sent));
+            state.pending_requests.insert(id.to_string(), sender);
             id
         };
         self.send(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params})).await;
@@ -255,8 +255,8 @@ impl BackendCall {
     }
 
     fn end_stream(&self, event_id: &str) -> oneshot::Receiver<mpsc::Sender<ReplyPart>> {
-        let (tell, resumed) = oneshot::channel();
-        self.shared.lock().resumes.insert(event_id.to_owned(), tell);
+        let (sender, resumed) = oneshot::channel();
+        self.shared.lock().resumes.insert(event_id.to_owned(), sender);
         self.line.replace(None);
         resumed
     }

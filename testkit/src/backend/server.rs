@@ -192,7 +192,7 @@ async fn post(
 ) -> Result<Response<Body>, std::io::Error> {
     if message.get("method").is_none() {
         if let Some(waiting) =
-            message.get("id").and_then(|id| shared.lock().asked.remove(&id.to_string()))
+            message.get("id").and_then(|id| shared.lock().pending_requests.remove(&id.to_string()))
         {
             let _ = waiting.send(message);
         }

@@ -9,7 +9,7 @@ use testkit::soak::{self, Sample, SoakPlan};
 
 const USAGE: &str = "soak [--time 1h] [--warm-up 10m] [--rate OPERATIONS_A_SECOND] [--clients PER_WIRE] [--out FOLDER] [--broker PATH]";
 /// Samples between two lines of progress.
-const TOLD_EVERY: usize = 6;
+const SAMPLES_PER_LINE: usize = 6;
 
 fn duration(text: &str) -> Result<Duration, String> {
     let unit = match text.trim_start_matches(|char: char| char.is_ascii_digit()) {
@@ -68,12 +68,12 @@ async fn execute() -> Result<bool, String> {
     let mut csv = std::fs::File::create(at("soak.csv")).map_err(fault)?;
     writeln!(csv, "seconds,measure,line,value").map_err(fault)?;
     let mut samples = 0;
-    let tell = |seconds: Duration, sample: &Sample| {
+    let on_sample = |seconds: Duration, sample: &Sample| {
         for (measure, value) in sample {
             let seconds = seconds.as_secs();
             let _full = writeln!(csv, "{seconds},{},{},{value}", measure.chart, measure.line);
         }
-        if samples % TOLD_EVERY == 0 {
+        if samples % SAMPLES_PER_LINE == 0 {
             let sum = |chart: &str| {
                 sample
                     .iter()
@@ -91,7 +91,7 @@ async fn execute() -> Result<bool, String> {
         }
         samples += 1;
     };
-    let verdict = soak::run(plan, tell).await;
+    let verdict = soak::run(plan, on_sample).await;
     std::fs::write(at("soak.svg"), verdict.svg()).map_err(fault)?;
     println!("{verdict}");
     Ok(verdict.is_passed())

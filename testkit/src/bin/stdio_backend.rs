@@ -113,8 +113,8 @@ fn start_grandchildren(script: &Script) {
 
 struct Server {
     script: Script,
-    asked: Mutex<HashMap<String, oneshot::Sender<Value>>>,
-    asks: AtomicU64,
+    pending_requests: Mutex<HashMap<String, oneshot::Sender<Value>>>,
+    requests_sent: AtomicU64,
     extra_tool: AtomicBool,
     level: Mutex<String>,
 }
@@ -124,16 +124,16 @@ async fn serve(script: Script) {
         append(path, format!("{}\n", std::process::id()).as_bytes());
     }
     if script.banner {
-        say("*** welcome to the backend ***");
-        say("[1, 2");
+        write_line("*** welcome to the backend ***");
+        write_line("[1, 2");
     }
     if script.noisy_stderr {
         eprintln!("ERROR: nothing is wrong, this is only said loudly");
     }
     let server = Arc::new(Server {
         script,
-        asked: Mutex::default(),
-        asks: AtomicU64::new(0),
+        pending_requests: Mutex::default(),
+        requests_sent: AtomicU64::new(0),
         extra_tool: AtomicBool::new(false),
         level: Mutex::new("info".to_owned()),
     });
@@ -183,7 +183,7 @@ fn record_traffic(direction: &str, line: &[u8]) {
     );
 }
 
-fn say(line: &str) {
+fn write_line(line: &str) {
     record_traffic("> ", line.as_bytes());
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(line.as_bytes());
@@ -192,7 +192,7 @@ fn say(line: &str) {
 }
 
 fn send(message: Value) {
-    say(&message.to_string());
+    write_line(&message.to_string());
 }
 
 fn text(text: &str) -> Value {
@@ -215,7 +215,7 @@ impl Server {
                 }
             }
             (None, Some(id)) => {
-                let waiting = self.asked.lock().remove(&id.to_string());
+                let waiting = self.pending_requests.lock().remove(&id.to_string());
                 if let Some(waiting) = waiting {
                     let _ = waiting.send(message);
                 }
@@ -268,10 +268,10 @@ impl Server {
         names.into_iter().map(|name| json!({"name": name, "description": name, "inputSchema": {"type": "object"}})).collect()
     }
 
-    async fn ask(&self, method: &str, params: Value) -> Value {
-        let (tell, answer) = oneshot::channel();
-        let id = json!(self.asks.fetch_add(1, Ordering::SeqCst));
-        self.asked.lock().insert(id.to_string(), tell);
+    async fn request(&self, method: &str, params: Value) -> Value {
+        let (sender, answer) = oneshot::channel();
+        let id = json!(self.requests_sent.fetch_add(1, Ordering::SeqCst));
+        self.pending_requests.lock().insert(id.to_string(), sender);
         send(json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}));
         answer.await.unwrap_or(Value::Null)
     }
@@ -279,10 +279,10 @@ impl Server {
     async fn call(&self, params: &Value, id: &Value) -> Option<Result<Value, Value>> {
         let arguments = &params["arguments"];
         let name = params["name"].as_str().unwrap_or("");
-        if let Some(said) =
+        if let Some(hostile) =
             hostile::call(name, arguments, id, &params["_meta"]["progressToken"]).await
         {
-            return said.map(Ok);
+            return hostile.map(Ok);
         }
         let result = match params["name"].as_str().unwrap_or("") {
             "echo" => text(&arguments.to_string()),
@@ -300,7 +300,7 @@ impl Server {
                 let messages = json!([{"role": "user", "content": {"type": "text", "text": arguments["prompt"]}}]);
                 text(
                     &self
-                        .ask(
+                        .request(
                             "sampling/createMessage",
                             json!({"messages": messages, "maxTokens": 10}),
                         )
@@ -311,7 +311,7 @@ impl Server {
             "elicit" => {
                 let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
                 let params = json!({"message": arguments["message"], "requestedSchema": schema});
-                text(&self.ask("elicitation/create", params).await.to_string())
+                text(&self.request("elicitation/create", params).await.to_string())
             }
             // Sends the request after a while, whatever became of the call meanwhile.
             "late" => {
@@ -326,9 +326,9 @@ impl Server {
                 .await;
                 let schema = json!({"type": "object", "properties": {}});
                 let question = json!({"message": arguments["message"], "requestedSchema": schema});
-                text(&self.ask("elicitation/create", question).await.to_string())
+                text(&self.request("elicitation/create", question).await.to_string())
             }
-            "roots" => text(&self.ask("roots/list", json!({})).await.to_string()),
+            "roots" => text(&self.request("roots/list", json!({})).await.to_string()),
             "add_tool" => {
                 self.extra_tool.store(true, Ordering::SeqCst);
                 send(json!({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}));
@@ -359,8 +359,8 @@ impl Server {
                 text("mine")
             }
             "garbage" => {
-                say("this is not JSON");
-                say("{\"jsonrpc\":\"2.0\",\"id\":");
+                write_line("this is not JSON");
+                write_line("{\"jsonrpc\":\"2.0\",\"id\":");
                 text("after the noise")
             }
             "pid" => text(&std::process::id().to_string()),

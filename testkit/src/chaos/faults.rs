@@ -18,7 +18,7 @@ enum FaultStep {
 }
 
 /// Causes the faults of the plan, and returns at its end with everything running again.
-pub(super) async fn carry_out(
+pub(super) async fn execute(
     cluster: &mut TestCluster,
     plan: &ChaosPlan,
     seed: &mut Seed,
@@ -27,7 +27,7 @@ pub(super) async fn carry_out(
     let began = tokio::time::Instant::now();
     for (at, step) in timetable(plan, seed) {
         tokio::time::sleep_until(began + at).await;
-        carry_out_step(cluster, step, history).await;
+        execute_step(cluster, step, history).await;
     }
     tokio::time::sleep_until(began + plan.duration).await;
 }
@@ -69,7 +69,7 @@ fn timetable(plan: &ChaosPlan, seed: &mut Seed) -> Vec<(Duration, FaultStep)> {
     table
 }
 
-async fn carry_out_step(cluster: &mut TestCluster, step: FaultStep, history: &History) {
+async fn execute_step(cluster: &mut TestCluster, step: FaultStep, history: &History) {
     let from = Instant::now();
     match step {
         FaultStep::Kill { replica, down } => {

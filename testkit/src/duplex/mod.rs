@@ -41,7 +41,7 @@ use crate::{
 struct DuplexState {
     waiting: HashMap<String, oneshot::Sender<(Value, String)>>,
     /// Notifications, and responses without a waiting request.
-    said: Vec<Value>,
+    unread: Vec<Value>,
     /// Reason why the connection ended.
     ended: Option<String>,
 }
@@ -173,7 +173,7 @@ async fn read(shared: Arc<DuplexShared>, mut incoming: mpsc::Receiver<Result<Str
         match (message["method"].as_str(), message.get("id")) {
             (Some(method), Some(id)) => {
                 let Some(answers) = &shared.answers else {
-                    shared.lock().said.push(message);
+                    shared.lock().unread.push(message);
                     shared.touch();
                     continue;
                 };
@@ -187,10 +187,10 @@ async fn read(shared: Arc<DuplexShared>, mut incoming: mpsc::Receiver<Result<Str
                 let waiting = shared.lock().waiting.remove(&id.to_string());
                 match waiting {
                     Some(waiting) => drop(waiting.send((message, text))),
-                    None => shared.lock().said.push(message),
+                    None => shared.lock().unread.push(message),
                 }
             }
-            _ => shared.lock().said.push(message),
+            _ => shared.lock().unread.push(message),
         }
         shared.touch();
     }
@@ -232,8 +232,8 @@ impl DuplexClient {
     /// Sends a request whose params are this text.
     pub async fn start_text(&self, method: &str, params: &str) -> DuplexCall {
         let id = self.shared.next_id.fetch_add(1, Ordering::SeqCst);
-        let (tell, answer) = oneshot::channel();
-        self.shared.lock().waiting.insert(id.to_string(), tell);
+        let (sender, answer) = oneshot::channel();
+        self.shared.lock().waiting.insert(id.to_string(), sender);
         self.send(format!(
             r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{params}}}"#
         ))
@@ -299,14 +299,14 @@ impl DuplexClient {
             loop {
                 {
                     let mut state = self.shared.lock();
-                    if let Some(at) = state.said.iter().position(&wanted) {
-                        return state.said.remove(at);
+                    if let Some(at) = state.unread.iter().position(&wanted) {
+                        return state.unread.remove(at);
                     }
                     assert!(
                         state.ended.is_none(),
                         "the connection ended ({:?}) before {what}; said: {:?}",
                         state.ended,
-                        state.said
+                        state.unread
                     );
                 }
                 let _gone = changed.changed().await;
@@ -322,7 +322,7 @@ impl DuplexClient {
 
     /// Returns every message so far that was not taken out.
     pub fn unread_messages(&self) -> Vec<Value> {
-        self.shared.lock().said.clone()
+        self.shared.lock().unread.clone()
     }
 
     /// Returns how many messages came so far.

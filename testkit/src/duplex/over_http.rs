@@ -34,10 +34,10 @@ fn request(
     request.body(Full::new(body.into())).expect("a request")
 }
 
-async fn pass_on(mut events: EventReader, tell: IncomingSender) {
+async fn pass_on(mut events: EventReader, sender: IncomingSender) {
     while let Some(event) = events.advance().await {
         if let Some(text) = event.data.filter(|text| !text.is_empty()) {
-            let _gone = tell.send(Ok(text)).await;
+            let _gone = sender.send(Ok(text)).await;
         }
     }
 }
@@ -65,7 +65,7 @@ impl Wire {
         assert_eq!(first.event.as_deref(), Some("endpoint"));
         let messages = first.data.expect("the event names an address");
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
-        let (tell, incoming) = mpsc::channel(QUEUE);
+        let (sender, incoming) = mpsc::channel(QUEUE);
         let writing = tokio::spawn(async move {
             while let Some(text) = outgoing.recv().await {
                 let mut headers: Vec<(&str, &str)> =
@@ -81,10 +81,10 @@ impl Wire {
         let reading = tokio::spawn(async move {
             // A client that is gone reads no more.
             tokio::select! {
-                () = pass_on(events, tell.clone()) => {}
-                () = tell.closed() => {}
+                () = pass_on(events, sender.clone()) => {}
+                () = sender.closed() => {}
             }
-            let _gone = tell.send(Err("the end".to_owned())).await;
+            let _gone = sender.send(Err("the end".to_owned())).await;
         });
         Ok(Self { out, incoming, tasks: vec![writing.abort_handle(), reading.abort_handle()] })
     }
@@ -93,13 +93,13 @@ impl Wire {
     /// session is ended when the sending half is dropped.
     pub fn streamable_http(address: SocketAddr, path: &str) -> Self {
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
-        let (tell, incoming) = mpsc::channel(QUEUE);
+        let (sender, incoming) = mpsc::channel(QUEUE);
         let endpoint = HttpEndpoint { address, path: path.to_owned(), known: Arc::default() };
         let task = tokio::spawn(async move {
             let mut posts = JoinSet::new();
             while let Some(text) = outgoing.recv().await {
                 let message: Value = serde_json::from_str(&text).unwrap_or_default();
-                let posted = post(endpoint.clone(), text, tell.clone());
+                let posted = post(endpoint.clone(), text, sender.clone());
                 match message["method"].as_str() {
                     Some(method) if method != "initialize" && message.get("id").is_some() => {
                         drop(posts.spawn(posted))
@@ -108,7 +108,7 @@ impl Wire {
                     method => {
                         posted.await;
                         if method == Some("notifications/initialized") {
-                            posts.spawn(general(endpoint.clone(), tell.clone()));
+                            posts.spawn(general(endpoint.clone(), sender.clone()));
                         }
                     }
                 }
@@ -122,7 +122,7 @@ impl Wire {
     /// with a status that does not belong to it ends the connection.
     pub fn stateless_http(address: SocketAddr, path: &str) -> Self {
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
-        let (tell, incoming) = mpsc::channel(QUEUE);
+        let (sender, incoming) = mpsc::channel(QUEUE);
         let endpoint = HttpEndpoint { address, path: path.to_owned(), known: Arc::default() };
         let task = tokio::spawn(async move {
             let mut posts: HashMap<String, AbortOnDrop> = HashMap::new();
@@ -133,7 +133,7 @@ impl Wire {
                     continue;
                 }
                 posts.retain(|_, post| !post.0.is_finished());
-                let posted = tokio::spawn(post_stateless(endpoint.clone(), text, tell.clone()));
+                let posted = tokio::spawn(post_stateless(endpoint.clone(), text, sender.clone()));
                 posts.insert(message["id"].to_string(), AbortOnDrop(posted));
             }
         });
@@ -189,7 +189,7 @@ impl HttpEndpoint {
 /// The first revision that has the header.
 const VERSION_HEADER_SINCE: &str = "2025-06-18";
 
-async fn post(endpoint: HttpEndpoint, text: String, tell: IncomingSender) {
+async fn post(endpoint: HttpEndpoint, text: String, sender: IncomingSender) {
     let response = endpoint
         .send("POST", &[("content-type", "application/json"), ("accept", ACCEPT_BOTH)], text)
         .await;
@@ -197,7 +197,7 @@ async fn post(endpoint: HttpEndpoint, text: String, tell: IncomingSender) {
         endpoint.known().session = Some(id.to_owned());
     }
     if response.is_event_stream() {
-        pass_on(response.events(), tell).await;
+        pass_on(response.events(), sender).await;
     } else if response.content_type() == "application/json" {
         let text = response.text().await;
         let message: Value = serde_json::from_str(&text).unwrap_or_default();
@@ -207,20 +207,20 @@ async fn post(endpoint: HttpEndpoint, text: String, tell: IncomingSender) {
         {
             endpoint.known().version = Some(agreed.to_owned());
         }
-        let _gone = tell.send(Ok(text)).await;
+        let _gone = sender.send(Ok(text)).await;
     }
 }
 
-async fn general(endpoint: HttpEndpoint, tell: IncomingSender) {
+async fn general(endpoint: HttpEndpoint, sender: IncomingSender) {
     pass_on(
         endpoint.send("GET", &[("accept", "text/event-stream")], String::new()).await.events(),
-        tell,
+        sender,
     )
     .await;
 }
 
 /// Sends a request of 2026-07-28, with headers that repeat its body.
-async fn post_stateless(endpoint: HttpEndpoint, text: String, tell: IncomingSender) {
+async fn post_stateless(endpoint: HttpEndpoint, text: String, sender: IncomingSender) {
     let message: Value = serde_json::from_str(&text).unwrap_or_default();
     let (method, params) = (message["method"].as_str().unwrap_or_default(), &message["params"]);
     let named = match method {
@@ -238,15 +238,15 @@ async fn post_stateless(endpoint: HttpEndpoint, text: String, tell: IncomingSend
     headers.extend(named.map(|name| ("mcp-name", name)));
     let response = endpoint.send("POST", &headers, text).await;
     if response.is_event_stream() {
-        return pass_on(response.events(), tell).await;
+        return pass_on(response.events(), sender).await;
     }
     let status = response.status;
     let text = response.text().await;
     let answer: Value = serde_json::from_str(&text).unwrap_or_default();
-    let said = match answer["error"]["code"].as_i64() {
+    let reply = match answer["error"]["code"].as_i64() {
         Some(-32601) if status != 404 => Err(format!("status {status} with {text}")),
         Some(-32022..=-32020) if status != 400 => Err(format!("status {status} with {text}")),
         _ => Ok(text),
     };
-    let _gone = tell.send(said).await;
+    let _gone = sender.send(reply).await;
 }

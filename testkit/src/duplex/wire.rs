@@ -37,7 +37,7 @@ impl Wire {
         mut writer: impl AsyncWrite + Unpin + Send + 'static,
     ) -> Self {
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
-        let (tell, incoming) = mpsc::channel(QUEUE);
+        let (sender, incoming) = mpsc::channel(QUEUE);
         let writing = tokio::spawn(async move {
             while let Some(mut text) = outgoing.recv().await {
                 text.push('\n');
@@ -53,7 +53,7 @@ impl Wire {
             let why = loop {
                 match lines.next_line().await {
                     Ok(Some(line)) => {
-                        if tell.send(Ok(line)).await.is_err() {
+                        if sender.send(Ok(line)).await.is_err() {
                             return;
                         }
                     }
@@ -61,7 +61,7 @@ impl Wire {
                     Err(error) => break error.to_string(),
                 }
             };
-            let _gone = tell.send(Err(why)).await;
+            let _gone = sender.send(Err(why)).await;
         });
         Self { out, incoming, tasks: vec![writing.abort_handle(), reading.abort_handle()] }
     }
@@ -101,7 +101,7 @@ impl Wire {
         socket: WebSocketStream<S>,
     ) -> Self {
         let (out, mut outgoing) = mpsc::channel::<String>(QUEUE);
-        let (tell, incoming) = mpsc::channel(QUEUE);
+        let (sender, incoming) = mpsc::channel(QUEUE);
         let (mut sink, mut source) = socket.split();
         let writing = tokio::spawn(async move {
             while let Some(text) = outgoing.recv().await {
@@ -115,7 +115,7 @@ impl Wire {
             let why = loop {
                 match source.next().await {
                     Some(Ok(Message::Text(text))) => {
-                        if tell.send(Ok(text.to_string())).await.is_err() {
+                        if sender.send(Ok(text.to_string())).await.is_err() {
                             return;
                         }
                     }
@@ -127,7 +127,7 @@ impl Wire {
                     Some(Err(error)) => break error.to_string(),
                 }
             };
-            let _gone = tell.send(Err(why)).await;
+            let _gone = sender.send(Err(why)).await;
         });
         Self { out, incoming, tasks: vec![writing.abort_handle(), reading.abort_handle()] }
     }

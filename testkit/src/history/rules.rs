@@ -31,7 +31,7 @@ struct TaskHistory<'a> {
 
 impl TaskHistory<'_> {
     fn first_end(&self) -> Option<Instant> {
-        self.statuses.iter().filter(|(status, ..)| is_over(status)).map(|(_, _, told)| *told).min()
+        self.statuses.iter().filter(|(status, ..)| is_over(status)).map(|(_, _, at)| *at).min()
     }
 }
 
@@ -215,8 +215,10 @@ fn forward(name: &str, story: &TaskHistory<'_>, report: &mut Report) {
         report.violations.push(format!("{name} ended in several ways: {ends:?}"));
     }
     let Some(first_end) = story.first_end() else { return };
-    if let Some((status, ..)) =
-        story.statuses.iter().find(|(status, asked, _)| !is_over(status) && *asked > first_end)
+    if let Some((status, ..)) = story
+        .statuses
+        .iter()
+        .find(|(status, requested, _)| !is_over(status) && *requested > first_end)
     {
         report.violations.push(format!("{name} was over and then {status} again"));
     }
@@ -225,12 +227,12 @@ fn forward(name: &str, story: &TaskHistory<'_>, report: &mut Report) {
 /// Checks that each effect was requested, was not refused, and happened once.
 fn effect_rules(entries: &[Entry], effects: &HashMap<&str, Vec<&Effect>>, report: &mut Report) {
     let mut refused = BTreeSet::new();
-    let mut asked = BTreeSet::new();
+    let mut requested = BTreeSet::new();
     for entry in entries {
         match &entry.saw {
             Observation::Created { key, .. }
             | Observation::Lost { key }
-            | Observation::Called { key, .. } => asked.insert(key.as_str()),
+            | Observation::Called { key, .. } => requested.insert(key.as_str()),
             Observation::Refused { key, .. } => refused.insert(key.as_str()),
             _ => continue,
         };
@@ -241,7 +243,7 @@ fn effect_rules(entries: &[Entry], effects: &HashMap<&str, Vec<&Effect>>, report
         }
         if refused.contains(key) {
             report.violations.push(format!("{key} was refused, and its effect was done"));
-        } else if !asked.contains(key) {
+        } else if !requested.contains(key) {
             report.violations.push(format!("no request asked for the effect of {key}"));
         }
     }
@@ -293,9 +295,9 @@ fn task_explained(
     notes: &HistoryLog,
     slack: Duration,
 ) -> bool {
-    let Some((asked, _)) = story.acknowledged else { return false };
+    let Some((requested, _)) = story.acknowledged else { return false };
     let done = effects.get(story.key).map_or(&[][..], Vec::as_slice);
-    let from = done.iter().map(|effect| effect.began).min().unwrap_or(asked);
+    let from = done.iter().map(|effect| effect.began).min().unwrap_or(requested);
     let ended = done.iter().map(|effect| effect.ended).max().flatten();
     // An unrecorded answer counts as being as late as the first sight of the task's end.
     let to = ended.or_else(|| story.first_end()).unwrap_or(from);
@@ -323,12 +325,12 @@ fn lost_between(notes: &HistoryLog, from: Instant, to: Instant, slack: Duration)
 fn stream_rules(entries: &[Entry], report: &mut Report) {
     let mut seen = BTreeSet::<(&str, &str)>::new();
     let mut at = HashMap::<&str, u64>::new();
-    let mut gap_said = BTreeSet::<&str>::new();
+    let mut gap_reported = BTreeSet::<&str>::new();
     for entry in entries {
         match &entry.saw {
             Observation::Gap { stream } => {
                 report.gaps += 1;
-                gap_said.insert(stream);
+                gap_reported.insert(stream);
             }
             Observation::Event { stream, id, number } => {
                 report.events += 1;
@@ -337,12 +339,12 @@ fn stream_rules(entries: &[Entry], report: &mut Report) {
                 }
                 let Some(number) = *number else { continue };
                 let before = at.insert(stream, number).unwrap_or(0);
-                let said = gap_said.remove(stream.as_str());
+                let reported = gap_reported.remove(stream.as_str());
                 if number <= before {
                     report
                         .violations
                         .push(format!("on {stream} event {number} came after {before}"));
-                } else if number > before + 1 && !said {
+                } else if number > before + 1 && !reported {
                     report.violations.push(format!(
                         "on {stream} the events {} to {} are missing, and no gap was reported",
                         before + 1,

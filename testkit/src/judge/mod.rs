@@ -71,7 +71,7 @@ struct PendingRequest {
 struct JudgeState {
     /// Waiting requests by the session of their sender and the request's id. An id may be used
     /// again, so there may be several.
-    asked: HashMap<(Option<String>, String), Vec<PendingRequest>>,
+    requests: HashMap<(Option<String>, String), Vec<PendingRequest>>,
     /// Agreed revision by session.
     revisions: HashMap<String, Revision>,
     faults: Vec<String>,
@@ -108,14 +108,15 @@ impl Judge {
         let (Some(method), Some(id)) = (message["method"].as_str(), message.get("id")) else {
             return;
         };
-        let asked = PendingRequest {
+        let request = PendingRequest {
             method: method.to_owned(),
             as_task: !message["params"]["task"].is_null(),
         };
         let mut notes = self.notes();
-        let same_id = notes.asked.entry((session.map(str::to_owned), id.to_string())).or_default();
-        if !same_id.contains(&asked) {
-            same_id.push(asked);
+        let same_id =
+            notes.requests.entry((session.map(str::to_owned), id.to_string())).or_default();
+        if !same_id.contains(&request) {
+            same_id.push(request);
         }
     }
 
@@ -130,10 +131,10 @@ impl Judge {
         for line in whole.split(|byte| *byte == b'\n') {
             match line.split_at_checked(2) {
                 Some((b"< ", heard)) => hearing.check_broker_message(heard),
-                Some((b"> ", said)) => {
-                    record_judge.record_peer_message(None, said);
-                    let said: Value = serde_json::from_slice(said).unwrap_or_default();
-                    hearing.named = said["result"]["protocolVersion"]
+                Some((b"> ", message)) => {
+                    record_judge.record_peer_message(None, message);
+                    let message: Value = serde_json::from_slice(message).unwrap_or_default();
+                    hearing.named = message["result"]["protocolVersion"]
                         .as_str()
                         .and_then(Revision::of)
                         .or(hearing.named);
@@ -238,7 +239,7 @@ impl JudgedExchange {
 
     fn message(&self, message: &Value) -> Result<(), String> {
         match (message.get("method"), message.get("result"), message.get("error")) {
-            (Some(_), None, None) => self.said_unasked(message)?,
+            (Some(_), None, None) => self.check_unsolicited(message)?,
             (None, Some(result), None) => self.result(message, result)?,
             (None, None, Some(_)) => self.error(message)?,
             _ => {
@@ -268,7 +269,7 @@ impl JudgedExchange {
     }
 
     /// Judges a request or notification.
-    fn said_unasked(&self, message: &Value) -> Result<(), String> {
+    fn check_unsolicited(&self, message: &Value) -> Result<(), String> {
         let method = message["method"].as_str().ok_or("the method is not a text")?;
         let is_request = message.get("id").is_some();
         let revision = match (method, message["params"]["protocolVersion"].as_str()) {
@@ -301,14 +302,14 @@ impl JudgedExchange {
     }
 
     fn result(&self, message: &Value, result: &Value) -> Result<(), String> {
-        let asked = message.get("id").and_then(|id| {
-            self.judge.notes().asked.get(&(self.session.clone(), id.to_string())).cloned()
+        let request = message.get("id").and_then(|id| {
+            self.judge.notes().requests.get(&(self.session.clone(), id.to_string())).cloned()
         });
-        let asked = asked.unwrap_or_default();
+        let request = request.unwrap_or_default();
         let mut revision = self.revision();
         let agreed = result["protocolVersion"].as_str().and_then(Revision::of);
         if let Some(agreed) =
-            agreed.filter(|_| asked.iter().any(|asked| asked.method == "initialize"))
+            agreed.filter(|_| request.iter().any(|request| request.method == "initialize"))
         {
             revision = agreed;
             self.new_session.iter().for_each(|session| {
@@ -325,7 +326,7 @@ impl JudgedExchange {
             return Ok(());
         }
         let mut outcome = Ok(());
-        for PendingRequest { method, as_task } in asked {
+        for PendingRequest { method, as_task } in request {
             if revision == Revision::V2026_07_28 && method.starts_with("tasks/") {
                 return Ok(()); // of an extension, which the schema does not have
             }

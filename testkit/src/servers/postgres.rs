@@ -312,8 +312,8 @@ impl PostgresServer {
             // Shared memory is in files of its own folder: in /dev/shm it would stay after a kill.
             ("dynamic_shared_memory_type", "mmap"),
         ];
-        let asked = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        for (name, value) in own.into_iter().chain(asked) {
+        let settings = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        for (name, value) in own.into_iter().chain(settings) {
             command.arg("-c").arg(format!("{name}={value}"));
         }
         command.stdout(log.try_clone().expect("a log file")).stderr(log).process_group(0);
@@ -331,8 +331,9 @@ impl PostgresServer {
             panic!("PostgreSQL ended with {status} while it was starting:\n{}", self.log_tail());
         }
         let own = running.id().to_string();
-        let told = fs::read_to_string(self.folder.join("data/postmaster.pid")).unwrap_or_default();
-        let lines: Vec<&str> = told.lines().map(str::trim).collect();
+        let pid_file =
+            fs::read_to_string(self.folder.join("data/postmaster.pid")).unwrap_or_default();
+        let lines: Vec<&str> = pid_file.lines().map(str::trim).collect();
         if lines.first() == Some(&own.as_str()) && lines.get(7) == Some(&"ready") {
             Ok(())
         } else {
@@ -503,12 +504,12 @@ mod tests {
         server.stop_immediate().await;
         server.start_again().await;
         server.freeze();
-        let asked = tokio::time::timeout(
+        let answer = tokio::time::timeout(
             Duration::from_millis(300),
             server.sql(&url, "SELECT one FROM kept"),
         )
         .await;
-        assert!(asked.is_err(), "{asked:?}");
+        assert!(answer.is_err(), "{answer:?}");
         server.thaw();
         assert_eq!(server.sql(&url, "SELECT one FROM kept").await, "1");
         server.stop_fast().await;

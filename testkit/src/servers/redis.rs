@@ -172,8 +172,8 @@ impl RedisServer {
     }
 
     /// Runs a command and panics if the server refuses it.
-    pub async fn command(&self, words: &[impl AsRef<[u8]>]) -> RedisReply {
-        match self.ask(words).await {
+    pub async fn command(&self, arguments: &[impl AsRef<[u8]>]) -> RedisReply {
+        match self.try_command(arguments).await {
             RedisReply::Error(error) => {
                 panic!("redis-server refuses a command of the test: {error}")
             }
@@ -182,8 +182,8 @@ impl RedisServer {
     }
 
     /// Runs a command.
-    pub async fn ask(&self, words: &[impl AsRef<[u8]>]) -> RedisReply {
-        let reply = ask(self.address, self.password.as_deref(), words);
+    pub async fn try_command(&self, arguments: &[impl AsRef<[u8]>]) -> RedisReply {
+        let reply = try_command(self.address, self.password.as_deref(), arguments);
         let reply = within("an answer of redis-server", reply).await;
         reply.unwrap_or_else(|error| {
             panic!(
@@ -195,9 +195,9 @@ impl RedisServer {
 
     /// Returns whether its `ROLE` has this word: its role, or the state of its replication. A server
     /// that changes its role closes connections, so a missing answer is an error like another role.
-    pub(super) async fn has_role(&self, word: &str) -> Result<(), String> {
-        match ask(self.address, self.password.as_deref(), &["ROLE"]).await {
-            Ok(RedisReply::List(parts)) if parts.contains(&RedisReply::Text(word.into())) => Ok(()),
+    pub(super) async fn has_role(&self, role: &str) -> Result<(), String> {
+        match try_command(self.address, self.password.as_deref(), &["ROLE"]).await {
+            Ok(RedisReply::List(parts)) if parts.contains(&RedisReply::Text(role.into())) => Ok(()),
             other => Err(format!("{other:?}")),
         }
     }
@@ -306,20 +306,20 @@ async fn launch(
     password: Option<&str>,
 ) -> Option<Child> {
     let mut child = spawn(folder, address, kind);
-    let asked = async {
+    let reply = async {
         loop {
             if child.try_wait().expect("a child can be looked at").is_some() {
                 return false;
             }
             // The answer may come from another process that took the port in between.
             let ours = format!("process_id:{}\r", child.id());
-            match ask(address, password, &["INFO", "server"]).await {
+            match try_command(address, password, &["INFO", "server"]).await {
                 Ok(RedisReply::Text(text)) if text.contains(&ours) => return true,
                 _ => tokio::time::sleep(ASK_EVERY).await,
             }
         }
     };
-    let ready = within("redis-server to be ready", asked).await;
+    let ready = within("redis-server to be ready", reply).await;
     ready.then_some(child)
 }
 
@@ -356,27 +356,27 @@ fn spawn(folder: &Path, address: SocketAddr, kind: &ServerKind) -> Child {
     configure(&mut bound_to_us).or_else(|_| configure(&mut plain)).expect("redis-server starts")
 }
 
-async fn ask(
+async fn try_command(
     address: SocketAddr,
     password: Option<&str>,
-    words: &[impl AsRef<[u8]>],
+    arguments: &[impl AsRef<[u8]>],
 ) -> std::io::Result<RedisReply> {
     let mut stream = BufReader::new(TcpStream::connect(address).await?);
     if let Some(password) = password {
         exchange(&mut stream, &["AUTH", password]).await?;
     }
-    exchange(&mut stream, words).await
+    exchange(&mut stream, arguments).await
 }
 
 async fn exchange(
     stream: &mut BufReader<TcpStream>,
-    words: &[impl AsRef<[u8]>],
+    arguments: &[impl AsRef<[u8]>],
 ) -> std::io::Result<RedisReply> {
-    let mut request = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        let word = word.as_ref();
-        request.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-        request.extend_from_slice(word);
+    let mut request = format!("*{}\r\n", arguments.len()).into_bytes();
+    for argument in arguments {
+        let argument = argument.as_ref();
+        request.extend_from_slice(format!("${}\r\n", argument.len()).as_bytes());
+        request.extend_from_slice(argument);
         request.extend_from_slice(b"\r\n");
     }
     stream.write_all(&request).await?;
@@ -421,7 +421,7 @@ mod tests {
         let server = RedisServer::start().await;
         server.command(&["SET", "a", "b"]).await;
         assert_eq!(server.command(&["GET", "a"]).await.text(), "b");
-        assert!(matches!(server.ask(&["LPUSH", "a", "c"]).await, RedisReply::Error(_)));
+        assert!(matches!(server.try_command(&["LPUSH", "a", "c"]).await, RedisReply::Error(_)));
         assert_eq!(server.command(&["KEYS", "*"]).await.texts(), ["a"]);
         server.kill().await;
         assert!(TcpStream::connect(server.address()).await.is_err());
@@ -429,9 +429,12 @@ mod tests {
         assert_eq!(server.command(&["DBSIZE"]).await.number(), 0);
         server.freeze();
         assert!(
-            tokio::time::timeout(Duration::from_millis(50), ask(server.address(), None, &["PING"]))
-                .await
-                .is_err()
+            tokio::time::timeout(
+                Duration::from_millis(50),
+                try_command(server.address(), None, &["PING"])
+            )
+            .await
+            .is_err()
         );
         server.thaw();
         server.flush_all().await;

@@ -126,8 +126,8 @@ impl RedisWithSentinels {
         let port = RedisReply::Text(new.address().port().to_string());
         for sentinel in &self.sentinels {
             eventually("a sentinel to name the new master", async || {
-                let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
-                let named = sentinel.command(&ask).await;
+                let command = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
+                let named = sentinel.command(&command).await;
                 match &named {
                     RedisReply::List(parts) if parts.contains(&port) => Ok(()),
                     _ => Err(named),

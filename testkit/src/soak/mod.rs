@@ -109,8 +109,8 @@ impl fmt::Display for SoakVerdict {
         for (Series { name, unit, .. }, trend) in self.trends() {
             let [level, growth, allowed] =
                 [trend.level, trend.growth, trend.allowed].map(|value| unit.show(value));
-            let word = if trend.is_flat() { "flat" } else { "GROWS" };
-            writeln!(out, "| {name} | {level} | {growth} | {allowed} | {word} |")?;
+            let verdict = if trend.is_flat() { "flat" } else { "GROWS" };
+            writeln!(out, "| {name} | {level} | {growth} | {allowed} | {verdict} |")?;
         }
         let answers: u64 = self.answered.values().sum();
         writeln!(
@@ -140,7 +140,7 @@ async fn backend() -> FakeBackend {
             Some("ask") => {
                 let schema = json!({"type": "object", "properties": {"word": {"type": "string"}}});
                 let question = json!({"message": arguments["message"], "requestedSchema": schema});
-                let answer = call.ask("elicitation/create", question).await;
+                let answer = call.request("elicitation/create", question).await;
                 Reply::text(answer["result"]["content"]["word"].as_str().unwrap_or_default())
             }
             _ => Reply::error(-32602, "no such tool"),
@@ -162,7 +162,7 @@ fn config(authority: &Authority, forgotten_after: &str) -> Value {
 }
 
 /// Runs the plan. `on_sample` gets each sample with its time.
-pub async fn run(plan: SoakPlan, mut tell: impl FnMut(Duration, &Sample)) -> SoakVerdict {
+pub async fn run(plan: SoakPlan, mut on_sample: impl FnMut(Duration, &Sample)) -> SoakVerdict {
     let (authority, backend) = (Arc::new(Authority::new()), backend().await);
     let program = executable_by_all(&plan.binary);
     let demo = json!({"type": "stdio", "command": program, "args": ["demo-backend"]});
@@ -191,7 +191,7 @@ pub async fn run(plan: SoakPlan, mut tell: impl FnMut(Duration, &Sample)) -> Soa
             let line = line.or_insert_with(|| Series { name, unit, points: Vec::new() });
             line.points.push((at.as_secs_f64(), *value));
         }
-        tell(at, &sample);
+        on_sample(at, &sample);
     }
     let mut outcome = load.finish().await;
     let remaining = wait_until_empty(&cluster).await;

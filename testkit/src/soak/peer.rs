@@ -134,8 +134,8 @@ impl Peer {
         let params = json!({"uri": uri});
         match self {
             Self::Stateless(client) => {
-                let wish = json!({"notifications": {"resourceSubscriptions": [uri]}});
-                let mut events = post(client, "subscriptions/listen", wish).await.1.events();
+                let filter = json!({"notifications": {"resourceSubscriptions": [uri]}});
+                let mut events = post(client, "subscriptions/listen", filter).await.1.events();
                 events
                     .find(|message| message["method"] == "notifications/subscriptions/acknowledged")
                     .await;

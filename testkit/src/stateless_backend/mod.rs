@@ -349,13 +349,13 @@ impl StatelessBackend {
                 .as_array()
                 .is_some_and(|uris| uris.contains(&json!(uri)))
         };
-        self.tell(wants, "notifications/resources/updated", json!({"uri": uri})).await
+        self.notify(wants, "notifications/resources/updated", json!({"uri": uri})).await
     }
 
     /// Notifies subscribers of a changed list. `list`: `tools`, `prompts` or `resources`.
     pub async fn list_changed(&self, list: &str) -> usize {
         let member = format!("{list}ListChanged");
-        self.tell(
+        self.notify(
             |filter| filter[&member] == true,
             &format!("notifications/{list}/list_changed"),
             json!({}),
@@ -363,7 +363,7 @@ impl StatelessBackend {
         .await
     }
 
-    async fn tell(&self, wants: impl Fn(&Value) -> bool, method: &str, params: Value) -> usize {
+    async fn notify(&self, wants: impl Fn(&Value) -> bool, method: &str, params: Value) -> usize {
         let listens: Vec<_> = self
             .shared
             .lock()
@@ -372,11 +372,11 @@ impl StatelessBackend {
             .filter(|one| wants(&one.filter))
             .map(|one| (one.id.clone(), one.out.clone()))
             .collect();
-        let mut told = 0;
+        let mut notified = 0;
         for (id, out) in listens {
             let mut params = params.clone();
             params["_meta"] = json!({SUBSCRIPTION_ID: id});
-            told += usize::from(
+            notified += usize::from(
                 out.send(ResponsePart::Event(
                     json!({"jsonrpc": "2.0", "method": method, "params": params}),
                 ))
@@ -384,7 +384,7 @@ impl StatelessBackend {
                 .is_ok(),
             );
         }
-        told
+        notified
     }
 
     /// Ends the streams of notifications in the orderly way.

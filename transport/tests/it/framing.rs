@@ -164,14 +164,18 @@ fn framing_stops_at_an_ambiguous_head() {
         // Neither the refused request nor the bytes after it pass. The request before it does.
         let sent = [FINE, refused.as_bytes(), FINE].concat();
         let passed = String::from_utf8(passed_in_pieces(&sent)).unwrap();
-        let stand_in = passed
+        let pooled_session = passed
             .strip_prefix(std::str::from_utf8(FINE).unwrap())
             .unwrap_or_else(|| panic!("{refused:?}: {passed:?}"));
         assert!(
-            stand_in.ends_with(&format!("x-mcp-broker-framing-violation: {code}\r\n\r\n")),
-            "{refused:?}: {stand_in:?}"
+            pooled_session.ends_with(&format!("x-mcp-broker-framing-violation: {code}\r\n\r\n")),
+            "{refused:?}: {pooled_session:?}"
         );
-        assert_eq!(stand_in.matches("HTTP/1.1").count(), 1, "{refused:?}: {stand_in:?}");
+        assert_eq!(
+            pooled_session.matches("HTTP/1.1").count(),
+            1,
+            "{refused:?}: {pooled_session:?}"
+        );
     }
 }
 

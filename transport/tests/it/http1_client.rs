@@ -378,12 +378,12 @@ async fn interim_responses_do_not_stop_a_request() {
 
 #[tokio::test]
 async fn a_request_is_complete_and_has_the_required_headers() {
-    let (told, mut requests) = tokio::sync::mpsc::channel(4);
+    let (sender, mut requests) = tokio::sync::mpsc::channel(4);
     let (url, _) = server(move |mut socket, _| {
-        let told = told.clone();
+        let sender = sender.clone();
         async move {
             while let Some(request) = request(&mut socket).await {
-                let _ = told.send(request).await;
+                let _ = sender.send(request).await;
                 let _ = socket.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").await;
             }
         }
@@ -419,12 +419,12 @@ async fn a_request_is_complete_and_has_the_required_headers() {
 
 #[tokio::test]
 async fn a_prepared_post_equals_the_original_post() {
-    let (told, mut requests) = tokio::sync::mpsc::channel(4);
+    let (sender, mut requests) = tokio::sync::mpsc::channel(4);
     let (url, connections) = server(move |mut socket, _| {
-        let told = told.clone();
+        let sender = sender.clone();
         async move {
             while let Some(request) = request(&mut socket).await {
-                let _ = told.send(request).await;
+                let _ = sender.send(request).await;
                 let _ = socket.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").await;
             }
         }

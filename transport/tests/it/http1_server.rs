@@ -347,11 +347,11 @@ async fn answers_of_unknown_length_are_sent_in_chunks_without_delay() {
     let (mut posts, mut client) = connected().await;
     client.write_all(post("", "a").as_bytes()).await.unwrap();
     asked(&mut posts).await;
-    let (tell, told) = oneshot::channel::<Bytes>();
+    let (sender, receiver) = oneshot::channel::<Bytes>();
     let pieces =
         stream::iter([Bytes::from_static(b"one"), Bytes::new(), Bytes::from(vec![b'y'; 10_000])]);
     let pieces = pieces
-        .chain(stream::once(async { told.await.unwrap() }))
+        .chain(stream::once(async { receiver.await.unwrap() }))
         .map(|piece| Ok::<_, Infallible>(Frame::data(piece)));
     let body = StreamBody::new(Box::pin(pieces));
     let serving = tokio::spawn(async move { posts.respond(Response::new(body), false).await });
@@ -359,7 +359,7 @@ async fn answers_of_unknown_length_are_sent_in_chunks_without_delay() {
     while !read.ends_with(b"yy\r\n") {
         soon("the first pieces", client.read_buf(&mut read)).await.unwrap();
     }
-    tell.send(Bytes::from_static(b"two")).unwrap();
+    sender.send(Bytes::from_static(b"two")).unwrap();
     client.read_to_end(&mut read).await.unwrap();
     let text = String::from_utf8(read).unwrap();
     assert!(

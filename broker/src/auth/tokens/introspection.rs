@@ -100,8 +100,8 @@ pub struct UncheckedToken {
 impl UncheckedToken {
     /// Asks the issuer about the token, or waits for the answer to the same question. Returns a
     /// refusal without an answer.
-    pub async fn ask(&self, bearer: &str) -> Result<(), Refusal> {
-        self.introspector.ask(self.digest, bearer).await
+    pub async fn check_active(&self, bearer: &str) -> Result<(), Refusal> {
+        self.introspector.check_active(self.digest, bearer).await
     }
 }
 
@@ -153,7 +153,11 @@ impl Introspector {
         }
     }
 
-    async fn ask(self: &Arc<Self>, digest: TokenDigest, bearer: &str) -> Result<(), Refusal> {
+    async fn check_active(
+        self: &Arc<Self>,
+        digest: TokenDigest,
+        bearer: &str,
+    ) -> Result<(), Refusal> {
         let Ok(_permit) = self.waiting.try_acquire() else { return Err(issuer_unavailable()) };
         let mut over = match self.running.entry(digest) {
             dashmap::Entry::Occupied(running) => running.get().clone(),
@@ -164,7 +168,7 @@ impl Introspector {
                 ) {
                     return Ok(()); // answered in the meantime
                 }
-                if !self.may_ask(&digest) {
+                if !self.may_introspect(&digest) {
                     return Err(issuer_unavailable());
                 }
                 let (running, over) = watch::channel(());
@@ -186,7 +190,7 @@ impl Introspector {
 
     /// Returns whether the pause after a failure is over, and whether a new token is within the
     /// rate.
-    fn may_ask(&self, digest: &TokenDigest) -> bool {
+    fn may_introspect(&self, digest: &TokenDigest) -> bool {
         let (now, mut answers) = (Instant::now(), self.answers.lock());
         if answers.paused_until.is_some_and(|until| until > now) {
             return false;
@@ -197,11 +201,11 @@ impl Introspector {
 
     /// Asks the authorization server, and remembers the answer.
     async fn introspect(&self, digest: TokenDigest, bearer: String) {
-        let asked = async {
+        let introspected = async {
             let _permit = self.at_once.acquire().await;
-            self.client.ask(&bearer).await
+            self.client.send(&bearer).await
         };
-        let answer = timeout(INTROSPECTION_MAX, asked).await;
+        let answer = timeout(INTROSPECTION_MAX, introspected).await;
         let late = || Err(IntrospectionFailure::Server("it takes too long".to_owned()));
         let answer = answer.unwrap_or_else(|_| late());
         let now = Instant::now();

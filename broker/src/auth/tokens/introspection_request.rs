@@ -63,7 +63,10 @@ impl IntrospectionClient {
     }
 
     /// Returns the server's answer about an active token, or `None` for an inactive one.
-    pub(super) async fn ask(&self, token: &str) -> Result<Option<Arc<[u8]>>, IntrospectionFailure> {
+    pub(super) async fn send(
+        &self,
+        token: &str,
+    ) -> Result<Option<Arc<[u8]>>, IntrospectionFailure> {
         use IntrospectionFailure::{Answer, Server, Token};
         let first = self.http.send(self.request(token).map_err(Server)?).await;
         let response = match first {

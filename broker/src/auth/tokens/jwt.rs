@@ -180,9 +180,9 @@ impl<'a> Claims<'a> {
     /// Returns the scopes. `scope` is a text of words (RFC 9068, 2.2.3). Some servers send `scp`
     /// instead, a text or a list.
     pub(super) fn scopes(&self) -> Vec<String> {
-        let said =
+        let claim =
             if self.0.get("scope").is_some() { self.texts("scope") } else { self.texts("scp") };
-        said.iter().flat_map(|words| words.split_ascii_whitespace()).map(str::to_owned).collect()
+        claim.iter().flat_map(|scopes| scopes.split_ascii_whitespace()).map(str::to_owned).collect()
     }
 
     /// Returns a time (RFC 7519, 2: NumericDate).

@@ -293,7 +293,8 @@ impl TokenVerifier {
     /// Remembers verified tokens only, so that strangers take no memory.
     fn remember(&self, digest: TokenDigest, edition: KeyringVersion, proven: &AuthenticatedCaller) {
         if self.remembered.len() >= TOKENS_REMEMBERED_MAX {
-            self.remembered.retain(|_, (known_in, known)| *known_in == edition && !known.is_past());
+            self.remembered
+                .retain(|_, (limited_to, known)| *limited_to == edition && !known.is_past());
         }
         if self.remembered.len() >= TOKENS_REMEMBERED_MAX {
             self.remembered.clear(); // too many valid tokens: each is verified again

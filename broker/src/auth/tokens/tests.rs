@@ -76,7 +76,7 @@ fn any_tenant() -> TenantMapping {
 }
 
 /// Returns the answer for the caller.
-fn told(denied: AuthError) -> Refusal {
+fn refusal_of(denied: AuthError) -> Refusal {
     denied.into_parts().0
 }
 
@@ -260,7 +260,7 @@ fn auth_09_a_06_forged_tokens_are_refused() {
         assert_eq!(rig.flaw(&token), Some(flaw), "{what}");
         assert!(
             matches!(
-                rig.verify(&token).map_err(told),
+                rig.verify(&token).map_err(refusal_of),
                 Err(Refusal { kind: ErrorKind::Unauthorized, .. })
             ),
             "{what}"
@@ -390,7 +390,7 @@ fn auth_04_all_required_scopes_are_reported_at_once() {
         json!({"scope": "*"}),
         json!({"scope": "mcp:read mcp:callx"}),
     ] {
-        let refusal = told(rig.verify(&key.sign(&claims(lacking.clone()))).unwrap_err());
+        let refusal = refusal_of(rig.verify(&key.sign(&claims(lacking.clone()))).unwrap_err());
         assert_eq!(
             (refusal.kind, &refusal.data),
             (ErrorKind::InsufficientScope, &vec![("scope", json!("mcp:read mcp:call"))]),

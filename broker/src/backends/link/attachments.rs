@@ -6,8 +6,8 @@ use rules::link_sharing::LinkScope;
 
 use super::Link;
 use crate::backends::{
-    asker::Asker,
     link_client::{LinkClient, is_same},
+    requester::Requester,
 };
 
 impl Link {
@@ -36,7 +36,7 @@ impl Link {
 
     /// Adds a task run to the users of the link. The link stays open until the returned value is
     /// dropped.
-    pub fn hold(self: &Arc<Self>, run: Weak<dyn Asker>) -> LinkHold {
+    pub fn hold(self: &Arc<Self>, run: Weak<dyn Requester>) -> LinkHold {
         let mut users = self.lock();
         users.runs.push(run.clone());
         users.idle_since = None;
@@ -53,15 +53,15 @@ impl Link {
         self.detach(client);
     }
 
-    /// Sends the notifications about this task of the backend to `asker` from now on.
-    pub fn follow_task(&self, backend_task: &str, asker: Weak<dyn Asker>) {
-        self.lock().backend_tasks.insert(backend_task.to_owned(), asker);
+    /// Sends the notifications about this task of the backend to `requester` from now on.
+    pub fn follow_task(&self, backend_task: &str, requester: Weak<dyn Requester>) {
+        self.lock().backend_tasks.insert(backend_task.to_owned(), requester);
     }
 
     /// Ends [`Link::follow_task`], unless another run follows the task by now.
-    pub fn unfollow_task(&self, backend_task: &str, asker: &Weak<dyn Asker>) {
+    pub fn unfollow_task(&self, backend_task: &str, requester: &Weak<dyn Requester>) {
         let mut users = self.lock();
-        if users.backend_tasks.get(backend_task).is_some_and(|known| known.ptr_eq(asker)) {
+        if users.backend_tasks.get(backend_task).is_some_and(|known| known.ptr_eq(requester)) {
             users.backend_tasks.remove(backend_task);
         }
     }
@@ -71,7 +71,7 @@ impl Link {
 #[derive(Debug)]
 pub struct LinkHold {
     pub link: Arc<Link>,
-    run: Weak<dyn Asker>,
+    run: Weak<dyn Requester>,
 }
 
 impl Drop for LinkHold {

@@ -5,7 +5,7 @@
 //! answer is matched by that id only, whichever stream it arrives on. An answer without a waiting
 //! request is dropped and counted.
 
-mod ask;
+mod control_request;
 mod exchange;
 mod initialize;
 mod send;
@@ -446,11 +446,11 @@ mod tests {
                 let metrics = link.backend.shared.metrics.clone();
                 let (queue, mut frames) = FrameQueue::new(64, metrics.queue_depth("pipe"));
                 let connection = Connection::new(WireSender::Pipe(queue), metrics);
-                let asked: Vec<_> = (0..questions)
+                let started: Vec<_> = (0..questions)
                     .map(|n| {
                         let (connection, link) = (connection.clone(), link.clone());
                         let params = format!("{{\"n\":{n}}}");
-                        tokio::spawn(async move { connection.ask(&link, Method::Ping, Some(params.as_bytes())).await })
+                        tokio::spawn(async move { connection.control_request(&link, Method::Ping, Some(params.as_bytes())).await })
                     })
                     .collect();
                 // The requests as the backend sees them: the wire id and the number of the request.
@@ -480,7 +480,7 @@ mod tests {
                     }
                 }
                 connection.close_now();
-                for (n, task) in asked.into_iter().enumerate() {
+                for (n, task) in started.into_iter().enumerate() {
                     match task.await.unwrap() {
                         Ok(answer) => {
                             let result: serde_json::Value = serde_json::from_slice(answer.bytes(answer.result).unwrap()).unwrap();

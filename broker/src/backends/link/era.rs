@@ -124,7 +124,7 @@ impl EraCache {
     }
 
     /// Returns whether a backend that is used in the form of 2026-07-28 may support sessions too.
-    pub fn may_know_sessions(&self, choice: ProtocolChoice) -> bool {
+    pub fn may_support_sessions(&self, choice: ProtocolChoice) -> bool {
         choice == ProtocolChoice::Auto && self.known() != Some(EraSupport::Stateless)
     }
 

@@ -65,7 +65,10 @@ impl Link {
             return;
         }
         let params = format!("{{\"level\":\"{}\"}}", level.name());
-        match connection.ask(self, Method::LoggingSetLevel, Some(params.as_bytes())).await {
+        match connection
+            .control_request(self, Method::LoggingSetLevel, Some(params.as_bytes()))
+            .await
+        {
             Ok(answer) if answer.kind == Kind::Error => {
                 tracing::info!(backend = %self.backend.id, "the backend refused the log level")
             }

@@ -36,16 +36,16 @@ fn at_end(text: &[u8]) -> Option<u64> {
 }
 
 /// Returns the text after these tokens, which white space may separate.
-fn after<'a>(text: &'a [u8], words: &[&[u8]]) -> Option<&'a [u8]> {
-    words.iter().try_fold(text.trim_ascii_start(), |rest, word| {
-        rest.strip_prefix(*word).map(<[u8]>::trim_ascii_start)
+fn after<'a>(text: &'a [u8], tokens: &[&[u8]]) -> Option<&'a [u8]> {
+    tokens.iter().try_fold(text.trim_ascii_start(), |rest, token| {
+        rest.strip_prefix(*token).map(<[u8]>::trim_ascii_start)
     })
 }
 
 /// Returns the text before these tokens, which white space may separate.
-fn before<'a>(text: &'a [u8], words: &[&[u8]]) -> Option<&'a [u8]> {
-    words.iter().rev().try_fold(text.trim_ascii_end(), |rest, word| {
-        rest.strip_suffix(*word).map(<[u8]>::trim_ascii_end)
+fn before<'a>(text: &'a [u8], tokens: &[&[u8]]) -> Option<&'a [u8]> {
+    tokens.iter().rev().try_fold(text.trim_ascii_end(), |rest, token| {
+        rest.strip_suffix(*token).map(<[u8]>::trim_ascii_end)
     })
 }
 

@@ -67,7 +67,7 @@ pub use self::{
 };
 use self::{backoff::Backoff, connection::Connection, failure::Failure, users::LinkUsers};
 use super::{
-    asker::Asker, backend::Backend, link_client::LinkClient, link_lists::LinkLists,
+    backend::Backend, link_client::LinkClient, link_lists::LinkLists, requester::Requester,
     subscriptions::Subscriptions,
 };
 use crate::config::spec::TransportSpec;
@@ -427,7 +427,7 @@ impl Link {
     }
 
     /// Returns the tasks that run over this link now.
-    pub fn task_runs(&self) -> Vec<Arc<dyn Asker>> {
+    pub fn task_runs(&self) -> Vec<Arc<dyn Requester>> {
         self.lock().runs.iter().filter_map(Weak::upgrade).collect()
     }
 
@@ -447,7 +447,7 @@ impl Link {
     }
 
     /// Returns the run that follows this task of the backend.
-    pub fn asker_by_task(&self, backend_task: &str) -> Option<Arc<dyn Asker>> {
+    pub fn asker_by_task(&self, backend_task: &str) -> Option<Arc<dyn Requester>> {
         self.lock().backend_tasks.get(backend_task).and_then(Weak::upgrade)
     }
 

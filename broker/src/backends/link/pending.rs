@@ -28,7 +28,7 @@ use protocol::{
 
 use super::failure::Failure;
 use crate::backends::{
-    asker::{Asker, Inbound},
+    requester::{Inbound, Requester},
     roots::BackendRoots,
 };
 
@@ -40,7 +40,7 @@ pub struct PendingRequests {
     /// Requests of the backend for roots whose answer gets those of the operator too.
     merged_roots: Mutex<HashMap<RequestId, Arc<BackendRoots>>>,
     /// Tasks that keep the progress token of the request that created them, by its wire id.
-    tasks: Mutex<HashMap<u64, Weak<dyn Asker>>>,
+    tasks: Mutex<HashMap<u64, Weak<dyn Requester>>>,
     /// Set when the connection has ended.
     has_ended: AtomicBool,
 }
@@ -69,7 +69,7 @@ impl Hasher for WireIdHasher {
 #[derive(Debug)]
 struct PendingRequest {
     answer: Arc<AnswerCell>,
-    asker: Option<Arc<dyn Asker>>,
+    requester: Option<Arc<dyn Requester>>,
 }
 
 /// The answer of a wait, with one waker for the answer and for the end of the connection. Both are
@@ -106,10 +106,16 @@ pub(super) struct AnswerSlot<'a> {
 
 impl PendingRequests {
     /// Registers a wait for the answer to this wire id.
-    pub(super) fn expect(&self, wire_id: u64, asker: Option<&Arc<dyn Asker>>) -> AnswerSlot<'_> {
+    pub(super) fn expect(
+        &self,
+        wire_id: u64,
+        requester: Option<&Arc<dyn Requester>>,
+    ) -> AnswerSlot<'_> {
         let answer = Arc::<AnswerCell>::default();
-        self.lock_waiting()
-            .insert(wire_id, PendingRequest { answer: answer.clone(), asker: asker.cloned() });
+        self.lock_waiting().insert(
+            wire_id,
+            PendingRequest { answer: answer.clone(), requester: requester.cloned() },
+        );
         AnswerSlot { pending: self, wire_id, answer }
     }
 
@@ -127,38 +133,38 @@ impl PendingRequests {
     }
 
     /// Returns the asker whose request has this progress token or wire id.
-    pub fn asker_by_wire_id(&self, wire_id: u64) -> Option<Arc<dyn Asker>> {
-        self.lock_waiting().get(&wire_id).and_then(|waiting| waiting.asker.clone())
+    pub fn requester_by_wire_id(&self, wire_id: u64) -> Option<Arc<dyn Requester>> {
+        self.lock_waiting().get(&wire_id).and_then(|waiting| waiting.requester.clone())
     }
 
     /// Returns the asker of a message without an id, if only one asker waits on this connection.
-    pub fn only_asker(&self) -> Option<Arc<dyn Asker>> {
+    pub fn only_requester(&self) -> Option<Arc<dyn Requester>> {
         let waiting = self.lock_waiting();
-        let mut askers = waiting.values().filter_map(|waiting| waiting.asker.as_ref());
-        let first = askers.next()?;
-        askers.next().is_none().then(|| first.clone())
+        let mut requesters = waiting.values().filter_map(|waiting| waiting.requester.as_ref());
+        let first = requesters.next()?;
+        requesters.next().is_none().then(|| first.clone())
     }
 
     /// Returns the likely asker of a message without an id, if all waits are for one client: the
     /// latest call, or else the latest task. A call has a stream on which its client gets the
     /// message.
-    pub fn likely_asker(&self) -> Option<Arc<dyn Asker>> {
+    pub fn likely_requester(&self) -> Option<Arc<dyn Requester>> {
         let waiting = self.lock_waiting();
-        let askers = waiting
+        let requesters = waiting
             .iter()
-            .filter_map(|(wire_id, waiting)| Some((waiting.asker.as_ref()?, *wire_id)));
-        askers
-            .max_by_key(|(asker, wire_id)| (!asker.is_task(), *wire_id))
-            .map(|(asker, _)| asker.clone())
+            .filter_map(|(wire_id, waiting)| Some((waiting.requester.as_ref()?, *wire_id)));
+        requesters
+            .max_by_key(|(requester, wire_id)| (!requester.is_task(), *wire_id))
+            .map(|(requester, _)| requester.clone())
     }
 
     /// Returns the task that keeps this progress token. Its request is over.
-    pub fn task_by_token(&self, wire_id: u64) -> Option<Arc<dyn Asker>> {
+    pub fn task_by_token(&self, wire_id: u64) -> Option<Arc<dyn Requester>> {
         self.tasks.lock().get(&wire_id).and_then(Weak::upgrade)
     }
 
     /// Sends progress under this wire id to the task until the token is released.
-    pub fn keep_token(&self, wire_id: u64, task: Weak<dyn Asker>) {
+    pub fn keep_token(&self, wire_id: u64, task: Weak<dyn Requester>) {
         self.tasks.lock().insert(wire_id, task);
     }
 

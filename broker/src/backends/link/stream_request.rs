@@ -69,7 +69,7 @@ pub(super) async fn exchange(
         match Message::decode(frame.clone(), &limits) {
             Ok(message) => {
                 stream_request.answered |= message.is_response_to(request.wire_id);
-                inbound::receive(link, connection, message, request.asker);
+                inbound::receive(link, connection, message, request.requester);
             }
             // The stream broke off here. Its end comes next.
             Err(_) if stream_request.stream.source.is_unterminated() => {}

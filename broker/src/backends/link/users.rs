@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Weak, time::Instant};
 use protocol::{capabilities::ClientCapabilities, ids::PrincipalId};
 use rules::{link_sharing::LinkScope, log_level::LogLevel};
 
-use crate::backends::{asker::Asker, link_client::LinkClient};
+use crate::backends::{link_client::LinkClient, requester::Requester};
 
 /// The user that requests a link of a backend.
 #[derive(Debug)]
@@ -21,9 +21,9 @@ pub struct LinkUser<'a> {
 pub(super) struct LinkUsers {
     pub(super) clients: Vec<Weak<dyn LinkClient>>,
     /// Tasks that run over the link. They may outlive the session that created them.
-    pub(super) runs: Vec<Weak<dyn Asker>>,
+    pub(super) runs: Vec<Weak<dyn Requester>>,
     /// Tasks of the backend that one of the runs follows, by the backend's own id.
-    pub(super) backend_tasks: HashMap<String, Weak<dyn Asker>>,
+    pub(super) backend_tasks: HashMap<String, Weak<dyn Requester>>,
     /// The wanted log level of the backend.
     pub(super) level: Option<LogLevel>,
     /// The log level that the current connection has accepted.

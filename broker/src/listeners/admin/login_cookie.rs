@@ -339,19 +339,19 @@ mod tests {
     fn a_login_is_accepted_only_from_a_page_of_this_origin() {
         let seal = Keys::from_root(b"root").seal;
         let cookie = sent_back(&BrowserChannel::Tls.login(&seal, &ConsoleLogin::new("t")).unwrap());
-        let ask = |more: &[(&'static str, &str)]| {
+        let request = |more: &[(&'static str, &str)]| {
             let mut sent = headers(more);
             sent.insert(header::COOKIE, cookie.parse().unwrap());
             login(&sent, &host(OURS), &seal).is_ok()
         };
         let console = ("mcp-broker-console", "1");
-        assert!(ask(&[console, ("sec-fetch-site", "same-origin")]));
-        assert!(ask(&[console, ("origin", "https://ops.example:9090")]));
-        assert!(!ask(&[]), "a form or a link of another page cannot set the header");
-        assert!(!ask(&[console, ("sec-fetch-site", "cross-site")]));
-        assert!(!ask(&[console, ("sec-fetch-site", "same-site")]));
-        assert!(!ask(&[console, ("origin", "https://evil.example")]));
-        assert!(!ask(&[console, ("origin", "null")]));
+        assert!(request(&[console, ("sec-fetch-site", "same-origin")]));
+        assert!(request(&[console, ("origin", "https://ops.example:9090")]));
+        assert!(!request(&[]), "a form or a link of another page cannot set the header");
+        assert!(!request(&[console, ("sec-fetch-site", "cross-site")]));
+        assert!(!request(&[console, ("sec-fetch-site", "same-site")]));
+        assert!(!request(&[console, ("origin", "https://evil.example")]));
+        assert!(!request(&[console, ("origin", "null")]));
     }
 
     #[test]

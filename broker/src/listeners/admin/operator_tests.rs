@@ -147,12 +147,12 @@ async fn an_operator_of_a_tenant_sees_no_other() {
             if !path.contains("{tenant}") {
                 continue;
             }
-            let (theirs, said) = admin.as_operator(&token, &method, &of("zoo"), None).await;
-            let (absent, told) = admin.as_operator(&token, &method, &of("nix"), None).await;
-            let (said, told) = (said.to_string(), told.to_string());
+            let (theirs, answer) = admin.as_operator(&token, &method, &of("zoo"), None).await;
+            let (absent, expected) = admin.as_operator(&token, &method, &of("nix"), None).await;
+            let (answer, expected) = (answer.to_string(), expected.to_string());
             assert_eq!(
-                (theirs, said),
-                (absent, told.replace("nix", "zoo")),
+                (theirs, answer),
+                (absent, expected.replace("nix", "zoo")),
                 "{role} {method} {path}"
             );
             assert!([403, 404].contains(&theirs), "{role} {method} {path}");
@@ -231,18 +231,21 @@ async fn a_backend_owner_sees_and_operates_only_its_backend() {
     assert_eq!(admin.as_operator(ADMIN, "PUT", other, Some(http_backend())).await.0, 201);
     let body = json!({"name": "olga", "role": "backend_owner", "backends": ["acme/files"]});
     let token = admin.operator(body).await;
-    let ask = |method, path| admin.as_operator(&token, method, path, None);
-    let (_, list) = ask("GET", "/admin/v1/tenants/acme/backends").await;
+    let request = |method, path| admin.as_operator(&token, method, path, None);
+    let (_, list) = request("GET", "/admin/v1/tenants/acme/backends").await;
     assert_eq!(list["backends"].as_array().unwrap().len(), 1, "{list}");
     assert_eq!(list["backends"][0]["backend"], "files");
-    assert_eq!(ask("GET", "/admin/v1/tenants/acme/backends/files").await.0, 200);
-    assert_eq!(ask("POST", "/admin/v1/tenants/acme/backends/files/probe").await.0, 200);
-    assert_eq!(ask("DELETE", "/admin/v1/tenants/acme/backends/files").await.0, 403);
-    let (theirs, said) = ask("GET", "/admin/v1/tenants/acme/backends/mail").await;
-    let (absent, told) = ask("GET", "/admin/v1/tenants/acme/backends/none").await;
-    assert_eq!((theirs, said.to_string()), (absent, told.to_string().replace("none", "mail")));
+    assert_eq!(request("GET", "/admin/v1/tenants/acme/backends/files").await.0, 200);
+    assert_eq!(request("POST", "/admin/v1/tenants/acme/backends/files/probe").await.0, 200);
+    assert_eq!(request("DELETE", "/admin/v1/tenants/acme/backends/files").await.0, 403);
+    let (theirs, answer) = request("GET", "/admin/v1/tenants/acme/backends/mail").await;
+    let (absent, expected) = request("GET", "/admin/v1/tenants/acme/backends/none").await;
+    assert_eq!(
+        (theirs, answer.to_string()),
+        (absent, expected.to_string().replace("none", "mail"))
+    );
     assert_eq!(theirs, 404);
-    assert_eq!(ask("POST", "/admin/v1/tenants/zoo/backends/files/probe").await.0, 404);
+    assert_eq!(request("POST", "/admin/v1/tenants/zoo/backends/files/probe").await.0, 404);
 }
 
 #[tokio::test]

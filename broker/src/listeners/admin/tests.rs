@@ -48,7 +48,7 @@ impl Admin {
         self.router.clone().oneshot(request).await.unwrap()
     }
 
-    async fn ask(&self, method: &str, path: &str, body: Option<Value>) -> (StatusCode, Value) {
+    async fn request(&self, method: &str, path: &str, body: Option<Value>) -> (StatusCode, Value) {
         let request = request(method, path).header(header::CONTENT_TYPE, "application/json");
         read(
             self.send(
@@ -69,7 +69,7 @@ impl Admin {
         body: Option<Value>,
         status: u16,
     ) -> (String, String) {
-        let (code, problem) = self.ask(method, path, body).await;
+        let (code, problem) = self.request(method, path, body).await;
         assert_eq!(
             (code.as_u16(), problem["status"].as_u64()),
             (status, Some(u64::from(status))),
@@ -114,21 +114,21 @@ pub(super) fn http_backend() -> Value {
 async fn tenants_are_created_replaced_and_removed() {
     let admin = Admin::open().await;
     let (status, tenant) =
-        admin.ask("PUT", "/admin/v1/tenants/acme", Some(json!({"weight": 2}))).await;
+        admin.request("PUT", "/admin/v1/tenants/acme", Some(json!({"weight": 2}))).await;
     assert_eq!(
         (status.as_u16(), &tenant["weight"], &tenant["enabled"]),
         (201, &json!(2), &json!(true))
     );
     let (status, _) =
-        admin.ask("PUT", "/admin/v1/tenants/acme", Some(json!({"enabled": false}))).await;
+        admin.request("PUT", "/admin/v1/tenants/acme", Some(json!({"enabled": false}))).await;
     assert_eq!(status, 200, "replaced");
-    let (_, tenant) = admin.ask("GET", "/admin/v1/tenants/acme", None).await;
+    let (_, tenant) = admin.request("GET", "/admin/v1/tenants/acme", None).await;
     assert_eq!(
         (&tenant["weight"], &tenant["enabled"]),
         (&json!(1), &json!(false)),
         "a replaced tenant keeps nothing of the old one"
     );
-    let (_, list) = admin.ask("GET", "/admin/v1/tenants", None).await;
+    let (_, list) = admin.request("GET", "/admin/v1/tenants", None).await;
     let names: Vec<&str> = list["tenants"]
         .as_array()
         .unwrap()
@@ -136,7 +136,7 @@ async fn tenants_are_created_replaced_and_removed() {
         .map(|tenant| tenant["tenant"].as_str().unwrap())
         .collect();
     assert_eq!(names, ["acme", "default"]);
-    assert_eq!(admin.ask("DELETE", "/admin/v1/tenants/acme", None).await.0, 204);
+    assert_eq!(admin.request("DELETE", "/admin/v1/tenants/acme", None).await.0, 204);
     admin.refused("GET", "/admin/v1/tenants/acme", None, 404).await;
     admin.refused("DELETE", "/admin/v1/tenants/acme", None, 404).await;
     admin.refused("DELETE", "/admin/v1/tenants/default", None, 409).await;
@@ -147,22 +147,22 @@ async fn keys_are_shown_once() {
     let admin = Admin::open().await;
     let keys = "/admin/v1/tenants/default/keys";
     let (status, made) =
-        admin.ask("POST", keys, Some(json!({"name": "laptop", "principal": "ann"}))).await;
+        admin.request("POST", keys, Some(json!({"name": "laptop", "principal": "ann"}))).await;
     assert_eq!(status, 201);
     let (id, key) = (made["id"].as_str().unwrap(), made["key"].as_str().unwrap());
     assert!(key.starts_with("mcpb_"), "{made}");
-    assert_eq!(admin.ask("POST", keys, None).await.0, 201, "a body is not needed");
-    let (_, list) = admin.ask("GET", keys, None).await;
+    assert_eq!(admin.request("POST", keys, None).await.0, 201, "a body is not needed");
+    let (_, list) = admin.request("GET", keys, None).await;
     assert_eq!(list["keys"].as_array().unwrap().len(), 2);
     assert!(list.to_string().contains(id) && !list.to_string().contains(key), "{list}");
-    assert_eq!(admin.ask("DELETE", &format!("{keys}/{id}"), None).await.0, 204);
+    assert_eq!(admin.request("DELETE", &format!("{keys}/{id}"), None).await.0, 204);
     admin.refused("DELETE", &format!("{keys}/{id}"), None, 404).await;
     let (field, _) = admin.refused("POST", keys, Some(json!({"nmae": "x"})), 400).await;
     assert_eq!(field, "nmae");
     let (field, _) = admin.refused("POST", keys, Some(json!({"name": 1})), 400).await;
     assert_eq!(field, "name");
     assert_eq!(
-        admin.ask("POST", keys, Some(json!({"name": null}))).await.0,
+        admin.request("POST", keys, Some(json!({"name": null}))).await.0,
         201,
         "as the document allows"
     );
@@ -179,7 +179,7 @@ async fn backends_are_created_and_removed_without_showing_secrets() {
     let admin = Admin::open().await;
     let path = "/admin/v1/tenants/default/backends/one";
     let (status, made) =
-        admin.ask("PUT", &format!("{path}?wait=false"), Some(http_backend())).await;
+        admin.request("PUT", &format!("{path}?wait=false"), Some(http_backend())).await;
     assert_eq!(
         (status.as_u16(), &made["backend"], &made["settings"]["credentials"]["bearer"]),
         (201, &json!("one"), &json!(true)),
@@ -190,18 +190,18 @@ async fn backends_are_created_and_removed_without_showing_secrets() {
         "{made}"
     );
     assert_eq!(
-        admin.ask("PUT", path, Some(http_backend())).await.0,
+        admin.request("PUT", path, Some(http_backend())).await.0,
         200,
         "waits until it is known to fail, then tells"
     );
-    let (_, shown) = admin.ask("GET", path, None).await;
-    let (_, list) = admin.ask("GET", "/admin/v1/tenants/default/backends", None).await;
+    let (_, shown) = admin.request("GET", path, None).await;
+    let (_, list) = admin.request("GET", "/admin/v1/tenants/default/backends", None).await;
     assert_eq!(list["backends"].as_array().unwrap().len(), 1);
     for answer in [made, shown, list] {
         assert!(!answer.to_string().contains("canary"), "{answer}");
     }
-    assert_eq!(admin.ask("POST", &format!("{path}/probe"), None).await.0, 200);
-    assert_eq!(admin.ask("DELETE", path, None).await.0, 204);
+    assert_eq!(admin.request("POST", &format!("{path}/probe"), None).await.0, 200);
+    assert_eq!(admin.request("DELETE", path, None).await.0, 204);
     admin.refused("GET", path, None, 404).await;
     admin.refused("POST", &format!("{path}/probe"), None, 404).await;
 }
@@ -388,7 +388,7 @@ async fn only_the_admin_token_gives_access() {
     let public = Admin::start("", "192.0.2.1:9090").await;
     let (_, detail) = public.refused("GET", "/admin/v1/tenants", None, 401).await;
     assert!(detail.contains("auth.admin_token"), "{detail}");
-    assert_eq!(public.ask("GET", "/healthz", None).await.0, 200);
+    assert_eq!(public.request("GET", "/healthz", None).await.0, 200);
 }
 
 #[tokio::test]
@@ -484,8 +484,8 @@ async fn sessions_and_tasks_of_other_replicas_are_listed_and_can_be_ended() {
     let admin = Admin::open().await;
     let (key, task) = stored_elsewhere(&admin.control).await;
     let path = format!("/admin/v1/sessions/{}", key.digest());
-    let (_, list) = admin.ask("GET", "/admin/v1/sessions?tenant=default", None).await;
-    let (status, shown) = admin.ask("GET", &path, None).await;
+    let (_, list) = admin.request("GET", "/admin/v1/sessions?tenant=default", None).await;
+    let (status, shown) = admin.request("GET", &path, None).await;
     assert_eq!((status.as_u16(), &list["sessions"][0]), (200, &shown), "{list}");
     assert_eq!(
         (&shown["node"], &shown["state"], &shown["principal"]),
@@ -494,9 +494,10 @@ async fn sessions_and_tasks_of_other_replicas_are_listed_and_can_be_ended() {
     );
     assert!(shown.get("calls_in_flight").is_none(), "only its owner knows: {shown}");
 
-    let (_, tasks) = admin.ask("GET", "/admin/v1/tasks?status=cancelled", None).await;
+    let (_, tasks) = admin.request("GET", "/admin/v1/tasks?status=cancelled", None).await;
     assert_eq!(tasks["tasks"][0]["id"], task.as_str(), "{tasks}");
-    let (_, shown) = admin.ask("GET", &format!("/admin/v1/tasks/{}", task.as_str()), None).await;
+    let (_, shown) =
+        admin.request("GET", &format!("/admin/v1/tasks/{}", task.as_str()), None).await;
     let history: Vec<&str> = shown["history"]
         .as_array()
         .unwrap()
@@ -509,14 +510,14 @@ async fn sessions_and_tasks_of_other_replicas_are_listed_and_can_be_ended() {
         "{shown}"
     );
 
-    assert_eq!(admin.ask("DELETE", &path, None).await.0, 204);
+    assert_eq!(admin.request("DELETE", &path, None).await.0, 204);
     let store = &admin.control.broker.shared.durable.store;
     let renewal = store
         .renew_lease(&NodeName::new("other/1"), Duration::from_secs(600), false)
         .await
         .unwrap();
     assert_eq!(renewal.sessions_to_end, [key], "its owner is told");
-    let (_, nodes) = admin.ask("GET", "/admin/v1/nodes", None).await;
+    let (_, nodes) = admin.request("GET", "/admin/v1/nodes", None).await;
     assert_eq!(
         (&nodes["nodes"][0]["node"], &nodes["nodes"][0]["is_this"]),
         (&json!("other/1"), &json!(false)),
@@ -531,24 +532,24 @@ async fn without_the_database_no_partial_answer_is_returned() {
     for path in
         ["sessions", "sessions/0123456789abcdef", "tasks", "tasks/none", "subscriptions", "nodes"]
     {
-        let (status, problem) = admin.ask("GET", &format!("/admin/v1/{path}"), None).await;
+        let (status, problem) = admin.request("GET", &format!("/admin/v1/{path}"), None).await;
         assert_eq!(
             (status.as_u16(), &problem["type"]),
             (503, &json!("urn:mcp-broker:problem:store-unavailable")),
             "{path}: {problem}"
         );
     }
-    assert_eq!(admin.ask("GET", "/admin/v1/tenants", None).await.0, 200);
+    assert_eq!(admin.request("GET", "/admin/v1/tenants", None).await.0, 200);
 }
 
 #[tokio::test]
 async fn a_drain_makes_the_broker_unready() {
     let admin = Admin::open().await;
-    assert_eq!(admin.ask("GET", "/readyz", None).await.0, 200);
-    assert_eq!(admin.ask("POST", "/admin/v1/drain", None).await.0, 202);
+    assert_eq!(admin.request("GET", "/readyz", None).await.0, 200);
+    assert_eq!(admin.request("POST", "/admin/v1/drain", None).await.0, 202);
     let response = admin.send(request("GET", "/readyz").body(Body::empty()).unwrap()).await;
     assert_eq!(response.status(), 503);
-    assert_eq!(admin.ask("GET", "/healthz", None).await.0, 200);
+    assert_eq!(admin.request("GET", "/healthz", None).await.0, 200);
 }
 
 #[tokio::test]

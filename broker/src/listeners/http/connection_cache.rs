@@ -62,7 +62,7 @@ impl ConnectionCache {
 }
 
 /// Values of a body that headers repeat: revision, method and name.
-type KnownValues = [Option<Box<[u8]>>; 3];
+type CachedValues = [Option<Box<[u8]>>; 3];
 
 /// Results of the checks that depend on the head alone, after the head has passed them.
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ pub(in crate::listeners) struct ValidatedHead {
     /// Endpoint that the path names.
     endpoint: OnceLock<Endpoint>,
     /// Values of the last body that the head was found to repeat.
-    mirrored: Mutex<Option<KnownValues>>,
+    mirrored: Mutex<Option<CachedValues>>,
     /// Tenant of the caller.
     tenant: Mutex<Option<Arc<Tenant>>>,
     /// Session that the head named last, and that was found here for its caller.
@@ -218,7 +218,7 @@ impl ValidatedHead {
         let known = self.caller.lock();
         known
             .as_ref()
-            .filter(|(known_in, caller)| *known_in == edition && !caller.is_past())
+            .filter(|(limited_to, caller)| *limited_to == edition && !caller.is_past())
             .map(|(_, caller)| caller.clone())
     }
 

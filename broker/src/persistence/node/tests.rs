@@ -123,7 +123,7 @@ impl NodeStore for FakeNodes {
 
 /// Calls that a replica got.
 #[derive(Default)]
-struct Told {
+struct ObservedCalls {
     owned: HashSet<SessionKey>,
     reclaimed: HashMap<SessionKey, i64>,
     lost: HashSet<SessionKey>,
@@ -132,7 +132,7 @@ struct Told {
 }
 
 #[derive(Default)]
-struct FakeReplica(Mutex<Told>);
+struct FakeReplica(Mutex<ObservedCalls>);
 
 impl LeaseObserver for FakeReplica {
     fn owned(&self) -> OwnedRecords {
@@ -175,19 +175,19 @@ impl Rig {
             .enter_first()
             .await
             .unwrap();
-        let told: Arc<dyn LeaseObserver> = replica.clone();
-        tokio::spawn(node.clone().keep(Arc::downgrade(&told)));
+        let observer: Arc<dyn LeaseObserver> = replica.clone();
+        tokio::spawn(node.clone().keep(Arc::downgrade(&observer)));
         Self { nodes, replica, node, durable }
     }
 
     /// Gives the replica these sessions.
     fn with_sessions(self, sessions: &[SessionKey]) -> Self {
         self.nodes.own(sessions, &self.durable.node());
-        self.told().owned.extend(sessions);
+        self.observed().owned.extend(sessions);
         self
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
+    fn observed(&self) -> MutexGuard<'_, ObservedCalls> {
         self.replica.0.lock()
     }
 
@@ -225,7 +225,7 @@ async fn a_lease_is_renewed_long_before_it_ends() {
     rig.until_renewed(4).await;
     assert!(started.elapsed() > LEASE && rig.durable.lease.is_held());
     assert_eq!(rig.durable.node(), NodeName::new("test/0"));
-    assert!(rig.told().reclaimed.is_empty() && rig.told().lost.is_empty());
+    assert!(rig.observed().reclaimed.is_empty() && rig.observed().lost.is_empty());
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn an_outage_shorter_than_the_lease_changes_nothing() {
     rig.until_renewed(2).await;
     assert!(rig.durable.lease.is_held());
     assert_eq!(rig.durable.node(), NodeName::new("test/0"));
-    assert!(rig.told().reclaimed.is_empty() && rig.told().lost.is_empty());
+    assert!(rig.observed().reclaimed.is_empty() && rig.observed().lost.is_empty());
 }
 
 #[tokio::test]
@@ -250,13 +250,13 @@ async fn after_a_long_outage_unclaimed_sessions_are_reclaimed_under_a_new_name()
     rig.nodes.own(&[session(2)], &NodeName::new("other/0"));
     rig.nodes.lock().owners.remove(&session(3));
     rig.down(false);
-    rig.until("what is lost is told", |rig| !rig.told().lost.is_empty()).await;
+    rig.until("what is lost is told", |rig| !rig.observed().lost.is_empty()).await;
     assert!(rig.durable.lease.is_held());
     let name = rig.durable.node();
     assert!(name != NodeName::new("test/0") && name.as_str().starts_with("test/"), "{name}");
     assert_eq!(rig.nodes.lock().owners[&session(1)], (name, 2));
-    assert_eq!(rig.told().reclaimed, HashMap::from([(session(1), 2)]));
-    assert_eq!(rig.told().lost, HashSet::from([session(2), session(3)]));
+    assert_eq!(rig.observed().reclaimed, HashMap::from([(session(1), 2)]));
+    assert_eq!(rig.observed().lost, HashSet::from([session(2), session(3)]));
 }
 
 #[tokio::test]
@@ -266,8 +266,8 @@ async fn a_reclaim_with_a_lost_answer_loses_no_session() {
     rig.until_the_lease_is_lost().await;
     rig.nodes.lock().deaf_reclaims = 3;
     rig.down(false);
-    rig.until("the sessions are taken back", |rig| rig.told().reclaimed.len() == 2).await;
-    assert!(rig.durable.lease.is_held() && rig.told().lost.is_empty());
+    rig.until("the sessions are taken back", |rig| rig.observed().reclaimed.len() == 2).await;
+    assert!(rig.durable.lease.is_held() && rig.observed().lost.is_empty());
     let name = rig.durable.node();
     assert!(rig.nodes.lock().owners.values().all(|(owner, epoch)| *owner == name && *epoch >= 3));
 }
@@ -279,8 +279,8 @@ async fn a_renewal_returns_the_config_version_and_ended_sessions() {
         let mut database = rig.nodes.lock();
         (database.config_version, database.ended) = (7, vec![session(1)]);
     }
-    rig.until("the news came", |rig| rig.told().config_version == 7).await;
-    assert_eq!(rig.told().ended, [session(1)]);
+    rig.until("the news came", |rig| rig.observed().config_version == 7).await;
+    assert_eq!(rig.observed().ended, [session(1)]);
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use rules::{
 
 use super::Call;
 use crate::{
-    backends::asker::Asker as _,
+    backends::requester::Requester as _,
     sessions::approvals::{HeldCall, OpenedApproval, await_decision, use_approval},
     telemetry::request,
 };
@@ -58,13 +58,13 @@ impl Call {
     /// may not.
     pub(super) async fn pass_approval(&self) -> Result<Option<ApprovalNotice>, Refusal> {
         let Some(approval) = self.approval.get() else { return Ok(None) };
-        let passed = self.ask_for_approval(approval).await?;
+        let passed = self.request_approval(approval).await?;
         // The wait is not silence of the backend.
         self.touch();
         Ok(passed.err().map(|notice| approval.notice.get_or_init(|| notice).clone()))
     }
 
-    async fn ask_for_approval(
+    async fn request_approval(
         &self,
         CallApproval { held, answers_at_once, .. }: &CallApproval,
     ) -> Result<Result<(), ApprovalNotice>, Refusal> {

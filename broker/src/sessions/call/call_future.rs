@@ -110,11 +110,11 @@ mod tests {
         let running = TaskTracker::new();
         let observed = RequestTelemetry::new(RequestName(7), None, None, None);
         let (start, started) = oneshot::channel::<()>();
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let work = async move {
             let before = request::current_name();
             let _ = started.await;
-            let _ = tell.send([before, request::current_name()]);
+            let _ = sender.send([before, request::current_name()]);
         };
         let mut call = request::enter(observed, || CallFuture::new(Box::pin(work), &running));
         assert!(
@@ -123,17 +123,17 @@ mod tests {
         assert_eq!(request::current_name(), None);
         drop(call);
         start.send(()).unwrap();
-        assert_eq!(told.await.unwrap(), [Some(RequestName(7)); 2]);
+        assert_eq!(receiver.await.unwrap(), [Some(RequestName(7)); 2]);
     }
 
     #[tokio::test]
     async fn a_dropped_call_continues_and_a_panicked_call_ends() {
         let running = TaskTracker::new();
         let (start, started) = oneshot::channel::<()>();
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         let work = async move {
             let _ = started.await;
-            let _ = tell.send(());
+            let _ = sender.send(());
         };
         let mut call = CallFuture::new(Box::pin(work), &running);
         assert!(
@@ -141,7 +141,7 @@ mod tests {
         );
         drop(call);
         start.send(()).unwrap();
-        told.await.unwrap();
+        receiver.await.unwrap();
         CallFuture::new(Box::pin(async { panic!("inside a call") }), &running).await;
         running.close();
         running.wait().await;

@@ -7,7 +7,7 @@ use protocol::method::Method;
 
 use super::{Call, TaskHandoff};
 use crate::{
-    backends::asker::Asker as _,
+    backends::requester::Requester as _,
     sessions::{session::OpenCall, stream::EventStream},
     telemetry::request::RequestTelemetry,
 };

@@ -14,9 +14,9 @@ use rules::{
 
 use super::{Session, questions, subscriptions};
 use crate::backends::{
-    asker::Inbound,
     link::{BackendSession, Era, connection::Connection},
     link_client::LinkClient,
+    requester::Inbound,
 };
 
 impl Inbound for Session {
@@ -25,7 +25,7 @@ impl Inbound for Session {
         connection: &Arc<Connection>,
         question: &Message,
     ) -> Result<(), Refusal> {
-        questions::ask(&self, connection, question, None)
+        questions::send_question(&self, connection, question, None)
     }
 
     fn withdraw(&self, number: u64, why: &str) {

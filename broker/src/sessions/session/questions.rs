@@ -45,7 +45,7 @@ use crate::{
 };
 
 /// Sends a backend's request to the client, if the client declared the capability for it.
-pub fn ask(
+pub fn send_question(
     session: &Arc<Session>,
     connection: &Arc<Connection>,
     message: &Message,
@@ -85,7 +85,7 @@ pub fn ask(
         },
         call: call.clone(),
         stream: stream.clone(),
-        asked_at: Instant::now(),
+        requested_at: Instant::now(),
         span: None,
     };
     let span = ChildSpan::question(call.as_ref().and_then(|call| call.observed()), message);
@@ -143,7 +143,7 @@ pub(in crate::sessions) fn send_task_input(
         },
         call: None,
         stream: Some(stream.clone()),
-        asked_at: Instant::now(),
+        requested_at: Instant::now(),
         span: None, // the runner of the task has it
     };
     let number = {

@@ -74,7 +74,7 @@ impl<'s> StreamResumption<'s> {
             )
         };
         if let Some(stream) = known {
-            return self.resume_known(&stream, position).await;
+            return self.resume_local(&stream, position).await;
         }
         if !possible {
             return Err(cannot_resume());
@@ -117,7 +117,7 @@ impl<'s> StreamResumption<'s> {
         }
     }
 
-    async fn resume_known(
+    async fn resume_local(
         self,
         stream: &Arc<EventStream>,
         position: u64,

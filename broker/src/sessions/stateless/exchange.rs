@@ -70,9 +70,9 @@ pub struct Exchange {
     /// Questions that the client left unanswered.
     missing: Vec<RequestedInput>,
     /// Answers that came before their questions, under the backend's keys.
-    unasked: Vec<(String, Bytes)>,
+    early_answers: Vec<(String, Bytes)>,
     /// Questions that have just come, and the time until which others are awaited.
-    asking: Option<(Vec<Message>, tokio::time::Instant)>,
+    pending_questions: Option<(Vec<Message>, tokio::time::Instant)>,
 }
 
 impl StatelessClient {
@@ -84,11 +84,11 @@ impl StatelessClient {
         offer: &EndpointInfo,
         waits: bool,
     ) -> Result<Box<Exchange>, Refusal> {
-        let unasked = InputResponses::parse(&request.message)?.answers;
+        let early_answers = InputResponses::parse(&request.message)?.answers;
         let as_task = self.shall_be_a_task(&request, offer)?;
         let waiting = self.submit(&request, offer, (as_task, waits)).await?;
         let mut exchange = self.exchange(request, offer, 0, Some(waiting));
-        (exchange.unasked, exchange.as_task) = (unasked, as_task);
+        (exchange.early_answers, exchange.as_task) = (early_answers, as_task);
         Ok(exchange)
     }
 
@@ -153,8 +153,8 @@ impl StatelessClient {
             as_task: false,
             ready: VecDeque::new(),
             missing: Vec::new(),
-            unasked: Vec::new(),
-            asking: None,
+            early_answers: Vec::new(),
+            pending_questions: None,
         })
     }
 
@@ -164,7 +164,7 @@ impl StatelessClient {
         offer: &EndpointInfo,
         (as_task, waits): (bool, bool),
     ) -> Result<PendingExchange, Refusal> {
-        let lease = self.stateless.stand_ins.lease(self, request, offer).await?;
+        let lease = self.stateless.session_pools.lease(self, request, offer).await?;
         let (id, session) = (lease.next_id(), lease.session().clone());
         if let Some(level) = request.log_level.filter(|_| offer.capabilities.logging) {
             // Boxed, because it is rare and would enlarge the future of every call.
@@ -180,9 +180,9 @@ impl StatelessClient {
             .map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))?;
         let mut waiting = PendingExchange::new(lease, id, reader);
         let permit = session.tenant.wait_for_call().await;
-        let carried = submit::handle_request(&session, message, &stream)?;
+        let call_future = submit::handle_request(&session, message, &stream)?;
         drop(permit);
-        if let Some(call) = carried.as_ref().and_then(CallFuture::call) {
+        if let Some(call) = call_future.as_ref().and_then(CallFuture::call) {
             if !request.passed.is_empty() {
                 call.set_forwarded_headers(request.passed.clone());
             }
@@ -190,7 +190,7 @@ impl StatelessClient {
                 call.answer_at_once();
             }
         }
-        waiting.carry_out(carried);
+        waiting.set_call_future(call_future);
         Ok(waiting)
     }
 }
@@ -233,7 +233,7 @@ impl Exchange {
                 None => {}
             }
             let Some(waiting) = &mut self.waiting else { return ExchangeEvent::Ended };
-            let next = match &self.asking {
+            let next = match &self.pending_questions {
                 None => tokio::select! {
                     biased;
                     next = waiting.next() => Some(next),
@@ -241,7 +241,7 @@ impl Exchange {
                 },
                 Some((_, until)) => match tokio::time::timeout_at(*until, waiting.next()).await {
                     Ok(next) => Some(next),
-                    Err(_) => match self.ask() {
+                    Err(_) => match self.require_input() {
                         Some(step) => return step,
                         None => continue,
                     },
@@ -272,15 +272,15 @@ impl Exchange {
     /// Handles a message that comes before the answer.
     fn handle_message(&mut self, message: Message) {
         if message.kind == Kind::Request {
-            let (questions, _) = self.asking.get_or_insert_with(|| {
+            let (questions, _) = self.pending_questions.get_or_insert_with(|| {
                 (Vec::new(), tokio::time::Instant::now() + INPUT_GATHER_WAIT)
             });
             questions.push(message);
         } else if let Some(withdrawn) = withdrawn(&message) {
-            if let Some((questions, _)) = &mut self.asking {
+            if let Some((questions, _)) = &mut self.pending_questions {
                 questions.retain(|question| question.id.as_ref() != Some(&withdrawn));
             }
-            self.asking.take_if(|(questions, _)| questions.is_empty());
+            self.pending_questions.take_if(|(questions, _)| questions.is_empty());
         } else if let Some(frame) = self.passing(&message) {
             self.ready.push_back(frame);
         }

@@ -59,7 +59,7 @@ use crate::{auth::Caller, maps::SharedMap};
 /// State that this process holds for stateless clients. All of it may be lost.
 #[derive(Debug, Default)]
 pub struct StatelessState {
-    stand_ins: SessionPools,
+    session_pools: SessionPools,
     suspensions: SuspensionTable,
     offers: SharedMap<OfferCacheKey, (Weak<Catalog>, Arc<EndpointInfo>)>,
     /// Cached pages of lists, made of catalogs that this map does not keep alive.
@@ -155,7 +155,7 @@ impl StatelessState {
 
     /// Returns the number of requests in flight, without the suspended ones.
     pub fn calls_in_flight(&self) -> usize {
-        self.stand_ins
+        self.session_pools
             .all()
             .iter()
             .map(|session| session.calls_in_flight())
@@ -166,7 +166,7 @@ impl StatelessState {
     /// Expires suspended requests and idle pooled sessions.
     pub fn tick(&self, now: Instant) {
         self.suspensions.expire(now);
-        self.stand_ins.tick(now);
+        self.session_pools.tick(now);
     }
 
     /// Ends what these callers began, because their credential was revoked.
@@ -194,7 +194,7 @@ impl StatelessState {
 
     fn end(&self, is_meant: impl Fn(&Caller, &Endpoint) -> bool) {
         self.suspensions.end(&is_meant);
-        self.stand_ins.end(&is_meant);
+        self.session_pools.end(&is_meant);
     }
 }
 

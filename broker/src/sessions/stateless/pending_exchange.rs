@@ -32,7 +32,7 @@ pub struct PendingExchange {
     id: RequestId,
     reader: StreamCursor,
     /// The call, while the waiter polls it.
-    carried: Option<CallFuture>,
+    call_future: Option<CallFuture>,
     /// The call, also while it runs by itself.
     call: Option<Arc<Call>>,
     /// Set when the answer has come.
@@ -41,28 +41,28 @@ pub struct PendingExchange {
 
 impl PendingExchange {
     pub(super) fn new(lease: SessionLease, id: RequestId, reader: StreamCursor) -> Self {
-        Self { lease, id, reader, carried: None, call: None, answered: false }
+        Self { lease, id, reader, call_future: None, call: None, answered: false }
     }
 
     /// Takes the call, which the waiter polls from now on.
-    pub(super) fn carry_out(&mut self, call: Option<CallFuture>) {
+    pub(super) fn set_call_future(&mut self, call: Option<CallFuture>) {
         self.call = call.as_ref().and_then(CallFuture::call).cloned();
-        self.carried = call;
+        self.call_future = call;
     }
 
     /// Lets the call run by itself, because no waiter may poll it for a while.
     pub(super) fn detach(&mut self) {
-        self.carried = None;
+        self.call_future = None;
     }
 
     /// Returns the parsed answer of the call, if the call kept it.
     pub(super) fn parsed_answer(&self, frame: &Bytes) -> Option<Message> {
-        self.carried.as_ref()?.call()?.take_parsed_answer(frame)
+        self.call_future.as_ref()?.call()?.take_parsed_answer(frame)
     }
 
     /// Returns the next event. Cancel-safe.
     pub async fn next(&mut self) -> StreamItem {
-        let next = match &mut self.carried {
+        let next = match &mut self.call_future {
             Some(call) => self.reader.next_while_driving(call).await,
             None => self.reader.next().await,
         };

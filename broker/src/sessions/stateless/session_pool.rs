@@ -103,23 +103,23 @@ struct PooledSession {
 /// A slot of a pooled session for one request.
 #[derive(Debug)]
 pub(super) struct SessionLease {
-    stand_in: Arc<PooledSession>,
+    pooled_session: Arc<PooledSession>,
     freed: Option<Arc<Notify>>,
 }
 
 impl SessionLease {
     pub(super) fn session(&self) -> &Arc<Session> {
-        &self.stand_in.session
+        &self.pooled_session.session
     }
 
     /// Notes that something came through the session.
     pub(super) fn prove(&self) {
-        self.stand_in.proved.store(true, Ordering::Relaxed);
+        self.pooled_session.proved.store(true, Ordering::Relaxed);
     }
 
     /// Returns an id that no other request of the pooled session has.
     pub(super) fn next_id(&self) -> RequestId {
-        RequestId::from_u64(self.stand_in.next_id.fetch_add(1, Ordering::Relaxed))
+        RequestId::from_u64(self.pooled_session.next_id.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -145,7 +145,7 @@ impl Drop for SessionLease {
             if self.session().has_abandoned_call() {
                 self.session().end("a request was given up that its backend may be at");
             }
-            self.stand_in.alone.store(false, Ordering::Release);
+            self.pooled_session.alone.store(false, Ordering::Release);
             freed.notify_waiters();
         }
     }
@@ -226,7 +226,7 @@ impl SessionPools {
             !(alone && one.alone.load(Ordering::Acquire) || one.session.is_leaving())
                 && one.session.advertised == offer.capabilities
         };
-        let stand_in = match pool.members.iter().find(usable) {
+        let pooled_session = match pool.members.iter().find(usable) {
             Some(known) => known.clone(),
             None if pool.members.len() >= SESSIONS_PER_POOL_MAX => return None,
             // Most requests are short, and each exclusive session may cost a process.
@@ -244,10 +244,10 @@ impl SessionPools {
             }
         };
         if alone {
-            stand_in.alone.store(true, Ordering::Release);
+            pooled_session.alone.store(true, Ordering::Release);
         }
-        stand_in.session.touch();
-        Some(SessionLease { stand_in, freed: alone.then(|| self.freed.clone()) })
+        pooled_session.session.touch();
+        Some(SessionLease { pooled_session, freed: alone.then(|| self.freed.clone()) })
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Session>> {
@@ -259,7 +259,7 @@ impl SessionPools {
         self.all().iter().for_each(|session| expiry::expire(session, now));
         self.retain(|one, _| {
             !one.session.is_leaving()
-                && (Arc::strong_count(one) > 1 || !one.session.end_if_idle(STAND_IN_IDLE))
+                && (Arc::strong_count(one) > 1 || !one.session.end_if_idle(POOLED_SESSION_IDLE_MAX))
         });
     }
 
@@ -312,7 +312,7 @@ fn has_capacity(
 }
 
 /// Idle time of a pooled session, which is that of unused links.
-const STAND_IN_IDLE: Duration = LINK_IDLE_MAX;
+const POOLED_SESSION_IDLE_MAX: Duration = LINK_IDLE_MAX;
 
 /// Returns whether the backend of the request does not name the request for which it needs input.
 fn cannot_attribute_requests(client: &StatelessClient, request: &StatelessRequest) -> bool {

@@ -29,8 +29,8 @@ use super::{
 use crate::{
     auth::SealError,
     backends::{
-        asker::Asker,
         link::{BackendSession, Link, connection::Connection, failure::Failure},
+        requester::Requester,
     },
     persistence::fault_point,
 };
@@ -212,7 +212,7 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
             // MCP 2025-11-25, Tasks: the backend sends what it needs on the stream of
             // `tasks/result`.
             TaskStatus::InputRequired | TaskStatus::Completed | TaskStatus::Failed => {
-                match ask(run, link, &task.id, Method::TasksResult).await {
+                match request_about_task(run, link, &task.id, Method::TasksResult).await {
                     Err(ending) => return ending,
                     Ok(answer) if !tasks::is_unknown_task(&answer) => {
                         return RunOutcome::Answered(
@@ -223,7 +223,8 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
                     // The error can mean an invalid parameter of the call or an unknown task. If
                     // the backend still knows the task, it means the call.
                     Ok(answer) => {
-                        return match ask(run, link, &task.id, Method::TasksGet).await {
+                        return match request_about_task(run, link, &task.id, Method::TasksGet).await
+                        {
                             Err(ending) => ending,
                             Ok(known) if known.kind == Kind::Error => {
                                 unknown(run, "the backend does not know it any more")
@@ -234,7 +235,7 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
                 }
             }
         }
-        task = match ask(run, link, &task.id, Method::TasksGet).await {
+        task = match request_about_task(run, link, &task.id, Method::TasksGet).await {
             Err(ending) => return ending,
             Ok(answer) if tasks::is_unknown_task(&answer) => {
                 return unknown(run, "the backend does not know it any more");
@@ -248,19 +249,19 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
 }
 
 /// Sends a request about the backend's task, over as many connections as it needs.
-async fn ask(
+async fn request_about_task(
     run: &Arc<TaskRun>,
     link: &Arc<Link>,
     backend_task: &str,
     method: Method,
 ) -> Result<Message, RunOutcome> {
     let params = format!("{{\"taskId\":{}}}", json::quote(backend_task));
-    let asker: Arc<dyn Asker> = run.clone();
+    let requester: Arc<dyn Requester> = run.clone();
     let mut retry_timer = RetryTimer::new(run.timeouts().call);
     loop {
         let hint = match link.connection().await {
             Ok(connection) => {
-                let request = connection.ask_for(link, method, params.as_bytes(), &asker);
+                let request = connection.request_for(link, method, params.as_bytes(), &requester);
                 let answer = match method {
                     Method::TasksResult => request.await,
                     _ => tokio::time::timeout(run.timeouts().control, request)
@@ -290,7 +291,7 @@ async fn ask(
 pub(super) async fn cancel(run: &TaskRun, link: &Arc<Link>, backend_task: &str) {
     let Some(connection) = link.live() else { return };
     let params = format!("{{\"taskId\":{}}}", json::quote(backend_task));
-    match connection.ask(link, Method::TasksCancel, Some(params.as_bytes())).await {
+    match connection.control_request(link, Method::TasksCancel, Some(params.as_bytes())).await {
         Ok(answer) if answer.kind == Kind::Error => {
             tracing::debug!(task = %run.digest(), "the backend did not cancel its task")
         }

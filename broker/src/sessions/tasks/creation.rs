@@ -258,7 +258,7 @@ pub(super) fn limits_of(settings: &config::TaskConfig) -> TaskLimits {
 /// Notes the name and trace of the request that created the task.
 pub(super) fn record_origin(details: &mut TaskDetails, request: &request::RequestTelemetry) {
     details.request = Some(request.name.to_string());
-    details.trace = request.tracing.as_deref().map(RequestTrace::to_carried);
+    details.trace = request.tracing.as_deref().map(RequestTrace::to_stored);
 }
 
 /// Returns the call as its backend gets it: with the backend's name of the tool, and without the

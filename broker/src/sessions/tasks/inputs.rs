@@ -44,7 +44,7 @@ use crate::{
 const NUMBERS_PER_EPOCH: i64 = 1 << 20;
 
 /// Accepts a backend's request for the client of a task.
-pub(super) fn ask(
+pub(super) fn accept_question(
     run: &Arc<TaskRun>,
     connection: &Arc<Connection>,
     message: &Message,
@@ -53,11 +53,11 @@ pub(super) fn ask(
         .id
         .clone()
         .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
-    ask_via(run, ReplyRoute::Backend { connection: connection.clone(), id }, message)
+    accept_question_via(run, ReplyRoute::Backend { connection: connection.clone(), id }, message)
 }
 
 /// Accepts a request for the client of a task. The answer takes `way`.
-pub(super) fn ask_via(
+pub(super) fn accept_question_via(
     run: &Arc<TaskRun>,
     way: ReplyRoute,
     message: &Message,
@@ -85,7 +85,12 @@ pub(super) fn ask_via(
         let span = span.map(|span| Arc::new(Mutex::new(Some(span))));
         state.inputs.insert(
             number,
-            OpenInput { reply_route: way.clone(), asked_at: Instant::now(), stored: false, span },
+            OpenInput {
+                reply_route: way.clone(),
+                requested_at: Instant::now(),
+                stored: false,
+                span,
+            },
         );
         number
     };
@@ -217,7 +222,7 @@ fn expire(run: &Arc<TaskRun>) -> BTreeSet<i64> {
         let state = run.lock();
         let stored = state.inputs.iter().filter(|(_, input)| input.stored);
         let (late, open): (Vec<_>, Vec<_>) =
-            stored.partition(|(_, input)| input.asked_at.elapsed() > limit);
+            stored.partition(|(_, input)| input.requested_at.elapsed() > limit);
         (
             late.into_iter().map(|(number, _)| *number).collect(),
             open.into_iter().map(|(number, _)| *number).collect(),

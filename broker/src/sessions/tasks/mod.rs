@@ -6,7 +6,6 @@
 //! store finds a task again.
 
 mod approval;
-mod asker;
 mod backend_task;
 mod cancellation;
 mod creation;
@@ -24,6 +23,7 @@ mod poller;
 mod promotion;
 mod recovery;
 mod reply_route;
+mod requester;
 mod retry;
 pub mod run;
 mod runner;
@@ -41,8 +41,8 @@ use records::TaskStatus;
 use rules::limits::{TASK_DEFER_FIRST, TASK_DEFER_MAX, TASK_RUNS_MAX, TASKS_DEFERRED_MAX};
 
 use crate::backends::{
-    asker::{Asker, SentRequest},
     link::{Link, connection::Connection},
+    requester::{Requester, SentRequest},
 };
 use protocol::{
     error::{ErrorKind, Refusal},
@@ -266,7 +266,7 @@ impl TaskManager {
                 connection.pending().release_token(wire_id);
             }
         }
-        let this: Weak<dyn Asker> = run.this.clone();
+        let this: Weak<dyn Requester> = run.this.clone();
         for (link, backend_task) in running.backend_tasks {
             if let Some(link) = link.upgrade() {
                 link.unfollow_task(&backend_task, &this);

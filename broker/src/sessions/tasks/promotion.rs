@@ -177,12 +177,7 @@ fn start(
 ) {
     let Some(plan) = RunPlan::read(&stored.record) else { return };
     let remaining_ttl = stored.record.ttl;
-    let run = TaskRun::new(
-        FullTask { stored, remaining_ttl },
-        plan,
-        session.tenant.clone(),
-        tasks,
-    );
+    let run = TaskRun::new(FullTask { stored, remaining_ttl }, plan, session.tenant.clone(), tasks);
     run.lock().maybe_sent = true;
     // From now on the call counts among the tasks.
     session.release_call_slot(&*call);
@@ -234,7 +229,9 @@ async fn await_call(
                     "the answer cannot be read",
                 ));
             }
-            Some(question) if question.kind == Kind::Request => ask(run, &pending_call, &question),
+            Some(question) if question.kind == Kind::Request => {
+                accept_question(run, &pending_call, &question)
+            }
             Some(notification) if notification.method == Method::Cancelled => {
                 withdraw(run, &notification)
             }
@@ -279,9 +276,9 @@ async fn follow_backend_task(
     pin!(followed).await
 }
 
-fn ask(run: &Arc<TaskRun>, pending_call: &impl PendingCall, question: &Message) {
+fn accept_question(run: &Arc<TaskRun>, pending_call: &impl PendingCall, question: &Message) {
     let Some(number) = question.id.as_ref().and_then(RequestId::as_u64) else { return };
-    if let Err(refusal) = inputs::ask_via(
+    if let Err(refusal) = inputs::accept_question_via(
         run,
         ReplyRoute::Session { session: pending_call.session().clone(), number },
         question,

@@ -35,10 +35,10 @@ use tokio_util::sync::CancellationToken;
 use super::{TaskManager, notification_limiter::NotificationLimiter, reply_route::ReplyRoute};
 use crate::{
     backends::{
-        asker::SentRequest,
         backend::EffectiveTimeouts,
         backend_admission::CallOwner,
         link::{Link, LinkHold, LinkUser},
+        requester::SentRequest,
     },
     persistence::Wakeup,
     sessions::{session::Session, shared::Shared, tenant::Tenant},
@@ -90,7 +90,7 @@ pub(super) struct RunState {
     /// Set when the call may be on its way to the backend, or may have been carried out there.
     pub(super) maybe_sent: bool,
     pub(super) link_hold: Option<LinkHold>,
-    pub(super) carried: Option<SentRequest>,
+    pub(super) sent_request: Option<SentRequest>,
     /// Set when the call was sent as a task, which has a cancellation of its own.
     pub(super) as_task: bool,
     /// Set when the call was sent as a task and the backend has not answered yet.
@@ -125,7 +125,7 @@ pub(super) struct TrackedBackendTask {
 #[derive(Debug, Clone)]
 pub(super) struct OpenInput {
     pub(super) reply_route: ReplyRoute,
-    pub(super) asked_at: Instant,
+    pub(super) requested_at: Instant,
     /// Set when the store holds the question.
     pub(super) stored: bool,
     pub(super) span: Option<Arc<Mutex<Option<ChildSpan>>>>,

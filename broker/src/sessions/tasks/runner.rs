@@ -44,8 +44,8 @@ use super::{
 };
 use crate::{
     backends::{
-        asker::{Asker, SentRequest},
         link::{connection::Connection, failure::Failure, request::BackendRequest},
+        requester::{Requester, SentRequest},
     },
     persistence::fault_point,
     telemetry::request,
@@ -66,12 +66,12 @@ impl super::TaskManager {
             let running = run.shared.running.clone();
             let request = run.request.get_or_init(|| observability::request_of(&run)).clone();
             let work = work(run.clone());
-            running.spawn(request::scope(request, carry_out(run, work)));
+            running.spawn(request::scope(request, run_until_stopped(run, work)));
         }
     }
 }
 
-async fn carry_out(run: Arc<TaskRun>, work: impl Future<Output = RunOutcome>) {
+async fn run_until_stopped(run: Arc<TaskRun>, work: impl Future<Output = RunOutcome>) {
     let failed = |_| {
         RunOutcome::Refused(Refusal::new(ErrorKind::Internal, "the task failed inside the broker"))
     };
@@ -108,13 +108,13 @@ pub(super) async fn first_end(
     // The backend is just making a task, and a cancellation needs that task's id.
     tokio::select! {
         biased;
-        () = creation_known(run) => ending,
+        () = wait_until_stored(run) => ending,
         answered = &mut work => answered,
         () = tokio::time::sleep(run.timeouts().control) => ending,
     }
 }
 
-async fn creation_known(run: &TaskRun) {
+async fn wait_until_stored(run: &TaskRun) {
     loop {
         let changed = run.changed.notified();
         tokio::pin!(changed);
@@ -147,7 +147,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
         Ok(approval) => approval,
         Err(ending) => return ending,
     };
-    let asker: Arc<dyn Asker> = run.clone();
+    let requester: Arc<dyn Requester> = run.clone();
     let mut retry_timer = RetryTimer::new(run.timeouts().call);
     let mut resent = 0;
     loop {
@@ -188,7 +188,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
         let answer = connection
             .exchange(
                 &link,
-                BackendRequest { message: &message, edits: &edits, asker: &asker, sent_at },
+                BackendRequest { message: &message, edits: &edits, requester: &requester, sent_at },
             )
             .await;
         link.backend.record_result(&connection, &answer, sent_at.elapsed(), Instant::now());
@@ -404,7 +404,7 @@ fn to_client_answer(run: &TaskRun, answer: &Message) -> Result<Message, Refusal>
 async fn cancel_at_backend(run: &Arc<TaskRun>, why: StopReason) {
     let (mirrored, carried, as_task, under_way) = {
         let state = run.lock();
-        (state.backend_task.clone(), state.carried.clone(), state.as_task, state.maybe_sent)
+        (state.backend_task.clone(), state.sent_request.clone(), state.as_task, state.maybe_sent)
     };
     match (mirrored, carried) {
         (Some(TrackedBackendTask { id, link, .. }), _) if why == StopReason::Cancelled => {

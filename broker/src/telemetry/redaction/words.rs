@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s14_words_in_the_form_of_names_and_numbers_are_plain() {
+    fn s14_texts_in_the_form_of_names_and_numbers_are_plain() {
         for plain in [
             "",
             "mcp",

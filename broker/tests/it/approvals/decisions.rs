@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 use testkit::{AdminClient, AuthorizationServer, eventually};
 
-use super::{APPROVALS, Desk, POLICY, asking, bank, decide, id_of, key, pending, to, told};
+use super::{
+    APPROVALS, Desk, POLICY, approval_of, bank, decide, id_of, key, pending,
+    policy_requiring_approval, to,
+};
 use crate::{builder, text_of, tokens::guarded};
 
 async fn operator(admin: &AdminClient, body: Value) -> AdminClient {
@@ -34,16 +37,16 @@ async fn the_first_decision_counts_and_is_recorded_with_hashes_only() {
     }
     let (_, log) = admin.get("/admin/v1/audit?kind=admin&tenant=default&limit=1000").await;
     let action = "POST /admin/v1/tenants/{tenant}/approvals/{id}";
-    let told: Vec<&Value> = log["records"]
+    let recorded: Vec<&Value> = log["records"]
         .as_array()
         .unwrap()
         .iter()
         .filter(|record| record["action"] == action)
         .collect();
     let outcomes: Vec<&str> =
-        told.iter().map(|record| record["outcome"].as_str().unwrap()).collect();
-    assert_eq!(outcomes, ["ok", "refused", "refused"], "{told:?}");
-    let record = told[0];
+        recorded.iter().map(|record| record["outcome"].as_str().unwrap()).collect();
+    assert_eq!(outcomes, ["ok", "refused", "refused"], "{recorded:?}");
+    let record = recorded[0];
     assert_eq!(record["principal"], "olga");
     assert_eq!(record["before"]["state"], "pending");
     assert!(is_approved(&record["after"]["state"]), "{record}");
@@ -67,7 +70,7 @@ async fn the_first_decision_counts_and_is_recorded_with_hashes_only() {
 async fn faults_of_a_decision_are_named_and_another_tenants_approval_does_not_exist() {
     let desk = Desk::start(json!({})).await;
     let (client, admin) = (desk.client().await, desk.broker.admin());
-    let (id, _) = told(&client.call("b__send", to("ann")).await);
+    let (id, _) = approval_of(&client.call("b__send", to("ann")).await);
     let path = format!("{APPROVALS}/{id}");
     for (body, field) in [
         (json!({}), "decision"),
@@ -99,7 +102,7 @@ async fn roles_and_backends_of_operators_limit_their_view_and_decisions() {
     let spec = desk.backend.spec();
     desk.broker.admin().put_ready_backend("default", "other", &spec).await;
     let (client, admin) = (desk.client().await, desk.broker.admin());
-    let (id, _) = told(&client.call("b__send", to("ann")).await);
+    let (id, _) = approval_of(&client.call("b__send", to("ann")).await);
     let path = format!("{APPROVALS}/{id}");
     let approve = json!({"decision": "approve"});
     let viewer = operator(&admin, json!({"name": "v", "role": "viewer"})).await;
@@ -134,7 +137,10 @@ async fn with_four_eyes_the_caller_cannot_decide_with_any_token() {
         admin.with_token(Some(&server.token_with(name, claims)))
     };
     let (status, answer) = admin
-        .put("/admin/v1/tenants/acme/policy", &asking(json!({"by": {"groups": ["finance"]}})))
+        .put(
+            "/admin/v1/tenants/acme/policy",
+            &policy_requiring_approval(json!({"by": {"groups": ["finance"]}})),
+        )
         .await;
     assert_eq!(status, 201, "{answer}");
     let client = broker.client("/mcp").bearer(&server.token("ann")).connected(json!({})).await;
@@ -162,12 +168,12 @@ async fn the_caller_may_decide_only_without_four_eyes() {
     let desk = Desk::start(json!({})).await;
     let (client, admin) = (desk.client().await, desk.broker.admin());
     let ann = operator(&admin, json!({"name": "ann", "role": "operator"})).await;
-    let (id, _) = told(&client.call("b__send", to("ann")).await);
+    let (id, _) = approval_of(&client.call("b__send", to("ann")).await);
     assert_eq!(decide(&ann, &id, "approve").await.0, 403);
     assert_eq!(decide(&ann, &id, "deny").await.0, 403);
     desk.decide("deny").await;
-    desk.put(&asking(json!({"four_eyes": false}))).await;
-    let (id, _) = told(&client.call("b__send", to("ann")).await);
+    desk.put(&policy_requiring_approval(json!({"four_eyes": false}))).await;
+    let (id, _) = approval_of(&client.call("b__send", to("ann")).await);
     assert_eq!(decide(&ann, &id, "approve").await.0, 200);
 }
 
@@ -187,7 +193,7 @@ async fn a_check_and_a_shadow_rule_report_an_approval_but_create_none() {
     admin.wait_metric("mcp_policy_decisions_total", &shadow, |count| count >= 1.0).await;
     let (_, report) = admin.get(&format!("{POLICY}/report?since=1h")).await;
     assert_eq!(report["decisions"][0]["verdict"], "approve", "{report}");
-    desk.put(&asking(json!({}))).await;
+    desk.put(&policy_requiring_approval(json!({}))).await;
     let (_, answer) = admin.post(&check_path, &check).await;
     assert_eq!((&answer["verdict"], &answer["rule"]), (&json!("approve"), &json!("pay")));
     assert_eq!(super::list(&admin, "pending").await, Vec::<Value>::new());
@@ -216,5 +222,5 @@ async fn approvals_are_decided_from_the_command_line() {
     let call = bob.start_call("b__send", to("bob"));
     let id = id_of(&pending(&desk.broker.admin(), 1).await[0]);
     cli(&["approval", "deny", &id, "--reason", "no"]).await;
-    assert_eq!(told(&call.result().await).1, "denied");
+    assert_eq!(approval_of(&call.result().await).1, "denied");
 }

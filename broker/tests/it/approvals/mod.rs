@@ -17,7 +17,7 @@ pub(crate) const APPROVALS: &str = "/admin/v1/tenants/default/approvals";
 
 /// Returns a policy that asks for the approval of every call of `send`. `more`: further members of
 /// the rule.
-pub(crate) fn asking(more: Value) -> Value {
+pub(crate) fn policy_requiring_approval(more: Value) -> Value {
     let mut rule = json!({"id": "pay", "effect": "approve", "reason": "money", "objects": {"tools": ["b/send"]}});
     rule.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     json!({"rules": [rule]})
@@ -64,7 +64,7 @@ impl Desk {
             .start()
             .await;
         let desk = Self { key: key(&broker.admin(), "ann").await, broker, backend };
-        desk.put(&asking(more)).await;
+        desk.put(&policy_requiring_approval(more)).await;
         desk
     }
 
@@ -126,7 +126,7 @@ pub(crate) async fn decide(admin: &AdminClient, id: &str, decision: &str) -> (u1
 }
 
 /// Returns id and state of the approval that a result with `isError` names.
-fn told(result: &Value) -> (String, String) {
+fn approval_of(result: &Value) -> (String, String) {
     assert_eq!(result["isError"], true, "{result}");
     let approval = &result["_meta"]["dev.mcp-broker/approval"];
     let id = id_of(approval);

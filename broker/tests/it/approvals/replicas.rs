@@ -4,10 +4,10 @@ use serde_json::json;
 use testkit::{FakeBackend, TestCluster};
 
 use super::{
-    asking, bank, decide, id_of, key, pending,
+    approval_of, bank, decide, id_of, key, pending, policy_requiring_approval,
     stateless::required,
     tasks::{outcome, start},
-    to, told,
+    to,
 };
 use crate::{builder, stateless::Modern, text_of};
 
@@ -28,7 +28,8 @@ impl Pair {
             .start()
             .await;
         let key = key(&cluster.admin(0), "ann").await;
-        let (status, answer) = cluster.admin(0).put(super::POLICY, &asking(json!({}))).await;
+        let (status, answer) =
+            cluster.admin(0).put(super::POLICY, &policy_requiring_approval(json!({}))).await;
         assert_eq!(status, 201, "{answer}");
         // The other replica has the policy within a second.
         testkit::eventually("the policy at the other replica", || async {
@@ -96,7 +97,7 @@ async fn calls_at_both_replicas_join_one_approval_and_one_of_them_is_executed() 
     for call in calls {
         let result = call.result().await;
         if result["isError"] == true {
-            told(&result);
+            approval_of(&result);
         } else {
             executed += 1;
         }

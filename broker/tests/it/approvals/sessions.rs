@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 use testkit::eventually;
 
-use super::{Desk, POLICY, asking, change_definition, decide, id_of, key, list, to, told};
+use super::{
+    Desk, POLICY, approval_of, change_definition, decide, id_of, key, list,
+    policy_requiring_approval, to,
+};
 use crate::{kind, text_of};
 
 #[tokio::test]
@@ -29,7 +32,7 @@ async fn a_call_waits_and_is_executed_once_when_a_person_approves() {
     let used = list(&desk.broker.admin(), "used").await;
     assert_eq!((id_of(&used[0]), used[0]["decided_by"].as_str()), (id, Some("admin")));
     // Another call needs another approval.
-    let second = told(&client.call("b__send", to("ann")).await);
+    let second = approval_of(&client.call("b__send", to("ann")).await);
     assert_eq!((second.1.as_str(), desk.sent()), ("pending", 1));
 }
 
@@ -37,9 +40,9 @@ async fn a_call_waits_and_is_executed_once_when_a_person_approves() {
 async fn after_its_deadline_a_call_gets_an_id_and_its_repeat_uses_the_approval() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
-    let (id, state) = told(&client.call("b__send", to("ann")).await);
+    let (id, state) = approval_of(&client.call("b__send", to("ann")).await);
     assert_eq!(state, "pending");
-    let (again, _) = told(&client.call("b__send", to("ann")).await);
+    let (again, _) = approval_of(&client.call("b__send", to("ann")).await);
     assert_eq!(again, id, "the same call joins the pending approval");
     desk.decide("approve").await;
     // Another order of members and other white space are the same arguments.
@@ -52,14 +55,14 @@ async fn after_its_deadline_a_call_gets_an_id_and_its_repeat_uses_the_approval()
 async fn an_approval_does_not_cover_other_arguments_or_another_principal() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
-    let (approved, _) = told(&client.call("b__send", to("ann")).await);
+    let (approved, _) = approval_of(&client.call("b__send", to("ann")).await);
     desk.decide("approve").await;
     let other = json!({"to": "ann", "amount": 9_007_199_254_740_992_u64});
-    let (id, state) = told(&client.call("b__send", other).await);
+    let (id, state) = approval_of(&client.call("b__send", other).await);
     assert!(id != approved && state == "pending");
     let bob = key(&desk.broker.admin(), "bob").await;
     let bob = desk.broker.client("/mcp").bearer(&bob).connected(json!({})).await;
-    let (id, state) = told(&bob.call("b__send", to("ann")).await);
+    let (id, state) = approval_of(&bob.call("b__send", to("ann")).await);
     assert!(id != approved && state == "pending");
     assert_eq!(desk.sent(), 0);
     assert_eq!(text_of(&client.call("b__send", to("ann")).await), "sent ann");
@@ -75,9 +78,9 @@ async fn a_denied_call_is_not_executed_and_its_caller_gets_the_reason() {
     let path = format!("{}/{id}", super::APPROVALS);
     assert_eq!(desk.broker.admin().post(&path, &body).await.0, 200);
     let result = call.result().await;
-    assert_eq!(told(&result), (id.clone(), "denied".to_owned()));
+    assert_eq!(approval_of(&result), (id.clone(), "denied".to_owned()));
     assert!(text_of(&result).contains("not this month"), "{result}");
-    let (next, _) = told(&client.call("b__send", to("ann")).await);
+    let (next, _) = approval_of(&client.call("b__send", to("ann")).await);
     assert_ne!(next, id, "the next call asks again");
     assert_eq!(desk.sent(), 0);
 }
@@ -86,7 +89,7 @@ async fn a_denied_call_is_not_executed_and_its_caller_gets_the_reason() {
 async fn an_approval_expires_before_and_after_the_decision() {
     let desk = Desk::start(json!({"ttl": "1s"})).await;
     let client = desk.client().await;
-    let (id, state) = told(&client.call("b__send", to("ann")).await);
+    let (id, state) = approval_of(&client.call("b__send", to("ann")).await);
     assert_eq!(state, "expired", "the call ends with its approval, before its own deadline");
     let (status, answer) = decide(&desk.broker.admin(), &id, "approve").await;
     assert_eq!(status, 409, "{answer}");
@@ -103,7 +106,7 @@ async fn an_approval_expires_before_and_after_the_decision() {
     })
     .await;
     let client = desk.client().await;
-    let (third, _) = told(&client.call("b__send", to("bob")).await);
+    let (third, _) = approval_of(&client.call("b__send", to("bob")).await);
     assert!(third != second && desk.sent() == 0);
 }
 
@@ -117,7 +120,7 @@ async fn one_of_several_equal_concurrent_calls_uses_the_approval() {
     for call in calls {
         let result = call.result().await;
         states.push(match result["isError"] == true {
-            true => told(&result).1,
+            true => approval_of(&result).1,
             false => text_of(&result).to_owned(),
         });
     }
@@ -145,7 +148,7 @@ async fn an_approval_window_permits_further_calls_of_the_principal() {
     }
     let bob = key(&desk.broker.admin(), "bob").await;
     let bob = desk.broker.client("/mcp").bearer(&bob).connected(json!({})).await;
-    assert_eq!(told(&bob.call("b__send", to("ann")).await).1, "pending");
+    assert_eq!(approval_of(&bob.call("b__send", to("ann")).await).1, "pending");
     assert_eq!(desk.sent(), 3);
     // The log names the approval by which each call passed.
     let calls = eventually("the calls in the audit log", || async {
@@ -162,7 +165,7 @@ async fn an_approval_window_permits_further_calls_of_the_principal() {
 async fn an_approval_does_not_cover_a_changed_tool_definition() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
-    let (id, _) = told(&client.call("b__send", to("ann")).await);
+    let (id, _) = approval_of(&client.call("b__send", to("ann")).await);
     desk.decide("approve").await;
     change_definition(&desk.backend).await;
     let changed = |listed: &Value| listed.to_string().contains("twice");
@@ -171,7 +174,7 @@ async fn an_approval_does_not_cover_a_changed_tool_definition() {
         if changed(&listed) { Ok(()) } else { Err(listed) }
     })
     .await;
-    let (next, state) = told(&client.call("b__send", to("ann")).await);
+    let (next, state) = approval_of(&client.call("b__send", to("ann")).await);
     assert!(next != id && state == "pending" && desk.sent() == 0);
 }
 
@@ -182,7 +185,7 @@ async fn a_policy_that_denies_the_call_meanwhile_wins_over_the_approval() {
     let call = client.start_call("b__send", to("ann"));
     desk.pending(1).await;
     let deny = json!({"id": "no", "effect": "deny", "objects": {"tools": ["b/send"]}});
-    let mut policy = asking(json!({}));
+    let mut policy = policy_requiring_approval(json!({}));
     policy["rules"].as_array_mut().unwrap().push(deny);
     desk.put(&policy).await;
     desk.decide("approve").await;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Desk, decide, id_of, list, to, told};
+use super::{Desk, approval_of, decide, id_of, list, to};
 use crate::{kind, stateless::Modern, text_of};
 
 fn modern(desk: &Desk) -> Modern {
@@ -69,7 +69,7 @@ async fn an_equal_call_without_the_state_joins_and_a_denial_is_a_result() {
         desk.decide("deny").await;
     };
     let (answer, ()) = tokio::join!(retry, denial);
-    assert_eq!(told(&answer["result"]), (id, "denied".to_owned()));
+    assert_eq!(approval_of(&answer["result"]), (id, "denied".to_owned()));
     assert_eq!(desk.sent(), 0);
 }
 

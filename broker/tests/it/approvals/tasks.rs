@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use testkit::{TestBroker, TestClient};
 
-use super::{Desk, asking, bank, decide, key, pending, to, told};
+use super::{Desk, approval_of, bank, decide, key, pending, policy_requiring_approval, to};
 use crate::{builder, tasks::wait_status, text_of};
 
 /// Starts a task of `send`. Returns its id.
@@ -37,7 +37,7 @@ async fn the_status_of_a_waiting_task_names_its_approval() {
     }
     assert_eq!(text_of(&outcome(&client, &approved).await["result"]), "sent ann");
     let refused = outcome(&client, &denied).await;
-    assert_eq!(told(&refused["result"]).1, "denied");
+    assert_eq!(approval_of(&refused["result"]).1, "denied");
     let failed = wait_status(&client, &denied, "failed").await;
     assert!(failed["statusMessage"].as_str().unwrap().contains("denied"), "{failed}");
     assert_eq!(desk.sent(), 1);
@@ -114,7 +114,7 @@ async fn killed_at(point: Option<&str>) -> (Value, usize) {
     let (folder, backend) = (tempfile::tempdir().unwrap(), bank().await);
     let mut first = broker_on(folder.path(), point, Some(&backend)).await;
     let key = key(&first.admin(), "ann").await;
-    first.admin().put(super::POLICY, &asking(json!({}))).await;
+    first.admin().put(super::POLICY, &policy_requiring_approval(json!({}))).await;
     let client = first.client("/mcp").bearer(&key).connected(json!({})).await;
     let task = start(&client, "ann").await;
     let id = super::id_of(&pending(&first.admin(), 1).await[0]);

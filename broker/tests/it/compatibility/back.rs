@@ -178,7 +178,7 @@ fn legacy(backend: &FakeBackend, of: Of) {
         Reply::text("done")
     });
     backend.tool("opened", |call| async move {
-        let answer = call.ask("elicitation/create", call.arguments()["params"].clone()).await;
+        let answer = call.request("elicitation/create", call.arguments()["params"].clone()).await;
         call.notify(
             "notifications/elicitation/complete",
             json!({"elicitationId": call.arguments()["params"]["elicitationId"]}),
@@ -209,8 +209,8 @@ fn legacy(backend: &FakeBackend, of: Of) {
     backend.on("completion/complete", |call| async move {
         if call.params()["argument"]["value"] == "ask" {
             let answers = [
-                call.ask("roots/list", json!({})).await["error"]["code"].to_string(),
-                call.ask("sampling/createMessage", features::sampling()).await["error"]["code"]
+                call.request("roots/list", json!({})).await["error"]["code"].to_string(),
+                call.request("sampling/createMessage", features::sampling()).await["error"]["code"]
                     .to_string(),
             ];
             return Reply::Result(json!({"completion": {"values": answers}}));
@@ -226,7 +226,7 @@ fn text(arguments: &Value, name: &str) -> String {
 
 async fn legacy_question(call: &BackendCall) -> Reply {
     let mut answer =
-        call.ask(&text(call.arguments(), "method"), call.arguments()["params"].clone()).await;
+        call.request(&text(call.arguments(), "method"), call.arguments()["params"].clone()).await;
     let answer = answer.as_object_mut().expect("a response");
     answer.retain(|key, _| key == "result" || key == "error");
     Reply::text(&json!(answer).to_string())

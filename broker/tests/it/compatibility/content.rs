@@ -15,7 +15,7 @@ const LINK: &str = r#"{"type":"resource_link","uri":"test://r/0","name":"r0","de
 const AUDIO_AS_RESOURCE: &str = r#"{"type":"resource","resource":{"uri":"urn:mcp-broker:audio","mimeType":"audio/wav","blob":"AAEC"}}"#;
 const LINK_AS_TEXT: &str = r#"{"type":"text","text":"r0 test://r/0"}"#;
 
-async fn say(pair: &Pair, result: &str) -> Answer {
+async fn call(pair: &Pair, result: &str) -> Answer {
     pair.client.call("say", json!({"result": result})).await
 }
 
@@ -25,7 +25,7 @@ async fn carried(pair: &Pair, since: &str, block: &str, instead: Option<&str>) -
         return Ok(Cell::Absent);
     }
     let content = |block: &str| format!(r#""content":[{TEXT},{block},{IMAGE}]"#);
-    let answer = say(pair, &format!("{{{}}}", content(block))).await;
+    let answer = call(pair, &format!("{{{}}}", content(block))).await;
     answer.result()?;
     let message = |block: &str| format!(r#""messages":[{{"role":"user","content":{block}}}]"#);
     let result = format!(r#"{{"description":"d",{}}}"#, message(block));
@@ -66,7 +66,7 @@ pub(super) async fn structured(pair: &Pair) -> Found {
     if !pair.back_since("2025-06-18") {
         return Ok(Cell::Absent);
     }
-    let answer = say(
+    let answer = call(
         pair,
         r#"{"content":[{"type":"text","text":"{}"}],"structuredContent":{"n":1.50,"k":[null]}}"#,
     )
@@ -82,7 +82,7 @@ pub(super) async fn structured_other(pair: &Pair) -> Found {
     if !pair.is_modern_back() {
         return Ok(Cell::Absent);
     }
-    let answer = say(pair, r#"{"content":[],"structuredContent":[1.50,2]}"#).await;
+    let answer = call(pair, r#"{"content":[],"structuredContent":[1.50,2]}"#).await;
     match answer.result()?.get("structuredContent") {
         Some(_) => {
             ensure(answer.text.contains(r#""structuredContent":[1.50,2]"#), || {
@@ -91,7 +91,7 @@ pub(super) async fn structured_other(pair: &Pair) -> Found {
             Ok(Cell::Same)
         }
         None => {
-            ensure(answer.told()? == "[1.50,2]", || answer.text.clone())?;
+            ensure(answer.text_result()? == "[1.50,2]", || answer.text.clone())?;
             Ok(Cell::Translated)
         }
     }
@@ -99,7 +99,7 @@ pub(super) async fn structured_other(pair: &Pair) -> Found {
 
 pub(super) async fn tool_error(pair: &Pair) -> Found {
     let answer =
-        say(pair, r#"{"content":[{"type":"text","text":"it rained"}],"isError":true}"#).await;
+        call(pair, r#"{"content":[{"type":"text","text":"it rained"}],"isError":true}"#).await;
     ensure(
         answer.text.contains(r#""content":[{"type":"text","text":"it rained"}],"isError":true"#),
         || answer.text.clone(),
@@ -115,7 +115,7 @@ pub(super) async fn unknown_members_of_results(pair: &Pair) -> Found {
         r#""content":[ ]"#,
     ];
     let [own, extra, content] = MEMBERS;
-    let answer = say(pair, &format!("{{{content},{extra},\"_meta\":{{{own}}}}}")).await;
+    let answer = call(pair, &format!("{{{content},{extra},\"_meta\":{{{own}}}}}")).await;
     ensure(MEMBERS.iter().all(|member| answer.text.contains(member)), || answer.text.clone())?;
     Ok(Cell::Same)
 }

@@ -35,12 +35,12 @@ pub(super) async fn wrong_params(pair: &Pair) -> Found {
 }
 
 /// Checks that an error of the backend is passed on unchanged, or with another code.
-async fn said(pair: &Pair, code: i64, told: i64) -> Found {
+async fn translated_code(pair: &Pair, code: i64, client_code: i64) -> Found {
     let rest = r#""message":"in its own words","data":{"n":1.50,"k":[null]}"#;
     let answer =
         pair.client.call("fail", json!({"error": format!(r#"{{"code":{code},{rest}}}"#)})).await;
     error(&answer)?;
-    for (code, cell) in [(code, Cell::Same), (told, Cell::Translated)] {
+    for (code, cell) in [(code, Cell::Same), (client_code, Cell::Translated)] {
         if answer.text.contains(&format!(r#""error":{{"code":{code},{rest}}}"#)) {
             return Ok(cell);
         }
@@ -49,15 +49,15 @@ async fn said(pair: &Pair, code: i64, told: i64) -> Found {
 }
 
 pub(super) async fn invalid_params(pair: &Pair) -> Found {
-    said(pair, -32602, -32602).await
+    translated_code(pair, -32602, -32602).await
 }
 
 pub(super) async fn internal(pair: &Pair) -> Found {
-    said(pair, -32603, -32603).await
+    translated_code(pair, -32603, -32603).await
 }
 
 pub(super) async fn own_code(pair: &Pair) -> Found {
-    said(pair, 7, 7).await
+    translated_code(pair, 7, 7).await
 }
 
 /// Tests codes that 2026-07-28 reserves for earlier use, so that its servers do not use them.
@@ -65,7 +65,7 @@ pub(super) async fn legacy_code(pair: &Pair) -> Found {
     if pair.is_modern_back() {
         return Ok(Cell::Absent);
     }
-    said(pair, -32001, -32603).await
+    translated_code(pair, -32001, -32603).await
 }
 
 /// Tests codes whose meaning 2026-07-28 defines or reserves.
@@ -73,7 +73,7 @@ pub(super) async fn reserved_code(pair: &Pair) -> Found {
     if pair.is_modern_back() {
         return Ok(Cell::Absent);
     }
-    said(pair, -32050, -32603).await
+    translated_code(pair, -32050, -32603).await
 }
 
 pub(super) async fn missing_resource(pair: &Pair) -> Found {
@@ -93,9 +93,9 @@ pub(super) async fn capability_required(pair: &Pair) -> Found {
     if !pair.is_modern_back() {
         return Ok(Cell::Absent);
     }
-    let said = r#"{"code":-32021,"message":"it needs more","data":{"requiredCapabilities":{"sampling":{}}}}"#;
-    let answer = pair.client.call("fail", json!({"error": said})).await;
-    ensure(answer.text.contains(&format!(r#""error":{said}"#)), || answer.text.clone())?;
+    let error = r#"{"code":-32021,"message":"it needs more","data":{"requiredCapabilities":{"sampling":{}}}}"#;
+    let answer = pair.client.call("fail", json!({"error": error})).await;
+    ensure(answer.text.contains(&format!(r#""error":{error}"#)), || answer.text.clone())?;
     Ok(Cell::Same)
 }
 

@@ -17,13 +17,15 @@ pub(super) async fn progress(pair: &Pair) -> Found {
         let params = json!({"name": "talk", "arguments": {"notifications": steps}, "_meta": {"progressToken": token}});
         pair.client.request("tools/call", params).await.result()?;
         for step in &steps {
-            let said = pair
+            let message = pair
                 .client
-                .said("progress", |said| said["method"] == "notifications/progress")
+                .wait_for_message("progress", |message| {
+                    message["method"] == "notifications/progress"
+                })
                 .await;
             let mut wanted = step["params"].clone();
             wanted["progressToken"] = token.clone();
-            ensure(said["params"] == wanted, || format!("{said} instead of {wanted}"))?;
+            ensure(message["params"] == wanted, || format!("{message} instead of {wanted}"))?;
         }
     }
     Ok(Cell::Same)
@@ -68,17 +70,19 @@ pub(super) async fn log_level(pair: &Pair) -> Found {
     }
     pair.client.request("tools/call", params).await.result()?;
     for notification in &notifications[1..] {
-        let said = pair
+        let message = pair
             .client
-            .said("a log message", |said| said["method"] == "notifications/message")
+            .wait_for_message("a log message", |message| {
+                message["method"] == "notifications/message"
+            })
             .await;
-        ensure(said["params"] == notification["params"], || said.to_string())?;
+        ensure(message["params"] == notification["params"], || message.to_string())?;
     }
     let left: Vec<Value> = pair
         .client
         .untaken()
         .into_iter()
-        .filter(|said| said["method"] == "notifications/message")
+        .filter(|message| message["method"] == "notifications/message")
         .collect();
     ensure(left.is_empty(), || format!("{left:?}"))?;
     Ok(pair.by_era())
@@ -94,15 +98,15 @@ pub(super) async fn subscription(pair: &Pair) -> Found {
                 json!({"notifications": {"resourceSubscriptions": [uri, "nobody://x"]}}),
             )
             .await;
-        let told = pair
+        let received = pair
             .client
-            .said("the acknowledgement", |said| {
-                said["method"] == "notifications/subscriptions/acknowledged"
+            .wait_for_message("the acknowledgement", |message| {
+                message["method"] == "notifications/subscriptions/acknowledged"
             })
             .await;
-        let accepted = told["params"]["notifications"]["resourceSubscriptions"].clone();
+        let accepted = received["params"]["notifications"]["resourceSubscriptions"].clone();
         ensure(accepted.as_array().is_some_and(|uris| uris.contains(&json!(uri))), || {
-            told.to_string()
+            received.to_string()
         })?;
         Some(listening)
     } else {
@@ -110,22 +114,24 @@ pub(super) async fn subscription(pair: &Pair) -> Found {
         None
     };
     pair.back.update_once_listened_to(uri).await;
-    let told = pair
+    let received = pair
         .client
-        .said("the update", |said| said["method"] == "notifications/resources/updated")
+        .wait_for_message("the update", |message| {
+            message["method"] == "notifications/resources/updated"
+        })
         .await;
-    ensure(told["params"]["uri"] == uri, || told.to_string())?;
+    ensure(received["params"]["uri"] == uri, || received.to_string())?;
     match listening {
         Some(listening) => {
             ensure(
-                told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"]
+                received["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"]
                     == json!(listening.id),
-                || told.to_string(),
+                || received.to_string(),
             )?;
             pair.client.cancel(listening.id).await;
         }
         None => {
-            ensure(!told.to_string().contains("subscriptionId"), || told.to_string())?;
+            ensure(!received.to_string().contains("subscriptionId"), || received.to_string())?;
             pair.client.request("resources/unsubscribe", json!({"uri": uri})).await.result()?;
         }
     }
@@ -167,7 +173,7 @@ pub(super) async fn resumption(pair: &Pair) -> Found {
     let last_seen = call.first_event_id().await;
     drop(call);
     gate(&mark).open();
-    let answer = client.resume(&last_seen).await.find(|said| said["id"] == 77).await;
+    let answer = client.resume(&last_seen).await.find(|message| message["id"] == 77).await;
     ensure(answer["result"]["content"][0]["text"] == "done", || answer.to_string())?;
     Ok(Cell::Translated)
 }
@@ -188,14 +194,20 @@ pub(super) async fn batch(pair: &Pair) -> Found {
                 .to_string(),
         )
         .await;
-    let is_of = |said: &Value, id: &str| {
-        let all = said.as_array().cloned().unwrap_or_else(|| vec![said.clone()]);
+    let is_of = |message: &Value, id: &str| {
+        let all = message.as_array().cloned().unwrap_or_else(|| vec![message.clone()]);
         all.iter().any(|one| one["id"] == id && one["result"]["content"][0]["text"] == id)
     };
-    let first =
-        pair.client.said("an answer", |said| is_of(said, "one") || is_of(said, "two")).await;
+    let first = pair
+        .client
+        .wait_for_message("an answer", |message| is_of(message, "one") || is_of(message, "two"))
+        .await;
     if !(is_of(&first, "one") && is_of(&first, "two")) {
-        pair.client.said("the other answer", |said| is_of(said, "one") || is_of(said, "two")).await;
+        pair.client
+            .wait_for_message("the other answer", |message| {
+                is_of(message, "one") || is_of(message, "two")
+            })
+            .await;
     }
     ensure(pair.back.seen_of("tools/call").iter().all(|seen| seen.message.is_object()), || {
         "a batch went on".to_owned()
@@ -218,7 +230,7 @@ pub(super) async fn task(pair: &Pair) -> Found {
         .await;
     let id = made.result()?["task"]["taskId"].clone();
     let result = pair.client.request("tasks/result", json!({"taskId": id})).await;
-    ensure(result.told()? == "done", || result.text.clone())?;
+    ensure(result.text_result()? == "done", || result.text.clone())?;
     ensure(
         result.message["result"]["_meta"]["io.modelcontextprotocol/related-task"]["taskId"] == id,
         || result.text.clone(),
@@ -242,7 +254,7 @@ pub(super) async fn task_member(pair: &Pair) -> Found {
             json!({"name": "talk", "arguments": arguments, "task": {"ttl": 60000}}),
         )
         .await;
-    ensure(answer.told()? == "done", || answer.text.clone())?;
+    ensure(answer.text_result()? == "done", || answer.text.clone())?;
     let seen = pair
         .back
         .wait_for("the call", |seen| seen.message["params"]["arguments"]["mark"] == mark.as_str())
@@ -258,6 +270,6 @@ pub(super) async fn task_of_the_backend(pair: &Pair) -> Found {
         return Ok(Cell::Absent);
     }
     let answer = pair.client.call("job", json!({})).await;
-    ensure(answer.told()? == "done", || answer.text.clone())?;
+    ensure(answer.text_result()? == "done", || answer.text.clone())?;
     Ok(Cell::Translated)
 }

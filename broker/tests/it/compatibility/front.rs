@@ -50,7 +50,7 @@ impl Answer {
     }
 
     /// Returns the first text of a tool's result.
-    pub(super) fn told(&self) -> Result<&str, String> {
+    pub(super) fn text_result(&self) -> Result<&str, String> {
         self.result()?["content"][0]["text"]
             .as_str()
             .ok_or_else(|| format!("no text: {}", self.text))
@@ -263,12 +263,16 @@ impl Client {
     }
 
     /// Returns the requests received since the last call.
-    pub(super) fn asked(&self) -> Vec<(String, Value)> {
+    pub(super) fn requests_received(&self) -> Vec<(String, Value)> {
         std::mem::take(&mut self.asked.lock())
     }
 
     /// Returns the next message that `wanted` accepts.
-    pub(super) async fn said(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub(super) async fn wait_for_message(
+        &self,
+        what: &str,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Value {
         self.duplex.wait_for_message(what, wanted).await
     }
 

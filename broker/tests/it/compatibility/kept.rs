@@ -76,8 +76,8 @@ pub(super) async fn watched(pair: &Pair) -> Found {
     } else {
         client.request("tasks/result", json!({"taskId": id})).await.result()?.clone()
     };
-    let told = result["content"][0]["text"].as_str().unwrap_or_default();
-    ensure(told.starts_with("result of task-"), || result.to_string())?;
+    let text = result["content"][0]["text"].as_str().unwrap_or_default();
+    ensure(text.starts_with("result of task-"), || result.to_string())?;
     Ok(Cell::Translated)
 }
 

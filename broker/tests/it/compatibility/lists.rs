@@ -153,8 +153,8 @@ async fn changed(pair: &Pair, list: &'static str, entry: Value) -> Found {
             .start_request("subscriptions/listen", json!({"notifications": filter}))
             .await;
         pair.client
-            .said("the acknowledgement", |said| {
-                said["method"] == "notifications/subscriptions/acknowledged"
+            .wait_for_message("the acknowledgement", |message| {
+                message["method"] == "notifications/subscriptions/acknowledged"
             })
             .await;
         Some(listening)
@@ -165,13 +165,16 @@ async fn changed(pair: &Pair, list: &'static str, entry: Value) -> Found {
         pair.client.call("say", json!({"result": r#"{"content":[]}"#})).await.result()?;
     }
     pair.back.add(list, back_of(pair), entry.clone()).await;
-    let told = pair.client.said("the change", |said| said["method"] == notification.as_str()).await;
+    let received = pair
+        .client
+        .wait_for_message("the change", |message| message["method"] == notification.as_str())
+        .await;
     if let Some(listening) = listening {
-        let id = &told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"];
-        ensure(*id == json!(listening.id), || told.to_string())?;
+        let id = &received["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"];
+        ensure(*id == json!(listening.id), || received.to_string())?;
         pair.client.cancel(listening.id).await;
     } else {
-        ensure(!told.to_string().contains("subscriptionId"), || told.to_string())?;
+        ensure(!received.to_string().contains("subscriptionId"), || received.to_string())?;
     }
     let value = entry[key].as_str().expect("a name");
     wait_listed(pair, method, list, key, value).await?;

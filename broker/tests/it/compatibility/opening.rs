@@ -51,9 +51,10 @@ pub(super) async fn ping_of_the_backend(pair: &Pair) -> Found {
         return Ok(Cell::Absent);
     }
     let answer = pair.client.call("ask", json!({"method": "ping", "params": {}})).await;
-    let told: Value = serde_json::from_str(answer.told()?).map_err(|error| error.to_string())?;
-    ensure(told == json!({"result": {}}), || told.to_string())?;
-    ensure(pair.client.asked().is_empty(), || "the client was asked".to_owned())?;
+    let received: Value =
+        serde_json::from_str(answer.text_result()?).map_err(|error| error.to_string())?;
+    ensure(received == json!({"result": {}}), || received.to_string())?;
+    ensure(pair.client.requests_received().is_empty(), || "the client was asked".to_owned())?;
     Ok(Cell::Same)
 }
 

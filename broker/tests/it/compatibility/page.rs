@@ -113,7 +113,7 @@ fn runs(row: &Row, revisions: &[Of], letter: impl Fn(Of) -> char) -> String {
         return letter_text(row, *only);
     }
     let last_of_all = *revisions.last().expect("there are revisions");
-    let said = runs.iter().filter(|(letter, ..)| *letter != '-').map(|(letter, first, last)| {
+    let cells = runs.iter().filter(|(letter, ..)| *letter != '-').map(|(letter, first, last)| {
         let source = match (first == last, *last == last_of_all) {
             (true, _) => REVISIONS[*first].to_owned(),
             (false, true) => format!("from {}", REVISIONS[*first]),
@@ -121,7 +121,7 @@ fn runs(row: &Row, revisions: &[Of], letter: impl Fn(Of) -> char) -> String {
         };
         format!("{} ({source})", letter_text(row, *letter))
     });
-    said.collect::<Vec<_>>().join(", ")
+    cells.collect::<Vec<_>>().join(", ")
 }
 
 fn summary(out: &mut String) {

@@ -6,19 +6,20 @@ use super::{Cell, Found, Pair, ensure, features, front, refused};
 
 /// Tests that the backend sends `params` and the client receives `shown`. The only difference may
 /// be the id of a URL elicitation, which one era has.
-async fn asked(pair: &Pair, method: &str, params: Value, shown: &Value) -> Found {
-    pair.client.asked();
+async fn relayed(pair: &Pair, method: &str, params: Value, shown: &Value) -> Found {
+    pair.client.requests_received();
     let answer = pair.client.call("ask", json!({"method": method, "params": params})).await;
     if let Some(error) = answer.message.get("error") {
         return refused(error);
     }
-    let told: Value = serde_json::from_str(answer.told()?).map_err(|error| error.to_string())?;
-    if let Some(error) = told.get("error") {
+    let received: Value =
+        serde_json::from_str(answer.text_result()?).map_err(|error| error.to_string())?;
+    if let Some(error) = received.get("error") {
         return refused(error);
     }
     let expected = front::answer(method, shown).expect("it is answered");
-    ensure(told["result"] == expected, || format!("{told} instead of {expected}"))?;
-    let asked = pair.client.asked();
+    ensure(received["result"] == expected, || format!("{received} instead of {expected}"))?;
+    let asked = pair.client.requests_received();
     let [(asked_method, asked_params)] = asked.as_slice() else {
         return Err(format!("the client was asked {asked:?}"));
     };
@@ -47,7 +48,7 @@ async fn plainly(pair: &Pair, since: &str, method: &str, params: Value) -> Found
     if !pair.back_since(since) {
         return Ok(Cell::Absent);
     }
-    asked(pair, method, params.clone(), &params).await
+    relayed(pair, method, params.clone(), &params).await
 }
 
 pub(super) async fn roots(pair: &Pair) -> Found {
@@ -73,7 +74,7 @@ pub(super) async fn sampling_array_of_one(pair: &Pair) -> Found {
     let mut params = features::sampling();
     params["messages"][0]["content"] = json!([{"type": "text", "text": "hi"}]);
     let shown = if pair.client_since("2025-11-25") { params.clone() } else { features::sampling() };
-    asked(pair, "sampling/createMessage", params, &shown).await
+    relayed(pair, "sampling/createMessage", params, &shown).await
 }
 
 pub(super) async fn sampling_array(pair: &Pair) -> Found {
@@ -133,16 +134,16 @@ pub(super) async fn url_opened(pair: &Pair) -> Found {
     let id = format!("{}-{}", pair.name, pair.mark());
     let params = json!({"mode": "url", "message": "go", "url": "https://example.org/x", "elicitationId": id});
     let answer = pair.client.call("opened", json!({"params": params})).await;
-    ensure(answer.told()? == r#"{"action":"accept"}"#, || answer.text.clone())?;
-    let is_word = |said: &Value| said["method"] == "notifications/elicitation/complete";
+    ensure(answer.text_result()? == r#"{"action":"accept"}"#, || answer.text.clone())?;
+    let is_completion = |message: &Value| message["method"] == "notifications/elicitation/complete";
     if pair.is_modern_client() {
-        ensure(!pair.client.untaken().iter().any(is_word), || {
+        ensure(!pair.client.untaken().iter().any(is_completion), || {
             "this revision has no such word".to_owned()
         })?;
         return Ok(Cell::Translated);
     }
-    let word = pair.client.said("that it is done", is_word).await;
-    ensure(word["params"]["elicitationId"] == id.as_str(), || word.to_string())?;
+    let completion = pair.client.wait_for_message("that it is done", is_completion).await;
+    ensure(completion["params"]["elicitationId"] == id.as_str(), || completion.to_string())?;
     Ok(Cell::Same)
 }
 
@@ -151,7 +152,7 @@ pub(super) async fn url_required(pair: &Pair) -> Found {
     if pair.is_modern_back() || !pair.back_since("2025-11-25") {
         return Ok(Cell::Absent);
     }
-    pair.client.asked();
+    pair.client.requests_received();
     let elicitations = r#"[{"mode":"url","elicitationId":"e","url":"https://example.org/in","message":"sign in"}]"#;
     let error =
         format!(r#"{{"code":-32042,"message":"first","data":{{"elicitations":{elicitations}}}}}"#);
@@ -180,7 +181,7 @@ pub(super) async fn url_required(pair: &Pair) -> Found {
     }
     ensure(
         answer.message["result"]["isError"] == true
-            && answer.told()?.contains("https://example.org/in"),
+            && answer.text_result()?.contains("https://example.org/in"),
         || answer.text.clone(),
     )?;
     Ok(Cell::Translated)
@@ -201,8 +202,9 @@ pub(super) async fn undeclared(pair: &Pair) -> Found {
         }
         return refused(error);
     }
-    let told: Value = serde_json::from_str(answer.told()?).map_err(|error| error.to_string())?;
-    refused(told.get("error").ok_or_else(|| answer.text.clone())?)
+    let received: Value =
+        serde_json::from_str(answer.text_result()?).map_err(|error| error.to_string())?;
+    refused(received.get("error").ok_or_else(|| answer.text.clone())?)
 }
 
 /// Tests a request caused by a completion.
@@ -212,11 +214,11 @@ pub(super) async fn beside_a_call(pair: &Pair) -> Found {
     if let Some(error) = answer.message.get("error") {
         return refused(error);
     }
-    let told = &answer.result()?["completion"]["values"];
-    if *told == json!(["null", "null"]) {
+    let received = &answer.result()?["completion"]["values"];
+    if *received == json!(["null", "null"]) {
         return Ok(Cell::Same); // no errors
     }
-    ensure(*told == json!(["-32601", "-32601"]), || answer.text.clone())?;
+    ensure(*received == json!(["-32601", "-32601"]), || answer.text.clone())?;
     Ok(Cell::Refused(-32601, "method_not_found".to_owned()))
 }
 
@@ -225,7 +227,7 @@ pub(super) async fn unasked(pair: &Pair) -> Found {
     let super::Back::Legacy(backend) = &pair.back else { return Ok(Cell::Absent) };
     // A call comes first, so that there is a link for this client.
     pair.client.call("say", json!({"result": r#"{"content":[]}"#})).await.result()?;
-    pair.client.asked();
+    pair.client.requests_received();
     let id = pair.mark();
     backend.wait_get_streams(2).await;
     let call = backend.recorded_of("tools/call").pop().ok_or("no call was seen")?;
@@ -242,7 +244,9 @@ pub(super) async fn unasked(pair: &Pair) -> Found {
     match answer.message.get("error") {
         Some(error) => refused(error),
         None => {
-            ensure(pair.client.asked().len() == 1, || "somebody else answered".to_owned())?;
+            ensure(pair.client.requests_received().len() == 1, || {
+                "somebody else answered".to_owned()
+            })?;
             Ok(Cell::Same)
         }
     }
@@ -275,12 +279,13 @@ pub(super) async fn sampling_answered_with_an_array(pair: &Pair) -> Found {
         .client
         .call("ask", json!({"method": "sampling/createMessage", "params": params}))
         .await;
-    let told: Value = serde_json::from_str(answer.told()?).map_err(|error| error.to_string())?;
-    let content = &told["result"]["content"];
+    let received: Value =
+        serde_json::from_str(answer.text_result()?).map_err(|error| error.to_string())?;
+    let content = &received["result"]["content"];
     if *content == json!({"type": "text", "text": "ho"}) {
         return Ok(Cell::Translated);
     }
-    ensure(*content == json!([{"type": "text", "text": "ho"}]), || told.to_string())?;
+    ensure(*content == json!([{"type": "text", "text": "ho"}]), || received.to_string())?;
     Ok(pair.by_era())
 }
 
@@ -293,8 +298,8 @@ pub(super) async fn withdrawn(pair: &Pair) -> Found {
         // The request may have been sent before the backend cancelled it. The client then repeats
         // the call, and gets the result.
         let answer = pair.client.call("withdraw", json!({})).await;
-        pair.client.asked();
-        ensure(answer.told()? == "without it", || answer.text.clone())?;
+        pair.client.requests_received();
+        ensure(answer.text_result()? == "without it", || answer.text.clone())?;
         return Ok(Cell::Translated);
     }
     let call = pair
@@ -303,10 +308,12 @@ pub(super) async fn withdrawn(pair: &Pair) -> Found {
         .start_request("tools/call", json!({"name": "withdraw", "arguments": {}}))
         .await;
     let client = pair.silent().await;
-    let question =
-        client.said("the question", |said| said["method"] == "sampling/createMessage").await;
-    let withdrawal =
-        client.said("its end", |said| said["method"] == "notifications/cancelled").await;
+    let question = client
+        .wait_for_message("the question", |message| message["method"] == "sampling/createMessage")
+        .await;
+    let withdrawal = client
+        .wait_for_message("its end", |message| message["method"] == "notifications/cancelled")
+        .await;
     ensure(withdrawal["params"]["requestId"] == question["id"], || withdrawal.to_string())?;
     let answer = call.response().await;
     ensure(answer["result"]["content"][0]["text"] == "without it", || answer.to_string())?;

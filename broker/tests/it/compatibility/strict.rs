@@ -26,22 +26,22 @@ async fn talkative() -> FakeBackend {
 }
 
 /// Returns the messages to a client of each revision, with their methods.
-async fn told(broker: &TestBroker, revision: &str) -> Vec<(&'static str, Value)> {
+async fn messages_of(broker: &TestBroker, revision: &str) -> Vec<(&'static str, Value)> {
     let client: TestClient = broker.client("/mcp/b");
-    let mut told = vec![("initialize", client.initialize(revision, json!({})).await)];
+    let mut received = vec![("initialize", client.initialize(revision, json!({})).await)];
     for method in ["tools/list", "prompts/list", "resources/list", "resources/templates/list"] {
         let mut page = client.result(method, json!({})).await;
         for entries in page.as_object_mut().unwrap().values_mut().filter_map(Value::as_array_mut) {
             entries.truncate(1);
         }
-        told.push((method, page));
+        received.push((method, page));
     }
     let mut call =
         client.start_request("tools/call", json!({"name": "t", "_meta": {"progressToken": "p"}}));
     let result = call.finish().await.value["result"].clone();
-    told.push(("notifications/progress", call.before[0].value["params"].clone()));
-    told.push(("tools/call", result));
-    told
+    received.push(("notifications/progress", call.before[0].value["params"].clone()));
+    received.push(("tools/call", result));
+    received
 }
 
 /// Collects every key at any depth.
@@ -81,27 +81,27 @@ async fn v_04_a_strict_client_gets_only_members_of_its_revision() {
         .await;
     let lenient = builder().backend("default", "b", backend.spec()).start().await;
     for revision in &REVISIONS[..=LATEST] {
-        let all_of = |told: &[(&str, Value)]| {
+        let all_of = |received: &[(&str, Value)]| {
             let mut found = Vec::new();
-            told.iter().for_each(|(_, value)| keys(value, &mut found));
+            received.iter().for_each(|(_, value)| keys(value, &mut found));
             found
         };
-        let told_all = told(&lenient, revision).await;
-        let everything = all_of(&told_all);
+        let received_all = messages_of(&lenient, revision).await;
+        let everything = all_of(&received_all);
         assert!(
             SINCE.iter().all(|(key, _)| everything.iter().any(|found| found == key)),
             "{revision}: unknown members pass"
         );
-        let told = told(&strict, revision).await;
-        let found = all_of(&told);
+        let received = messages_of(&strict, revision).await;
+        let found = all_of(&received);
         for (key, since) in SINCE {
             assert_eq!(
                 found.iter().any(|found| found == key),
                 *revision >= since,
-                "{revision} {key}: {told:?}"
+                "{revision} {key}: {received:?}"
             );
         }
-        let result = &told.last().unwrap().1;
+        let result = &received.last().unwrap().1;
         let texts: Vec<&Value> =
             result["content"].as_array().unwrap().iter().map(|block| &block["text"]).collect();
         assert_eq!(
@@ -109,7 +109,7 @@ async fn v_04_a_strict_client_gets_only_members_of_its_revision() {
             *revision < "2025-06-18",
             "what is left out is told before"
         );
-        let info = &told[0].1["serverInfo"];
+        let info = &received[0].1["serverInfo"];
         assert_eq!(info.get("title").is_some(), *revision >= "2025-06-18", "{info}");
         assert_eq!(info["name"], "modern");
     }

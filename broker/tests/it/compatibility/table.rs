@@ -114,7 +114,7 @@ rows! {
         &[refusal('a', -32601, "capability_missing", "the tool runs only as a task, and the client did not request one"), refusal('b', -32021, "client_capability_required", "the request does not declare the extension of tasks")], "";
     "a task that a backend of 2026-07-28 creates for a call" flow::task_of_the_backend, ["----t", "----t", "----t", "----t", "----t"], NONE, "the broker waits for its end if the client requested no task";
     "a long call as a task (2026-07-28)" tasks::promotion, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "the extension `io.modelcontextprotocol/tasks`; the broker hosts the task";
-    "notification of the end of a task (2026-07-28)" tasks::told, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "`taskIds` in `subscriptions/listen`";
+    "notification of the end of a task (2026-07-28)" tasks::end_notification, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "`taskIds` in `subscriptions/listen`";
     "input for a task (2026-07-28)" tasks::update, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "`tasks/update`";
     "cancellation of a task (2026-07-28)" tasks::cancel, ["-----", "-----", "-----", "-----", "ttttt"], NONE, "`tasks/cancel`";
     "`task` in a call of another revision" flow::task_member, ["ttttt", "ttttt", "ttttt", "-----", "ttttt"], NONE, "omitted";

@@ -47,7 +47,7 @@ pub(super) async fn promotion(pair: &Pair) -> Found {
 }
 
 /// Tests that a subscribed stream reports the end of a task.
-pub(super) async fn told(pair: &Pair) -> Found {
+pub(super) async fn end_notification(pair: &Pair) -> Found {
     if !pair.is_modern_client() {
         return Ok(Cell::Absent);
     }
@@ -60,21 +60,22 @@ pub(super) async fn told(pair: &Pair) -> Found {
         )
         .await;
     let accepted = client
-        .said("the acknowledgement", |said| {
-            said["method"] == "notifications/subscriptions/acknowledged"
+        .wait_for_message("the acknowledgement", |message| {
+            message["method"] == "notifications/subscriptions/acknowledged"
         })
         .await;
     ensure(accepted["params"]["notifications"] == json!({"taskIds": [id]}), || {
         accepted.to_string()
     })?;
     gate(&format!("{}-{mark}", pair.name)).open();
-    let ended = |said: &Value| {
-        said["method"] == "notifications/tasks" && said["params"]["status"] == "completed"
+    let ended = |message: &Value| {
+        message["method"] == "notifications/tasks" && message["params"]["status"] == "completed"
     };
-    let told = client.said("the end of the task", ended).await;
-    let of_it = told["params"]["taskId"] == id
-        && told["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"] == json!(listening.id);
-    ensure(of_it, || told.to_string())?;
+    let received = client.wait_for_message("the end of the task", ended).await;
+    let of_it = received["params"]["taskId"] == id
+        && received["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"]
+            == json!(listening.id);
+    ensure(of_it, || received.to_string())?;
     client.cancel(listening.id).await;
     Ok(Cell::Translated)
 }

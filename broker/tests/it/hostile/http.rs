@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use testkit::{FakeBackend, TestClient, eventually, within};
 
-use super::raw_http::{RawHttp, Said, json_answer};
+use super::raw_http::{RawAnswer, RawHttp, json_answer};
 use crate::{builder, kind};
 
 const ANSWER: &str =
@@ -137,8 +137,10 @@ fn rows() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
             EITHER,
         ),
     ];
-    let mut rows: Vec<_> =
-        text.into_iter().map(|(name, said, expect)| (name, said.into_bytes(), expect)).collect();
+    let mut rows: Vec<_> = text
+        .into_iter()
+        .map(|(name, answer_text, expect)| (name, answer_text.into_bytes(), expect))
+        .collect();
     rows.push((
         "b_04_binary",
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4\r\n\r\n\xff\xfe\x00\x01".to_vec(),
@@ -161,10 +163,11 @@ async fn session(broker: &testkit::TestBroker) -> TestClient {
 #[tokio::test]
 async fn b_04_b_05_b_07_b_08_b_11_b_13_a_bad_http_answer_fails_only_its_call() {
     let table = rows();
-    let script: Vec<_> = table.iter().map(|(name, said, _)| (*name, said.clone())).collect();
+    let script: Vec<_> =
+        table.iter().map(|(name, answer_text, _)| (*name, answer_text.clone())).collect();
     let backend = RawHttp::start(move |tool| {
-        let said = script.iter().find(|(name, _)| *name == tool)?;
-        Some(Said::of(said.1.clone()))
+        let answer_text = script.iter().find(|(name, _)| *name == tool)?;
+        Some(RawAnswer::of(answer_text.1.clone()))
     })
     .await;
     let config = json!({"limits": {"message_bytes": "256KiB"}, "timeouts": {"call": "1s"}});
@@ -178,8 +181,8 @@ async fn b_04_b_05_b_07_b_08_b_11_b_13_a_bad_http_answer_fails_only_its_call() {
     for (name, _, expect) in table {
         let before = backend.calls();
         let answer = call(&client, name).await;
-        let told = answer["error"]["data"]["kind"].as_str().unwrap_or_default();
-        assert!(expect.contains(&told), "{name}: {answer}");
+        let kind = answer["error"]["data"]["kind"].as_str().unwrap_or_default();
+        assert!(expect.contains(&kind), "{name}: {answer}");
         assert!(!answer.to_string().contains("canary-inner"), "{name}: {answer}");
         assert_eq!(backend.calls(), before + 1, "{name} was sent once");
         eventually(name, || async {
@@ -194,15 +197,16 @@ async fn b_04_b_05_b_07_b_08_b_11_b_13_a_bad_http_answer_fails_only_its_call() {
 #[tokio::test]
 async fn b_11_an_endless_stream_ends_with_its_call() {
     let backend = RawHttp::start(|tool| match tool {
-        "comments" => Some(Said { endless: b": nothing\n\n".to_vec(), ..Said::of(SSE) }),
-        "one_line" => Some(Said { endless: b"data: x".repeat(1_000), ..Said::of(SSE) }),
-        "body" => Some(Said {
+        "comments" => Some(RawAnswer { endless: b": nothing\n\n".to_vec(), ..RawAnswer::of(SSE) }),
+        "one_line" => Some(RawAnswer { endless: b"data: x".repeat(1_000), ..RawAnswer::of(SSE) }),
+        "body" => Some(RawAnswer {
             endless: b" ".repeat(1_000),
-            ..Said::of(CHUNKED.replace("transfer-encoding: chunked", "connection: close"))
+            ..RawAnswer::of(CHUNKED.replace("transfer-encoding: chunked", "connection: close"))
         }),
-        "head" => {
-            Some(Said { endless: b"x-more: 1\r\n".to_vec(), ..Said::of("HTTP/1.1 200 OK\r\n") })
-        }
+        "head" => Some(RawAnswer {
+            endless: b"x-more: 1\r\n".to_vec(),
+            ..RawAnswer::of("HTTP/1.1 200 OK\r\n")
+        }),
         _ => None,
     })
     .await;
@@ -226,7 +230,7 @@ async fn b_12_b_14_redirects_challenges_and_headers_are_not_followed() {
     let canary = FakeBackend::echo().await;
     let url = canary.url();
     let script = move |tool: &str| {
-        let said = match tool {
+        let answer_text = match tool {
             "challenge" => format!(
                 "HTTP/1.1 401 No\r\nwww-authenticate: Bearer resource_metadata=\"{url}\"\r\ncontent-length: 0\r\n\r\n"
             ),
@@ -239,7 +243,7 @@ async fn b_12_b_14_redirects_challenges_and_headers_are_not_followed() {
                 format!("HTTP/1.1 {status} Moved\r\nlocation: {url}\r\ncontent-length: 0\r\n\r\n")
             }
         };
-        (tool != "fine").then(|| Said::of(said))
+        (tool != "fine").then(|| RawAnswer::of(answer_text))
     };
     let backend = RawHttp::start(script).await;
     let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;

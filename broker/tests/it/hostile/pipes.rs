@@ -308,11 +308,11 @@ async fn b_11_b_24_a_slowly_arriving_answer_times_out_at_the_deadline() {
 #[tokio::test]
 async fn b_16_a_flood_over_a_pipe_does_not_lose_the_answer() {
     let wires = wires().await;
-    let word = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}"#;
+    let notification = r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}"#;
     let changed = r#"{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}"#;
     for wire in NAMES {
         let client = wires.client(wire).await;
-        let mut lines = [word, changed].repeat(1_000);
+        let mut lines = [notification, changed].repeat(1_000);
         lines.push(GOOD);
         assert_eq!(
             text_of(&call(&client, "say", json!({"lines": lines})).await["result"]),
@@ -327,13 +327,13 @@ async fn b_16_a_flood_over_a_pipe_does_not_lose_the_answer() {
 async fn b_22_a_flood_on_standard_error_is_read_and_cleaned_of_control_characters() {
     let wires = wires().await;
     let client = wires.client("stdio").await;
-    let said = call(
+    let output = call(
         &client,
         "stderr",
         json!({"text": "\u{1b}[31mred\u{7}\u{1b}]0;title\u{7}", "count": 500}),
     )
     .await;
-    assert_eq!(text_of(&said["result"]), "\"said\"");
+    assert_eq!(text_of(&output["result"]), "\"said\"");
     let error = call(&client, "exit", json!({})).await;
     assert_eq!(kind(&error["error"]), "outcome_unknown");
     serves(&client, "another child").await;

@@ -19,17 +19,17 @@ use tokio::{
 
 /// Answer to a call by the tool's name: bytes, with `@ID@` for the id, and whether the connection
 /// then ends.
-type Script = Arc<dyn Fn(&str) -> Option<Said> + Send + Sync>;
+type Script = Arc<dyn Fn(&str) -> Option<RawAnswer> + Send + Sync>;
 
 #[derive(Debug, Clone)]
-pub(super) struct Said {
+pub(super) struct RawAnswer {
     pub(super) bytes: Vec<u8>,
     /// Bytes that are written again and again, until the write fails.
     pub(super) endless: Vec<u8>,
     pub(super) close: bool,
 }
 
-impl Said {
+impl RawAnswer {
     pub(super) fn of(bytes: impl Into<Vec<u8>>) -> Self {
         Self { bytes: bytes.into(), endless: Vec::new(), close: true }
     }
@@ -43,7 +43,7 @@ pub(super) struct RawHttp {
 
 impl RawHttp {
     pub(super) async fn start(
-        script: impl Fn(&str) -> Option<Said> + Send + Sync + 'static,
+        script: impl Fn(&str) -> Option<RawAnswer> + Send + Sync + 'static,
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -77,32 +77,33 @@ async fn serve(mut socket: TcpStream, script: Script, calls: Arc<AtomicUsize>) {
     let mut read = Vec::new();
     while let Some((head, body)) = request(&mut socket, &mut read).await {
         let message: Value = serde_json::from_slice(&body).unwrap_or_default();
-        let said = match (head.starts_with("POST"), message["method"].as_str()) {
+        let answer = match (head.starts_with("POST"), message["method"].as_str()) {
             (true, Some("tools/call")) => {
                 calls.fetch_add(1, Ordering::SeqCst);
                 script(message["params"]["name"].as_str().unwrap_or_default())
             }
             (true, _) => None,
-            (false, _) => Some(Said {
+            (false, _) => Some(RawAnswer {
                 close: false,
-                ..Said::of("HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n")
+                ..RawAnswer::of("HTTP/1.1 405 No\r\ncontent-length: 0\r\n\r\n")
             }),
         };
-        let said = said.unwrap_or_else(|| Said { close: false, ..Said::of(ordinary(&message)) });
-        if say(&mut socket, said, &message["id"].to_string()).await.is_none() {
+        let answer = answer
+            .unwrap_or_else(|| RawAnswer { close: false, ..RawAnswer::of(ordinary(&message)) });
+        if write_answer(&mut socket, answer, &message["id"].to_string()).await.is_none() {
             return;
         }
     }
 }
 
-async fn say(socket: &mut TcpStream, said: Said, id: &str) -> Option<()> {
-    let bytes = replaced(&said.bytes, id);
+async fn write_answer(socket: &mut TcpStream, answer: RawAnswer, id: &str) -> Option<()> {
+    let bytes = replaced(&answer.bytes, id);
     socket.write_all(&bytes).await.ok()?;
-    while !said.endless.is_empty() {
-        socket.write_all(&said.endless).await.ok()?;
+    while !answer.endless.is_empty() {
+        socket.write_all(&answer.endless).await.ok()?;
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    if said.close { None } else { Some(()) }
+    if answer.close { None } else { Some(()) }
 }
 
 fn replaced(bytes: &[u8], id: &str) -> Vec<u8> {

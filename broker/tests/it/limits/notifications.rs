@@ -278,7 +278,7 @@ async fn s09_answers_to_questions_are_not_counted_as_notifications() {
         let gate = at_gate.clone();
         async move {
             gate.passed().await;
-            Reply::text(&call.ask("roots/list", json!({})).await["result"]["roots"].to_string())
+            Reply::text(&call.request("roots/list", json!({})).await["result"]["roots"].to_string())
         }
     })
     .await;

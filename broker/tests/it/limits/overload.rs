@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    builder, initialize_body, kind, refused, request, slow_clients::asking_without_reading,
+    builder, initialize_body, kind, refused, request, slow_clients::send_calls_without_reading,
 };
 
 /// Returns a backend whose tool `wait` answers once the gate is open.
@@ -168,7 +168,8 @@ async fn r16_f_19_the_unread_bytes_of_all_clients_are_bounded() {
         .start()
         .await;
     let other = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
-    let _socket = asking_without_reading(broker.tcp_address(), ANSWERS, "b__wait", json!({})).await;
+    let _socket =
+        send_calls_without_reading(broker.tcp_address(), ANSWERS, "b__wait", json!({})).await;
     backend.wait_count("all calls", ANSWERS as usize, |seen| seen.calls("wait")).await;
     gate.open();
     let scope = [("scope", "outbox_bytes_total")];

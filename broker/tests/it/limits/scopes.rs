@@ -29,7 +29,7 @@ enum Way {
 
 impl Way {
     /// Sends a request; returns the error, if it failed.
-    async fn asked(&self) -> Option<Value> {
+    async fn request_error(&self) -> Option<Value> {
         let answer = match self {
             Self::Http(client) => {
                 client.post(request(7, "tools/list", json!({}))).await.json().await
@@ -78,7 +78,7 @@ async fn a_26_sessions_connections_wires_and_keys_of_one_principal_count_togethe
     let mut admitted = ways.len(); // by their `initialize`
     for _ in 0..BURST {
         for way in &ways {
-            match way.asked().await {
+            match way.request_error().await {
                 None => admitted += 1,
                 Some(error) => assert_rate_limited(&error, "principal"),
             }

@@ -31,9 +31,13 @@ async fn broker(tenant_limits: Value, config: Value) -> (TestBroker, FakeBackend
 
 #[track_caller]
 fn assert_too_large(error: &Value) {
-    let told =
+    let reported =
         (&error["code"], kind(error), &error["data"]["refusalCode"], &error["data"]["retryable"]);
-    assert_eq!(told, (&json!(-32600), "message_too_large", &json!(1068), &json!(false)), "{error}");
+    assert_eq!(
+        reported,
+        (&json!(-32600), "message_too_large", &json!(1068), &json!(false)),
+        "{error}"
+    );
 }
 
 #[tokio::test]

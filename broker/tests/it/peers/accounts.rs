@@ -38,8 +38,8 @@ async fn started(script: &str, arguments: &[&str]) -> Server {
         .env("NODE_MODULES", peers.node_folder().join("node_modules"))
         .arg(Peers::ours(&format!("peers/servers/{script}.mjs")))
         .args(arguments);
-    let told = format!("{script} listening on ");
-    Server::start(command, move |line| line.strip_prefix(&told).map(str::to_owned)).await
+    let prefix = format!("{script} listening on ");
+    Server::start(command, move |line| line.strip_prefix(&prefix).map(str::to_owned)).await
 }
 
 async fn get(url: &str) -> RawResponse {
@@ -209,8 +209,8 @@ async fn the_broker_gets_tokens_of_its_own_from_authlib() {
     let backend = FakeBackend::echo().await;
     let mut command = Command::new(Peers::installed().python_of_authlib());
     command.arg("-B").arg(Peers::ours("peers/servers/authlib_issuer.py")).arg(backend.url());
-    let told = |line: &str| line.strip_prefix("authlib listening on ").map(str::to_owned);
-    let server = Server::start(command, told).await;
+    let address_of = |line: &str| line.strip_prefix("authlib listening on ").map(str::to_owned);
+    let server = Server::start(command, address_of).await;
     protect(&backend, &server.url, is_live);
     let broker = builder().single_process().start().await;
     let mut spec = backend.spec();

@@ -11,7 +11,7 @@ use super::{
     install::Peers,
     process::{Ended, run},
 };
-use crate::approvals::{asking, bank, decide, list};
+use crate::approvals::{bank, decide, list, policy_requiring_approval};
 
 const RUN_WITHIN: Duration = Duration::from_secs(60);
 /// Time between two looks of the person at the list.
@@ -38,7 +38,7 @@ async fn waits_for_a_person(mut client: Command, mode: &str) {
         .start()
         .await;
     let policy = "/admin/v1/tenants/default/policy";
-    let (status, answer) = broker.admin().put(policy, &asking(json!({}))).await;
+    let (status, answer) = broker.admin().put(policy, &policy_requiring_approval(json!({}))).await;
     assert_eq!(status, 201, "{answer}");
     client.args([&broker.url("/mcp"), mode]);
     let admin = broker.admin();

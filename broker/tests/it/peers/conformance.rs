@@ -74,9 +74,9 @@ pub(super) fn complaints(scenarios: &BTreeMap<String, Vec<Check>>) -> Vec<String
 /// Runs the suite against the broker's endpoint for the Python SDK's everything-server. No scenario
 /// may fail or warn.
 async fn server_scenarios(topology: Topology, selection: &[&str]) -> BTreeMap<String, Vec<Check>> {
-    let (scenarios, success, said) = run_server_scenarios(topology, "auto", selection).await;
+    let (scenarios, success, output) = run_server_scenarios(topology, "auto", selection).await;
     let complaints = complaints(&scenarios);
-    assert!(success && complaints.is_empty(), "{}\n{said}", complaints.join("\n"));
+    assert!(success && complaints.is_empty(), "{}\n{output}", complaints.join("\n"));
     scenarios
 }
 
@@ -114,7 +114,7 @@ const NEED_A_MODERN_LINK: [&str; 1] = ["input-required-result-"];
 const ALSO_NOT: [&str; 1] = ["tasks-"];
 /// The fixture announces a change of an unchanged list, to show that it can. The broker announces
 /// changes only.
-const NOT_TOLD: [&str; 2] = [
+const NOT_REPORTED: [&str; 2] = [
     "sep-2575-server-sends-prompts-list-changed-on-subscription",
     "sep-2575-server-sends-tools-list-changed-on-subscription",
 ];
@@ -156,16 +156,16 @@ on_every_ground! {
 }
 
 async fn modern_scenarios(topology: Topology, protocol: &str, excused: &[&str]) {
-    let (scenarios, success, said) =
+    let (scenarios, success, output) =
         run_server_scenarios(topology, protocol, &["--requirements", "2026-07-28"]).await;
-    assert!(success || protocol == "legacy", "{said}");
+    assert!(success || protocol == "legacy", "{output}");
     assert!(scenarios.len() >= SCORED_2026, "{:?}", scenarios.keys());
     let is_excused = |name: &str| {
         excused.iter().any(|known| name.trim_start_matches("server-").starts_with(known))
     };
     let bad = |check: &&Check| {
         ["FAILURE", "WARNING"].contains(&check.status.as_str())
-            && !NOT_TOLD.contains(&check.id.as_str())
+            && !NOT_REPORTED.contains(&check.id.as_str())
     };
     let complaints: Vec<String> = scenarios
         .iter()
@@ -177,7 +177,7 @@ async fn modern_scenarios(topology: Topology, protocol: &str, excused: &[&str]) 
                 .map(move |check| format!("{name}: {} {}", check.id, check.why))
         })
         .collect();
-    assert!(complaints.is_empty(), "{}\n{said}", complaints.join("\n"));
+    assert!(complaints.is_empty(), "{}\n{output}", complaints.join("\n"));
 }
 
 /// Runs a client scenario. The suite starts the backend; its driver connects that and a client to

@@ -100,7 +100,9 @@ async fn with_sessions() -> FakeBackend {
     });
     backend.tool("confirm_delete", |call| async move {
         tokio::time::sleep(WORKS_FOR).await;
-        Reply::text(&call.ask("elicitation/create", form()).await["result"]["action"].to_string())
+        Reply::text(
+            &call.request("elicitation/create", form()).await["result"]["action"].to_string(),
+        )
     });
     backend.tool("multi_input", |call| async move {
         tokio::time::sleep(WORKS_FOR).await;
@@ -111,7 +113,7 @@ async fn with_sessions() -> FakeBackend {
     });
     backend.tool("test_tool_with_task", |call| async move {
         let name =
-            call.ask("elicitation/create", form()).await["result"]["content"]["name"].clone();
+            call.request("elicitation/create", form()).await["result"]["content"]["name"].clone();
         tokio::time::sleep(WORKS_FOR).await;
         Reply::text(&greeting(&json!({"name": name})))
     });
@@ -190,8 +192,8 @@ fn create_job(jobs: &Jobs, takes: Duration, end: Value, needs: &[&'static str]) 
     StatelessReply::Exactly(created)
 }
 
-fn ends(said: &str) -> Value {
-    let mut result = text(said);
+fn ends(output: &str) -> Value {
+    let mut result = text(output);
     result["resultType"] = json!("complete");
     json!({"result": result})
 }

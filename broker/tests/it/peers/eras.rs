@@ -45,9 +45,9 @@ async fn compares(
     let (passed, failed): (Vec<&str>, Vec<&str>) =
         stdout.lines().partition(|line| line.starts_with("ok "));
     let wanted = STEPS * modes.len() * 2;
-    let told =
+    let output =
         || format!("{} of {wanted}, {status}\n{}\n{stderr}", passed.len(), failed.join("\n"));
-    assert!(status.success() && failed.is_empty() && passed.len() == wanted, "{}", told());
+    assert!(status.success() && failed.is_empty() && passed.len() == wanted, "{}", output());
 }
 
 fn python(interpreter: std::path::PathBuf, script: &str) -> Command {

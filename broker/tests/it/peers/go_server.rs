@@ -51,7 +51,7 @@ impl GoServer {
     }
 
     /// Returns the names and locations of the calls it carried out, in order.
-    fn carried_out(&self) -> Vec<Vec<String>> {
+    fn executed(&self) -> Vec<Vec<String>> {
         let text = fs::read_to_string(self.ledger()).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).expect("a line of the ledger")).collect()
     }
@@ -59,7 +59,7 @@ impl GoServer {
     /// Checks that no call was carried out that the broker would refuse in plain form.
     #[track_caller]
     fn assert_nothing_forbidden(&self) {
-        for done in self.carried_out() {
+        for done in self.executed() {
             let allowed = match done[0].as_str() {
                 "tools/call" => done[1] == "read_file" && done[2].starts_with("/srv/"),
                 "resources/read" => done[1].starts_with("file:///srv/files/"),
@@ -107,7 +107,7 @@ async fn s01_the_go_server_itself_accepts_other_spellings_of_members() {
     }
     drop(input);
     assert!(child.wait().await.unwrap().success());
-    let done = server.carried_out();
+    let done = server.executed();
     assert!(
         done.iter().filter(|done| done.contains(&"delete_all".to_owned())).count() >= 4,
         "{done:?}"
@@ -153,20 +153,20 @@ async fn s01_no_wire_forwards_a_message_that_a_go_server_reads_differently() {
         let marker = format!("/srv/{front}");
         client.client.call("go__read_file", json!({"path": marker})).await;
         eventually("the call in the ledger", || async {
-            let done = server.carried_out();
+            let done = server.executed();
             done.iter().any(|done| done.get(2) == Some(&marker)).then_some(()).ok_or(done)
         })
         .await;
         server.assert_nothing_forbidden();
     }
     // The audit log holds exactly the calls that were carried out.
-    let carried_out = server.carried_out();
-    assert_eq!(carried_out.len(), FRONTS.len(), "{carried_out:?}");
+    let executed = server.executed();
+    assert_eq!(executed.len(), FRONTS.len(), "{executed:?}");
     eventually("the calls in the audit log", || async {
         let (_, page) = broker.admin().get("/admin/v1/audit?limit=1000&kind=call").await;
         let done =
             page["records"].as_array().unwrap().iter().filter(|row| row["outcome"] == "ok").count();
-        (done == carried_out.len()).then_some(()).ok_or(page)
+        (done == executed.len()).then_some(()).ok_or(page)
     })
     .await;
 }
@@ -248,7 +248,7 @@ async fn s01_the_id_of_another_principals_call_reaches_no_server_on_a_shared_lin
         broker.client("/mcp").bearer(&key_of(&broker, "mallory").await).connected(json!({})).await;
     let call = ann.start_call("go__wait", json!({}));
     eventually("the call in the ledger", || async {
-        server.carried_out().first().cloned().ok_or("it is not there yet")
+        server.executed().first().cloned().ok_or("it is not there yet")
     })
     .await;
     for number in 1..=40 {
@@ -262,7 +262,7 @@ async fn s01_the_id_of_another_principals_call_reaches_no_server_on_a_shared_lin
     }
     mallory.call("go__release", json!({})).await;
     assert_eq!(text_of(&call.result().await), "waited");
-    assert_eq!(server.carried_out().len(), 2, "{:?}", server.carried_out());
+    assert_eq!(server.executed().len(), 2, "{:?}", server.executed());
 }
 
 #[tokio::test]

@@ -21,9 +21,9 @@ use crate::{builder, stdio};
 const HOST: &str = "10.99.0.1";
 
 pub(crate) async fn succeeds(line: &str) -> bool {
-    let mut words = line.split_whitespace();
-    let mut command = Command::new(words.next().unwrap());
-    command.args(words).stdin(Stdio::null()).stderr(Stdio::null());
+    let mut fields = line.split_whitespace();
+    let mut command = Command::new(fields.next().unwrap());
+    command.args(fields).stdin(Stdio::null()).stderr(Stdio::null());
     within(line, command.status()).await.is_ok_and(|status| status.success())
 }
 

@@ -259,7 +259,7 @@ async fn a_token_that_a_real_provider_binds_needs_its_certificate() {
     let broker = login.broker(&backend, by_secret(), tls).await;
     let own = authority.server_called("own", "machine.example");
     let token = login.bound_token(&own.cert).await;
-    let ask = |identity| {
+    let request = |identity| {
         let (authority, token, port) = (&authority, &token, broker.http_address().port());
         async move {
             let mut stream =
@@ -275,15 +275,15 @@ async fn a_token_that_a_real_provider_binds_needs_its_certificate() {
         }
     };
     eventually("the token is accepted with its certificate", || async {
-        match ask(Some(&own)).await {
+        match request(Some(&own)).await {
             answer if answer.starts_with("HTTP/1.1 200") => Ok(()),
             answer => Err(answer),
         }
     })
     .await;
-    assert!(ask(None).await.starts_with("HTTP/1.1 401"));
+    assert!(request(None).await.starts_with("HTTP/1.1 401"));
     let other = authority.server_called("other", "machine.example");
-    assert!(ask(Some(&other)).await.starts_with("HTTP/1.1 401"));
+    assert!(request(Some(&other)).await.starts_with("HTTP/1.1 401"));
 }
 
 /// Calls a backend whose resource is the broker's usual one, with tokens of the real provider.

@@ -43,16 +43,16 @@ impl Server {
             command.spawn().unwrap_or_else(|error| panic!("start {command:?}: {error}"));
         let mut lines = BufReader::new(child.stderr.take().expect("stderr is piped")).lines();
         let output = Arc::new(Mutex::new(Vec::new()));
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         tokio::spawn({
             let output = Arc::clone(&output);
-            let mut tell = Some(tell);
+            let mut sender = Some(sender);
             async move {
                 while let Ok(Some(line)) = lines.next_line().await {
                     if let Some(url) = url_of_line(&line)
-                        && let Some(tell) = tell.take()
+                        && let Some(sender) = sender.take()
                     {
-                        let _ = tell.send(url);
+                        let _ = sender.send(url);
                     }
                     let mut kept = output.lock();
                     kept.push(line);
@@ -62,7 +62,7 @@ impl Server {
                 }
             }
         });
-        match timeout(LISTENS_WITHIN, told).await {
+        match timeout(LISTENS_WITHIN, receiver).await {
             Ok(Ok(url)) => Self { _child: child, url, output },
             outcome => panic!(
                 "{command:?} did not say where it listens ({outcome:?}):\n{}",

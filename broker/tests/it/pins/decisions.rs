@@ -181,12 +181,15 @@ async fn decisions_require_a_permission_and_are_recorded() {
     let (_, log) = admin.get("/admin/v1/audit?tenant=default&kind=admin&limit=1000").await;
     let records = log["records"].as_array().unwrap();
     let action = "POST /admin/v1/tenants/{tenant}/backends/{backend}/pins/approve";
-    let told: Vec<(&str, &str)> = records
+    let recorded: Vec<(&str, &str)> = records
         .iter()
         .filter(|record| record["action"] == action)
         .map(|record| (record["principal"].as_str().unwrap(), record["outcome"].as_str().unwrap()))
         .collect();
-    assert!(told.contains(&("own", "ok")) && told.contains(&("view", "refused")), "{records:?}");
+    assert!(
+        recorded.contains(&("own", "ok")) && recorded.contains(&("view", "refused")),
+        "{records:?}"
+    );
     let made =
         records.iter().find(|record| record["principal"] == "own" && record["outcome"] == "ok");
     assert_eq!(made.unwrap()["after"][0]["hash"], read["hash"]);

@@ -94,8 +94,8 @@ async fn a_changed_tool_is_neither_listed_nor_called_until_it_is_approved() {
         .await;
     wait_tools(&client, &["b__write"]).await;
     wait_tools(&native, &["write"]).await;
-    let told = stream.find(|message| message["method"].as_str().is_some()).await;
-    assert_eq!(told["method"], "notifications/tools/list_changed");
+    let received = stream.find(|message| message["method"].as_str().is_some()).await;
+    assert_eq!(received["method"], "notifications/tools/list_changed");
     let before = backend.recorded_of("tools/call").len();
     assert_eq!(refused_call(&client, "b__read").await, "tool_held");
     assert_eq!(refused_call(&native, "read").await, "tool_held");

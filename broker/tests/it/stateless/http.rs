@@ -381,10 +381,10 @@ async fn n_http_01_n_http_03_no_session_is_opened_and_no_stream_is_resumed() {
     let (status, error) =
         refused(client.send(&client.headers("tools/call", &params), batch).await).await;
     assert_eq!((status, error["code"].as_i64()), (400, Some(-32600)));
-    let told = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1, "_meta": meta(json!({}))}});
+    let received = json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1, "_meta": meta(json!({}))}});
     assert_eq!(
         client
-            .send(&client.headers("notifications/cancelled", &json!({})), told.to_string())
+            .send(&client.headers("notifications/cancelled", &json!({})), received.to_string())
             .await
             .status,
         202

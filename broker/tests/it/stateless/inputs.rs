@@ -24,35 +24,35 @@ fn form() -> Value {
 
 /// Returns a backend whose tool `ask` sends the requests of its arguments to the client, one after
 /// the other or all at once. It returns the answers.
-pub(super) async fn asking() -> FakeBackend {
+pub(super) async fn backend_with_questions() -> FakeBackend {
     FakeBackend::with_tool("ask", |call| async move {
-        let asks: Vec<(String, Value)> =
+        let requests: Vec<(String, Value)> =
             serde_json::from_value(call.arguments()["asks"].clone()).unwrap();
         let mut answers = Vec::new();
         if call.arguments()["together"] == true {
             let mut waits = Vec::new();
-            for (method, params) in asks {
+            for (method, params) in requests {
                 waits.push(call.start_question(&method, params).await.1);
             }
             for wait in waits {
                 answers.push(wait.await.expect("the backend lives"));
             }
         } else {
-            for (method, params) in asks {
-                answers.push(call.ask(&method, params).await);
+            for (method, params) in requests {
+                answers.push(call.request(&method, params).await);
             }
         }
-        let told: Vec<Value> = answers
+        let received: Vec<Value> = answers
             .into_iter()
             .map(|answer| answer.get("result").or(answer.get("error")).cloned().unwrap())
             .collect();
-        Reply::text(&json!(told).to_string())
+        Reply::text(&json!(received).to_string())
     })
     .await
 }
 
-fn asks(asks: &[(&str, Value)]) -> Value {
-    json!({"asks": asks})
+fn with_requests(requests: &[(&str, Value)]) -> Value {
+    json!({"asks": requests})
 }
 
 /// Returns the only key of the required inputs, and the request.
@@ -76,7 +76,7 @@ pub(super) fn only(required: &Value) -> (String, Value) {
 
 #[tokio::test]
 async fn br_02_n_mrtr_02_each_kind_of_question_becomes_an_input_request() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp").with(everything());
     let sampled =
@@ -90,7 +90,7 @@ async fn br_02_n_mrtr_02_each_kind_of_question_becomes_an_input_request() {
         ("sampling/createMessage", json!({"messages": [], "maxTokens": 9}), sampled),
         ("roots/list", json!({}), json!({"roots": [{"uri": "file:///a"}]})),
     ] {
-        let arguments = asks(&[(method, params.clone())]);
+        let arguments = with_requests(&[(method, params.clone())]);
         let required = client.call("b__ask", arguments.clone()).await;
         let (key, request) = only(&required);
         let mut expected = params;
@@ -116,10 +116,10 @@ async fn br_02_n_mrtr_02_each_kind_of_question_becomes_an_input_request() {
 
 #[tokio::test]
 async fn br_02_an_answer_may_lead_to_more_rounds_with_several_questions() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp/b").with(everything());
-    let arguments = asks(&[("elicitation/create", form()), ("roots/list", json!({}))]);
+    let arguments = with_requests(&[("elicitation/create", form()), ("roots/list", json!({}))]);
     let first = client.call("ask", arguments.clone()).await;
     let (key, _) = only(&first);
     let second = client
@@ -138,7 +138,7 @@ async fn br_02_an_answer_may_lead_to_more_rounds_with_several_questions() {
         .await;
     assert_eq!(text_of(&done["result"]), r#"[{"action":"decline"},{"roots":[]}]"#);
 
-    let mut together = asks(&[("elicitation/create", form()), ("roots/list", json!({}))]);
+    let mut together = with_requests(&[("elicitation/create", form()), ("roots/list", json!({}))]);
     together["together"] = json!(true);
     let required = client.call("ask", together.clone()).await;
     let requests = required["inputRequests"].as_object().unwrap();
@@ -167,12 +167,12 @@ async fn br_02_an_answer_may_lead_to_more_rounds_with_several_questions() {
 /// Returns a backend of the revision whose tool `ask` needs inputs under names of its own.
 #[tokio::test]
 async fn n_meta_02_n_mrtr_02_a_retry_gets_only_what_it_declares_itself() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     let broker = broker_with(&backend).await;
     let all = Modern::of(&broker, "/mcp/b").with(everything());
     let forms = Modern::of(&broker, "/mcp/b").with(json!({"elicitation": {"form": {}}}));
     let nothing = Modern::of(&broker, "/mcp/b").with(json!({}));
-    let arguments = asks(&[("elicitation/create", form()), ("roots/list", json!({}))]);
+    let arguments = with_requests(&[("elicitation/create", form()), ("roots/list", json!({}))]);
     let codes = |done: &Value| -> Vec<Value> {
         let answers: Vec<Value> = serde_json::from_str(text_of(&done["result"])).unwrap();
         answers.iter().map(|answer| answer["code"].clone()).collect()
@@ -253,13 +253,13 @@ async fn n_mrtr_02_a_backends_own_names_are_kept() {
 
 #[tokio::test]
 async fn n_mrtr_03_n_mrtr_04_n_mrtr_06_a_state_is_valid_once_for_its_request() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     let broker =
         builder().auth_required().tenant("acme").backend("acme", "b", backend.spec()).start().await;
     let (alice, mallory) =
         (broker.admin().create_key("acme").await, broker.admin().create_key("acme").await);
     let client = Modern::of(&broker, "/mcp").with(everything()).bearer(&alice);
-    let arguments = asks(&[("elicitation/create", form())]);
+    let arguments = with_requests(&[("elicitation/create", form())]);
     let required = client.call("b__ask", arguments.clone()).await;
     let (key, _) = only(&required);
     let state = required["requestState"].as_str().unwrap().to_owned();
@@ -271,7 +271,7 @@ async fn n_mrtr_03_n_mrtr_04_n_mrtr_06_a_state_is_valid_once_for_its_request() {
     for (who, arguments, state) in [
         (client.clone(), arguments.clone(), tampered),
         (client.clone(), arguments.clone(), json!("made up")),
-        (client.clone(), asks(&[("roots/list", json!({}))]), json!(state)),
+        (client.clone(), with_requests(&[("roots/list", json!({}))]), json!(state)),
         (client.bearer(&mallory), arguments.clone(), json!(state)),
     ] {
         let refused = who.retry("b__ask", arguments, &state, answer.clone()).await;
@@ -298,14 +298,14 @@ async fn n_mrtr_03_n_mrtr_04_n_mrtr_06_a_state_is_valid_once_for_its_request() {
 
 #[tokio::test]
 async fn n_mrtr_05_a_client_that_never_retries_leaves_no_state() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     let broker = builder()
         .config(json!({"timeouts": {"client_request": "1s"}}))
         .backend("default", "b", backend.spec())
         .start()
         .await;
     let client = Modern::of(&broker, "/mcp").with(everything());
-    let arguments = asks(&[("elicitation/create", form())]);
+    let arguments = with_requests(&[("elicitation/create", form())]);
     let required = client.call("b__ask", arguments.clone()).await;
     backend.wait_for("the end of the call", |seen| seen.is("notifications/cancelled")).await;
     let (key, _) = only(&required);
@@ -323,10 +323,10 @@ async fn n_mrtr_05_a_client_that_never_retries_leaves_no_state() {
 
 #[tokio::test]
 async fn n_mrtr_05_the_waiting_requests_of_a_caller_are_limited() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp").with(everything());
-    let arguments = asks(&[("elicitation/create", form())]);
+    let arguments = with_requests(&[("elicitation/create", form())]);
     // All at once: one after the other, the first might be over before the last is sent.
     let asked = (0..=64)
         .map(|_| client.answer("tools/call", json!({"name": "b__ask", "arguments": arguments})));
@@ -473,7 +473,7 @@ async fn br_02_a_cancellation_at_one_backend_ends_no_call_at_another() {
 
 #[tokio::test]
 async fn unanswered_questions_leave_permits_for_other_callers() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     let pipe = PipeBackend::tcp(&stdio()).await;
     let broker = builder()
         .single_process()
@@ -485,13 +485,13 @@ async fn unanswered_questions_leave_permits_for_other_callers() {
     // The limit of bytes: one waiting call has capacity whatever its size, and no other.
     let mut long = form();
     long["message"] = json!("x".repeat(7 << 20));
-    let arguments = asks(&[("elicitation/create", long)]);
+    let arguments = with_requests(&[("elicitation/create", long)]);
     let required = client.call("b__ask", arguments.clone()).await;
     only(&required);
     let refused =
         client.error("tools/call", json!({"name": "b__ask", "arguments": arguments})).await;
     assert_eq!(kind(&refused), "too_many_calls", "{refused}");
-    let small = client.call("b__ask", asks(&[("roots/list", json!({}))])).await;
+    let small = client.call("b__ask", with_requests(&[("roots/list", json!({}))])).await;
     only(&small);
     // The limit of calls, where each has a connection to itself: some are left for requests that
     // need no input.
@@ -512,18 +512,18 @@ async fn unanswered_questions_leave_permits_for_other_callers() {
 
 #[tokio::test]
 async fn n_mrtr_01_br_07_a_question_that_cannot_be_sent_is_rejected_at_once() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     backend.capabilities(json!({"tools": {}, "prompts": {}, "completions": {}}));
     backend.list("prompts", vec![json!({"name": "p"})]);
     backend.on("completion/complete", |call| async move {
         let answers = [
-            call.ask("roots/list", json!({})).await["error"]["code"].to_string(),
-            call.ask("elicitation/create", form()).await["result"]["action"].to_string(),
+            call.request("roots/list", json!({})).await["error"]["code"].to_string(),
+            call.request("elicitation/create", form()).await["result"]["action"].to_string(),
         ];
         Reply::Result(json!({"completion": {"values": answers}}))
     });
     backend.on("prompts/get", |call| async move {
-        let answer = call.ask("roots/list", json!({})).await;
+        let answer = call.request("roots/list", json!({})).await;
         Reply::Result(json!({"messages": [{"role": "user", "content": {"type": "text", "text": answer["result"].to_string()}}]}))
     });
     let broker = broker_with(&backend).await;
@@ -556,7 +556,7 @@ async fn n_mrtr_01_br_07_a_question_that_cannot_be_sent_is_rejected_at_once() {
 
 #[tokio::test]
 async fn a_request_state_without_a_question_is_ignored() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp/b");
     let listed = client
@@ -569,7 +569,7 @@ async fn a_request_state_without_a_question_is_ignored() {
     let fresh = client
         .result(
             "tools/call",
-            json!({"name": "ask", "arguments": asks(&[]), "inputResponses": {"a": {}}}),
+            json!({"name": "ask", "arguments": with_requests(&[]), "inputResponses": {"a": {}}}),
         )
         .await;
     assert_eq!(text_of(&fresh), "[]");

@@ -32,8 +32,8 @@ async fn n_sub_01_n_sub_02_requested_notifications_have_the_id_of_their_request(
     let backend = watched().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp");
-    let wish = json!({"toolsListChanged": true, "resourceSubscriptions": ["b+test://one", "b+test://one", "nobody+test://x"], "later": true});
-    let mut both = listen(&client, json!("a"), wish).await;
+    let filter = json!({"toolsListChanged": true, "resourceSubscriptions": ["b+test://one", "b+test://one", "nobody+test://x"], "later": true});
+    let mut both = listen(&client, json!("a"), filter).await;
     let acknowledged = next(&mut both).await;
     assert_eq!(acknowledged["method"], "notifications/subscriptions/acknowledged");
     let accepted = json!({"toolsListChanged": true, "resourceSubscriptions": ["b+test://one"]});
@@ -77,9 +77,9 @@ async fn br_05_listeners_of_one_resource_share_one_subscription_on_shared_links(
     spec["links"] = json!("shared");
     let broker = builder().backend("default", "b", spec).start().await;
     let client = Modern::of(&broker, "/mcp/b");
-    let wish = json!({"resourceSubscriptions": ["test://one"]});
+    let filter = json!({"resourceSubscriptions": ["test://one"]});
     let (mut one, mut other) =
-        (listen(&client, json!(1), wish.clone()).await, listen(&client, json!(1), wish).await);
+        (listen(&client, json!(1), filter.clone()).await, listen(&client, json!(1), filter).await);
     next(&mut one).await;
     next(&mut other).await;
     assert_eq!(backend.count(|seen| seen.is("resources/subscribe")), 1);
@@ -154,8 +154,8 @@ async fn a_resource_outside_the_roots_is_not_subscribed() {
     let mut spec = backend.spec();
     spec["resources"] = json!({"roots": ["test://in"]});
     let broker = builder().backend("default", "b", spec).start().await;
-    let wish = json!({"resourceSubscriptions": ["b+test://in/a", "b+test://out/a"]});
-    let mut events = listen(&Modern::of(&broker, "/mcp"), json!("a"), wish).await;
+    let filter = json!({"resourceSubscriptions": ["b+test://in/a", "b+test://out/a"]});
+    let mut events = listen(&Modern::of(&broker, "/mcp"), json!("a"), filter).await;
     let acknowledged = next(&mut events).await;
     assert_eq!(
         acknowledged["params"]["notifications"],

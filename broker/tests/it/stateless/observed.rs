@@ -98,12 +98,12 @@ async fn discovery_and_streams_are_in_the_audit_log_and_lists_are_not() {
         if records.len() >= 3 { Ok(records) } else { Err(records) }
     })
     .await;
-    let told: Vec<(&str, &str)> = records
+    let recorded: Vec<(&str, &str)> = records
         .iter()
         .map(|record| (record["action"].as_str().unwrap(), record["outcome"].as_str().unwrap()))
         .collect();
     assert_eq!(
-        told,
+        recorded,
         [
             ("server/discover", "ok"),
             ("subscriptions/listen", "ok"),

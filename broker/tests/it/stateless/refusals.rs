@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use testkit::{BackendCall, DuplexClient, FakeBackend, Reply};
 
-use super::{Modern, inputs::asking, meta};
+use super::{Modern, inputs::backend_with_questions, meta};
 use crate::{broker_with, builder, text_of};
 
 fn everything() -> Value {
@@ -20,21 +20,21 @@ fn sample() -> Value {
 }
 
 /// Sends each kind of request to the client; returns the code of an error, or the action.
-async fn all_asked(call: &BackendCall) -> Value {
-    let mut told = Vec::new();
+async fn request_all_kinds(call: &BackendCall) -> Value {
+    let mut answers = Vec::new();
     for (method, params) in [
         ("roots/list", json!({})),
         ("sampling/createMessage", sample()),
         ("elicitation/create", form()),
     ] {
-        let answer = call.ask(method, params).await;
-        told.push(if answer.get("error").is_some() {
+        let answer = call.request(method, params).await;
+        answers.push(if answer.get("error").is_some() {
             answer["error"]["code"].clone()
         } else {
             answer["result"].clone()
         });
     }
-    json!(told)
+    json!(answers)
 }
 
 /// Returns the answers to requests that no client of 2026-07-28 can get. An elicitation has an
@@ -45,14 +45,14 @@ fn refused() -> Value {
 
 #[tokio::test]
 async fn br_07_questions_without_an_open_request_are_rejected() {
-    let backend = asking().await;
+    let backend = backend_with_questions().await;
     backend.sessions();
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp/b").with(everything());
     client.call("ask", json!({"asks": []})).await;
     let call = backend.recorded_of("tools/call").pop().unwrap();
     let session = call.header("mcp-session-id").unwrap();
-    let mut told = Vec::new();
+    let mut answers = Vec::new();
     for (method, params) in [
         ("roots/list", json!({})),
         ("sampling/createMessage", sample()),
@@ -68,13 +68,13 @@ async fn br_07_questions_without_an_open_request_are_rejected() {
             seen.message["id"] == id.as_str() && seen.message.get("method").is_none()
         };
         let answer = backend.wait_for("an answer", is_answer).await.message;
-        told.push(if answer.get("error").is_some() {
+        answers.push(if answer.get("error").is_some() {
             answer["error"]["code"].clone()
         } else {
             answer["result"].clone()
         });
     }
-    assert_eq!(json!(told), refused());
+    assert_eq!(json!(answers), refused());
 }
 
 #[tokio::test]
@@ -82,27 +82,27 @@ async fn br_07_questions_during_lists_completions_and_subscriptions_are_rejected
     let backend = FakeBackend::start().await;
     backend.list("resources", vec![json!({"uri": "test://r", "name": "r"})]);
     backend.list("prompts", vec![json!({"name": "p"})]);
-    let (tell, mut told) = tokio::sync::mpsc::channel(8);
-    let recorded = tell.clone();
+    let (sender, mut receiver) = tokio::sync::mpsc::channel(8);
+    let recorded = sender.clone();
     backend.on("tools/list", move |call| {
-        let tell = recorded.clone();
+        let sender = recorded.clone();
         async move {
-            let _gone = tell.send(("a list", all_asked(&call).await)).await;
+            let _gone = sender.send(("a list", request_all_kinds(&call).await)).await;
             Reply::Result(json!({"tools": []}))
         }
     });
-    let recorded = tell.clone();
+    let recorded = sender.clone();
     backend.on("resources/subscribe", move |call| {
-        let tell = recorded.clone();
+        let sender = recorded.clone();
         async move {
-            let _gone = tell.send(("a subscription", all_asked(&call).await)).await;
+            let _gone = sender.send(("a subscription", request_all_kinds(&call).await)).await;
             Reply::Result(json!({}))
         }
     });
     backend.on("completion/complete", move |call| {
-        let tell = tell.clone();
+        let sender = sender.clone();
         async move {
-            let _gone = tell.send(("a completion", all_asked(&call).await)).await;
+            let _gone = sender.send(("a completion", request_all_kinds(&call).await)).await;
             Reply::Result(json!({"completion": {"values": ["v"]}}))
         }
     });
@@ -111,7 +111,7 @@ async fn br_07_questions_during_lists_completions_and_subscriptions_are_rejected
     // The link that reads the lists has no client, and answers so: no roots.
     assert_eq!(client.result("tools/list", json!({})).await["tools"], json!([]));
     assert_eq!(
-        told.recv().await,
+        receiver.recv().await,
         Some(("a list", json!([{"roots": []}, -32601, {"action": "cancel"}])))
     );
     let completed =
@@ -120,7 +120,7 @@ async fn br_07_questions_during_lists_completions_and_subscriptions_are_rejected
         client.result("completion/complete", completed).await["completion"]["values"],
         json!(["v"])
     );
-    assert_eq!(told.recv().await, Some(("a completion", refused())));
+    assert_eq!(receiver.recv().await, Some(("a completion", refused())));
     let listening = client
         .post(
             json!("l"),
@@ -133,7 +133,7 @@ async fn br_07_questions_during_lists_completions_and_subscriptions_are_rejected
         acknowledged["params"]["notifications"],
         json!({"resourceSubscriptions": ["test://r"]})
     );
-    let (what, answers) = told.recv().await.unwrap();
+    let (what, answers) = receiver.recv().await.unwrap();
     // A listening request declares no capability that a backend could use.
     assert_eq!(
         (what, &answers[0], &answers[1]),
@@ -170,8 +170,8 @@ async fn br_07_notifications_of_no_request_are_dropped_and_counted() {
         .header("mcp-session-id")
         .unwrap()
         .to_owned();
-    let word = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "alert", "data": "to whom?"}});
-    while backend.push_to(&session, word.clone()).await == 0 {
+    let notification = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "alert", "data": "to whom?"}});
+    while backend.push_to(&session, notification.clone()).await == 0 {
         tokio::task::yield_now().await;
     }
     broker
@@ -192,8 +192,9 @@ async fn br_07_a_backend_cannot_create_a_task_at_the_client() {
     let backend = FakeBackend::with_tool("ask", |call| async move {
         let mut params = form();
         params["task"] = json!({"ttl": 1000});
-        let plain = call.ask("elicitation/create", params).await["result"].clone();
-        let about = call.ask("tasks/get", json!({"taskId": "t"})).await["error"]["code"].clone();
+        let plain = call.request("elicitation/create", params).await["result"].clone();
+        let about =
+            call.request("tasks/get", json!({"taskId": "t"})).await["error"]["code"].clone();
         Reply::text(&json!([plain, about]).to_string())
     })
     .await;
@@ -203,6 +204,6 @@ async fn br_07_a_backend_cannot_create_a_task_at_the_client() {
     let (key, request) = super::inputs::only(&required);
     assert_eq!(request["params"].get("task"), None, "it is asked plainly: {request}");
     let answer = json!({key: {"action": "decline"}});
-    let told = client.retry("ask", json!({}), &required["requestState"], answer).await;
-    assert_eq!(text_of(&told["result"]), json!([{"action": "decline"}, -32601]).to_string());
+    let answers = client.retry("ask", json!({}), &required["requestState"], answer).await;
+    assert_eq!(text_of(&answers["result"]), json!([{"action": "decline"}, -32601]).to_string());
 }

@@ -48,7 +48,7 @@ struct Pair {
 
 impl Pair {
     async fn start() -> Self {
-        let (authority, backend) = (Authority::new(), inputs::asking().await);
+        let (authority, backend) = (Authority::new(), inputs::backend_with_questions().await);
         let server = authority.server("server");
         let listen = json!({"tcp": "127.0.0.1:0", "quic": "127.0.0.1:0"});
         // HTTP without TLS, as the test is about something else.
@@ -206,19 +206,19 @@ async fn br_03_a_request_continued_at_another_replica_is_executed_once() {
 
 /// Returns a backend whose prompts and resources need input too, and with a tool that requires a
 /// URL every second time.
-async fn asking_everywhere() -> FakeBackend {
-    let backend = inputs::asking().await;
+async fn backend_with_all_questions() -> FakeBackend {
+    let backend = inputs::backend_with_questions().await;
     backend.list("prompts", vec![json!({"name": "p"})]);
     backend.list("resources", vec![json!({"uri": "test://r", "name": "r"})]);
     backend.on("prompts/get", |call| async move {
-        let told = call.ask("roots/list", json!({})).await["result"].to_string();
+        let received = call.request("roots/list", json!({})).await["result"].to_string();
         Reply::Result(
-            json!({"messages": [{"role": "user", "content": {"type": "text", "text": told}}]}),
+            json!({"messages": [{"role": "user", "content": {"type": "text", "text": received}}]}),
         )
     });
     backend.on("resources/read", |call| async move {
-        let told = call.ask("roots/list", json!({})).await["result"].to_string();
-        Reply::Result(json!({"contents": [{"uri": call.params()["uri"], "text": told}]}))
+        let received = call.request("roots/list", json!({})).await["result"].to_string();
+        Reply::Result(json!({"contents": [{"uri": call.params()["uri"], "text": received}]}))
     });
     let calls = Arc::new(AtomicU64::new(0));
     backend.tool("url", move |_| {
@@ -236,7 +236,7 @@ async fn asking_everywhere() -> FakeBackend {
 
 #[tokio::test]
 async fn br_03_other_kinds_of_exchanges_continue_or_expire_like_calls() {
-    let (backend, modern) = (asking_everywhere().await, StatelessBackend::http().await);
+    let (backend, modern) = (backend_with_all_questions().await, StatelessBackend::http().await);
     modern.tool("named", |call| async move {
         match call.input("who") {
             Value::Null => {

@@ -209,25 +209,25 @@ async fn n_sse_01_n_sse_02_n_log_01_a_stream_has_only_messages_of_its_request() 
         }
         json!({"name": "talk", "_meta": meta})
     };
-    let (said, answer) = client.exchange("tools/call", asked(None, None)).await;
+    let (messages, answer) = client.exchange("tools/call", asked(None, None)).await;
     assert_eq!(
-        (said, text_of(&answer["result"])),
+        (messages, text_of(&answer["result"])),
         (vec![], "done"),
         "nothing is told that was not asked for"
     );
-    let (said, _) = client.exchange("tools/call", asked(Some("info"), Some(json!("p")))).await;
+    let (messages, _) = client.exchange("tools/call", asked(Some("info"), Some(json!("p")))).await;
     let progress: Vec<&Value> =
-        said.iter().filter(|message| message["method"] == "notifications/progress").collect();
+        messages.iter().filter(|message| message["method"] == "notifications/progress").collect();
     assert_eq!(progress.len(), 2);
     assert!(progress.iter().all(|message| message["params"]["progressToken"] == "p"));
-    let logged: Vec<&Value> = said
+    let logged: Vec<&Value> = messages
         .iter()
         .filter(|one| one["method"] == "notifications/message")
         .map(|one| &one["params"]["level"])
         .collect();
     assert_eq!(logged, ["info", "error"]);
-    let (said, _) = client.exchange("tools/call", asked(Some("error"), None)).await;
-    assert_eq!(said.len(), 1, "{said:?}");
+    let (messages, _) = client.exchange("tools/call", asked(Some("error"), None)).await;
+    assert_eq!(messages.len(), 1, "{messages:?}");
     let response = client.post(json!(1), "tools/call", asked(Some("debug"), None)).await;
     assert_eq!(response.header("x-accel-buffering"), Some("no"));
     let events = response.events().rest().await;
@@ -299,7 +299,7 @@ async fn n_meta_02_declared_capabilities_apply_only_to_their_request() {
     backend.tool("ask", |call| async move {
         Reply::text(
             &call
-                .ask("sampling/createMessage", json!({"messages": [], "maxTokens": 1}))
+                .request("sampling/createMessage", json!({"messages": [], "maxTokens": 1}))
                 .await
                 .to_string(),
         )

@@ -21,13 +21,13 @@ use crate::{
 #[tokio::test]
 async fn n_task_01_br_06_a_backend_task_gets_an_id_of_the_broker() {
     for backend in [StatelessBackend::http().await, StatelessBackend::pipe().await] {
-        let told = with_task(&backend, state("working", json!({})));
+        let task_state = with_task(&backend, state("working", json!({})));
         let broker = builder().backend("default", "b", backend.spec()).start().await;
         let client = client_of(&broker);
         let id = task(&client, "b__job", json!({})).await; // at once, whatever the threshold
         assert_ne!(id, "t-1", "the backend's id is nobody else's");
         assert_eq!(get(&client, &id).await["status"], "working");
-        *told.lock() = done("ready", true);
+        *task_state.lock() = done("ready", true);
         let completed = wait(&client, &id, "completed").await;
         assert_eq!(
             (text_of(&completed["result"]), completed["result"]["isError"].as_bool()),
@@ -61,7 +61,7 @@ async fn n_task_05_br_06_inputs_of_a_backend_task_are_requested_by_the_broker() 
 #[tokio::test]
 async fn n_task_04_br_06_a_cancel_reaches_the_backend_task_and_errors_return() {
     let backend = StatelessBackend::http().await;
-    let told = with_task(&backend, state("working", json!({})));
+    let task_state = with_task(&backend, state("working", json!({})));
     let broker = broker_for(backend.spec()).await;
     let client = client_of(&broker);
     let id = task(&client, "b__job", json!({})).await;
@@ -69,7 +69,7 @@ async fn n_task_04_br_06_a_cancel_reaches_the_backend_task_and_errors_return() {
     let cancelled = backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
     assert_eq!(cancelled.message["params"]["taskId"], "t-1");
     wait(&client, &id, "cancelled").await;
-    *told.lock() = state("failed", json!({"error": {"code": -32000, "message": "it broke"}}));
+    *task_state.lock() = state("failed", json!({"error": {"code": -32000, "message": "it broke"}}));
     let id = task(&client, "b__job", json!({})).await;
     assert_eq!(
         wait(&client, &id, "failed").await["error"],
@@ -193,12 +193,12 @@ async fn r1_a_call_whose_stored_task_was_not_announced_is_not_sent_again() {
 async fn n_task_02_r1_a_backend_task_is_watched_again_by_the_next_process() {
     let folder = tempfile::tempdir().unwrap();
     let backend = StatelessBackend::http().await;
-    let told = with_task(&backend, state("working", json!({})));
+    let task_state = with_task(&backend, state("working", json!({})));
     let mut broker = broker_on(folder.path(), None, backend.spec()).await;
     let id = task(&client_of(&broker), "b__job", json!({})).await;
     backend.wait_for("a question about the task", |seen| seen.is("tasks/get")).await;
     broker.kill().await;
-    *told.lock() = done("ready", false);
+    *task_state.lock() = done("ready", false);
     let broker = broker_on(folder.path(), None, backend.spec()).await;
     assert_eq!(text_of(&wait(&client_of(&broker), &id, "completed").await["result"]), "ready");
     assert_eq!(backend.recorded_of("tools/call").len(), 1);
@@ -252,16 +252,16 @@ async fn a_call_with_an_idempotency_key_starts_as_a_task_and_is_found_again() {
 #[tokio::test]
 async fn n_task_08_changes_of_tasks_are_sent_to_subscribers() {
     let backend = StatelessBackend::http().await;
-    let told = with_task(&backend, needs_a_name());
+    let task_state = with_task(&backend, needs_a_name());
     let broker = broker_for(backend.spec()).await;
     let client = client_of(&broker);
     let id = task(&client, "b__job", json!({})).await;
-    let wish = json!({"taskIds": [id, "nobody's"]});
+    let filter = json!({"taskIds": [id, "nobody's"]});
     let refused = Modern::of(&broker, "/mcp")
-        .error("subscriptions/listen", json!({"notifications": wish}))
+        .error("subscriptions/listen", json!({"notifications": filter}))
         .await;
     assert_eq!(refused["code"], -32021, "{refused}");
-    let mut stream = listening::listen(&client, json!("s"), wish).await;
+    let mut stream = listening::listen(&client, json!("s"), filter).await;
     let acknowledged = listening::next(&mut stream).await;
     assert_eq!(
         acknowledged["params"]["notifications"],
@@ -291,7 +291,7 @@ async fn n_task_08_changes_of_tasks_are_sent_to_subscribers() {
     shown.as_object_mut().unwrap().remove("_meta");
     assert_eq!(shown, got, "as it is shown to who asks");
     // A late subscriber gets the task's final status.
-    drop(told);
+    drop(task_state);
     let mut late = listening::listen(&client, json!(2), json!({"taskIds": [id]})).await;
     listening::next(&mut late).await;
     assert_eq!(listening::next(&mut late).await["params"]["status"], "completed");

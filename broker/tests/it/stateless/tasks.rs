@@ -300,7 +300,7 @@ fn named(name: &str) -> Value {
 }
 
 /// Returns a backend whose tool `ask` waits at the gate, needs two names at once, and then a third.
-async fn asking(may: &Gate) -> FakeBackend {
+async fn backend_with_questions(may: &Gate) -> FakeBackend {
     let may = may.clone();
     FakeBackend::with_tool("ask", move |call| {
         let may = may.clone();
@@ -310,7 +310,7 @@ async fn asking(may: &Gate) -> FakeBackend {
             let one = call.start_question("elicitation/create", form.clone()).await.1;
             let other = call.start_question("elicitation/create", form.clone()).await.1;
             let (one, other) = (one.await.unwrap(), other.await.unwrap());
-            let third = call.ask("elicitation/create", form).await;
+            let third = call.request("elicitation/create", form).await;
             let names = [one, other, third].map(|answer| {
                 answer["result"]["content"]["name"].as_str().unwrap_or("-").to_owned()
             });
@@ -323,7 +323,7 @@ async fn asking(may: &Gate) -> FakeBackend {
 #[tokio::test]
 async fn n_task_05_br_06_inputs_of_a_task_are_requested_once_and_answered_singly() {
     let may = Gate::new();
-    let backend = asking(&may).await;
+    let backend = backend_with_questions(&may).await;
     let broker = broker_for(backend.spec()).await;
     let client = client_of(&broker);
     let id = task(&client, "b__ask", json!({})).await;
@@ -384,7 +384,8 @@ async fn n_task_05_inputs_needed_before_a_task_are_requested_in_the_answer() {
     backend.tool("ask", move |call| {
         let done = gate.clone();
         async move {
-            let answer = call.ask("elicitation/create", serde_json::from_str(FORM).unwrap()).await;
+            let answer =
+                call.request("elicitation/create", serde_json::from_str(FORM).unwrap()).await;
             done.passed().await;
             Reply::text(answer["result"]["content"]["name"].as_str().unwrap())
         }
@@ -455,9 +456,9 @@ async fn n_task_08_no_progress_and_no_log_of_a_task_is_sent() {
             .await;
     listening::next(&mut stream).await;
     is_task.open();
-    let told = listening::next(&mut stream).await;
+    let received = listening::next(&mut stream).await;
     assert_eq!(
-        (told["method"].as_str(), told["params"]["status"].as_str()),
+        (received["method"].as_str(), received["params"]["status"].as_str()),
         (Some("notifications/tasks"), Some("completed"))
     );
 }

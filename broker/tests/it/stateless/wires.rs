@@ -14,7 +14,7 @@ use crate::{builder, request, text_of};
 async fn listening() -> (TestBroker, FakeBackend) {
     let backend = FakeBackend::echo().await;
     backend.tool("ask", |call| async move {
-        Reply::text(&call.ask("roots/list", json!({})).await["result"].to_string())
+        Reply::text(&call.request("roots/list", json!({})).await["result"].to_string())
     });
     backend.tool("hang", |_| async { Reply::Hang });
     let tcp = json!({"listen": {"tcp": "127.0.0.1:0"}});

@@ -37,7 +37,11 @@ fn answered(method: &str, params: &Value) -> Result<Value, Value> {
 }
 
 /// Gives a backend a tool `ask` that needs `requests` and returns the answers with the state.
-fn asking(backend: &StatelessBackend, requests: Value, state: Option<&'static str>) {
+fn backend_with_questions(
+    backend: &StatelessBackend,
+    requests: Value,
+    state: Option<&'static str>,
+) {
     backend.tool("ask", move |call| {
         let requests = requests.clone();
         async move {
@@ -51,25 +55,28 @@ fn asking(backend: &StatelessBackend, requests: Value, state: Option<&'static st
     });
 }
 
-async fn told(client: &TestClient) -> Value {
+async fn call_ask(client: &TestClient) -> Value {
     serde_json::from_str(text_of(&client.call("b__ask", json!({"a": 1})).await)).unwrap()
 }
 
 #[tokio::test]
 async fn nb_mrtr_01_nb_mrtr_02_br_02_all_kinds_of_inputs_are_requested() {
     for backend in on_both_wires().await {
-        asking(
+        backend_with_questions(
             &backend,
             json!({"who": form("Ann"), "model": sampling(), "where": {"method": "roots/list"}}),
             Some("st\u{e9}\n\"te"),
         );
         let broker = broker_with(&backend).await;
         let client = broker.client("/mcp").answers(answered).connected(everything()).await;
-        let told = told(&client).await;
-        assert_eq!(told["answers"]["who"], json!({"action": "accept", "content": {"name": "Ann"}}));
-        assert_eq!(told["answers"]["model"]["content"]["text"], "ho");
-        assert_eq!(told["answers"]["where"]["roots"][0]["uri"], "file:///r");
-        assert_eq!(told["state"], "st\u{e9}\n\"te", "exactly as it came");
+        let result = call_ask(&client).await;
+        assert_eq!(
+            result["answers"]["who"],
+            json!({"action": "accept", "content": {"name": "Ann"}})
+        );
+        assert_eq!(result["answers"]["model"]["content"]["text"], "ho");
+        assert_eq!(result["answers"]["where"]["roots"][0]["uri"], "file:///r");
+        assert_eq!(result["state"], "st\u{e9}\n\"te", "exactly as it came");
         let calls = backend.recorded_of("tools/call");
         assert_eq!(calls.len(), 2);
         assert_ne!(calls[0].message["id"], calls[1].message["id"], "a request of its own");
@@ -90,7 +97,7 @@ async fn nb_mrtr_01_nb_mrtr_02_br_02_all_kinds_of_inputs_are_requested() {
 #[tokio::test]
 async fn br_02_questions_are_answered_at_another_replica_than_that_of_the_call() {
     for backend in on_both_wires().await {
-        asking(
+        backend_with_questions(
             &backend,
             json!({"who": form("Ann"), "model": sampling(), "where": {"method": "roots/list"}}),
             Some("st"),
@@ -108,13 +115,13 @@ async fn br_02_questions_are_answered_at_another_replica_than_that_of_the_call()
                 other.respond(question["id"].clone(), answer).await;
             }
             let result = call.result().await;
-            let told: Value = serde_json::from_str(text_of(&result)).unwrap();
+            let inputs: Value = serde_json::from_str(text_of(&result)).unwrap();
             assert_eq!(
-                (&told["answers"]["who"]["content"]["name"], &told["state"]),
+                (&inputs["answers"]["who"]["content"]["name"], &inputs["state"]),
                 (&json!("Ann"), &json!("st")),
                 "{asked} {at}"
             );
-            assert_eq!(told["answers"]["where"]["roots"][0]["uri"], "file:///r");
+            assert_eq!(inputs["answers"]["where"]["roots"][0]["uri"], "file:///r");
             assert_eq!(
                 backend.recorded_of("tools/call").len(),
                 before + 2,
@@ -137,10 +144,10 @@ async fn br_02_questions_are_answered_at_another_replica_than_that_of_the_call()
 #[tokio::test]
 async fn nb_mrtr_01_a_missing_request_state_is_not_sent_back() {
     let backend = StatelessBackend::http().await;
-    asking(&backend, json!({"who": form("Ann")}), None);
+    backend_with_questions(&backend, json!({"who": form("Ann")}), None);
     let broker = broker_with(&backend).await;
     let client = broker.client("/mcp").answers(answered).connected(everything()).await;
-    assert_eq!(told(&client).await["state"], Value::Null);
+    assert_eq!(call_ask(&client).await["state"], Value::Null);
     assert!(backend.recorded_of("tools/call")[1].message["params"].get("requestState").is_none());
 }
 
@@ -148,7 +155,7 @@ async fn nb_mrtr_01_a_missing_request_state_is_not_sent_back() {
 async fn br_02_an_elicitation_that_opens_a_url_gets_an_id() {
     let backend = StatelessBackend::http().await;
     let url = json!({"method": "elicitation/create", "params": {"mode": "url", "url": "https://example.com/x", "message": "go"}});
-    asking(&backend, json!({"go": url}), None);
+    backend_with_questions(&backend, json!({"go": url}), None);
     let broker = broker_with(&backend).await;
     let asked = Arc::new(parking_lot::Mutex::new(Vec::new()));
     let recorded = asked.clone();
@@ -157,8 +164,8 @@ async fn br_02_an_elicitation_that_opens_a_url_gets_an_id() {
         Ok(json!({"action": "accept"}))
     };
     let client = broker.client("/mcp").answers(answers).connected(everything()).await;
-    told(&client).await;
-    told(&client).await;
+    call_ask(&client).await;
+    call_ask(&client).await;
     let ids = asked.lock().clone();
     assert!(ids.iter().all(|id| id.len() >= 16) && ids[0] != ids[1], "{ids:?}");
 }
@@ -167,15 +174,15 @@ async fn br_02_an_elicitation_that_opens_a_url_gets_an_id() {
 async fn br_02_prompts_and_resources_may_need_inputs_too() {
     for backend in on_both_wires().await {
         backend.list("prompts", vec![json!({"name": "greet"})]);
-        let ask = |call: testkit::StatelessCall, result: Value| match call.input("who") {
+        let request = |call: testkit::StatelessCall, result: Value| match call.input("who") {
             Value::Null => StatelessReply::needs(json!({"who": form("Ann")}), Some("s")),
             _ => StatelessReply::Result(result),
         };
         backend.on("prompts/get", move |call| async move {
-            ask(call, json!({"messages": [], "description": "d"}))
+            request(call, json!({"messages": [], "description": "d"}))
         });
         backend.on("resources/read", move |call| async move {
-            ask(call, json!({"contents": [{"uri": "test://one", "text": "t"}], "ttlMs": 0, "cacheScope": "private"}))
+            request(call, json!({"contents": [{"uri": "test://one", "text": "t"}], "ttlMs": 0, "cacheScope": "private"}))
         });
         backend.on("completion/complete", |_| async {
             StatelessReply::needs(json!({"who": form("Ann")}), None)
@@ -202,7 +209,11 @@ async fn br_02_prompts_and_resources_may_need_inputs_too() {
 #[tokio::test]
 async fn br_02_an_input_rejected_by_the_client_fails_its_call_with_that_error() {
     for backend in on_both_wires().await {
-        asking(&backend, json!({"model": sampling(), "who": form("Ann")}), Some("s"));
+        backend_with_questions(
+            &backend,
+            json!({"model": sampling(), "who": form("Ann")}),
+            Some("s"),
+        );
         let broker = broker_with(&backend).await;
         let answers = |method: &str, params: &Value| match method {
             "sampling/createMessage" => Err(json!({"code": -1, "message": "the user said no"})),
@@ -218,20 +229,20 @@ async fn br_02_an_input_rejected_by_the_client_fails_its_call_with_that_error() 
 #[tokio::test]
 async fn br_02_a_decline_is_sent_to_the_backend_as_an_answer() {
     let backend = StatelessBackend::http().await;
-    asking(&backend, json!({"who": form("Ann")}), None);
+    backend_with_questions(&backend, json!({"who": form("Ann")}), None);
     let broker = broker_with(&backend).await;
     let client = broker
         .client("/mcp")
         .answers(|_, _| Ok(json!({"action": "decline"})))
         .connected(everything())
         .await;
-    assert_eq!(told(&client).await["answers"]["who"], json!({"action": "decline"}));
+    assert_eq!(call_ask(&client).await["answers"]["who"], json!({"action": "decline"}));
 }
 
 #[tokio::test]
 async fn cli_01_an_input_of_an_undeclared_capability_is_not_requested() {
     for backend in on_both_wires().await {
-        asking(&backend, json!({"who": form("Ann")}), None);
+        backend_with_questions(&backend, json!({"who": form("Ann")}), None);
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({"sampling": {}})).await;
         let error = client.error("tools/call", json!({"name": "b__ask", "arguments": {}})).await;
@@ -270,7 +281,7 @@ async fn nb_mrtr_03_a_state_without_inputs_is_sent_again_and_rounds_are_limited(
 #[tokio::test]
 async fn br_02_a_cancelled_call_withdraws_its_questions() {
     let backend = StatelessBackend::http().await;
-    asking(&backend, json!({"who": form("Ann")}), None);
+    backend_with_questions(&backend, json!({"who": form("Ann")}), None);
     let broker = broker_with(&backend).await;
     let client = broker.connected(everything()).await; // answers nothing
     let mut stream = client.open_get_stream().await;
@@ -279,12 +290,12 @@ async fn br_02_a_cancelled_call_withdraws_its_questions() {
     assert_eq!(question.value["method"], "elicitation/create");
     client.notify("notifications/cancelled", json!({"requestId": call.id})).await;
     let withdrawn = loop {
-        let said = tokio::select! {
-            said = call.next_or_end() => said.map(|one| one.value),
-            said = stream.next_message() => said.map(|(_, message)| message),
+        let next = tokio::select! {
+            next = call.next_or_end() => next.map(|one| one.value),
+            next = stream.next_message() => next.map(|(_, message)| message),
         };
-        if let Some(said) = said.filter(|said| said["method"] == "notifications/cancelled") {
-            break said;
+        if let Some(next) = next.filter(|next| next["method"] == "notifications/cancelled") {
+            break next;
         }
     };
     assert_eq!(withdrawn["params"]["requestId"], question.value["id"]);

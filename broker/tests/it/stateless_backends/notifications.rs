@@ -115,12 +115,12 @@ async fn nb_sub_01_a_pipe_that_ends_is_opened_again_with_its_subscriptions() {
     subscribe(&client, "two").await;
     backend.cut_connections();
     backend.wait_listening_to(&["test://one", "test://two"]).await;
-    let mut told = [
+    let mut received = [
         next_updated(&mut stream).await["uri"].clone(),
         next_updated(&mut stream).await["uri"].clone(),
     ];
-    told.sort_by_key(Value::to_string);
-    assert_eq!(told, [json!("b+test://one"), json!("b+test://two")]);
+    received.sort_by_key(Value::to_string);
+    assert_eq!(received, [json!("b+test://one"), json!("b+test://two")]);
 }
 
 #[tokio::test]

@@ -166,10 +166,10 @@ async fn nb_hdr_04_a_call_with_headers_of_an_old_schema_is_repeated_once() {
 async fn nb_rt_01_results_lose_new_members_and_unknown_types_are_errors() {
     for backend in on_both_wires().await {
         let content = json!([{"type": "text", "text": "t"}]);
-        let said = content.clone();
+        let message = content.clone();
         backend.tool("plain", move |_| {
-            let said = said.clone();
-            async move { StatelessReply::Exactly(json!({"content": said})) }
+            let message = message.clone();
+            async move { StatelessReply::Exactly(json!({"content": message})) }
         });
         backend.tool("list", |_| async {
             StatelessReply::Result(json!({"content": [], "structuredContent": [1, 2]}))
@@ -185,8 +185,8 @@ async fn nb_rt_01_results_lose_new_members_and_unknown_types_are_errors() {
             json!({"content": content}),
             "without a type it is complete"
         );
-        let told = client.call("b__list", json!({})).await;
-        assert_eq!(told, json!({"content": [{"type": "text", "text": "[1,2]"}]}));
+        let received = client.call("b__list", json!({})).await;
+        assert_eq!(received, json!({"content": [{"type": "text", "text": "[1,2]"}]}));
         let read = client.result("resources/read", json!({"uri": "b+test://one"})).await;
         assert_eq!(read, json!({"contents": [{"uri": "b+test://one", "text": "content"}]}));
         let error = client.error("tools/call", json!({"name": "b__odd", "arguments": {}})).await;
@@ -250,12 +250,12 @@ async fn nb_can_01_a_cancelled_call_is_cancelled_at_the_backend() {
         client.notify("notifications/cancelled", json!({"requestId": call.id})).await;
         backend.wait_for_cancelled(&seen.message["id"]).await;
         // Over TCP the catalog may have ended a stream of notifications in the same way.
-        let told = backend
+        let received = backend
             .recorded_of("notifications/cancelled")
             .iter()
-            .any(|told| told.message["params"]["requestId"] == seen.message["id"]);
+            .any(|received| received.message["params"]["requestId"] == seen.message["id"]);
         assert_eq!(
-            told,
+            received,
             backend.spec()["transport"]["type"] == "tcp",
             "over HTTP its response is closed, and that is all"
         );
@@ -313,14 +313,14 @@ async fn progress_and_log_messages_come_on_the_stream_of_their_call() {
             json!({"name": "b__steps", "arguments": {}, "_meta": {"progressToken": "mine"}});
         let mut call = client.start_request("tools/call", params);
         call.finish().await;
-        let said: Vec<_> = call.before.iter().map(|one| one.value["params"].clone()).collect();
-        let steps: Vec<_> = said
+        let message: Vec<_> = call.before.iter().map(|one| one.value["params"].clone()).collect();
+        let steps: Vec<_> = message
             .iter()
             .filter(|one| one["progressToken"] == "mine")
             .map(|one| one["progress"].clone())
             .collect();
-        assert_eq!(steps.len(), 3, "{said:?}");
-        assert!(said.iter().any(|one| one["data"] == "careful"), "{said:?}");
+        assert_eq!(steps.len(), 3, "{message:?}");
+        assert!(message.iter().any(|one| one["data"] == "careful"), "{message:?}");
     }
 }
 

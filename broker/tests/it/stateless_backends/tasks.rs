@@ -10,7 +10,7 @@ use super::{broker_with, on_both_wires};
 use crate::{tasks::wait_status, text_of};
 
 /// The task's state in the next answers.
-pub(crate) type Told = Arc<Mutex<Value>>;
+pub(crate) type TaskState = Arc<Mutex<Value>>;
 
 pub(crate) fn state(status: &str, more: Value) -> Value {
     let mut state = json!({"taskId": "t-1", "status": status, "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:01Z",
@@ -27,27 +27,27 @@ pub(crate) fn done(text: &str, is_error: bool) -> Value {
 }
 
 /// Gives a backend a tool `job` that becomes a task.
-pub(crate) fn with_task(backend: &StatelessBackend, first: Value) -> Told {
-    let told = Told::new(Mutex::new(first));
+pub(crate) fn with_task(backend: &StatelessBackend, first: Value) -> TaskState {
+    let task_state = TaskState::new(Mutex::new(first));
     backend.tool("job", |_| async {
         let mut created = state("working", json!({}));
         created["resultType"] = json!("task");
         StatelessReply::Exactly(created)
     });
-    let shown = told.clone();
+    let shown = task_state.clone();
     backend.on("tasks/get", move |_| {
         let state = shown.lock().clone();
         async move { StatelessReply::Result(state) }
     });
-    let (answered, cancelled) = (told.clone(), told.clone());
+    let (answered, cancelled) = (task_state.clone(), task_state.clone());
     backend.on("tasks/update", move |call| {
-        let told = answered.clone();
+        let task_state = answered.clone();
         async move {
             let who = call.params()["inputResponses"]["who"]["content"]["name"]
                 .as_str()
                 .unwrap_or("nobody")
                 .to_owned();
-            *told.lock() = done(&who, false);
+            *task_state.lock() = done(&who, false);
             StatelessReply::Result(json!({}))
         }
     });
@@ -55,7 +55,7 @@ pub(crate) fn with_task(backend: &StatelessBackend, first: Value) -> Told {
         *cancelled.lock() = state("cancelled", json!({}));
         async { StatelessReply::Result(json!({})) }
     });
-    told
+    task_state
 }
 
 pub(crate) fn needs_a_name() -> Value {
@@ -80,14 +80,14 @@ async fn as_task(client: &TestClient) -> String {
 #[tokio::test]
 async fn nb_task_01_a_plain_call_that_becomes_a_task_is_answered_at_its_end() {
     for backend in on_both_wires().await {
-        let told = with_task(&backend, state("working", json!({})));
+        let task_state = with_task(&backend, state("working", json!({})));
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({})).await;
         let call = client.start_call("b__job", json!({}));
         let asked =
             backend.wait_for("a question about the task", |seen| seen.is("tasks/get")).await;
         assert_eq!(asked.message["params"]["taskId"], "t-1");
-        *told.lock() = done("ready", false);
+        *task_state.lock() = done("ready", false);
         let result = call.result().await;
         assert_eq!(
             result,
@@ -140,7 +140,7 @@ async fn br_06_a_cancelled_call_cancels_the_task_it_became() {
 #[tokio::test]
 async fn br_06_a_legacy_task_follows_the_backend_task() {
     for backend in on_both_wires().await {
-        let told = with_task(&backend, state("working", json!({})));
+        let task_state = with_task(&backend, state("working", json!({})));
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({})).await;
         let task = as_task(&client).await;
@@ -149,7 +149,7 @@ async fn br_06_a_legacy_task_follows_the_backend_task() {
             backend.recorded_of("tools/call")[0].message["params"].get("task").is_none(),
             "the backend alone decides"
         );
-        *told.lock() = done("ready", false);
+        *task_state.lock() = done("ready", false);
         let result = client.result("tasks/result", json!({"taskId": task})).await;
         assert_eq!((text_of(&result), result.get("resultType")), ("ready", None));
         wait_status(&client, &task, "completed").await;

@@ -140,12 +140,12 @@ async fn one_token_is_revoked_by_its_id() {
     );
     second.call("b__echo", json!({})).await;
     of_two.call("b__echo", json!({})).await;
-    let said = broker.cli(&["token", "list", "--tenant", "acme", "--json"]).await;
-    let listed: Value = serde_json::from_str(&said.stdout).unwrap();
+    let output = broker.cli(&["token", "list", "--tenant", "acme", "--json"]).await;
+    let listed: Value = serde_json::from_str(&output.stdout).unwrap();
     let id = listed["revocations"][0]["id"].as_str().unwrap().to_owned();
     assert_eq!(listed["revocations"][0]["jti"], "one", "{listed}");
-    let said = broker.cli(&["token", "restore", &id, "--tenant", "acme"]).await;
-    assert_eq!(said.code, Some(0), "{said:?}");
+    let output = broker.cli(&["token", "restore", &id, "--tenant", "acme"]).await;
+    assert_eq!(output.code, Some(0), "{output:?}");
     assert_eq!(status(&broker, &one).await, 200);
     let who = principal(&server, "ann");
     let command = ["token", "revoke", "--tenant", "acme", "--principal", &who];

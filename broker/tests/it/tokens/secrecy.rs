@@ -48,14 +48,14 @@ async fn auth_07_auth_08_a_36_a_token_never_leaves_the_broker() {
     alone.result("tools/call", json!({"name": "b__echo", "arguments": {}, "_meta": with})).await;
     assert_eq!(super::status(&broker, &bad).await, 401);
 
-    let mut told = Vec::new();
+    let mut received = Vec::new();
     for seen in backend.recorded() {
         assert!(
             ["authorization", "cookie"].iter().all(|name| seen.header(name).is_none()),
             "{:?}",
             seen.headers
         );
-        told.push(("a backend".to_owned(), format!("{:?} {}", seen.headers, seen.message)));
+        received.push(("a backend".to_owned(), format!("{:?} {}", seen.headers, seen.message)));
     }
     for path in [
         "/metrics",
@@ -64,7 +64,7 @@ async fn auth_07_auth_08_a_36_a_token_never_leaves_the_broker() {
         "/admin/v1/audit",
         "/admin/v1/configuration",
     ] {
-        told.push((path.to_owned(), broker.admin().send("GET", path, None).await.text().await));
+        received.push((path.to_owned(), broker.admin().send("GET", path, None).await.text().await));
     }
     broker.wait_for_log("a token is refused").await;
     broker.terminate().await;
@@ -72,17 +72,17 @@ async fn auth_07_auth_08_a_36_a_token_never_leaves_the_broker() {
     for entry in
         entries.iter().filter(|entry| entry.file_name().to_string_lossy().contains("broker.db"))
     {
-        told.push((
+        received.push((
             entry.path().display().to_string(),
             String::from_utf8_lossy(&std::fs::read(entry.path()).unwrap()).into_owned(),
         ));
     }
-    told.push(("the log".to_owned(), broker.log()));
+    received.push(("the log".to_owned(), broker.log()));
     for token in [&good, &bad] {
         let parts: Vec<&str> = token.split('.').collect();
         // Its claims and its signature, which no other text contains.
         for part in &parts[1..] {
-            for (output, text) in &told {
+            for (output, text) in &received {
                 assert!(!text.contains(part), "{output} tells a part of a token");
             }
         }

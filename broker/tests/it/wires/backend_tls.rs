@@ -11,19 +11,19 @@ use super::listening;
 use crate::{builder, stdio, text_of};
 
 /// A backend that requires a certificate.
-struct Asking {
+struct TlsBackend {
     spec: Value,
     front: Option<TlsTerminator>,
     pipe: Option<PipeBackend>,
     _http: Option<FakeBackend>,
 }
 
-async fn asking(wire: &str, authority: &Authority) -> Asking {
+async fn tls_backend(wire: &str, authority: &Authority) -> TlsBackend {
     let config = authority.server("backend").server_config_for(authority);
     match wire {
         "quic" => {
             let pipe = PipeBackend::quic(&stdio(), config).await;
-            Asking { spec: pipe.spec(), front: None, pipe: Some(pipe), _http: None }
+            TlsBackend { spec: pipe.spec(), front: None, pipe: Some(pipe), _http: None }
         }
         "https" => {
             let http = FakeBackend::with_tool("echo", |call| async move {
@@ -32,19 +32,19 @@ async fn asking(wire: &str, authority: &Authority) -> Asking {
             .await;
             let front = TlsTerminator::start(http.address(), config).await;
             let spec = json!({"transport": {"type": "http", "url": format!("https://{}/mcp", front.address())}});
-            Asking { spec, front: Some(front), pipe: None, _http: Some(http) }
+            TlsBackend { spec, front: Some(front), pipe: None, _http: Some(http) }
         }
         "wss" => {
             let pipe = PipeBackend::websocket(&stdio()).await;
             let front = TlsTerminator::start(pipe.address(), config).await;
             let spec = json!({"transport": {"type": "websocket", "url": format!("wss://{}/mcp", front.address())}});
-            Asking { spec, front: Some(front), pipe: Some(pipe), _http: None }
+            TlsBackend { spec, front: Some(front), pipe: Some(pipe), _http: None }
         }
         "tls" => {
             let pipe = PipeBackend::tcp(&stdio()).await;
             let front = TlsTerminator::start(pipe.address(), config).await;
             let spec = json!({"transport": {"type": "tcp", "address": front.address().to_string(), "tls": true}});
-            Asking { spec, front: Some(front), pipe: Some(pipe), _http: None }
+            TlsBackend { spec, front: Some(front), pipe: Some(pipe), _http: None }
         }
         other => panic!("no wire {other}"),
     }
@@ -65,7 +65,7 @@ fn trusting(authority: &Authority) -> BrokerBuilder {
 
 async fn presents_a_certificate_over(wire: &str) {
     let authority = Authority::new();
-    let backend = asking(wire, &authority).await;
+    let backend = tls_backend(wire, &authority).await;
     let identity = authority.client("default", "broker");
     let broker = trusting(&authority).start().await;
     let (status, without) = broker.admin().put_backend("default", "b", &backend.spec).await;
@@ -137,7 +137,7 @@ async fn reloaded(broker: &TestBroker, times: usize) {
 #[tokio::test]
 async fn a_reload_reads_the_certificate_again_and_ignores_a_broken_one() {
     let authority = Authority::new();
-    let backend = asking("tls", &authority).await;
+    let backend = tls_backend("tls", &authority).await;
     let (first, second) =
         (authority.client("default", "first"), authority.client("default", "second"));
     let broker =
@@ -172,7 +172,7 @@ async fn a_reload_reads_the_certificate_again_and_ignores_a_broken_one() {
 #[tokio::test]
 async fn certificate_files_outside_of_the_listed_folders_are_rejected() {
     let authority = Authority::new();
-    let backend = asking("tls", &authority).await;
+    let backend = tls_backend("tls", &authority).await;
     let identity = authority.client("default", "broker");
     let closed = listening().env("SSL_CERT_FILE", authority.ca().to_str().unwrap()).start().await;
     let (status, refused) =

@@ -14,7 +14,7 @@ use tokio::{
 use super::{half_closed, listening, sse_endpoint, telling_half_closes};
 use crate::{
     initialize_body,
-    slow_clients::{asking, asking_without_reading},
+    slow_clients::{send_calls, send_calls_without_reading},
     stdio,
 };
 
@@ -40,9 +40,13 @@ async fn f_19_a_client_that_never_reads_is_cut_and_others_are_not_affected() {
     let limits = json!({"limits": {"outbox_bytes": "1MiB"}});
     let broker = listening().config(limits).backend("default", "b", backend.spec()).start().await;
     let other = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
-    let _socket =
-        asking_without_reading(broker.tcp_address(), ANSWERS, "b__large", json!({"wait": true}))
-            .await;
+    let _socket = send_calls_without_reading(
+        broker.tcp_address(),
+        ANSWERS,
+        "b__large",
+        json!({"wait": true}),
+    )
+    .await;
     eventually("all calls at the backend", || async {
         let count = waiting.load(std::sync::atomic::Ordering::SeqCst);
         if count == ANSWERS { Ok(()) } else { Err(count) }
@@ -117,14 +121,14 @@ async fn a_half_closed_client_gets_its_answers_even_if_it_reads_slowly() {
     let broker = listening().config(limits).backend("default", "b", backend.spec()).start().await;
     let network = FaultProxy::start(broker.tcp_address()).await;
     network.rate(Direction::Downstream, Some(3 << 19));
-    let mut socket = asking(network.address(), ANSWERS, "b__large", json!({})).await;
+    let mut socket = send_calls(network.address(), ANSWERS, "b__large", json!({})).await;
     socket.shutdown().await.unwrap();
-    let (started, mut said) = (Instant::now(), String::new());
-    tokio::time::timeout(Duration::from_secs(60), socket.read_to_string(&mut said))
+    let (started, mut received) = (Instant::now(), String::new());
+    tokio::time::timeout(Duration::from_secs(60), socket.read_to_string(&mut received))
         .await
         .expect("the end comes")
         .unwrap();
-    assert_eq!(said.lines().filter(|line| line.len() > ANSWER_BYTES).count() as u64, ANSWERS);
+    assert_eq!(received.lines().filter(|line| line.len() > ANSWER_BYTES).count() as u64, ANSWERS);
     assert!(
         started.elapsed() > Duration::from_secs(6),
         "too fast to show anything: {:?}",
@@ -147,7 +151,7 @@ async fn a_half_closed_client_that_reads_slowly_does_not_delay_a_drain() {
     let network = FaultProxy::start(broker.tcp_address()).await;
     // All of it would take minutes.
     network.rate(Direction::Downstream, Some(64 << 10));
-    let mut socket = asking(network.address(), ANSWERS, "b__large", json!({})).await;
+    let mut socket = send_calls(network.address(), ANSWERS, "b__large", json!({})).await;
     socket.shutdown().await.unwrap();
     let mut first = [0; 1024];
     assert!(within("the first answers", socket.read(&mut first)).await.unwrap() > 0);

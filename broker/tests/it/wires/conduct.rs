@@ -31,7 +31,7 @@ use super::{
     matrix::{Client, Doors, FRONTS, client, listening_everywhere},
     over_each, sse_endpoint, telling_half_closes,
 };
-use crate::{initialize_body, raw_http, request, slow_clients::asking_for_much, text_of};
+use crate::{initialize_body, raw_http, request, slow_clients::call_messages, text_of};
 
 const LIMIT: usize = 256 << 10;
 const ANSWER_BYTES: usize = 200_000;
@@ -179,7 +179,8 @@ async fn the_limit_is_exact(topology: &Topology) {
     let client = topology.client().await;
     client.client.send(call_of(9_000, LIMIT)).await;
     // The answer is an echo, and so above the limit of a backend's message: the request was not.
-    let answer = client.client.wait_for_message("an answer", |said| said["id"] == 9_000).await;
+    let answer =
+        client.client.wait_for_message("an answer", |message| message["id"] == 9_000).await;
     assert_ne!(answer["error"]["data"]["kind"], "message_too_large", "{answer}");
     assert_eq!(topology.backend.count(|seen| seen.calls("echo")), seen + 1);
     client.client.send(call_of(9_001, LIMIT + 1)).await;
@@ -190,8 +191,8 @@ async fn the_limit_is_exact(topology: &Topology) {
         _ => drop(
             client
                 .client
-                .wait_for_message("a refusal", |said| {
-                    said["error"]["data"]["kind"] == "message_too_large"
+                .wait_for_message("a refusal", |message| {
+                    message["error"]["data"]["kind"] == "message_too_large"
                 })
                 .await,
         ),
@@ -222,7 +223,7 @@ struct SseStream {
     address: SocketAddr,
     path: String,
     stream: TcpStream,
-    said: String,
+    received: String,
 }
 
 impl SseStream {
@@ -230,7 +231,7 @@ impl SseStream {
         let address = topology.broker.http_address();
         let mut stream = TcpStream::connect(address).await.unwrap();
         let path = sse_endpoint(&mut stream).await;
-        let opened = Self { address, path, stream, said: String::new() };
+        let opened = Self { address, path, stream, received: String::new() };
         for message in opening() {
             assert!(opened.post(&message).await.contains(" 202 "));
         }
@@ -248,13 +249,13 @@ impl SseStream {
             (message["id"] == id).then_some(message)
         };
         loop {
-            if let Some(answer) = self.said.split("\n\n").find_map(answers) {
+            if let Some(answer) = self.received.split("\n\n").find_map(answers) {
                 return answer;
             }
             let mut piece = vec![0; 1 << 16];
             let count = within("the answer", self.stream.read(&mut piece)).await.unwrap();
-            assert!(count > 0, "the stream ended: {}", self.said);
-            self.said.push_str(&String::from_utf8_lossy(&piece[..count]));
+            assert!(count > 0, "the stream ended: {}", self.received);
+            self.received.push_str(&String::from_utf8_lossy(&piece[..count]));
         }
     }
 }
@@ -269,7 +270,7 @@ async fn posts_over_the_limit_are_refused(topology: &Topology) {
     // The stream continues.
     assert!(stream.post(&call_of(9_003, LIMIT)).await.contains(" 202 "));
     stream.answer(9_003).await;
-    assert!(!stream.said.contains("9002"), "{}", stream.said);
+    assert!(!stream.received.contains("9002"), "{}", stream.received);
 }
 
 /// Returns the first messages of a client.
@@ -319,15 +320,15 @@ async fn all_in_one_piece(topology: &Topology, client: &Client) {
             let client = topology.broker.connected(json!({})).await;
             let posts: String = ids.clone().map(|id| client.post_as_text("", &echo(id))).collect();
             let last = client.post_as_text("connection: close\r\n", &request(1, "ping", json!({})));
-            let said =
+            let received =
                 raw_http(topology.broker.http_address(), format!("{posts}{last}").as_bytes()).await;
-            let answers = said
+            let answers = received
                 .split("HTTP/1.1 200 OK\r\n")
                 .skip(1)
                 .map(|answer| answer.split_once("\r\n\r\n").unwrap().1);
             let answers: Vec<Value> =
                 answers.map(|body| serde_json::from_str(body).unwrap()).collect();
-            assert_eq!(answers.len() as u64, TOGETHER + 1, "{said}");
+            assert_eq!(answers.len() as u64, TOGETHER + 1, "{received}");
             for (answer, id) in answers.iter().zip(ids) {
                 assert_eq!(answer["id"], id, "{answer}");
                 echoed(answer, id);
@@ -341,9 +342,13 @@ async fn all_in_one_piece(topology: &Topology, client: &Client) {
                 ids.clone().map(|id| http::post(&stream.path, "", &echo(id))).collect();
             let last =
                 http::post(&stream.path, "connection: close\r\n", &request(1, "ping", json!({})));
-            let said =
+            let received =
                 raw_http(topology.broker.http_address(), format!("{posts}{last}").as_bytes()).await;
-            assert_eq!(said.matches("HTTP/1.1 202 ").count() as u64, TOGETHER + 1, "{said}");
+            assert_eq!(
+                received.matches("HTTP/1.1 202 ").count() as u64,
+                TOGETHER + 1,
+                "{received}"
+            );
             for id in ids {
                 echoed(&stream.answer(id).await, id);
             }
@@ -352,7 +357,10 @@ async fn all_in_one_piece(topology: &Topology, client: &Client) {
             client.client.send(ids.clone().map(echo).collect::<Vec<_>>().join("\n")).await;
             for id in ids {
                 echoed(
-                    &client.client.wait_for_message("an answer", |said| said["id"] == id).await,
+                    &client
+                        .client
+                        .wait_for_message("an answer", |received| received["id"] == id)
+                        .await,
                     id,
                 );
             }
@@ -426,7 +434,7 @@ async fn a_client_that_never_reads_is_cut(topology: &Topology) {
             .await;
             let (mut writer, _reader) = peer.connection.open_bi().await.unwrap();
             writer
-                .write_all(asking_for_much(ANSWERS_OF_QUIC, "b__large", &json!({})).as_bytes())
+                .write_all(call_messages(ANSWERS_OF_QUIC, "b__large", &json!({})).as_bytes())
                 .await
                 .unwrap();
             topology.answer_all(ANSWERS_OF_QUIC).await;
@@ -438,8 +446,8 @@ async fn a_client_that_never_reads_is_cut(topology: &Topology) {
             let ended = within("the end", peer.connection.closed()).await;
             // A client that was blocked until the broker has forgotten the connection gets a reset
             // instead.
-            let is_told = matches!(&ended, ConnectionError::ApplicationClosed(closed) if closed.error_code == 7_u32.into());
-            assert!(is_told || ended == ConnectionError::Reset, "{ended}");
+            let is_reported = matches!(&ended, ConnectionError::ApplicationClosed(closed) if closed.error_code == 7_u32.into());
+            assert!(is_reported || ended == ConnectionError::Reset, "{ended}");
         }
         "sse" => {
             let _stream = unread_stream(topology.broker.http_address()).await;
@@ -475,7 +483,7 @@ async fn unread_stream(address: SocketAddr) -> TcpStream {
     let mut stream = TcpStream::connect(address).await.unwrap();
     socket2::SockRef::from(&stream).set_recv_buffer_size(4096).unwrap();
     let path = sse_endpoint(&mut stream).await;
-    for message in asking_for_much(ANSWERS, "b__large", &json!({})).lines() {
+    for message in call_messages(ANSWERS, "b__large", &json!({})).lines() {
         let answer = posted(address, &path, message).await;
         assert!(answer.contains(" 202 "), "{answer}");
     }

@@ -137,9 +137,12 @@ async fn f_16_a_message_truncated_at_any_byte_is_never_accepted() {
         let mut socket = TcpStream::connect(ways.broker.tcp_address()).await.unwrap();
         socket.write_all(format!("{hello}{}", &call[..length]).as_bytes()).await.unwrap();
         socket.shutdown().await.unwrap();
-        let mut said = Vec::new();
-        within("the end", socket.read_to_end(&mut said)).await.unwrap();
-        assert!(!String::from_utf8_lossy(&said).contains("\"result\":{\"content\""), "{length}");
+        let mut received = Vec::new();
+        within("the end", socket.read_to_end(&mut received)).await.unwrap();
+        assert!(
+            !String::from_utf8_lossy(&received).contains("\"result\":{\"content\""),
+            "{length}"
+        );
     }
     ways.client().await.call("b__echo", json!({"whole": true})).await;
     assert_eq!((ways.recorded("\"cut\""), ways.recorded("\"whole\"")), (0, 1));

@@ -17,8 +17,8 @@ fn call_with(id: &str, text: &str) -> String {
     )
 }
 
-fn is_error(said: &Value) -> bool {
-    said["id"].is_null() && [json!(-32700), json!(-32600)].contains(&said["error"]["code"])
+fn is_error(message: &Value) -> bool {
+    message["id"].is_null() && [json!(-32700), json!(-32600)].contains(&message["error"]["code"])
 }
 
 #[tokio::test]
@@ -27,7 +27,7 @@ async fn j_01_w_06_no_n_file_ends_a_connection_or_reaches_a_backend() {
     let (authority, backend) = (Authority::new(), FakeBackend::echo().await);
     let broker =
         listening_everywhere(&authority).backend("default", "b", backend.spec()).start().await;
-    let mut carried_out = 0;
+    let mut executed = 0;
     for wire in WIRES {
         let client = client(wire, &broker, Doors::of(&broker), &authority).await.client;
         for (name, content) in suite("n_") {
@@ -46,15 +46,15 @@ async fn j_01_w_06_no_n_file_ends_a_connection_or_reaches_a_backend() {
         for (name, content) in suite("i_") {
             let Ok(text) = String::from_utf8(content) else { continue };
             client.send(call_with(&name, &text)).await;
-            let either = |said: &Value| said["id"] == name.as_str() || is_error(said);
-            let said =
+            let either = |message: &Value| message["id"] == name.as_str() || is_error(message);
+            let message =
                 client.wait_for_message(&format!("{wire}: what comes of {name}"), either).await;
-            carried_out += usize::from(said["result"].is_object());
+            executed += usize::from(message["result"].is_object());
         }
         client.result("ping", json!({})).await;
     }
     let seen = backend.recorded_of("tools/call");
-    assert_eq!(seen.len(), carried_out);
+    assert_eq!(seen.len(), executed);
     for seen in seen {
         assert!(
             serde_json::from_slice::<Value>(&seen.body).is_ok(),

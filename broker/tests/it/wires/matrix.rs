@@ -159,15 +159,15 @@ async fn scripted_over_http() -> FakeBackend {
     });
     backend.tool("sample", |call| async move {
         let messages = json!([{"role": "user", "content": {"type": "text", "text": call.arguments()["prompt"]}}]);
-        Reply::text(&call.ask("sampling/createMessage", json!({"messages": messages, "maxTokens": 10})).await.to_string())
+        Reply::text(&call.request("sampling/createMessage", json!({"messages": messages, "maxTokens": 10})).await.to_string())
     });
     backend.tool("elicit", |call| async move {
         let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
         let params = json!({"message": call.arguments()["message"], "requestedSchema": schema});
-        Reply::text(&call.ask("elicitation/create", params).await.to_string())
+        Reply::text(&call.request("elicitation/create", params).await.to_string())
     });
     backend.tool("roots", |call| async move {
-        Reply::text(&call.ask("roots/list", json!({})).await.to_string())
+        Reply::text(&call.request("roots/list", json!({})).await.to_string())
     });
     backend.tool("touch", |call| async move {
         call.notify("notifications/resources/updated", json!({"uri": "test://one"})).await;

@@ -65,13 +65,11 @@ async fn a_request_may_have_a_stream_of_its_own() {
     let (broker, authority) = started().await;
     let (peer, client) = connected(&broker, &authority, everything()).await;
     let (_writer, reader) = peer.request(&call(100, "b__progress", json!({}))).await;
-    let said = QuicPeer::lines(reader).await;
-    assert_eq!(said.len(), 4, "{said:?}");
-    assert!(
-        said[..3].iter().all(|said| said["method"] == "notifications/progress"
-            && said["params"]["progressToken"] == 100)
-    );
-    assert_eq!((&said[3]["id"], text_of(&said[3]["result"])), (&json!(100), "done"));
+    let received = QuicPeer::lines(reader).await;
+    assert_eq!(received.len(), 4, "{received:?}");
+    assert!(received[..3].iter().all(|received| received["method"] == "notifications/progress"
+        && received["params"]["progressToken"] == 100));
+    assert_eq!((&received[3]["id"], text_of(&received[3]["result"])), (&json!(100), "done"));
     // An error of the request comes on its own stream.
     let (_writer, reader) = peer.request(&json!({"jsonrpc": "2.0", "id": 101, "method": "tools/call", "params": {"name": "nope"}})).await;
     assert_eq!(QuicPeer::lines(reader).await[0]["id"], 101);
@@ -167,8 +165,8 @@ async fn q_08_lost_duplicated_and_reordered_packets_only_delay_calls() {
             ));
         }
         for (id, (_writer, reader)) in reading {
-            let said = QuicPeer::lines(reader).await;
-            assert_eq!((said.len(), &said[0]["id"]), (1, &json!(id)), "{weather:?}");
+            let received = QuicPeer::lines(reader).await;
+            assert_eq!((received.len(), &received[0]["id"]), (1, &json!(id)), "{weather:?}");
         }
         peer.close(0);
     }

@@ -44,7 +44,7 @@ fn call(id: u64, tool: &str, mut meta: Value) -> Value {
     json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": {"name": tool, "arguments": {}, "_meta": meta}})
 }
 
-async fn say_much(call: &testkit::BackendCall, progress: usize) {
+async fn send_large_progress(call: &testkit::BackendCall, progress: usize) {
     let params = json!({"progressToken": call.progress_token(), "progress": progress, "message": "x".repeat(LARGE)});
     call.notify("notifications/progress", params).await;
 }
@@ -57,7 +57,7 @@ async fn a_finished_call_frees_its_permit_even_if_its_client_reads_slowly() {
     backend.tool("talk", move |call| {
         let gate = at_gate.clone();
         async move {
-            say_much(&call, 1).await;
+            send_large_progress(&call, 1).await;
             gate.passed().await;
             Reply::text("done")
         }
@@ -93,10 +93,10 @@ async fn f_19_an_unread_stream_is_reset_when_others_need_the_memory() {
     backend.tool("flood", move |call| {
         let gate = at_gates[usize::from(call.arguments()["alone"] == true)].clone();
         async move {
-            say_much(&call, 1).await;
+            send_large_progress(&call, 1).await;
             gate.passed().await;
             for progress in 2..60 {
-                say_much(&call, progress).await;
+                send_large_progress(&call, progress).await;
             }
             Reply::Hang
         }

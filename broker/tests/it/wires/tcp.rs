@@ -56,10 +56,10 @@ async fn j_17_good_lines_after_a_bad_one_are_answered() {
     let mut codes = Vec::new();
     let mut answered = 0;
     while answered < 3 || codes.len() < 3 {
-        let said = line(&mut socket).await;
-        match said["error"]["code"].as_i64() {
+        let received = line(&mut socket).await;
+        match received["error"]["code"].as_i64() {
             Some(code) => {
-                assert_eq!(said["id"], Value::Null, "{said}");
+                assert_eq!(received["id"], Value::Null, "{received}");
                 codes.push(code);
             }
             None => answered += 1,
@@ -279,13 +279,13 @@ async fn a_client_that_disconnects_during_initialize_leaves_no_session() {
 #[tokio::test]
 async fn a_client_that_sends_no_message_is_disconnected_in_time() {
     let broker = listening().config(json!({"timeouts": {"handshake": "100ms"}})).start().await;
-    for said in ["", "{\"jsonrpc\":", "\n\n\n"] {
+    for received in ["", "{\"jsonrpc\":", "\n\n\n"] {
         let mut socket = TcpStream::connect(broker.tcp_address()).await.unwrap();
-        socket.write_all(said.as_bytes()).await.unwrap();
+        socket.write_all(received.as_bytes()).await.unwrap();
         assert_eq!(
             within("the end", socket.read_to_end(&mut Vec::new())).await.unwrap(),
             0,
-            "{said:?}"
+            "{received:?}"
         );
     }
 }

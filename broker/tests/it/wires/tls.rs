@@ -170,7 +170,7 @@ impl Started {
         let address = self
             .ready
             .split_whitespace()
-            .find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+            .find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
         address
             .and_then(|address| address.rsplit_once(':')?.1.parse().ok())
             .unwrap_or_else(|| panic!("{name} in {}", self.ready))

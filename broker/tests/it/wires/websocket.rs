@@ -298,10 +298,10 @@ async fn w_06_binary_frames_are_refused_and_several_messages_in_one_are_not() {
     let ping = |id: u64| format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"ping\"}}");
     client.send(format!("{}\n{}\n\n{}", ping(901), ping(902), ping(903))).await;
     for id in [901, 902, 903] {
-        client.wait_for_message("an answer", |said| said["id"] == id).await;
+        client.wait_for_message("an answer", |message| message["id"] == id).await;
     }
     client.send("{").await;
-    client.wait_for_message("an error", |said| said["error"]["code"] == -32700).await;
+    client.wait_for_message("an error", |message| message["error"]["code"] == -32700).await;
     client.result("ping", json!({})).await;
 }
 
@@ -385,7 +385,8 @@ async fn unreceived_messages_are_sent_again_to_a_client_that_counts() {
     let (client, _) =
         broker.duplex().websocket(broker.http_address(), "/ws", &headers).await.unwrap();
     for n in [3, 4] {
-        let again = client.wait_for_message("an answer", |said| said["result"].is_object()).await;
+        let again =
+            client.wait_for_message("an answer", |message| message["result"].is_object()).await;
         assert_eq!(text_of(&again["result"]), format!("{{\"n\":{n}}}"));
     }
     client.disconnect();

@@ -17,15 +17,15 @@ const PERCENTS_MIN: usize = 8;
 pub(super) fn find(pointer: &str, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut offset = 0;
-    for word in text.split(|char: char| !is_encoded(char)) {
-        let decoded = decode(word);
+    for run in text.split(|char: char| !is_encoded(char)) {
+        let decoded = decode(run);
         if let Some(decoded) = decoded.filter(|decoded| !phrases::find(pointer, decoded).is_empty())
         {
-            let start = text[offset..].find(word).map_or(offset, |at| offset + at);
+            let start = text[offset..].find(run).map_or(offset, |at| offset + at);
             let excerpt = format!("{} = {decoded}", excerpt(text, start, start));
             findings.push(Finding::serious("encoded-instructions", pointer, &excerpt));
         }
-        offset += word.len();
+        offset += run.len();
     }
     findings
 }
@@ -34,15 +34,15 @@ fn is_encoded(char: char) -> bool {
     char.is_ascii_alphanumeric() || matches!(char, '+' | '/' | '-' | '_' | '=' | '%')
 }
 
-fn decode(word: &str) -> Option<String> {
-    if word.len() < RUN_MIN {
+fn decode(run: &str) -> Option<String> {
+    if run.len() < RUN_MIN {
         return None;
     }
-    if word.bytes().filter(|byte| *byte == b'%').count() >= PERCENTS_MIN {
-        return readable(percent_decoded(word));
+    if run.bytes().filter(|byte| *byte == b'%').count() >= PERCENTS_MIN {
+        return readable(percent_decoded(run));
     }
-    if word.len().is_multiple_of(2) && word.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        let pairs = word.as_bytes().chunks_exact(2);
+    if run.len().is_multiple_of(2) && run.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        let pairs = run.as_bytes().chunks_exact(2);
         let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
         return readable(pairs.map(byte).collect::<Option<_>>()?);
     }
@@ -50,7 +50,7 @@ fn decode(word: &str) -> Option<String> {
         .with_decode_padding_mode(DecodePaddingMode::Indifferent)
         .with_decode_allow_trailing_bits(true);
     let alphabets = [&STANDARD, &URL_SAFE].into_iter();
-    let decoded = |alphabet| GeneralPurpose::new(alphabet, config).decode(word).ok();
+    let decoded = |alphabet| GeneralPurpose::new(alphabet, config).decode(run).ok();
     alphabets.filter_map(decoded).find_map(readable)
 }
 
@@ -59,11 +59,11 @@ fn readable(bytes: Vec<u8>) -> Option<String> {
     String::from_utf8(bytes).ok().filter(|text| !text.chars().any(char::is_control))
 }
 
-fn percent_decoded(word: &str) -> Vec<u8> {
-    let bytes = word.as_bytes();
+fn percent_decoded(run: &str) -> Vec<u8> {
+    let bytes = run.as_bytes();
     let (mut decoded, mut at) = (Vec::with_capacity(bytes.len()), 0);
     while at < bytes.len() {
-        let pair = (bytes[at] == b'%').then(|| word.get(at + 1..at + 3)).flatten();
+        let pair = (bytes[at] == b'%').then(|| run.get(at + 1..at + 3)).flatten();
         match pair.and_then(|pair| u8::from_str_radix(pair, 16).ok()) {
             Some(byte) => {
                 decoded.push(byte);

@@ -284,12 +284,12 @@ impl Cluster {
         let turn = rand::random_range(0..nodes.len().max(1));
         nodes.rotate_left(turn);
         nodes.extend(self.seeds.iter().filter(|seed| !map.nodes().contains(seed)).cloned());
-        let mut ask = Cmd::new();
-        ask.arg("CLUSTER").arg("SLOTS");
+        let mut command = Cmd::new();
+        command.arg("CLUSTER").arg("SLOTS");
         let mut refusal = None;
         for node in nodes {
             let Ok(server) = self.server(&node) else { continue };
-            let request = Request::Command(&ask);
+            let request = Request::Command(&command);
             // A connection that takes longer to open stays, for the next question.
             match timeout(SLOTS_MAX, server.execute(&request, CALL_MAX)).await {
                 Ok(Ok(answer)) => {

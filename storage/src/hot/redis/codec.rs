@@ -31,7 +31,7 @@ pub(super) const NODE_BYTES: usize = 16;
 
 const WAKE_CONFIG: u8 = 1;
 const WAKE_TASK: u8 = 2;
-const WAKE_TASK_WORD: u8 = 3;
+const WAKE_TASK_MESSAGE: u8 = 3;
 const WAKE_SESSION_END: u8 = 4;
 const WAKE_VERDICT: u8 = 5;
 
@@ -192,7 +192,7 @@ impl Codec {
                 body.extend_from_slice(task.as_str().as_bytes());
             }
             Wakeup::TaskNotification { session, frame } => {
-                body.push(WAKE_TASK_WORD);
+                body.push(WAKE_TASK_MESSAGE);
                 body.extend_from_slice(session.as_bytes());
                 body.extend_from_slice(frame);
             }
@@ -267,7 +267,7 @@ fn read_wake_body(body: &[u8]) -> Option<Wakeup> {
     let session = SessionKey::new(*session);
     match *kind {
         WAKE_TASK => Some(Wakeup::Task { task: TaskId::new(text(rest)?), session }),
-        WAKE_TASK_WORD => {
+        WAKE_TASK_MESSAGE => {
             Some(Wakeup::TaskNotification { session, frame: Bytes::copy_from_slice(rest) })
         }
         WAKE_SESSION_END => Some(Wakeup::SessionEnd(session)),
@@ -352,7 +352,7 @@ mod tests {
     #[test]
     fn every_kind_of_wakeup_of_another_replica_is_received() {
         let (sender, hearer) = (codec(1, 1), codec(1, 2));
-        let words = [
+        let wakeups = [
             Wakeup::Config,
             Wakeup::Task { task: TaskId::new("t-1"), session: SESSION },
             Wakeup::TaskNotification {
@@ -367,11 +367,11 @@ mod tests {
                 state: VerdictState::Open,
             }),
         ];
-        for word in words {
-            let message = sender.wake(&word);
+        for wakeup in wakeups {
+            let message = sender.wake(&wakeup);
             assert_eq!(
                 (hearer.read_wake(&message), sender.read_wake(&message)),
-                (ReceivedMessage::Wake(word), ReceivedMessage::Own)
+                (ReceivedMessage::Wake(wakeup), ReceivedMessage::Own)
             );
             assert_eq!(codec(2, 2).read_wake(&message), ReceivedMessage::Foreign);
         }

@@ -26,20 +26,20 @@ use super::{
 use crate::{EventStore, StoreError, hot::recency_cache::RecencyCache};
 
 /// Sessions whose streams are kept, so that this process can repeat them when Redis has lost them.
-const SESSIONS_KNOWN_MAX: usize = 65_536;
+const LOGGED_SESSIONS_MAX: usize = 65_536;
 
 /// Streams that this process has logged.
-pub(super) type KnownStreams = RecencyCache<SessionKey, BTreeMap<u64, KnownStream>>;
+pub(super) type LoggedStreams = RecencyCache<SessionKey, BTreeMap<u64, LoggedStream>>;
 
 #[derive(Debug, Clone)]
-pub(super) struct KnownStream {
+pub(super) struct LoggedStream {
     record: StreamRecord,
     /// The last event this process added.
     last: Option<u64>,
 }
 
-pub(super) fn no_known_streams() -> KnownStreams {
-    RecencyCache::new(SESSIONS_KNOWN_MAX)
+pub(super) fn no_logged_streams() -> LoggedStreams {
+    RecencyCache::new(LOGGED_SESSIONS_MAX)
 }
 
 pub(super) struct Scripts {
@@ -169,7 +169,7 @@ impl EventStore for RedisStore {
     }
 
     async fn forget_session(&self, session: &SessionKey) -> Result<(), StoreError> {
-        self.known().remove(session);
+        self.logged().remove(session);
         let streams = self.streams(session).await?;
         let key = streams_key(session);
         let mut forget = Cmd::new();
@@ -188,8 +188,8 @@ impl EventStore for RedisStore {
 }
 
 impl RedisStore {
-    fn known(&self) -> MutexGuard<'_, KnownStreams> {
-        self.known.lock()
+    fn logged(&self) -> MutexGuard<'_, LoggedStreams> {
+        self.logged.lock()
     }
 
     /// Returns the positions of entries that one call adds.
@@ -235,7 +235,7 @@ impl RedisStore {
                 LogEntry::Event { event, .. } => {
                     let before = added.insert((*session, number), Some(event.sequence));
                     let before =
-                        before.unwrap_or_else(|| self.known().get(session)?.get(&number)?.last);
+                        before.unwrap_or_else(|| self.logged().get(session)?.get(&number)?.last);
                     // A repeated event does not imply which event should precede it.
                     let expected = before
                         .filter(|before| *before < event.sequence)
@@ -272,14 +272,14 @@ impl RedisStore {
 
     /// Remembers entries after they were added.
     fn remember(&self, entries: &[&LogEntry]) {
-        let mut known = self.known();
+        let mut logged = self.logged();
         for entry in entries {
             let (session, number) = stream_of(entry);
-            let mut streams = known.remove(session).unwrap_or_default();
+            let mut streams = logged.remove(session).unwrap_or_default();
             match entry {
                 LogEntry::Stream { record, .. } => {
                     let last = streams.get(&number).and_then(|before| before.last);
-                    streams.insert(number, KnownStream { record: record.clone(), last });
+                    streams.insert(number, LoggedStream { record: record.clone(), last });
                 }
                 LogEntry::Event { event, .. } => {
                     if let Some(stream) = streams.get_mut(&number) {
@@ -292,7 +292,7 @@ impl RedisStore {
                 }
             }
             if !streams.is_empty() {
-                known.insert(*session, streams);
+                logged.insert(*session, streams);
             }
         }
     }
@@ -300,12 +300,12 @@ impl RedisStore {
     /// Returns the entries that were left out, with the record of each stream before its first
     /// entry.
     fn adopted(&self, orphans: &[usize], entries: &[&LogEntry]) -> Vec<LogEntry> {
-        let known = self.known();
+        let logged = self.logged();
         let mut recorded = HashSet::new();
         let mut again = Vec::new();
         for entry in orphans.iter().filter_map(|&index| entries.get(index)) {
             let (session, number) = stream_of(entry);
-            let Some(stream) = known.get(session).and_then(|streams| streams.get(&number)) else {
+            let Some(stream) = logged.get(session).and_then(|streams| streams.get(&number)) else {
                 continue;
             };
             if recorded.insert((session, number)) {

@@ -45,7 +45,7 @@ impl Sentinels {
         let mut tried: Vec<(String, u16)> = Vec::new();
         let mut why = RedisError::from((ErrorKind::Io, "no sentinel answers"));
         for sentinel in self.order() {
-            let named = match self.ask(sentinel).await {
+            let named = match self.master_address(sentinel).await {
                 Ok(named) => named,
                 Err(error) => {
                     why = error;
@@ -68,7 +68,7 @@ impl Sentinels {
     /// Returns whether a sentinel names another master than the server of this client.
     pub(super) async fn name_another_than(&self, client: &Client) -> bool {
         for sentinel in self.order() {
-            if let Ok((host, port)) = self.ask(sentinel).await {
+            if let Ok((host, port)) = self.master_address(sentinel).await {
                 let named = at(&self.master, &host, port);
                 return named.addr() != client.get_connection_info().addr();
             }
@@ -83,7 +83,7 @@ impl Sentinels {
 
     /// Asks one sentinel for the address of the master. One that does not answer is the last to be
     /// asked from then on.
-    async fn ask(&self, sentinel: usize) -> Result<(String, u16), RedisError> {
+    async fn master_address(&self, sentinel: usize) -> Result<(String, u16), RedisError> {
         let answer = self.answer_of(sentinel).await;
         let first = if answer.is_ok() { sentinel } else { (sentinel + 1) % self.clients.len() };
         self.first.store(first, Ordering::Relaxed);
@@ -93,9 +93,9 @@ impl Sentinels {
     async fn answer_of(&self, sentinel: usize) -> Result<(String, u16), RedisError> {
         let answer = async {
             let mut connection = server::connect(&self.clients[sentinel]).await?;
-            let mut ask = Cmd::new();
-            ask.arg("SENTINEL").arg("get-master-addr-by-name").arg(&self.service);
-            ask.query_async::<Option<(String, u16)>>(&mut connection).await
+            let mut command = Cmd::new();
+            command.arg("SENTINEL").arg("get-master-addr-by-name").arg(&self.service);
+            command.query_async::<Option<(String, u16)>>(&mut connection).await
         };
         let unknown =
             (ErrorKind::MasterNameNotFoundBySentinel, "a sentinel does not know the service");

@@ -120,10 +120,10 @@ async fn works(hot: &RedisStore, other: &RedisStore) {
     .await;
     eventually("an event to be logged", async || hot.append(&[begin(), event(1)]).await).await;
     for (from, to) in [(hot, other), (other, hot)] {
-        let mut words = to.subscribe();
+        let mut wakeups = to.subscribe();
         eventually("a word to arrive", || {
             from.publish(Wakeup::Config);
-            let heard = words.try_recv();
+            let heard = wakeups.try_recv();
             async move { heard }
         })
         .await;
@@ -233,10 +233,10 @@ async fn a_redis_that_starts_later_is_found() {
     let (hot, other) = (in_time("open", open(&server)).await, open(&server).await);
     assert!(!hot.is_connected());
     finds_nothing_and_returns(&hot).await;
-    let mut words = hot.subscribe();
+    let mut wakeups = hot.subscribe();
     hot.publish(Wakeup::Config);
     assert_eq!(
-        words.try_recv(),
+        wakeups.try_recv(),
         Ok(Wakeup::Config),
         "listeners of this process hear it all the same"
     );
@@ -316,7 +316,7 @@ async fn values_of_another_installation_are_treated_as_absent() {
         RedisStore::open(&RedisOptions { key: [8; 32], ..options(server.url()) }).await.unwrap();
     foreign.put_owner_hint(&SESSION, &hint(), HOUR).await;
     foreign.append(&[begin(), event(1)]).await.unwrap();
-    let mut words = hot.subscribe();
+    let mut wakeups = hot.subscribe();
     let errors = hot.errors();
     assert_eq!(hot.owner_hint(&SESSION).await, None);
     assert_eq!(
@@ -329,7 +329,7 @@ async fn values_of_another_installation_are_treated_as_absent() {
     let other = open(&server).await;
     other.publish(Wakeup::SessionEnd(SESSION));
     other.close().await;
-    let next = testkit::within("a word", words.recv()).await;
+    let next = testkit::within("a word", wakeups.recv()).await;
     assert_eq!((next, hot.errors()), (Ok(Wakeup::SessionEnd(SESSION)), errors + 5));
     // A foreign event in the middle hides the events before it.
     hot.append(&[begin(), event(2)]).await.unwrap();

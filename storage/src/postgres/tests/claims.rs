@@ -54,7 +54,7 @@ async fn pages(server: &PostgresServer, statement: &str) -> u32 {
     let counts = executing
         .into_iter()
         .flat_map(str::split_whitespace)
-        .filter_map(|word| word.split_once('='));
+        .filter_map(|pair| pair.split_once('='));
     counts
         .filter(|(what, _)| matches!(*what, "hit" | "read"))
         .filter_map(|(_, count)| count.parse::<u32>().ok())
@@ -131,10 +131,10 @@ async fn reclaimed_rows_are_returned_once_with_their_epoch() {
     let (a, b) = (NodeName::new("a"), NodeName::new("b"));
     store.write(&[create(1), create(2), open_session(1)]).await.unwrap();
     for (from, to, epoch) in [(&a, &a, 2), (&a, &b, 3), (&b, &b, 4)] {
-        let mut told = store.reclaim_tasks(from, to).await.unwrap();
-        told.sort();
+        let mut claimed = store.reclaim_tasks(from, to).await.unwrap();
+        claimed.sort();
         assert_eq!(
-            told,
+            claimed,
             [(TaskId::new("t1"), epoch), (TaskId::new("t2"), epoch)],
             "{from} to {to}"
         );
@@ -156,8 +156,8 @@ async fn a_late_commit_of_an_unanswered_claim_is_returned_by_a_later_claim() {
     assert_eq!(store.claim_tasks(&node, 10, &[]).await.unwrap(), [], "nor by the next");
     assert_eq!(store.unfinished_tasks_of(std::slice::from_ref(&node)).await.unwrap(), []);
     first.execute("COMMIT").await.unwrap();
-    let told = store.claim_tasks(&node, 10, &[]).await.unwrap();
-    assert_eq!(told.iter().map(|task| task.stored.epoch).collect::<Vec<_>>(), [2]);
+    let claimed = store.claim_tasks(&node, 10, &[]).await.unwrap();
+    assert_eq!(claimed.iter().map(|task| task.stored.epoch).collect::<Vec<_>>(), [2]);
     assert_eq!(
         store.unfinished_tasks_of(&[node, NodeName::new("a")]).await.unwrap(),
         [TaskId::new("t1")]

@@ -268,16 +268,16 @@ async fn an_append_that_is_repeated_adds_nothing() {
 
 /// Returns writes for open inputs and a finished task.
 fn questions() -> Vec<WriteOp> {
-    let ask = |number: u8| WriteOp::RequestInput {
+    let input = |number: u8| WriteOp::RequestInput {
         task: TaskId::new(format!("t{number}")),
         epoch: 1,
         number: 1,
         request: vec![3],
     };
     vec![
-        ask(4),
-        ask(5),
-        ask(6),
+        input(4),
+        input(5),
+        input(6),
         WriteOp::EndTask {
             task: TaskId::new("t7"),
             epoch: Some(1),

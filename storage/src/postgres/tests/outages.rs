@@ -40,8 +40,8 @@ pub(super) async fn everything_works_soon(store: &PostgresStore) {
         assert!(started.elapsed() < RECOVERS_WITHIN, "{error} after {:?}", started.elapsed());
     }
     // The check covers every connection of the pool.
-    let asked: Vec<_> = (0..40).map(|_| store.tenants()).collect();
-    for answer in futures_of(asked).await {
+    let queries: Vec<_> = (0..40).map(|_| store.tenants()).collect();
+    for answer in futures_of(queries).await {
         answer.expect("the server is back");
     }
     assert!(started.elapsed() < RECOVERS_WITHIN * 2, "{:?}", started.elapsed());

@@ -34,10 +34,10 @@ async fn intact() -> (Vec<u8>, String) {
     let (folder, store) = in_file().await;
     crate::conformance::fill(&store).await.unwrap();
     fill(&store).await;
-    let told = everything(&store).await;
+    let contents = everything(&store).await;
     store.close().await;
     drop(store);
-    (fs::read(options(&folder).path).unwrap(), told)
+    (fs::read(options(&folder).path).unwrap(), contents)
 }
 
 /// A database file in its own folder.
@@ -71,7 +71,7 @@ async fn f_41_a_damaged_file_is_refused() {
 
 #[tokio::test]
 async fn f_41_a_file_truncated_anywhere_is_rejected() {
-    let (bytes, told) = intact().await;
+    let (bytes, contents) = intact().await;
     let pages = bytes.len() / PAGE_BYTES;
     assert!(pages > 20, "{pages}");
     let copy = Copy::new();
@@ -87,7 +87,7 @@ async fn f_41_a_file_truncated_anywhere_is_rejected() {
     match copy.opened_as(&bytes[..bytes.len() - PAGE_BYTES / 2]).await {
         Err(error) => assert!(matches!(error, StoreError::Corrupt { .. }), "{error}"),
         Ok(store) => {
-            assert_eq!(everything(&store).await, told);
+            assert_eq!(everything(&store).await, contents);
             store.close().await;
         }
     }
@@ -96,7 +96,7 @@ async fn f_41_a_file_truncated_anywhere_is_rejected() {
 
 #[tokio::test]
 async fn f_41_a_flipped_bit_in_the_file_structure_is_reported_or_harmless() {
-    let (bytes, told) = intact().await;
+    let (bytes, contents) = intact().await;
     let trees: Vec<usize> = (PAGE_BYTES..bytes.len())
         .step_by(PAGE_BYTES)
         .filter(|at| TREE_PAGES.contains(&bytes[*at]))
@@ -117,7 +117,7 @@ async fn f_41_a_flipped_bit_in_the_file_structure_is_reported_or_harmless() {
                 );
                 refused += 1;
             }
-            Ok(store) => assert_eq!(everything(&store).await, told, "bit {bit} of byte {at}"),
+            Ok(store) => assert_eq!(everything(&store).await, contents, "bit {bit} of byte {at}"),
         }
     }
     assert!(refused > trees.len() / 2, "{refused} of {} were noticed", trees.len());
@@ -146,19 +146,19 @@ async fn held(path: &Path) -> SqliteConnection {
 
 #[tokio::test]
 async fn f_41_a_file_that_another_program_writes_to_is_busy_when_it_is_opened() {
-    let (bytes, told) = intact().await;
+    let (bytes, contents) = intact().await;
     let copy = Copy::new();
     fs::write(copy.path(), &bytes).unwrap();
     let mut other = held(&copy.path()).await;
     let writing = other.begin_with("BEGIN EXCLUSIVE").await.unwrap();
-    let asked = Instant::now();
+    let started = Instant::now();
     let error =
         SqliteStore::open(&SqliteOptions { path: copy.path(), migrate: true }).await.unwrap_err();
     assert!(matches!(error, StoreError::Busy { .. }), "{error}");
-    assert!(asked.elapsed() < DEADLINE * 2 + Duration::from_secs(1), "{:?}", asked.elapsed());
+    assert!(started.elapsed() < DEADLINE * 2 + Duration::from_secs(1), "{:?}", started.elapsed());
     writing.rollback().await.unwrap();
     let store = SqliteStore::open(&SqliteOptions { path: copy.path(), migrate: true })
         .await
         .expect("free again");
-    assert_eq!(everything(&store).await, told);
+    assert_eq!(everything(&store).await, contents);
 }

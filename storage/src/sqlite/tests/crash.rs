@@ -124,18 +124,18 @@ async fn no_acknowledged_write_is_lost_and_no_write_is_partial() {
             );
         }
         let claimed = tasks.iter().filter(|task| task.epoch == 2).count();
-        let told = [0, 2, 5][acknowledged("claimed")];
+        let expected = [0, 2, 5][acknowledged("claimed")];
         assert!(
-            claimed == told || Some(&claimed) == [0, 2, 5].get(acknowledged("claimed") + 1),
-            "{step}: {claimed} {told}"
+            claimed == expected || Some(&claimed) == [0, 2, 5].get(acknowledged("claimed") + 1),
+            "{step}: {claimed} {expected}"
         );
         let events = store
             .stream(&SessionKey::new([1; 32]), 1, 0)
             .await
             .unwrap()
             .map_or(0, |stream| stream.events.len());
-        let told = acknowledged("event");
-        assert!(events == told || events == told + 1, "{step}: {events} {told}");
+        let expected = acknowledged("event");
+        assert!(events == expected || events == expected + 1, "{step}: {events} {expected}");
         let open_again = open(1);
         assert!(
             matches!(store.write(&[open_again]).await.unwrap()[..], [WriteOutcome::Done]),

@@ -78,14 +78,16 @@ pub(super) async fn fill(store: &SqliteStore) {
         message: Some("why".into()),
         outcome: Some(b"no".to_vec()),
     };
-    let ask = WriteOp::RequestInput {
+    let input = WriteOp::RequestInput {
         task: TaskId::new("t1"),
         epoch: 1,
         number: 1,
         request: b"what?".to_vec(),
     };
-    let outcomes =
-        store.write(&[WriteOp::Subscribe { key, epoch: 1, subscription }, ask, end]).await.unwrap();
+    let outcomes = store
+        .write(&[WriteOp::Subscribe { key, epoch: 1, subscription }, input, end])
+        .await
+        .unwrap();
     assert_eq!(outcomes, vec![WriteOutcome::Done; 3]);
     let record = |number| StreamRecord {
         number,
@@ -107,29 +109,29 @@ pub(super) async fn everything(store: &SqliteStore) -> String {
     let key = SessionKey::new([1; 32]);
     let audience =
         TaskAudience { tenant: tenant(), principal: PrincipalId::new("ada"), session: key };
-    let mut told = Vec::new();
+    let mut contents = Vec::new();
     for mut session in store.list_sessions(None, None, 100).await.unwrap() {
         // Leases end with the process.
         let owner = session.owner.as_mut().unwrap();
         owner.remaining_lease = Duration::ZERO;
-        told.push(format!("{session:?}"));
+        contents.push(format!("{session:?}"));
     }
-    told.push(format!("{:?}", store.subscription_counts(None).await.unwrap()));
+    contents.push(format!("{:?}", store.subscription_counts(None).await.unwrap()));
     for task in store.tasks_visible_to(&audience, None, 100).await.unwrap() {
         let id = &task.record.task;
         let (outcome, inputs) =
             (store.task_outcome(id).await.unwrap(), store.open_task_inputs(id).await.unwrap());
-        told.push(format!(
+        contents.push(format!(
             "{task:?} {outcome:?} {inputs:?} {:?}",
             store.task_transitions(id).await.unwrap()
         ));
     }
-    told.push(format!("{:?}", store.task_counts().await.unwrap()));
+    contents.push(format!("{:?}", store.task_counts().await.unwrap()));
     for stream in store.streams(&key).await.unwrap() {
-        told.push(format!("{:?}", store.stream(&key, stream.number, 0).await.unwrap()));
+        contents.push(format!("{:?}", store.stream(&key, stream.number, 0).await.unwrap()));
     }
-    assert_eq!(told.len(), 1 + 1 + 2 + 1 + 2, "{told:#?}");
-    told.join("\n")
+    assert_eq!(contents.len(), 1 + 1 + 2 + 1 + 2, "{contents:#?}");
+    contents.join("\n")
 }
 
 #[tokio::test]
@@ -381,7 +383,7 @@ async fn a_failed_statement_fails_only_its_batch() {
 }
 
 #[tokio::test]
-async fn an_abandoned_call_is_carried_out_or_not_at_all() {
+async fn an_abandoned_call_is_executed_or_not_at_all() {
     let (_folder, store) = in_file().await;
     let mut finished = 0;
     for number in 0..200_u8 {

@@ -34,7 +34,7 @@ pub(super) async fn call(
     token: &Value,
 ) -> Option<Option<Value>> {
     let count = || arguments["count"].as_u64().unwrap_or(1);
-    let said = match name {
+    let result = match name {
         "say" => {
             for line in arguments["lines"].as_array().into_iter().flatten() {
                 let line = filled(line.as_str().unwrap_or_default(), id, token) + "\n";
@@ -109,14 +109,14 @@ pub(super) async fn call(
         }
         _ => return None,
     };
-    Some(said.map(|said| json!({"content": [{"type": "text", "text": said.to_string()}]})))
+    Some(result.map(|result| json!({"content": [{"type": "text", "text": result.to_string()}]})))
 }
 
 /// Runs another program to its end; returns its status and its output.
 fn run(arguments: &Value) -> Value {
-    let words: Vec<&str> =
+    let command: Vec<&str> =
         arguments["command"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let Some((program, rest)) = words.split_first() else { return json!({"status": null}) };
+    let Some((program, rest)) = command.split_first() else { return json!({"status": null}) };
     match Command::new(program).args(rest).stdin(std::process::Stdio::null()).output() {
         Ok(ended) => json!({
             "status": ended.status.code(),

@@ -19,14 +19,14 @@ impl Load {
         let id = client.take_id();
         let body = json!({"jsonrpc": "2.0", "id": id, "method": "tools/call", "params": params})
             .to_string();
-        let asked = tokio::time::timeout(
+        let requested = tokio::time::timeout(
             ANSWER_WITHIN,
             client.try_send("POST", &client.usual_headers(), body.into()),
         )
         .await;
         let mut last = None;
         let mut answer = AttemptOutcome::NoAnswer("no head of an answer".to_owned());
-        if let Ok(Ok(response)) = asked {
+        if let Ok(Ok(response)) = requested {
             if response.is_event_stream() {
                 answer = self.read_stream(key, response.events(), &mut last).await;
             } else {
@@ -108,12 +108,12 @@ impl Load {
         let mut headers =
             client.headers_with(&[("accept", "text/event-stream"), ("last-event-id", from)]);
         headers.retain(|(name, _)| name != "content-type");
-        let asked = tokio::time::timeout(
+        let requested = tokio::time::timeout(
             ANSWER_WITHIN,
             client.try_send("GET", &headers, bytes::Bytes::new()),
         )
         .await;
-        match asked {
+        match requested {
             Ok(Ok(response)) if response.is_event_stream() => {
                 self.read_stream(key, response.events(), last).await
             }

@@ -107,8 +107,8 @@ async fn a_close_frame_is_answered_with_its_code() {
         let end = soon("the end", source.next()).await;
         match end {
             Ok(None) => assert!(!is_fault, "{code}"),
-            Err(ReadError::Closed { code: said, reason }) => {
-                assert_eq!((is_fault, said, &*reason), (true, code.into(), "why not"))
+            Err(ReadError::Closed { code: received, reason }) => {
+                assert_eq!((is_fault, received, &*reason), (true, code.into(), "why not"))
             }
             other => panic!("{other:?}"),
         }

@@ -7,7 +7,6 @@ use protocol::{envelope::Message, handshake, ids::RequestId, method::Method, spl
 use super::Connection;
 use crate::{
     backends::{
-        asker::{Asker, SentRequest},
         link::{
             Link,
             failure::Failure,
@@ -15,6 +14,7 @@ use crate::{
             stateless::exchange,
             wire::WireSender,
         },
+        requester::{Requester, SentRequest},
     },
     telemetry::{child_span::ChildSpan, request},
 };
@@ -56,11 +56,13 @@ impl Connection {
             );
             (self.wire.finished(splice), span)
         };
-        outgoing.asker.sent_as(SentRequest { connection: self.clone(), wire_id }, outgoing.sent_at);
+        outgoing
+            .requester
+            .sent_as(SentRequest { connection: self.clone(), wire_id }, outgoing.sent_at);
         let request = WireRequest {
             wire_id,
             frame,
-            asker: Some(outgoing.asker),
+            requester: Some(outgoing.requester),
             opening: false,
             headers: None,
         };
@@ -84,23 +86,29 @@ impl Connection {
         answer
     }
 
-    /// Sends a request of the broker on behalf of `asker`, and waits for as long as the backend
-    /// needs. The backend may send questions for `asker` meanwhile.
-    pub async fn ask_for(
+    /// Sends a request of the broker on behalf of `requester`, and waits for as long as the backend
+    /// needs. The backend may send questions for `requester` meanwhile.
+    pub async fn request_for(
         self: &Arc<Self>,
         link: &Arc<Link>,
         method: Method,
         params: &[u8],
-        asker: &Arc<dyn Asker>,
+        requester: &Arc<dyn Requester>,
     ) -> Result<Message, Failure> {
         if self.stateless().is_some() {
-            return Box::pin(exchange::ask_for(self, link, method, params, asker)).await;
+            return Box::pin(exchange::request_for(self, link, method, params, requester)).await;
         }
         let wire_id = self.next_wire_id();
         let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(params)).into();
         self.send_and_wait(
             link,
-            WireRequest { wire_id, frame, asker: Some(asker), opening: false, headers: None },
+            WireRequest {
+                wire_id,
+                frame,
+                requester: Some(requester),
+                opening: false,
+                headers: None,
+            },
         )
         .await
     }

@@ -32,7 +32,7 @@ impl Connection {
         let answer = self
             .send_and_wait(
                 link,
-                WireRequest { wire_id, frame, asker: None, opening: true, headers: None },
+                WireRequest { wire_id, frame, requester: None, opening: true, headers: None },
             )
             .await;
         // The outcome of a client's request is never unknown here, because none was in flight.
@@ -61,7 +61,7 @@ impl Connection {
                 handshake::request(&RequestId::from_u64(wire_id), Method::Ping, None).into();
             self.send_and_wait(
                 link,
-                WireRequest { wire_id, frame, asker: None, opening: false, headers: None },
+                WireRequest { wire_id, frame, requester: None, opening: false, headers: None },
             )
             .await?;
         }

@@ -29,7 +29,7 @@ impl Connection {
         if self.is_closed() {
             return Err(self.why_closed());
         }
-        let slot = self.pending.expect(request.wire_id, request.asker);
+        let slot = self.pending.expect(request.wire_id, request.requester);
         self.metrics.bytes(Direction::Out, Side::Backend, request.frame.len());
         let answer = tokio::select! {
             biased;
@@ -54,7 +54,7 @@ impl Connection {
         link: &Arc<Link>,
         request: WireRequest<'_>,
     ) -> Result<Message, Failure> {
-        let of_task = request.asker.is_some_and(|asker| asker.is_task());
+        let of_task = request.requester.is_some_and(|requester| requester.is_task());
         if let Some(stream) = self.streams.get().and_then(RequestStreams::try_open) {
             return Err(Box::pin(stream_request::exchange(stream, link, self, request)).await);
         }

@@ -22,9 +22,9 @@ use super::{
 };
 use crate::{
     backends::{
-        asker::Asker,
         inbound,
         link::{Link, connection::Connection, failure::Failure},
+        requester::Requester,
     },
     metrics::{Direction, Side},
 };
@@ -44,7 +44,7 @@ pub(super) struct EventStreamReader {
     /// Wire id of the request whose answer ends the stream. `None` on the GET stream.
     answer_to: Option<u64>,
     /// Owner of the questions that arrive on it.
-    asker: Option<Arc<dyn Asker>>,
+    requester: Option<Arc<dyn Requester>>,
     pub(super) last_event_id: Option<String>,
     /// Wait before a reconnection, as the backend sets it.
     pub(super) retry: Duration,
@@ -70,14 +70,14 @@ impl EventStreamReader {
         link: &Arc<Link>,
         connection: &Arc<Connection>,
         answer_to: Option<u64>,
-        asker: Option<Arc<dyn Asker>>,
+        requester: Option<Arc<dyn Requester>>,
     ) -> Self {
         Self {
             wire: wire.clone(),
             link: link.clone(),
             connection: connection.clone(),
             answer_to,
-            asker,
+            requester,
             last_event_id: None,
             retry: RETRY_DEFAULT,
             seen: VecDeque::new(),
@@ -232,7 +232,12 @@ impl EventStreamReader {
                 let awaited = self.answer_to.is_some_and(|wire_id| message.is_response_to(wire_id));
                 if !repeated || awaited {
                     self.taken += 1;
-                    inbound::receive(&self.link, &self.connection, message, self.asker.as_ref());
+                    inbound::receive(
+                        &self.link,
+                        &self.connection,
+                        message,
+                        self.requester.as_ref(),
+                    );
                 }
                 awaited
             }

@@ -87,16 +87,16 @@ mod tests {
         ] {
             let status = StatusCode::from_u16(status).unwrap();
             let judged = [GetPurpose::Initial, GetPurpose::Reopen, GetPurpose::Resume]
-                .map(|asked| GetOutcome::judge(status, false, asked));
+                .map(|purpose| GetOutcome::judge(status, false, purpose));
             assert_eq!(judged, [first, again, to_resume], "{status}");
         }
     }
 
     #[test]
     fn only_an_event_stream_with_status_200_is_open() {
-        for asked in [GetPurpose::Initial, GetPurpose::Reopen, GetPurpose::Resume] {
-            assert_eq!(GetOutcome::judge(StatusCode::OK, true, asked), GetOutcome::Open);
-            assert_ne!(GetOutcome::judge(StatusCode::NOT_FOUND, true, asked), GetOutcome::Open);
+        for purpose in [GetPurpose::Initial, GetPurpose::Reopen, GetPurpose::Resume] {
+            assert_eq!(GetOutcome::judge(StatusCode::OK, true, purpose), GetOutcome::Open);
+            assert_ne!(GetOutcome::judge(StatusCode::NOT_FOUND, true, purpose), GetOutcome::Open);
         }
     }
 }

@@ -31,7 +31,7 @@ impl HttpWire {
         }
         let is_modern = request.headers.is_some();
         // Calls have an asker, so they do not pay for the lookup.
-        let is_discover = request.asker.is_none()
+        let is_discover = request.requester.is_none()
             && request.headers.as_ref().is_some_and(|headers| {
                 headers
                     .get(headers::METHOD)
@@ -54,7 +54,7 @@ impl HttpWire {
                     link,
                     connection,
                     Some(request.wire_id),
-                    request.asker.cloned(),
+                    request.requester.cloned(),
                 );
                 reading.resumable = !is_modern;
                 link.backend.shared.running.spawn(reading.until_answered(

@@ -30,7 +30,6 @@ use super::{
     tasks,
 };
 use crate::backends::{
-    asker::{Asker, SentRequest},
     link::{
         Era, Link,
         connection::Connection,
@@ -38,6 +37,7 @@ use crate::backends::{
         request::{BackendRequest, WireRequest},
     },
     list_fetch,
+    requester::{Requester, SentRequest},
 };
 
 /// Additions to a request that is sent again.
@@ -64,10 +64,10 @@ pub(in crate::backends::link) async fn exchange(
         let request = prepare(connection, link, &outgoing, &round);
         let at = if rounds == 0 { outgoing.sent_at } else { Instant::now() };
         outgoing
-            .asker
+            .requester
             .sent_as(SentRequest { connection: connection.clone(), wire_id: request.wire_id }, at);
         let answer = requests::send(connection, link, request).await;
-        if !outgoing.asker.is_task() {
+        if !outgoing.requester.is_task() {
             link.backend.record_latency(at.elapsed());
         }
         let answer = answer?;
@@ -80,8 +80,8 @@ pub(in crate::backends::link) async fn exchange(
                 }
                 // The rejected header may be one of the client, which does not show a fault of the
                 // backend.
-                Some(HEADER_MISMATCH) if !outgoing.asker.forwarded_headers().is_empty() => {
-                    return for_the_asker(&answer, method, outgoing.asker);
+                Some(HEADER_MISMATCH) if !outgoing.requester.forwarded_headers().is_empty() => {
+                    return for_the_requester(&answer, method, outgoing.requester);
                 }
                 Some(HEADER_MISMATCH) => {
                     return Err(Failure::Protocol(
@@ -91,17 +91,17 @@ pub(in crate::backends::link) async fn exchange(
                 Some(UNSUPPORTED_PROTOCOL_VERSION) => {
                     return Err(requests::changed_its_mind(connection, link));
                 }
-                _ => return for_the_asker(&answer, method, outgoing.asker),
+                _ => return for_the_requester(&answer, method, outgoing.requester),
             }
         }
         let needed = match ResultType::of(&answer) {
-            ResultType::Complete => return for_the_asker(&answer, method, outgoing.asker),
+            ResultType::Complete => return for_the_requester(&answer, method, outgoing.requester),
             ResultType::InputRequired if may_require_input(method) => {
                 InputRequired::parse(answer.bytes(answer.result).unwrap_or_default())
                     .map_err(|why| Failure::Protocol(why.to_owned()))?
             }
             ResultType::Task if method == Method::ToolsCall => {
-                return tasks::created(connection, link, outgoing.asker, &answer).await;
+                return tasks::created(connection, link, outgoing.requester, &answer).await;
             }
             other => {
                 return Err(Failure::Protocol(format!(
@@ -118,12 +118,12 @@ pub(in crate::backends::link) async fn exchange(
             )));
         }
         let responses = if needed.requests.is_empty() {
-            outgoing.asker.touch(); // the backend waits for this broker only
+            outgoing.requester.touch(); // the backend waits for this broker only
             tokio::time::sleep(pause).await; // it sheds load
             pause = (pause * 2).min(BACKOFF_MAX);
             None
         } else {
-            match inputs::gather(connection, link, outgoing.asker, &needed.requests).await? {
+            match inputs::gather(connection, link, outgoing.requester, &needed.requests).await? {
                 Ok(responses) => Some(responses),
                 Err(refusal) => return Ok(*refusal),
             }
@@ -132,18 +132,18 @@ pub(in crate::backends::link) async fn exchange(
     }
 }
 
-/// Sends a request of the broker on behalf of `asker`, whose client may get questions meanwhile.
-pub(in crate::backends::link) async fn ask_for(
+/// Sends a request of the broker on behalf of `requester`, whose client may get questions meanwhile.
+pub(in crate::backends::link) async fn request_for(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
     method: Method,
     params: &[u8],
-    asker: &Arc<dyn Asker>,
+    requester: &Arc<dyn Requester>,
 ) -> Result<Message, Failure> {
     match method {
         // The state of a task that is over contains its outcome.
-        Method::TasksResult => tasks::result(link, asker, params).await,
-        _ => requests::ask(connection, link, method, Some(params), Some(asker)).await,
+        Method::TasksResult => tasks::result(link, requester, params).await,
+        _ => requests::send_own(connection, link, method, Some(params), Some(requester)).await,
     }
 }
 
@@ -157,7 +157,7 @@ fn prepare<'a>(
     let wire_id = connection.next_wire_id();
     let mut digits = itoa::Buffer::new();
     let digits = digits.format(wire_id).as_bytes();
-    let identity = RequestIdentity::of(connection, outgoing.asker);
+    let identity = RequestIdentity::of(connection, outgoing.requester);
     let mut splice = Splice::new(&message.frame);
     for span in [message.id_span, message.fields.meta_progress_token].into_iter().flatten() {
         splice.replace(span, digits);
@@ -183,16 +183,16 @@ fn prepare<'a>(
     }
     let frame = connection.wire().finished(splice);
     let headers = requests::is_http(connection).then(|| requests::call_headers(link, outgoing));
-    WireRequest { wire_id, frame, asker: Some(outgoing.asker), opening: false, headers }
+    WireRequest { wire_id, frame, requester: Some(outgoing.requester), opening: false, headers }
 }
 
 /// Translates the answer for its asker. A client of 2026-07-28 gets it in that form.
-fn for_the_asker(
+fn for_the_requester(
     answer: &Message,
     method: Method,
-    asker: &Arc<dyn Asker>,
+    requester: &Arc<dyn Requester>,
 ) -> Result<Message, Failure> {
-    if asker.client_era() == Era::Sessions {
+    if requester.client_era() == Era::Sessions {
         return requests::for_the_client(answer, method);
     }
     let frame = downgrade::stateless_answer(answer, method);

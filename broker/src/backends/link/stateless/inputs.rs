@@ -14,9 +14,9 @@ use protocol::{
 use rules::{limits::ELICITATION_ID_BYTES, tasks::decoded};
 
 use crate::backends::{
-    asker::Asker,
     inbound,
     link::{Link, connection::Connection, failure::Failure},
+    requester::Requester,
 };
 
 /// Open input requests. Dropping it withdraws those that are still open.
@@ -44,7 +44,7 @@ impl Drop for OpenQuestions<'_> {
 pub(super) async fn gather(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
-    asker: &Arc<dyn Asker>,
+    requester: &Arc<dyn Requester>,
     requests: &[InputRequest],
 ) -> Result<Result<Vec<u8>, Box<Message>>, Failure> {
     let Some(stateless) = connection.stateless() else {
@@ -62,7 +62,7 @@ pub(super) async fn gather(
                 request.key
             ))
         })?;
-        inbound::need_input(link, connection, &question, asker);
+        inbound::need_input(link, connection, &question, requester);
         waits.push(async move {
             match answer.await {
                 Ok(answer) if answer.kind == Kind::Error => Err(answer),

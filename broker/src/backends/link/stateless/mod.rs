@@ -13,7 +13,7 @@
 //! Other messages (answers to the backend's requests, notifications of the client) end in
 //! [`take_reply`](state::StatelessConnection::take_reply).
 
-pub(super) mod ask;
+pub(super) mod control_request;
 pub(super) mod exchange;
 pub(super) mod feed_streams;
 pub(super) mod handshake;

@@ -21,7 +21,6 @@ use protocol::{
 use rules::{log_level::LogLevel, tasks::decoded};
 
 use crate::backends::{
-    asker::{Asker, ClientIdentity},
     link::{
         Link,
         connection::Connection,
@@ -29,6 +28,7 @@ use crate::backends::{
         request::{BackendRequest, WireRequest},
         wire::WireSender,
     },
+    requester::{ClientIdentity, Requester},
 };
 
 /// The client of a request.
@@ -41,8 +41,8 @@ pub(super) struct RequestIdentity {
 impl RequestIdentity {
     /// Returns the identity of the client behind a call or a task: its capabilities, name and log
     /// level.
-    pub(super) fn of(connection: &Connection, asker: &Arc<dyn Asker>) -> Self {
-        let ClientIdentity { capabilities, info, log_level } = asker.identity();
+    pub(super) fn of(connection: &Connection, requester: &Arc<dyn Requester>) -> Self {
+        let ClientIdentity { capabilities, info, log_level } = requester.identity();
         let info = info.unwrap_or(Bytes::from_static(rules::endpoint_info::BROKER_INFO.as_bytes()));
         let logs = connection.negotiated().is_some_and(|agreed| agreed.capabilities.logging);
         Self {
@@ -88,18 +88,18 @@ pub(super) async fn probe(
     Ok(answer)
 }
 
-/// Sends a request of the broker, on behalf of `asker` if there is one. The answer is a complete
+/// Sends a request of the broker, on behalf of `requester` if there is one. The answer is a complete
 /// result or an error, as the backend wrote it.
-pub(super) async fn ask(
+pub(super) async fn send_own(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
     method: Method,
     params: Option<&[u8]>,
-    asker: Option<&Arc<dyn Asker>>,
+    requester: Option<&Arc<dyn Requester>>,
 ) -> Result<Message, Failure> {
-    let identity = asker.map_or_else(
+    let identity = requester.map_or_else(
         || RequestIdentity::broker(connection, link),
-        |asker| RequestIdentity::of(connection, asker),
+        |requester| RequestIdentity::of(connection, requester),
     );
     let answer =
         send(connection, link, own(connection, link, method, params, &identity, None)).await?;
@@ -125,14 +125,14 @@ pub(super) fn changed_its_mind(connection: &Connection, link: &Arc<Link>) -> Fai
     Failure::SessionGone
 }
 
-/// Builds a request with these params and this identity. `asker` gets its progress.
+/// Builds a request with these params and this identity. `requester` gets its progress.
 pub(super) fn own<'a>(
     connection: &Connection,
     link: &Link,
     method: Method,
     params: Option<&[u8]>,
     identity: &RequestIdentity,
-    asker: Option<&'a Arc<dyn Asker>>,
+    requester: Option<&'a Arc<dyn Requester>>,
 ) -> WireRequest<'a> {
     let wire_id = connection.next_wire_id();
     let members: Vec<u8> = identity.meta().iter().fold(Vec::new(), |mut out, (key, value)| {
@@ -156,7 +156,7 @@ pub(super) fn own<'a>(
         let name = named.and_then(|(message, span)| message.text(span).map(Cow::into_owned));
         header_map(link, method, name.as_deref(), None, HeaderMap::new())
     });
-    WireRequest { wire_id, frame: frame.into(), asker, opening: false, headers }
+    WireRequest { wire_id, frame: frame.into(), requester, opening: false, headers }
 }
 
 pub(super) fn is_http(connection: &Connection) -> bool {
@@ -175,7 +175,7 @@ pub(super) fn call_headers(link: &Link, outgoing: &BackendRequest<'_>) -> Box<He
         json::unquote(edited.unwrap_or_else(|| span.of(&message.frame))).map(Cow::into_owned)
     };
     let name = headers::named_value(message).and_then(|(span, _)| sent(span?));
-    let mut passed = outgoing.asker.forwarded_headers();
+    let mut passed = outgoing.requester.forwarded_headers();
     // A header that the operator configured overrides the client's.
     for name in link.backend.spec.credentials.headers.keys() {
         passed.remove(name.as_str());

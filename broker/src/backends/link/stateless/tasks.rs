@@ -26,24 +26,24 @@ use super::{
     requests::{self, for_the_client},
 };
 use crate::backends::{
-    asker::{Asker, TaskFollower},
     link::{Link, connection::Connection, failure::Failure},
+    requester::{Requester, TaskFollower},
 };
 
 /// Handles a result that announces a task for a call.
 pub(super) async fn created(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
-    asker: &Arc<dyn Asker>,
+    requester: &Arc<dyn Requester>,
     answer: &Message,
 ) -> Result<Message, Failure> {
     let result = answer.bytes(answer.result).unwrap_or_default();
     let task = BackendTask::read(result)
         .ok_or_else(|| Failure::Protocol("the backend made a task without an id".to_owned()))?;
     let mut unfinished = TaskCancelGuard { link, id: Some(task.id.clone()) };
-    match asker.created_task(connection, &task).await {
+    match requester.created_task(connection, &task).await {
         TaskFollower::Link => {
-            let outcome = follow(link, asker, task).await?;
+            let outcome = follow(link, requester, task).await?;
             unfinished.id = None;
             Ok(outcome)
         }
@@ -51,7 +51,7 @@ pub(super) async fn created(
             unfinished.id = None;
             Ok(answer.clone()) // the call itself has no waiter any more
         }
-        TaskFollower::Asker => {
+        TaskFollower::Requester => {
             unfinished.id = None;
             let frame =
                 [b"{\"jsonrpc\":\"2.0\",\"id\":0,\"result\":{\"task\":", result, b"}}"].concat();
@@ -64,7 +64,7 @@ pub(super) async fn created(
 /// Returns the outcome of a task, as the answer to the call that created it.
 pub(super) async fn result(
     link: &Arc<Link>,
-    asker: &Arc<dyn Asker>,
+    requester: &Arc<dyn Requester>,
     params: &[u8],
 ) -> Result<Message, Failure> {
     let id = task_id(params).ok_or_else(|| Failure::Protocol("the task has no id".to_owned()))?;
@@ -74,7 +74,7 @@ pub(super) async fn result(
         message: None,
         poll_interval: Some(Duration::ZERO),
     };
-    follow(link, asker, now).await
+    follow(link, requester, now).await
 }
 
 fn task_id(params: &[u8]) -> Option<String> {
@@ -84,7 +84,7 @@ fn task_id(params: &[u8]) -> Option<String> {
 
 async fn follow(
     link: &Arc<Link>,
-    asker: &Arc<dyn Asker>,
+    requester: &Arc<dyn Requester>,
     mut task: BackendTask,
 ) -> Result<Message, Failure> {
     let mut answered = HashSet::new();
@@ -93,7 +93,7 @@ async fn follow(
             task.poll_interval.unwrap_or(link.backend.shared.task_settings().poll_interval),
         )
         .await;
-        let state = state(link, asker, &task.id).await?;
+        let state = state(link, requester, &task.id).await?;
         let Some(now) = read(&state, &task.id) else {
             return for_the_client(&state, Method::TasksGet);
         };
@@ -103,8 +103,8 @@ async fn follow(
                 let needed = new_inputs(&state, &answered)?;
                 let refused = tokio::select! {
                     biased;
-                    refused = answer_inputs(link, asker, &task.id, &needed) => refused?,
-                    changed = until_not_waiting(link, asker, &now) => changed.map(|()| None)?,
+                    refused = answer_inputs(link, requester, &task.id, &needed) => refused?,
+                    changed = until_not_waiting(link, requester, &now) => changed.map(|()| None)?,
                 };
                 if let Some(refusal) = refused {
                     return Ok(refusal);
@@ -138,7 +138,7 @@ fn new_inputs(state: &Message, answered: &HashSet<String>) -> Result<Vec<InputRe
 /// Gets the inputs and sends them to the backend. `Some` holds the error of a client that refuses.
 async fn answer_inputs(
     link: &Arc<Link>,
-    asker: &Arc<dyn Asker>,
+    requester: &Arc<dyn Requester>,
     id: &str,
     needed: &[InputRequest],
 ) -> Result<Option<Message>, Failure> {
@@ -147,7 +147,7 @@ async fn answer_inputs(
     }
     let responses = loop {
         let Ok(connection) = link.connection().await else { return Err(gone(link)) };
-        match inputs::gather(&connection, link, asker, needed).await {
+        match inputs::gather(&connection, link, requester, needed).await {
             Ok(Ok(responses)) => break responses,
             Ok(Err(refusal)) => return Ok(Some(*refusal)),
             Err(Failure::Lost(_)) if !link.is_closed() => {} // sent again: the task outlives the connection
@@ -163,13 +163,13 @@ async fn answer_inputs(
     ]
     .concat();
     // The next state of the task reports a refusal.
-    persistently(link, asker, Method::TasksUpdate, &params).await.map(|_| None)
+    persistently(link, requester, Method::TasksUpdate, &params).await.map(|_| None)
 }
 
 /// Waits until the task continues without the inputs that it requested.
 async fn until_not_waiting(
     link: &Arc<Link>,
-    asker: &Arc<dyn Asker>,
+    requester: &Arc<dyn Requester>,
     task: &BackendTask,
 ) -> Result<(), Failure> {
     loop {
@@ -177,17 +177,21 @@ async fn until_not_waiting(
             task.poll_interval.unwrap_or(link.backend.shared.task_settings().poll_interval),
         )
         .await;
-        let state = state(link, asker, &task.id).await?;
+        let state = state(link, requester, &task.id).await?;
         if read(&state, &task.id).is_none_or(|now| now.status != TaskStatus::InputRequired) {
             return Ok(());
         }
     }
 }
 
-async fn state(link: &Arc<Link>, asker: &Arc<dyn Asker>, id: &str) -> Result<Message, Failure> {
+async fn state(
+    link: &Arc<Link>,
+    requester: &Arc<dyn Requester>,
+    id: &str,
+) -> Result<Message, Failure> {
     let params = format!("{{\"taskId\":{}}}", json::quote(id));
-    let state = persistently(link, asker, Method::TasksGet, params.as_bytes()).await?;
-    asker.touch(); // the backend works on it
+    let state = persistently(link, requester, Method::TasksGet, params.as_bytes()).await?;
+    requester.touch(); // the backend works on it
     Ok(state)
 }
 
@@ -195,7 +199,7 @@ async fn state(link: &Arc<Link>, asker: &Arc<dyn Asker>, id: &str) -> Result<Mes
 /// repetition does no harm. The caller sets the deadline.
 async fn persistently(
     link: &Arc<Link>,
-    asker: &Arc<dyn Asker>,
+    requester: &Arc<dyn Requester>,
     method: Method,
     params: &[u8],
 ) -> Result<Message, Failure> {
@@ -203,7 +207,8 @@ async fn persistently(
     let mut pause = BACKOFF_FIRST;
     loop {
         if let Ok(connection) = link.connection().await {
-            let exchange = requests::ask(&connection, link, method, Some(params), Some(asker));
+            let exchange =
+                requests::send_own(&connection, link, method, Some(params), Some(requester));
             match tokio::time::timeout(limit, exchange).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(failure @ (Failure::Protocol(_) | Failure::TooLarge { .. }))) => {
@@ -263,7 +268,7 @@ impl Drop for TaskCancelGuard<'_> {
         let link = self.link.clone();
         self.link.backend.shared.running.spawn(async move {
             let params = format!("{{\"taskId\":{}}}", json::quote(&id));
-            match connection.ask(&link, Method::TasksCancel, Some(params.as_bytes())).await {
+            match connection.control_request(&link, Method::TasksCancel, Some(params.as_bytes())).await {
                 Ok(answer) if answer.kind != Kind::Error => {}
                 _ => tracing::debug!(backend = %link.backend.id, "the backend did not cancel its task"),
             }

@@ -260,7 +260,7 @@ async fn the_overview_counts_visible_entries_and_returns_304_without_changes() {
     let foreign = "/admin/v1/tenants/zoo/catalog";
     assert_eq!(tess.send("GET", foreign, None).await.status(), 404);
 
-    let ask = |tag: Option<String>| {
+    let request = |tag: Option<String>| {
         let mut again = request("GET", "/admin/v1/overview")
             .header(header::AUTHORIZATION, format!("Bearer {ADMIN}"));
         if let Some(tag) = tag {
@@ -270,12 +270,12 @@ async fn the_overview_counts_visible_entries_and_returns_304_without_changes() {
     };
     // Until both backends have been tried, their states change.
     testkit::eventually("both backends to have failed", || async {
-        let (_, all) = read(ask(None).await).await;
+        let (_, all) = read(request(None).await).await;
         if all["backends"]["failed"] == 2 { Ok(()) } else { Err(all) }
     })
     .await;
-    let tag = ask(None).await.headers()[header::ETAG].to_str().unwrap().to_owned();
-    assert_eq!(ask(Some(tag.clone())).await.status(), StatusCode::NOT_MODIFIED);
+    let tag = request(None).await.headers()[header::ETAG].to_str().unwrap().to_owned();
+    assert_eq!(request(Some(tag.clone())).await.status(), StatusCode::NOT_MODIFIED);
     root.send("DELETE", "/admin/v1/tenants/zoo", None).await;
-    assert_eq!(ask(Some(tag)).await.status(), StatusCode::OK, "it has changed");
+    assert_eq!(request(Some(tag)).await.status(), StatusCode::OK, "it has changed");
 }

@@ -62,12 +62,12 @@ fn answers_yield_to_the_writer_after_a_fixed_number() {
 }
 
 /// A source of a client that has sent all its messages already.
-struct Said {
+struct SentMessages {
     frames: std::vec::IntoIter<Bytes>,
     taken: Arc<AtomicUsize>,
 }
 
-impl FrameSource for Said {
+impl FrameSource for SentMessages {
     async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
         let frame = self.frames.next();
         self.taken.fetch_add(frame.iter().len(), Ordering::Relaxed);
@@ -102,8 +102,10 @@ async fn taken_in_one_turn(bytes: usize) -> usize {
         (Notify::new(), InFlightCalls::default(), Arc::new(AtomicUsize::new(0)));
     let mut message = br#"{"jsonrpc":"2.0","method":"notifications/of_nothing"}"#.to_vec();
     message.resize(bytes, b' ');
-    let mut source =
-        Said { frames: vec![Bytes::from(message); MESSAGES].into_iter(), taken: taken.clone() };
+    let mut source = SentMessages {
+        frames: vec![Bytes::from(message); MESSAGES].into_iter(),
+        taken: taken.clone(),
+    };
     let mut reading = Box::pin(read(&session, &outbox, &mut source, &capacity_freed, &calls));
     assert!(futures_util::poll!(&mut reading).is_pending());
     let first = taken.load(Ordering::Relaxed);

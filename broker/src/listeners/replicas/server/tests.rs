@@ -148,7 +148,7 @@ impl Replica {
     }
 
     /// Stores the address of the session in the hot store of this replica.
-    async fn told(&self, session: &str, node: &str, address: &str) {
+    async fn store_owner_hint(&self, session: &str, node: &str, address: &str) {
         let key = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, session.as_bytes());
         let owner = OwnerHint { node: node.to_owned(), address: address.to_owned() };
         self.hints
@@ -156,16 +156,16 @@ impl Replica {
             .await;
     }
 
-    async fn ask(
+    async fn request(
         &self,
         method: Method,
         session: Option<&str>,
         body: impl Into<Bytes>,
     ) -> Response<Incoming> {
-        self.ask_with(method, session, body, &[]).await
+        self.request_with(method, session, body, &[]).await
     }
 
-    async fn ask_with(
+    async fn request_with(
         &self,
         method: Method,
         session: Option<&str>,
@@ -194,12 +194,12 @@ impl Replica {
 
     async fn open_session(&self) -> String {
         let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-        let response = self.ask(Method::POST, None, call(1, "initialize", params)).await;
+        let response = self.request(Method::POST, None, call(1, "initialize", params)).await;
         assert_eq!(response.status(), StatusCode::OK);
         let session = response.headers()["mcp-session-id"].to_str().unwrap().to_owned();
         let ready = json!({"jsonrpc": "2.0", "method": "notifications/initialized"}).to_string();
         assert_eq!(
-            self.ask(Method::POST, Some(&session), ready).await.status(),
+            self.request(Method::POST, Some(&session), ready).await.status(),
             StatusCode::ACCEPTED
         );
         session
@@ -227,25 +227,28 @@ async fn json_of(response: Response<Incoming>) -> Value {
 async fn a_session_is_served_through_another_replica() {
     let (edge, owner) = (Replica::start().await, Replica::start().await);
     let session = owner.open_session().await;
-    edge.told(&session, "owner", &owner.internal).await;
+    edge.store_owner_hint(&session, "owner", &owner.internal).await;
 
-    let response = edge.ask(Method::POST, Some(&session), call(7, "ping", json!({}))).await;
+    let response = edge.request(Method::POST, Some(&session), call(7, "ping", json!({}))).await;
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(response.headers()["mcp-protocol-version"], "2025-11-25");
     assert_eq!(response.headers()["content-type"], "application/json");
     assert_eq!(json_of(response).await, json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
 
     let refused = edge
-        .ask(Method::POST, Some(&session), call(8, "tools/call", json!({"name": "none"})))
+        .request(Method::POST, Some(&session), call(8, "tools/call", json!({"name": "none"})))
         .await;
     assert_eq!(json_of(refused).await["error"]["data"]["kind"], "tool_not_found");
-    let malformed = edge.ask(Method::POST, Some(&session), "{").await;
+    let malformed = edge.request(Method::POST, Some(&session), "{").await;
     assert_eq!(malformed.status(), StatusCode::BAD_REQUEST);
 
-    assert_eq!(edge.ask(Method::DELETE, Some(&session), "").await.status(), StatusCode::NO_CONTENT);
+    assert_eq!(
+        edge.request(Method::DELETE, Some(&session), "").await.status(),
+        StatusCode::NO_CONTENT
+    );
     assert!(owner.broker.sessions(None).is_empty(), "it ended where it was");
     assert_eq!(
-        edge.ask(Method::POST, Some(&session), call(9, "ping", json!({}))).await.status(),
+        edge.request(Method::POST, Some(&session), call(9, "ping", json!({}))).await.status(),
         StatusCode::NOT_FOUND
     );
     assert!(edge.broker.sessions(None).is_empty());
@@ -256,8 +259,8 @@ async fn a_session_is_served_through_another_replica() {
 async fn an_event_stream_passes_through_until_its_client_hangs_up() {
     let (edge, owner) = (Replica::start().await, Replica::start().await);
     let session = owner.open_session().await;
-    edge.told(&session, "owner", &owner.internal).await;
-    let mut response = edge.ask(Method::GET, Some(&session), "").await;
+    edge.store_owner_hint(&session, "owner", &owner.internal).await;
+    let mut response = edge.request(Method::GET, Some(&session), "").await;
     assert_eq!(response.headers()["content-type"], "text/event-stream");
     let frame = soon("the priming event", response.body_mut().frame())
         .await
@@ -282,10 +285,10 @@ async fn a_09_a_client_cannot_impersonate_a_replica() {
     // `YW5vbnltb3Vz` is `anonymous`, the principal of the session.
     let spoofed =
         [("x-mcp-broker-caller-tenant", "acme"), ("x-mcp-broker-caller-principal", "YW5vbnltb3Vz")];
-    edge.told(&session, "owner", &owner.internal).await;
+    edge.store_owner_hint(&session, "owner", &owner.internal).await;
     for replica in [&edge, &owner] {
         let response = replica
-            .ask_with(Method::POST, Some(&session), call(1, "ping", json!({})), &spoofed)
+            .request_with(Method::POST, Some(&session), call(1, "ping", json!({})), &spoofed)
             .await;
         assert_eq!(response.status(), StatusCode::OK, "the caller is who it was");
     }
@@ -302,9 +305,9 @@ async fn a_09_a_client_cannot_impersonate_a_replica() {
 #[tokio::test]
 async fn a_draining_replica_takes_no_session_from_other_replicas() {
     let (edge, owner) = (Replica::start().await, Replica::start().await);
-    edge.told(SESSION, "owner", &owner.internal).await;
+    edge.store_owner_hint(SESSION, "owner", &owner.internal).await;
     owner.broker.drain();
-    let response = edge.ask(Method::POST, Some(SESSION), call(1, "ping", json!({}))).await;
+    let response = edge.request(Method::POST, Some(SESSION), call(1, "ping", json!({}))).await;
     assert_eq!(response.status(), StatusCode::NOT_FOUND, "the record knows nothing of it");
     assert_eq!(edge.counted("not_there"), 1);
 }
@@ -313,11 +316,11 @@ async fn a_draining_replica_takes_no_session_from_other_replicas() {
 async fn a_draining_replica_still_forwards_requests() {
     let (edge, owner) = (Replica::start().await, Replica::start().await);
     let session = owner.open_session().await;
-    edge.told(&session, "owner", &owner.internal).await;
+    edge.store_owner_hint(&session, "owner", &owner.internal).await;
     edge.broker.drain();
-    let response = edge.ask(Method::POST, Some(&session), call(1, "ping", json!({}))).await;
+    let response = edge.request(Method::POST, Some(&session), call(1, "ping", json!({}))).await;
     assert_eq!(response.status(), StatusCode::OK);
-    let response = edge.ask(Method::POST, Some(SESSION), call(1, "ping", json!({}))).await;
+    let response = edge.request(Method::POST, Some(SESSION), call(1, "ping", json!({}))).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE, "no other replica can take it");
 }
 
@@ -338,14 +341,14 @@ async fn a_draining_replica_forwards_new_and_released_sessions_to_another() {
     assert_eq!(other.broker.sessions(None).len(), 2);
     for session in [session, handed_over] {
         assert_eq!(
-            edge.ask(Method::POST, Some(&session), call(1, "ping", json!({}))).await.status(),
+            edge.request(Method::POST, Some(&session), call(1, "ping", json!({}))).await.status(),
             StatusCode::OK
         );
     }
     // The other replica drains too, so none is left.
     other.broker.drain();
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}});
-    let response = edge.ask(Method::POST, None, call(1, "initialize", params)).await;
+    let response = edge.request(Method::POST, None, call(1, "initialize", params)).await;
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(json_of(response).await["error"]["data"]["kind"], "draining");
 }
@@ -354,7 +357,7 @@ async fn a_draining_replica_forwards_new_and_released_sessions_to_another() {
 async fn a_request_is_forwarded_unchanged_with_its_caller() {
     let (edge, peer) =
         (Replica::start().await, FakePeer::start(|_| Some(empty(StatusCode::ACCEPTED))));
-    edge.told(SESSION, "peer", &peer.address).await;
+    edge.store_owner_hint(SESSION, "peer", &peer.address).await;
     let body = "{ \"jsonrpc\" : \"2.0\", \"method\":\"notifications/cancelled\",\"x\":1 }";
     let sent = [
         ("authorization", "Bearer unknown"),
@@ -363,14 +366,14 @@ async fn a_request_is_forwarded_unchanged_with_its_caller() {
         ("mcp-protocol-version", "2025-11-25"),
         ("traceparent", "00-1-2-00"),
     ];
-    let refused = edge.ask_with(Method::POST, Some(SESSION), body, &sent).await;
+    let refused = edge.request_with(Method::POST, Some(SESSION), body, &sent).await;
     assert_eq!(
         refused.status(),
         StatusCode::UNAUTHORIZED,
         "the key is checked where the client is"
     );
     assert_eq!(peer.requests(), 0);
-    let response = edge.ask_with(Method::POST, Some(SESSION), body, &sent[1..]).await;
+    let response = edge.request_with(Method::POST, Some(SESSION), body, &sent[1..]).await;
     assert_eq!(response.status(), StatusCode::ACCEPTED);
     let requests = peer.seen.requests.lock();
     let (method, uri, headers, received) = &requests[0];
@@ -386,7 +389,7 @@ async fn a_request_is_forwarded_unchanged_with_its_caller() {
 #[tokio::test]
 async fn f_13_a_call_that_was_sent_and_not_answered_has_an_unknown_outcome() {
     let (edge, mut peer) = (Arc::new(Replica::start().await), FakePeer::start(|_| None));
-    edge.told(SESSION, "peer", &peer.address).await;
+    edge.store_owner_hint(SESSION, "peer", &peer.address).await;
     let batch =
         format!("[{},{}]", call(1, "ping", json!({})), call(2, "tools/call", json!({"name": "x"})));
     let bodies = [
@@ -398,7 +401,7 @@ async fn f_13_a_call_that_was_sent_and_not_answered_has_an_unknown_outcome() {
     ];
     let waiting = bodies.map(|body| {
         let edge = edge.clone();
-        tokio::spawn(async move { edge.ask(Method::POST, Some(SESSION), body).await })
+        tokio::spawn(async move { edge.request(Method::POST, Some(SESSION), body).await })
     });
     until("the requests are there", || peer.requests() == 4).await;
     peer.kill();
@@ -432,10 +435,11 @@ async fn f_13_a_call_that_was_sent_and_not_answered_has_an_unknown_outcome() {
 async fn a_dead_replica_is_detected_before_anything_is_sent() {
     let (edge, mut peer) = (Replica::start().await, FakePeer::start(|_| None));
     peer.kill();
-    edge.told(SESSION, "peer", &peer.address).await;
+    edge.store_owner_hint(SESSION, "peer", &peer.address).await;
     let started = Instant::now();
-    let response =
-        edge.ask(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"}))).await;
+    let response = edge
+        .request(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"})))
+        .await;
     assert_eq!(response.status(), StatusCode::NOT_FOUND, "the record was asked");
     assert_eq!(edge.counted("unreachable"), 1);
     assert!(started.elapsed() < Duration::from_secs(3));
@@ -454,10 +458,10 @@ async fn a_redirect_to_the_real_owner_is_followed() {
         Some(response)
     });
     let edge = Replica::start().await;
-    edge.told(SESSION, "first", &asked_first.address).await;
+    edge.store_owner_hint(SESSION, "first", &asked_first.address).await;
     for _ in 0..3 {
         let response = edge
-            .ask(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"})))
+            .request(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"})))
             .await;
         assert_eq!(response.status(), StatusCode::ACCEPTED);
         assert!(!response.headers().keys().any(|name| name.as_str().starts_with("x-mcp-broker")));
@@ -472,9 +476,10 @@ async fn a_broken_event_stream_ends_and_a_broken_document_is_an_error() {
     let mut peer = FakePeer::start(move |seen| {
         Some(Chunks::response(seen, "text/event-stream", event.clone(), 3, None))
     });
-    edge.told(SESSION, "peer", &peer.address).await;
-    let mut response =
-        edge.ask(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"}))).await;
+    edge.store_owner_hint(SESSION, "peer", &peer.address).await;
+    let mut response = edge
+        .request(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"})))
+        .await;
     soon("an event", response.body_mut().frame()).await.unwrap().unwrap();
     peer.kill();
     soon("its end", response.into_body().collect()).await.expect("the stream ends as streams do");
@@ -485,9 +490,9 @@ async fn a_broken_event_stream_ends_and_a_broken_document_is_an_error() {
     let mut peer = FakePeer::start(move |seen| {
         Some(Chunks::response(seen, "application/json", piece.clone(), 10, Some(size)))
     });
-    edge.told("1".repeat(32).as_str(), "peer", &peer.address).await;
+    edge.store_owner_hint("1".repeat(32).as_str(), "peer", &peer.address).await;
     let response = edge
-        .ask(Method::POST, Some(&"1".repeat(32)), call(1, "tools/call", json!({"name": "x"})))
+        .request(Method::POST, Some(&"1".repeat(32)), call(1, "tools/call", json!({"name": "x"})))
         .await;
     assert_eq!(response.headers()["content-length"], size.to_string().as_str());
     until("a piece is on its way", || peer.seen.bytes.load(Ordering::SeqCst) > 0).await;
@@ -501,10 +506,14 @@ async fn a_broken_event_stream_ends_and_a_broken_document_is_an_error() {
     let mut peer = FakePeer::start(move |seen| {
         Some(Chunks::response(seen, "application/json", Bytes::from_static(b"{"), 1, Some(100)))
     });
-    edge.told("2".repeat(32).as_str(), "peer", &peer.address).await;
+    edge.store_owner_hint("2".repeat(32).as_str(), "peer", &peer.address).await;
     let response = async {
-        edge.ask(Method::POST, Some(&"2".repeat(32)), call(5, "tools/call", json!({"name": "x"})))
-            .await
+        edge.request(
+            Method::POST,
+            Some(&"2".repeat(32)),
+            call(5, "tools/call", json!({"name": "x"})),
+        )
+        .await
     };
     let kill = async {
         until("it has begun", || peer.seen.bytes.load(Ordering::SeqCst) > 0).await;
@@ -526,8 +535,8 @@ async fn f_19_the_broker_does_not_read_ahead_for_a_slow_client() {
         Some(Chunks::response(seen, "text/event-stream", event.clone(), MANY, None))
     });
     let edge = Replica::start().await;
-    edge.told(SESSION, "peer", &peer.address).await;
-    let response = edge.ask(Method::GET, Some(SESSION), "").await;
+    edge.store_owner_hint(SESSION, "peer", &peer.address).await;
+    let response = edge.request(Method::GET, Some(SESSION), "").await;
     let taken = || peer.seen.bytes.load(Ordering::SeqCst);
     let mut before = 0;
     let rests = async {

@@ -30,7 +30,7 @@ pub(in crate::sessions) struct Question {
     pub(in crate::sessions) destination: Destination,
     pub(in crate::sessions) call: Option<Arc<dyn OpenCall>>,
     pub(in crate::sessions) stream: Option<Arc<EventStream>>,
-    pub(in crate::sessions) asked_at: Instant,
+    pub(in crate::sessions) requested_at: Instant,
     pub(in crate::sessions) span: Option<ChildSpan>,
 }
 
@@ -49,7 +49,7 @@ pub(in crate::sessions) enum Destination {
 
 impl Question {
     fn age(&self, now: Instant) -> Duration {
-        now.saturating_duration_since(self.asked_at)
+        now.saturating_duration_since(self.requested_at)
     }
 
     /// Refuses the question instead of the client.
@@ -199,14 +199,14 @@ impl Questions {
 mod tests {
     use super::*;
 
-    /// Returns a question of a task, asked at `asked_at`.
-    fn question(task: &str, number: i64, asked_at: Instant) -> Question {
+    /// Returns a question of a task, asked at `requested_at`.
+    fn question(task: &str, number: i64, requested_at: Instant) -> Question {
         let destination = Destination::TaskInput {
             task: TaskId::new(task),
             maker: SessionKey::new([0; records::SESSION_KEY_BYTES]),
             number,
         };
-        Question { destination, call: None, stream: None, asked_at, span: None }
+        Question { destination, call: None, stream: None, requested_at, span: None }
     }
 
     #[test]

@@ -43,8 +43,9 @@ impl Exchange {
 
     /// Returns the backend's questions as the answer for now. `None` if the client had sent all
     /// answers already.
-    pub(super) fn ask(&mut self) -> Option<ExchangeEvent> {
-        let questions = self.asking.take().map(|(questions, _)| questions).unwrap_or_default();
+    pub(super) fn require_input(&mut self) -> Option<ExchangeEvent> {
+        let questions =
+            self.pending_questions.take().map(|(questions, _)| questions).unwrap_or_default();
         let waiting = self.waiting.as_ref()?;
         let mut inputs: Vec<RequestedInput> = Vec::with_capacity(questions.len());
         for question in &questions {
@@ -52,8 +53,8 @@ impl Exchange {
             // The backend's keys are kept, because the client uses them.
             let own = questions::input_key(waiting.session(), number);
             if let Some(own) = own.filter(|own| inputs.iter().all(|one| one.request.key != *own)) {
-                if let Some(at) = self.unasked.iter().position(|(key, _)| *key == own) {
-                    let (_, answer) = self.unasked.swap_remove(at);
+                if let Some(at) = self.early_answers.iter().position(|(key, _)| *key == own) {
+                    let (_, answer) = self.early_answers.swap_remove(at);
                     if !stateless::is_valid_answer(request.method, &answer) {
                         return Some(self.refuse(&no_answer(&own, request.method)));
                     }

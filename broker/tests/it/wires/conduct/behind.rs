@@ -137,11 +137,12 @@ async fn messages_come_in_order(topology: &Topology, client: &DuplexClient) {
     match &topology.backend {
         Behind::Http(_) => drop(client.call("count", json!({})).await),
         _ => {
-            let word = |n| {
+            let notification = |n| {
                 json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": n}}).to_string()
             };
             let answer = r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"done"}]}}"#;
-            let lines: Vec<String> = (0..IN_ORDER).map(word).chain([answer.to_owned()]).collect();
+            let lines: Vec<String> =
+                (0..IN_ORDER).map(notification).chain([answer.to_owned()]).collect();
             assert_eq!(text_of(&client.call("say", json!({"lines": lines})).await), "done");
         }
     }
@@ -157,15 +158,15 @@ async fn the_limit_is_exact(topology: &Topology, client: &DuplexClient) {
         .request("tools/call", json!({"name": "sized", "arguments": {"bytes": LIMIT + 1}}))
         .await;
     // On a shared connection it is not known which call the answer belonged to.
-    let (told, why) = match topology.back {
+    let (code, why) = match topology.back {
         "http" | "quic_streams" => ("result_too_large", format!("larger than {LIMIT} bytes")),
         "sse" => ("outcome_unknown", format!("larger than {LIMIT} bytes")),
         _ => ("outcome_unknown", format!("longer than the {LIMIT} bytes allowed")),
     };
-    assert_eq!(kind(&over["error"]), told, "{over}");
-    let tells_why =
+    assert_eq!(kind(&over["error"]), code, "{over}");
+    let has_reason =
         |shown: &Value| shown["last_error"].as_str().is_some_and(|error| error.contains(&why));
-    topology.broker.admin().wait_backend("default", "b", "why", tells_why).await;
+    topology.broker.admin().wait_backend("default", "b", "why", has_reason).await;
     serves(client).await;
 }
 

@@ -23,8 +23,8 @@ pub(super) async fn a_half_closed_client_gets_its_answers(topology: &Topology) {
         "http" => {
             let client = topology.broker.connected(json!({})).await;
             let mut socket = posted_half_closed(topology, &client).await;
-            let said = read_to_close(&mut socket).await;
-            assert_eq!(said, "", "nothing is answered on it any more");
+            let received = read_to_close(&mut socket).await;
+            assert_eq!(received, "", "nothing is answered on it any more");
             // The answer can still be fetched, as after any other end of a connection (sse.rs).
             client.result("ping", json!({})).await;
             assert_eq!(cancellations(&topology.backend), cancelled);
@@ -48,7 +48,7 @@ pub(super) async fn a_half_closed_client_gets_its_answers(topology: &Topology) {
                 .await;
         }
         "websocket" => {
-            let mut wire = asking_to_be_held(topology).await.0;
+            let mut wire = send_held_call(topology).await.0;
             is_at_it(topology).await;
             drop(wire.out); // which says goodbye
             topology
@@ -86,14 +86,14 @@ pub(super) async fn a_half_closed_client_gets_its_answers(topology: &Topology) {
             within("the end", rest(&mut incoming)).await;
         }
         _ => {
-            let (mut wire, _peer) = asking_to_be_held(topology).await;
+            let (mut wire, _peer) = send_held_call(topology).await;
             is_at_it(topology).await;
             let before = half_closes(&topology.broker);
             drop(wire.out);
             half_closed(&topology.broker, before + 1).await;
             topology.held.open();
-            let said = within("the end", rest(&mut wire.incoming)).await;
-            assert!(said.iter().any(|text| text.contains("held no longer")), "{said:?}");
+            let received = within("the end", rest(&mut wire.incoming)).await;
+            assert!(received.iter().any(|text| text.contains("held no longer")), "{received:?}");
         }
     }
     topology.held.open();
@@ -104,7 +104,7 @@ fn held_call() -> String {
     request(7_000, "tools/call", json!({"name": "b__held", "arguments": {}}))
 }
 
-async fn asking_to_be_held(topology: &Topology) -> (Wire, Option<QuicPeer>) {
+async fn send_held_call(topology: &Topology) -> (Wire, Option<QuicPeer>) {
     let (wire, peer) = wire(topology.front, Doors::of(&topology.broker), &topology.authority).await;
     for message in opening().into_iter().chain([held_call()]) {
         wire.out.send(message).await.unwrap();
@@ -119,11 +119,11 @@ async fn is_at_it(topology: &Topology) {
 
 /// Reads everything until the end.
 async fn rest(incoming: &mut mpsc::Receiver<Result<String, String>>) -> Vec<String> {
-    let mut said = Vec::new();
+    let mut received = Vec::new();
     while let Some(Ok(text)) = incoming.recv().await {
-        said.push(text);
+        received.push(text);
     }
-    said
+    received
 }
 
 /// Sends a POST of a call and ends the client's half of the connection.

@@ -58,14 +58,15 @@ async fn last_of(log: &RedisStore, session: SessionKey) -> (u64, u64) {
 }
 
 async fn take(hot: &RedisStore) -> Result<u32, &'static str> {
-    let ask = BudgetRequest { name: "acme".into(), per_second: 1, burst: 9, used: 0, wanted: 1 };
-    Ok(hot.take_from_budgets(&[ask]).await.ok_or("no answer")?[0].granted)
+    let request =
+        BudgetRequest { name: "acme".into(), per_second: 1, burst: 9, used: 0, wanted: 1 };
+    Ok(hot.take_from_budgets(&[request]).await.ok_or("no answer")?[0].granted)
 }
 
 async fn settle(hot: &RedisStore) -> Result<u32, &'static str> {
-    let ask = PermitsRequest { name: "acme".into(), max: 9, in_use: 1, wanted: 1 };
+    let request = PermitsRequest { name: "acme".into(), max: 9, in_use: 1, wanted: 1 };
     let lifetime = PermitsLifetime { lease: HOUR, kept: HOUR };
-    let answer = hot.settle_permits(lifetime, &[ask]).await.ok_or("no answer")?;
+    let answer = hot.settle_permits(lifetime, &[request]).await.ok_or("no answer")?;
     Ok(answer.grants[0].held + answer.grants[0].others)
 }
 

@@ -15,18 +15,18 @@ use testkit::servers::{RedisReply, RedisServer};
 const LIFETIME: PermitsLifetime = PermitsLifetime { lease: HOUR, kept: HOUR };
 const LEASE: Duration = Duration::from_millis(400);
 
-fn ask(name: &str, in_use: u32, wanted: u32) -> PermitsRequest {
+fn request(name: &str, in_use: u32, wanted: u32) -> PermitsRequest {
     PermitsRequest { name: name.into(), max: 5, in_use, wanted }
 }
 
-async fn settled(store: &RedisStore, asks: &[PermitsRequest]) -> PermitsAnswer {
-    store.settle_permits(LIFETIME, asks).await.expect("an answer")
+async fn settled(store: &RedisStore, requests: &[PermitsRequest]) -> PermitsAnswer {
+    store.settle_permits(LIFETIME, requests).await.expect("an answer")
 }
 
 /// Returns how many of five permits a replica holds after it wanted some, and those of the others.
 async fn holds(store: &RedisStore, in_use: u32, wanted: u32) -> (u32, u32) {
     let PermitsGrant { held, others } =
-        settled(store, &[ask("acme", in_use, wanted)]).await.grants[0];
+        settled(store, &[request("acme", in_use, wanted)]).await.grants[0];
     (held, others)
 }
 
@@ -41,9 +41,10 @@ async fn replicas_share_the_limit_and_permits_in_use_count_beyond_it() {
     assert_eq!(holds(&two, 2, 9).await, (4, 1));
     assert_eq!(holds(&one, 6, 6).await, (6, 4), "admitted elsewhere");
     assert_eq!(holds(&two, 0, 9).await, (0, 6));
-    let asks: Vec<_> =
-        (0..300).map(|number| ask(&format!("scope {number} ü"), 0, number % 7)).collect();
-    let held: Vec<u32> = settled(&one, &asks).await.grants.iter().map(|grant| grant.held).collect();
+    let requests: Vec<_> =
+        (0..300).map(|number| request(&format!("scope {number} ü"), 0, number % 7)).collect();
+    let held: Vec<u32> =
+        settled(&one, &requests).await.grants.iter().map(|grant| grant.held).collect();
     assert_eq!(held, (0..300).map(|number| (number % 7).min(5)).collect::<Vec<_>>());
 }
 
@@ -52,7 +53,7 @@ async fn the_permits_of_a_replica_expire_with_its_lease() {
     let server = RedisServer::start().await;
     let (one, two) = (open(&server).await, open(&server).await);
     let short = PermitsLifetime { lease: LEASE, kept: HOUR };
-    assert!(!one.settle_permits(short, &[ask("acme", 5, 5)]).await.unwrap().renewed);
+    assert!(!one.settle_permits(short, &[request("acme", 5, 5)]).await.unwrap().renewed);
     assert!(one.settle_permits(short, &[]).await.unwrap().renewed);
     assert_eq!(holds(&two, 0, 5).await, (0, 5));
     let begun = Instant::now();
@@ -62,7 +63,7 @@ async fn the_permits_of_a_replica_expire_with_its_lease() {
     })
     .await;
     assert!(begun.elapsed() < LEASE + Duration::from_secs(2), "{:?}", begun.elapsed());
-    let back = settled(&one, &[ask("acme", 5, 5)]).await;
+    let back = settled(&one, &[request("acme", 5, 5)]).await;
     assert!(!back.renewed, "it learns that others may have its permits");
     assert_eq!(back.grants, [PermitsGrant { held: 5, others: 5 }]);
 }

@@ -26,8 +26,9 @@ crate::hot_conformance!(hot_suite, in turn on super::RedisWithSentinels::start()
 
 /// Takes one unit of a budget of five that hardly refills.
 async fn take(hot: &RedisStore) -> Result<(u32, u32), &'static str> {
-    let ask = BudgetRequest { name: "acme".into(), per_second: 1, burst: 5, used: 0, wanted: 1 };
-    let grants = hot.take_from_budgets(&[ask]).await.ok_or("no answer")?;
+    let request =
+        BudgetRequest { name: "acme".into(), per_second: 1, burst: 5, used: 0, wanted: 1 };
+    let grants = hot.take_from_budgets(&[request]).await.ok_or("no answer")?;
     Ok((grants[0].granted, grants[0].remaining))
 }
 

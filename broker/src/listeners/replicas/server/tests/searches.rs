@@ -42,8 +42,8 @@ impl Replica {
         id
     }
 
-    async fn ask_kind(&self, session: &str) -> (u16, String) {
-        let response = self.ask(Method::POST, Some(session), call(1, "ping", json!({}))).await;
+    async fn request_kind(&self, session: &str) -> (u16, String) {
+        let response = self.request(Method::POST, Some(session), call(1, "ping", json!({}))).await;
         let status = response.status().as_u16();
         (status, json_of(response).await["error"]["data"]["kind"].as_str().unwrap_or("").to_owned())
     }
@@ -70,7 +70,7 @@ async fn f_13_a_request_is_not_repeated_if_a_replica_may_have_received_it() {
             tokio::time::sleep(LEASE / 7).await;
         }
     });
-    let response = edge.ask(Method::POST, Some(&id), call(7, "ping", json!({}))).await;
+    let response = edge.request(Method::POST, Some(&id), call(7, "ping", json!({}))).await;
     let answer = json_of(response).await;
     assert_eq!(
         (&answer["id"], &answer["error"]["data"]["kind"]),
@@ -83,7 +83,7 @@ async fn f_13_a_request_is_not_repeated_if_a_replica_may_have_received_it() {
     let note =
         json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}})
             .to_string();
-    edge.ask(Method::POST, Some(&id), note).await;
+    edge.request(Method::POST, Some(&id), note).await;
     assert!(peer.requests() > 2, "{} requests", peer.requests());
     keeping.abort();
 }
@@ -93,7 +93,7 @@ async fn f_13_a_request_is_repeated_at_the_next_owner() {
     let (edge, peer) = (Replica::start().await, breaks_off());
     let id = edge.taken_by(&NodeName::new("peer/1"), &peer.address).await;
     // The peer does not renew its lease: the edge itself takes the session over.
-    let response = edge.ask(Method::POST, Some(&id), call(7, "ping", json!({}))).await;
+    let response = edge.request(Method::POST, Some(&id), call(7, "ping", json!({}))).await;
     assert_eq!(json_of(response).await, json!({"jsonrpc": "2.0", "id": 7, "result": {}}));
     assert_eq!((peer.requests(), edge.session(&id).is_some()), (1, true));
 }
@@ -108,13 +108,13 @@ async fn a_27_lookups_of_unknown_sessions_are_limited() {
         TenantSpec { limits, ..TenantSpec::default() },
     );
     for _ in 0..20 {
-        assert_eq!(edge.ask_kind(SESSION).await, (404, "session_not_found".to_owned()));
+        assert_eq!(edge.request_kind(SESSION).await, (404, "session_not_found".to_owned()));
     }
     let claims = edge.stored("claim_session");
     assert!((1..=5).contains(&claims), "one id was asked for {claims} times");
     let mut answers = HashMap::<_, usize>::new();
     for number in 0..200 {
-        *answers.entry(edge.ask_kind(&format!("{number:032}")).await).or_default() += 1;
+        *answers.entry(edge.request_kind(&format!("{number:032}")).await).or_default() += 1;
     }
     let refused = answers.get(&(429, "rate_limited".to_owned())).copied().unwrap_or(0);
     assert!(refused > 50 && answers.len() == 2, "{answers:?}");
@@ -140,14 +140,14 @@ async fn failed_lookups_of_other_callers_do_not_hide_a_session() {
     .await;
     assert!(in_vain.is_err_and(|refusal| refusal.kind.name() == "session_not_found"));
     assert_eq!(
-        edge.ask_kind(&id).await,
+        edge.request_kind(&id).await,
         (200, String::new()),
         "taken over when the lease had lapsed"
     );
     // A released session has no owner, but it still exists.
     let session = edge.session(&id).unwrap();
     edge.broker.release(&session, true).await;
-    assert_eq!(edge.ask_kind(&id).await, (200, String::new()));
-    assert_eq!(edge.ask(Method::DELETE, Some(&id), "").await.status(), StatusCode::NO_CONTENT);
-    assert_eq!(edge.ask_kind(&id).await.0, 404);
+    assert_eq!(edge.request_kind(&id).await, (200, String::new()));
+    assert_eq!(edge.request(Method::DELETE, Some(&id), "").await.status(), StatusCode::NO_CONTENT);
+    assert_eq!(edge.request_kind(&id).await.0, 404);
 }

@@ -1,4 +1,4 @@
-//! The clients of a connection. An [`Asker`] sends a request: calls of sessions and
+//! The clients of a connection. An [`Requester`] sends a request: calls of sessions and
 //! runs of tasks do. An [`Inbound`] receives what the backend sends: sessions do too.
 //!
 //! A connection keeps the sender until the answer has come. Answers do not pass the trait: they end
@@ -47,7 +47,7 @@ pub trait Inbound: fmt::Debug + Send + Sync {
 }
 
 /// Sends requests to a backend on behalf of one client.
-pub trait Asker: Inbound {
+pub trait Requester: Inbound {
     /// Notes which connection and wire id carry the request, so that a cancellation finds it.
     fn sent_as(&self, sent: SentRequest, at: Instant);
 
@@ -99,7 +99,7 @@ pub enum TaskFollower {
     /// A task of the broker has taken over the call. The call waits for nothing more.
     TakenOver,
     /// The asker is a task and follows it. The backend's task is the answer.
-    Asker,
+    Requester,
 }
 
 /// The client, as a request of 2026-07-28 declares it.

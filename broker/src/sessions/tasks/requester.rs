@@ -14,8 +14,8 @@ use rules::{
 use super::{inputs, run::TaskRun};
 use crate::{
     backends::{
-        asker::{Asker, ClientIdentity, Inbound, SentRequest, TaskFollower, client_info},
         link::{Era, connection::Connection},
+        requester::{ClientIdentity, Inbound, Requester, SentRequest, TaskFollower, client_info},
     },
     sessions::session::questions,
 };
@@ -26,7 +26,7 @@ impl Inbound for TaskRun {
         connection: &Arc<Connection>,
         question: &Message,
     ) -> Result<(), Refusal> {
-        inputs::ask(&self, connection, question)
+        inputs::accept_question(&self, connection, question)
     }
 
     fn withdraw(&self, number: u64, _why: &str) {
@@ -64,11 +64,11 @@ impl Inbound for TaskRun {
     }
 }
 
-impl Asker for TaskRun {
+impl Requester for TaskRun {
     /// Notes the request. Its progress token stays valid on the connection until the task is over.
     fn sent_as(&self, sent: SentRequest, _at: Instant) {
         self.tasks.record_token(self, &sent);
-        self.lock().carried = Some(sent);
+        self.lock().sent_request = Some(sent);
     }
 
     /// Does nothing, because the time of a task does not depend on its backend.
@@ -119,7 +119,7 @@ impl Asker for TaskRun {
         if let Some(link) = self.held_link() {
             self.track_unrequested_task(&link, connection, &task.id);
         }
-        Box::pin(std::future::ready(TaskFollower::Asker))
+        Box::pin(std::future::ready(TaskFollower::Requester))
     }
 
     fn backend_task_changed(&self) {

@@ -20,8 +20,8 @@ use rules::{event_log::EventKind, log_level::LogLevel, tasks::BackendTask};
 use super::Call;
 use crate::{
     backends::{
-        asker::{Asker, ClientIdentity, Inbound, SentRequest, TaskFollower, client_info},
         link::{Era, connection::Connection},
+        requester::{ClientIdentity, Inbound, Requester, SentRequest, TaskFollower, client_info},
     },
     sessions::session::questions,
 };
@@ -39,7 +39,7 @@ impl Inbound for Call {
                 Refusal::new(ErrorKind::InvalidRequest, text)
             })?;
         }
-        questions::ask(&self.session.clone(), connection, question, Some(self))
+        questions::send_question(&self.session.clone(), connection, question, Some(self))
     }
 
     fn withdraw(&self, number: u64, why: &str) {
@@ -67,7 +67,7 @@ impl Inbound for Call {
     }
 }
 
-impl Asker for Call {
+impl Requester for Call {
     fn sent_as(&self, sent: SentRequest, at: Instant) {
         self.sent_ms.store(self.ms_at(at), Ordering::Relaxed);
         *self.sent.lock() = Some(sent);

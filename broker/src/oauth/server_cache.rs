@@ -16,19 +16,19 @@ use super::{
 
 /// The server of one backend.
 #[derive(Debug)]
-pub(super) struct KnownServer {
+pub(super) struct ServerCache {
     backend: ProtectedBackend,
-    state: Mutex<KnownState>,
+    state: Mutex<ServerCacheState>,
 }
 
 #[derive(Debug, Default)]
-struct KnownState {
+struct ServerCacheState {
     server: Option<(Arc<DiscoveredServer>, Instant)>,
     /// The issuer that got the credential.
     bound_to: Option<String>,
 }
 
-impl KnownServer {
+impl ServerCache {
     pub(super) fn of(backend: ProtectedBackend) -> Self {
         Self { backend, state: Mutex::default() }
     }

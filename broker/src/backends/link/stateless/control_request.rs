@@ -14,7 +14,7 @@ use super::{feed_streams, requests};
 use crate::backends::link::{Link, connection::Connection, failure::Failure};
 
 /// Sends a request of the broker, given in the form of earlier revisions.
-pub(in crate::backends::link) async fn ask(
+pub(in crate::backends::link) async fn control_request(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
     method: Method,
@@ -25,7 +25,9 @@ pub(in crate::backends::link) async fn ask(
     };
     match method {
         // This revision has no ping. The broker sends a request that each server answers.
-        Method::Ping => requests::ask(connection, link, Method::ServerDiscover, None, None).await,
+        Method::Ping => {
+            requests::send_own(connection, link, Method::ServerDiscover, None, None).await
+        }
         Method::ResourcesSubscribe | Method::ResourcesUnsubscribe => {
             let uri = params.and_then(uri_of).unwrap_or_default();
             if method == Method::ResourcesUnsubscribe {
@@ -34,7 +36,7 @@ pub(in crate::backends::link) async fn ask(
             }
             done(feed_streams::subscribe(&stateless.listening, connection, link, &uri).await)
         }
-        _ => requests::ask(connection, link, method, params, None).await,
+        _ => requests::send_own(connection, link, method, params, None).await,
     }
 }
 

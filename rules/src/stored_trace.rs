@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// Trace context in the stored record of a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CarriedTrace {
+pub struct StoredTrace {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
