@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_placeholders_are_rejected_with_their_text() {
+    fn unknown_placeholders_are_refused_with_their_text() {
         for (text, named) in
             [("{{m}}", "m"), ("{{text:4XB}}", "text:4XB"), ("{{text}}", "text"), ("{{n", "n\"}")]
         {

@@ -95,7 +95,7 @@ pub const OWN_META: &str = "dev.mcp-broker/";
 
 /// A text that is not an acceptable message.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rejection {
+pub struct RefusedMessage {
     /// Refusal to answer with.
     pub refusal: Refusal,
     /// The id to answer to, when it could be read.
@@ -111,26 +111,26 @@ pub enum Body {
     /// One message.
     One(Message),
     /// A batch, each entry judged on its own.
-    Batch(Vec<Result<Message, Rejection>>),
+    Batch(Vec<Result<Message, RefusedMessage>>),
 }
 
 /// Decodes a body. Arrays are batches where the revision has them (2025-03-26 only) and refused elsewhere.
-pub fn decode_body(frame: Bytes, limits: &Limits, batches: bool) -> Result<Body, Rejection> {
+pub fn decode_body(frame: Bytes, limits: &Limits, batches: bool) -> Result<Body, RefusedMessage> {
     let first = frame.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
     if first != Some(&b'[') {
         return Message::decode(frame, limits).map(Body::One);
     }
-    let items = json::scan(&frame, limits, batch_items).map_err(Rejection::from)?;
+    let items = json::scan(&frame, limits, batch_items).map_err(RefusedMessage::from)?;
     if !batches {
-        return Err(Rejection::invalid(
+        return Err(RefusedMessage::invalid(
             "batches were removed in 2025-06-18, send one message at a time",
         ));
     }
     if items.is_empty() {
-        return Err(Rejection::invalid("a batch must not be empty"));
+        return Err(RefusedMessage::invalid("a batch must not be empty"));
     }
     if items.len() > BATCH_MESSAGES_MAX {
-        return Err(Rejection::invalid(format!(
+        return Err(RefusedMessage::invalid(format!(
             "a batch may hold at most {BATCH_MESSAGES_MAX} messages"
         )));
     }
@@ -152,19 +152,19 @@ fn batch_items(walker: &mut Walker<'_>) -> Vec<Span> {
 
 /// Refuses params or a result inside a message where readers would differ about its members, as
 /// decoding does.
-pub fn check_body(object: &[u8], limits: &Limits) -> Result<(), Rejection> {
+pub fn check_body(object: &[u8], limits: &Limits) -> Result<(), RefusedMessage> {
     let fault = json::scan(object, limits, |walker| {
         let mut envelope = Envelope::default();
         envelope.read_body(walker);
         envelope.fault
     })?;
-    fault.map_or(Ok(()), |fault| Err(Rejection::invalid(fault.to_string())))
+    fault.map_or(Ok(()), |fault| Err(RefusedMessage::invalid(fault.to_string())))
 }
 
 impl Message {
     /// Decodes one message.
-    pub fn decode(frame: Bytes, limits: &Limits) -> Result<Self, Rejection> {
-        let envelope = json::scan(&frame, limits, Envelope::read).map_err(Rejection::from)?;
+    pub fn decode(frame: Bytes, limits: &Limits) -> Result<Self, RefusedMessage> {
+        let envelope = json::scan(&frame, limits, Envelope::read).map_err(RefusedMessage::from)?;
         envelope.judge(frame)
     }
 
@@ -210,7 +210,7 @@ impl Message {
     }
 }
 
-impl Rejection {
+impl RefusedMessage {
     fn invalid(message: impl Into<String>) -> Self {
         Self::new(Refusal::new(ErrorKind::InvalidRequest, message), None)
     }
@@ -221,7 +221,7 @@ impl Rejection {
     }
 }
 
-impl From<JsonError> for Rejection {
+impl From<JsonError> for RefusedMessage {
     fn from(error: JsonError) -> Self {
         Self::new(Refusal::from(error), None)
     }

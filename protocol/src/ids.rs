@@ -19,7 +19,7 @@ pub const NAME_CHARS_MAX: usize = 32;
     "name {name:?} is not allowed: 1 to 32 of a-z, 0-9 and '-', beginning and ending with a letter or digit"
 )]
 pub struct InvalidName {
-    /// The rejected name, shortened for the message.
+    /// The refused name, shortened for the message.
     pub name: String,
 }
 

@@ -22,7 +22,7 @@ pub mod uri;
 pub mod version;
 
 pub use capabilities::{ClientCapabilities, ServerCapabilities};
-pub use envelope::{Body, Fields, Kind, Message, Rejection, decode_body};
+pub use envelope::{Body, Fields, Kind, Message, RefusedMessage, decode_body};
 pub use error::{ErrorKind, Refusal};
 pub use ids::{
     BackendId, InvalidName, KeyId, PrincipalId, RequestId, SessionId, TaskId, TenantId, WireId,

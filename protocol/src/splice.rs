@@ -130,7 +130,7 @@ impl<'a> Splice<'a> {
         self.remove(span.shifted(object.start))
     }
 
-    /// Removes every member of the object whose key `wanted` rejects.
+    /// Removes every member of the object whose key `wanted` refuses.
     pub fn retain_members(&mut self, object: Span, wanted: impl Fn(&str) -> bool) -> &mut Self {
         let kept = with_object(object.of(self.source), |root| {
             let mut kept = b"{".to_vec();

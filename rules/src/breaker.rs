@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejection_contains_the_time_of_the_next_probe_within_a_second() {
+    fn a_refusal_contains_the_time_of_the_next_probe_within_a_second() {
         for chance in [0.0, 0.5, 1.0] {
             let breaker = opened(chance);
             let after = breaker.open_details(at(0)).unwrap().retry_after.unwrap();

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_page_is_rejected_and_other_uris_are_not_pages() {
+    fn a_missing_page_is_refused_and_other_uris_are_not_pages() {
         let result = json!({"content": [{"type": "text", "text": "x".repeat(5_000)}]}).to_string();
         let short = shorten(result.as_bytes(), 300, "x").unwrap();
         for page in [0, 99] {

@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn task_details_are_read_back_and_a_later_format_is_rejected() {
+    fn task_details_are_read_back_and_a_later_format_is_refused() {
         let traits = ToolTraits { idempotent: true, ..ToolTraits::default() };
         let mut details = TaskDetails::new(
             "2025-11-25",

@@ -27,7 +27,7 @@ pub enum UrlError {
     Port,
 }
 
-/// Parses an absolute `http` or `https` URL with a host. Rejects parts that would be dropped
+/// Parses an absolute `http` or `https` URL with a host. Refuses parts that would be dropped
 /// silently.
 pub fn parse_http_url(text: &str) -> Result<Uri, UrlError> {
     if text.is_empty() {

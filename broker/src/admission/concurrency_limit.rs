@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_queue_rejects_calls_and_a_drain_rejects_waiting_calls() {
+    async fn a_full_queue_refuses_calls_and_a_drain_refuses_waiting_calls() {
         let (gate, depth) = gate(1, 2);
         let one = gate.acquire(&1, 1, &0, LONG).await.unwrap();
         let waiters = [enter(&gate, 1, 1), enter(&gate, 1, 1)];
@@ -521,7 +521,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_call_that_cannot_start_in_time_is_rejected_at_once() {
+    async fn a_call_that_cannot_start_in_time_is_refused_at_once() {
         let (gate, _) = gate(1, 100);
         let mut inside = gate.acquire(&1, 1, &0, LONG).await.unwrap();
         // Ten departures in a row with a delay teach the estimator the pace.

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_rejected_if_too_many_are_pending() {
+    fn a_request_is_refused_if_too_many_are_pending() {
         let overload = overload("{requests_pending: 2}");
         for _ in 0..2 {
             overload.admits().unwrap();
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn r15_a_busy_runtime_rejects_requests_until_it_recovers() {
+    async fn r15_a_busy_runtime_refuses_requests_until_it_recovers() {
         let settings = settings("{queue_delay: 50ms, memory_bytes: 1024GiB}");
         let overload = OverloadManager::new(&settings, Arc::new(Metrics::new(false)));
         overload.watch(&settings);

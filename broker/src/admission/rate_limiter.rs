@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejection_contains_the_scope_and_the_retry_time() {
+    fn a_refusal_contains_the_scope_and_the_retry_time() {
         let (rates, meter) =
             (rates(false, RedisOutagePolicy::Refuse), SharedRateLimiter::new("m".into()));
         let rate = Rate { per_second: 2, burst: 1 };

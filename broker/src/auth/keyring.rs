@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_with_any_changed_character_is_rejected() {
+    fn a_key_with_any_changed_character_is_refused() {
         let (ring, key) = ring();
         for at in 0..key.text.len() {
             let mut bytes = key.text.clone().into_bytes();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_not_a_key_is_rejected() {
+    fn text_that_is_not_a_key_is_refused() {
         let (ring, key) = ring();
         let longer = format!("{}x", key.text);
         for text in [

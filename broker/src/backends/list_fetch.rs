@@ -80,7 +80,7 @@ pub(super) async fn fetch(
 }
 
 /// Fetches the tools again for the arguments that they want repeated in headers. Called after the
-/// backend rejected the headers of a request.
+/// backend refused the headers of a request.
 pub(super) async fn refresh_tools(
     connection: &Arc<Connection>,
     link: &Arc<Link>,

@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_that_cannot_run_here_is_rejected_with_the_reason() {
+    fn a_package_that_cannot_run_here_is_refused_with_the_reason() {
         for (members, reason) in [
             (
                 json!({"registryType": "oci", "identifier": "docker.io/a/b:1"}),

@@ -97,7 +97,7 @@ async fn the_commands_of_an_operator_work_end_to_end() {
 }
 
 #[tokio::test]
-async fn a_rejection_is_printed_with_the_text_of_the_broker() {
+async fn a_refusal_is_printed_with_the_text_of_the_broker() {
     let broker = Broker::start("", None).await;
     for (line, expected) in [
         ("backend show nine", "backend nine does not exist"),

@@ -96,7 +96,7 @@ impl<'s> Walk<'s> {
             }
             (Some(Schema::Object(object)), value) => scalar_problem(object, value),
             (Some(Schema::Array(_)), value) => Some(mismatch(value)),
-            // Bodies use no other kind of schema. serde rejects a value that does not fit.
+            // Bodies use no other kind of schema. serde refuses a value that does not fit.
             _ => None,
         };
         if let Some(problem) = refused {
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_rejected_only_by_serde_is_reported_with_its_path() {
+    fn a_value_refused_only_by_serde_is_reported_with_its_path() {
         let faults = read(json!({"level": 256})).unwrap_err();
         assert!(faults[0].starts_with("level: is not accepted: "), "{faults:?}");
     }

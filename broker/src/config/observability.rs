@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_settings_are_rejected() {
+    fn invalid_settings_are_refused() {
         for (text, path) in [
             (
                 "telemetry: {traces: {endpoint: 'ftp://c'}}",

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_not_yaml_and_trees_of_the_wrong_shape_are_rejected() {
+    fn text_that_is_not_yaml_and_trees_of_the_wrong_shape_are_refused() {
         for text in [
             "a: [",
             "- a\n",

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_unit_is_rejected_with_the_allowed_units() {
+    fn an_unknown_unit_is_refused_with_the_allowed_units() {
         for text in ["", "s", "30", "1.5s", "-1s", "10 s", "10S", "1w", "1h30m", "٣s"] {
             let fault = parse_duration(text).unwrap_err();
             assert!(fault.to_string().contains("250ms, 30s, 5m, 2h or 7d"), "{text}: {fault}");

@@ -376,7 +376,7 @@ impl ConfigReader<'_> {
         backends
     }
 
-    /// Rejects a listener that outside clients reach without authentication, unless the operator
+    /// Refuses a listener that outside clients reach without authentication, unless the operator
     /// permits it explicitly.
     fn public_listeners(&mut self, config: &Config) {
         if config.auth.allow_anonymous_public {

@@ -159,7 +159,7 @@ impl Control {
     }
 
     /// Records the end of a request, unless a transaction recorded it already. `error` is the
-    /// reason of a refusal. The record is on disk when this returns. While the database rejects
+    /// reason of a refusal. The record is on disk when this returns. While the database refuses
     /// writes, it is written later.
     pub async fn record(&self, author: &Author, error: Option<String>) {
         if author.is_recorded() {

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn s15_a_chain_start_that_was_moved_manually_is_rejected() {
+    fn s15_a_chain_start_that_was_moved_manually_is_refused() {
         let key = Keys::from_root(b"root").audit;
         let seal = AuditSeal(&key);
         let mut chain = AuditChain::empty("acme");

@@ -227,7 +227,7 @@ async fn no_secret_is_shown_and_none_is_on_disk() {
 }
 
 #[tokio::test]
-async fn keys_of_a_disabled_tenant_are_rejected_at_once() {
+async fn keys_of_a_disabled_tenant_are_refused_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     rig.control
@@ -394,7 +394,7 @@ async fn labels_of_keys_are_one_short_line() {
 }
 
 #[tokio::test]
-async fn s11_key_labels_with_hidden_characters_are_rejected() {
+async fn s11_key_labels_with_hidden_characters_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     for text in ["a\u{202e}b", "a\u{200b}", "a\u{7f}", " a", "a ", "a\u{a0}"] {

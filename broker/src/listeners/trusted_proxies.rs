@@ -149,7 +149,7 @@ impl ProxyProtocol {
     ) -> Result<ClientAddress, ProxyProtocolError> {
         let identified = self.identify(socket, peer).await;
         if let Err(error) = &identified {
-            self.log_rejection(peer, error);
+            self.log_refusal(peer, error);
         }
         identified
     }
@@ -177,7 +177,7 @@ impl ProxyProtocol {
         Ok(ClientAddress::new(address, &self.proxies))
     }
 
-    fn log_rejection(&self, peer: SocketAddr, error: &ProxyProtocolError) {
+    fn log_refusal(&self, peer: SocketAddr, error: &ProxyProtocolError) {
         let checked = self.lines.lock().check(self.started.elapsed());
         if let Ok(left_out) = checked {
             tracing::warn!(%peer, left_out, "{error}");

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_rejected_statement_is_not_an_outage_and_the_lease_is_not_delayed() {
+    async fn a_refused_statement_is_not_an_outage_and_the_lease_is_not_delayed() {
         let availability = Availability::new("test");
         assert!(
             was_run(&availability, Err(StoreError::Refused { detail: "permission denied".into() }))

@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_unreachable_live_owner_leads_to_a_rejection_in_bounded_time() {
+    async fn an_unreachable_live_owner_leads_to_a_refusal_in_bounded_time() {
         let script = Script::with(|state| state.record = [owned("a", LEASE)].into());
         let mut search = OwnerLookup::new(&script, LEASE);
         let started = Instant::now();

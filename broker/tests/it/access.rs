@@ -363,7 +363,7 @@ async fn an_api_key_expires() {
 }
 
 #[tokio::test]
-async fn an_api_key_with_a_life_out_of_range_is_rejected() {
+async fn an_api_key_with_a_life_out_of_range_is_refused() {
     let backend = backend().await;
     let broker = started(&backend).await;
     for life in ["0s", "999ms", "3651d", "99999999h"] {

@@ -85,7 +85,7 @@ async fn problem(
 }
 
 #[tokio::test]
-async fn a_bad_body_is_rejected_with_its_field_and_the_allowed_values() {
+async fn a_bad_body_is_refused_with_its_field_and_the_allowed_values() {
     let broker = builder().start().await;
     for (body, field) in [
         (json!({}), "transport"),

@@ -144,7 +144,7 @@ async fn s02_hostile_arguments_affect_only_their_tenant() {
 }
 
 #[tokio::test]
-async fn s02_arguments_that_take_too_long_to_check_are_rejected_with_a_reason() {
+async fn s02_arguments_that_take_too_long_to_check_are_refused_with_a_reason() {
     let schema = json!({"type": "object", "properties": {"a": {"items": {"pattern": "^(a|b|ab)*c{1,900}$"}}}});
     let (backend, spec) =
         tools(&[("t", schema)], json!({"validate_arguments": true, "validate_timeout": "1ms"}))
@@ -233,7 +233,7 @@ const ONCE: [&str; 3] = [
     r#"{"a":"é","b":"e\u0301"}"#,
 ];
 
-async fn rejects_duplicate_members(client: &TestClient, backend: &FakeBackend) {
+async fn refuses_duplicate_members(client: &TestClient, backend: &FakeBackend) {
     let large =
         format!(r#"{{"text":"{}","path":1,"deep":{{"path":1}},"path":2}}"#, "x".repeat(200_000));
     for (arguments, path) in TWICE.into_iter().chain([(large.as_str(), "/path")]) {
@@ -264,7 +264,7 @@ async fn rejects_duplicate_members(client: &TestClient, backend: &FakeBackend) {
 }
 
 #[tokio::test]
-async fn s07_duplicate_members_are_rejected_when_arguments_are_validated() {
+async fn s07_duplicate_members_are_refused_when_arguments_are_validated() {
     let (backend, spec) = tools(
         &[("t", json!({"type": "object"}))],
         json!({"validate_arguments": true, "validate_timeout": "10s"}),
@@ -272,7 +272,7 @@ async fn s07_duplicate_members_are_rejected_when_arguments_are_validated() {
     .await;
     let broker = builder().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
-    rejects_duplicate_members(&client, &backend).await;
+    refuses_duplicate_members(&client, &backend).await;
     // The call of a task is checked in the same way.
     let task = r#"{"jsonrpc":"2.0","id":"t","method":"tools/call","params":{"name":"b__t","arguments":{"a":1,"a":2},"task":{}}}"#;
     let answer: Value = client.post(task).await.json().await;
@@ -280,7 +280,7 @@ async fn s07_duplicate_members_are_rejected_when_arguments_are_validated() {
 }
 
 #[tokio::test]
-async fn s07_duplicate_members_are_rejected_when_arguments_are_audited() {
+async fn s07_duplicate_members_are_refused_when_arguments_are_audited() {
     let (backend, spec) =
         tools(&[("t", json!({"type": "object"}))], json!({"validate_timeout": "10s"})).await;
     let broker = builder()
@@ -288,7 +288,7 @@ async fn s07_duplicate_members_are_rejected_when_arguments_are_audited() {
         .backend("default", "b", spec)
         .start()
         .await;
-    rejects_duplicate_members(&broker.connected(json!({})).await, &backend).await;
+    refuses_duplicate_members(&broker.connected(json!({})).await, &backend).await;
 }
 
 #[tokio::test]

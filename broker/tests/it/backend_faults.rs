@@ -110,7 +110,7 @@ async fn statuses_bodies_and_redirects_of_a_failing_backend_are_not_passed_on() 
 }
 
 #[tokio::test]
-async fn a_call_that_the_backend_rejects_is_sent_once_and_affects_no_other() {
+async fn a_call_that_the_backend_refuses_is_sent_once_and_affects_no_other() {
     let backend = FakeBackend::echo().await;
     for (name, status) in [("s401", 401), ("s403", 403), ("s413", 413)] {
         backend.tool(name, move |_| async move {
@@ -214,7 +214,7 @@ async fn a_client_gets_the_retry_time_of_a_busy_backend() {
 }
 
 #[tokio::test]
-async fn b_08_an_answer_over_the_limit_is_rejected_as_too_large() {
+async fn b_08_an_answer_over_the_limit_is_refused_as_too_large() {
     let backend = FakeBackend::start().await;
     backend.tool("json", |_| async { Reply::text(&"x".repeat(400_000)) });
     backend.tool("stream", |call| async move {

@@ -74,7 +74,7 @@ async fn j_01_every_y_file_passes_as_an_argument_unchanged() {
 }
 
 #[tokio::test]
-async fn j_01_i_files_are_accepted_or_rejected_without_harm() {
+async fn j_01_i_files_are_accepted_or_refused_without_harm() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
     for (name, content) in suite("i_") {
@@ -162,7 +162,7 @@ async fn every_error_has_kind_retryable_and_request_id_and_is_counted() {
 }
 
 #[tokio::test]
-async fn excess_calls_in_flight_are_rejected_and_the_others_continue() {
+async fn excess_calls_in_flight_are_refused_and_the_others_continue() {
     let gate = Gate::new();
     let wait = gate.clone();
     let backend = FakeBackend::with_tool("wait", move |_| {
@@ -192,7 +192,7 @@ async fn excess_calls_in_flight_are_rejected_and_the_others_continue() {
 }
 
 #[tokio::test]
-async fn j_22_a_key_in_another_case_is_rejected() {
+async fn j_22_a_key_in_another_case_is_refused() {
     let (broker, backend) = echo().await;
     let client = broker.connected(json!({})).await;
     for body in [

@@ -83,7 +83,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 }
 
 #[tokio::test]
-async fn r9_without_postgres_calls_continue_and_durable_requests_are_rejected() {
+async fn r9_without_postgres_calls_continue_and_durable_requests_are_refused() {
     let (mut cluster, ledger, key) = two().await;
     let client = opened_at(&cluster, 0, &key).await;
     let hanging = task(&client, "write", json!({"key": "hanging", "hang": true})).await;

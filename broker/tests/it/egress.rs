@@ -58,7 +58,7 @@ fn transports(host: &str, port: u16) -> [(&'static str, Value); 4] {
 }
 
 #[tokio::test]
-async fn a_30_forbidden_addresses_are_rejected_at_registration() {
+async fn a_30_forbidden_addresses_are_refused_at_registration() {
     let (broker, canary) = (broker().await, Canary::start().await);
     for host in [
         "127.0.0.2",

@@ -79,7 +79,7 @@ async fn f_37_a_failover_to_an_async_standby_loses_only_unshipped_writes() {
 }
 
 #[tokio::test]
-async fn f_38_a_read_only_primary_rejects_only_durable_requests() {
+async fn f_38_a_read_only_primary_refuses_only_durable_requests() {
     let (cluster, ledger, key) = two().await;
     let client = opened_at(&cluster, 0, &key).await;
     let read_only = async |on: &str| {

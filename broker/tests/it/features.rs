@@ -354,7 +354,7 @@ async fn res_04_all_sessions_of_a_link_share_one_subscription_at_the_backend() {
 }
 
 #[tokio::test]
-async fn res_04_a_rejected_subscription_is_reported_and_not_kept() {
+async fn res_04_a_refused_subscription_is_reported_and_not_kept() {
     let (broker, backend) = with_resources().await;
     backend.on("resources/subscribe", |_| async { Reply::error(-32002, "no such thing") });
     let client = broker.connected(json!({})).await;

@@ -362,7 +362,7 @@ async fn framing_is_as_strict_over_tls() {
 }
 
 #[tokio::test]
-async fn framing_of_a_body_above_the_limit_is_rejected_before_it_arrives() {
+async fn framing_of_a_body_above_the_limit_is_refused_before_it_arrives() {
     let rig = Rig::start(json!({"limits": {"message_bytes": "64KiB"}})).await;
     let head = |line: &str, length: usize| {
         let session = &rig.session;
@@ -397,7 +397,7 @@ async fn framing_of_a_body_above_the_limit_is_rejected_before_it_arrives() {
 }
 
 #[tokio::test]
-async fn s17_a_chunk_above_the_limit_is_rejected_before_it_arrives() {
+async fn s17_a_chunk_above_the_limit_is_refused_before_it_arrives() {
     let rig = Rig::start(json!({"limits": {"message_bytes": "64KiB"}})).await;
     let session = &rig.session;
     for (address, line) in [

@@ -238,7 +238,7 @@ async fn r6_inherited_sockets_refuse_no_connection_while_the_process_changes() {
 }
 
 #[tokio::test]
-async fn inherited_sockets_with_unknown_names_are_rejected_at_start() {
+async fn inherited_sockets_with_unknown_names_are_refused_at_start() {
     let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = socket.local_addr().unwrap();
     let elsewhere = json!({"listen": {"http": "127.0.0.1:1", "admin": "127.0.0.1:0"}});

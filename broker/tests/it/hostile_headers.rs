@@ -121,7 +121,7 @@ async fn h_10_an_unsupported_method_is_405_with_the_allowed_methods() {
 }
 
 #[tokio::test]
-async fn h_10_an_invalid_or_repeated_version_header_is_rejected() {
+async fn h_10_an_invalid_or_repeated_version_header_is_refused() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
     for version in

@@ -76,7 +76,7 @@ async fn h_01_contradicting_lengths_are_refused() {
 }
 
 #[tokio::test]
-async fn h_01_a_body_with_both_content_length_and_chunks_is_rejected() {
+async fn h_01_a_body_with_both_content_length_and_chunks_is_refused() {
     let body = initialize_body("2025-11-25");
     let length = body.len();
     // The body is whole by either of the two.
@@ -93,7 +93,7 @@ async fn h_01_a_body_with_both_content_length_and_chunks_is_rejected() {
 }
 
 #[tokio::test]
-async fn h_02_unknown_transfer_encodings_are_rejected() {
+async fn h_02_unknown_transfer_encodings_are_refused() {
     let body = "0\r\n\r\n";
     let mut requests: Vec<String> = [
         "xchunked",
@@ -120,7 +120,7 @@ async fn h_02_unknown_transfer_encodings_are_rejected() {
 }
 
 #[tokio::test]
-async fn h_03_ambiguous_heads_are_rejected() {
+async fn h_03_ambiguous_heads_are_refused() {
     let heads = [
         "host : localhost\r\n",
         "host: localhost\r\nx: a\r\n folded: b\r\n",
@@ -144,7 +144,7 @@ async fn h_03_ambiguous_heads_are_rejected() {
 }
 
 #[tokio::test]
-async fn h_04_invalid_chunks_are_rejected_and_trailers_are_ignored() {
+async fn h_04_invalid_chunks_are_refused_and_trailers_are_ignored() {
     let chunked =
         |body: &str| format!("{}{SMUGGLED}", post("transfer-encoding: chunked\r\n", body));
     let body = initialize_body("2025-11-25");
@@ -263,7 +263,7 @@ async fn h_07_targets_of_other_forms_are_refused() {
 }
 
 #[tokio::test]
-async fn h_08_oversized_heads_are_rejected() {
+async fn h_08_oversized_heads_are_refused() {
     let many: String = (0..20_000).map(|n| format!("x-{n}: y\r\n")).collect();
     let body = initialize_body("2025-11-25");
     each_is_refused(vec![
@@ -355,7 +355,7 @@ async fn h_09_encoded_bodies_are_refused_unread() {
 }
 
 #[tokio::test]
-async fn h_11_a_missing_body_is_rejected_at_the_deadline() {
+async fn h_11_a_missing_body_is_refused_at_the_deadline() {
     let backend = FakeBackend::echo().await;
     let deadline = json!({"timeouts": {"request_read": "300ms"}});
     let broker = builder()

@@ -461,7 +461,7 @@ async fn http_18_pipelined_requests_are_answered_in_order() {
 }
 
 #[tokio::test]
-async fn http_18_life_11_slow_heads_and_bodies_are_rejected_at_the_deadline() {
+async fn http_18_life_11_slow_heads_and_bodies_are_refused_at_the_deadline() {
     let backend = FakeBackend::echo().await;
     let deadline = json!({"timeouts": {"request_read": "300ms"}});
     let broker = builder().config(deadline).backend("default", "b", backend.spec()).start().await;

@@ -150,7 +150,7 @@ async fn life_07_the_aggregated_endpoint_advertises_the_union() {
 }
 
 #[tokio::test]
-async fn life_09_a_second_initialize_is_rejected_and_the_session_continues() {
+async fn life_09_a_second_initialize_is_refused_and_the_session_continues() {
     let (broker, _backend) = echo().await;
     let client = broker.connected(json!({})).await;
     let (_, error) = refused(client.post(initialize_body("2025-11-25")).await).await;

@@ -25,7 +25,7 @@ async fn b_http_04_the_catalog_recovers_from_a_lost_session_without_a_get_stream
 }
 
 #[tokio::test]
-async fn b_http_04_every_call_rejected_for_a_lost_session_is_repeated() {
+async fn b_http_04_every_call_refused_for_a_lost_session_is_repeated() {
     let backend = FakeBackend::echo().await;
     backend.sessions();
     let broker = broker_with(&backend).await;
@@ -92,7 +92,7 @@ async fn lists_are_fetched_again_once_the_get_stream_is_open_again() {
 }
 
 #[tokio::test]
-async fn a_log_level_that_the_backend_rejected_is_sent_again() {
+async fn a_log_level_that_the_backend_refused_is_sent_again() {
     let backend = FakeBackend::echo().await;
     backend.capabilities(json!({"tools": {}, "logging": {}}));
     let failed_once = AtomicBool::new(false);

@@ -265,7 +265,7 @@ async fn invalid_metadata_stops_the_broker_before_it_sends_its_credential() {
 }
 
 #[tokio::test]
-async fn a_rejected_token_request_is_shown_to_operators_and_retried_later() {
+async fn a_refused_token_request_is_shown_to_operators_and_retried_later() {
     let protected = Protected::start().await;
     let accepted = protected.accepted.clone();
     protected.server.answer_tokens(Arc::new(move |_, number| match number {

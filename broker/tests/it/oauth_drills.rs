@@ -186,7 +186,7 @@ async fn replicas_with_clocks_five_minutes_apart_share_a_grant() {
 
 /// A backend whose metadata leads elsewhere gets neither a registration nor a browser.
 #[tokio::test]
-async fn an_authorization_url_with_another_scheme_or_internal_host_is_rejected() {
+async fn an_authorization_url_with_another_scheme_or_internal_host_is_refused() {
     let world = World::start(3600).await;
     let broker = world.broker().await;
     let browser = Browser::new(&broker);

@@ -149,7 +149,7 @@ async fn newly_granted_scopes_are_valid_at_every_replica() {
 /// The stored token is newer than that of one replica when the backend refuses all of them. That
 /// replica has its own token refused, then the stored one, and gets a third.
 #[tokio::test]
-async fn a_stored_token_that_is_also_rejected_is_renewed() {
+async fn a_stored_token_that_is_also_refused_is_renewed() {
     let world = World::start(3600).await;
     let cluster = cluster_of(&world, true, "first_user").await;
     assert_eq!(Browser::at(cluster.replicas()[0].http_address()).connect().await, 200);

@@ -115,7 +115,7 @@ async fn root_005_a_uri_outside_of_the_roots_reaches_no_backend() {
 }
 
 #[tokio::test]
-async fn bad_roots_are_rejected_with_their_path() {
+async fn bad_roots_are_refused_with_their_path() {
     let backend = FakeBackend::echo().await;
     let broker = builder().single_process().start().await;
     for root in ["/srv/files", "file:///a/../b", "file:///a%2fb", "file:///a?b"] {
@@ -137,7 +137,7 @@ async fn with_schema(schema: Value, validate: bool) -> (TestBroker, FakeBackend)
 }
 
 #[tokio::test]
-async fn tool_006_invalid_arguments_are_rejected_with_their_path_and_not_sent() {
+async fn tool_006_invalid_arguments_are_refused_with_their_path_and_not_sent() {
     let schema = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "list": {"items": {"maxLength": 3}}}});
     let (broker, backend) = with_schema(schema.clone(), true).await;
     for (path, name) in [("/mcp", "b__echo"), ("/mcp/b", "echo")] {

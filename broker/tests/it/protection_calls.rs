@@ -191,7 +191,7 @@ async fn narrow(queued: usize, call_timeout: &str) -> (TestBroker, FakeBackend, 
 }
 
 #[tokio::test]
-async fn excess_calls_are_queued_and_rejected_when_the_queue_is_full() {
+async fn excess_calls_are_queued_and_refused_when_the_queue_is_full() {
     let (broker, backend, gate) = narrow(1, "30s").await;
     let client = broker.connected(json!({})).await;
     let first = client.start_request("tools/call", json!({"name": "b__t"}));
@@ -253,7 +253,7 @@ async fn a_queued_call_that_times_out_is_never_sent() {
 }
 
 #[tokio::test]
-async fn calls_queued_for_a_dead_backend_are_rejected_at_once() {
+async fn calls_queued_for_a_dead_backend_are_refused_at_once() {
     let (broker, backend, _gate) = narrow(10, "30s").await;
     let client = broker.connected(json!({})).await;
     let _first = client.start_request("tools/call", json!({"name": "b__t"}));
@@ -382,7 +382,7 @@ async fn r14_an_idle_tenant_does_not_wait_for_one_that_uses_most_permits() {
 /// A slow call does not predict the time of those behind it: later calls wait as if it were an
 /// ordinary one.
 #[tokio::test]
-async fn one_slow_call_does_not_cause_rejections_of_later_calls() {
+async fn one_slow_call_does_not_cause_refusals_of_later_calls() {
     let (broker, backend, gate) = narrow(1_000, "30s").await;
     let client = broker.connected(json!({})).await;
     let first = client.start_request("tools/call", json!({"name": "b__patient"}));

@@ -178,7 +178,7 @@ async fn started_behind(listen: Value, more: Value) -> TestBroker {
 }
 
 #[tokio::test]
-async fn s16_a_proxy_header_is_required_from_trusted_and_rejected_from_others() {
+async fn s16_a_proxy_header_is_required_from_trusted_and_refused_from_others() {
     let broker = started_behind(json!({"proxy_protocol": {"http": true}}), json!({})).await;
     let get = "GET /nowhere HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     let header = "PROXY TCP4 192.0.2.1 127.0.0.1 1 2\r\n";

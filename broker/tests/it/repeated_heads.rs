@@ -55,7 +55,7 @@ async fn a_repeated_head_is_compared_with_each_body() {
 }
 
 #[tokio::test]
-async fn a_repeated_head_of_an_ended_session_is_rejected() {
+async fn a_repeated_head_of_an_ended_session_is_refused() {
     let (broker, _backend) = echo().await;
     let mut stream = connected(&broker).await;
     let session = open(&mut stream, "/mcp/b", "").await;
@@ -74,7 +74,7 @@ async fn a_repeated_head_of_an_ended_session_is_rejected() {
 }
 
 #[tokio::test]
-async fn a_repeated_head_is_rejected_after_its_tenant_or_backend_ends() {
+async fn a_repeated_head_is_refused_after_its_tenant_or_backend_ends() {
     let backend = FakeBackend::echo().await;
     let started = builder().auth_required().tenant("acme").backend("acme", "b", backend.spec());
     let broker = started.start().await;

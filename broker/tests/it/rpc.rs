@@ -228,7 +228,7 @@ async fn rpc_09_an_unknown_method_is_32601() {
 }
 
 #[tokio::test]
-async fn rpc_10_an_id_in_flight_is_rejected_and_the_first_call_is_not_affected() {
+async fn rpc_10_an_id_in_flight_is_refused_and_the_first_call_is_not_affected() {
     let gate = Gate::new();
     let wait = gate.clone();
     let backend = FakeBackend::with_tool("wait", move |_| {

@@ -333,7 +333,7 @@ async fn refusal(config: Value, spec: Value, user: Option<u32>) -> String {
 }
 
 #[tokio::test]
-async fn s03_an_unavailable_sandbox_level_rejects_the_backend_with_a_reason() {
+async fn s03_an_unavailable_sandbox_level_refuses_the_backend_with_a_reason() {
     let user = rustix::process::geteuid().is_root().then_some(NOBODY_ELSE);
     let output = refusal(json!({"stdio": {"sandbox": "uid"}}), stdio().spec(), user).await;
     assert!(
@@ -343,7 +343,7 @@ async fn s03_an_unavailable_sandbox_level_rejects_the_backend_with_a_reason() {
 }
 
 #[tokio::test]
-async fn s03_a_sandbox_path_above_files_of_the_broker_rejects_the_backend() {
+async fn s03_a_sandbox_path_above_files_of_the_broker_refuses_the_backend() {
     let folder = tempfile::tempdir().unwrap();
     let token = folder.path().join("token");
     std::fs::write(&token, TOKEN).unwrap();
@@ -379,7 +379,7 @@ async fn s03_a_sandbox_path_above_files_of_the_broker_rejects_the_backend() {
 
 /// Without Landlock, only file modes protect against a child.
 #[tokio::test]
-async fn s03_a_world_readable_configuration_rejects_children_without_landlock() {
+async fn s03_a_world_readable_configuration_refuses_children_without_landlock() {
     if !is_root() {
         return;
     }
@@ -508,7 +508,7 @@ fn launched(options: &[&str], script: &str) -> String {
 }
 
 #[test]
-fn s03_system_calls_that_could_escape_a_sandbox_are_rejected() {
+fn s03_system_calls_that_could_escape_a_sandbox_are_refused() {
     if std::env::consts::ARCH != "x86_64" {
         eprintln!("not run: the numbers of system calls below are those of x86-64");
         return;

@@ -321,7 +321,7 @@ async fn sse_11_an_event_id_of_another_session_is_reported_as_unknown() {
 }
 
 #[tokio::test]
-async fn sse_12_a_resumption_from_an_evicted_event_is_rejected() {
+async fn sse_12_a_resumption_from_an_evicted_event_is_refused() {
     let (first_read, end) = (Gate::new(), Gate::new());
     let backend = stepping(&end).await;
     let gates = (first_read.clone(), end.clone());

@@ -86,7 +86,7 @@ async fn f_10_damaged_rows_are_skipped_and_all_others_are_served() {
 }
 
 #[tokio::test]
-async fn r_8_a_database_of_a_newer_build_is_rejected_with_a_message() {
+async fn r_8_a_database_of_a_newer_build_is_refused_with_a_message() {
     let server = PostgresServer::fast().await;
     let url = server.database().await;
     let config = json!({"node": {"secret": "0123456789abcdef"}, "storage": {"url": url}});

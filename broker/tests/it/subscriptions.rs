@@ -92,7 +92,7 @@ async fn the_subscriptions_of_a_removed_backend_are_removed() {
 }
 
 #[tokio::test]
-async fn res_03_concurrent_subscribes_of_one_uri_all_get_the_rejection() {
+async fn res_03_concurrent_subscribes_of_one_uri_all_get_the_refusal() {
     let (backend, gate) = refusing_late(-32002).await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;

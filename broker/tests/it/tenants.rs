@@ -214,7 +214,7 @@ async fn sec_05_a_tenant_sees_only_its_own_backends() {
 }
 
 #[tokio::test]
-async fn a_disabled_or_removed_tenant_is_rejected_at_once() {
+async fn a_disabled_or_removed_tenant_is_refused_at_once() {
     let (broker, _backends, keys) = two_tenants().await;
     let red = client(&broker, &keys[0], "red").connected(json!({})).await;
     let blue = client(&broker, &keys[1], "blue").connected(json!({})).await;

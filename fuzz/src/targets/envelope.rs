@@ -4,7 +4,7 @@ use std::str;
 
 use bytes::Bytes;
 use protocol::{
-    Body, ErrorKind, Limits, Message, Rejection, Span, decode_body,
+    Body, ErrorKind, Limits, Message, RefusedMessage, Span, decode_body,
     json::{Document, JsonError},
 };
 
@@ -82,7 +82,7 @@ fn check(input: &[u8]) -> Outcome {
             }
             Outcome::of(&("batch", messages.iter().take(4).map(Result::is_ok).collect::<Vec<_>>()))
         }
-        Err(Rejection { refusal, id, has_method }) => {
+        Err(RefusedMessage { refusal, id, has_method }) => {
             Outcome::of(&(refusal.kind.name(), refusal.message.len(), id.is_some(), has_method))
         }
     }

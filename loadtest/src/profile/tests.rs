@@ -152,7 +152,7 @@ fn a_closed_loop_has_no_rate() {
 }
 
 #[test]
-fn a_load_without_sessions_rejects_operations_that_need_one() {
+fn a_load_without_sessions_refuses_operations_that_need_one() {
     let text = "listen: true\nphases: [{for: 1s, rate: 1}]\nmix: [{method: tools/call}, {method: ping}, {method: task}]";
     let faults = Profile::parse_for(Some(Era::Stateless), text).unwrap_err().to_string();
     for fault in ["mix[1].method: ping", "mix[2].method: task", "listen:"] {

@@ -90,7 +90,7 @@ fn a_caller_that_gives_up_holds_no_permit() {
 }
 
 #[test]
-fn a_drain_rejects_or_admits_every_waiting_caller() {
+fn a_drain_refuses_or_admits_every_waiting_caller() {
     in_every_order(|| {
         let (limiter, depth) = limiter(1, 10);
         let held = limiter.try_acquire(&Owner(0), 1).expect("it is free");

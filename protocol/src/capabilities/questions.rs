@@ -34,7 +34,7 @@ mod tests {
     use crate::version::Version;
 
     #[test]
-    fn s01_a_question_with_ambiguous_content_is_rejected() {
+    fn s01_a_question_with_ambiguous_content_is_refused() {
         let client = ClientCapabilities::parse(br#"{"sampling":{}}"#).unwrap();
         let check = |message: &str| {
             let text = format!(

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{
-    ID_BYTES_MAX, Kind, METHOD_BYTES_MAX, Message, MessageParts, OWN_META, Rejection,
+    ID_BYTES_MAX, Kind, METHOD_BYTES_MAX, Message, MessageParts, OWN_META, RefusedMessage,
     fields::Fields,
     member_names::{self, BODY, ENVELOPE, ERROR, META, NOTIFICATIONS, REFERENCE, TASK},
 };
@@ -152,8 +152,8 @@ impl Envelope {
         })
     }
 
-    /// Turns the found parts into a message, or returns the rejection.
-    pub(super) fn judge(mut self, frame: Bytes) -> Result<Message, Rejection> {
+    /// Turns the found parts into a message, or returns the refusal.
+    pub(super) fn judge(mut self, frame: Bytes) -> Result<Message, RefusedMessage> {
         let id = self
             .parts
             .id_span
@@ -164,7 +164,7 @@ impl Envelope {
             Err(problem) => {
                 let refusal = Refusal::new(ErrorKind::InvalidRequest, problem);
                 let has_method = self.parts.method_span.is_some();
-                return Err(Rejection { refusal, id, has_method });
+                return Err(RefusedMessage { refusal, id, has_method });
             }
         };
         let parts = &mut *self.parts;

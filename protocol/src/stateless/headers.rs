@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_header_value_is_rejected() {
+    fn an_invalid_header_value_is_refused() {
         for value in ["=?base64?!!?=", "=?base64?YQ?=", "=?base64?/w==?=", "a\u{7f}b", "naïve"] {
             assert_eq!(decode(value.as_bytes()), Err(BadHeaderValue), "{value}");
         }

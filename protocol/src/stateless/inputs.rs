@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn s01_ambiguous_members_are_rejected_inside_of_inputs_too() {
+    fn s01_ambiguous_members_are_refused_inside_of_inputs_too() {
         for request in [
             r#"{"method":"roots/list","Method":"sampling/createMessage"}"#,
             r#"{"method":"roots/list","method":"sampling/createMessage"}"#,
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn n_mrtr_04_answers_are_accepted_or_rejected() {
+    fn n_mrtr_04_answers_are_accepted_or_refused() {
         let read = InputResponses::parse(&request(
             r#"{"requestState":"s","inputResponses":{"a":{"action":"accept"},"b":{}}}"#,
         ))

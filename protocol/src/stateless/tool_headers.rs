@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn n_hdr_03_invalid_annotations_are_rejected_with_a_reason() {
+    fn n_hdr_03_invalid_annotations_are_refused_with_a_reason() {
         for (property, why) in [
             (r#"{"type":"string","x-mcp-header":""}"#, BadAnnotation::Name),
             (r#"{"type":"string","x-mcp-header":"a b"}"#, BadAnnotation::Name),

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Returns the path at which a reader would look for the resource. `None`: the reader rejects the
+/// Returns the path at which a reader would look for the resource. `None`: the reader refuses the
 /// URI.
 type Reader = fn(&str) -> Option<String>;
 
@@ -636,7 +636,7 @@ fn s06_a_path_joined_to_a_folder_stays_in_it() {
 }
 
 #[test]
-fn an_absolute_path_after_spaces_is_rejected() {
+fn an_absolute_path_after_spaces_is_refused() {
     for path in [" /etc/passwd", "  \\\\host\\share", " //host/a"] {
         assert_eq!(check_relative(path), Err(Traversal), "{path}");
     }

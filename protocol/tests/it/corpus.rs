@@ -29,7 +29,7 @@ fn as_argument(text: &[u8]) -> Bytes {
 }
 
 #[test]
-fn invalid_json_is_rejected_as_a_body_and_as_an_argument() {
+fn invalid_json_is_refused_as_a_body_and_as_an_argument() {
     for (name, text) in corpus("n_") {
         let body =
             decode_body(Bytes::from(text.clone()), &Limits::default(), true).expect_err(&name);
@@ -73,7 +73,7 @@ fn texts_left_open_by_the_standard_never_crash_the_reader() {
 }
 
 #[test]
-fn a_hundred_thousand_levels_are_rejected_without_recursion() {
+fn a_hundred_thousand_levels_are_refused_without_recursion() {
     let depth = 100_000;
     let closed = [b"[".repeat(depth), b"]".repeat(depth)].concat();
     for text in [b"[".repeat(depth), closed.clone(), b"{\"a\":".repeat(depth)] {

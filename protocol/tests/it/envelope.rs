@@ -136,7 +136,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_damaged_message_is_rejected_or_equal_for_a_plain_reader(
+    fn a_damaged_message_is_refused_or_equal_for_a_plain_reader(
         params in text::object(),
         at in any::<proptest::sample::Index>(),
         byte in proptest::sample::select(b"\"{}[]:,\\ \x00019tne\xff".to_vec()),

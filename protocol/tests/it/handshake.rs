@@ -52,7 +52,7 @@ fn any_supported_answer_is_accepted() {
 }
 
 #[test]
-fn a_bad_answer_is_rejected_with_its_fault() {
+fn a_bad_answer_is_refused_with_its_fault() {
     let check = |text: &str, expected: &str| {
         assert_eq!(answer(text).expect_err(text).to_string(), expected)
     };

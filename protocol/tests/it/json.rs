@@ -53,7 +53,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_text_is_rejected_like_by_serde(value in text::value(), at in any::<proptest::sample::Index>(), byte in any::<u8>()) {
+    fn damaged_text_is_refused_like_by_serde(value in text::value(), at in any::<proptest::sample::Index>(), byte in any::<u8>()) {
         let mut text = value.into_bytes();
         let at = at.index(text.len());
         text[at] = byte;

@@ -90,7 +90,7 @@ fn error_kinds_have_permitted_codes() {
 }
 
 #[test]
-fn a_rejection_contains_kind_retryable_and_request_id() {
+fn a_refusal_contains_kind_retryable_and_request_id() {
     let refusal = Refusal::new(ErrorKind::RateLimited, "too \"many\"")
         .retry_after(Duration::from_millis(1500))
         .with("scope", "tenant");

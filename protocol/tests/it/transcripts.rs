@@ -7,7 +7,8 @@
 use bytes::Bytes;
 use protocol::handshake::{InitializeParams, initialize_result, success};
 use protocol::{
-    Body, Kind, Limits, Message, Method, Refusal, Rejection, SessionPhase, Version, decode_body,
+    Body, Kind, Limits, Message, Method, Refusal, RefusedMessage, SessionPhase, Version,
+    decode_body,
 };
 
 const LIMITS: Limits = Limits { bytes_max: 4096, depth_max: 16 };
@@ -78,7 +79,7 @@ fn refused(refusal: &Refusal, message: &Message) -> String {
     answer(refusal.to_response(message.id.as_ref(), "r"))
 }
 
-fn rejected(error: &Rejection) -> String {
+fn rejected(error: &RefusedMessage) -> String {
     answer(error.refusal.to_response(error.id.as_ref(), "r"))
 }
 

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ambiguous_argument_is_rejected() {
+    fn an_ambiguous_argument_is_refused() {
         for sent in [
             r#"{"repo":"a","repo":"b"}"#,
             r#"{"Repo":"evil"}"#,

@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_value_in_many_placeholders_is_rejected() {
+    fn a_huge_value_in_many_placeholders_is_refused() {
         let placeholders = "{{a}}".repeat(2_000);
         let document = json!({"arguments": [{"name": "a"}], "messages": [{"text": placeholders}]});
         let prompt = prompt(&document.to_string()).unwrap();

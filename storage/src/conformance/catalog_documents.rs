@@ -43,7 +43,7 @@ pub async fn a_document_is_removed_once_and_with_its_tenant(store: &dyn ConfigSt
     Ok(())
 }
 
-pub async fn a_document_of_an_unknown_tenant_is_rejected(store: &dyn ConfigStore) -> Outcome {
+pub async fn a_document_of_an_unknown_tenant_is_refused(store: &dyn ConfigStore) -> Outcome {
     let record = document("ghost", Toolset, "a");
     let refused = store.apply(AdminChange::PutCatalogDocument(&record), None).await;
     assert!(matches!(refused, Err(StoreError::UnknownTenant { .. })), "{refused:?}");

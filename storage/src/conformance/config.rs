@@ -118,7 +118,7 @@ pub async fn keys_are_listed_for_one_tenant_only(store: &dyn ConfigStore) -> Out
     Ok(())
 }
 
-pub async fn a_repeated_key_id_is_rejected(store: &dyn ConfigStore) -> Outcome {
+pub async fn a_repeated_key_id_is_refused(store: &dyn ConfigStore) -> Outcome {
     fill(store).await?;
     for owner in ["acme", "umbrella"] {
         let again = store
@@ -153,7 +153,7 @@ pub async fn a_key_is_removed_only_for_its_tenant(store: &dyn ConfigStore) -> Ou
     Ok(())
 }
 
-pub async fn a_key_or_backend_without_a_tenant_is_rejected(store: &dyn ConfigStore) -> Outcome {
+pub async fn a_key_or_backend_without_a_tenant_is_refused(store: &dyn ConfigStore) -> Outcome {
     let missing = StoreError::UnknownTenant { tenant: tenant("acme") };
     assert_eq!(
         store.apply(AdminChange::PutKey(&key_record("acme", "k1")), None).await,
@@ -356,7 +356,7 @@ pub async fn a_policy_is_removed_once_and_with_its_tenant(store: &dyn ConfigStor
     Ok(())
 }
 
-pub async fn a_policy_of_an_unknown_tenant_is_rejected(store: &dyn ConfigStore) -> Outcome {
+pub async fn a_policy_of_an_unknown_tenant_is_refused(store: &dyn ConfigStore) -> Outcome {
     let refused = store.apply(AdminChange::PutPolicy(&policy_record("ghost")), None).await;
     assert!(matches!(refused, Err(StoreError::UnknownTenant { .. })), "{refused:?}");
     Ok(())

@@ -78,7 +78,7 @@ pub async fn credentials_end_with_their_tenant(store: &dyn ConfigStore) -> Outco
     Ok(())
 }
 
-pub async fn credentials_of_an_unknown_tenant_are_rejected(store: &dyn ConfigStore) -> Outcome {
+pub async fn credentials_of_an_unknown_tenant_are_refused(store: &dyn ConfigStore) -> Outcome {
     for change in [
         AdminChange::PutRevocation(&revocation("ghost", principal())),
         AdminChange::PutTokenIssuer(&issuer("ghost")),

@@ -15,9 +15,9 @@ macro_rules! store_conformance {
                 a_removal_returns_whether_the_tenant_existed
                 keys_and_backends_are_removed_with_their_tenant
                 keys_are_listed_for_one_tenant_only
-                a_repeated_key_id_is_rejected
+                a_repeated_key_id_is_refused
                 a_key_is_removed_only_for_its_tenant
-                a_key_or_backend_without_a_tenant_is_rejected
+                a_key_or_backend_without_a_tenant_is_refused
                 backends_are_listed_by_tenant_and_name
                 a_replaced_backend_keeps_its_creation_time
                 two_tenants_may_have_a_backend_of_the_same_name
@@ -26,7 +26,7 @@ macro_rules! store_conformance {
                 the_version_stays_while_nothing_changes
                 a_replaced_policy_keeps_its_creation_time
                 a_policy_is_removed_once_and_with_its_tenant
-                a_policy_of_an_unknown_tenant_is_rejected
+                a_policy_of_an_unknown_tenant_is_refused
                 counts_changes_of_policies
                 a_breaker_is_held_open_until_its_release_or_the_removal_of_its_backend
                 refuses_after_close
@@ -34,7 +34,7 @@ macro_rules! store_conformance {
             catalog_documents {
                 documents_are_kept_replaced_and_listed_in_order
                 a_document_is_removed_once_and_with_its_tenant
-                a_document_of_an_unknown_tenant_is_rejected
+                a_document_of_an_unknown_tenant_is_refused
                 counts_changes_of_documents
             }
             credentials {
@@ -43,7 +43,7 @@ macro_rules! store_conformance {
                 revocations_are_kept_and_replaced
                 issuers_of_tenants_are_kept_and_replaced
                 credentials_end_with_their_tenant
-                credentials_of_an_unknown_tenant_are_rejected
+                credentials_of_an_unknown_tenant_are_refused
                 counts_changes_of_credentials
             }
         }

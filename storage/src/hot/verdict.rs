@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_verdict_is_read_as_it_was_written_and_other_bytes_are_rejected() {
+    fn a_verdict_is_read_as_it_was_written_and_other_bytes_are_refused() {
         for state in VerdictState::ALL {
             let verdict = BackendVerdict {
                 tenant: TenantId::parse("acme").unwrap(),

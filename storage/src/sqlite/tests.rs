@@ -80,7 +80,7 @@ async fn f_42_a_second_broker_on_the_same_file_is_refused() {
 }
 
 #[tokio::test]
-async fn the_database_of_another_program_is_rejected_and_not_changed() {
+async fn the_database_of_another_program_is_refused_and_not_changed() {
     let folder = tempfile::tempdir().unwrap();
     let options = options(&folder);
     fs::create_dir(folder.path().join("data")).unwrap();
@@ -136,7 +136,7 @@ async fn an_edited_migration_is_noticed() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_not_a_database_is_rejected() {
+async fn a_file_that_is_not_a_database_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("data")).unwrap();
     fs::write(options(&folder).path, "shopping list\n".repeat(100)).unwrap();
@@ -145,7 +145,7 @@ async fn a_file_that_is_not_a_database_is_rejected() {
 }
 
 #[tokio::test]
-async fn an_impossible_path_is_rejected() {
+async fn an_impossible_path_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("data"), "a file where a folder should be").unwrap();
     let error = SqliteStore::open(&options(&folder)).await.unwrap_err();
@@ -209,7 +209,7 @@ async fn settings_reach_the_disk_before_a_write_returns() {
 }
 
 #[tokio::test]
-async fn the_database_rejects_changes_of_audit_records() {
+async fn the_database_refuses_changes_of_audit_records() {
     let store = SqliteStore::in_memory().await.unwrap();
     let record = AuditRecord {
         id: [1; 16],

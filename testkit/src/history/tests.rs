@@ -223,7 +223,7 @@ fn a_changed_or_foreign_result_is_detected() {
 }
 
 #[test]
-fn a_repeated_unrequested_or_rejected_effect_is_detected() {
+fn a_repeated_unrequested_or_refused_effect_is_detected() {
     let mut planted = Planted::new();
     planted.good("a").effect(&key("a"), "write", 7, 8);
     planted.caught("the effect of key-a was done 2 times");

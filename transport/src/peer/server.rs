@@ -46,13 +46,13 @@ pub struct PeerServer {
     tls: TlsAcceptor,
     http: http2::Builder<TokioExecutor>,
     permits: Arc<Semaphore>,
-    rejected_connections: Option<RejectedConnections>,
+    refused_connections: Option<RefusedConnections>,
     untrusted_peer_hook: Option<UntrustedPeerHook>,
 }
 
-/// Connections that are rejected before the handshake.
+/// Connections that are refused before the handshake.
 #[derive(Clone)]
-struct RejectedConnections {
+struct RefusedConnections {
     /// Returns whether there may be any now.
     may_exist: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Returns true if a connection with this peer and local address is one. May block for a moment.
@@ -83,23 +83,23 @@ impl PeerServer {
             tls: TlsAcceptor::from(Arc::clone(&identity.server)),
             http,
             permits: Arc::new(Semaphore::new(PEER_CONNECTIONS_MAX)),
-            rejected_connections: None,
+            refused_connections: None,
             untrusted_peer_hook: None,
         }
     }
 
-    /// Rejects connections before the handshake if `is_one` returns true. Calls it only while
+    /// Refuses connections before the handshake if `is_one` returns true. Calls it only while
     /// `may_exist` returns true, on a thread of its own. The broker uses it for connections that it
     /// knows do not come from a replica.
     #[must_use]
-    pub fn reject_connections(
+    pub fn refuse_connections(
         self,
         may_exist: impl Fn() -> bool + Send + Sync + 'static,
         is_one: impl Fn(SocketAddr, SocketAddr) -> bool + Send + Sync + 'static,
     ) -> Self {
         let rejected =
-            RejectedConnections { may_exist: Arc::new(may_exist), is_one: Arc::new(is_one) };
-        Self { rejected_connections: Some(rejected), ..self }
+            RefusedConnections { may_exist: Arc::new(may_exist), is_one: Arc::new(is_one) };
+        Self { refused_connections: Some(rejected), ..self }
     }
 
     /// Sets a function that is called for each peer whose handshake proves that it is not a
@@ -160,7 +160,7 @@ impl PeerServer {
         socket: TcpStream,
     ) -> Option<(TlsStream<TcpStream>, OwnedSemaphorePermit)> {
         let (peer, local) = (socket.peer_addr().ok()?, socket.local_addr().ok()?);
-        if let Some(rejected) = &self.rejected_connections
+        if let Some(rejected) = &self.refused_connections
             && (rejected.may_exist)()
         {
             let is_one = Arc::clone(&rejected.is_one);

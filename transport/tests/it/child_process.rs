@@ -241,7 +241,7 @@ async fn a_grandchild_that_keeps_stderr_open_does_not_block_wait() {
 }
 
 #[tokio::test]
-async fn noise_on_stdout_is_passed_on_and_an_endless_line_is_rejected() {
+async fn noise_on_stdout_is_passed_on_and_an_endless_line_is_refused() {
     let script = "printf 'Server starting\\n\\377\\376\\000\\n\\n{}\\n'; head -c 100000 /dev/zero | tr '\\0' x; sleep 1000";
     let mut child =
         spawn(&shell(script), &ChildLimits { line_bytes_max: 1000, ..quick() }).unwrap();

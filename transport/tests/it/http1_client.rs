@@ -188,7 +188,7 @@ async fn a_repeated_head_is_decoded_with_its_current_values() {
 }
 
 #[tokio::test]
-async fn ambiguous_responses_are_rejected() {
+async fn ambiguous_responses_are_refused() {
     let heads: [&'static [u8]; 7] = [
         b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\nContent-Length: 9\r\n\r\n12345678",
         b"HTTP/1.1 200 OK\r\nContent-Length: 8, 8\r\n\r\n12345678",

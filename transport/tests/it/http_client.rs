@@ -176,7 +176,7 @@ async fn the_test_authority_is_not_trusted_without_being_named() {
 }
 
 #[test]
-fn an_unusable_root_certificate_is_rejected_with_its_position() {
+fn an_unusable_root_certificate_is_refused_with_its_position() {
     let good = Authority::new().certificate;
     let config = HttpClientConfig { extra_roots: vec![good, vec![1, 2, 3].into()], ..local() };
     assert!(matches!(HttpClient::new(config), Err(TlsSetupError::Root { position: 2, .. })));
@@ -217,7 +217,7 @@ async fn no_spelling_of_loopback_bypasses_the_policy() {
                 .await
                 .map(|_| ())
                 .unwrap_err();
-            // A resolver that rejects an unusual spelling counts as a refusal.
+            // A resolver that refuses an unusual spelling counts as a refusal.
             let refused = matches!(error, SendError::Denied(_))
                 || (host.starts_with(char::is_numeric)
                     && matches!(error, SendError::Connect { .. }));

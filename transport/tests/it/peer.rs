@@ -287,7 +287,7 @@ async fn stranger_asks(mut config: ClientConfig, address: &str) -> Result<Status
 }
 
 #[tokio::test]
-async fn clients_without_a_trusted_certificate_are_rejected() {
+async fn clients_without_a_trusted_certificate_are_refused() {
     let replica = Replica::start(SECRET);
     let without = stranger_builder().with_no_client_auth();
     assert!(soon("the refusal", stranger_asks(without, &replica.address)).await.is_err());

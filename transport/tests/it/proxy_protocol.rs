@@ -42,7 +42,7 @@ fn v1_of(source: SocketAddr) -> Vec<u8> {
 }
 
 #[test]
-fn s16_invalid_proxy_headers_are_rejected() {
+fn s16_invalid_proxy_headers_are_refused() {
     for text in [
         &b"GET / HTTP/1.1\r\n"[..],
         b"proxy TCP4 192.0.2.1 192.0.2.2 1 2\r\n",

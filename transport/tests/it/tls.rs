@@ -118,7 +118,7 @@ async fn the_expected_server_name_can_be_configured() {
 }
 
 #[tokio::test]
-async fn a_client_without_a_required_certificate_is_rejected() {
+async fn a_client_without_a_required_certificate_is_refused() {
     let (authority, stranger) = (Authority::new(), Authority::new());
     let (address, mut outcomes) =
         serve(Arc::new(authority.server(ClientAuth::Required { ca: authority.ca(), crl: None })))
@@ -310,7 +310,7 @@ fn old_client_hello(minor: u8) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn tls_versions_below_1_2_are_rejected() {
+async fn tls_versions_below_1_2_are_refused() {
     let authority = Authority::new();
     let (address, mut outcomes) = serve(Arc::new(authority.server(ClientAuth::None))).await;
     for minor in [1, 2] {
@@ -326,7 +326,7 @@ async fn tls_versions_below_1_2_are_rejected() {
 }
 
 #[tokio::test]
-async fn tls_1_2_is_accepted_and_a_foreign_protocol_name_is_rejected() {
+async fn tls_1_2_is_accepted_and_a_foreign_protocol_name_is_refused() {
     let authority = Authority::new();
     let (address, mut outcomes) = serve(Arc::new(authority.server(ClientAuth::None))).await;
     let mut roots = rustls::RootCertStore::empty();

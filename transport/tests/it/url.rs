@@ -53,7 +53,7 @@ fn each_fault_has_its_own_message() {
 }
 
 #[test]
-fn urls_with_invalid_characters_are_rejected() {
+fn urls_with_invalid_characters_are_refused() {
     for url in [
         "http://ho st/",
         "http://host/a b",

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_07_metadata_of_another_issuer_and_invalid_key_urls_are_rejected() {
+    fn a_07_metadata_of_another_issuer_and_invalid_key_urls_are_refused() {
         let issuer = |name: &str| IssuerConfig {
             groups_claim: None,
             introspection: None,

@@ -1,6 +1,6 @@
 //! Parser of tokens: a JWT in its compact form (RFC 7519). It verifies nothing.
 //!
-//! Invariant: the parser rejects ambiguous text, such as duplicate members or another encoding of
+//! Invariant: the parser refuses ambiguous text, such as duplicate members or another encoding of
 //! the same bytes.
 
 use std::{
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn s10_a_token_with_a_duplicate_claim_at_any_depth_is_rejected() {
+    fn s10_a_token_with_a_duplicate_claim_at_any_depth_is_refused() {
         let claims = |text: &str| Jwt::parse(&token("{}", text)).unwrap().claims().map(drop);
         assert_eq!(
             claims(

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn s05_a_key_set_with_a_duplicate_member_is_rejected() {
+    fn s05_a_key_set_with_a_duplicate_member_is_refused() {
         let key = r#"{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo","kid":"a"}"#;
         assert_eq!(
             KeySet::parse(format!(r#"{{"keys":[{key}]}}"#).as_bytes()).map(|set| set.len()),

@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn an_issuer_that_sends_iss_or_has_invalid_endpoints_is_rejected() {
+    fn an_issuer_that_sends_iss_or_has_invalid_endpoints_is_refused() {
         let read = |changes| IssuerMetadata::new(members(changes), "https://a.example");
         assert!(read(json!({})).is_ok_and(|metadata| !metadata.takes_secret_in_body));
         assert!(

@@ -461,7 +461,7 @@ fn only_the_algorithms_of_the_issuer_are_accepted() {
 }
 
 #[test]
-fn a_07_a_cached_token_is_rejected_when_its_key_leaves_the_key_set() {
+fn a_07_a_cached_token_is_refused_when_its_key_leaves_the_key_set() {
     let (old, new) = (SigningKey::ec("old"), SigningKey::ec("new"));
     let rig = Rig::with(&[&old]);
     let token = old.sign(&claims(json!({})));

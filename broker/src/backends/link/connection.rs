@@ -20,7 +20,7 @@ use std::{
 
 use bytes::Bytes;
 use protocol::{
-    envelope::{Message, Rejection},
+    envelope::{Message, RefusedMessage},
     error::Refusal,
     handshake::InitializeResult,
     ids::RequestId,
@@ -173,7 +173,7 @@ impl Connection {
 
     /// Handles input that is not a message. If it names an id, the broker answers a request with
     /// the error, and ends the wait for an answer.
-    pub fn broken_message(&self, rejected: &Rejection, text: &[u8]) {
+    pub fn broken_message(&self, rejected: &RefusedMessage, text: &[u8]) {
         self.metrics.dropped_notification("noise");
         match &rejected.id {
             Some(id) if rejected.has_method => {

@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expired_login_is_rejected() {
+    fn an_expired_login_is_refused() {
         let seal = Keys::from_root(b"root").seal;
         let sealed_until = |until| {
             let text =
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_too_long_for_a_cookie_is_rejected() {
+    fn a_token_too_long_for_a_cookie_is_refused() {
         let seal = Keys::from_root(b"root").seal;
         let refused = BrowserChannel::Tls
             .login(&seal, &ConsoleLogin::new(&"x".repeat(CONSOLE_COOKIE_BYTES_MAX)));

@@ -247,7 +247,7 @@ async fn bodies_at_fault_name_the_field() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_not_json_are_rejected() {
+async fn bodies_that_are_not_json_are_refused() {
     let admin = Admin::open().await;
     let path = "/admin/v1/tenants/acme";
     let with = |kind: &str, body: Body| {

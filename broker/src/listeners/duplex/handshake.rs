@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::{
-    envelope::{Kind, Message, Rejection},
+    envelope::{Kind, Message, RefusedMessage},
     error::{ErrorKind, Refusal},
     handshake,
     ids::RequestId,
@@ -92,7 +92,7 @@ pub(super) async fn open_session(
             },
             // A web page in a browser can send any text to a local port, as a body after an HTTP
             // head. The connection must end before that body is read.
-            Err(Rejection { refusal, id, .. }) => {
+            Err(RefusedMessage { refusal, id, .. }) => {
                 (refused(broker, &refusal, id.as_ref()), Some(CloseReason::Protocol))
             }
         };

@@ -6,7 +6,7 @@ use std::{convert::Infallible, net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
 use protocol::{
-    envelope::{Kind, Message, Rejection},
+    envelope::{Kind, Message, RefusedMessage},
     error::{ErrorKind, Refusal},
     json,
 };
@@ -180,12 +180,12 @@ async fn accept_stateless(
 async fn receive(
     shared: &Shared,
     mut stream: RequestStream,
-) -> Option<(RequestStream, Result<Bytes, Rejection>)> {
+) -> Option<(RequestStream, Result<Bytes, RefusedMessage>)> {
     let limit = shared.config.timeouts.request_read;
     let frame = match tokio::time::timeout(limit, stream.receive()).await {
         Ok(Ok(Some(frame))) => Ok(frame),
         Ok(Err(error)) => match refusal_of(&error) {
-            Some(refusal) => Err(Rejection::new(refusal, None)),
+            Some(refusal) => Err(RefusedMessage::new(refusal, None)),
             None if error.close_reason() == CloseReason::Overloaded => {
                 overloaded(shared, stream).await;
                 return None;
@@ -282,10 +282,13 @@ type StartedCall = (protocol::ids::RequestId, StreamCursor, Option<CallFuture>);
 
 /// Passes a message to the session. Returns `None` for a message that is not a request, which has
 /// no answer.
-async fn start(session: &Arc<Session>, message: Message) -> Result<Option<StartedCall>, Rejection> {
+async fn start(
+    session: &Arc<Session>,
+    message: Message,
+) -> Result<Option<StartedCall>, RefusedMessage> {
     let id = message.id.clone();
     if message.is_stateless() {
-        return Err(Rejection::new(stateless_unsupported(), id));
+        return Err(RefusedMessage::new(stateless_unsupported(), id));
     }
     match message.kind {
         // A dropped notification is counted. This wire has no answer for it.
@@ -294,10 +297,11 @@ async fn start(session: &Arc<Session>, message: Message) -> Result<Option<Starte
         Kind::Request => {
             let stream = session.open_stream(id.iter().cloned().collect(), 0);
             let unread = || Refusal::new(ErrorKind::Internal, "a new stream cannot be read");
-            let reader = stream.read_from(0).map_err(|_| Rejection::new(unread(), id.clone()))?;
+            let reader =
+                stream.read_from(0).map_err(|_| RefusedMessage::new(unread(), id.clone()))?;
             let call = submit::handle_request_after_quiesce(session, message, &stream)
                 .await
-                .map_err(|refusal| Rejection::new(refusal, id.clone()))?;
+                .map_err(|refusal| RefusedMessage::new(refusal, id.clone()))?;
             return Ok(id.map(|id| (id, reader, call)));
         }
     }

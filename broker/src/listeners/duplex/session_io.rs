@@ -21,7 +21,7 @@ use std::{
 use futures_util::{Stream, StreamExt as _, stream::FuturesUnordered};
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{
-    envelope::{Body, Kind, Message, Rejection, decode_body},
+    envelope::{Body, Kind, Message, RefusedMessage, decode_body},
     json,
 };
 use rules::{
@@ -145,7 +145,7 @@ pub(super) async fn read(
             Err(error) => {
                 tracing::debug!(session = %session.digest, %error, "the connection cannot be read any more");
                 if let Some(refusal) = refusal_of(&error) {
-                    ear.refuse(&Rejection::new(refusal, None)).await;
+                    ear.refuse(&RefusedMessage::new(refusal, None)).await;
                 }
                 return close_reason(&error).map_or(ReadOutcome::Disconnected, ReadOutcome::Fault);
             }
@@ -199,7 +199,9 @@ struct ClientReader<'a> {
 impl ClientReader<'_> {
     async fn handle_message(&self, message: Message) {
         if message.is_stateless() {
-            return self.refuse(&Rejection::new(stateless_unsupported(), message.id.clone())).await;
+            return self
+                .refuse(&RefusedMessage::new(stateless_unsupported(), message.id.clone()))
+                .await;
         }
         match message.kind {
             // A dropped notification is counted. This wire has no answer for it.
@@ -212,7 +214,7 @@ impl ClientReader<'_> {
                 match submit::handle_request_after_quiesce(self.session, message, self.outbox).await
                 {
                     Ok(call) => call.into_iter().for_each(|call| self.calls.add(call)),
-                    Err(refusal) => self.refuse(&Rejection::new(refusal, id)).await,
+                    Err(refusal) => self.refuse(&RefusedMessage::new(refusal, id)).await,
                 }
             }
         }
@@ -242,7 +244,7 @@ impl ClientReader<'_> {
         }
     }
 
-    async fn refuse(&self, rejected: &Rejection) {
+    async fn refuse(&self, rejected: &RefusedMessage) {
         self.wait_for_capacity().await;
         let frame = self.session.refusal_frame(&rejected.refusal, rejected.id.as_ref());
         self.session.push_to(self.outbox, EventKind::Answer, frame);

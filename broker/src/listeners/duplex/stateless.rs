@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{
-    envelope::{Kind, Message, Rejection},
+    envelope::{Kind, Message, RefusedMessage},
     error::{ErrorKind, Refusal},
     ids::{PrincipalId, RequestId, TenantId},
     json,
@@ -244,14 +244,14 @@ impl RequestDispatcher {
                     }
                 }
                 Ok(message) => self.handle_notification(&message),
-                Err(Rejection { refusal, id, .. }) => {
+                Err(RefusedMessage { refusal, id, .. }) => {
                     self.enqueue(EventKind::Answer, self.refusal(&refusal, id.as_ref()))
                 }
             }
         }
     }
 
-    pub(super) fn decode(&self, frame: Bytes) -> Result<Message, Rejection> {
+    pub(super) fn decode(&self, frame: Bytes) -> Result<Message, RefusedMessage> {
         let limits = json::Limits {
             bytes_max: self.shared().config.limits.message_bytes,
             ..json::Limits::default()

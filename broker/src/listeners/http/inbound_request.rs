@@ -5,7 +5,7 @@ use std::{error::Error, sync::Arc};
 
 use bytes::Bytes;
 use http::request::Parts as HeadParts;
-use protocol::{envelope::Rejection, error::Refusal};
+use protocol::{envelope::RefusedMessage, error::Refusal};
 use rules::endpoint::Endpoint;
 
 use super::{connection_cache::ConnectionCache, request_guard::RequestGuard};
@@ -52,7 +52,7 @@ pub(in crate::listeners) struct InboundRequest<'a> {
     pub(in crate::listeners) cache: &'a ConnectionCache,
 }
 
-/// Rejects a message whose id is unknown.
-pub(in crate::listeners) fn reject_without_id(refusal: Refusal) -> Rejection {
-    Rejection::new(refusal, None)
+/// Refuses a message whose id is unknown.
+pub(in crate::listeners) fn refuse_without_id(refusal: Refusal) -> RefusedMessage {
+    RefusedMessage::new(refusal, None)
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use protocol::{
-    envelope::{Body as Frames, Kind, Message, Rejection, decode_body},
+    envelope::{Body as Frames, Kind, Message, RefusedMessage, decode_body},
     error::{ErrorKind, Refusal},
     handshake,
     ids::RequestId,
@@ -26,7 +26,7 @@ use super::{
     body::{has_small_body, read_body},
     connection_cache::ConnectionCache,
     headers::{self, SESSION_ID, session_required},
-    inbound_request::{InboundRequest, RequestBody, RequestSource, reject_without_id},
+    inbound_request::{InboundRequest, RequestBody, RequestSource, refuse_without_id},
     response::{self, Body, ServerResponse, event_stream_options, with_protocol_version},
     stateless,
 };
@@ -53,11 +53,11 @@ use crate::{
 pub(super) async fn serve(
     request: &InboundRequest<'_>,
     body: impl RequestBody,
-) -> Result<ServerResponse, Rejection> {
+) -> Result<ServerResponse, RefusedMessage> {
     let given = &request.head.headers;
     if !request.cache.validated_head.is_validated() {
-        headers::check_content_type(given).map_err(reject_without_id)?;
-        headers::check_post_accept(given).map_err(reject_without_id)?;
+        headers::check_content_type(given).map_err(refuse_without_id)?;
+        headers::check_post_accept(given).map_err(refuse_without_id)?;
         request.cache.validated_head.record(given);
     }
     let shared = &request.broker.shared;
@@ -70,11 +70,11 @@ pub(super) async fn serve(
     };
     let limits = Limits { bytes_max, ..Limits::default() };
     if !has_small_body(&body) {
-        shared.overload.admits().map_err(reject_without_id)?;
+        shared.overload.admits().map_err(refuse_without_id)?;
     }
     let frame = read_body(body, limits.bytes_max, shared.config.timeouts.request_read)
         .await
-        .map_err(reject_without_id)?;
+        .map_err(refuse_without_id)?;
     if let RequestSource::Client(..) | RequestSource::Operator(_) = request.source {
         shared.metrics.bytes(Direction::In, Side::Client, frame.len());
     }
@@ -92,7 +92,7 @@ pub(super) async fn serve(
         stateless::ParsedBody::Session(message) => Some(Frames::One(message)),
         stateless::ParsedBody::Undecoded => None,
     };
-    let Some(id) = request.cache.validated_head.session_id(given).map_err(reject_without_id)?
+    let Some(id) = request.cache.validated_head.session_id(given).map_err(refuse_without_id)?
     else {
         let frames = read.map_or_else(|| decode_body(frame, &limits, false), Ok)?;
         return serve_frames(request, None, frames).await;
@@ -112,11 +112,13 @@ pub(super) async fn serve(
         let served = serve_frames(request, Some(session.clone()), frames).await;
         match (session, served) {
             // The session was found, and moved before the request started.
-            (Ok(session), Err(Rejection { refusal, id, .. }))
+            (Ok(session), Err(RefusedMessage { refusal, id, .. }))
                 if refusal.kind == ErrorKind::SessionElsewhere =>
             {
                 let retried = Box::pin(lookup.retry_elsewhere(&session, refusal)).await;
-                if let Some(response) = retried.map_err(|refusal| Rejection::new(refusal, id))? {
+                if let Some(response) =
+                    retried.map_err(|refusal| RefusedMessage::new(refusal, id))?
+                {
                     return Ok(response.into());
                 }
             }
@@ -131,7 +133,7 @@ fn refuse_requests(
     request: &InboundRequest<'_>,
     frame: &Bytes,
     limits: &Limits,
-) -> Result<(), Rejection> {
+) -> Result<(), RefusedMessage> {
     match decode_body(frame.clone(), limits, true)? {
         Frames::One(message) if message.kind == Kind::Request && message.method != Method::Ping => {
             request
@@ -139,7 +141,7 @@ fn refuse_requests(
                 .shared
                 .overload
                 .admits()
-                .map_err(|refusal| Rejection::new(refusal, message.id.clone()))
+                .map_err(|refusal| RefusedMessage::new(refusal, message.id.clone()))
         }
         // The requests of a batch are checked when each one starts.
         Frames::One(_) | Frames::Batch(_) => Ok(()),
@@ -152,11 +154,11 @@ async fn serve_frames(
     request: &InboundRequest<'_>,
     session: Option<Result<Arc<Session>, Refusal>>,
     frames: Frames,
-) -> Result<ServerResponse, Rejection> {
+) -> Result<ServerResponse, RefusedMessage> {
     let version = request.cache.validated_head.check_session_version(&request.head.headers);
     match frames {
         Frames::One(message) => {
-            let reject = |refusal| Rejection::new(refusal, message.id.clone());
+            let reject = |refusal| RefusedMessage::new(refusal, message.id.clone());
             if !request.broker.shared.config.compat.eras.has_sessions() {
                 return Err(reject(sessions_unsupported(&message)));
             }
@@ -170,14 +172,14 @@ async fn serve_frames(
             handle_message(&session, message, request.cache).await
         }
         Frames::Batch(messages) => {
-            version.map_err(reject_without_id)?;
+            version.map_err(refuse_without_id)?;
             let session =
-                session.unwrap_or_else(|| Err(session_required())).map_err(reject_without_id)?;
+                session.unwrap_or_else(|| Err(session_required())).map_err(refuse_without_id)?;
             session.touch();
             Box::pin(batch(&session, messages))
                 .await
                 .map(ServerResponse::from)
-                .map_err(reject_without_id)
+                .map_err(refuse_without_id)
         }
     }
 }
@@ -185,8 +187,8 @@ async fn serve_frames(
 async fn initialize(
     request: &InboundRequest<'_>,
     message: &Message,
-) -> Result<Response<Body>, Rejection> {
-    let reject = |refusal| Rejection::new(refusal, message.id.clone());
+) -> Result<Response<Body>, RefusedMessage> {
+    let reject = |refusal| RefusedMessage::new(refusal, message.id.clone());
     let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else {
         return Err(reject(Refusal::new(
             ErrorKind::InvalidRequest,
@@ -224,26 +226,26 @@ async fn handle_message(
     session: &Arc<Session>,
     message: Message,
     cache: &ConnectionCache,
-) -> Result<ServerResponse, Rejection> {
+) -> Result<ServerResponse, RefusedMessage> {
     match message.kind {
         Kind::Notification | Kind::Result | Kind::Error if session.has_moved() => {
-            return Err(reject_without_id(session_moved()));
+            return Err(refuse_without_id(session_moved()));
         }
         // MCP 2025-11-25, Sending Messages to the Server: an error status if the input is not
         // accepted.
         Kind::Notification => {
-            notifications::handle_notification(session, &message).map_err(reject_without_id)?
+            notifications::handle_notification(session, &message).map_err(refuse_without_id)?
         }
         Kind::Result | Kind::Error => questions::handle_answer(session, &message),
         Kind::Request => {
             let (id, stream) =
                 (message.id.clone(), session.open_stream(message.id.iter().cloned().collect(), 0));
             let reader = stream.read_from(0).map_err(|_| {
-                reject_without_id(Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))
+                refuse_without_id(Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))
             })?;
             let permit = session.tenant.wait_for_call().await;
             let call = submit::handle_request(session, message, &stream)
-                .map_err(|refusal| Rejection::new(refusal, id))?;
+                .map_err(|refusal| RefusedMessage::new(refusal, id))?;
             drop(permit);
             return Ok(respond(session, reader, call, cache).await);
         }
@@ -285,12 +287,12 @@ fn start_stream(session: &Arc<Session>, reader: StreamCursor, read: &[Event]) ->
 /// stream. Returns an error if the session has moved and nothing was started.
 async fn batch(
     session: &Arc<Session>,
-    messages: Vec<Result<Message, Rejection>>,
+    messages: Vec<Result<Message, RefusedMessage>>,
 ) -> Result<Response<Body>, Refusal> {
     if session.has_moved() {
         return Err(session_moved());
     }
-    let is_request = |message: &Result<Message, Rejection>| {
+    let is_request = |message: &Result<Message, RefusedMessage>| {
         message.as_ref().map_or(true, |message| message.kind == Kind::Request)
     };
     let answers = messages.iter().filter(|message| is_request(message)).count();
@@ -310,7 +312,7 @@ async fn batch(
                 let _permit = session.tenant.wait_for_call().await;
                 match submit_into(session, &stream, message) {
                     Ok(is_request) => has_started |= is_request,
-                    Err(Rejection { refusal, .. })
+                    Err(RefusedMessage { refusal, .. })
                         if refusal.kind == ErrorKind::SessionElsewhere && !has_started =>
                     {
                         return Err(refusal);
@@ -357,7 +359,7 @@ fn submit_into(
     session: &Arc<Session>,
     stream: &Arc<EventStream>,
     message: Message,
-) -> Result<bool, Rejection> {
+) -> Result<bool, RefusedMessage> {
     match message.kind {
         // A dropped notification is counted. The batch has one status for all its messages.
         Kind::Notification => drop(notifications::handle_notification(session, &message)),
@@ -369,13 +371,13 @@ fn submit_into(
             } else {
                 submit::admit(session, message, stream)
             };
-            return submitted.map(|()| true).map_err(|refusal| Rejection::new(refusal, id));
+            return submitted.map(|()| true).map_err(|refusal| RefusedMessage::new(refusal, id));
         }
     }
     Ok(false)
 }
 
-fn refuse_into(session: &Session, stream: &EventStream, rejected: Rejection) {
+fn refuse_into(session: &Session, stream: &EventStream, rejected: RefusedMessage) {
     let frame = session.refusal_frame(&rejected.refusal, rejected.id.as_ref());
     let _cut = stream.push(std::time::Instant::now(), EventKind::Answer, frame);
 }

@@ -11,7 +11,7 @@ use http::{
     HeaderValue, Method as HttpMethod, Response, header::ALLOW, request::Parts as HeadParts,
 };
 use protocol::{
-    envelope::Rejection,
+    envelope::RefusedMessage,
     error::{ErrorKind, Refusal},
 };
 use rules::{endpoint::Endpoint, sign_in_failures::Plane};
@@ -22,7 +22,7 @@ use super::{
     connection_cache::ConnectionCache,
     cors::{preflight, with_cors_headers},
     get_delete,
-    inbound_request::{CachedHead, InboundRequest, RequestBody, RequestSource, reject_without_id},
+    inbound_request::{CachedHead, InboundRequest, RequestBody, RequestSource, refuse_without_id},
     post,
     request_guard::RequestGuard,
     response::{self, Body, ServerResponse},
@@ -84,7 +84,7 @@ pub(in crate::listeners) async fn serve_request(
         // request.
         match box_pin_with(|| dispatch(broker, source, head, body)).await {
             Ok(answer) => answer,
-            Err(Rejection { refusal, id, .. }) => {
+            Err(RefusedMessage { refusal, id, .. }) => {
                 response::refusal_response(&broker.shared, &refusal, id.as_ref()).into()
             }
         }
@@ -101,13 +101,13 @@ async fn dispatch(
     source: RequestSource<'_>,
     (head, cache): CachedHead<'_>,
     body: impl RequestBody,
-) -> Result<ServerResponse, Rejection> {
+) -> Result<ServerResponse, RefusedMessage> {
     let endpoint =
-        cache.validated_head.endpoint(|| endpoint(head.uri.path())).map_err(reject_without_id)?;
+        cache.validated_head.endpoint(|| endpoint(head.uri.path())).map_err(refuse_without_id)?;
     if let RequestSource::Client(guard, _) = source {
         let edition = guard.edition();
         if !cache.validated_head.passed_guard(edition) {
-            guard.check_origin_and_host(&head.headers, &head.uri).map_err(reject_without_id)?;
+            guard.check_origin_and_host(&head.headers, &head.uri).map_err(refuse_without_id)?;
             cache.validated_head.record_guard(edition);
         }
     }
@@ -116,7 +116,7 @@ async fn dispatch(
         return Ok(preflight(&head.headers).into());
     }
     if ![HttpMethod::POST, HttpMethod::GET, HttpMethod::DELETE].contains(&method) {
-        return Err(reject_without_id(Refusal::new(
+        return Err(refuse_without_id(Refusal::new(
             ErrorKind::MethodNotAllowed,
             "this endpoint takes GET, POST and DELETE",
         )));
@@ -134,10 +134,10 @@ async fn dispatch(
             RequestSource::Client(_, remote) => {
                 Box::pin(retry_authentication(broker, head, denied, remote))
                     .await
-                    .map_err(reject_without_id)?
+                    .map_err(refuse_without_id)?
             }
             RequestSource::Operator(_) | RequestSource::Replica => {
-                return Err(reject_without_id(broker.refuse(
+                return Err(refuse_without_id(broker.refuse(
                     denied,
                     Plane::Internal,
                     RemotePeer::default(),
@@ -146,8 +146,8 @@ async fn dispatch(
         },
     };
     let tenant = cache.validated_head.tenant(broker, &caller.tenant);
-    check_endpoint_of(tenant.as_deref(), &caller, &endpoint).map_err(reject_without_id)?;
-    let Some(tenant) = tenant else { return Err(reject_without_id(tenant_gone())) };
+    check_endpoint_of(tenant.as_deref(), &caller, &endpoint).map_err(refuse_without_id)?;
+    let Some(tenant) = tenant else { return Err(refuse_without_id(tenant_gone())) };
     let inbound = InboundRequest { broker, source, caller, tenant, endpoint, head, cache };
     let answer = if method == HttpMethod::POST {
         post::serve(&inbound, body).await
@@ -159,7 +159,7 @@ async fn dispatch(
         Box::pin(get_delete::serve(&inbound))
             .await
             .map(ServerResponse::from)
-            .map_err(reject_without_id)
+            .map_err(refuse_without_id)
     };
     match until {
         None => answer,

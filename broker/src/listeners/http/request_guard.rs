@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn http_02_unlisted_origins_are_rejected_in_every_spelling() {
+    fn http_02_unlisted_origins_are_refused_in_every_spelling() {
         let guard = guard("127.0.0.1:80", &["https://app.example"]);
         for origin in [
             "http://evil.example",

@@ -349,7 +349,7 @@ fn millis(duration: Duration) -> u64 {
 
 pub(super) fn event_stream_options(session: &Session) -> EventStreamOptions {
     let events = &session.shared.config.events;
-    // Clients before 2025-11-25 may reject an empty event as a broken message.
+    // Clients before 2025-11-25 may refuse an empty event as a broken message.
     EventStreamOptions {
         priming: session.version.priming_event(),
         gap: false,

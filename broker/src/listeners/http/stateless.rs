@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderMap, HeaderName, Response, StatusCode};
 use protocol::{
-    envelope::{Kind, Message, Rejection},
+    envelope::{Kind, Message, RefusedMessage},
     error::{ErrorKind, Refusal},
     ids::RequestId,
     json::Limits,
@@ -61,11 +61,11 @@ pub(super) fn parse_body(
     names_it: bool,
     frame: &Bytes,
     limits: &Limits,
-) -> Result<ParsedBody, Rejection> {
+) -> Result<ParsedBody, RefusedMessage> {
     let is_array = frame.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'[');
     if is_array {
         let none = || {
-            Rejection::new(
+            RefusedMessage::new(
                 Refusal::new(ErrorKind::InvalidRequest, "there are no batches in 2026-07-28"),
                 None,
             )
@@ -83,7 +83,7 @@ pub(super) async fn serve(
     inbound: &InboundRequest<'_>,
     message: Message,
     frame: &Bytes,
-) -> Result<ServerResponse, Rejection> {
+) -> Result<ServerResponse, RefusedMessage> {
     let id = message.id.clone();
     Ok(match answer_stateless(inbound, message, frame).await {
         Ok(answer) => answer,

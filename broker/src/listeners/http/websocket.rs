@@ -13,7 +13,7 @@ use hyper::{
     upgrade::{OnUpgrade, Upgraded},
 };
 use protocol::{
-    envelope::Rejection,
+    envelope::RefusedMessage,
     error::{ErrorKind, Refusal},
 };
 use rules::{client_transport::Transport, endpoint::Endpoint, limits::CLIENT_WRITE_STALL_MAX};
@@ -24,7 +24,7 @@ use super::{
     challenge,
     connection::{ConnectionContext, Http1Stream},
     headers::{SESSION_ID, session_id},
-    inbound_request::reject_without_id,
+    inbound_request::refuse_without_id,
     request_guard::RequestGuard,
     response::{self, Body},
 };
@@ -73,7 +73,7 @@ pub(super) async fn handle(
             }
             response
         }
-        Err(Rejection { refusal, id, .. }) => {
+        Err(RefusedMessage { refusal, id, .. }) => {
             let response = response::refusal_response(&broker.shared, &refusal, id.as_ref());
             challenge::complete(&broker.auth(), (&uri, ""), shown, response)
         }
@@ -105,11 +105,11 @@ async fn prepare_upgrade(
     guard: &RequestGuard,
     request: Request<Incoming>,
     remote: RemotePeer,
-) -> Result<UpgradeResponse, Rejection> {
-    let endpoint = endpoint(request.uri().path()).map_err(reject_without_id)?;
-    guard.check_origin_and_host(request.headers(), request.uri()).map_err(reject_without_id)?;
+) -> Result<UpgradeResponse, RefusedMessage> {
+    let endpoint = endpoint(request.uri().path()).map_err(refuse_without_id)?;
+    guard.check_origin_and_host(request.headers(), request.uri()).map_err(refuse_without_id)?;
     if request.method() != HttpMethod::GET {
-        return Err(reject_without_id(Refusal::new(
+        return Err(refuse_without_id(Refusal::new(
             ErrorKind::MethodNotAllowed,
             "a WebSocket is opened with GET",
         )));
@@ -117,8 +117,8 @@ async fn prepare_upgrade(
     let accepted = websocket::accept(&request);
     let (head, _) = request.into_parts();
     let AuthenticatedCaller { caller, until, .. } =
-        authenticate(broker, &head, remote).await.map_err(reject_without_id)?;
-    broker.check_endpoint(&caller, &endpoint).map_err(reject_without_id)?;
+        authenticate(broker, &head, remote).await.map_err(refuse_without_id)?;
+    broker.check_endpoint(&caller, &endpoint).map_err(refuse_without_id)?;
     let mut response = match accepted {
         Ok(response) => with_text(response, String::new()),
         // RFC 6455 defines the response to a failed handshake.
@@ -129,12 +129,12 @@ async fn prepare_upgrade(
             });
         }
     };
-    broker.shared.overload.admits().map_err(reject_without_id)?;
-    let permit = duplex::acquire_connection(broker, &caller).await.map_err(reject_without_id)?;
+    broker.shared.overload.admits().map_err(refuse_without_id)?;
+    let permit = duplex::acquire_connection(broker, &caller).await.map_err(refuse_without_id)?;
     let known = ConnectionParams { caller, until, endpoint, can_come_back: true, permit };
-    let plan = match session_id(&head.headers).map_err(reject_without_id)? {
+    let plan = match session_id(&head.headers).map_err(refuse_without_id)? {
         None if broker.draining() => {
-            return Err(reject_without_id(Refusal::new(
+            return Err(refuse_without_id(Refusal::new(
                 ErrorKind::Draining,
                 "the broker is shutting down and takes no new sessions",
             )));
@@ -142,9 +142,9 @@ async fn prepare_upgrade(
         None => UpgradeAction::Open(known),
         Some(id) => {
             let plan =
-                match locate_session(broker, id, &known, &head).await.map_err(reject_without_id)? {
+                match locate_session(broker, id, &known, &head).await.map_err(refuse_without_id)? {
                     UpgradeTarget::Local(session) => {
-                        let outbox = resume(&session, &head.headers).map_err(reject_without_id)?;
+                        let outbox = resume(&session, &head.headers).map_err(refuse_without_id)?;
                         UpgradeAction::Resume(session, outbox, known.permit, known.until)
                     }
                     UpgradeTarget::Remote(tunnel) => {

@@ -20,7 +20,7 @@ use http::{
 use http_body_util::{BodyExt, Either, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Body as _, Frame, Incoming, SizeHint};
 use protocol::{
-    envelope::{Body as Frames, Kind, Message, Rejection, decode_body},
+    envelope::{Body as Frames, Kind, Message, RefusedMessage, decode_body},
     error::{ErrorKind, Refusal},
     json::Limits,
 };
@@ -203,7 +203,7 @@ fn outcome_unknown(message: &Message) -> Refusal {
 }
 
 /// Returns an answer to each request of a batch.
-fn unknown_batch(shared: &Shared, messages: &[Result<Message, Rejection>]) -> Response<Body> {
+fn unknown_batch(shared: &Shared, messages: &[Result<Message, RefusedMessage>]) -> Response<Body> {
     let requests = messages.iter().flatten().filter(|message| message.kind == Kind::Request);
     let unknown = |message: &Message| {
         let refusal = outcome_unknown(message);

@@ -2,7 +2,7 @@
 //!
 //! A record has three texts: the agreement of the handshake, the mutable state, and the sessions at
 //! backends. The last one is sealed, because it holds secrets of backends. Each text carries the
-//! number of its format. A text of an unknown format is rejected.
+//! number of its format. A text of an unknown format is refused.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_record_format_is_rejected() {
+    fn an_unknown_record_format_is_refused() {
         assert_eq!(
             read_agreement(br#"{"format":2,"version":7}"#).unwrap_err(),
             SessionRecordError::Format(2)

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_number_above_the_store_maximum_is_rejected() {
+    fn a_sequence_number_above_the_store_maximum_is_refused() {
         let id = |sequence: u64| parse_event_id(&format!("1-{sequence}"));
         assert_eq!(id(SEQUENCE_MAX).unwrap().sequence, SEQUENCE_MAX);
         assert_eq!((id(SEQUENCE_MAX + 1), id(u64::MAX)), (None, None));

@@ -19,12 +19,12 @@ const LIMITS: [(&str, &str, &str); 14] = [
     (
         "A backend with sessions sends a question without a request in flight to a client of 2026-07-28",
         "the broker answers at once: -32601, or `cancel` for an elicitation",
-        "br_07_questions_without_an_open_request_are_rejected",
+        "br_07_questions_without_an_open_request_are_refused",
     ),
     (
         "Such a backend sends a question during a list, a completion or a subscription",
         "the same",
-        "br_07_questions_during_lists_completions_and_subscriptions_are_rejected",
+        "br_07_questions_during_lists_completions_and_subscriptions_are_refused",
     ),
     (
         "A backend of 2026-07-28 answers another method than `tools/call`, `prompts/get` and `resources/read` with `input_required`",
@@ -64,7 +64,7 @@ const LIMITS: [(&str, &str, &str); 14] = [
     (
         "A client with a session refuses input that a backend of 2026-07-28 needs (sampling: -1)",
         "its call ends with that error; the broker does not call the backend again",
-        "br_02_an_input_rejected_by_the_client_fails_its_call_with_that_error",
+        "br_02_an_input_refused_by_the_client_fails_its_call_with_that_error",
     ),
     (
         "Lists of backends with sessions, in shared caches",

@@ -272,7 +272,7 @@ async fn b_09_b_10_values_that_are_not_interpreted_pass_unchanged() {
             );
             let body = json!({"jsonrpc": "2.0", "id": 9, "method": "tools/call", "params": {"name": "say", "arguments": {"lines": [line]}}});
             let answer = client.start_raw(json!(9), body.to_string()).response().await;
-            // Half a surrogate pair is not text, and some readers reject some numbers: these are
+            // Half a surrogate pair is not text, and some readers refuse some numbers: these are
             // refused, or passed on unchanged, and never repaired.
             let disputed = ["ud800", "1e400"].iter().any(|what| inner.contains(what));
             if disputed && answer.value["error"]["data"]["kind"] == "backend_protocol_error" {

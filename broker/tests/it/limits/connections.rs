@@ -113,7 +113,7 @@ async fn closed_of(address: std::net::SocketAddr, count: usize) -> usize {
 }
 
 #[tokio::test]
-async fn an_address_that_connects_too_often_is_rejected_at_each_listener() {
+async fn an_address_that_connects_too_often_is_refused_at_each_listener() {
     let limits =
         json!({"connections_per_second_per_address": 2, "connection_burst_per_address": 30});
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": limits});

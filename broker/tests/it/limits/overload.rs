@@ -36,7 +36,7 @@ async fn refused_by(broker: &TestBroker, reason: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn r15_excess_requests_are_rejected_and_cancellations_are_accepted() {
+async fn r15_excess_requests_are_refused_and_cancellations_are_accepted() {
     let gate = Gate::new();
     let backend = waiting(&gate, 1).await;
     let config = json!({"overload": {"requests_pending": 2}, "listen": {"tcp": "127.0.0.1:0"}});
@@ -97,7 +97,7 @@ async fn status_on(socket: &mut TcpStream, body: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn r19_f_22_with_little_memory_clients_are_rejected_and_operators_served() {
+async fn r19_f_22_with_little_memory_clients_are_refused_and_operators_served() {
     let backend = FakeBackend::echo().await;
     // Less memory than any broker has.
     let config = json!({"overload": {"memory_bytes": "16MiB"}, "listen": {"tcp": "127.0.0.1:0"}});

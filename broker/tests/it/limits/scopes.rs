@@ -202,7 +202,7 @@ fn p99(times: &[Duration]) -> Duration {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn r14_a_noisy_tenant_is_rejected_and_another_is_not_affected() {
+async fn r14_a_noisy_tenant_is_refused_and_another_is_not_affected() {
     const TIME: Duration = Duration::from_secs(3);
     let backend = FakeBackend::with_tool("echo", |_| async { Reply::text("well") }).await;
     backend.list("tools", vec![tool("echo")]);

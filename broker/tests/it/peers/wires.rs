@@ -63,7 +63,7 @@ async fn aioquic_clients_use_the_quic_binding() {
 }
 
 #[tokio::test]
-async fn q_03_invalid_transport_parameters_are_rejected() {
+async fn q_03_invalid_transport_parameters_are_refused() {
     let (broker, authority) = over_tls(json!({"quic": "127.0.0.1:0"})).await;
     let mut client = script("quic_strangers.py");
     client

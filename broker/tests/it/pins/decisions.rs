@@ -109,7 +109,7 @@ async fn the_difference_shows_members_and_invisible_characters() {
 }
 
 #[tokio::test]
-async fn a_bad_decision_is_rejected_with_every_fault() {
+async fn a_bad_decision_is_refused_with_every_fault() {
     let backend = backend_of_each_kind().await;
     let broker = broker_with(&backend, json!("hold_all")).await;
     let admin = broker.admin();

@@ -43,7 +43,7 @@ async fn n_meta_01_a_request_must_contain_its_metadata() {
 }
 
 #[tokio::test]
-async fn n_ver_01_an_unsupported_revision_is_rejected_with_the_supported_ones() {
+async fn n_ver_01_an_unsupported_revision_is_refused_with_the_supported_ones() {
     let (broker, _backend) = echo().await;
     let client = Modern::of(&broker, "/mcp");
     let params = json!({"_meta": {"io.modelcontextprotocol/protocolVersion": "2099-01-01", "io.modelcontextprotocol/clientCapabilities": {}}});
@@ -260,7 +260,7 @@ async fn n_hdr_05_argument_headers_follow_the_schema_of_the_backend() {
 }
 
 #[tokio::test]
-async fn a_rejection_of_client_headers_is_not_a_failure_of_the_backend() {
+async fn a_refusal_of_client_headers_is_not_a_failure_of_the_backend() {
     let backend = StatelessBackend::http().await;
     backend.list("tools", vec![testkit::backend::tool("t")]);
     backend.on("tools/call", |_| async { StatelessReply::error(-32020, "Mcp-Param-Odd is odd") });

@@ -511,7 +511,7 @@ async fn unanswered_questions_leave_permits_for_other_callers() {
 }
 
 #[tokio::test]
-async fn n_mrtr_01_br_07_a_question_that_cannot_be_sent_is_rejected_at_once() {
+async fn n_mrtr_01_br_07_a_question_that_cannot_be_sent_is_refused_at_once() {
     let backend = backend_with_questions().await;
     backend.capabilities(json!({"tools": {}, "prompts": {}, "completions": {}}));
     backend.list("prompts", vec![json!({"name": "p"})]);

@@ -124,7 +124,7 @@ async fn n_sub_03_n_can_02_a_stopping_broker_ends_streams_with_a_result() {
 }
 
 #[tokio::test]
-async fn listeners_are_limited_and_malformed_filters_are_rejected() {
+async fn listeners_are_limited_and_malformed_filters_are_refused() {
     let backend = watched().await;
     let limits = json!({"limits": {"sessions_per_principal": 2}});
     let broker = builder().config(limits).backend("default", "b", backend.spec()).start().await;

@@ -44,7 +44,7 @@ fn refused() -> Value {
 }
 
 #[tokio::test]
-async fn br_07_questions_without_an_open_request_are_rejected() {
+async fn br_07_questions_without_an_open_request_are_refused() {
     let backend = backend_with_questions().await;
     backend.sessions();
     let broker = broker_with(&backend).await;
@@ -78,7 +78,7 @@ async fn br_07_questions_without_an_open_request_are_rejected() {
 }
 
 #[tokio::test]
-async fn br_07_questions_during_lists_completions_and_subscriptions_are_rejected() {
+async fn br_07_questions_during_lists_completions_and_subscriptions_are_refused() {
     let backend = FakeBackend::start().await;
     backend.list("resources", vec![json!({"uri": "test://r", "name": "r"})]);
     backend.list("prompts", vec![json!({"name": "p"})]);

@@ -173,7 +173,7 @@ async fn nb_meta_01_a_backend_without_session_clients_gets_no_initialize() {
 }
 
 #[tokio::test]
-async fn one_rejected_request_does_not_change_the_era() {
+async fn one_refused_request_does_not_change_the_era() {
     let backend = StatelessBackend::http().await;
     backend.list("tools", ["slow", "refused"].map(testkit::backend::tool).to_vec());
     let (release, released) = tokio::sync::watch::channel(false);

@@ -207,7 +207,7 @@ async fn br_02_prompts_and_resources_may_need_inputs_too() {
 }
 
 #[tokio::test]
-async fn br_02_an_input_rejected_by_the_client_fails_its_call_with_that_error() {
+async fn br_02_an_input_refused_by_the_client_fails_its_call_with_that_error() {
     for backend in on_both_wires().await {
         backend_with_questions(
             &backend,

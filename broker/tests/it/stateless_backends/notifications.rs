@@ -62,7 +62,7 @@ async fn br_05_all_subscriptions_share_one_stream() {
 }
 
 #[tokio::test]
-async fn nb_sub_01_a_resource_that_is_not_acknowledged_is_rejected() {
+async fn nb_sub_01_a_resource_that_is_not_acknowledged_is_refused() {
     for backend in on_both_wires().await {
         with_resources(&backend);
         backend.refuses_updates_of("test://two");

@@ -30,7 +30,7 @@ async fn ends(events: &mut EventReader) {
 }
 
 #[tokio::test]
-async fn auth_06_a_request_with_an_expired_token_is_rejected_on_every_method() {
+async fn auth_06_a_request_with_an_expired_token_is_refused_on_every_method() {
     let (broker, server, _backend) = started().await;
     for version in [testkit::HttpVersion::Http1, testkit::HttpVersion::Http2] {
         let ann = client(&broker, &server.token_with("ann", ending_in(6)))

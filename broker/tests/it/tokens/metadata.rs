@@ -80,7 +80,7 @@ async fn without_issuers_no_metadata_is_served_and_challenges_are_unchanged() {
 }
 
 #[tokio::test]
-async fn auth_02_n_auth_01_a_rejection_names_the_metadata_on_every_path() {
+async fn auth_02_n_auth_01_a_refusal_names_the_metadata_on_every_path() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let broker =
         guarded(&server, &backend, json!({"scopes": ["mcp:tools", "mcp:read"]})).start().await;
@@ -124,7 +124,7 @@ async fn auth_02_n_auth_01_a_rejection_names_the_metadata_on_every_path() {
 }
 
 #[tokio::test]
-async fn auth_04_n_auth_01_a_missing_scope_is_rejected_with_all_required_scopes() {
+async fn auth_04_n_auth_01_a_missing_scope_is_refused_with_all_required_scopes() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let broker =
         guarded(&server, &backend, json!({"scopes": ["mcp:tools", "mcp:read"]})).start().await;

@@ -60,7 +60,7 @@ async fn a_token_of_an_issuer_has_the_role_of_its_claim() {
 }
 
 #[tokio::test]
-async fn a_token_of_another_audience_is_rejected_by_the_admin_api() {
+async fn a_token_of_another_audience_is_refused_by_the_admin_api() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let broker = guarded(&server, &backend, mapping()).start().await;
     wait_admitted(&broker, &operator_token(&server, "sue", &["sre"], json!({}))).await;
@@ -88,7 +88,7 @@ async fn a_token_of_another_audience_is_rejected_by_the_admin_api() {
 }
 
 #[tokio::test]
-async fn an_open_loopback_listener_rejects_an_invalid_token() {
+async fn an_open_loopback_listener_refuses_an_invalid_token() {
     let server = AuthorizationServer::start().await;
     let broker = builder().tenant("acme").config(server.config("acme", mapping())).start().await;
     let sue = operator_token(&server, "sue", &["sre"], json!({}));

@@ -11,7 +11,7 @@ use super::{client, guarded, started, status, until_status};
 use crate::{builder, initialize_body, kind, refused};
 
 #[tokio::test]
-async fn auth_03_auth_09_a_06_all_forged_tokens_are_rejected_equally() {
+async fn auth_03_auth_09_a_06_all_forged_tokens_are_refused_equally() {
     let (broker, server, _backend) = started().await;
     let canary = AuthorizationServer::start().await;
     let (key, other) = (server.key(), SigningKey::ec("one"));
@@ -128,7 +128,7 @@ async fn a_token_of_a_tenant_that_is_unknown_or_disabled_is_refused_at_once() {
 }
 
 #[tokio::test]
-async fn without_required_auth_only_a_bad_token_is_rejected() {
+async fn without_required_auth_only_a_bad_token_is_refused() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let broker = builder()
         .config(server.config("default", json!({})))
@@ -164,7 +164,7 @@ async fn no_api_key_can_be_created_for_the_principal_of_a_token() {
 }
 
 #[tokio::test]
-async fn s10_id_tokens_bound_tokens_and_hidden_characters_are_rejected() {
+async fn s10_id_tokens_bound_tokens_and_hidden_characters_are_refused() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
     let broker = guarded(&server, &backend, json!({"audiences": ["client-7", RESOURCE]}))
         .config(json!({"telemetry": {"log": "debug"}}))

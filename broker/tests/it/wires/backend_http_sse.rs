@@ -65,7 +65,7 @@ async fn a_stream_that_is_lost_is_opened_again() {
 }
 
 #[tokio::test]
-async fn a_request_that_the_backend_rejects_fails_alone() {
+async fn a_request_that_the_backend_refuses_fails_alone() {
     let backend = HttpSseBackend::start(&stdio()).await;
     let broker = plain().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
@@ -131,7 +131,7 @@ async fn the_endpoint_may_be_relative_and_must_have_the_same_origin() {
 }
 
 #[tokio::test]
-async fn a_url_that_rejects_streamable_http_is_detected_as_http_and_sse() {
+async fn a_url_that_refuses_streamable_http_is_detected_as_http_and_sse() {
     let backend = HttpSseBackend::start(&stdio()).await;
     let spec = json!({"transport": {"type": "http", "url": backend.url()}});
     let broker = listening().backend("default", "b", spec).start().await;

@@ -170,7 +170,7 @@ async fn a_reload_reads_the_certificate_again_and_ignores_a_broken_one() {
 }
 
 #[tokio::test]
-async fn certificate_files_outside_of_the_listed_folders_are_rejected() {
+async fn certificate_files_outside_of_the_listed_folders_are_refused() {
     let authority = Authority::new();
     let backend = tls_backend("tls", &authority).await;
     let identity = authority.client("default", "broker");

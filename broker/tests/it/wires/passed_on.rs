@@ -77,7 +77,7 @@ async fn unreceived_messages_are_delivered_through_another_replica() {
 }
 
 #[tokio::test]
-async fn a_rejection_of_the_owner_is_forwarded_to_the_client() {
+async fn a_refusal_of_the_owner_is_forwarded_to_the_client() {
     let cluster = two().await;
     let (client, id) = opened(&cluster, json!({})).await;
     let more_than_there_was = [("mcp-session-id", id.as_str()), ("mcp-broker-received", "1000")];

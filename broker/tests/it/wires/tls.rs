@@ -355,7 +355,7 @@ async fn a_session_ends_when_trust_in_its_certificate_ends() {
 }
 
 #[tokio::test]
-async fn a_revoked_certificate_is_rejected_and_its_sessions_end() {
+async fn a_revoked_certificate_is_refused_and_its_sessions_end() {
     let authority = Authority::new();
     let server = authority.server("server");
     let lists = server.cert.with_file_name("revoked.pem");
@@ -497,7 +497,7 @@ async fn a_warning_is_logged_for_a_development_certificate() {
 }
 
 #[tokio::test]
-async fn unusable_certificates_are_rejected_at_start() {
+async fn unusable_certificates_are_refused_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let config = json!({"tls": {"cert_file": "/does/not/exist.pem", "key_file": "/does/not/exist.key"},
         "listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"}});

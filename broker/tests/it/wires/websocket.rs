@@ -71,7 +71,7 @@ async fn one_backend_has_its_own_endpoint() {
 }
 
 #[tokio::test]
-async fn w_01_foreign_origins_and_hosts_are_rejected_before_the_upgrade() {
+async fn w_01_foreign_origins_and_hosts_are_refused_before_the_upgrade() {
     let broker = broker().await;
     for (origin, allowed) in
         [("http://localhost:3000", true), ("https://evil.example", false), ("null", false)]
@@ -95,7 +95,7 @@ async fn raw(broker: &TestBroker, text: &str) -> String {
 }
 
 #[tokio::test]
-async fn w_02_an_invalid_handshake_is_rejected() {
+async fn w_02_an_invalid_handshake_is_refused() {
     let broker = broker().await;
     let host = broker.http_address();
     let head = |method: &str, version: &str, key: &str| {

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn other_url_forms_are_rejected_without_showing_a_secret() {
+    fn other_url_forms_are_refused_without_showing_a_secret() {
         for url in [
             "redis+sentinel://:hush@one",
             "redis+sentinel://:hush@one/",

@@ -151,7 +151,7 @@ async fn r_8_schema_additions_of_a_newer_build_do_not_affect_running_replicas() 
 }
 
 #[tokio::test]
-async fn the_database_rejects_changes_of_audit_records() {
+async fn the_database_refuses_changes_of_audit_records() {
     let (server, store) = on_server().await;
     let record = AuditRecord {
         id: [1; 16],

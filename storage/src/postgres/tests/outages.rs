@@ -228,7 +228,7 @@ async fn f_38_a_read_only_server_is_unavailable_until_it_accepts_writes() {
 }
 
 #[tokio::test]
-async fn a_rejected_statement_is_not_an_outage() {
+async fn a_refused_statement_is_not_an_outage() {
     let (server, store) = on_server().await;
     warm(&store).await;
     server.sql(&server.url(), "ALTER TABLE task_inputs RENAME TO elsewhere").await;

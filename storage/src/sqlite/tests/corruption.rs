@@ -70,7 +70,7 @@ async fn f_41_a_damaged_file_is_refused() {
 }
 
 #[tokio::test]
-async fn f_41_a_file_truncated_anywhere_is_rejected() {
+async fn f_41_a_file_truncated_anywhere_is_refused() {
     let (bytes, contents) = intact().await;
     let pages = bytes.len() / PAGE_BYTES;
     assert!(pages > 20, "{pages}");

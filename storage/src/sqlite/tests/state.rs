@@ -327,7 +327,7 @@ async fn a_call_that_waits_for_its_turn_times_out() {
 }
 
 #[tokio::test]
-async fn a_batch_is_rejected_as_a_whole_if_the_disk_is_full() {
+async fn a_batch_is_refused_as_a_whole_if_the_disk_is_full() {
     let (_folder, store) = in_file().await;
     fill(&store).await;
     let before = everything(&store).await;

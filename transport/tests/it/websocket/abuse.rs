@@ -41,7 +41,7 @@ async fn assert_protocol_fault(what: &str, bytes: &[u8]) {
 }
 
 #[tokio::test]
-async fn w_03_invalid_flags_and_opcodes_are_rejected() {
+async fn w_03_invalid_flags_and_opcodes_are_refused() {
     assert_protocol_fault("unmasked", b"\x81\x02{}").await;
     for reserved in [0x40, 0x20, 0x10, 0x70] {
         assert_protocol_fault("a reserved bit", &masked(FINAL | reserved | TEXT, b"{}")).await;
@@ -54,7 +54,7 @@ async fn w_03_invalid_flags_and_opcodes_are_rejected() {
 }
 
 #[tokio::test]
-async fn w_03_misplaced_fragments_are_rejected() {
+async fn w_03_misplaced_fragments_are_refused() {
     assert_protocol_fault("a continuation of nothing", &masked(0, b"x")).await;
     assert_protocol_fault("the end of nothing", &masked(FINAL, b"x")).await;
     assert_protocol_fault(
@@ -69,7 +69,7 @@ async fn w_03_misplaced_fragments_are_rejected() {
 }
 
 #[tokio::test]
-async fn w_03_overlong_length_fields_are_rejected() {
+async fn w_03_overlong_length_fields_are_refused() {
     assert_protocol_fault("125 in 16 bits", b"\x81\xfe\x00\x7d\x00\x00\x00\x00").await;
     assert_protocol_fault(
         "65,535 in 64 bits",
@@ -79,7 +79,7 @@ async fn w_03_overlong_length_fields_are_rejected() {
 }
 
 #[tokio::test]
-async fn w_03_invalid_close_frames_are_rejected() {
+async fn w_03_invalid_close_frames_are_refused() {
     assert_protocol_fault("half a code", &masked(FINAL | CLOSE, b"\x03")).await;
     for code in [0, 1, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65_535] {
         assert_protocol_fault("a code nobody may send", &masked(FINAL | CLOSE, &closing(code, "")))
@@ -206,7 +206,7 @@ async fn noise_and_flipped_bits_only_end_the_connection() {
 }
 
 #[tokio::test]
-async fn w_04_text_that_is_not_utf_8_is_rejected() {
+async fn w_04_text_that_is_not_utf_8_is_refused() {
     for text in [&b"\xff"[..], b"\xc0\xaf", b"\xed\xa0\x80", b"ok \xe2\x82", b"\xf5\x80\x80\x80"] {
         assert!(
             matches!(fault(&masked(FINAL | TEXT, text)).await, ReadError::InvalidUtf8),
@@ -242,7 +242,7 @@ async fn w_04_text_that_is_not_utf_8_is_rejected() {
 }
 
 #[tokio::test]
-async fn w_05_a_too_large_message_is_rejected_by_its_declared_length() {
+async fn w_05_a_too_large_message_is_refused_by_its_declared_length() {
     // Two to the power of 63 sets a bit that must be zero, but the excess size takes precedence. No
     // payload follows.
     for length in [MESSAGE_BYTES_MAX as u64 + 1, 1 << 32, 1 << 63, u64::MAX] {
@@ -305,7 +305,7 @@ async fn w_05_a_flood_of_pings_gets_only_as_many_pongs_as_the_peer_reads() {
 }
 
 #[tokio::test]
-async fn w_06_a_binary_frame_is_rejected_unread() {
+async fn w_06_a_binary_frame_is_refused_unread() {
     assert!(matches!(fault(&masked(FINAL | BINARY, b"{}")).await, ReadError::NotText));
     assert!(matches!(fault(b"\x82\xff").await, ReadError::NotText));
     assert!(matches!(fault(&masked(BINARY, b"{}")).await, ReadError::NotText));

@@ -96,7 +96,7 @@ fn w_02_extensions_are_never_accepted() {
 }
 
 #[test]
-fn w_02_an_invalid_upgrade_request_is_rejected() {
+fn w_02_an_invalid_upgrade_request_is_refused() {
     use UpgradeError::{Body, Key, NoUpgrade, Version as BadVersion};
     let key = "sec-websocket-key";
     let cases: &[(&Changes, UpgradeError)] = &[
@@ -173,7 +173,7 @@ async fn outcome(url: &str, limit: Duration) -> Result<(), ConnectError> {
 }
 
 #[tokio::test]
-async fn a_client_rejects_a_handshake_answer_that_does_not_match() {
+async fn a_client_refuses_a_handshake_answer_that_does_not_match() {
     let long = format!("HTTP/1.1 101 Switching Protocols\r\nx: {}\r\n\r\n", "y".repeat(64 * 1024));
     let cases = [
         (
@@ -202,7 +202,7 @@ async fn a_client_rejects_a_handshake_answer_that_does_not_match() {
 }
 
 #[tokio::test]
-async fn a_client_reports_the_status_of_a_rejection_and_follows_no_redirect() {
+async fn a_client_reports_the_status_of_a_refusal_and_follows_no_redirect() {
     for status in [401, 403, 404, 302, 500, 200] {
         let (address, seen) = answering(format!(
             "HTTP/1.1 {status} No\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"

@@ -2,7 +2,7 @@
 //! handshake is skipped and the session id is kept.
 //!
 //! The handshake result is that of the catalog's connection, if the revision is the same. A backend
-//! that forgot the session rejects the first request, which the broker then sends over a new
+//! that forgot the session refuses the first request, which the broker then sends over a new
 //! session.
 
 use std::sync::Arc;

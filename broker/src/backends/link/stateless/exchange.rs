@@ -2,7 +2,7 @@
 //!
 //! - The backend may need input of the client. The broker gets it and sends the request again (MCP
 //!   2026-07-28, Multi Round-Trip Requests).
-//! - The backend may reject the headers. The broker builds them again from fresh schemas, once.
+//! - The backend may refuse the headers. The broker builds them again from fresh schemas, once.
 //! - The backend may create a task for the call. The broker follows it to its end.
 //!
 //! Invariant: a client of an earlier revision understands the answer, whatever came in between.
@@ -78,7 +78,7 @@ pub(in crate::backends::link) async fn exchange(
                     list_fetch::refresh_tools(connection, link).await?;
                     continue;
                 }
-                // The rejected header may be one of the client, which does not show a fault of the
+                // The refused header may be one of the client, which does not show a fault of the
                 // backend.
                 Some(HEADER_MISMATCH) if !outgoing.requester.forwarded_headers().is_empty() => {
                     return for_the_requester(&answer, method, outgoing.requester);

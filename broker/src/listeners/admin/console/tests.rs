@@ -90,7 +90,7 @@ async fn the_page_needs_no_token_and_may_load_its_own_files_only() {
 }
 
 #[tokio::test]
-async fn a_rebound_host_name_and_a_foreign_page_are_rejected() {
+async fn a_rebound_host_name_and_a_foreign_page_are_refused() {
     let admin = Admin::start(WITH_TOKEN, LOOPBACK).await;
     for path in ["/console/", OPERATOR] {
         for name in ["evil.example:9090", "localhost.evil.example", "127.0.0.1.evil.example:9090"] {

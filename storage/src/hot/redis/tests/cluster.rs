@@ -143,7 +143,7 @@ async fn a_subscription_moves_to_another_node() {
 }
 
 #[tokio::test]
-async fn a_rejected_login_is_reported_without_the_password() {
+async fn a_refused_login_is_reported_without_the_password() {
     let redis = RedisCluster::start().await;
     let url = redis.url().replace("redis+cluster://:", "redis+cluster://:wrong-");
     let hot = RedisStore::open(&options(url)).await.unwrap();
