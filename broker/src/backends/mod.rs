@@ -3,7 +3,7 @@
 //!
 //! The layers, from below. A file imports its own layer and those below it:
 //!
-//! 1. `link/connection.rs` with the wires' senders, its pending requests and their askers.
+//! 1. `link/connection.rs` with the wires' senders, its pending requests and their requesters.
 //! 2. [`backend`] with its [`link`]: each holds the other.
 //! 3. [`inbound`] routes what a backend sends.
 //! 4. `link/connection/` sends requests, `link/http/` and `link/stateless/` carry them.
@@ -13,9 +13,9 @@
 //!
 //! Nothing here knows a session. Three traits connect it to the rest:
 //!
-//! - An [`Requester`](asker::Asker) sends a request.
+//! - A [`Requester`](requester::Requester) sends a request.
 //! - A [`LinkClient`](link_client::LinkClient) uses a link.
-//! - An [`Inbound`](asker::Inbound) receives the messages of a backend.
+//! - An [`Inbound`](requester::Inbound) receives the messages of a backend.
 
 mod admission_state;
 pub mod backend;

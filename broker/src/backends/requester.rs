@@ -1,4 +1,4 @@
-//! The clients of a connection. An [`Requester`] sends a request: calls of sessions and
+//! The clients of a connection. A [`Requester`] sends a request: calls of sessions and
 //! runs of tasks do. An [`Inbound`] receives what the backend sends: sessions do too.
 //!
 //! A connection keeps the sender until the answer has come. Answers do not pass the trait: they end
@@ -98,7 +98,7 @@ pub enum TaskFollower {
     Link,
     /// A task of the broker has taken over the call. The call waits for nothing more.
     TakenOver,
-    /// The asker is a task and follows it. The backend's task is the answer.
+    /// The requester is a task and follows it. The backend's task is the answer.
     Requester,
 }
 

@@ -447,7 +447,7 @@ impl Link {
     }
 
     /// Returns the run that follows this task of the backend.
-    pub fn asker_by_task(&self, backend_task: &str) -> Option<Arc<dyn Requester>> {
+    pub fn requester_by_task(&self, backend_task: &str) -> Option<Arc<dyn Requester>> {
         self.lock().backend_tasks.get(backend_task).and_then(Weak::upgrade)
     }
 

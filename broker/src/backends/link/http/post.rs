@@ -30,7 +30,7 @@ impl HttpWire {
             return Ok(self.post_in_background(connection, link, request.frame.into_bytes()));
         }
         let is_modern = request.headers.is_some();
-        // Calls have an asker, so they do not pay for the lookup.
+        // Calls have a requester, so they do not pay for the lookup.
         let is_discover = request.requester.is_none()
             && request.headers.as_ref().is_some_and(|headers| {
                 headers

@@ -186,7 +186,7 @@ fn prepare<'a>(
     WireRequest { wire_id, frame, requester: Some(outgoing.requester), opening: false, headers }
 }
 
-/// Translates the answer for its asker. A client of 2026-07-28 gets it in that form.
+/// Translates the answer for its requester. A client of 2026-07-28 gets it in that form.
 fn for_the_requester(
     answer: &Message,
     method: Method,
