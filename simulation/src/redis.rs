@@ -63,7 +63,7 @@ impl HotStore for SimulatedRedis {
 
     fn publish(&self, wake: Wakeup) {
         if self.is_connected() {
-            // Without a receiver there is no notification.
+            // Without a receiver, nothing is sent.
             let _unheard = self.wakeups.send(wake);
         }
     }

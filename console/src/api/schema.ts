@@ -859,7 +859,7 @@ export interface paths {
         };
         /** Shows one of the prompts that the broker hosts for a tenant. */
         get: operations["show_prompt"];
-        /** Creates or replaces a prompt. A place in its text that names no argument is refused with 422. */
+        /** Creates or replaces a prompt. A placeholder in its text that names no argument is refused with 422. */
         put: operations["put_prompt"];
         post?: never;
         /** Removes a prompt. */
@@ -1447,7 +1447,7 @@ export interface components {
             breaker?: components["schemas"]["BreakerStatus"] | null;
             /** @description Calls of this replica that are at the backend now. */
             calls_in_flight?: number;
-            /** @description Calls that wait for room at the backend. */
+            /** @description Calls that wait for capacity at the backend. */
             calls_queued?: number;
             /** @description Maximum number of concurrent calls. */
             calls_max?: number;
@@ -1546,7 +1546,7 @@ export interface components {
             breaker?: components["schemas"]["BreakerStatus"] | null;
             /** @description Calls of this replica that are at the backend now. */
             calls_in_flight?: number;
-            /** @description Calls that wait for room at the backend. */
+            /** @description Calls that wait for capacity at the backend. */
             calls_queued?: number;
             /** @description Maximum number of concurrent calls. */
             calls_max?: number;
@@ -1874,13 +1874,13 @@ export interface components {
             };
             /**
              * Format: int32
-             * @description Estimated tokens of the result of the tool at most, in place of that of the toolset.
+             * @description Estimated tokens of the result of the tool at most, instead of that of the toolset.
              * @default null
              */
             max_result_tokens: number | null;
             /**
              * Format: int32
-             * @description Place in the list: lower ones come first, then by backend and name.
+             * @description Position in the list: lower ones come first, then by backend and name.
              * @default 0
              */
             rank: number;
@@ -1902,7 +1902,7 @@ export interface components {
             severity: components["schemas"]["FindingSeverity"];
             /** @description JSON pointer to the text. */
             pointer: string;
-            /** @description The place in the text. Invisible characters have names, such as `<U+200B>`. */
+            /** @description An excerpt of the text. Invisible characters have names, such as `<U+200B>`. */
             excerpt: string;
         };
         /**
@@ -2297,7 +2297,7 @@ export interface components {
             /** @description Sessions that live in this replica. */
             sessions: number;
             calls_in_flight: number;
-            /** @description Calls that wait for room at a backend. */
+            /** @description Calls that wait for capacity at a backend. */
             calls_queued: number;
             /** @description Tools, prompts, resources and templates that pins keep from clients. */
             held: number;
@@ -2552,7 +2552,7 @@ export interface components {
         /** @description A message of a hosted prompt. */
         PromptMessage: {
             role?: components["schemas"]["PromptRole"];
-            /** @description Text with places such as `{{argument}}`. */
+            /** @description Text with placeholders such as `{{argument}}`. */
             text: string;
         };
         /**
@@ -3136,7 +3136,7 @@ export interface components {
              */
             max_result_tokens: number | null;
             /**
-             * @description List five tools that find and call the others, in place of the others.
+             * @description List five tools that find and call the others, instead of the others.
              * @default false
              */
             search: boolean;
@@ -3233,7 +3233,7 @@ export interface components {
              */
             max_result_tokens: number | null;
             /**
-             * @description List five tools that find and call the others, in place of the others.
+             * @description List five tools that find and call the others, instead of the others.
              * @default false
              */
             search: boolean;
