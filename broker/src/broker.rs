@@ -72,8 +72,8 @@ use crate::{
     views::{BackendStatus, SessionView, SubscriptionView},
 };
 
-/// Most tenants among which the capacity is shared at once after a change. With more, housekeeping does
-/// it.
+/// Most tenants among which the capacity is shared at once after a change. With more, housekeeping
+/// does it.
 const SHARED_AT_ONCE: usize = 100;
 
 /// Parts that a broker is made of.

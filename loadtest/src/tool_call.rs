@@ -97,7 +97,8 @@ pub(crate) fn is_payload(text: &str) -> bool {
     number.is_some_and(|number| payload(number, text.len()) == text)
 }
 
-/// Arguments with placeholders for the number of the call (`{{n}}`) and for a payload (`{{text:4KB}}`).
+/// Arguments with placeholders for the number of the call (`{{n}}`) and for a payload
+/// (`{{text:4KB}}`).
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Template(Vec<Piece>);
 
@@ -109,8 +110,8 @@ enum Piece {
 }
 
 impl Template {
-    /// Parses the arguments. `size` reads a size such as `4KB`. The error names the placeholder that
-    /// cannot be read.
+    /// Parses the arguments. `size` reads a size such as `4KB`. The error names the placeholder
+    /// that cannot be read.
     pub(crate) fn parse(
         arguments: &Map<String, Value>,
         size: impl Fn(&str) -> Option<usize>,

@@ -204,7 +204,8 @@ impl<'a> Splice<'a> {
     fn collect_edits(&mut self) -> bool {
         self.settle_meta();
         self.settle_members();
-        // Stable: insertions at one position stay in order, and come before a replacement that starts there.
+        // Stable: insertions at one position stay in order, and come before a replacement that
+        // starts there.
         self.edits.sort_by_key(|edit| (edit.span.start, edit.span.end));
         !self.edits.is_empty()
     }

@@ -61,8 +61,8 @@ pub const RETRIES_SAVED_MAX: u64 = 10;
 pub const PACE_WEIGHT: u32 = 16;
 /// up to this number.
 pub const PACE_WEIGHT_MAX: u32 = 1_024;
-/// Number of usual gaps of one permit that a gap between two departures counts as at most. The bound
-/// grows with the number of permits, and doubles while long gaps follow one another.
+/// Number of usual gaps of one permit that a gap between two departures counts as at most. The
+/// bound grows with the number of permits, and doubles while long gaps follow one another.
 pub const PACE_OUTLIER: u32 = 8;
 /// Shortest value of a usual gap in that bound.
 pub const PACE_GAP_USUAL: Duration = Duration::from_millis(1);

@@ -80,7 +80,8 @@ impl LocalRateLimiter {
     }
 }
 
-/// The rates of many kinds of events, each with the same quota. Keys without capacity share one rate.
+/// The rates of many kinds of events, each with the same quota. Keys without capacity share one
+/// rate.
 #[derive(Debug)]
 pub struct KeyedRateLimiter<K> {
     quota: Quota,

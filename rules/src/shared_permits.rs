@@ -148,7 +148,8 @@ impl SharedPermits {
                 return PermitAttempt::Taken;
             }
             self.record_use(before + 1, max);
-            // A report that lowers the capacity meanwhile either counts this permit or is seen here.
+            // A report that lowers the capacity meanwhile either counts this permit or is seen
+            // here.
             if before < self.capacity(max, shares) {
                 return PermitAttempt::Taken;
             }

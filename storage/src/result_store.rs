@@ -10,8 +10,8 @@ use crate::StoreError;
 /// Results. They end with their time, with their tenant and with their stored backend.
 #[async_trait]
 pub trait ResultStore: Send + Sync {
-    /// Stores a result for a time. The oldest results of the principal free capacity. Returns false if
-    /// the tenant has no capacity for it.
+    /// Stores a result for a time. The oldest results of the principal free capacity. Returns false
+    /// if the tenant has no capacity for it.
     async fn put_result(
         &self,
         result: &KeptResult,

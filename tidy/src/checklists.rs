@@ -16,7 +16,8 @@ const PROMISED: [(&str, std::ops::RangeInclusive<u32>); 7] = [
 /// Promised tests under load.
 const PROMISED_UNDER_LOAD: [u32; 12] = [6, 13, 14, 15, 16, 17, 18, 19, 20, 22, 23, 26];
 
-/// Returns the text of all tests. Ids in it are in lower case and have `_` instead of `-`, as in the names of functions.
+/// Returns the text of all tests. Ids in it are in lower case and have `_` instead of `-`, as in
+/// the names of functions.
 fn cited() -> String {
     let mut cited = String::new();
     for krate in &crates() {

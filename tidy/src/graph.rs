@@ -165,8 +165,8 @@ impl Modules {
         edges
     }
 
-    /// Returns the resolution of a path that is written in `module`. `None`: it names something that is
-    /// not a module's, such as a variant.
+    /// Returns the resolution of a path that is written in `module`. `None`: it names something
+    /// that is not a module's, such as a variant.
     fn resolve(&self, module: &Module, segments: &[String], steps: usize) -> Option<Place> {
         let (first, rest) = segments.split_first()?;
         match first.as_str() {

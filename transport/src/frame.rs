@@ -30,9 +30,9 @@ pub trait FrameSource: Send {
         false
     }
 
-    /// Sets the size limit of a message. With `byte_budget`, a message larger than a few kilobytes takes a
-    /// permit until it is complete. If no permit is free, the connection ends. `byte_budget` is for peers
-    /// that are not authenticated yet.
+    /// Sets the size limit of a message. With `byte_budget`, a message larger than a few kilobytes
+    /// takes a permit until it is complete. If no permit is free, the connection ends.
+    /// `byte_budget` is for peers that are not authenticated yet.
     fn set_message_limit(&mut self, message_bytes_max: usize, byte_budget: Option<&Arc<Semaphore>>);
 
     /// Reads and discards data until the peer ends. Callers use it after the close message: closing

@@ -133,8 +133,8 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
     }
 
     /// Sets the weights of all owners. A single owner needs no reserve. A limit below
-    /// [`RESERVE_LIMIT_MIN`] needs [`RESERVE_SHARE_MIN`] permits for the lightest share. With fewer,
-    /// an owner without a permit would get more than its share.
+    /// [`RESERVE_LIMIT_MIN`] needs [`RESERVE_SHARE_MIN`] permits for the lightest share. With
+    /// fewer, an owner without a permit would get more than its share.
     pub fn set_shares(&self, owners: impl Iterator<Item = u32>) {
         let (mut count, mut weights, mut least) = (0_usize, 0, u64::MAX);
         for weight in owners.map(|weight| u64::from(weight.max(1))) {
@@ -318,8 +318,8 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         }
     }
 
-    /// Recomputes whether an owner may take a reserved permit. Called whenever its number of permits
-    /// changes while callers wait.
+    /// Recomputes whether an owner may take a reserved permit. Called whenever its number of
+    /// permits changes while callers wait.
     fn favour(&self, queue: &mut WaitQueue<O, M>, owner: &O) {
         if owner.permits_held().is_some()
             && let Some((owner, weight)) = queue.fair.waiting_owner(owner)
@@ -607,8 +607,8 @@ mod tests {
         };
         assert_eq!([kept(64, &[1, 1]), kept(64, &[1; 100]), kept(64, &[1])], [8, 8, 0]);
         assert_eq!([kept(20, &[1, 1, 1]), kept(20, &[5, 5, 5]), kept(7, &[1])], [2, 2, 0]);
-        // Ten tenants at ten permits: the lightest has no permit most of the time and is entitled to
-        // none.
+        // Ten tenants at ten permits: the lightest has no permit most of the time and is entitled
+        // to none.
         assert_eq!([kept(10, &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]), kept(63, &[1, 20])], [0, 0]);
     }
 

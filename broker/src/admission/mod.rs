@@ -15,8 +15,8 @@
 //! - the rate of the principal, then that of the tenant;
 //! - after routing, the rate of the backend, then that of the tool.
 //!
-//! A check only reads numbers. A permit that this replica does not hold is the exception: its caller
-//! waits for Redis.
+//! A check only reads numbers. A permit that this replica does not hold is the exception: its
+//! caller waits for Redis.
 
 pub mod concurrency_limit;
 pub mod outbox_budget;

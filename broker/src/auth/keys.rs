@@ -15,7 +15,8 @@ const SALT: &[u8] = b"mcp-broker root 1";
 /// Number of the seal key that derives from the root key. Later ones follow.
 const FIRST_SEAL_KEY: u8 = 1;
 
-/// The sealed text does not open: the root secret or the seal context differs, or the bytes changed.
+/// The sealed text does not open: the root secret or the seal context differs, or the bytes
+/// changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "stored settings cannot be opened with this broker's secret; restore the node.secret or secret.key they were stored with"
@@ -120,8 +121,8 @@ impl SealKey {
         self.keys.get(usize::from(index)).ok_or(SealError)
     }
 
-    /// Seals a text. The cipher authenticates `seal_context` with the text: sealed bytes in another row do
-    /// not open.
+    /// Seals a text. The cipher authenticates `seal_context` with the text: sealed bytes in another
+    /// row do not open.
     pub fn seal(&self, seal_context: &str, text: &[u8]) -> Result<Vec<u8>, SealError> {
         let mut body = text.to_vec();
         let nonce = self

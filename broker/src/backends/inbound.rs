@@ -183,8 +183,8 @@ fn answer_roots_list(
     connection.send_later(roots.answer(&id));
 }
 
-/// Sends a question to the client of `requester`, and to no other client. The backend needs the answer
-/// before it answers the request.
+/// Sends a question to the client of `requester`, and to no other client. The backend needs the
+/// answer before it answers the request.
 pub fn need_input(
     link: &Arc<Link>,
     connection: &Arc<Connection>,

@@ -295,8 +295,8 @@ pub(super) fn stored_policy(
     })
 }
 
-/// Returns the entry that replaces an unreadable policy. It denies everything, because the tenant had
-/// rules.
+/// Returns the entry that replaces an unreadable policy. It denies everything, because the tenant
+/// had rules.
 pub(super) fn closed_policy(record: &PolicyRecord) -> RegistryEntry<PolicyDocument> {
     RegistryEntry {
         spec: PolicyDocument { default: RuleEffect::Deny, ..PolicyDocument::default() },

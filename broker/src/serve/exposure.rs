@@ -21,7 +21,7 @@ pub(super) fn report_certificates(acceptors: &[TlsAcceptor; 2], metrics: &Metric
         if remaining < i64::try_from(CERTIFICATE_ENDS_SOON.as_secs()).unwrap_or(i64::MAX) {
             tracing::error!(
                 listener,
-                remaining_days = remaining / 86_400,
+                days_left = remaining / 86_400,
                 "the certificate that listeners present ends soon, or has ended"
             );
         }

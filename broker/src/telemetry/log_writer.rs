@@ -1,8 +1,8 @@
 //! Writes the lines of the log to standard error from a thread of its own. Logging code waits
 //! neither for a disk nor for a reader.
 //!
-//! Invariant: waiting lines are bounded in number and in bytes. A line without capacity is dropped and
-//! counted. When no line waits any more, the log reports the number of dropped lines.
+//! Invariant: waiting lines are bounded in number and in bytes. A line without capacity is dropped
+//! and counted. When no line waits any more, the log reports the number of dropped lines.
 
 use std::{
     io::{self, Write},

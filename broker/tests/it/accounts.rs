@@ -210,8 +210,9 @@ pub(crate) async fn call(client: &TestClient, tool: &str) -> Value {
     client.result("tools/call", json!({"name": tool, "arguments": {}})).await
 }
 
-/// Returns whatever the broker shows or stores, by output: answers of the admin API, the log, spans,
-/// and every file of its folder. What the test kit recorded of its own clients is not the broker's.
+/// Returns whatever the broker shows or stores, by output: answers of the admin API, the log,
+/// spans, and every file of its folder. What the test kit recorded of its own clients is not the
+/// broker's.
 pub(crate) async fn outputs(
     broker: &TestBroker,
     spans: &[CollectedSpan],
@@ -261,8 +262,8 @@ fn encodings(text: &str) -> Vec<String> {
     [text.to_owned(), hexadecimal].into_iter().chain(in_base64).collect()
 }
 
-/// Returns the names of outputs that contain one of the texts, or a part of it that could be used: tokens are
-/// also sought without their ends.
+/// Returns the names of outputs that contain one of the texts, or a part of it that could be used:
+/// tokens are also sought without their ends.
 pub(crate) fn outputs_containing(texts: &[&str], outputs: &[(String, Vec<u8>)]) -> Vec<String> {
     let middle = |text: &str| text[text.len() / 4..text.len() - text.len() / 4].to_owned();
     let sought: Vec<String> = texts.iter().flat_map(|text| encodings(&middle(text))).collect();

@@ -72,7 +72,8 @@ pub(crate) async fn send_calls(
     socket
 }
 
-/// Does the same for a client that will not read, with as little capacity in its socket as possible.
+/// Does the same for a client that will not read, with as little capacity in its socket as
+/// possible.
 pub(crate) async fn send_calls_without_reading(
     address: SocketAddr,
     calls: u64,

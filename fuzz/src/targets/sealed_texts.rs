@@ -1,5 +1,5 @@
-//! Sealed texts at rest and at clients: only what was sealed opens, with its key, in its context, and
-//! each has one spelling.
+//! Sealed texts at rest and at clients: only what was sealed opens, with its key, in its context,
+//! and each has one spelling.
 //!
 //! An input has lines: a context, another context, changes of the sealed text, and the text.
 

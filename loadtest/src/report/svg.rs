@@ -108,7 +108,8 @@ impl Axis {
     }
 }
 
-/// Returns the position of a share on [`Axis::shares`]: the number of calls of which one is above it.
+/// Returns the position of a share on [`Axis::shares`]: the number of calls of which one is above
+/// it.
 pub(super) fn of_share(share: f64) -> f64 {
     1.0 / (1.0 - share).max(1e-9)
 }

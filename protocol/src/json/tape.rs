@@ -3,12 +3,12 @@
 //! It serves whole documents of which many parts are read: lists, handshakes, results that are
 //! rewritten for another revision, key sets.
 //!
-//! simd-json resolves escapes in its input, so it reads a copy. Of its result only the beginning and
-//! end of each value in the sender's text are kept. Strings and numbers are read from that text, so
-//! that numbers keep any precision and spans point into the forwarded bytes. The same texts are
-//! accepted as by [`Document`](super::Document), and the same limits hold. Values are counted after
-//! simd-json has built its table: a large text of a stranger is walked first, as every message is.
-//! A single member, and a text of a few bytes, cost less to walk
+//! simd-json resolves escapes in its input, so it reads a copy. Of its result only the beginning
+//! and end of each value in the sender's text are kept. Strings and numbers are read from that
+//! text, so that numbers keep any precision and spans point into the forwarded bytes. The same
+//! texts are accepted as by [`Document`](super::Document), and the same limits hold. Values are
+//! counted after simd-json has built its table: a large text of a stranger is walked first, as
+//! every message is. A single member, and a text of a few bytes, cost less to walk
 //! (`docs/decisions/0020-two-readers-of-json.md`).
 
 use std::borrow::Cow;

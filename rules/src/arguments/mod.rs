@@ -250,8 +250,8 @@ impl NamePatterns {
 /// Bytes of lazily built states of one pattern of `patternProperties`, per thread and direction.
 const NAME_PATTERN_FOUND_BYTES: usize = 64 * 1024;
 
-/// Returns the options for the validator. `remaining` holds the bytes that compiled patterns may still
-/// take. A pattern that needs more sets it to zero.
+/// Returns the options for the validator. `remaining` holds the bytes that compiled patterns may
+/// still take. A pattern that needs more sets it to zero.
 fn options(
     remaining: Arc<AtomicUsize>,
 ) -> ValidationOptions<'static, Arc<dyn jsonschema::Retrieve>, MeteredJson> {

@@ -1,8 +1,8 @@
 //! Prompts that the broker hosts for a tenant: templates that operators write.
 //!
-//! A template is text with `{{argument}}` placeholders. It has no logic and reads nothing. A value is put
-//! in place as it is, and is not searched for placeholders again. The prompts are listed like those of a
-//! backend, so access policies and toolsets concern them too.
+//! A template is text with `{{argument}}` placeholders. It has no logic and reads nothing. A value
+//! is put in place as it is, and is not searched for placeholders again. The prompts are listed
+//! like those of a backend, so access policies and toolsets concern them too.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,5 +1,5 @@
-//! Search over the tools of a toolset, instead of their list: a model gets five tools, and finds the
-//! others with them.
+//! Search over the tools of a toolset, instead of their list: a model gets five tools, and finds
+//! the others with them.
 //!
 //! Three of the five call what was found. They keep reading, writing and destroying apart, so that
 //! the question of a client to its user keeps its meaning. Ranking is Okapi BM25 over the words of

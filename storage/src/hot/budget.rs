@@ -31,8 +31,8 @@ pub struct BudgetGrant {
     pub wait: Duration,
 }
 
-/// Extra capacity for the time between two requests of a replica. Without it, the refill between them
-/// would be lost while the burst is full.
+/// Extra capacity for the time between two requests of a replica. Without it, the refill between
+/// them would be lost while the burst is full.
 pub(super) const SLACK_US: f64 = 50_000.0;
 /// The most a budget can be overdrawn. It bounds the effect of a clock jump or of a foreign value.
 pub(super) const OVERDRAWN_US_MAX: f64 = 10_000_000.0;

@@ -66,8 +66,8 @@ pub struct OwnerHint {
     pub address: String,
 }
 
-/// Hints, wakeups, budgets and permits. No call fails: an operation that is not possible is counted and
-/// lost.
+/// Hints, wakeups, budgets and permits. No call fails: an operation that is not possible is counted
+/// and lost.
 #[async_trait]
 pub trait HotStore: Send + Sync {
     /// Returns `memory` or `redis`, which is a metric label.
@@ -90,8 +90,9 @@ pub trait HotStore: Send + Sync {
     /// have been taken.
     async fn take_from_budgets(&self, requests: &[BudgetRequest]) -> Option<Vec<BudgetGrant>>;
 
-    /// Settles reports of permits that replicas share, and renews the lease of this replica's permits.
-    /// Returns `None` if they are not reachable. All or none of the reports may then have arrived.
+    /// Settles reports of permits that replicas share, and renews the lease of this replica's
+    /// permits. Returns `None` if they are not reachable. All or none of the reports may then have
+    /// arrived.
     async fn settle_permits(
         &self,
         lifetime: PermitsLifetime,

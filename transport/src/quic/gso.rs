@@ -1,9 +1,9 @@
 //! Limits the number of datagrams that a connection passes to the system at once.
 //!
-//! With the first datagram of a connection, the library allocates space for as many datagrams as the
-//! system accepts, and keeps it. This takes about 14 KiB, while most connections send little and
-//! then wait. So a connection starts with one datagram at a time, and gets the full number after
-//! several bursts. The listener and the clients use this as the runtime of their endpoints.
+//! With the first datagram of a connection, the library allocates space for as many datagrams as
+//! the system accepts, and keeps it. This takes about 14 KiB, while most connections send little
+//! and then wait. So a connection starts with one datagram at a time, and gets the full number
+//! after several bursts. The listener and the clients use this as the runtime of their endpoints.
 
 use std::{
     cell::Cell,

@@ -155,8 +155,8 @@ impl EraCache {
         let _in_time = tokio::time::timeout(within, settled.wait_for(|settled| *settled)).await;
     }
 
-    /// Notes that the backend ended on a probe, as some servers do on an unknown request. `remaining` is
-    /// the remaining support.
+    /// Notes that the backend ended on a probe, as some servers do on an unknown request.
+    /// `remaining` is the remaining support.
     pub(super) fn record_end_by_probe(&self, remaining: EraSupport) {
         self.record(remaining);
         self.retries_useful.fetch_add(1, Ordering::Relaxed);

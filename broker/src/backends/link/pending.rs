@@ -137,7 +137,8 @@ impl PendingRequests {
         self.lock_waiting().get(&wire_id).and_then(|waiting| waiting.requester.clone())
     }
 
-    /// Returns the requester of a message without an id, if only one requester waits on this connection.
+    /// Returns the requester of a message without an id, if only one requester waits on this
+    /// connection.
     pub fn only_requester(&self) -> Option<Arc<dyn Requester>> {
         let waiting = self.lock_waiting();
         let mut requesters = waiting.values().filter_map(|waiting| waiting.requester.as_ref());
@@ -145,8 +146,8 @@ impl PendingRequests {
         requesters.next().is_none().then(|| first.clone())
     }
 
-    /// Returns the likely requester of a message without an id, if all waits are for one client: the
-    /// latest call, or else the latest task. A call has a stream on which its client gets the
+    /// Returns the likely requester of a message without an id, if all waits are for one client:
+    /// the latest call, or else the latest task. A call has a stream on which its client gets the
     /// message.
     pub fn likely_requester(&self) -> Option<Arc<dyn Requester>> {
         let waiting = self.lock_waiting();

@@ -116,7 +116,7 @@ pub(super) async fn show_prompt(
     Ok(shown(control.hosted_prompt(&tenant, &name)?))
 }
 
-/// Creates or replaces a prompt. A placeholder in its text that names no argument is refused with 422.
+/// Creates or replaces a prompt. A placeholder of an unknown argument is refused with 422.
 #[utoipa::path(put, operation_id = "put_prompt", path = "/admin/v1/tenants/{tenant}/prompts/{prompt}", tag = "catalog", params(("tenant" = String, Path, pattern = "^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$", example = "default"), ("prompt" = String, Path, pattern = "^[A-Za-z0-9_-]{1,64}$")), request_body = HostedPromptDocument,
     responses((status = 201, body = HostedPromptView), (status = 200, description = "Replaced", body = HostedPromptView),
         (status = "default", body = Problem, content_type = "application/problem+json")))]

@@ -86,7 +86,8 @@ impl Page {
         self.of(entries, sort_key)
     }
 
-    /// Returns the page of a list ordered by `sort_key`, and the value of `after` for the next page.
+    /// Returns the page of a list ordered by `sort_key`, and the value of `after` for the next
+    /// page.
     pub(super) fn of<T>(
         &self,
         mut entries: Vec<T>,

@@ -84,8 +84,8 @@ impl Future for PolledCall {
 }
 
 impl InFlightCalls {
-    /// Polls the calls, and starts added ones, while there is capacity for their answers. The answers
-    /// are then written first. Must be polled after the futures that add calls.
+    /// Polls the calls, and starts added ones, while there is capacity for their answers. The
+    /// answers are then written first. Must be polled after the futures that add calls.
     pub(super) async fn drive(&self, outbox: &EventStream) -> Infallible {
         poll_fn(|context| {
             if let Some(calls) = &mut *self.lock() {
@@ -182,8 +182,8 @@ pub(super) async fn read(
 /// Resolves when every request is answered and all answers are sent.
 pub(super) async fn wait_idle(session: &Arc<Session>, capacity_freed: &Notify) {
     while session.calls_in_flight() > 0 {
-        // An answer signals `capacity_freed`. A request that ends without an answer is noticed by the
-        // repeated check.
+        // An answer signals `capacity_freed`. A request that ends without an answer is noticed by
+        // the repeated check.
         let _looked = tokio::time::timeout(PIPELINE_WAIT_MAX / 10, capacity_freed.notified()).await;
     }
 }

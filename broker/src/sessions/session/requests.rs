@@ -41,8 +41,8 @@ impl Session {
         if state.in_flight.contains_key(id) { Err(id_in_flight()) } else { Ok(()) }
     }
 
-    /// Counts a request in, if there is capacity for it and its id is free. [`Session::close_request`]
-    /// counts it out.
+    /// Counts a request in, if there is capacity for it and its id is free.
+    /// [`Session::close_request`] counts it out.
     pub(in crate::sessions) fn open_request(
         &self,
         id: RequestId,

@@ -288,7 +288,8 @@ impl SessionPools {
 }
 
 /// Returns whether the caller may have another pool. Clients choose the settings of extensions
-/// freely, so the pools of one caller that differ in them are bounded. An unused one frees capacity.
+/// freely, so the pools of one caller that differ in them are bounded. An unused one frees
+/// capacity.
 fn has_capacity(
     pools: &mut MutexGuard<'_, FastMap<SessionPoolKey, SessionPool>>,
     wanted: &SessionPoolKey,

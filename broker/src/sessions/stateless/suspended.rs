@@ -299,8 +299,8 @@ impl SuspensionTable {
                 other.is_alone() && other.caller == one.caller && other.endpoint == one.endpoint
             })
             .count();
-        // The first suspension of a caller, and the first of all, always has capacity. The limit of a
-        // message bounds its size.
+        // The first suspension of a caller, and the first of all, always has capacity. The limit of
+        // a message bounds its size.
         let fills = |held: &SuspendedUsage, max: usize| {
             held.count > 0 && held.bytes.saturating_add(one.bytes) > max
         };

@@ -92,8 +92,8 @@ impl EventStream {
         unread
     }
 
-    /// Takes over messages that another stream could not deliver, as far as there is capacity. Returns
-    /// how many found none.
+    /// Takes over messages that another stream could not deliver, as far as there is capacity.
+    /// Returns how many found none.
     pub fn adopt(&self, now: Instant, events: Vec<Event>) -> usize {
         let mut state = self.lock();
         let mut left_out = 0;

@@ -59,8 +59,8 @@ async fn accounts_of_2026_07_28() {
     }
 }
 
-/// The client is notified by the text of a tool error. The servers of that revision have no metadata of
-/// the resource, and one of them has none at all.
+/// The client is notified by the text of a tool error. The servers of that revision have no
+/// metadata of the resource, and one of them has none at all.
 #[tokio::test]
 async fn accounts_of_2025_03_26() {
     let done = scenarios(&["--suite", "backcompat", "--spec-version", "2025-03-26"], false).await;

@@ -1,5 +1,5 @@
-//! Calls that become tasks at a bad moment: while the process ends, without capacity for a task, and
-//! while the database is away.
+//! Calls that become tasks at a bad moment: while the process ends, without capacity for a task,
+//! and while the database is away.
 
 use std::{path::Path, time::Duration};
 

@@ -31,8 +31,8 @@ async fn j_01_w_06_no_n_file_ends_a_connection_or_reaches_a_backend() {
     for wire in WIRES {
         let client = client(wire, &broker, Doors::of(&broker), &authority).await.client;
         for (name, content) in suite("n_") {
-            // The wire itself refuses bytes that are not UTF-8: `w_04_text_that_is_not_utf_8_is_refused`,
-            // `j_03_invalid_utf8_is_a_parse_error`.
+            // The wire itself refuses bytes that are not UTF-8:
+            // `w_04_text_that_is_not_utf_8_is_refused`, `j_03_invalid_utf8_is_a_parse_error`.
             let Ok(text) = String::from_utf8(content) else { continue };
             // A line feed is the end of a message, and blanks are not a message.
             if text.trim().is_empty() || text.contains('\n') {

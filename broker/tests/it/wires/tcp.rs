@@ -194,7 +194,8 @@ async fn a_client_that_pipelines_beyond_its_limit_is_slowed_down_and_not_refused
     let text: String = (100..400).map(|id| format!("{}\n", echo(id))).collect();
     socket.write_all(text.as_bytes()).await.unwrap();
     answers(&mut socket, 100..400).await;
-    // If only the client can free capacity, the request is refused, so that its next message is read.
+    // If only the client can free capacity, the request is refused, so that its next message is
+    // read.
     let hang = |id: u64| request(id, "tools/call", json!({"name": "b__hang", "arguments": {}}));
     let text: String = (500..511).map(|id| format!("{}\n", hang(id))).collect();
     socket.write_all(text.as_bytes()).await.unwrap();

@@ -7,7 +7,8 @@
 //! key and message contains the version of the layout.
 //!
 //! Each key has a hash tag, because Redis Cluster carries out a request only on keys of one slot. All
-//! keys of a session have the same one of 256 tags. All budgets have one tag, and so have all permits.
+//! keys of a session have the same one of 256 tags. All budgets have one tag, and so have all
+//! permits.
 
 use aws_lc_rs::{constant_time, hmac};
 use bytes::Bytes;

@@ -59,8 +59,8 @@ const CLOSE_MAX: Duration = Duration::from_secs(1);
 /// Address and secrets of Redis.
 #[derive(Clone)]
 pub struct RedisOptions {
-    /// `redis://`, `redis+unix://`, `redis+sentinel://` or `redis+cluster://`. With TLS `rediss` instead
-    /// of `redis`. May contain passwords.
+    /// `redis://`, `redis+unix://`, `redis+sentinel://` or `redis+cluster://`. With TLS `rediss`
+    /// instead of `redis`. May contain passwords.
     pub url: String,
     /// Secret of one installation, which its replicas share. The store ignores values that were
     /// written with another key.

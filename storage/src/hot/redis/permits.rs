@@ -1,5 +1,5 @@
-//! Permits in Redis: one hash for each limit, with the permits that each replica holds, and one key for
-//! the lease of each replica.
+//! Permits in Redis: one hash for each limit, with the permits that each replica holds, and one key
+//! for the lease of each replica.
 
 use redis::{Script, from_redis_value};
 

@@ -132,7 +132,8 @@ pub(in crate::backends::link) async fn exchange(
     }
 }
 
-/// Sends a request of the broker on behalf of `requester`, whose client may get questions meanwhile.
+/// Sends a request of the broker on behalf of `requester`, whose client may get questions
+/// meanwhile.
 pub(in crate::backends::link) async fn request_for(
     connection: &Arc<Connection>,
     link: &Arc<Link>,

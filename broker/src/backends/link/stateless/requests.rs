@@ -88,8 +88,8 @@ pub(super) async fn probe(
     Ok(answer)
 }
 
-/// Sends a request of the broker, on behalf of `requester` if there is one. The answer is a complete
-/// result or an error, as the backend wrote it.
+/// Sends a request of the broker, on behalf of `requester` if there is one. The answer is a
+/// complete result or an error, as the backend wrote it.
 pub(super) async fn send_own(
     connection: &Arc<Connection>,
     link: &Arc<Link>,

@@ -206,7 +206,8 @@ impl SessionStreams {
         }
     }
 
-    /// Frees capacity for another stream: forgets one that has ended, or else one without a connection.
+    /// Frees capacity for another stream: forgets one that has ended, or else one without a
+    /// connection.
     fn evict_oldest(&mut self) {
         if self.retained.len() < STREAMS_KEPT_MAX {
             return;
