@@ -859,7 +859,7 @@ export interface paths {
         };
         /** Shows one of the prompts that the broker hosts for a tenant. */
         get: operations["show_prompt"];
-        /** Creates or replaces a prompt. A placeholder in its text that names no argument is refused with 422. */
+        /** Creates or replaces a prompt. A placeholder of an unknown argument is refused with 422. */
         put: operations["put_prompt"];
         post?: never;
         /** Removes a prompt. */
