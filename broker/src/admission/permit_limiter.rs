@@ -158,7 +158,7 @@ impl PermitLimiter {
     }
 
     /// Returns at once if this replica needs no answer of Redis for the next permit. Otherwise
-    /// returns the caller, which must [`PermitLimiter::ask`].
+    /// returns the caller, which must [`PermitLimiter::wait_for_report`].
     pub fn wait_for_permit<'a>(
         &self,
         permits: &'a Arc<SharedPermits>,
