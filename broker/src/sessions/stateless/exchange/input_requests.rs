@@ -92,7 +92,10 @@ impl Exchange {
     }
 
     fn permits(&self, input: &InputRequest) -> Result<(), Refusal> {
-        let Some(question) = input.to_message() else { return Ok(()) };
+        let unreadable = || {
+            Refusal::new(ErrorKind::BackendProtocolError, "the backend's request cannot be read")
+        };
+        let question = input.to_message().ok_or_else(unreadable)?;
         // A pooled session of this version asked the question.
         let declared = &self.request.meta.capabilities;
         declared
