@@ -96,7 +96,7 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "calls_queued_per_backend",
         COUNT,
         "1000",
-        "Calls that wait for one backend. The broker refuses a call that gets no permit.",
+        "Calls that wait for one backend. The broker refuses further calls.",
     ),
     key(
         "calls_in_flight",
@@ -108,7 +108,7 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "calls_queued",
         COUNT,
         "20000",
-        "Calls of all tenants that wait for `limits.calls_in_flight`. The broker refuses a call that gets no permit.",
+        "Calls of all tenants that wait for `limits.calls_in_flight`. The broker refuses further calls.",
     ),
     key(
         "batch_calls",

@@ -269,7 +269,7 @@ fn met() -> Vec<Fixed> {
         BATCH_PARALLEL_MAX Other("further calls of the batch wait", "");
         BATCH_RESULT_BYTES_MAX Other("the result of the batch omits further results, with `message_too_large`", "");
         KEPT_RESULT_BYTES_MAX Other("the broker stores the beginning, and the shortened result reports that", "");
-        KEPT_RESULT_BYTES_PER_PRINCIPAL Other("the oldest results make room", "");
+        KEPT_RESULT_BYTES_PER_PRINCIPAL Other("the broker removes the oldest results", "");
         KEPT_RESULT_BYTES_PER_TENANT Other("the broker sends long results as they are; the log shows it", "");
         KEPT_RESULT_TTL Refused(ErrorKind::ResourceNotFound);
         HOSTED_PROMPT_RESULT_BYTES_MAX Refused(ErrorKind::InvalidParams);

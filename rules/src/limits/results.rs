@@ -10,9 +10,9 @@ pub const RESULT_TOKENS_MAX: u32 = 1_000_000;
 pub const TOKEN_BYTES: usize = 4;
 /// The stored part of one result.
 pub const KEPT_RESULT_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Stored results of one principal. The oldest ones free capacity.
+/// Stored results of one principal. Beyond it, the oldest ones are removed.
 pub const KEPT_RESULT_BYTES_PER_PRINCIPAL: u64 = 32 * 1024 * 1024;
-/// Stored results of one tenant. Without capacity, a result is sent as it is.
+/// Stored results of one tenant. Beyond it, a result is sent as it is.
 pub const KEPT_RESULT_BYTES_PER_TENANT: u64 = 512 * 1024 * 1024;
 /// Time for which a result is stored.
 pub const KEPT_RESULT_TTL: Duration = Duration::from_secs(3_600);
