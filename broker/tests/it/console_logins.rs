@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use testkit::{
-    AdminClient, AuthorizationServer, authorization::RESOURCE, eventually, http::RawResponse,
+    AdminClient, AuthorizationServer, TestBroker, authorization::RESOURCE, eventually,
+    http::RawResponse,
 };
 
 use crate::{
@@ -57,6 +58,21 @@ impl Page {
     }
 }
 
+/// Starts a broker at whose console operators log in at the issuer of `server`.
+async fn page_of(server: &AuthorizationServer, issuer: Value) -> (TestBroker, Page) {
+    let metadata = json!({"authorization_response_iss_parameter_supported": true});
+    server.set_metadata(metadata);
+    let broker = builder()
+        .single_process()
+        .admin_token("operator-of-tests")
+        .config(server.config("default", issuer))
+        .start()
+        .await;
+    let admin = broker.admin().with_token(None);
+    let origin = format!("http://{}", broker.admin_address());
+    (broker, Page { admin, origin })
+}
+
 /// Returns the cookies that an answer sets, without their values.
 fn set(answer: &RawResponse) -> Vec<String> {
     let cookies = answer.headers.get_all("set-cookie").iter();
@@ -70,21 +86,11 @@ fn set(answer: &RawResponse) -> Vec<String> {
 #[tokio::test]
 async fn a_login_at_an_issuer_is_bound_to_its_browser_and_its_request() {
     let server = AuthorizationServer::start().await;
-    let metadata = json!({"authorization_response_iss_parameter_supported": true});
-    server.set_metadata(metadata);
     let admin = json!({"admin": {
         "claim": "groups", "audiences": [AUDIENCE], "map": [{"value": "auditors", "role": "auditor"}],
         "login": {"client_id": "console", "scopes": ["openid"]},
     }});
-    let broker = builder()
-        .single_process()
-        .admin_token("operator-of-tests")
-        .config(server.config("default", admin))
-        .start()
-        .await;
-    let admin = broker.admin().with_token(None);
-    let origin = format!("http://{}", broker.admin_address());
-    let page = Page { admin, origin };
+    let (_broker, page) = page_of(&server, admin).await;
     let issuer = server.issuer();
     let gives = |audience: &str, groups: &[&str]| {
         let token = server.token_with("ann", json!({"aud": audience, "groups": groups}));
@@ -167,19 +173,11 @@ async fn a_login_at_an_issuer_is_bound_to_its_browser_and_its_request() {
 async fn a_login_names_its_audience_only_as_the_issuer_accepts_it() {
     for (parameter_rule, name) in [("strip", None), ("audience", Some("audience"))] {
         let server = AuthorizationServer::start().await;
-        server.set_metadata(json!({"authorization_response_iss_parameter_supported": true}));
         let issuer = json!({"front": "adapted", "resource": parameter_rule, "admin": {
             "claim": "groups", "audiences": [AUDIENCE], "map": [{"value": "sre", "role": "viewer"}],
             "login": {"client_id": "console", "scopes": ["openid"]},
         }});
-        let broker = builder()
-            .single_process()
-            .admin_token("operator-of-tests")
-            .config(server.config("default", issuer))
-            .start()
-            .await;
-        let origin = format!("http://{}", broker.admin_address());
-        let page = Page { admin: broker.admin().with_token(None), origin };
+        let (_broker, page) = page_of(&server, issuer).await;
         let (request, cookie) = page.started_login(server.issuer()).await;
         let (state, from) = (parameter(&request, "state").unwrap(), form_text(server.issuer()));
         page.answer(&format!("state={state}&code=c&iss={from}"), &cookie).await;

@@ -192,7 +192,7 @@ fn s16_a_start_warns_of_an_unverified_database_and_names_the_setting() {
         environment.extend(mode.map(|mode| ("PGSSLMODE", mode)));
         let ended = run(folder.path(), &["serve"], &environment);
         let stderr = text(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(69), "there is no such database: {stderr}");
+        assert_eq!(ended.status.code(), Some(69), "the database is missing: {stderr}");
         assert!(!stderr.contains("hush"), "{stderr}");
         stderr
             .lines()

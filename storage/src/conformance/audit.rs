@@ -113,7 +113,7 @@ pub async fn a_change_and_its_audit_record_are_stored_together(
     let twice = store.apply(AdminChange::PutKey(&key), Some(&audit(4))).await;
     assert!(matches!(twice, Err(StoreError::Exists { .. })), "{twice:?}");
     let orphan =
-        store.apply(AdminChange::PutBackend(&backend_record("nobody", "b")), Some(&audit(5))).await;
+        store.apply(AdminChange::PutBackend(&backend_record("absent", "b")), Some(&audit(5))).await;
     assert!(matches!(orphan, Err(StoreError::UnknownTenant { .. })), "{orphan:?}");
     assert!(!store.apply(AdminChange::AddTenant(&acme), Some(&audit(6))).await?);
     assert!(
@@ -121,7 +121,7 @@ pub async fn a_change_and_its_audit_record_are_stored_together(
             .apply(AdminChange::DeleteKey(&of_acme, &KeyId::new("none")), Some(&audit(7)))
             .await?
     );
-    assert!(!store.apply(AdminChange::DeleteTenant(&tenant("nobody")), Some(&audit(8))).await?);
+    assert!(!store.apply(AdminChange::DeleteTenant(&tenant("absent")), Some(&audit(8))).await?);
     let nobodys = SessionKey::new([9; SESSION_KEY_BYTES]);
     assert!(!store.apply(AdminChange::EndSession(&nobodys), Some(&audit(9))).await?);
     assert!(store.apply(AdminChange::PutTenant(&acme), Some(&audit(10))).await?, "replaced");

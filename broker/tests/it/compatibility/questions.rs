@@ -245,7 +245,7 @@ pub(super) async fn unasked(pair: &Pair) -> Found {
         Some(error) => refused(error),
         None => {
             ensure(pair.client.requests_received().len() == 1, || {
-                "somebody else answered".to_owned()
+                "another answer came".to_owned()
             })?;
             Ok(Cell::Same)
         }

@@ -27,7 +27,7 @@ pub(super) async fn wait(client: &Client, id: &Value, status: &str) -> Result<An
         if answer.result()?["status"] == status {
             return Ok(answer);
         }
-        tokio::task::yield_now().await; // a client that waits in vain gets the error of a hanging call
+        tokio::task::yield_now().await; // a client without an answer gets the error of a hanging call
     }
 }
 
@@ -56,7 +56,7 @@ pub(super) async fn end_notification(pair: &Pair) -> Found {
     let listening = client
         .start_request(
             "subscriptions/listen",
-            json!({"notifications": {"taskIds": [id, "nobody's"]}}),
+            json!({"notifications": {"taskIds": [id, "unknown"]}}),
         )
         .await;
     let accepted = client

@@ -32,7 +32,7 @@ async fn n_sub_01_n_sub_02_requested_notifications_have_the_id_of_their_request(
     let backend = watched().await;
     let broker = broker_with(&backend).await;
     let client = Modern::of(&broker, "/mcp");
-    let filter = json!({"toolsListChanged": true, "resourceSubscriptions": ["b+test://one", "b+test://one", "nobody+test://x"], "later": true});
+    let filter = json!({"toolsListChanged": true, "resourceSubscriptions": ["b+test://one", "b+test://one", "unknown+test://x"], "later": true});
     let mut both = listen(&client, json!("a"), filter).await;
     let acknowledged = next(&mut both).await;
     assert_eq!(acknowledged["method"], "notifications/subscriptions/acknowledged");

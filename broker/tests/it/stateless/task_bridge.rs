@@ -256,7 +256,7 @@ async fn n_task_08_changes_of_tasks_are_sent_to_subscribers() {
     let broker = broker_for(backend.spec()).await;
     let client = client_of(&broker);
     let id = task(&client, "b__job", json!({})).await;
-    let filter = json!({"taskIds": [id, "nobody's"]});
+    let filter = json!({"taskIds": [id, "unknown"]});
     let refused = Modern::of(&broker, "/mcp")
         .error("subscriptions/listen", json!({"notifications": filter}))
         .await;
