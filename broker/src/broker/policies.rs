@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use protocol::ids::{BackendId, TenantId};
 use rules::{
-    access::{DecisionRow, Policy, PolicyWarning, Subject},
+    access::{DecisionRow, Policy, PolicyTest, PolicyWarning, Subject},
     catalog::ToolTraits,
     endpoint::Endpoint,
 };
@@ -27,10 +27,19 @@ impl Broker {
         self.policies.get(tenant).map(|policy| policy.clone())
     }
 
-    /// Returns the patterns of a policy that match nothing that the tenant's backends list.
-    pub fn unused_patterns(&self, tenant: &TenantId, policy: &Policy) -> Vec<PolicyWarning> {
-        self.tenant(tenant)
-            .map_or_else(Vec::new, |tenant| policy.unused_patterns(&tenant.full_catalog()))
+    /// Returns the patterns and tests of a policy that do not fit the lists of the tenant's
+    /// backends.
+    pub fn policy_warnings(
+        &self,
+        tenant: &TenantId,
+        policy: &Policy,
+        tests: &[PolicyTest],
+    ) -> Vec<PolicyWarning> {
+        let Some(tenant) = self.tenant(tenant) else { return Vec::new() };
+        let catalog = tenant.full_catalog();
+        let mut warnings = policy.unused_patterns(&catalog);
+        warnings.extend(policy.tests_of_other_tools(tests, &catalog));
+        warnings
     }
 
     /// Returns the number of listed objects that the policy hides from a subject.

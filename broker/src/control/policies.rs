@@ -27,12 +27,12 @@ use crate::config::FieldError;
 pub struct PolicyView {
     #[serde(flatten)]
     pub policy: PolicyDocument,
-    /// Members without effect at present. Only in the answer to a change.
+    /// Members whose effect may not be the intended one. Only in the answer to a change.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<PolicyWarningView>,
 }
 
-/// A member of a policy that has no effect at present.
+/// A member of a policy that has no effect at present, or not the one that it seems to have.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PolicyWarningView {
     pub field: String,
@@ -155,7 +155,7 @@ impl Control {
             });
             let created = old.is_none();
             tracing::info!(%tenant, created, rules = entry.spec.rules.len(), "policy stored");
-            let warnings = control.broker.unused_patterns(&tenant, &policy);
+            let warnings = control.broker.policy_warnings(&tenant, &policy, &entry.spec.tests);
             let entry = control.tagged_policy(&entry, warnings.into_iter().map(warning).collect());
             Ok(PutOutcome { entry, created })
         })

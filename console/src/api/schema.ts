@@ -2486,6 +2486,7 @@ export interface components {
             method: string;
             /** @description `BACKEND/NAME` or `BACKEND/URI`. */
             object: string;
+            annotations?: components["schemas"]["TestAnnotations"] | null;
             expect: components["schemas"]["Verdict"];
         };
         /** @description A stored policy. */
@@ -2513,10 +2514,10 @@ export interface components {
              */
             tests: components["schemas"]["PolicyTest"][];
         } & {
-            /** @description Members without effect at present. Only in the answer to a change. */
+            /** @description Members whose effect may not be the intended one. Only in the answer to a change. */
             warnings?: components["schemas"]["PolicyWarningView"][];
         };
-        /** @description A member of a policy that has no effect at present. */
+        /** @description A member of a policy that has no effect at present, or not the one that it seems to have. */
         PolicyWarningView: {
             field: string;
             detail: string;
@@ -3027,6 +3028,15 @@ export interface components {
             source: string;
             created_at?: string | null;
             updated_at?: string | null;
+        };
+        /** @description The annotations of a tool that a test makes up. An absent hint counts as its worse value. */
+        TestAnnotations: {
+            /** @default null */
+            readOnlyHint: boolean | null;
+            /** @default null */
+            destructiveHint: boolean | null;
+            /** @default null */
+            openWorldHint: boolean | null;
         };
         /** @description A subject that a test or a check makes up. */
         TestSubject: {

@@ -1,4 +1,4 @@
-//! Checks the document of a policy, takes its patterns apart and runs its tests.
+//! Checks the document of a policy, and takes its patterns apart.
 
 use protocol::{
     ids::{BackendId, KeyId},
@@ -9,8 +9,8 @@ use super::{
     Policy,
     ceiling::Ceilings,
     document::{
-        ObjectSelector, PolicyDocument, PolicyFault, PolicyRule, PolicyTest, RuleEffect, RuleMode,
-        SubjectSelector, named_object,
+        ObjectSelector, PolicyDocument, PolicyFault, PolicyRule, RuleEffect, RuleMode,
+        SubjectSelector,
     },
     object::{NamePattern, ObjectKind, ObjectMatcher},
     selection::unknown_backend,
@@ -122,7 +122,7 @@ pub(super) fn compile(
         explains_to_callers: document.explain_to_callers,
     };
     if compiler.faults.is_empty() {
-        compiler.run_tests(&policy, &document.tests);
+        compiler.faults = policy.run_tests(&document.tests);
     }
     if compiler.faults.is_empty() { Ok(policy) } else { Err(compiler.faults) }
 }
@@ -293,33 +293,6 @@ impl Compiler<'_> {
                     format!("{path}[{index}]"),
                     "must have visible ASCII characters without space, quote and backslash",
                 );
-            }
-        }
-    }
-
-    fn run_tests(&mut self, policy: &Policy, tests: &[PolicyTest]) {
-        for (index, test) in tests.iter().enumerate() {
-            let path = format!("tests[{index}]");
-            let decided = match named_object(&test.method, &test.object) {
-                Ok(named) => {
-                    let subject = test.subject.subject();
-                    policy.decide(&subject, named.method, &named.object(None)).verdict
-                }
-                Err((member, problem)) => {
-                    self.fault(format!("{path}.{member}"), problem);
-                    continue;
-                }
-            };
-            if decided != test.expect {
-                self.faults.push(PolicyFault {
-                    path,
-                    problem: format!(
-                        "expects {}, the policy decides {}",
-                        test.expect.name(),
-                        decided.name()
-                    ),
-                    is_failed_test: true,
-                });
             }
         }
     }

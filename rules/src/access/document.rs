@@ -150,7 +150,22 @@ pub struct PolicyTest {
     pub method: String,
     /// `BACKEND/NAME` or `BACKEND/URI`.
     pub object: String,
+    /// Annotations of the tool that the test is about. Absent: a tool without annotations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub annotations: Option<TestAnnotations>,
     pub expect: Verdict,
+}
+
+/// The annotations of a tool that a test makes up. An absent hint counts as its worse value.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct TestAnnotations {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub read_only_hint: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destructive_hint: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub open_world_hint: Option<bool>,
 }
 
 /// A subject that a test or a check makes up.
@@ -208,7 +223,7 @@ pub struct PolicyFault {
     pub is_failed_test: bool,
 }
 
-/// A member that has no effect at present.
+/// A member that has no effect at present, or not the effect that it seems to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PolicyWarning {
     pub path: String,
@@ -237,7 +252,7 @@ pub struct NamedObject {
     pub method: Method,
     pub backend: BackendId,
     pub name: String,
-    kind: ObjectKind,
+    pub(super) kind: ObjectKind,
 }
 
 impl NamedObject {

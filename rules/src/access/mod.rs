@@ -10,6 +10,7 @@ mod approval;
 mod ceiling;
 mod check;
 mod compile;
+mod declared_tests;
 mod document;
 mod object;
 mod report;
@@ -29,8 +30,8 @@ pub use self::{
     check::{AccessCheck, RecordedDecision},
     document::{
         NamedObject, ObjectSelector, PolicyDocument, PolicyFault, PolicyRule, PolicyTest,
-        PolicyWarning, RuleEffect, RuleMode, SubjectSelector, TestSubject, ToolClass, Verdict,
-        named_object,
+        PolicyWarning, RuleEffect, RuleMode, SubjectSelector, TestAnnotations, TestSubject,
+        ToolClass, Verdict, named_object,
     },
     object::{Object, ObjectKind},
     report::{DecisionReport, DecisionRow},

@@ -288,6 +288,44 @@ fn a_test_that_fails_is_a_fault_of_its_own() {
 }
 
 #[test]
+fn a_test_can_give_the_annotations_of_its_tool() {
+    let reading =
+        r#""default":"deny","rules":[{"id":"r","effect":"allow","objects":{"classes":["read"]}}]"#;
+    let test = |method: &str, annotations: &str, expect: &str| {
+        let object = if method == "tools/call" { "files/a" } else { "files/file:///a" };
+        let test = format!(
+            r#"{{"as":{{}},"method":"{method}","object":"{object}"{annotations},"expect":"{expect}"}}"#
+        );
+        format!(r#"{{{reading},"tests":[{test}]}}"#)
+    };
+    let only_reads = r#","annotations":{"readOnlyHint":true}"#;
+    policy(&test("tools/call", "", "deny"));
+    policy(&test("tools/call", only_reads, "allow"));
+    let failed = faults(&test("tools/call", only_reads, "deny"));
+    assert_eq!(failed[0].0, "tests[0]");
+    assert_eq!(faults(&test("resources/read", only_reads, "deny"))[0].0, "tests[0].annotations");
+}
+
+#[test]
+fn a_test_of_another_tool_than_the_listed_one_is_a_warning() {
+    let document: PolicyDocument = serde_json::from_str(
+        r#"{"default":"deny","rules":[{"id":"r","effect":"allow","objects":{"classes":["read"]}}],
+            "tests":[
+              {"as":{},"method":"tools/call","object":"files/reads","expect":"deny"},
+              {"as":{},"method":"tools/call","object":"files/reads","annotations":{},"expect":"deny"},
+              {"as":{},"method":"tools/call","object":"files/writes","expect":"deny"},
+              {"as":{},"method":"tools/call","object":"files/absent","expect":"deny"}]}"#,
+    )
+    .unwrap();
+    let policy = Policy::compile(&document, Some(&backends())).unwrap();
+    let listed = catalog(&[("reads".to_owned(), true), ("writes".to_owned(), false)]);
+    let warnings = policy.tests_of_other_tools(&document.tests, &listed);
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert_eq!(warnings[0].path, "tests[0]");
+    assert!(warnings[0].problem.contains("decides allow"), "{}", warnings[0].problem);
+}
+
+#[test]
 fn a_pattern_that_matches_nothing_yet_is_a_warning() {
     let policy = policy(
         r#"{"rules":[{"id":"d","effect":"deny","objects":{"tools":["files/a","files/zz*"],"resources":["files/x:y"]}}]}"#,
