@@ -1,7 +1,8 @@
 //! The canonical form of arguments, whose hash an approval is bound to.
 //!
 //! Members are sorted, and white space between tokens is removed. Texts and numbers stay as the
-//! client wrote them, so two arguments that a backend could read differently never share a form.
+//! client wrote them. Members whose names a reader could take for equal stay in the client's order.
+//! Two arguments that a backend could read differently therefore never share a form.
 
 use aws_lc_rs::digest::{SHA256, digest};
 use protocol::json::{Document, Limits, Value, ValueKind};
@@ -28,18 +29,17 @@ pub fn canonical_arguments(arguments: &[u8]) -> Option<Vec<u8>> {
 fn write(value: Value<'_>, text: &[u8], out: &mut Vec<u8>) {
     match value.kind() {
         ValueKind::Object => {
-            let mut members: Vec<_> =
-                value.members().map(|member| (member.key_span.of(text), member.value)).collect();
+            let mut members: Vec<_> = value.members().collect();
             // A stable sort: members of one name keep their order.
-            members.sort_by_key(|(key, _)| *key);
+            members.sort_by_cached_key(|member| without_case(&member.key));
             out.push(b'{');
-            for (at, (key, value)) in members.into_iter().enumerate() {
+            for (at, member) in members.into_iter().enumerate() {
                 if at > 0 {
                     out.push(b',');
                 }
-                out.extend_from_slice(key);
+                out.extend_from_slice(member.key_span.of(text));
                 out.push(b':');
-                write(value, text, out);
+                write(member.value, text, out);
             }
             out.push(b'}');
         }
@@ -55,6 +55,11 @@ fn write(value: Value<'_>, text: &[u8], out: &mut Vec<u8>) {
         }
         _ => out.extend_from_slice(value.raw().trim_ascii()),
     }
+}
+
+/// Returns a name as readers compare it that ignore escapes and letter case.
+fn without_case(name: &str) -> String {
+    name.chars().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect()
 }
 
 #[cfg(test)]
@@ -86,6 +91,27 @@ mod tests {
         for text in ["", "{", "{\"a\":}", "[1,]", r#"{"a":"\ud800"}"#] {
             assert_eq!(arguments_hash(Some(text.as_bytes())), None, "{text}");
         }
+    }
+
+    #[test]
+    fn the_order_of_names_that_a_reader_takes_for_equal_changes_the_hash() {
+        let hash = |members: [(&str, u8); 2]| {
+            let [(one, first), (other, second)] = members;
+            let text = format!(r#"{{"deep":[{{"{one}":{first},"{other}":{second},"z":0}}]}}"#);
+            arguments_hash(Some(text.as_bytes())).unwrap()
+        };
+        let kelvin = "to\u{212a}en";
+        for [one, other] in [
+            ["amount", r"\u0061mount"],
+            ["amount", "amount"],
+            ["amount", "Amount"],
+            ["token", kelvin],
+            ["ſum", "SUM"],
+        ] {
+            let (sent, swapped) = ([(one, 1), (other, 2)], [(other, 2), (one, 1)]);
+            assert_ne!(hash(sent), hash(swapped), "{one} {other}");
+        }
+        assert_eq!(hash([("b", 1), ("a", 2)]), hash([("a", 2), ("b", 1)]));
     }
 
     fn value() -> impl Strategy<Value = serde_json::Value> {
