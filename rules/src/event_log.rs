@@ -53,7 +53,7 @@ impl EventKind {
 
 /// Subject of a change notification. While one is unread, a second one about the same subject is
 /// not queued.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Topic {
     /// A list, by its `list_changed`.
     List(Method),
@@ -345,6 +345,12 @@ impl EventLog {
         self.events = kept.into();
         self.bytes = self.events.iter().map(|event| event.frame.len()).sum();
         unread
+    }
+
+    /// Returns the topics of the events after `position`, one for each event.
+    pub fn topics_after(&self, position: u64) -> impl Iterator<Item = &Topic> {
+        let after = self.events.iter().filter(move |event| event.sequence > position);
+        after.filter_map(|event| event.topic.as_ref())
     }
 
     /// Removes events after `position` whose topic is meant, because their client may not have them

@@ -117,6 +117,33 @@ async fn the_access_policy_hides_a_tool_of_one_session_too() {
     does_not_list(&client, "b__extra").await;
 }
 
+#[tokio::test]
+async fn a_stream_with_missed_updates_opens_again_in_a_session_with_own_lists() {
+    let (backend, _) = with_toolsets().await;
+    backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
+    backend.capabilities(json!({"tools": {"listChanged": true}, "resources": {"subscribe": true}}));
+    backend.on("resources/subscribe", |_| async { Reply::Result(json!({})) });
+    backend.tool("echo", |call| async move {
+        call.notify("notifications/resources/updated", json!({"uri": "test://one"})).await;
+        Reply::text("touched")
+    });
+    let broker = alone_with(&backend).await;
+    let rule = json!({"id": "d", "effect": "deny", "objects": {"tools": ["b/nothing"]}});
+    let policy = json!({"rules": [rule]});
+    let (status, answer) = broker.admin().put("/admin/v1/tenants/default/policy", &policy).await;
+    assert_eq!(status, 201, "{answer}");
+    let client = broker.connected(json!({})).await;
+    client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    client.call("b__enable", json!({})).await;
+    lists(&client, "b__extra", true).await;
+    // The client has no stream yet, so the update waits for one.
+    client.call("b__echo", json!({})).await;
+    let mut stream = client.open_get_stream().await;
+    let updated = |message: &Value| message["method"] == "notifications/resources/updated";
+    assert_eq!(stream.find(updated).await["params"]["uri"], "b+test://one");
+    assert!(client.tool_names().await.contains(&"b__extra".to_owned()));
+}
+
 /// A child process of one session shows that session its tools, until it ends.
 #[tokio::test]
 async fn a_child_of_one_session_changes_only_the_lists_of_this_session() {

@@ -3,21 +3,18 @@
 //!
 //! Invariant: the policy in force and the latest credential decide, not those of the first request.
 
-use std::{borrow::Cow, sync::Arc};
+use std::borrow::Cow;
 
 use protocol::{envelope::Message, error::Refusal, method::Method};
 use rules::{
     access::{AccessCheck, Object, Subject, Verdict},
     endpoint::Endpoint,
-    event_log::{PositionGone, Topic},
+    event_log::Topic,
     exposed_names, routing,
 };
 
 use super::Session;
-use crate::sessions::{
-    access_checks, access_log,
-    stream::{EventStream, StreamCursor},
-};
+use crate::sessions::{access_checks, access_log, stream::EventStream};
 
 impl Session {
     /// Refuses a request that was admitted, if one like it would be refused now. `check_name` is the name
@@ -42,19 +39,20 @@ impl Session {
         decision.map(drop)
     }
 
-    /// Connects a reader after `position`. First removes notifications about resources that the
-    /// caller may not see any more.
-    pub(super) fn read_visible(
-        &self,
-        stream: &Arc<EventStream>,
-        position: u64,
-    ) -> Result<StreamCursor, PositionGone> {
-        if self.tenant.has_policy(&self.endpoint) && !access_checks::is_disabled("resumed streams")
+    /// Removes notifications after `position` about resources that the caller may not see any
+    /// more. The decision takes the session's lock, so it is made outside the lock of the stream,
+    /// and the caller of this method holds neither.
+    pub(super) fn withdraw_hidden(&self, stream: &EventStream, position: u64) {
+        if !self.tenant.has_policy(&self.endpoint) || access_checks::is_disabled("resumed streams")
         {
-            let withdrawn = stream.withdraw_after(position, |topic| !self.sees(topic));
+            return;
+        }
+        let mut hidden = stream.topics_after(position);
+        hidden.retain(|topic| !self.sees(topic));
+        if !hidden.is_empty() {
+            let withdrawn = stream.withdraw_after(position, &hidden);
             (0..withdrawn).for_each(|_| self.shared.metrics.dropped_notification("policy"));
         }
-        stream.read_from(position)
     }
 
     /// Returns whether the caller may still see the resource of a notification, and no pin holds it.

@@ -35,7 +35,8 @@ pub fn resume(session: &Session, received: Option<u64>) -> Result<StreamCursor, 
         };
     };
     let position = stream.position_of(received).map_err(|_| events_gone())?;
-    let reader = session.read_visible(&stream, position).map_err(|_| events_gone())?;
+    session.withdraw_hidden(&stream, position);
+    let reader = stream.read_from(position).map_err(|_| events_gone())?;
     session.shared.metrics.events_replayed(reader.backlog());
     Ok(reader)
 }

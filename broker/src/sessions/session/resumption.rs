@@ -122,7 +122,8 @@ impl<'s> StreamResumption<'s> {
         stream: &Arc<EventStream>,
         position: u64,
     ) -> Result<ResumedStream, Refusal> {
-        match self.session.read_visible(stream, position) {
+        self.session.withdraw_hidden(stream, position);
+        match stream.read_from(position) {
             Ok(reader) => {
                 if stream.is_general() {
                     let left_out = self.session.lock().streams.adopt_unknown(stream);
@@ -149,7 +150,7 @@ impl<'s> StreamResumption<'s> {
         let gap = gap || inherited.gap;
         let changes = if gap { self.change_notifications(&state) } else { Vec::new() };
         let opened = state.streams.open_general(changes, inherited.events);
-        let reader = self.session.read_visible(&opened.stream, 0).map_err(|_| cannot_resume())?;
+        let reader = opened.stream.read_from(0).map_err(|_| cannot_resume())?;
         self.drop_from_log(&inherited.streams);
         if let Some(lost) = lost {
             match state.streams.get(lost) {
@@ -159,6 +160,7 @@ impl<'s> StreamResumption<'s> {
             }
         }
         drop(state);
+        self.session.withdraw_hidden(&opened.stream, 0);
         self.count_dropped(opened.left_out);
         if gap {
             self.session.shared.metrics.event_gap();
@@ -220,8 +222,9 @@ impl<'s> StreamResumption<'s> {
             }
         };
         drop(state);
-        self.session
-            .read_visible(&stream, position)
+        self.session.withdraw_hidden(&stream, position);
+        stream
+            .read_from(position)
             .map(|reader| ResumedStream { reader, gap })
             .map_err(|_| cannot_resume())
     }

@@ -1,6 +1,7 @@
 //! A connection's position in a stream.
 
 use std::{
+    collections::HashSet,
     future::poll_fn,
     sync::Arc,
     task::{Context, Poll},
@@ -20,10 +21,15 @@ pub struct StreamCursor {
 }
 
 impl EventStream {
-    /// Removes events after `position` whose topic is meant. Returns their number.
-    pub fn withdraw_after(&self, position: u64, is_meant: impl Fn(&Topic) -> bool) -> usize {
+    /// Returns the topics of the events after `position`.
+    pub fn topics_after(&self, position: u64) -> HashSet<Topic> {
+        self.lock().log.topics_after(position).cloned().collect()
+    }
+
+    /// Removes events after `position` about one of `topics`. Returns their number.
+    pub fn withdraw_after(&self, position: u64, topics: &HashSet<Topic>) -> usize {
         let mut state = self.lock();
-        let withdrawn = state.log.withdraw_after(position, is_meant);
+        let withdrawn = state.log.withdraw_after(position, |topic| topics.contains(topic));
         if withdrawn > 0 {
             self.update_unread(&mut state);
         }
