@@ -7,12 +7,12 @@ use testkit::{EventReader, FakeBackend, Reply, TestBroker, TestClient, backend::
 
 use crate::{
     approvals, builder, kind,
-    stateless::Modern,
+    stateless::{self, Modern},
     tasks::{start, wait_status},
 };
 
 /// The checks, by their names in the broker. Checks of requests are called like their method.
-const CHECKS: [&str; 19] = [
+const CHECKS: [&str; 20] = [
     "tools/list",
     "prompts/list",
     "resources/list",
@@ -29,6 +29,7 @@ const CHECKS: [&str; 19] = [
     "tasks/list",
     "notifications/resources/updated",
     "subscriptions/listen",
+    "tasks of subscriptions",
     "endpoint",
     "approvals",
     "approved calls",
@@ -142,6 +143,14 @@ impl Scene {
                 let mut events = stateless.post(json!(1), check, asked).await.events();
                 let accepted = events.next_message().await.expect("the stream is open").1;
                 !accepted["params"]["notifications"].to_string().contains("secret")
+            }
+            "tasks of subscriptions" => {
+                let client = Modern::of(&self.broker, "/mcp").bearer(&self.key);
+                let client = client.with(stateless::tasks::with_tasks(json!({})));
+                let asked = json!({"notifications": {"taskIds": [self.task]}});
+                let listening = client.post(json!(1), "subscriptions/listen", asked).await;
+                let accepted = listening.events().next_message().await.expect("it is open").1;
+                !accepted.to_string().contains(&self.task)
             }
             "endpoint" => {
                 let client = self.broker.client("/mcp/h").bearer(&self.key);

@@ -9,7 +9,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::{RequestId, TaskId},
 };
-use records::{InputCounts, StoredTaskSnapshot, TaskStatus};
+use records::{InputCounts, StoredTaskSnapshot, TaskRecord, TaskStatus};
 use rules::{
     endpoint_info::EndpointInfo,
     limits::{LISTEN_TASKS_MAX, OUTBOX_BATCH_BYTES, STORE_RETRY_MAX},
@@ -17,7 +17,7 @@ use rules::{
 };
 
 use super::StatelessClient;
-use crate::sessions::tasks::TaskWatch;
+use crate::sessions::tasks::{self, TaskWatch};
 
 /// The state of a task at its last notification. Equal states are sent once.
 type NotifiedState = (TaskStatus, InputCounts);
@@ -68,7 +68,7 @@ impl StatelessClient {
         let own = snapshots
             .into_iter()
             .map(|snapshot| snapshot.stored.record)
-            .filter(|record| audience.may_see(record));
+            .filter(|record| audience.may_see(record) && self.may_watch(record));
         let notified: HashMap<TaskId, NotifiedState> = own
             .map(|record| (record.task, (TaskStatus::Working, InputCounts::default())))
             .collect();
@@ -79,6 +79,13 @@ impl StatelessClient {
             notified,
             may_have_changed: true,
         }))
+    }
+}
+
+impl StatelessClient {
+    /// Returns whether the policy in force lets the caller see a task.
+    fn may_watch(&self, record: &TaskRecord) -> bool {
+        tasks::is_listed(&self.tenant, &self.caller.subject, record, "tasks of subscriptions")
     }
 }
 
@@ -129,7 +136,8 @@ impl TaskSubscription {
             if bytes >= OUTBOX_BATCH_BYTES {
                 break;
             }
-            if self.notified.get(&task).is_some_and(|notified| *notified != now) {
+            let has_changed = self.notified.get(&task).is_some_and(|notified| *notified != now);
+            if has_changed && self.client.may_watch(&stored.record) {
                 let seen = self.client.seen(stored).await?;
                 let frame = seen
                     .report(&crate::request_id())

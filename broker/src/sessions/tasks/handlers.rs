@@ -75,11 +75,17 @@ fn check_tool(
     })
 }
 
-/// Returns whether a list may show a task to the subject.
-fn is_listed(tenant: &Tenant, subject: &Subject, record: &TaskRecord) -> bool {
+/// Returns whether a list or a subscription may show a task to the subject. `check_name` is the
+/// name of this check, which a test can disable.
+pub(in crate::sessions) fn is_listed(
+    tenant: &Tenant,
+    subject: &Subject,
+    record: &TaskRecord,
+    check_name: &str,
+) -> bool {
     let endpoint = created_at(record);
     let view = tenant.access(&endpoint, subject);
-    let Some(view) = view.filter(|_| !access_checks::is_disabled("tasks/list")) else {
+    let Some(view) = view.filter(|_| !access_checks::is_disabled(check_name)) else {
         return true;
     };
     let decide = |object: &Object<'_>| {
@@ -185,7 +191,8 @@ pub(in crate::sessions) async fn list_tasks(
     let more = found.len() > PAGE_ENTRIES;
     found.truncate(PAGE_ENTRIES);
     let subject = session.subject();
-    let is_permitted = |task: &&StoredTask| is_listed(&session.tenant, &subject, &task.record);
+    let is_permitted =
+        |task: &&StoredTask| is_listed(&session.tenant, &subject, &task.record, "tasks/list");
     let objects: Vec<Bytes> =
         found.iter().filter(is_permitted).map(|task| object(&session, task)).collect();
     let mut body = b"{\"tasks\":[".to_vec();

@@ -52,7 +52,7 @@ use tokio::sync::Notify;
 
 use self::run::{StopReason, TaskRun};
 pub(super) use self::{
-    handlers::{list_tasks, load_visible, named_task, task_state},
+    handlers::{is_listed, list_tasks, load_visible, named_task, task_state},
     promotion::{PendingCall, UnannouncedTask},
 };
 use super::{session::Session, shared::Shared, stream::EventStream, tenant::Tenant};

@@ -10,7 +10,7 @@ mod refusals;
 mod replicas;
 mod results;
 mod task_bridge;
-mod tasks;
+pub(crate) mod tasks;
 mod wires;
 
 use std::net::SocketAddr;

@@ -12,7 +12,7 @@ use crate::{builder, kind, text_of};
 const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
 /// Adds the extension of tasks to these capabilities.
-pub(super) fn with_tasks(mut capabilities: Value) -> Value {
+pub(crate) fn with_tasks(mut capabilities: Value) -> Value {
     capabilities["extensions"] = json!({EXTENSION: {}});
     capabilities
 }
