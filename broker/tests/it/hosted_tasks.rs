@@ -413,6 +413,40 @@ async fn task_13_another_session_of_the_principal_may_answer() {
 }
 
 #[tokio::test]
+async fn task_13_a_question_moves_to_another_waiting_request_of_its_session() {
+    let backend = FakeBackend::with_tool("job", |call| async move {
+        let form = json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}});
+        let answer = call.request("elicitation/create", form).await;
+        Reply::text(answer["result"]["action"].as_str().unwrap_or("nothing"))
+    })
+    .await;
+    let broker = broker_with(&backend).await;
+    let client = broker.client("/mcp").connected(json!({"elicitation": {}})).await;
+    let id = start(&client, "b__job").await;
+    wait_status(&client, &id, "input_required").await;
+    let task = json!({"taskId": id});
+    let mut first = client.start_request_with_id(json!(901), "tasks/result", task.clone());
+    asked(&mut first).await;
+    let mut second = client.start_request_with_id(json!(902), "tasks/result", task);
+    second.first_event_id().await;
+    client.notify("notifications/cancelled", json!({"requestId": 901})).await;
+    let question = asked(&mut second).await;
+    let answer = json!({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "decline"}});
+    client.post(answer.to_string()).await;
+    assert_eq!(text_of(&second.result().await), "decline");
+}
+
+/// Returns the question that a waiting request gets.
+async fn asked(waiting: &mut testkit::Call) -> Value {
+    loop {
+        let message = waiting.next().await.expect("the request waits").value;
+        if message["method"] == "elicitation/create" {
+            return message;
+        }
+    }
+}
+
+#[tokio::test]
 async fn task_13_a_client_without_the_capability_gets_no_question() {
     let backend = FakeBackend::with_tool("job", |call| async move {
         let answer = call

@@ -219,8 +219,13 @@ pub(in crate::sessions) async fn task_result(
 ) -> Result<Reply, Refusal> {
     own_task(&session, &task).await?; // a foreign task is not even waited for
     let waiting = tasks.wait_for(&task, Arc::downgrade(&session), &stream);
-    let mut forwarded_inputs =
-        ForwardedInputs { session: session.clone(), stream, questions: HashMap::new() };
+    let mut forwarded_inputs = ForwardedInputs {
+        tasks: tasks.clone(),
+        task: task.clone(),
+        session: session.clone(),
+        stream,
+        questions: HashMap::new(),
+    };
     let outcome = outcome_of(&session, &task, &waiting.one, &mut forwarded_inputs).await;
     drop(waiting);
     let response = tasks::response(&outcome?, &id, &task);
@@ -295,6 +300,8 @@ async fn result_or_forward_inputs(
 
 /// Questions of a task that one waiting request has sent to its client.
 struct ForwardedInputs {
+    tasks: Arc<TaskManager>,
+    task: TaskId,
     session: Arc<Session>,
     stream: Arc<EventStream>,
     /// The client's question numbers, by the number within the task.
@@ -333,6 +340,10 @@ impl Drop for ForwardedInputs {
         self.questions.values().for_each(|question| {
             questions::withdraw(&self.session, *question, "the task is not waited for any more")
         });
+        // Another waiting request of the client sends the questions again.
+        if !self.questions.is_empty() {
+            self.tasks.wake_waiters(&self.task);
+        }
     }
 }
 
