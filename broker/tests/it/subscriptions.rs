@@ -1,8 +1,13 @@
 //! Subscriptions under faults: cancelled in the middle, on a backend that is replaced, at the
 //! session's limit.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use serde_json::json;
-use testkit::{FakeBackend, Gate, Reply, eventually};
+use testkit::{FakeBackend, Gate, GateAnswer, Reply, eventually};
 
 use crate::{broker_with, builder};
 
@@ -74,6 +79,34 @@ async fn res_03_subscriptions_move_to_the_backend_that_replaces_theirs() {
     };
     assert_eq!(updated["params"]["uri"], "b+test://one");
     assert_eq!(broker.admin().metric("mcp_subscriptions", &[]).await, Some(1.0));
+}
+
+#[tokio::test]
+async fn res_03_a_repeated_subscribe_that_fails_keeps_the_subscription() {
+    let backend = FakeBackend::echo().await;
+    with_a_resource(&backend);
+    backend.sessions();
+    let is_away = Arc::new(AtomicBool::new(false));
+    let gate = is_away.clone();
+    backend.gate(move |_, _| {
+        let not_found = || GateAnswer { status: 404, headers: Vec::new(), body: json!({}) };
+        gate.load(Ordering::Relaxed).then(not_found)
+    });
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let one = json!({"uri": "b+test://one"});
+    client.result("resources/subscribe", one.clone()).await;
+    is_away.store(true, Ordering::Relaxed);
+    eventually("the repeated subscribe to fail", || async {
+        // The call finds out that the backend has lost the session.
+        client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
+        let answer = client.request("resources/subscribe", one.clone()).await;
+        if answer["error"].is_object() { Ok(()) } else { Err(answer) }
+    })
+    .await;
+    assert_eq!(broker.admin().metric("mcp_subscriptions", &[]).await, Some(1.0));
+    is_away.store(false, Ordering::Relaxed);
+    backend.wait_count("the subscription", 2, |seen| seen.is("resources/subscribe")).await;
 }
 
 #[tokio::test]

@@ -19,22 +19,26 @@ pub(in crate::sessions) async fn subscribe(
     session: Arc<Session>,
     target: ResourceTarget,
 ) -> Result<Reply, Refusal> {
+    let mut is_new = false;
     for _attempt in 0..SUBSCRIBE_ATTEMPTS_MAX {
         let link = session.link_to(&target.backend)?;
-        record_subscription(&session, &link, &target)?;
+        is_new |= record_subscription(&session, &link, &target)?;
         let result = match link.connection().await {
             Ok(_) => link.subscriptions.reconcile(&link, &target.uri).await,
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = result {
-            forget_subscription(&session, &link, &target);
-            let _may_fail = link.subscriptions.reconcile(&link, &target.uri).await;
+            // A subscription that was acknowledged before stays, and the backend gets it again.
+            if is_new {
+                forget_subscription(&session, &link, &target);
+                let _may_fail = link.subscriptions.reconcile(&link, &target.uri).await;
+            }
             return Err(with_client_uri(refusal, &target));
         }
         // Another request for the same URI may have failed meanwhile and removed this listener. The
         // loop tries again.
         if link.subscriptions.is_subscribed(&session, &target.uri) {
-            persist_subscription(&session, &link, &target).await?;
+            persist_subscription(&session, &link, &target, is_new).await?;
             return Ok(Reply::Result(Bytes::from_static(b"{}")));
         }
     }
@@ -74,19 +78,20 @@ pub(in crate::sessions) async fn unsubscribe(
     Ok(Reply::Result(Bytes::from_static(b"{}")))
 }
 
-/// Stores a subscription so that it outlives this process. If that fails, the subscription is
-/// removed.
+/// Stores a subscription so that it outlives this process. If that fails, a new subscription is
+/// removed. An older one is stored already.
 async fn persist_subscription(
     session: &Arc<Session>,
     link: &Arc<Link>,
     target: &ResourceTarget,
+    is_new: bool,
 ) -> Result<(), Refusal> {
-    if let Err(refusal) = SessionPersister::new(session).store_subscription(target).await {
+    let stored = SessionPersister::new(session).store_subscription(target).await;
+    if stored.is_err() && is_new {
         forget_subscription(session, link, target);
         let _not_stored_anyway = link.subscriptions.reconcile(link, &target.uri).await;
-        return Err(refusal);
     }
-    Ok(())
+    stored
 }
 
 /// Repeats the subscriptions to a backend that was replaced.
@@ -144,7 +149,7 @@ fn record_subscription(
     session: &Arc<Session>,
     link: &Link,
     target: &ResourceTarget,
-) -> Result<(), Refusal> {
+) -> Result<bool, Refusal> {
     // The backend and its roots may have been replaced after the request was admitted.
     link.backend.policy.admits_resource(&target.uri)?;
     let mut state = session.lock();
@@ -153,7 +158,7 @@ fn record_subscription(
     state.subscriptions.add(target)?;
     link.subscriptions.add_listener(session, &target.uri);
     count_subscriptions(session, state.subscriptions.len(), before);
-    Ok(())
+    Ok(state.subscriptions.len() > before)
 }
 
 fn forget_subscription(session: &Arc<Session>, link: &Link, target: &ResourceTarget) {
