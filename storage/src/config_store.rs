@@ -42,7 +42,7 @@ pub trait ConfigStore: Send + Sync {
     /// Returns the operators.
     async fn operators(&self) -> Result<Vec<OperatorRecord>, StoreError>;
 
-    /// Returns the revocations of all tenants.
+    /// Returns the revocations of all tenants, without those of unknown kinds.
     async fn revocations(&self) -> Result<Vec<RevocationRecord>, StoreError>;
 
     /// Returns the issuers of all tenants.

@@ -305,7 +305,10 @@ impl ConfigStore for PostgresStore {
 
     async fn revocations(&self) -> Result<Vec<RevocationRecord>, StoreError> {
         let select = "SELECT tenant, kind, subject, issued_before_us, created_at_us FROM revocations ORDER BY tenant, kind, subject";
-        self.rows(|_| sqlx::query(select)).await?.iter().map(revocation_record).collect()
+        let rows = self.rows(|_| sqlx::query(select)).await?;
+        Ok(self.readable(&rows, revocation_record, |row| {
+            format!("revocation of tenant {:?}", row.try_get::<String, _>("tenant"))
+        }))
     }
 
     async fn token_issuers(&self) -> Result<Vec<TokenIssuerRecord>, StoreError> {

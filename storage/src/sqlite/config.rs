@@ -12,7 +12,9 @@ use sqlx::{Row, Sqlite, query::Query, sqlite::SqliteArguments, sqlite::SqliteRow
 use super::{
     SqliteStore, WriteTransaction, approvals, audit,
     error_mapping::{is_duplicate, is_orphan, map_error},
-    pins, sessions, with_deadline,
+    pins,
+    rows::{self, UnreadableColumn, get},
+    sessions, with_deadline,
 };
 use crate::{ConfigStore, StoreError, fault_point};
 
@@ -311,7 +313,13 @@ impl ConfigStore for SqliteStore {
         let rows = sqlx::query(
             "SELECT tenant, kind, subject, issued_before_us, created_at_us FROM revocations ORDER BY tenant, kind, subject",
         );
-        self.all(rows, revocation_record).await
+        let rows = with_deadline("reading the configuration", async {
+            rows.fetch_all(&self.readers).await.map_err(map_error)
+        });
+        let name = |row: &SqliteRow| {
+            format!("revocation of tenant {}", get::<&str>(row, "tenant").unwrap_or_default())
+        };
+        Ok(self.readable(&rows.await?, name, revocation_record))
     }
 
     async fn token_issuers(&self) -> Result<Vec<TokenIssuerRecord>, StoreError> {
@@ -387,15 +395,13 @@ fn operator_record(row: &SqliteRow) -> Result<OperatorRecord, StoreError> {
     })
 }
 
-fn revocation_record(row: &SqliteRow) -> Result<RevocationRecord, StoreError> {
-    let (kind, subject) = (text(row, "kind")?, text(row, "subject")?);
+fn revocation_record(row: &SqliteRow) -> Result<RevocationRecord, UnreadableColumn> {
     Ok(RevocationRecord {
-        tenant: tenant_id(row)?,
-        subject: RevokedSubject::of_parts(&kind, &subject).ok_or_else(|| StoreError::Corrupt {
-            detail: format!("a revocation is of the kind {kind:?}"),
-        })?,
-        issued_before_us: row.try_get("issued_before_us").map_err(map_error)?,
-        created_at_us: row.try_get("created_at_us").map_err(map_error)?,
+        tenant: rows::tenant_id(row)?,
+        subject: RevokedSubject::of_parts(get(row, "kind")?, get(row, "subject")?)
+            .ok_or(UnreadableColumn("kind"))?,
+        issued_before_us: get(row, "issued_before_us")?,
+        created_at_us: get(row, "created_at_us")?,
     })
 }
 

@@ -10,7 +10,7 @@ use records::{AdminChange, AuditFilter, AuditKind, AuditRecord, TenantRecord};
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::*;
-use crate::{AuditChainStore, AuditStore, ConfigStore};
+use crate::{AuditChainStore, AuditStore, ConfigStore, DurableStore as _};
 
 /// Returns a store in its own folder, which is removed with the test.
 async fn in_file() -> (tempfile::TempDir, SqliteStore) {
@@ -338,4 +338,14 @@ async fn s15_records_from_before_the_chains_stay_outside_and_are_removed_by_thei
         1,
         "the one that is chained stays"
     );
+}
+
+#[tokio::test]
+async fn f_10_a_revocation_of_an_unknown_kind_does_not_hide_the_others() {
+    let store = SqliteStore::in_memory().await.unwrap();
+    crate::conformance::credentials::revocations_are_kept_and_replaced(&store).await.unwrap();
+    let insert = "INSERT INTO revocations (tenant, kind, subject, issued_before_us, created_at_us) VALUES ('acme', 'later', 'x', 1, 1)";
+    sqlx::query(insert).execute(&store.writer).await.unwrap();
+    assert_eq!(store.revocations().await.unwrap().len(), 1);
+    assert_eq!(store.unreadable_rows(), 1);
 }

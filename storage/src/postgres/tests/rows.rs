@@ -11,7 +11,7 @@ use super::{
     AT_MOST, PostgresOptions, PostgresStore, RECOVERS_WITHIN, create, identity, key, on_server,
     open_session, options,
 };
-use crate::{DurableStore, NodeStore, SessionStore, TaskStore};
+use crate::{ConfigStore, DurableStore, NodeStore, SessionStore, TaskStore};
 
 #[tokio::test]
 async fn a_concurrent_renewal_and_claim_have_one_winner() {
@@ -58,6 +58,16 @@ async fn f_10_an_unreadable_row_does_not_hide_the_others() {
     assert_eq!(store.list_tasks(None, None, None, 10).await.unwrap().len(), 1);
     assert_eq!(store.task(&TaskId::new("t1")).await.unwrap(), None);
     assert_eq!(store.unreadable_rows(), 3);
+}
+
+#[tokio::test]
+async fn f_10_a_revocation_of_an_unknown_kind_does_not_hide_the_others() {
+    let (server, store) = on_server().await;
+    crate::conformance::credentials::revocations_are_kept_and_replaced(&store).await.unwrap();
+    let insert = "INSERT INTO revocations (tenant, kind, subject, issued_before_us, created_at_us) VALUES ('acme', 'later', 'x', 1, 1)";
+    server.sql(&server.url(), insert).await;
+    assert_eq!(store.revocations().await.unwrap().len(), 1);
+    assert_eq!(store.unreadable_rows(), 1);
 }
 
 #[tokio::test]
