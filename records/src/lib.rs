@@ -43,8 +43,8 @@ pub use pin::{
 };
 pub use seal::{ROOT_SECRET_ID_BYTES, RootSecretId, SealedLocation, SealedValue, StoredRoot};
 pub use session::{
-    SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord,
-    StoredSession, SubscriptionCount, SubscriptionRecord,
+    SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, SessionListPosition,
+    SessionRecord, StoredSession, SubscriptionCount, SubscriptionRecord,
 };
 pub use task::{
     FullTask, InputCounts, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput, TaskLimit,

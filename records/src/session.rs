@@ -80,6 +80,20 @@ pub struct StoredSession {
     pub subscriptions: u64,
 }
 
+impl StoredSession {
+    /// Returns the position of the session in lists.
+    pub fn position(&self) -> SessionListPosition {
+        SessionListPosition { created_at_us: self.created_at_us, key: self.record.key }
+    }
+}
+
+/// A position in a list of sessions, which are ordered by creation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionListPosition {
+    pub created_at_us: i64,
+    pub key: SessionKey,
+}
+
 /// A resource to which a session's client subscribes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SubscriptionRecord {

@@ -5,7 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use protocol::ids::TenantId;
 use records::{
-    NodeName, SessionClaimOutcome, SessionIdentity, SessionKey, StoredSession, SubscriptionCount,
+    NodeName, SessionClaimOutcome, SessionIdentity, SessionKey, SessionListPosition, StoredSession,
+    SubscriptionCount,
 };
 
 use crate::StoreError;
@@ -27,12 +28,11 @@ pub trait SessionStore: Send + Sync {
         idle: Duration,
     ) -> Result<SessionClaimOutcome, StoreError>;
 
-    /// Returns a page of sessions in the order of their creation. `after` is the last key of the page before. After a key that is
-    /// gone by now, the page is empty.
+    /// Returns a page of sessions, oldest first.
     async fn list_sessions(
         &self,
         tenant: Option<&TenantId>,
-        after: Option<&SessionKey>,
+        after: Option<&SessionListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredSession>, StoreError>;
 

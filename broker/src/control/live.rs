@@ -51,7 +51,7 @@ impl Control {
                     self.store().list_sessions(tenant, after.as_ref(), ADMIN_PAGE_ROWS),
                 )
                 .await?;
-            after = page.last().map(|last| last.record.key);
+            after = page.last().map(StoredSession::position);
             let is_last = page.len() < ADMIN_PAGE_ROWS as usize;
             views.extend(page.into_iter().map(|stored| {
                 self.session_view(&stored, live.remove(&stored.record.key.digest()))

@@ -12,10 +12,10 @@ use records::{
     GrantError, GrantKey, GrantRecord, GrantState, KeptResult, KeyRecord, LeaseRenewal, NodeName,
     NodeRecord, OperatorRecord, PinDefinitions, PinKey, PinSighting, PolicyRecord, ResultKey,
     ResultLimits, RevocationRecord, RootSecretId, SealedValue, SecretKey, SessionClaimOutcome,
-    SessionIdentity, SessionKey, StoredApproval, StoredAuditRecord, StoredGrant, StoredPin,
-    StoredRoot, StoredSession, StoredTask, StoredTaskSnapshot, SubscriptionCount, TaskAudience,
-    TaskInput, TaskListPosition, TaskStatus, TaskTransition, TenantRecord, TokenIssuerRecord,
-    UnchainedAudit, WeakGrants, WriteOp, WriteOutcome,
+    SessionIdentity, SessionKey, SessionListPosition, StoredApproval, StoredAuditRecord,
+    StoredGrant, StoredPin, StoredRoot, StoredSession, StoredTask, StoredTaskSnapshot,
+    SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition,
+    TenantRecord, TokenIssuerRecord, UnchainedAudit, WeakGrants, WriteOp, WriteOutcome,
 };
 use storage::{
     ApprovalStore, AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, NodeStore,
@@ -489,7 +489,7 @@ impl SessionStore for Meddled {
     async fn list_sessions(
         &self,
         tenant: Option<&TenantId>,
-        after: Option<&SessionKey>,
+        after: Option<&SessionListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredSession>, StoreError> {
         self.record("list_sessions");

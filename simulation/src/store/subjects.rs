@@ -135,7 +135,7 @@ pass_on! { NodeStore:
 
 pass_on! { SessionStore:
     claim_session(key: &SessionKey, identity: &SessionIdentity, node: &NodeName, idle: Duration) -> SessionClaimOutcome;
-    list_sessions(tenant: Option<&TenantId>, after: Option<&SessionKey>, limit: u32) -> Vec<StoredSession>;
+    list_sessions(tenant: Option<&TenantId>, after: Option<&SessionListPosition>, limit: u32) -> Vec<StoredSession>;
     sessions_by_digest(digest: &str) -> Vec<StoredSession>;
     sweep_sessions(idle: Duration, limit: u32) -> Vec<SessionKey>;
     subscription_counts(tenant: Option<&TenantId>) -> Vec<SubscriptionCount>;

@@ -165,6 +165,7 @@ macro_rules! durable_conformance {
                 subscriptions_are_counted_by_resource
                 a_subscription_is_removed_on_request
                 sessions_are_listed_in_pages
+                a_page_of_sessions_can_start_after_a_removed_session
                 sessions_are_found_by_digest
                 sessions_end_with_their_tenant
             }

@@ -536,14 +536,13 @@ pub async fn sessions_are_listed_in_pages(store: &dyn DurableStore) -> Outcome {
         .await?;
     let whole = keys(store.list_sessions(None, None, 100).await?);
     assert_eq!(whole.len(), 6);
-    let mut paged = Vec::new();
+    let (mut paged, mut after) = (Vec::new(), None);
     loop {
-        let page = keys(store.list_sessions(None, paged.last(), 4).await?);
+        let page = store.list_sessions(None, after.as_ref(), 4).await?;
         assert!(page.len() <= 4);
-        if page.is_empty() {
-            break;
-        }
-        paged.extend(page);
+        let Some(last) = page.last() else { break };
+        after = Some(last.position());
+        paged.extend(keys(page));
     }
     assert_eq!(paged, whole);
     let created: Vec<i64> = store
@@ -558,10 +557,30 @@ pub async fn sessions_are_listed_in_pages(store: &dyn DurableStore) -> Outcome {
         [session(4)]
     );
     let acme: Vec<SessionKey> = whole.iter().copied().filter(|key| *key != session(4)).collect();
+    let second = store.list_sessions(Some(&tenant("acme")), None, 2).await?[1].position();
     assert_eq!(
-        keys(store.list_sessions(Some(&tenant("acme")), Some(&acme[1]), 2).await?),
+        keys(store.list_sessions(Some(&tenant("acme")), Some(&second), 2).await?),
         acme[2..4]
     );
+    Ok(())
+}
+
+pub async fn a_page_of_sessions_can_start_after_a_removed_session(
+    store: &dyn DurableStore,
+) -> Outcome {
+    for number in [5, 3, 9, 1, 7] {
+        done(store, open(session_record(number), "a")).await?;
+    }
+    let whole = keys(store.list_sessions(None, None, 10).await?);
+    for tenant in [None, Some(&tenant("acme"))] {
+        let page = store.list_sessions(tenant, None, 2).await?;
+        let last = page.last().expect("a full page");
+        done(store, WriteOp::EndSession { key: last.record.key, epoch: last.epoch }).await?;
+        let rest = keys(store.list_sessions(tenant, Some(&last.position()), 10).await?);
+        assert!(!rest.is_empty() && whole.ends_with(&rest), "{rest:?} of {whole:?}");
+        let left = store.list_sessions(tenant, None, 10).await?.len();
+        assert_eq!(rest.len(), left - 1, "all but the first");
+    }
     Ok(())
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 use records::{
-    NodeName, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord, StoredSession,
-    SubscriptionCount, SubscriptionRecord,
+    NodeName, SessionClaimOutcome, SessionIdentity, SessionKey, SessionListPosition, SessionRecord,
+    StoredSession, SubscriptionCount, SubscriptionRecord,
 };
 use sqlx::{Row, postgres::PgRow};
 
@@ -67,13 +67,14 @@ impl SessionStore for PostgresStore {
     async fn list_sessions(
         &self,
         tenant: Option<&TenantId>,
-        after: Option<&SessionKey>,
+        after: Option<&SessionListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredSession>, StoreError> {
         let select = |_| {
             sqlx::query(LIST_SESSIONS)
                 .bind(tenant.map(TenantId::as_str))
-                .bind(after.map(|key| key.as_bytes().as_slice()))
+                .bind(after.map(|position| position.created_at_us))
+                .bind(after.map(|position| position.key.as_bytes().as_slice()))
                 .bind(i64::from(limit))
         };
         let rows = self.rows(select).await?;
@@ -179,8 +180,8 @@ macro_rules! stored_sessions {
 
 const LIST_SESSIONS: &str = stored_sessions!(
     "WHERE ($1::text IS NULL OR s.tenant = $1)
-        AND ($2::bytea IS NULL OR (s.created_at_us, s.key) > (SELECT a.created_at_us, a.key FROM sessions AS a WHERE a.key = $2))
-     ORDER BY s.created_at_us, s.key LIMIT $3"
+        AND ($2::bigint IS NULL OR (s.created_at_us, s.key) > ($2, $3::bytea))
+     ORDER BY s.created_at_us, s.key LIMIT $4"
 );
 
 const SESSIONS_BY_DIGEST: &str = stored_sessions!(

@@ -110,14 +110,23 @@ pub(super) fn node_record(
     }))
 }
 
-/// Selects the columns that [`session_record`] and [`stored_session`] read.
+/// Selects the columns that [`session_record`] and [`stored_session`] read, by the index if one is
+/// given.
 macro_rules! select_sessions {
+    ($index:literal, $rest:literal) => {
+        select_sessions!(@ concat!(" INDEXED BY ", $index), $rest)
+    };
     ($rest:literal) => {
+        select_sessions!(@ "", $rest)
+    };
+    (@ $index:expr, $rest:literal) => {
         concat!(
             "SELECT s.number, s.key, s.tenant, s.principal, s.endpoint, s.api_key, s.transport, s.version, s.agreement, s.state, s.links,
                     s.owner, s.epoch, s.end_asked, s.created_at_us, s.seen_at_us, n.address, n.draining, n.lease_until_us,
                     (SELECT count(*) FROM subscriptions WHERE session = s.number) AS subscriptions
-             FROM sessions s LEFT JOIN nodes n ON n.node = s.owner ",
+             FROM sessions s",
+            $index,
+            " LEFT JOIN nodes n ON n.node = s.owner ",
             $rest
         )
     };

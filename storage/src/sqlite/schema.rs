@@ -35,6 +35,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (13, "results", include_str!("../../../migrations/sqlite/0013_results.sql")),
     (14, "root keys", include_str!("../../../migrations/sqlite/0014_root_keys.sql")),
     (15, "grant errors", include_str!("../../../migrations/sqlite/0015_grant_errors.sql")),
+    (
+        16,
+        "sessions by creation",
+        include_str!("../../../migrations/sqlite/0016_sessions_by_creation.sql"),
+    ),
 ];
 
 /// Schema versions before and after opening. They are equal if no migration was missing.

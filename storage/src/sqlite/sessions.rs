@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use protocol::ids::TenantId;
 use records::{
-    NodeName, SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, StoredSession,
-    SubscriptionCount, SubscriptionRecord,
+    NodeName, SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey,
+    SessionListPosition, StoredSession, SubscriptionCount, SubscriptionRecord,
 };
 use sqlx::sqlite::{SqliteConnection, SqliteRow};
 
@@ -78,31 +78,27 @@ impl SessionStore for SqliteStore {
     async fn list_sessions(
         &self,
         tenant: Option<&TenantId>,
-        after: Option<&SessionKey>,
+        after: Option<&SessionListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredSession>, StoreError> {
         with_deadline("listing sessions", async {
-            let mut after_number = 0;
-            if let Some(key) = after {
-                let select = sqlx::query_scalar("SELECT number FROM sessions WHERE key = ?")
-                    .bind(key.as_bytes().as_slice());
-                let Some(number) = select.fetch_optional(&self.readers).await.map_err(map_error)?
-                else {
-                    return Ok(Vec::new());
-                };
-                after_number = number;
-            }
             let select = match tenant {
-                None => {
-                    sqlx::query(select_sessions!("WHERE s.number > ? ORDER BY s.number LIMIT ?"))
-                }
+                None => sqlx::query(select_sessions!(
+                    "sessions_by_creation",
+                    "WHERE (s.created_at_us, s.key) > (?, ?) ORDER BY s.created_at_us, s.key LIMIT ?"
+                )),
                 Some(tenant) => sqlx::query(select_sessions!(
-                    "WHERE s.tenant = ? AND s.number > ? ORDER BY s.number LIMIT ?"
+                    "sessions_by_tenant",
+                    "WHERE s.tenant = ? AND (s.created_at_us, s.key) > (?, ?) ORDER BY s.created_at_us, s.key LIMIT ?"
                 ))
                 .bind(tenant.as_str()),
             };
+            let (after_us, after_key) = after.map_or((i64::MIN, [].as_slice()), |position| {
+                (position.created_at_us, position.key.as_bytes().as_slice())
+            });
             let rows = select
-                .bind(after_number)
+                .bind(after_us)
+                .bind(after_key)
                 .bind(limit)
                 .fetch_all(&self.readers)
                 .await
