@@ -200,6 +200,7 @@ macro_rules! durable_conformance {
                 expired_results_free_their_capacity
                 expiry_removes_at_most_its_limit_of_tasks
                 tasks_end_with_their_tenant
+                a_tenant_with_many_tasks_is_removed
             }
             task_inputs {
                 a_question_makes_the_task_wait

@@ -9,7 +9,7 @@ use records::{AdminChange, TaskLimit, TaskLimits, TaskRecord, TaskStatus, WriteO
 use super::{
     LONG, NO_LIMITS, Outcome,
     config::tenant_record,
-    create, done, node, task_id, task_record,
+    create, done, node, open, session_record, task_id, task_record,
     tasks::{counts, end, names},
     tenant, write,
 };
@@ -298,4 +298,23 @@ pub async fn tasks_end_with_their_tenant(store: &dyn DurableStore) -> Outcome {
     assert_eq!(names(&store.list_tasks(None, None, None, 10).await?), ["t2"]);
     assert_eq!(counts(store).await?, [1, 0, 0, 0, 0]);
     done(store, make("t3")).await
+}
+
+pub async fn a_tenant_with_many_tasks_is_removed(store: &dyn DurableStore) -> Outcome {
+    store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
+    for batch in 0..5 {
+        let create = |number| create(task_record(&format!("t{batch}-{number}")), "a");
+        store.write(&(0..500).map(create).collect::<Vec<_>>()).await?;
+    }
+    done(store, end("t0-0", Some(1), TaskStatus::Failed)).await?;
+    let other = TaskRecord { tenant: tenant("umbrella"), ..task_record("other") };
+    done(store, create(other, "a")).await?;
+    for number in 0..250 {
+        done(store, open(session_record(number), "a")).await?;
+    }
+    assert!(store.apply(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
+    assert_eq!(counts(store).await?, [1, 0, 0, 0, 0]);
+    assert_eq!(store.list_sessions(None, None, 10).await?, []);
+    assert!(!store.apply(AdminChange::DeleteTenant(&tenant("acme")), None).await?);
+    Ok(())
 }

@@ -257,6 +257,11 @@ impl ConfigStore for PostgresStore {
         audit_record: Option<&AuditRecord>,
     ) -> Result<bool, StoreError> {
         fault_point::hit("change.executed");
+        if let AdminChange::DeleteTenant(tenant) = change
+            && !self.remove_tenant_state(tenant).await?
+        {
+            return Ok(false);
+        }
         let made = self.make(change, audit_record).await.map_err(|error| refusal(error, change))?;
         fault_point::hit("change.committed");
         Ok(made)

@@ -24,6 +24,7 @@ mod seals;
 mod server_path;
 mod sessions;
 mod tasks;
+mod tenant_removal;
 #[cfg(test)]
 mod tests;
 mod tls_verification;

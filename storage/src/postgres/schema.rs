@@ -113,6 +113,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0015_grant_errors.sql"),
         ["migration.15.begun", "migration.15.applied"],
     ),
+    (
+        16,
+        "tenant removal",
+        include_str!("../../../migrations/postgres/0016_tenant_removal.sql"),
+        ["migration.16.begun", "migration.16.applied"],
+    ),
 ];
 
 /// Returns the version that this build works with.

@@ -1,11 +1,13 @@
-//! Tests of very many expired tasks. They are removed in small steps, and other calls do not wait.
+//! Tests of very many tasks that expired or whose tenant is removed. They are removed in small
+//! steps, and other calls do not wait.
 
 use std::time::{Duration, Instant};
 
-use records::WriteOutcome;
+use protocol::ids::TenantId;
+use records::{AdminChange, TenantRecord, WriteOutcome};
 
 use super::{create, on_server, open_session, update};
-use crate::{DurableStore, TaskStore};
+use crate::{ConfigStore, DurableStore, TaskStore};
 
 /// Number of tasks that the broker removes with one statement.
 const STEP: u32 = 200;
@@ -81,4 +83,35 @@ async fn measured(store: &impl DurableStore) -> Duration {
         times.push(begun.elapsed());
     }
     p90(times)
+}
+
+#[tokio::test]
+async fn a_tenant_whose_removal_exceeds_the_time_of_a_statement_is_removed() {
+    let (server, store) = on_server().await;
+    let acme = TenantId::parse("acme").unwrap();
+    let record = TenantRecord {
+        tenant: acme.clone(),
+        settings: "{}".into(),
+        created_at_us: 1,
+        updated_at_us: 1,
+    };
+    store.apply(AdminChange::PutTenant(&record), None).await.unwrap();
+    store.write(&[open_session(1), create(1)]).await.unwrap();
+    // The server needs a millisecond for each task, and ends a statement after two seconds.
+    let rows = "INSERT INTO tasks (task, tenant, principal, session, private, backend, request, details, status, bytes,
+                            step, owner, epoch, revision, created_at_us, updated_at_us)
+         SELECT 'x' || n, 'acme', 'ada', decode(repeat('01', 32), 'hex'), false, 'one', 'call', '', 'failed', 4,
+                1, 'a', 1, 2, n, n FROM generate_series(1, 3000) AS n;
+         UPDATE task_usage SET stored = stored + 3000, failed = failed + 3000, bytes = bytes + 3000 * 4;
+         CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.001); RETURN OLD; END $$;
+         CREATE TRIGGER slow BEFORE DELETE ON tasks FOR EACH ROW EXECUTE FUNCTION slow()";
+    server.sql(&server.url(), rows).await;
+    assert_eq!(server.sql(&server.url(), "SELECT remove_tasks_of('acme', 100)").await, "100");
+    let is_exact = "SELECT (u.running, u.stored, u.failed, u.cancelled, u.bytes) = (
+            SELECT count(*) FILTER (WHERE status = 'working'), count(*), count(*) FILTER (WHERE status = 'failed'), 0::bigint, sum(bytes)::bigint
+            FROM tasks) FROM task_usage AS u";
+    assert_eq!(server.sql(&server.url(), is_exact).await, "t", "what is left is counted");
+    assert!(store.apply(AdminChange::DeleteTenant(&acme), None).await.unwrap());
+    assert!(store.task_counts().await.unwrap().iter().all(|(_, count)| *count == 0));
+    assert!(!store.apply(AdminChange::DeleteTenant(&acme), None).await.unwrap());
 }

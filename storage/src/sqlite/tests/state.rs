@@ -5,7 +5,7 @@ use std::{fs, time::Duration};
 
 use protocol::ids::{KeyId, PrincipalId, TaskId, TenantId};
 use records::{
-    AdminChange, LogEntry, LoggedEvent, NodeName, SessionClaimOutcome, SessionIdentity, SessionKey,
+    LogEntry, LoggedEvent, NodeName, SessionClaimOutcome, SessionIdentity, SessionKey,
     SessionRecord, StreamRecord, SubscriptionRecord, TaskAudience, TaskLimits, TaskRecord,
     TaskStatus, WriteOp, WriteOutcome,
 };
@@ -280,17 +280,6 @@ async fn f_50_a_hundred_thousand_expired_tasks_are_removed_in_small_steps() {
         [(TaskStatus::Working, 1), (TaskStatus::InputRequired, 0), (TaskStatus::Completed, 0)]
     );
     assert!(store.task(&TaskId::new("kept")).await.unwrap().is_some());
-}
-
-#[tokio::test]
-async fn a_tenant_with_many_tasks_is_removed() {
-    let (_folder, store) = in_file().await;
-    conformance::fill(&store).await.unwrap();
-    let batch: Vec<WriteOp> = (0..900).map(|number| create(&format!("t{number}"))).collect();
-    store.write(&batch).await.unwrap();
-    assert!(store.apply(AdminChange::DeleteTenant(&tenant()), None).await.unwrap());
-    assert!(store.task_counts().await.unwrap().iter().all(|(_, count)| *count == 0));
-    assert!(!store.apply(AdminChange::DeleteTenant(&tenant()), None).await.unwrap());
 }
 
 #[tokio::test]
