@@ -16,7 +16,10 @@ use crate::StoreError;
 #[async_trait]
 pub trait ConfigStore: Send + Sync {
     /// Makes a change and adds its audit record. When this returns `Ok`, both are on disk.
-    /// Returns false if the change had no effect. Then it adds no record.
+    /// Returns false if the change had no effect. Then it adds no record. After
+    /// [`StoreError::OutcomeUnknown`] both may be on disk, or may get there later. After any other
+    /// error both are not. An attempt to remove a tenant may remove sessions and tasks of it first,
+    /// even if it fails.
     async fn apply(
         &self,
         change: AdminChange<'_>,

@@ -10,7 +10,8 @@ pub enum StoreError {
         "the database cannot be used: {detail}; check that its server runs, or that its path is writable, then try again"
     )]
     Unavailable { detail: String },
-    /// Only writes fail like this. After any other error of a write, the write was not carried out.
+    /// Only [`write`](crate::DurableStore::write) and [`apply`](crate::ConfigStore::apply) fail like
+    /// this. After any other error of the two, the change was not made.
     #[error("whether the database did as it was asked is not known: {0}")]
     OutcomeUnknown(Box<StoreError>),
     #[error("the database is busy: {detail}; try again, and end other programs that hold it open")]

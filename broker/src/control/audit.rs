@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use records::{AdminChange, AuditFilter, AuditKind, AuditRecord};
 use rules::{limits::AUDIT_VALUE_BYTES_MAX, operators::CONFIGURATION_NAME};
 use serde_json::{Value, json};
+use storage::StoreError;
 
 use super::{Control, ControlError, ReloadSummary};
 use crate::{
@@ -142,15 +143,21 @@ fn recorded_value(text: &str) -> Value {
 
 impl Control {
     /// Commits a change of stored data together with its audit record. Returns false if nothing was
-    /// changed.
+    /// changed. Notes an unknown outcome, so that the running broker follows the store.
     pub(super) async fn commit(
         &self,
         change: AdminChange<'_>,
         author: &Author,
     ) -> Result<bool, ControlError> {
         let record = author.record(self.durable().node().as_str(), None);
-        let made =
-            self.query_store(change.name(), self.store().apply(change, record.as_ref())).await?;
+        let made = self
+            .query_store(change.name(), self.store().apply(change, record.as_ref()))
+            .await
+            .inspect_err(|error| {
+                if matches!(error, StoreError::OutcomeUnknown(_)) {
+                    self.note_doubt();
+                }
+            })?;
         if let Some(audited) = author.0.as_ref().filter(|_| made) {
             audited.is_recorded.store(true, Ordering::Release);
             self.metrics.observability.audit("stored", 1);

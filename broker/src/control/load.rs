@@ -77,8 +77,7 @@ impl Control {
         let _turn = self.changing.lock().await;
         // Without a deadline: there may be many rows, and no request waits for them. The version is
         // read first, so that later changes are read again.
-        let version =
-            if self.durable().is_shared() { self.store().config_version().await? } else { 0 };
+        let version = self.store().config_version().await?;
         let (tenants, keys, backends) = (
             self.store().tenants().await?,
             self.store().keys().await?,

@@ -5,7 +5,7 @@
 //! - An acknowledged change is on disk.
 //! - Changes run one at a time, in the order of their storage.
 //! - A started change completes even if its client disconnects, so the store and the running broker
-//!   never differ.
+//!   never differ. After a change with an unknown outcome, the broker applies what the store has.
 //!
 //! Entries of the configuration file exist alongside the stored ones. They can only be changed in
 //! the file.
@@ -139,6 +139,8 @@ pub struct Control {
     loaded: AtomicBool,
     /// Version of the store's entries in force, or an older one.
     applied: AtomicI64,
+    /// True after a change with an unknown outcome, until the store's entries are applied.
+    in_doubt: AtomicBool,
     /// Notified when the store has another version.
     changed: Arc<Notify>,
     /// Held while checkpoints of the audit log are signed, or records are removed.
@@ -197,6 +199,7 @@ impl Control {
             changing: tokio::sync::Mutex::default(),
             loaded: AtomicBool::new(false),
             applied: AtomicI64::new(0),
+            in_doubt: AtomicBool::new(false),
             changed: Arc::default(),
             keeping_audit: tokio::sync::Mutex::default(),
             held: Mutex::default(),
@@ -440,11 +443,12 @@ impl Control {
         let task = tokio::spawn(async move {
             let _turn = control.changing.lock().await;
             let is_shared = control.durable().is_shared();
-            if is_shared {
+            if is_shared || control.is_in_doubt() {
                 // This change must see the changes that another replica has just made.
                 control.apply_store_changes().await?;
             }
             let done = work.await;
+            control.settle_doubt().await;
             control.reapply_breakers();
             if is_shared {
                 control.durable().hot.publish(Wakeup::Config);

@@ -1,6 +1,7 @@
 //! Applies the changes of other replicas, as if they had been requested here.
 //!
-//! A message of another replica, or a renewal with a new version, triggers a read of the store.
+//! A message of another replica, or a renewal with a new version, triggers a read of the store. So
+//! does a change by this replica with an unknown outcome.
 //! Only the store's contents decide. Invariants:
 //! - Reading and applying take one turn among this replica's own changes, so the last write wins on
 //!   every replica.
@@ -58,6 +59,7 @@ impl Control {
         // Read first, so that a change in between is read next time.
         let version = self.query_store("config_version", self.store().config_version()).await?;
         if version == self.applied.load(Ordering::Acquire) {
+            self.in_doubt.store(false, Ordering::Release);
             return Ok(());
         }
         let tenants = self.query_store("tenants", self.store().tenants()).await?;
@@ -84,6 +86,7 @@ impl Control {
         let revocations = self.apply_revocations(revocations);
         self.apply_pin_decisions().await?;
         self.applied.store(version, Ordering::Release);
+        self.in_doubt.store(false, Ordering::Release);
         let (tenants, backends, revoked) = (changed.tenants, changed.backends, revoked.len());
         tracing::info!(
             version,
@@ -91,9 +94,28 @@ impl Control {
             backends,
             revoked,
             revocations,
-            "took over what was changed on other replicas"
+            "took over what was changed in the database"
         );
         Ok(())
+    }
+
+    /// Returns whether the store may have a change that is not applied, because its outcome was
+    /// unknown.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.in_doubt.load(Ordering::Acquire)
+    }
+
+    /// Notes that the outcome of a change is unknown.
+    pub(super) fn note_doubt(&self) {
+        self.in_doubt.store(true, Ordering::Release);
+    }
+
+    /// Applies the store's entries after a change with an unknown outcome. If the store does not
+    /// answer, this is tried again until it does. The caller holds the lock `changing`.
+    pub(super) async fn settle_doubt(&self) {
+        if self.is_in_doubt() && self.apply_store_changes().await.is_err() {
+            self.changed.notify_one();
+        }
     }
 
     /// Stores the rows again that keys of declared tenants belong to. A replica that does not

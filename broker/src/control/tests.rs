@@ -12,7 +12,10 @@ use crate::{
     auth::{Keys, OpenRoot, RootSecrets},
     broker::BrokerParts,
     config::{self, DatabaseConfig, spec::BackendSpec, validation::parse_backend_spec},
-    persistence::Stores,
+    persistence::{
+        Stores,
+        tests::{Meddled, Verdict},
+    },
 };
 
 /// A control as start-up creates it. The folder holds all its state.
@@ -644,6 +647,76 @@ async fn a_refused_write_changes_nothing() {
     assert!(matches!(refusal, ControlError::Store(StoreError::Unavailable { .. })), "{refusal}");
     assert!(rig.control.tenant(&tenant("acme")).is_err());
     assert!(!rig.keyring.is_enabled(&tenant("acme")));
+}
+
+/// Returns a control on a store whose answers to changes can be lost.
+async fn on_meddled(folder: &Path) -> (Arc<Meddled>, Rig) {
+    let store = Meddled::start("sqlite").await;
+    let hot = Arc::new(storage::hot::MemoryHotStore::new());
+    let stores = Stores { durable: store.clone(), events: None, hot };
+    (store, Rig::on(stores, folder, "").await.expect("starts"))
+}
+
+/// Returns the error of a commit that may have been made.
+fn lost_answer() -> StoreError {
+    let cause = StoreError::Busy { detail: "the commit takes long".into() };
+    StoreError::OutcomeUnknown(Box::new(cause))
+}
+
+#[tokio::test]
+async fn a_removal_whose_answer_is_lost_is_in_force_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, rig) = on_meddled(folder.path()).await;
+    let (author, default) = (Author::default, tenant("default"));
+    let key = rig.control.create_key(default.clone(), NewKey::default(), author()).await.unwrap();
+    let wanted =
+        NewOperator { name: "ann".into(), role: "admin".into(), tenants: None, backends: None };
+    let operator = rig.control.create_operator(wanted, author()).await.unwrap();
+    assert!(rig.control.operator_of_token(&operator.token).await.is_some());
+    store.on_apply(|_| Verdict::LoseAnswer(lost_answer()));
+    let id = KeyId::new(key.info.id.clone());
+    let refusal = rig.control.delete_key(default.clone(), id.clone(), author()).await.unwrap_err();
+    assert!(matches!(refusal, ControlError::Store(StoreError::OutcomeUnknown(_))), "{refusal}");
+    assert_eq!(rig.keyring.verify(&key.key), None, "the row is gone, so the key is too");
+    rig.control.delete_operator(operator.info.id.clone(), author()).await.unwrap_err();
+    assert!(rig.control.operator_of_token(&operator.token).await.is_none());
+    store.on_apply(|_| Verdict::Pass);
+    let repeated = rig.control.delete_key(default, id, author()).await.unwrap_err();
+    assert!(matches!(repeated, ControlError::NotFound { .. }), "{repeated}");
+}
+
+#[tokio::test]
+async fn a_removal_before_an_outage_is_in_force_when_the_store_answers() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, rig) = on_meddled(folder.path()).await;
+    rig.control.start_store_sync();
+    let (author, default) = (Author::default, tenant("default"));
+    let key = rig.control.create_key(default.clone(), NewKey::default(), author()).await.unwrap();
+    // After this error, the broker does not ask the store for a moment.
+    let gone = StoreError::Unavailable { detail: "the connection is lost".into() };
+    store
+        .on_apply(move |_| Verdict::LoseAnswer(StoreError::OutcomeUnknown(Box::new(gone.clone()))));
+    let id = KeyId::new(key.info.id.clone());
+    rig.control.delete_key(default, id, author()).await.unwrap_err();
+    testkit::eventually("the removal", async || {
+        rig.keyring.verify(&key.key).map_or(Ok(()), |_| Err("the key is accepted"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_change_that_was_not_made_leaves_everything_in_force() {
+    let folder = tempfile::tempdir().unwrap();
+    let (store, rig) = on_meddled(folder.path()).await;
+    let (author, default) = (Author::default, tenant("default"));
+    let key = rig.control.create_key(default.clone(), NewKey::default(), author()).await.unwrap();
+    store.on_apply(|_| Verdict::Fail(lost_answer()));
+    let id = KeyId::new(key.info.id);
+    rig.control.delete_key(default.clone(), id.clone(), author()).await.unwrap_err();
+    assert!(rig.keyring.verify(&key.key).is_some());
+    store.on_apply(|_| Verdict::Pass);
+    rig.control.delete_key(default, id, author()).await.unwrap();
+    assert_eq!(rig.keyring.verify(&key.key), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -32,6 +32,7 @@ pub enum Verdict {
 
 type OnWrite = Box<dyn FnMut(&[WriteOp]) -> Verdict + Send>;
 type OnClaim = Box<dyn FnMut() -> Verdict + Send>;
+type OnApply = Box<dyn FnMut(AdminChange<'_>) -> Verdict + Send>;
 
 pub struct Meddled {
     pub inner: SqliteStore,
@@ -39,6 +40,7 @@ pub struct Meddled {
     engine: &'static str,
     on_write: Mutex<OnWrite>,
     on_claim: Mutex<OnClaim>,
+    on_apply: Mutex<OnApply>,
     /// Names of calls in the order they came.
     calls: Mutex<Vec<&'static str>>,
 }
@@ -49,7 +51,8 @@ impl Meddled {
         let (on_write, on_claim): (OnWrite, OnClaim) =
             (Box::new(|_| Verdict::Pass), Box::new(|| Verdict::Pass));
         let (on_write, on_claim) = (Mutex::new(on_write), Mutex::new(on_claim));
-        Arc::new(Self { inner, engine, on_write, on_claim, calls: Mutex::default() })
+        let on_apply: Mutex<OnApply> = Mutex::new(Box::new(|_| Verdict::Pass));
+        Arc::new(Self { inner, engine, on_write, on_claim, on_apply, calls: Mutex::default() })
     }
 
     pub fn on_write(&self, meddle: impl FnMut(&[WriteOp]) -> Verdict + Send + 'static) {
@@ -58,6 +61,10 @@ impl Meddled {
 
     pub fn on_claim(&self, meddle: impl FnMut() -> Verdict + Send + 'static) {
         *self.on_claim.lock() = Box::new(meddle);
+    }
+
+    pub fn on_apply(&self, meddle: impl FnMut(AdminChange<'_>) -> Verdict + Send + 'static) {
+        *self.on_apply.lock() = Box::new(meddle);
     }
 
     /// Returns how often this was called.
@@ -78,7 +85,12 @@ impl ConfigStore for Meddled {
         audit: Option<&AuditRecord>,
     ) -> Result<bool, StoreError> {
         self.record(change.name());
-        self.inner.apply(change, audit).await
+        let verdict = (self.on_apply.lock())(change);
+        match verdict {
+            Verdict::Pass => self.inner.apply(change, audit).await,
+            Verdict::Fail(error) => Err(error),
+            Verdict::LoseAnswer(error) => self.inner.apply(change, audit).await.and(Err(error)),
+        }
     }
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
         self.record("tenants");

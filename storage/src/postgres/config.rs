@@ -1,5 +1,7 @@
 //! [`ConfigStore`] on PostgreSQL: tenants, API keys and backends.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use async_trait::async_trait;
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 use records::{
@@ -10,7 +12,9 @@ use records::{
 use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
-    PostgresStore, StatementError, error_mapping, micros,
+    PostgresStore, StatementError,
+    error_mapping::{self, RetryAction, retry_action},
+    micros,
     pins::{APPROVED_CHARS, texts},
     rows::{self, get},
 };
@@ -46,8 +50,10 @@ impl PostgresStore {
         &self,
         change: AdminChange<'_>,
         audit_record: Option<&AuditRecord>,
+        attempts: &Attempts,
     ) -> Result<bool, StatementError> {
         let query = |again| {
+            attempts.record(again);
             let values = sqlx::query(statement(change))
                 .bind(again)
                 .bind(audit_record.map(|record| record.id.as_slice()))
@@ -165,6 +171,30 @@ impl PostgresStore {
     }
 }
 
+/// The attempts at a change so far.
+#[derive(Default)]
+struct Attempts {
+    is_sent: AtomicBool,
+    /// An earlier attempt may have taken effect.
+    is_repeated: AtomicBool,
+}
+
+impl Attempts {
+    fn record(&self, again: bool) {
+        self.is_sent.store(true, Ordering::Release);
+        self.is_repeated.fetch_or(again, Ordering::AcqRel);
+    }
+
+    /// Returns whether the change may have been made although it ended with this error.
+    fn may_have_taken_effect(&self, error: &StatementError) -> bool {
+        // The server itself reports that a failed statement had no effect, unless its connection is
+        // lost.
+        let is_final = matches!(error, StatementError::Failed(error) if retry_action(error) != RetryAction::Reconnect);
+        self.is_repeated.load(Ordering::Acquire)
+            || (self.is_sent.load(Ordering::Acquire) && !is_final)
+    }
+}
+
 const fn statement(change: AdminChange<'_>) -> &'static str {
     match change {
         AdminChange::PutTenant(_) => changing!(
@@ -262,7 +292,16 @@ impl ConfigStore for PostgresStore {
         {
             return Ok(false);
         }
-        let made = self.make(change, audit_record).await.map_err(|error| refusal(error, change))?;
+        let attempts = Attempts::default();
+        let made = self.make(change, audit_record, &attempts).await;
+        let made = made.map_err(|error| {
+            let is_unknown = attempts.may_have_taken_effect(&error);
+            match refusal(error, change) {
+                known @ (StoreError::Exists { .. } | StoreError::UnknownTenant { .. }) => known,
+                error if is_unknown => StoreError::OutcomeUnknown(Box::new(error)),
+                error => error,
+            }
+        })?;
         fault_point::hit("change.committed");
         Ok(made)
     }

@@ -233,6 +233,9 @@ fn refusal(error: sqlx::Error, change: AdminChange<'_>) -> StoreError {
 
 #[async_trait]
 impl ConfigStore for SqliteStore {
+    /// The deadline ends before the commit. A call that fails before then is rolled back. An
+    /// abandoned commit could still take effect after its caller was told of an error. So the
+    /// commit is awaited without a limit.
     async fn apply(
         &self,
         change: AdminChange<'_>,
@@ -246,21 +249,22 @@ impl ConfigStore for SqliteStore {
             }
             self.remove_tenant_state(tenant).await?;
         }
-        with_deadline("changing the configuration", async {
+        let executed = with_deadline("changing the configuration", async {
             let mut writing = self.begin().await?;
             if !execute(&mut writing, change).await? {
-                return Ok(false);
+                return Ok(None);
             }
             fault_point::hit("change.executed");
             if let Some(record) = audit_record {
                 audit::append(&mut writing, std::slice::from_ref(record)).await?;
             }
             fault_point::hit("change.told");
-            writing.commit().await?;
-            fault_point::hit("change.committed");
-            Ok(true)
-        })
-        .await
+            Ok(Some(writing))
+        });
+        let Some(writing) = executed.await? else { return Ok(false) };
+        writing.commit_change().await?;
+        fault_point::hit("change.committed");
+        Ok(true)
     }
 
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {

@@ -8,7 +8,8 @@
 //!
 //! A statement that must not read a whole table names its index (`INDEXED BY`). If either changes,
 //! every test that runs the statement fails. The process's wall clock measures leases and times. No
-//! call takes longer than [`DEADLINE`], except for opening and for the commit of a claim of tasks.
+//! call takes longer than [`DEADLINE`], except for opening and for the commits of claims of tasks and
+//! of changes by operators.
 
 mod approvals;
 mod audit;
@@ -200,6 +201,15 @@ impl WriteTransaction<'_> {
 
     async fn commit(self) -> Result<(), StoreError> {
         self.transaction.commit().await.map_err(map_error)
+    }
+
+    /// Commits a change of the configuration.
+    async fn commit_change(self) -> Result<(), StoreError> {
+        self.commit().await.map_err(|error| match error {
+            // SQLite itself reported that the commit had no effect.
+            StoreError::Busy { .. } | StoreError::Full => error,
+            error => StoreError::OutcomeUnknown(Box::new(error)),
+        })
     }
 
     /// Commits a transaction in which sessions or tasks get another owner.

@@ -341,6 +341,28 @@ async fn s15_records_from_before_the_chains_stay_outside_and_are_removed_by_thei
 }
 
 #[tokio::test]
+async fn a_change_waits_for_a_slow_commit() {
+    let (_folder, store) = in_file().await;
+    crate::conformance::fill(&store).await.unwrap();
+    let (release, released) = std::sync::mpsc::channel::<()>();
+    let mut writer = store.writer.acquire().await.unwrap();
+    writer.lock_handle().await.unwrap().set_commit_hook(move || {
+        let _tester_is_gone = released.recv();
+        true
+    });
+    drop(writer);
+    let acme = protocol::ids::TenantId::parse("acme").unwrap();
+    let key = protocol::ids::KeyId::new("k1");
+    let mut change = Box::pin(store.apply(AdminChange::DeleteKey(&acme, &key), None));
+    let answer = tokio::time::timeout(DEADLINE + ACQUIRE_TIMEOUT, &mut change).await;
+    assert!(answer.is_err(), "the disk has not answered: {answer:?}");
+    assert_eq!(store.keys_of(&acme).await.unwrap().len(), 2);
+    drop(release);
+    assert_eq!(change.await, Ok(true));
+    assert_eq!(store.keys_of(&acme).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn f_10_a_revocation_of_an_unknown_kind_does_not_hide_the_others() {
     let store = SqliteStore::in_memory().await.unwrap();
     crate::conformance::credentials::revocations_are_kept_and_replaced(&store).await.unwrap();

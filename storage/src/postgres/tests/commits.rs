@@ -3,10 +3,10 @@
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
-use protocol::ids::{BackendId, TaskId};
+use protocol::ids::{BackendId, KeyId, TaskId, TenantId};
 use records::{
-    LogEntry, LoggedEvent, NodeName, StreamRecord, SubscriptionRecord, TaskStatus, TaskStep,
-    WriteOp, WriteOutcome,
+    AdminChange, LogEntry, LoggedEvent, NodeName, StreamRecord, SubscriptionRecord, TaskStatus,
+    TaskStep, WriteOp, WriteOutcome,
 };
 use sqlx::{
     ConnectOptions as _, Executor as _,
@@ -15,7 +15,9 @@ use sqlx::{
 use testkit::{Direction, FaultProxy, PostgresServer};
 
 use super::{PostgresStore, behind_proxy, create, end, end_as, key, open, open_session, update};
-use crate::{DurableStore, EventStore, NodeStore, SessionStore, StoreError, TaskStore};
+use crate::{
+    ConfigStore, DurableStore, EventStore, NodeStore, SessionStore, StoreError, TaskStore,
+};
 
 /// Returns the writes that prepare the rows for `one_of_each`.
 fn prepare() -> Vec<WriteOp> {
@@ -186,6 +188,31 @@ async fn a_batch_repeated_after_an_outage_returns_its_first_outcome() {
         store.write(&[end_as(1, Some(1), TaskStatus::Failed)]).await.unwrap(),
         [WriteOutcome::AlreadyFinished]
     );
+}
+
+#[tokio::test]
+async fn a_change_whose_answer_is_lost_has_an_unknown_outcome() {
+    let (server, proxy, store) = behind_proxy().await;
+    crate::conformance::fill(&store).await.unwrap();
+    proxy.latency(Direction::Downstream, Duration::from_millis(200));
+    let (acme, key) = (TenantId::parse("acme").unwrap(), KeyId::new("k1"));
+    let remove = AdminChange::DeleteKey(&acme, &key);
+    let (lost, ()) = tokio::join!(store.apply(remove, None), async {
+        let count = "SELECT count(*) FROM api_keys WHERE key_id = 'k1'";
+        testkit::eventually("the commit", async || match server.sql(&server.url(), count).await {
+            count if count == "0" => Ok(()),
+            count => Err(count),
+        })
+        .await;
+        proxy.refuse().await;
+        proxy.reset();
+    });
+    assert!(matches!(lost, Err(StoreError::OutcomeUnknown(_))), "{lost:?}");
+    let not_sent = store.apply(remove, None).await;
+    assert!(matches!(not_sent, Err(StoreError::Unavailable { .. })), "{not_sent:?}");
+    proxy.accept_again().await;
+    proxy.heal();
+    assert_eq!(store.apply(remove, None).await, Ok(false));
 }
 
 #[tokio::test]
