@@ -23,8 +23,10 @@ use crate::{
     sessions::{
         request_observer,
         stateless::{
-            RequestStateError, ReturnedState, StatelessClient, StatelessRequest, SuspensionId,
-            exchange::Exchange, is_about_tasks, notification_stream::NotificationStream,
+            ReturnedState, StatelessClient, StatelessRequest, SuspensionId,
+            exchange::{Exchange, StartRefused},
+            is_about_tasks,
+            notification_stream::NotificationStream,
         },
     },
     telemetry::request,
@@ -83,17 +85,18 @@ pub(super) async fn dispatch(
     let (since, method) = (Instant::now(), request.message.method);
     broker.shared.metrics.stateless_request();
     if !is_answered_here(method) {
-        // The pooled session of the request observes and counts it once it has started.
-        let started = start(broker, client, request).await;
-        if started.is_err() {
-            count(broker, client, method, RequestOutcome::Refused, since.elapsed());
-        }
-        return started;
+        // The pooled session of the request observes and counts it.
+        return start(broker, client, request).await.map_err(|refused| {
+            if !refused.is_counted {
+                count(broker, client, method, RequestOutcome::Refused, since.elapsed());
+            }
+            refused.refusal
+        });
     }
     let watched = client.watch().start(&request.message, since);
     // Boxed, because it would double the future of every call.
     let work = Box::pin(start(broker, client, request));
-    let reaction = request::scope(watched.clone(), work).await;
+    let reaction = request::scope(watched.clone(), work).await.map_err(|refused| refused.refusal);
     let outcome = if reaction.is_ok() { RequestOutcome::Ok } else { RequestOutcome::Refused };
     if let Err(refusal) = &reaction {
         watched.refuse(refusal.kind);
@@ -130,7 +133,7 @@ async fn start(
     broker: &Broker,
     client: &StatelessClient,
     request: Box<StatelessRequest>,
-) -> Result<StatelessOutcome, Refusal> {
+) -> Result<StatelessOutcome, StartRefused> {
     broker.shared.overload.admits()?;
     let method = request.message.method;
     if is_about_tasks(method) {
@@ -162,9 +165,14 @@ async fn start(
                 let exchange = client.start(request, &offer, false).await?;
                 return Ok(StatelessOutcome::Exchange(exchange));
             };
-            client.tenant.take_budget(&client.caller.principal)?;
-            let returned = client.returned_state(&state, &request.message);
-            let suspension = match returned.map_err(RequestStateError::refusal)? {
+            let returned = match client.returned_state(&state, &request.message) {
+                Ok(returned) => returned,
+                Err(error) => {
+                    client.tenant.take_budget(&client.caller.principal)?;
+                    return Err(error.refusal().into());
+                }
+            };
+            let suspension = match returned {
                 ReturnedState::Suspension(suspension) => suspension,
                 ReturnedState::Approval => {
                     drop(state);

@@ -17,8 +17,8 @@ use crate::backends::link::{Link, connection::Connection};
 pub struct TaskHandoff {
     offered: Mutex<Option<OfferedTask>>,
     changed: Notify,
-    /// Set while the waiter takes no task.
-    declined: AtomicBool,
+    /// Set while a waiter takes a task. Without one the call follows the task itself.
+    accepts: AtomicBool,
     /// Set when a task has taken over. The time of the task counts then, not that of the call.
     done: AtomicBool,
     /// Set when the call has given back its permit among the open requests.
@@ -51,7 +51,7 @@ impl TaskHandoff {
             task: task.clone(),
             taken,
         });
-        if self.declined.load(Ordering::Acquire) {
+        if !self.accepts.load(Ordering::Acquire) {
             drop(self.take());
         }
         self.changed.notify_one();
@@ -60,7 +60,7 @@ impl TaskHandoff {
 
     /// Sets whether the waiter takes a task of the backend.
     pub fn set_accepting(&self, accepts: bool) {
-        self.declined.store(!accepts, Ordering::Release);
+        self.accepts.store(accepts, Ordering::Release);
         if !accepts {
             drop(self.take());
         }

@@ -75,6 +75,20 @@ pub struct Exchange {
     pending_questions: Option<(Vec<Message>, tokio::time::Instant)>,
 }
 
+/// The refusal of a request that was not started.
+#[derive(Debug)]
+pub struct StartRefused {
+    pub refusal: Refusal,
+    /// Whether the metrics have the request already.
+    pub is_counted: bool,
+}
+
+impl From<Refusal> for StartRefused {
+    fn from(refusal: Refusal) -> Self {
+        Self { refusal, is_counted: false }
+    }
+}
+
 impl StatelessClient {
     /// Begins a request. A call that needs an approval waits for it, if its client was notified of
     /// that before (`waits`). An `Err` is the answer, and nothing was started.
@@ -83,7 +97,7 @@ impl StatelessClient {
         request: Box<StatelessRequest>,
         offer: &EndpointInfo,
         waits: bool,
-    ) -> Result<Box<Exchange>, Refusal> {
+    ) -> Result<Box<Exchange>, StartRefused> {
         let early_answers = InputResponses::parse(&request.message)?.answers;
         let as_task = self.shall_be_a_task(&request, offer)?;
         let waiting = self.submit(&request, offer, (as_task, waits)).await?;
@@ -98,11 +112,23 @@ impl StatelessClient {
         request: Box<StatelessRequest>,
         suspension: &SuspensionId,
         offer: &EndpointInfo,
-    ) -> Result<Box<Exchange>, Refusal> {
+    ) -> Result<Box<Exchange>, StartRefused> {
         let responses = InputResponses::parse(&request.message)?;
         let mut suspended = self
             .take_suspended(suspension, &responses)
             .map_err(super::RequestStateError::refusal)??;
+        let Some(waiting) = suspended.waiting.take() else {
+            // The backend refused the first attempt before it did anything, so the request is sent
+            // again.
+            let round = suspended.round();
+            return match self.submit(&request, offer, (false, true)).await {
+                Ok(waiting) => Ok(self.exchange(request, offer, round, Some(waiting))),
+                Err(refused) => {
+                    self.suspend_again(suspension, suspended);
+                    Err(refused)
+                }
+            };
+        };
         let (mut missing, mut answered) = (Vec::new(), Vec::new());
         for input in std::mem::take(&mut suspended.questions) {
             match responses.answers.iter().find(|(key, _)| *key == input.request.key) {
@@ -110,12 +136,6 @@ impl StatelessClient {
                 None => missing.push(input),
             }
         }
-        let Some(waiting) = suspended.waiting.take() else {
-            // The backend refused the first attempt before it did anything, so the request is sent
-            // again.
-            let waiting = self.submit(&request, offer, (false, true)).await?;
-            return Ok(self.exchange(request, offer, suspended.round(), Some(waiting)));
-        };
         // After a refusal the drop of the exchange cancels the request at the backend.
         waiting.recheck_access(&self.caller.subject, &request.message)?;
         answered
@@ -163,7 +183,7 @@ impl StatelessClient {
         request: &StatelessRequest,
         offer: &EndpointInfo,
         (as_task, waits): (bool, bool),
-    ) -> Result<PendingExchange, Refusal> {
+    ) -> Result<PendingExchange, StartRefused> {
         let lease = self.stateless.session_pools.lease(self, request, offer).await?;
         let (id, session) = (lease.next_id(), lease.session().clone());
         if let Some(level) = request.log_level.filter(|_| offer.capabilities.logging) {
@@ -180,7 +200,8 @@ impl StatelessClient {
             .map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))?;
         let mut waiting = PendingExchange::new(lease, id, reader);
         let permit = session.tenant.wait_for_call().await;
-        let call_future = submit::handle_request(&session, message, &stream)?;
+        let call_future = submit::handle_request(&session, message, &stream)
+            .map_err(|refusal| StartRefused { refusal, is_counted: true })?;
         drop(permit);
         if let Some(call) = call_future.as_ref().and_then(CallFuture::call) {
             if !request.passed.is_empty() {

@@ -221,8 +221,8 @@ impl StatelessClient {
             .get(&suspension.number)
             .filter(|found| found.round == suspension.round && found.expires > Instant::now());
         let found = found.ok_or(RequestStateError::Expired)?;
-        // An ill-formed answer leaves the exchange in place, so that the client can send a proper
-        // one.
+        // An ill-formed answer and a rate above the limit leave the exchange in place, so that the
+        // client can return later.
         for input in &found.questions {
             let answer = responses.answers.iter().find(|(key, _)| *key == input.request.key);
             if answer.is_some_and(|(_, answer)| {
@@ -231,7 +231,19 @@ impl StatelessClient {
                 return Ok(Err(no_answer(&input.request.key, input.request.method)));
             }
         }
+        // A request that is sent again instead is counted when it is.
+        if found.waiting.is_some()
+            && let Err(refusal) = self.tenant.take_budget(&self.caller.principal)
+        {
+            return Ok(Err(refusal));
+        }
         suspended.remove(&suspension.number).map(Ok).ok_or(RequestStateError::Expired)
+    }
+
+    /// Suspends a request again whose repetition was refused.
+    pub(super) fn suspend_again(&self, suspension: &SuspensionId, suspended: SuspendedExchange) {
+        // Beyond a limit of the table the client has to begin again.
+        let _refused = self.stateless.suspensions.put(suspension.number, suspended);
     }
 
     /// Returns the context of the seal, which binds a state to its caller and endpoint.

@@ -7,7 +7,7 @@ use std::sync::{
 };
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, PipeBackend, Reply, StatelessBackend, StatelessReply};
+use testkit::{FakeBackend, PipeBackend, Reply, StatelessBackend, StatelessReply, eventually};
 
 use super::{Modern, meta};
 use crate::{broker_with, builder, kind, stdio, text_of};
@@ -385,6 +385,69 @@ async fn br_04_n_err_02_urls_of_an_error_are_opened_before_the_call_is_repeated(
         (error["code"].as_i64(), &error["data"]["requiredCapabilities"]),
         (Some(-32021), &json!({"elicitation": {"url": {}}}))
     );
+}
+
+#[tokio::test]
+async fn a_retry_above_the_rate_can_be_repeated_with_its_state() {
+    let counted = Arc::new(AtomicU64::new(0));
+    let backend = FakeBackend::with_tool("login", move |_| {
+        let is_first = counted.fetch_add(1, Ordering::Relaxed) == 0;
+        async move {
+            let elicitation = json!({"mode": "url", "elicitationId": "e", "url": "https://example.org/login", "message": "sign in"});
+            match is_first {
+                true => Reply::Error(json!({"code": -32042, "message": "sign in first", "data": {"elicitations": [elicitation]}})),
+                false => Reply::text("welcome"),
+            }
+        }
+    })
+    .await;
+    backend.tool("ask", |call| async move {
+        let form = json!({"message": "?", "requestedSchema": {"type": "object", "properties": {}}});
+        let answer = call.request("elicitation/create", form).await;
+        Reply::text(answer["result"]["action"].as_str().unwrap_or("nothing"))
+    });
+    let limits = json!({"requests_per_second_per_principal": 1, "burst_per_principal": 1});
+    let broker = builder()
+        .config(json!({"limits": limits}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    let client = Modern::of(&broker, "/mcp/b").with(everything());
+    for (tool, wanted) in [("login", "welcome"), ("ask", "accept")] {
+        let required = eventually("the first answer", || async {
+            let answer = client.answer("tools/call", json!({"name": tool, "arguments": {}})).await;
+            if answer["error"].is_null() { Ok(answer["result"].clone()) } else { Err(answer) }
+        })
+        .await;
+        let (key, _) = only(&required);
+        let state = &required["requestState"];
+        let accepted = json!({key: {"action": "accept", "content": {}}});
+        let again = || client.retry(tool, json!({}), state, accepted.clone());
+        let refused = again().await;
+        assert_eq!(kind(&refused["error"]), "rate_limited", "{refused}");
+        let done = eventually("the retry", || async {
+            let answer = again().await;
+            assert!(!answer.to_string().contains("expired"), "{answer}");
+            if answer["error"].is_null() { Ok(answer["result"].clone()) } else { Err(answer) }
+        })
+        .await;
+        assert_eq!(text_of(&done), wanted);
+    }
+}
+
+#[tokio::test]
+async fn a_refused_request_is_counted_once() {
+    let broker = broker_with(&FakeBackend::echo().await).await;
+    let client = Modern::of(&broker, "/mcp/b");
+    let refused = || async {
+        let labels = [("method", "tools/call"), ("outcome", "refused")];
+        broker.admin().metric("mcp_requests_total", &labels).await.unwrap_or(0.0)
+    };
+    client.error("tools/call", json!({"name": "none", "arguments": {}})).await;
+    assert_eq!(refused().await, 1.0, "by the session");
+    let params = json!({"name": "echo", "arguments": {}, "requestState": "made up"});
+    client.error("tools/call", params).await;
+    assert_eq!(refused().await, 2.0, "before the session");
 }
 
 #[tokio::test]

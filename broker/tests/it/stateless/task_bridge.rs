@@ -44,6 +44,22 @@ async fn n_task_01_br_06_a_backend_task_gets_an_id_of_the_broker() {
 }
 
 #[tokio::test]
+async fn br_06_a_call_of_a_batch_follows_the_task_of_its_backend() {
+    let backend = StatelessBackend::http().await;
+    with_task(&backend, done("ready", false));
+    let broker = builder()
+        .config(json!({"limits": {"batch_calls": 5}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    let client = client_of(&broker);
+    let calls = json!({"calls": [{"tool": "b__job", "arguments": {}}]});
+    let result = client.call("execute_batch", calls).await;
+    let ended = &result["structuredContent"]["results"][0];
+    assert_eq!(text_of(&ended["result"]), "ready", "{result}");
+}
+
+#[tokio::test]
 async fn n_task_05_br_06_inputs_of_a_backend_task_are_requested_by_the_broker() {
     let backend = StatelessBackend::http().await;
     with_task(&backend, needs_a_name());
