@@ -8,6 +8,7 @@ use protocol::{
     json,
     method::Method,
 };
+use rules::limits::{BACKOFF_FIRST, BACKOFF_MAX};
 
 use super::{
     link::{Link, connection::Connection},
@@ -66,6 +67,8 @@ impl Subscriptions {
     }
 
     /// Restores every subscription on a new connection, one after the other, in the background.
+    /// Tries those again that fail, while the connection is open. Their clients get one update,
+    /// because updates may be missed meanwhile.
     pub async fn restore(&self, link: &Arc<Link>, connection: &Arc<Connection>) {
         let uris: Vec<String> = self.lock().keys().cloned().collect();
         if uris.is_empty() {
@@ -74,13 +77,30 @@ impl Subscriptions {
         let (link, connection, running) =
             (link.clone(), connection.clone(), link.backend.shared.running.clone());
         running.spawn(async move {
-            for uri in uris {
-                if connection.is_closed() {
-                    return; // the next connection begins again
+            let (mut waiting, mut pause) = (uris, BACKOFF_FIRST);
+            for round in 0_u64.. {
+                let mut failed = Vec::new();
+                for uri in waiting {
+                    if connection.is_closed() {
+                        return; // the next connection begins again
+                    }
+                    let Err(refusal) = link.subscriptions.reconcile(&link, &uri).await else {
+                        continue;
+                    };
+                    if round == 0 {
+                        tracing::warn!(backend = %link.backend.id, %refusal, "a subscription could not be restored, the broker tries again");
+                        link.subscriptions.notify_listeners(&link.backend.id, &uri);
+                    }
+                    failed.push(uri);
                 }
-                if let Err(refusal) = link.subscriptions.reconcile(&link, &uri).await {
-                    tracing::warn!(backend = %link.backend.id, %refusal, "a subscription could not be put back");
+                if failed.is_empty() {
+                    return;
                 }
+                waiting = failed;
+                if tokio::time::timeout(pause, connection.closed()).await.is_ok() {
+                    return;
+                }
+                pause = pause.saturating_mul(2).min(BACKOFF_MAX);
             }
         });
     }

@@ -16,6 +16,29 @@ async fn failing(broker: &TestBroker, tool: &str) -> Value {
 }
 
 #[tokio::test]
+async fn an_event_that_is_too_large_is_not_requested_again() {
+    let backend = FakeBackend::echo().await;
+    let config = json!({"limits": {"message_bytes": "256KiB"}});
+    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    backend.wait_get_streams(1).await;
+    let event = |id: &str, text: &str| {
+        let params = json!({"level": "info", "data": text});
+        let message =
+            json!({"jsonrpc": "2.0", "method": "notifications/message", "params": params});
+        format!("id: {id}\ndata: {message}\n\n")
+    };
+    backend.push_raw(&event("one", "small")).await;
+    let before = backend.count(|seen| seen.http == "GET");
+    backend.push_raw(&event("two", &"x".repeat(300 << 10))).await;
+    backend.wait_count("another stream", before + 1, |seen| seen.http == "GET").await;
+    let gets = backend.recorded().into_iter().filter(|seen| seen.http == "GET");
+    let resumed: Vec<_> =
+        gets.filter_map(|seen| seen.header("last-event-id").map(str::to_owned)).collect();
+    assert_eq!(resumed, [""; 0], "the stream begins without the events before");
+}
+
+#[tokio::test]
 async fn a_call_whose_answer_was_lost_has_an_unknown_outcome_and_is_not_repeated() {
     let backend = FakeBackend::start().await;
     backend.tool("cut", |_| async { Reply::Cut });

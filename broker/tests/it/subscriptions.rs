@@ -3,7 +3,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use serde_json::json;
@@ -107,6 +107,33 @@ async fn res_03_a_repeated_subscribe_that_fails_keeps_the_subscription() {
     assert_eq!(broker.admin().metric("mcp_subscriptions", &[]).await, Some(1.0));
     is_away.store(false, Ordering::Relaxed);
     backend.wait_count("the subscription", 2, |seen| seen.is("resources/subscribe")).await;
+}
+
+#[tokio::test]
+async fn res_03_a_subscription_that_cannot_be_restored_is_tried_again() {
+    let backend = FakeBackend::echo().await;
+    with_a_resource(&backend);
+    backend.sessions();
+    let count = AtomicUsize::new(0);
+    backend.on("resources/subscribe", move |_| {
+        let answer = match count.fetch_add(1, Ordering::Relaxed) {
+            1 | 2 => Reply::error(-32603, "still loading"),
+            _ => Reply::Result(json!({})),
+        };
+        async move { answer }
+    });
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let mut stream = client.open_get_stream().await;
+    client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    backend.forget_sessions();
+    client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
+    backend.wait_count("the last attempt", 4, |seen| seen.is("resources/subscribe")).await;
+    for _missed_and_restored in 0..2 {
+        let updated =
+            stream.find(|message| message["method"] == "notifications/resources/updated").await;
+        assert_eq!(updated["params"]["uri"], "b+test://one");
+    }
 }
 
 #[tokio::test]

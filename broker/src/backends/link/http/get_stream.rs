@@ -9,11 +9,11 @@ use rules::limits::{BACKOFF_FIRST, BACKOFF_MAX};
 use tokio::sync::oneshot;
 
 use super::{
-    event_stream::EventStreamReader,
+    event_stream::{BodyEnd, EventStreamReader},
     get_outcome::{GetOutcome, GetPurpose},
     http_wire::HttpWire,
 };
-use crate::backends::link::{Link, connection::Connection};
+use crate::backends::link::{Link, connection::Connection, failure::Failure};
 
 /// Reads the GET stream until the connection is closed. `opened` resolves after the first attempt.
 pub(super) async fn listen(
@@ -53,11 +53,19 @@ async fn keep_open(
         let is_first = opened.take().map(|opened| opened.send(())).is_some();
         match (outcome, response) {
             (GetOutcome::Open, Ok(response)) => {
-                (was_open, failures) = (true, 0);
+                was_open = true;
                 if link.is_catalog() && !is_first {
                     link.backend.refresh(); // messages sent meanwhile are lost when the backend keeps no log
                 }
-                let _end = reading.read(&mut response.into_body()).await;
+                failures = match reading.read(&mut response.into_body()).await {
+                    // The backend would send the same event again after the last id.
+                    BodyEnd::Broken(failure) if !matches!(failure, Failure::Lost(_)) => {
+                        tracing::warn!(backend = %link.backend.id, %failure, "an event of the backend cannot be read, its stream opens without the missed events");
+                        reading.last_event_id = None;
+                        failures + 1
+                    }
+                    _ => 0,
+                };
             }
             (GetOutcome::UnknownEvent, _) => {
                 reading.last_event_id = None;
