@@ -30,12 +30,14 @@ pub trait GrantStore: Send + Sync {
         lease: Duration,
     ) -> Result<bool, StoreError>;
 
-    /// Writes why the renewal of this version failed. The next write of the grant removes it.
+    /// Writes why the renewal of this version failed. The next write of the grant removes it. A
+    /// process with the lease can shorten it with `lease_ends_in`.
     async fn record_grant_error(
         &self,
         key: &GrantKey,
         version: i64,
         error: GrantError,
+        lease_ends_in: Option<Duration>,
     ) -> Result<(), StoreError>;
 
     /// Removes a grant, whatever its version. Returns false if there was none.

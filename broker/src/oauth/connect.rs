@@ -10,7 +10,7 @@ use std::sync::Arc;
 use http::Uri;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 use records::{GrantState, SecretKey, SecretKind, StoredGrant};
-use rules::limits::oauth::CONNECT_REQUEST_LIFE;
+use rules::limits::oauth::{CONNECT_REQUEST_LIFE, GRANT_LEASE};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -275,7 +275,11 @@ impl UserTokens {
         let record = &open.stored.record;
         let grant = Grant { wanted, ..open.grant.clone() };
         let status = GrantStatus::of(record);
-        // A lost race only loses the note: the next refusal makes it again.
+        // The lease keeps this write apart from a renewal, whose new refresh token it would drop.
+        // Without the lease only the note is lost, and the next refusal makes it again.
+        if !self.vault.lease(&key, open.stored.version, GRANT_LEASE).await? {
+            return Err(OauthError::Unconnected(ConnectReason::Scopes));
+        }
         self.vault.put(&key, &record.issuer, &grant, status, Some(open.stored.version)).await?;
         Err(OauthError::Unconnected(ConnectReason::Scopes))
     }

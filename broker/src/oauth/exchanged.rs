@@ -106,6 +106,13 @@ struct HeldToken {
 }
 
 impl HeldToken {
+    /// Returns whether backends accept the token, which may be due for a renewal.
+    fn is_valid(&self) -> bool {
+        let now = Instant::now();
+        self.token.ends.is_none_or(|ends| now < ends.expires_at)
+            && self.subject_ends.is_none_or(|at| now < at)
+    }
+
     fn is_due(&self) -> bool {
         let now = Instant::now();
         self.token.ends.is_some_and(|ends| now >= ends.renew_at)
@@ -127,11 +134,23 @@ impl ExchangedTokens {
             return Ok(header);
         }
         let turn = self.turn(&principal);
-        let _turn = turn.lock().await;
+        // One request renews the token, and the others use it as long as it lives.
+        let _turn = match (turn.try_lock(), self.valid(&principal)) {
+            (Ok(turn), _) => turn,
+            (Err(_), Some(header)) => return Ok(header),
+            (Err(_), None) => turn.lock().await,
+        };
         match self.held(&principal) {
             Some(header) => Ok(header),
             None => self.request(&principal, None).await,
         }
+    }
+
+    /// Returns the header of a token that backends accept, which may be due for a renewal.
+    fn valid(&self, principal: &PrincipalId) -> Option<TokenHeader> {
+        let state = self.state.lock();
+        let held = state.get(principal)?.token.as_ref()?;
+        held.is_valid().then(|| held.token.header.clone())
     }
 
     /// Returns another header after a refusal.
@@ -188,17 +207,19 @@ impl ExchangedTokens {
         state.entry(principal.clone()).or_default().turn.clone()
     }
 
-    /// Gets a token. The caller has the turn of the principal.
+    /// Gets a token. The caller has the turn of the principal. Without a challenge a renewal that
+    /// may succeed later keeps a token that is still valid.
     async fn request(
         &self,
         principal: &PrincipalId,
         challenge: Option<Challenge>,
     ) -> Result<TokenHeader, OauthError> {
+        let kept = self.valid(principal).filter(|_| challenge.is_none());
         let failed = self.state.lock().get(principal).and_then(|known| known.failed.clone());
         if let Some((error, at)) = failed
             && at.elapsed() < OAUTH_FAILURE_PAUSE
         {
-            return Err(error);
+            return kept.ok_or(error);
         }
         let requested = self.requested(principal, challenge).await;
         let outcome = match &requested {
@@ -221,6 +242,12 @@ impl ExchangedTokens {
                 let header = held.token.header.clone();
                 (known.token, known.scopes, known.failed) = (Some(held), scopes, None);
                 Ok(header)
+            }
+            Err(error @ (OauthError::Unavailable(_) | OauthError::Refused(_)))
+                if kept.is_some() =>
+            {
+                known.failed = Some((error.clone(), Instant::now()));
+                kept.ok_or(error)
             }
             Err(error) => {
                 known.token = None;

@@ -1,6 +1,8 @@
 //! Principals that sign in at an identity provider, which vouches for them at other authorization
 //! servers (ID-JAG).
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
@@ -44,7 +46,10 @@ impl UserTokens {
 
     /// Returns what stands for the principal at the provider: its ID token, or the refresh token
     /// when that has expired.
-    pub(super) async fn subject(&self, principal: &PrincipalId) -> Result<Subject, OauthError> {
+    pub(super) async fn subject(
+        self: &Arc<Self>,
+        principal: &PrincipalId,
+    ) -> Result<Subject, OauthError> {
         // Renews what is due.
         self.header(Some(principal)).await?;
         let new = OauthError::Unconnected(ConnectReason::New);

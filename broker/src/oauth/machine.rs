@@ -49,7 +49,7 @@ pub struct MachineTokens {
     scopes: Vec<String>,
     state: Mutex<TokenState>,
     /// Puts token requests in order. It holds no data.
-    requesting: tokio::sync::Mutex<()>,
+    requesting: Arc<tokio::sync::Mutex<()>>,
     metrics: Arc<Metrics>,
 }
 
@@ -75,7 +75,7 @@ impl MachineTokens {
             client: RegisteredClient::of(&spec.auth, keys)?,
             scopes: spec.auth.scopes.clone(),
             state: Mutex::default(),
-            requesting: tokio::sync::Mutex::default(),
+            requesting: Arc::default(),
             metrics,
         }))
     }
@@ -89,7 +89,7 @@ impl MachineTokens {
     }
 
     /// Returns the header for the next request to the backend.
-    pub async fn header(&self) -> Result<TokenHeader, OauthError> {
+    pub async fn header(self: &Arc<Self>) -> Result<TokenHeader, OauthError> {
         let now = Instant::now();
         let held = self.state.lock().token.clone();
         let (still_good, is_due) = match &held {
@@ -103,11 +103,19 @@ impl MachineTokens {
         };
         match still_good {
             Some(header) if !is_due => Ok(header),
-            // One request renews the token, and the others use it as long as it lives.
-            Some(header) => match self.requesting.try_lock() {
-                Err(_) => Ok(header),
-                Ok(_turn) => Ok(self.request(None).await.unwrap_or(header)),
-            },
+            // The token is renewed in the background, and requests use it as long as it lives.
+            Some(header) => {
+                if let Ok(turn) = self.requesting.clone().try_lock_owned()
+                    && self.recent_failure().is_none()
+                {
+                    let tokens = self.clone();
+                    tokio::spawn(async move {
+                        let _turn = turn;
+                        let _recorded = tokens.request(None).await;
+                    });
+                }
+                Ok(header)
+            }
             None => {
                 let _turn = self.requesting.lock().await;
                 let refused = held.as_ref().map(|token| &token.header);
@@ -117,7 +125,7 @@ impl MachineTokens {
     }
 
     /// Returns the token itself, for a request to an authorization server.
-    pub(super) async fn text(&self) -> Result<String, OauthError> {
+    pub(super) async fn text(self: &Arc<Self>) -> Result<String, OauthError> {
         let header = self.header().await?;
         let text = header.to_str().ok().and_then(|text| text.strip_prefix("Bearer "));
         let unusable = || OauthError::Refused("the token is not text".to_owned());
@@ -140,20 +148,22 @@ impl MachineTokens {
         refused: Option<&TokenHeader>,
         challenge: Option<Challenge>,
     ) -> Result<RenewedToken, OauthError> {
-        let (current, failed) = {
-            let state = self.state.lock();
-            let current = state.token.as_ref().map(|token| token.header.clone());
-            (current, state.failed.clone())
-        };
+        let current = self.state.lock().token.as_ref().map(|token| token.header.clone());
         if let Some(current) = current
             && refused != Some(&current)
         {
             return Ok(RenewedToken { header: current, is_new: false });
         }
-        match failed {
-            Some((error, at)) if at.elapsed() < OAUTH_FAILURE_PAUSE => Err(error),
-            _ => self.request(challenge).await.map(RenewedToken::issued),
+        match self.recent_failure() {
+            Some(error) => Err(error),
+            None => self.request(challenge).await.map(RenewedToken::issued),
         }
+    }
+
+    /// Returns the error of the last token request, if the next one has to wait.
+    fn recent_failure(&self) -> Option<OauthError> {
+        let failed = self.state.lock().failed.clone();
+        failed.filter(|(_, at)| at.elapsed() < OAUTH_FAILURE_PAUSE).map(|(error, _)| error)
     }
 
     /// Gets a token. The caller has the turn.

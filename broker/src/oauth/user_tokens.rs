@@ -21,7 +21,8 @@ use parking_lot::Mutex;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 use records::{GrantError, GrantKey, GrantState};
 use rules::limits::oauth::{
-    GRANT_CACHED_MAX, GRANT_LEASE, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX, OAUTH_METADATA_AGE_MAX,
+    GRANT_CACHED_MAX, GRANT_LEASE, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX, OAUTH_FAILURE_PAUSE,
+    OAUTH_METADATA_AGE_MAX,
 };
 
 use super::{
@@ -118,7 +119,7 @@ impl UserTokens {
 
     /// Returns the header for a request of the principal, or of the catalog's link.
     pub(super) async fn header(
-        &self,
+        self: &Arc<Self>,
         principal: Option<&PrincipalId>,
     ) -> Result<TokenHeader, OauthError> {
         if let (None, Some(service)) = (principal, &self.service) {
@@ -138,7 +139,7 @@ impl UserTokens {
 
     /// Returns another header after a refusal.
     pub(super) async fn renewed(
-        &self,
+        self: &Arc<Self>,
         principal: Option<&PrincipalId>,
         refused: &TokenHeader,
         challenge: Option<Challenge>,
@@ -217,7 +218,7 @@ impl UserTokens {
     /// Returns the token of the stored grant, renewed if it is due or is the refused one. The
     /// caller has the turn of the principal.
     async fn current(
-        &self,
+        self: &Arc<Self>,
         principal: &PrincipalId,
         refused: Option<&TokenHeader>,
     ) -> Result<RenewedToken, OauthError> {
@@ -227,7 +228,7 @@ impl UserTokens {
         loop {
             self.forget(principal);
             let new = OauthError::Unconnected(ConnectReason::New);
-            let open = self.vault.grant(&key).await?.ok_or(new)?;
+            let open = Arc::new(self.vault.grant(&key).await?.ok_or(new)?);
             if open.stored.record.state != GrantState::Connected
                 || open.grant.url != self.target.url()
             {
@@ -270,8 +271,20 @@ impl UserTokens {
         }
     }
 
-    /// Uses the refresh token, under the lease of the row.
-    async fn refresh(&self, key: &GrantKey, open: &OpenGrant) -> Result<Refresh, OauthError> {
+    /// Uses the refresh token, under the lease of the row. A caller that is cancelled does not stop
+    /// this, because the server may have replaced the refresh token already.
+    async fn refresh(
+        self: &Arc<Self>,
+        key: &GrantKey,
+        open: &Arc<OpenGrant>,
+    ) -> Result<Refresh, OauthError> {
+        let (tokens, key, open) = (self.clone(), key.clone(), open.clone());
+        let refreshing = tokio::spawn(async move { tokens.refresh_once(&key, &open).await });
+        let ended = || OauthError::Unavailable("the renewal of the token ended early".to_owned());
+        refreshing.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    async fn refresh_once(&self, key: &GrantKey, open: &OpenGrant) -> Result<Refresh, OauthError> {
         let record = &open.stored.record;
         if !open.stored.remaining_lease.is_zero() {
             return Ok(Refresh::Leased);
@@ -279,7 +292,7 @@ impl UserTokens {
         let request = match self.refresh_request(open).await {
             Ok(request) => request,
             Err(OauthError::InvalidGrant(_)) => return Err(self.ended(key, open).await),
-            Err(error) => return Err(self.failed(key, open, error).await),
+            Err(error) => return Err(self.failed(key, open, error, None).await),
         };
         if !self.vault.lease(key, open.stored.version, GRANT_LEASE).await? {
             return Ok(Refresh::Leased);
@@ -300,19 +313,26 @@ impl UserTokens {
             }
             Err(error) => {
                 self.metrics.oauth.requested("unavailable");
-                Err(self.failed(key, open, error).await)
+                Err(self.failed(key, open, error, Some(OAUTH_FAILURE_PAUSE)).await)
             }
         }
     }
 
-    /// Notes why a renewal failed that may succeed later.
-    async fn failed(&self, key: &GrantKey, open: &OpenGrant, error: OauthError) -> OauthError {
+    /// Notes why a renewal failed that may succeed later. `lease_ends_in`: the remaining time of
+    /// the lease that this process has.
+    async fn failed(
+        &self,
+        key: &GrantKey,
+        open: &OpenGrant,
+        error: OauthError,
+        lease_ends_in: Option<Duration>,
+    ) -> OauthError {
         let kind = match error {
             OauthError::Refused(_) => GrantError::Refused,
             _ => GrantError::Unavailable,
         };
-        if open.stored.record.last_error != Some(kind) {
-            self.vault.record_error(key, open.stored.version, kind).await;
+        if open.stored.record.last_error != Some(kind) || lease_ends_in.is_some() {
+            self.vault.record_error(key, open.stored.version, kind, lease_ends_in).await;
         }
         error
     }

@@ -161,10 +161,16 @@ impl Vault {
         self.0.run("lease_grant", lease).await.map_err(away)
     }
 
-    /// Notes why the renewal of this version failed, for operators. An error of the store is only in
-    /// the log.
-    pub(super) async fn record_error(&self, key: &GrantKey, version: i64, error: GrantError) {
-        let update = self.0.store.record_grant_error(key, version, error);
+    /// Notes why the renewal of this version failed, for operators, and shortens the lease of this
+    /// process. An error of the store is only in the log.
+    pub(super) async fn record_error(
+        &self,
+        key: &GrantKey,
+        version: i64,
+        error: GrantError,
+        lease_ends_in: Option<Duration>,
+    ) {
+        let update = self.0.store.record_grant_error(key, version, error, lease_ends_in);
         if let Err(error) = self.0.run("note_grant_error", update).await {
             tracing::debug!(%error, "the error of a grant could not be stored");
         }

@@ -326,8 +326,9 @@ impl GrantStore for Meddled {
         key: &GrantKey,
         version: i64,
         error: GrantError,
+        lease_ends_in: Option<Duration>,
     ) -> Result<(), StoreError> {
-        self.inner.record_grant_error(key, version, error).await
+        self.inner.record_grant_error(key, version, error, lease_ends_in).await
     }
     async fn remove_grant(&self, key: &GrantKey) -> Result<bool, StoreError> {
         self.inner.remove_grant(key).await

@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -206,7 +207,7 @@ async fn a_token_is_renewed_before_its_expiry_and_kept_during_an_outage() {
         accepted.lock().insert(format!("Bearer token-{number}"), String::new());
         match number {
             2 => (503, json!({})),
-            _ => (200, json!({"access_token": format!("token-{number}"), "token_type": "Bearer", "expires_in": 5})),
+            _ => (200, json!({"access_token": format!("token-{number}"), "token_type": "Bearer", "expires_in": 10})),
         }
     }));
     let broker = protected.broker(json!({"scopes": ["own"]})).await;
@@ -223,6 +224,39 @@ async fn a_token_is_renewed_before_its_expiry_and_kept_during_an_outage() {
     .await;
     let labels = [("outcome", "unavailable")];
     assert!(broker.admin().metric("mcp_upstream_refresh_total", &labels).await >= Some(1.0));
+}
+
+#[tokio::test]
+async fn an_outage_causes_one_token_request_a_second_at_most() {
+    let protected = Protected::start().await;
+    let accepted = protected.accepted.clone();
+    protected.server.answer_tokens(Arc::new(move |_, number| {
+        accepted.lock().insert("Bearer token-1".to_owned(), String::new());
+        match number {
+            1 => {
+                (200, json!({"access_token": "token-1", "token_type": "Bearer", "expires_in": 15}))
+            }
+            _ => (503, json!({})),
+        }
+    }));
+    let broker = protected.broker(json!({})).await;
+    let client = broker.connected(json!({})).await;
+    // The token is due after 12 seconds, and backends accept it for 15.
+    let started_at = Instant::now();
+    eventually("a failed renewal", || async {
+        client.result("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
+        let requests = protected.server.token_requests().len();
+        if requests > 1 { Ok(()) } else { Err(requests) }
+    })
+    .await;
+    assert!(started_at.elapsed() > Duration::from_secs(2), "the token is used before");
+    let asked = Instant::now();
+    for _ in 0..50 {
+        client.result("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
+    }
+    let allowed = 3 + usize::try_from(asked.elapsed().as_secs()).unwrap();
+    let requests = protected.server.token_requests().len();
+    assert!(requests <= allowed, "{requests} token requests for 50 calls");
 }
 
 #[tokio::test]

@@ -221,6 +221,31 @@ async fn a_callers_token_is_exchanged_and_not_sent_to_the_backend() {
 }
 
 #[tokio::test]
+async fn an_exchanged_token_is_used_to_its_end_during_an_outage() {
+    let protected = Protected::start(|_| Some("ann".to_owned())).await;
+    let accepted = protected.accepted.clone();
+    protected.server.answer_tokens(Arc::new(move |_, number| {
+        accepted.lock().insert("Bearer first".to_owned());
+        match number {
+            1 => (200, json!({"access_token": "first", "token_type": "Bearer", "expires_in": 15, "issued_token_type": "urn:ietf:params:oauth:token-type:access_token"})),
+            _ => (503, json!({})),
+        }
+    }));
+    let issuer = AuthorizationServer::start().await;
+    let broker =
+        broker_for(&issuer, true, &protected.spec(json!({"type": "token_exchange"}))).await;
+    let client = broker.client("/mcp/b").bearer(&issuer.token("ann")).connected(json!({})).await;
+    // The token is due after 12 seconds, and the backend accepts it for 15.
+    eventually("a failed renewal", || async {
+        echo(&client, "ann").await;
+        let requests = protected.server.token_requests().len();
+        if requests > 1 { Ok(()) } else { Err(requests) }
+    })
+    .await;
+    echo(&client, "ann").await;
+}
+
+#[tokio::test]
 async fn a_token_is_exchanged_only_if_its_issuer_permits_that() {
     let protected = Protected::start(|_| Some("x".to_owned())).await;
     let issuer = AuthorizationServer::start().await;

@@ -61,7 +61,7 @@ pass_on! { GrantStore:
     grant(key: &GrantKey) -> Option<StoredGrant>;
     put_grant(record: &GrantRecord, expected: Option<i64>) -> Option<i64>;
     lease_grant(key: &GrantKey, version: i64, lease: Duration) -> bool;
-    record_grant_error(key: &GrantKey, version: i64, error: GrantError) -> ();
+    record_grant_error(key: &GrantKey, version: i64, error: GrantError, lease_ends_in: Option<Duration>) -> ();
     remove_grant(key: &GrantKey) -> bool;
     grants_of(tenant: &TenantId) -> Vec<StoredGrant>;
     first_grant(tenant: &TenantId, backend: &BackendId) -> Option<StoredGrant>;

@@ -51,18 +51,18 @@ pub async fn a_grant_is_written_over_the_expected_version_only(
 pub async fn the_error_of_a_grant_stays_until_its_next_write(store: &dyn DurableStore) -> Outcome {
     let ann = record("ann", 1);
     store.put_grant(&ann, None).await?;
-    store.record_grant_error(&ann.key, 2, GrantError::Refused).await?;
+    store.record_grant_error(&ann.key, 2, GrantError::Refused, None).await?;
     let key = ann.key.clone();
     let recorded = async || Ok::<_, StoreError>(store.grant(&key).await?.expect("a grant"));
     assert_eq!(recorded().await?.record.last_error, None, "of another version");
     for error in GrantError::ALL {
-        store.record_grant_error(&ann.key, 1, error).await?;
+        store.record_grant_error(&ann.key, 1, error, None).await?;
         let found = recorded().await?;
         assert_eq!((found.record.last_error, found.version), (Some(error), 1));
     }
     store.put_grant(&ann, Some(1)).await?;
     assert_eq!(recorded().await?.record.last_error, None);
-    store.record_grant_error(&ann.key, 2, GrantError::Unavailable).await?;
+    store.record_grant_error(&ann.key, 2, GrantError::Unavailable, None).await?;
     store.put_grant(&ann, None).await?;
     assert_eq!(recorded().await?.record.last_error, None);
     let error = Some(GrantError::InvalidGrant);
@@ -86,6 +86,13 @@ pub async fn only_one_of_many_gets_the_lease_of_a_grant(store: &dyn DurableStore
     assert!(!store.lease_grant(&grant.key, 1, LONG).await?, "of an old version");
     assert!(store.lease_grant(&grant.key, 2, Duration::ZERO).await?, "a write ends the lease");
     assert!(store.lease_grant(&grant.key, 2, LONG).await?, "a lease of no time is over");
+    let failed =
+        |ends_in| store.record_grant_error(&grant.key, 2, GrantError::Unavailable, ends_in);
+    failed(None).await?;
+    failed(Some(2 * LONG)).await?;
+    assert!(!store.lease_grant(&grant.key, 2, LONG).await?, "an error does not end a lease");
+    failed(Some(Duration::ZERO)).await?;
+    assert!(store.lease_grant(&grant.key, 2, LONG).await?, "its owner has ended it");
     Ok(())
 }
 

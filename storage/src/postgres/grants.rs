@@ -100,16 +100,20 @@ impl GrantStore for PostgresStore {
         key: &GrantKey,
         version: i64,
         error: GrantError,
+        lease_ends_in: Option<Duration>,
     ) -> Result<(), StoreError> {
         let update = |_| {
             sqlx::query(
-                "UPDATE upstream_grants SET last_error = $1 WHERE tenant = $2 AND backend = $3 AND principal = $4 AND version = $5",
+                "UPDATE upstream_grants
+                 SET last_error = $1, lease_until_us = LEAST(lease_until_us, COALESCE(now_us() + $6, lease_until_us))
+                 WHERE tenant = $2 AND backend = $3 AND principal = $4 AND version = $5",
             )
             .bind(error.name())
             .bind(key.tenant.as_str())
             .bind(key.backend.as_str())
             .bind(key.principal.as_str())
             .bind(version)
+            .bind(lease_ends_in.map(micros))
         };
         self.rows_of(&self.write_pool, update).await?;
         Ok(())

@@ -107,13 +107,17 @@ impl GrantStore for SqliteStore {
         key: &GrantKey,
         version: i64,
         error: GrantError,
+        lease_ends_in: Option<Duration>,
     ) -> Result<(), StoreError> {
         with_deadline("noting the error of a grant", async {
             let mut writing = self.begin().await?;
             let recorded = sqlx::query(
-                "UPDATE upstream_grants SET last_error = ? WHERE tenant = ? AND backend = ? AND principal = ? AND version = ?",
+                "UPDATE upstream_grants
+                 SET last_error = ?, lease_until_us = min(lease_until_us, coalesce(?, lease_until_us))
+                 WHERE tenant = ? AND backend = ? AND principal = ? AND version = ?",
             )
             .bind(error.name())
+            .bind(lease_ends_in.map(|time| now_us().saturating_add(micros(time))))
             .bind(key.tenant.as_str())
             .bind(key.backend.as_str())
             .bind(key.principal.as_str())
