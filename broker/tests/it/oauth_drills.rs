@@ -96,6 +96,37 @@ async fn a_lost_refresh_token_requires_the_user_to_connect_again() {
     assert_eq!((&again["state"], &again["last_error"]), (&json!("connected"), &Value::Null));
 }
 
+/// The server has replaced the refresh token when the call that waits for it is cancelled.
+#[tokio::test]
+async fn a_cancelled_call_does_not_lose_a_refresh_token() {
+    let world = World::start(3).await;
+    let broker = builder().single_process().start().await;
+    let client = connected(&broker, &world).await;
+    world.server.take_token_requests();
+    world.server.hold_tokens(true);
+    let mut calls = Vec::new();
+    eventually("a call to wait for the renewal", || {
+        let arguments = json!({"name": "b__echo", "arguments": {}});
+        let id = json!(1_000 + calls.len());
+        calls.push(client.start_request_with_id(id, "tools/call", arguments));
+        let requests = world.server.token_requests().len();
+        async move { if requests > 0 { Ok(()) } else { Err(requests) } }
+    })
+    .await;
+    for id in 0..calls.len() {
+        client.notify("notifications/cancelled", json!({"requestId": 1_000 + id})).await;
+    }
+    world.lifetime.store(3600, Ordering::Relaxed);
+    world.server.hold_tokens(false);
+    eventually("a call with the renewed token", || async {
+        let answer = call(&client, "b__echo").await;
+        if answer["isError"] == true { Err(answer) } else { Ok(()) }
+    })
+    .await;
+    let view = connection(&broker).await;
+    assert_eq!((&view["state"], &view["last_error"]), (&json!("connected"), &Value::Null));
+}
+
 /// A token is used until its end. Then calls fail with a reason that names the server to operators,
 /// and the grant stays.
 #[tokio::test]
