@@ -24,7 +24,7 @@ use crate::{
         request_observer,
         stateless::{
             ReturnedState, StatelessClient, StatelessRequest, SuspensionId,
-            exchange::{Exchange, StartRefused},
+            exchange::{Exchange, RequestRefusal},
             is_about_tasks,
             notification_stream::NotificationStream,
         },
@@ -133,7 +133,7 @@ async fn start(
     broker: &Broker,
     client: &StatelessClient,
     request: Box<StatelessRequest>,
-) -> Result<StatelessOutcome, StartRefused> {
+) -> Result<StatelessOutcome, RequestRefusal> {
     broker.shared.overload.admits()?;
     let method = request.message.method;
     if is_about_tasks(method) {

@@ -77,13 +77,13 @@ pub struct Exchange {
 
 /// The refusal of a request that was not started.
 #[derive(Debug)]
-pub struct StartRefused {
+pub struct RequestRefusal {
     pub refusal: Refusal,
     /// Whether the metrics have the request already.
     pub is_counted: bool,
 }
 
-impl From<Refusal> for StartRefused {
+impl From<Refusal> for RequestRefusal {
     fn from(refusal: Refusal) -> Self {
         Self { refusal, is_counted: false }
     }
@@ -97,7 +97,7 @@ impl StatelessClient {
         request: Box<StatelessRequest>,
         offer: &EndpointInfo,
         waits: bool,
-    ) -> Result<Box<Exchange>, StartRefused> {
+    ) -> Result<Box<Exchange>, RequestRefusal> {
         let early_answers = InputResponses::parse(&request.message)?.answers;
         let as_task = self.shall_be_a_task(&request, offer)?;
         let waiting = self.submit(&request, offer, (as_task, waits)).await?;
@@ -112,7 +112,7 @@ impl StatelessClient {
         request: Box<StatelessRequest>,
         suspension: &SuspensionId,
         offer: &EndpointInfo,
-    ) -> Result<Box<Exchange>, StartRefused> {
+    ) -> Result<Box<Exchange>, RequestRefusal> {
         let responses = InputResponses::parse(&request.message)?;
         let mut suspended = self
             .take_suspended(suspension, &responses)
@@ -183,7 +183,7 @@ impl StatelessClient {
         request: &StatelessRequest,
         offer: &EndpointInfo,
         (as_task, waits): (bool, bool),
-    ) -> Result<PendingExchange, StartRefused> {
+    ) -> Result<PendingExchange, RequestRefusal> {
         let lease = self.stateless.session_pools.lease(self, request, offer).await?;
         let (id, session) = (lease.next_id(), lease.session().clone());
         if let Some(level) = request.log_level.filter(|_| offer.capabilities.logging) {
@@ -201,7 +201,7 @@ impl StatelessClient {
         let mut waiting = PendingExchange::new(lease, id, reader);
         let permit = session.tenant.wait_for_call().await;
         let call_future = submit::handle_request(&session, message, &stream)
-            .map_err(|refusal| StartRefused { refusal, is_counted: true })?;
+            .map_err(|refusal| RequestRefusal { refusal, is_counted: true })?;
         drop(permit);
         if let Some(call) = call_future.as_ref().and_then(CallFuture::call) {
             if !request.passed.is_empty() {
