@@ -21,10 +21,25 @@ fn offering(handoff: &Arc<TaskHandoff>) -> thread::JoinHandle<bool> {
     })
 }
 
+/// Returns a handoff whose waiter takes tasks.
+fn accepting() -> Arc<TaskHandoff> {
+    let handoff = Arc::new(TaskHandoff::default());
+    handoff.set_accepting(true);
+    handoff
+}
+
+#[test]
+fn an_offer_without_a_waiter_is_returned() {
+    in_every_order(|| {
+        let offer = offering(&Arc::new(TaskHandoff::default()));
+        assert!(!offer.join().expect("its maker learns of it"));
+    });
+}
+
 #[test]
 fn an_awaited_offer_is_taken_once() {
     in_every_order(|| {
-        let handoff = Arc::new(TaskHandoff::default());
+        let handoff = accepting();
         let offer = offering(&handoff);
         let waiting = {
             let handoff = handoff.clone();
@@ -43,7 +58,7 @@ fn an_awaited_offer_is_taken_once() {
 #[test]
 fn an_offer_to_a_declining_waiter_is_returned_at_any_time() {
     in_every_order(|| {
-        let handoff = Arc::new(TaskHandoff::default());
+        let handoff = accepting();
         let offer = offering(&handoff);
         let declining = {
             let handoff = handoff.clone();
@@ -57,7 +72,7 @@ fn an_offer_to_a_declining_waiter_is_returned_at_any_time() {
 #[test]
 fn a_waiter_that_leaves_and_declines_loses_no_offer() {
     in_every_order(|| {
-        let handoff = Arc::new(TaskHandoff::default());
+        let handoff = accepting();
         let offer = offering(&handoff);
         let leaving = {
             let handoff = handoff.clone();
