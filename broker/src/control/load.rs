@@ -18,7 +18,6 @@ use super::{
     key_attributes::key_entry,
     now_us,
     operators::refuse_stored_names,
-    policies::{closed_policy, stored_policy},
     registry::{self, Backends, DECLARED, EntryOrigin, Policies, Registry, RegistryEntry, Tenants},
     validation::client_files,
 };
@@ -242,10 +241,7 @@ impl Control {
     ) -> Result<Policies, LoadError> {
         let mut policies = Policies::new();
         for record in records.into_iter().filter(|record| tenants.contains_key(&record.tenant)) {
-            let entry = stored_policy(&record).unwrap_or_else(|error| {
-                self.skip_unreadable(&error);
-                closed_policy(&record)
-            });
+            let entry = self.stored_policy(&record);
             policies.insert(record.tenant, entry.into());
         }
         for (tenant, document) in &self.config.policies {

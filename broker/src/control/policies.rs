@@ -249,6 +249,15 @@ impl Control {
         })
     }
 
+    /// Returns the stored entry of a policy, or one that denies everything if the row is unreadable.
+    pub(super) fn stored_policy(&self, record: &PolicyRecord) -> RegistryEntry<PolicyDocument> {
+        parse_stored_policy(record).unwrap_or_else(|error| {
+            self.metrics.row_unreadable();
+            tracing::error!(%error, "a stored policy cannot be read: the tenant is closed until it is repaired");
+            closed_policy(record)
+        })
+    }
+
     /// Puts the policies of a registry into force, and removes those that are gone.
     pub(super) fn apply_policies(&self, old: &Registry, next: &Registry) {
         for tenant in old.policies.keys().filter(|tenant| !next.policies.contains_key(*tenant)) {
@@ -279,10 +288,7 @@ impl Control {
     }
 }
 
-/// Returns the stored entry of a policy.
-pub(super) fn stored_policy(
-    record: &PolicyRecord,
-) -> Result<RegistryEntry<PolicyDocument>, LoadError> {
+fn parse_stored_policy(record: &PolicyRecord) -> Result<RegistryEntry<PolicyDocument>, LoadError> {
     let spec = serde_json::from_str(&record.document).map_err(|error| LoadError::Settings {
         what: format!("policy of tenant {}", record.tenant),
         detail: error.to_string(),
@@ -296,8 +302,8 @@ pub(super) fn stored_policy(
 }
 
 /// Returns the entry that replaces an unreadable policy. It denies everything, because the tenant
-/// had rules.
-pub(super) fn closed_policy(record: &PolicyRecord) -> RegistryEntry<PolicyDocument> {
+/// has rules.
+fn closed_policy(record: &PolicyRecord) -> RegistryEntry<PolicyDocument> {
     RegistryEntry {
         spec: PolicyDocument { default: RuleEffect::Deny, ..PolicyDocument::default() },
         origin: EntryOrigin::Stored,

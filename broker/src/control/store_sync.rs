@@ -5,7 +5,8 @@
 //! Only the store's contents decide. Invariants:
 //! - Reading and applying take one turn among this replica's own changes, so the last write wins on
 //!   every replica.
-//! - For an unreadable row, the entry in force stays.
+//! - For an unreadable row, the entry in force stays. Only a policy does not stay: the tenant is
+//!   closed, as at a start.
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +30,6 @@ use super::{
     catalog_documents::synced_documents,
     load::{stored_tenant, tenant_record},
     now_us,
-    policies::stored_policy,
     registry::{DECLARED, EntryOrigin, Registry, RegistryEntry},
 };
 use crate::persistence::node::{LeaseObserver, OwnedRecords, ReclaimedRecords};
@@ -181,8 +181,10 @@ impl Control {
             {
                 continue;
             }
-            let entry = entry_or_previous(stored_policy(&record), old.policies.get(&record.tenant));
-            next.policies.extend(entry.map(|entry| (record.tenant, entry)));
+            // The row may deny what the policy in force allows, so that policy does not stay.
+            let entry = self.stored_policy(&record);
+            let entry = entry_or_equal(entry, old.policies.get(&record.tenant));
+            next.policies.insert(record.tenant, entry);
         }
         let known = next.tenants.clone();
         let is_tenant = |tenant: &TenantId| known.contains_key(tenant);
@@ -218,14 +220,20 @@ pub(super) fn entry_or_previous<Spec: PartialEq>(
     before: Option<&Arc<RegistryEntry<Spec>>>,
 ) -> Option<Arc<RegistryEntry<Spec>>> {
     match read {
-        Ok(entry) => Some(
-            before.filter(|before| ***before == entry).map_or_else(|| Arc::new(entry), Arc::clone),
-        ),
+        Ok(entry) => Some(entry_or_equal(entry, before)),
         Err(error) => {
             tracing::error!(%error, "what another replica stored cannot be used: what was in force stays");
             before.cloned()
         }
     }
+}
+
+/// Returns the entry that was read, or the entry in force if it is equal.
+fn entry_or_equal<Spec: PartialEq>(
+    read: RegistryEntry<Spec>,
+    before: Option<&Arc<RegistryEntry<Spec>>>,
+) -> Arc<RegistryEntry<Spec>> {
+    before.filter(|before| ***before == read).map_or_else(|| Arc::new(read), Arc::clone)
 }
 
 /// Receives the wake-ups that the hot store sends to all replicas.

@@ -264,6 +264,41 @@ async fn an_unreadable_row_does_not_affect_other_entries() {
 }
 
 #[tokio::test]
+async fn an_unreadable_policy_closes_its_tenant_until_it_is_readable() {
+    let replicas = Replicas::start("", "").await;
+    let (one, two) = (&replicas.one.control, &replicas.two.control);
+    let put = async |document: &str| {
+        let stored = PolicyRecord {
+            tenant: tenant("default"),
+            document: document.to_owned(),
+            created_at_us: 1,
+            updated_at_us: 1,
+        };
+        replicas.store.apply(AdminChange::PutPolicy(&stored), None).await.unwrap();
+        replicas.second_reads().await;
+    };
+    let is_allowed = || {
+        let body = json!({"method": "tools/call", "object": "a/tool"});
+        let check = serde_json::from_value(body).unwrap();
+        two.check_policy(&tenant("default"), &check).unwrap().verdict
+            == rules::access::Verdict::Allow
+    };
+    assert!(is_allowed(), "no policy allows everything");
+    put("from a newer build").await;
+    assert!(!is_allowed(), "the first policy of the tenant");
+    put("{}").await;
+    assert!(is_allowed());
+    put("from a newer build").await;
+    assert!(!is_allowed(), "a later version may deny what the earlier one allows");
+    assert!(two.backends(&tenant("default")).is_ok());
+    one.delete_policy(tenant("default"), Preconditions::default(), Author::default())
+        .await
+        .unwrap();
+    replicas.second_reads().await;
+    assert!(is_allowed());
+}
+
+#[tokio::test]
 async fn a_new_version_is_read_automatically() {
     let replicas = Replicas::start("", "").await;
     replicas.two.control.start_store_sync();
