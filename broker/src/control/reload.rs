@@ -15,7 +15,7 @@ use super::{
     Control, LoadError,
     catalog_documents::reloaded_documents,
     issuers::refuse_twice,
-    load::check_client_files,
+    load::{check_client_files, stored_tenant},
     now_us,
     operators::refuse_stored_names,
     registry::{DECLARED, EntryOrigin, Registry, RegistryEntry, tenant_settings},
@@ -43,6 +43,22 @@ impl Control {
     /// sections.
     pub async fn reload(&self, next: &Config) -> Result<ReloadSummary, LoadError> {
         let _turn = self.changing.lock().await;
+        let CheckedReload { records, old, next } = self.checked_reload(next).await?;
+        self.store_declared(&records, &old, &next).await?;
+        if self.durable().is_shared() {
+            self.durable().hot.publish(Wakeup::Config);
+        }
+        let reloaded = self.apply_difference(&old, next);
+        self.reapply_breakers();
+        Ok(reloaded)
+    }
+
+    /// Checks a reload. The caller holds the lock `changing`.
+    async fn checked_reload(&self, config: &Config) -> Result<CheckedReload, LoadError> {
+        if self.durable().is_shared() || self.is_in_doubt() {
+            // The reload must see the changes that another replica has just made.
+            self.apply_store_changes().await?;
+        }
         let records = self
             .query_store("tenants", self.store().tenants())
             .await?
@@ -50,45 +66,48 @@ impl Control {
             .map(|record| (record.tenant.clone(), record))
             .collect();
         let operators = self.query_store("operators", self.store().operators()).await?;
-        refuse_stored_names(&operators, &next.auth)?;
-        check_client_files(next).await?;
+        refuse_stored_names(&operators, &config.auth)?;
+        check_client_files(config).await?;
         let old = self.registry.load_full();
-        let registry = next_registry(&old, &records, next)?;
-        self.store_declared(&records, &registry).await?;
-        if self.durable().is_shared() {
-            self.durable().hot.publish(Wakeup::Config);
-        }
-        let reloaded = self.apply_difference(&old, registry);
-        self.reapply_breakers();
-        Ok(reloaded)
+        let next = next_registry(&old, &records, config)?;
+        Ok(CheckedReload { records, old, next })
     }
 
     /// Stores the rows that keys of declared tenants belong to. Also stores the default tenant when
-    /// it is no longer declared.
+    /// it is no longer declared. Replaces no row that an operator changed.
     async fn store_declared(
         &self,
         records: &BTreeMap<TenantId, TenantRecord>,
-        registry: &Registry,
+        old: &Registry,
+        next: &Registry,
     ) -> Result<(), LoadError> {
-        for (tenant, entry) in &registry.tenants {
+        for (tenant, entry) in &next.tenants {
+            let record = records.get(tenant);
+            let is_placeholder = record.is_some_and(is_placeholder);
+            // Another replica may declare the default tenant: then its placeholder stays.
+            let was_declared =
+                old.tenants.get(tenant).is_some_and(|old| old.origin == EntryOrigin::Declared);
             let settings = match entry.origin {
-                EntryOrigin::Declared => DECLARED.to_owned(),
-                EntryOrigin::Stored if tenant.as_str() == DEFAULT_TENANT => {
+                EntryOrigin::Declared if !is_placeholder && record.is_none_or(yields) => {
+                    DECLARED.to_owned()
+                }
+                EntryOrigin::Stored
+                    if tenant.as_str() == DEFAULT_TENANT
+                        && (record.is_none() || is_placeholder && was_declared) =>
+                {
                     tenant_settings(&entry.spec)
                 }
-                EntryOrigin::Stored => continue,
+                _ => continue,
             };
-            if records.get(tenant).is_some_and(|record| record.settings == settings) {
-                continue;
-            }
             let (created_at_us, updated_at_us) = (entry.created_at_us, entry.updated_at_us);
-            let record =
+            let stored =
                 TenantRecord { tenant: tenant.clone(), settings, created_at_us, updated_at_us };
-            self.query_store(
-                "put_tenant",
-                self.store().apply(AdminChange::PutTenant(&record), None),
-            )
-            .await?;
+            let (operation, change) = match record {
+                Some(_) => ("put_tenant", AdminChange::PutTenant(&stored)),
+                // If another replica adds the row at the same time, that row stays.
+                None => ("add_tenant", AdminChange::AddTenant(&stored)),
+            };
+            self.query_store(operation, self.store().apply(change, None)).await?;
         }
         Ok(())
     }
@@ -130,6 +149,46 @@ impl Control {
     }
 }
 
+/// A reload that can be applied.
+struct CheckedReload {
+    records: BTreeMap<TenantId, TenantRecord>,
+    /// The entries in force.
+    old: Arc<Registry>,
+    next: Registry,
+}
+
+/// Returns whether the row only holds the keys of a declared tenant.
+fn is_placeholder(record: &TenantRecord) -> bool {
+    record.settings == DECLARED
+}
+
+/// Returns whether a declaration may replace the row: no operator changed it.
+fn yields(record: &TenantRecord) -> bool {
+    let is_untouched = || {
+        record.tenant.as_str() == DEFAULT_TENANT
+            && stored_tenant(record).is_ok_and(|entry| entry.spec == TenantSpec::default())
+    };
+    is_placeholder(record) || is_untouched()
+}
+
+/// Returns the entry of a tenant that is no longer declared.
+fn undeclared_tenant(
+    tenant: &TenantId,
+    declared: &RegistryEntry<TenantSpec>,
+    record: Option<&TenantRecord>,
+    now: i64,
+) -> Arc<RegistryEntry<TenantSpec>> {
+    let spec = match record.filter(|record| !is_placeholder(record)).map(stored_tenant) {
+        // An operator stored it at a replica that does not declare it.
+        Some(Ok(stored)) => return stored.into(),
+        None if tenant.as_str() == DEFAULT_TENANT => TenantSpec::default(),
+        // Disabled and not dropped until it is declared again, because its keys and backends are
+        // still stored.
+        None | Some(Err(_)) => TenantSpec { enabled: false, ..TenantSpec::default() },
+    };
+    RegistryEntry::stored(spec, Some(declared.created_at_us), now)
+}
+
 /// Returns the number of issuers that only one of the two has, by their settings.
 fn changed_issuers(old: &AuthConfig, next: &AuthConfig) -> usize {
     let missing = |one: &AuthConfig, other: &AuthConfig| {
@@ -144,36 +203,21 @@ fn next_registry(
     config: &Config,
 ) -> Result<Registry, LoadError> {
     let now = now_us();
-    let is_placeholder =
-        |tenant: &TenantId| records.get(tenant).is_some_and(|record| record.settings == DECLARED);
     let mut next =
         Registry { auth: Arc::new(old.auth.reloaded(&config.auth)), ..Registry::default() };
     for (tenant, entry) in &old.tenants {
-        let spec = match entry.origin {
-            EntryOrigin::Stored => {
-                next.tenants.insert(tenant.clone(), Arc::clone(entry));
-                continue;
-            }
-            EntryOrigin::Declared if tenant.as_str() == DEFAULT_TENANT => TenantSpec::default(),
-            // Disabled and not dropped until it is declared again, because its keys and backends
-            // are still stored.
-            EntryOrigin::Declared => TenantSpec { enabled: false, ..TenantSpec::default() },
+        let entry = match entry.origin {
+            EntryOrigin::Stored => Arc::clone(entry),
+            EntryOrigin::Declared => undeclared_tenant(tenant, entry, records.get(tenant), now),
         };
-        next.tenants
-            .insert(tenant.clone(), RegistryEntry::stored(spec, Some(entry.created_at_us), now));
+        next.tenants.insert(tenant.clone(), entry);
     }
     for (tenant, spec) in &config.tenants {
-        let of = old.tenants.get(tenant);
-        let yields = |entry: &RegistryEntry<TenantSpec>| {
-            let untouched =
-                tenant.as_str() == DEFAULT_TENANT && entry.spec == TenantSpec::default();
-            entry.origin == EntryOrigin::Declared || untouched || is_placeholder(tenant)
-        };
-        if of.is_some_and(|entry| !yields(entry)) {
+        let of = old.tenants.get(tenant).filter(|entry| entry.origin == EntryOrigin::Declared);
+        if of.is_none() && records.get(tenant).is_some_and(|record| !yields(record)) {
             return Err(LoadError::Twice { what: format!("tenant {tenant}") });
         }
-        let unchanged =
-            of.filter(|entry| entry.origin == EntryOrigin::Declared && entry.spec == *spec);
+        let unchanged = of.filter(|entry| entry.spec == *spec);
         next.tenants.insert(
             tenant.clone(),
             unchanged.map_or_else(|| RegistryEntry::declared(spec.clone(), now), Arc::clone),

@@ -8,14 +8,15 @@ use serde_json::json;
 use storage::{DurableStore, MemoryHotStore, SqliteStore};
 use tokio::time::Instant;
 
-use super::*;
+use super::{super::registry::tenant_settings, *};
 use crate::{
     config::{
+        load_from,
         spec::{BackendSpec, TenantSpec},
         validation::parse_backend_spec,
     },
     control::{Author, NewKey, Preconditions, tests::Rig},
-    persistence::Stores,
+    persistence::{Stores, tests::Meddled},
 };
 
 const SECRET: &str = "node: {secret: 0123456789abcdef}";
@@ -29,7 +30,15 @@ struct Replicas {
 
 impl Replicas {
     async fn start(one: &str, two: &str) -> Self {
-        let store: Arc<dyn DurableStore> = Arc::new(SqliteStore::in_memory().await.unwrap());
+        Self::on(Arc::new(SqliteStore::in_memory().await.unwrap()), one, two).await
+    }
+
+    /// Returns replicas whose store says that others use it too.
+    async fn sharing(one: &str, two: &str) -> Self {
+        Self::on(Meddled::start("a server").await, one, two).await
+    }
+
+    async fn on(store: Arc<dyn DurableStore>, one: &str, two: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (one, two) =
             tokio::join!(on(&store, folder.path(), one), on(&store, folder.path(), two));
@@ -38,6 +47,22 @@ impl Replicas {
 
     async fn second_reads(&self) {
         self.two.control.refresh().await.unwrap();
+    }
+
+    async fn first_stores(&self, tenant: TenantId, spec: TenantSpec) {
+        let one = &self.one.control;
+        one.put_tenant(tenant, spec, Preconditions::default(), Author::default()).await.unwrap();
+    }
+
+    async fn second_reloads(&self, yaml: &str) -> Result<(), String> {
+        let config = load_from(yaml, []).unwrap();
+        self.two.control.reload(&config).await.map(drop).map_err(|error| error.to_string())
+    }
+
+    /// Returns the stored settings of a tenant.
+    async fn stored(&self, tenant: &TenantId) -> String {
+        let stored = self.store.tenants().await.unwrap();
+        stored.into_iter().find(|record| record.tenant == *tenant).unwrap().settings
     }
 }
 
@@ -296,6 +321,57 @@ async fn an_unreadable_policy_closes_its_tenant_until_it_is_readable() {
         .unwrap();
     replicas.second_reads().await;
     assert!(is_allowed());
+}
+
+#[tokio::test]
+async fn a_reload_keeps_what_another_replica_stored_of_the_default_tenant() {
+    let replicas = Replicas::sharing("", "").await;
+    let two = &replicas.two.control;
+    replicas.first_stores(tenant("default"), weight(5)).await;
+    replicas.second_reloads("").await.unwrap();
+    assert_eq!(replicas.stored(&tenant("default")).await, tenant_settings(&weight(5)));
+    assert_eq!(two.tenant(&tenant("default")).unwrap().view.weight, 5);
+
+    let newer = "{\"weight\": 6, \"of_a_newer_build\": true}";
+    let record = tenant_record(&tenant("default"), newer.to_owned(), now_us());
+    replicas.store.apply(AdminChange::PutTenant(&record), None).await.unwrap();
+    replicas.second_reloads("").await.unwrap();
+    assert_eq!(replicas.stored(&tenant("default")).await, newer);
+    assert_eq!(two.tenant(&tenant("default")).unwrap().view.weight, 5, "what was in force stays");
+    let refused = replicas.second_reloads("tenants: {default: {}}").await.unwrap_err();
+    assert!(refused.contains("both stored and declared"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_reload_refuses_to_declare_what_another_replica_has_just_stored() {
+    let replicas = Replicas::sharing("", "").await;
+    replicas.first_stores(tenant("acme"), weight(3)).await;
+    let refused = replicas.second_reloads("tenants: {acme: {}}").await.unwrap_err();
+    assert!(refused.contains("tenant acme is both stored and declared"), "{refused}");
+    assert_eq!(replicas.stored(&tenant("acme")).await, tenant_settings(&weight(3)));
+}
+
+#[tokio::test]
+async fn a_reload_keeps_rows_of_tenants_that_only_one_replica_declares() {
+    let replicas = Replicas::sharing("", "").await;
+    let two = &replicas.two.control;
+    let declared = "tenants: {default: {weight: 4}, acme: {}}";
+    replicas.second_reloads(declared).await.unwrap();
+    let next = load_from("tenants: {other: {}}", []).unwrap();
+    replicas.one.control.reload(&next).await.unwrap();
+    assert_eq!(replicas.stored(&tenant("default")).await, DECLARED, "the other declares it");
+
+    replicas.first_stores(tenant("acme"), weight(3)).await;
+    replicas.second_reloads(declared).await.unwrap();
+    assert_eq!(replicas.stored(&tenant("acme")).await, tenant_settings(&weight(3)));
+    assert_eq!(two.tenant(&tenant("acme")).unwrap().view.weight, 1, "the file decides here");
+    replicas.second_reloads("").await.unwrap();
+    assert_eq!(two.tenant(&tenant("acme")).unwrap().view.weight, 3);
+    assert_eq!(
+        replicas.stored(&tenant("default")).await,
+        tenant_settings(&TenantSpec::default()),
+        "no longer declared here"
+    );
 }
 
 #[tokio::test]
