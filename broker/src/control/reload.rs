@@ -5,7 +5,7 @@
 //! by the rules of start-up ([`super::load`]). An entry that is no longer declared ends as at a
 //! restart.
 
-use std::{collections::BTreeMap, ops::AddAssign, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use protocol::ids::{DEFAULT_TENANT, TenantId};
 use records::{AdminChange, TenantRecord};
@@ -30,14 +30,6 @@ pub struct ReloadSummary {
     pub issuers: usize,
 }
 
-impl AddAssign for ReloadSummary {
-    fn add_assign(&mut self, other: Self) {
-        self.tenants += other.tenants;
-        self.backends += other.backends;
-        self.issuers += other.issuers;
-    }
-}
-
 impl Control {
     /// Applies the tenants, the backends and the settings of sign-in of `next`. Ignores its other
     /// sections.
@@ -51,6 +43,12 @@ impl Control {
         let reloaded = self.apply_difference(&old, next);
         self.reapply_breakers();
         Ok(reloaded)
+    }
+
+    /// Returns the error that a reload of `next` would return now.
+    pub async fn check_reload(&self, next: &Config) -> Result<(), LoadError> {
+        let _turn = self.changing.lock().await;
+        self.checked_reload(next).await.map(drop)
     }
 
     /// Checks a reload. The caller holds the lock `changing`.

@@ -38,9 +38,13 @@ impl ConfigFiles {
         Ok((source, config))
     }
 
-    /// Keeps a configuration file that is in force now.
+    /// Keeps a configuration file that is in force now. Files of the folder may fit to it that did
+    /// not fit before.
     pub(super) fn accept(&mut self, source: ConfigSource) {
         self.source = source;
+        if let Some(folder) = &mut self.folder {
+            folder.retry();
+        }
     }
 
     /// Applies what changed in the folder since the last call.

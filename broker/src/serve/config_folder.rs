@@ -1,10 +1,13 @@
 //! Follows the files of `include.folder`: applies those that changed, without a signal.
 //!
 //! Invariant: a fault of one file leaves the others alone. The broker keeps what it accepted of that
-//! file before, and shows the fault until the file changes. A folder that cannot be read changes
-//! nothing.
+//! file before, and shows the fault until the file is applied. It tries the file again, because the
+//! reason may lie elsewhere: in another file, the database or a certificate. A folder that cannot be
+//! read changes nothing.
 
 use std::{collections::BTreeMap, mem, path::PathBuf, sync::Arc};
+
+use rules::limits::included::INCLUDED_RETRY_READINGS;
 
 use crate::{
     config::{
@@ -20,6 +23,8 @@ pub(super) struct ConfigFolder {
     files: Files,
     /// Why nothing of the folder could be applied last, in lines.
     fault: Option<String>,
+    /// Number of readings until the files with faults are tried again.
+    retry_in: u32,
 }
 
 type Files = BTreeMap<String, FollowedFile>;
@@ -37,7 +42,7 @@ struct FollowedFile {
 
 impl ConfigFolder {
     pub(super) fn new(folder: PathBuf) -> Self {
-        Self { folder, files: Files::new(), fault: None }
+        Self { folder, files: Files::new(), fault: None, retry_in: 0 }
     }
 
     /// Returns the versions of the files that are in force.
@@ -45,8 +50,13 @@ impl ConfigFolder {
         self.files.values().filter_map(|file| file.accepted.as_deref())
     }
 
-    /// Applies what changed since the last reading. `adjust` completes a configuration that was
-    /// loaded.
+    /// Makes the next reading try all files with faults again, and report what they still lack.
+    pub(super) fn retry(&mut self) {
+        (self.fault, self.retry_in) = (None, 0);
+    }
+
+    /// Applies what changed since the last reading, and at times the files with faults. `adjust`
+    /// completes a configuration that was loaded.
     pub(super) async fn follow(
         &mut self,
         source: &ConfigSource,
@@ -59,11 +69,21 @@ impl ConfigFolder {
             Ok(Err(fault)) => return self.refuse(fault.to_string(), control),
             Err(_) => return, // the runtime stops
         };
-        if self.fault.is_none() && self.is_as(&found) {
+        let has_faults = self.files.values().any(|file| !file.faults.is_empty());
+        self.retry_in = self.retry_in.saturating_sub(1);
+        let is_retry = has_faults && self.retry_in == 0;
+        if self.fault.is_none() && !is_retry && self.is_as(&found) {
             return;
         }
-        let mut update =
-            FolderUpdate { source, control, adjust, files: Files::new(), next: Vec::new() };
+        self.retry_in = INCLUDED_RETRY_READINGS;
+        let mut update = FolderUpdate {
+            source,
+            control,
+            adjust,
+            files: Files::new(),
+            changed: Vec::new(),
+            refused: Vec::new(),
+        };
         for file in found {
             update.add(file, &self.files);
         }
@@ -83,8 +103,9 @@ impl ConfigFolder {
 
     async fn accept(&mut self, files: Files, summary: ReloadSummary, control: &Control) {
         for (name, file) in &files {
-            let is_new = self.files.get(name).is_none_or(|known| known.text != file.text);
-            for fault in file.faults.iter().filter(|_| is_new) {
+            let known = self.files.get(name).filter(|known| known.text == file.text);
+            let is_new = |fault: &&String| known.is_none_or(|known| !known.faults.contains(fault));
+            for fault in file.faults.iter().filter(is_new) {
                 tracing::error!(file = name, fault, "a file of include.folder is not applied");
             }
         }
@@ -137,17 +158,23 @@ struct FolderUpdate<'a, Adjust> {
     adjust: Adjust,
     /// All files, with the versions that are in force.
     files: Files,
-    /// Versions that are good by themselves and not in force yet.
-    next: Vec<(String, Arc<IncludedFile>)>,
+    /// Changed versions that are good by themselves and not in force yet.
+    changed: Vec<NextVersion>,
+    /// Versions that are good by themselves and were refused before.
+    refused: Vec<NextVersion>,
 }
 
+/// A version of a file, and the name of the file.
+type NextVersion = (String, Arc<IncludedFile>);
+
 impl<Adjust: Fn(&mut Config)> FolderUpdate<'_, Adjust> {
-    /// Adds a file. Checks it alone if it changed.
+    /// Adds a file. Checks it alone if it is not in force.
     fn add(&mut self, found: FoundFile, before: &Files) {
         let FoundFile { name, text } = found;
         let known = before.get(&name);
-        if let Some(known) = known.filter(|known| known.text == text) {
-            self.files.insert(name, known.clone());
+        let same = known.filter(|known| known.text == text);
+        if let Some(applied) = same.filter(|known| known.faults.is_empty()) {
+            self.files.insert(name, applied.clone());
             return;
         }
         let checked = text
@@ -157,66 +184,86 @@ impl<Adjust: Fn(&mut Config)> FolderUpdate<'_, Adjust> {
             .and_then(|file| self.source.load([&file]).map(|_| Arc::new(file)));
         let faults = match checked {
             Ok(next) => {
-                self.next.push((name.clone(), next));
+                let versions = if same.is_some() { &mut self.refused } else { &mut self.changed };
+                versions.push((name.clone(), next));
                 Vec::new()
             }
             Err(faults) => lines(faults),
         };
         let accepted = known.and_then(|known| known.accepted.clone());
-        self.files.insert(name, FollowedFile { text, accepted, faults, read_at: now_text() });
+        let read_at = same.map_or_else(now_text, |same| same.read_at.clone());
+        self.files.insert(name, FollowedFile { text, accepted, faults, read_at });
     }
 
-    /// Applies all next versions together. If that fails, applies each one that can be applied.
+    /// Applies all next versions that are good together, at once: an entry that moves from one file
+    /// to another stays in force.
     async fn apply(mut self) -> Result<(Files, ReloadSummary), FolderError> {
-        let mut together = self.files.clone();
-        for (name, next) in &self.next {
-            if let Some(file) = together.get_mut(name) {
-                file.accepted = Some(Arc::clone(next));
+        let (changed, refused) = (mem::take(&mut self.changed), mem::take(&mut self.refused));
+        let all: Vec<_> = changed.iter().chain(&refused).cloned().collect();
+        if !self.accept(&all).await? {
+            // A file that stays refused must not separate changes that belong together.
+            let mut waiting = refused;
+            if !self.accept(&changed).await? {
+                self.check(&self.files).await?;
+                waiting = all;
             }
-        }
-        if let Ok(summary) = self.reload(&together).await {
-            return Ok((together, summary));
-        }
-        let mut total = self.reload(&self.files).await?;
-        loop {
-            let waiting = mem::take(&mut self.next);
-            let before = waiting.len();
-            for (name, next) in waiting {
-                total += self.apply_one(name, next).await;
-            }
-            // A file may need the tenant of another one, so the rest is tried again after progress.
-            if self.next.is_empty() || self.next.len() == before {
-                return Ok((self.files, total));
-            }
-        }
-    }
-
-    /// Applies the next version of one file. It stays in `next` if it cannot be applied.
-    async fn apply_one(&mut self, name: String, next: Arc<IncludedFile>) -> ReloadSummary {
-        let mut files = self.files.clone();
-        let Some(file) = files.get_mut(&name) else { return ReloadSummary::default() };
-        file.accepted = Some(Arc::clone(&next));
-        file.faults.clear();
-        match self.reload(&files).await {
-            Ok(summary) => {
-                self.files = files;
-                summary
-            }
-            Err(error) => {
-                if let Some(file) = self.files.get_mut(&name) {
-                    file.faults = lines(error);
+            loop {
+                let before = waiting.len();
+                for version in mem::take(&mut waiting) {
+                    if !self.accept(std::slice::from_ref(&version)).await? {
+                        waiting.push(version);
+                    }
                 }
-                self.next.push((name, next));
-                ReloadSummary::default()
+                // A file may need the tenant of another one, so the rest is tried again after
+                // progress.
+                if waiting.is_empty() || waiting.len() == before {
+                    break;
+                }
+            }
+        }
+        let config = self.load(&self.files)?;
+        let summary = self.control.reload(&config).await?;
+        Ok((self.files, summary))
+    }
+
+    /// Accepts these versions if they are good together with the accepted ones. Otherwise notes why
+    /// not, and returns false.
+    async fn accept(&mut self, versions: &[NextVersion]) -> Result<bool, FolderError> {
+        let mut files = self.files.clone();
+        for (name, next) in versions {
+            if let Some(file) = files.get_mut(name) {
+                file.accepted = Some(Arc::clone(next));
+                file.faults.clear();
+            }
+        }
+        match self.check(&files).await {
+            Ok(()) => {
+                self.files = files;
+                Ok(true)
+            }
+            // No file is the reason.
+            Err(FolderError::Load(error @ LoadError::Store(_))) => Err(error.into()),
+            Err(error) => {
+                let faults = lines(error);
+                for (name, _) in versions {
+                    if let Some(file) = self.files.get_mut(name) {
+                        file.faults.clone_from(&faults);
+                    }
+                }
+                Ok(false)
             }
         }
     }
 
-    async fn reload(&self, files: &Files) -> Result<ReloadSummary, FolderError> {
+    async fn check(&self, files: &Files) -> Result<(), FolderError> {
+        Ok(self.control.check_reload(&self.load(files)?).await?)
+    }
+
+    fn load(&self, files: &Files) -> Result<Config, FieldErrors> {
         let accepted = files.values().filter_map(|file| file.accepted.as_deref());
         let mut config = self.source.load(accepted)?;
         (self.adjust)(&mut config);
-        Ok(self.control.reload(&config).await?)
+        Ok(config)
     }
 }
 

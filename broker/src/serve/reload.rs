@@ -23,6 +23,7 @@ impl RunningBroker {
                 }
                 let ReloadSummary { tenants, backends, issuers } = changed.reloaded;
                 tracing::info!(tenants, backends, issuers, generation, "configuration reloaded");
+                self.files.follow(&self.control).await;
             }
             Err(error) => {
                 let text = error.to_string();

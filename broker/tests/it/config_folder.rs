@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use testkit::{FakeBackend, TestBroker, eventually};
 
-use crate::builder;
+use crate::{builder, tokens::reload::reload};
 
 /// Writes a file as an editor or a deployment does: complete under another name first.
 fn write(folder: &Path, name: &str, content: &Value) {
@@ -162,6 +162,80 @@ async fn an_entry_is_declared_in_one_file_and_its_tenant_may_be_in_another() {
     }
     wait_for_states(&broker, &["e.yaml=applied"]).await;
     assert_eq!(broker.admin().get("/admin/v1/tenants/acme/backends/x").await.0, 404);
+}
+
+#[tokio::test]
+async fn a_refused_file_is_applied_when_its_conflict_ends() {
+    let (backend, other) = (FakeBackend::echo().await, FakeBackend::echo().await);
+    let folder = TempDir::new().unwrap();
+    let broker = start(folder.path()).await;
+    let admin = broker.admin();
+    let of = |names: &[&str]| {
+        let entries = names.iter().map(|name| ((*name).to_owned(), backend.spec()));
+        json!({"backends": entries.collect::<serde_json::Map<_, _>>()})
+    };
+    admin.put_ready_backend("default", "stored", &other.spec()).await;
+    write(folder.path(), "a.yaml", &of(&["x", "kept"]));
+    wait_for_states(&broker, &["a.yaml=applied"]).await;
+    wait_ready(&broker, "default", "x").await;
+    write(folder.path(), "b.yaml", &of(&["x"]));
+    write(folder.path(), "c.yaml", &of(&["stored"]));
+    write(folder.path(), "d.yaml", &of(&["acme/y"]));
+    let states = ["a.yaml=applied", "b.yaml=refused", "c.yaml=refused", "d.yaml=refused"];
+    let before = wait_for_states(&broker, &states).await;
+
+    // The entry moves to the file that was refused: it never ends.
+    write(folder.path(), "a.yaml", &of(&["kept"]));
+    let states = ["a.yaml=applied", "b.yaml=applied", "c.yaml=refused", "d.yaml=refused"];
+    let after = wait_for_states(&broker, &states).await;
+    assert_eq!(after["generation"], before["generation"], "nothing changed: {after}");
+    assert_eq!(after["files"][1]["read_at"], before["files"][1]["read_at"]);
+    assert!(echoed(&broker, "x").await);
+
+    write(folder.path(), "z.yaml", &json!({"tenants": {"acme": {}}}));
+    let states = ["a.yaml=applied", "b.yaml=applied", "c.yaml=refused", "d.yaml=applied"];
+    wait_for_states(&broker, &[&states[..], &["z.yaml=applied"]].concat()).await;
+    wait_ready(&broker, "acme", "y").await;
+
+    // The tenant moves too, while a file stays refused.
+    std::fs::remove_file(folder.path().join("z.yaml")).unwrap();
+    write(folder.path(), "e.yaml", &json!({"tenants": {"acme": {}}}));
+    wait_for_states(&broker, &[&states[..], &["e.yaml=applied"]].concat()).await;
+    assert_eq!(admin.get("/admin/v1/tenants/acme/backends/y").await.0, 200);
+
+    // No file changes.
+    let (status, _) = admin.delete("/admin/v1/tenants/default/backends/stored").await;
+    assert_eq!(status, 204);
+    let states = ["a.yaml=applied", "b.yaml=applied", "c.yaml=applied", "d.yaml=applied"];
+    wait_for_states(&broker, &[&states[..], &["e.yaml=applied"]].concat()).await;
+    wait_ready(&broker, "default", "stored").await;
+    let log = broker.log();
+    let logged =
+        log.lines().filter(|line| line.contains("a file of include.folder is not applied"));
+    assert_eq!(logged.count(), 3, "each fault once: {log}");
+}
+
+#[tokio::test]
+async fn a_reload_tries_refused_files_again_at_once() {
+    let backend = FakeBackend::echo().await;
+    let folder = TempDir::new().unwrap();
+    write(folder.path(), "a.yaml", &json!({"backends": {"main": backend.spec()}}));
+    let broker = builder()
+        .single_process()
+        .config(json!({
+            "backends": {"main": backend.spec()},
+            "include": {"folder": folder.path(), "interval": "1h"},
+        }))
+        .start()
+        .await;
+    let view = wait_for_states(&broker, &["a.yaml=refused"]).await;
+    assert!(faults(&view, 0).contains("is declared twice"), "{view}");
+    reload(&broker, |config| {
+        config["backends"].as_object_mut().unwrap().clear();
+    })
+    .await;
+    wait_for_states(&broker, &["a.yaml=applied"]).await;
+    wait_ready(&broker, "default", "main").await;
 }
 
 #[tokio::test]
