@@ -29,14 +29,6 @@ fn accepting() -> Arc<TaskHandoff> {
 }
 
 #[test]
-fn an_offer_without_a_waiter_is_returned() {
-    in_every_order(|| {
-        let offer = offering(&Arc::new(TaskHandoff::default()));
-        assert!(!offer.join().expect("its maker learns of it"));
-    });
-}
-
-#[test]
 fn an_awaited_offer_is_taken_once() {
     in_every_order(|| {
         let handoff = accepting();
