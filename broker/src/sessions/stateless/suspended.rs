@@ -220,9 +220,16 @@ impl StatelessClient {
         let found = suspended
             .get(&suspension.number)
             .filter(|found| found.round == suspension.round && found.expires > Instant::now());
+        // The rate counts each return, also one that finds nothing. A request that is sent again
+        // instead is counted when it is.
+        if found.is_none_or(|found| found.waiting.is_some())
+            && let Err(refusal) = self.tenant.take_budget(&self.caller.principal)
+        {
+            return Ok(Err(refusal));
+        }
         let found = found.ok_or(RequestStateError::Expired)?;
-        // An ill-formed answer and a rate above the limit leave the exchange in place, so that the
-        // client can return later.
+        // An ill-formed answer leaves the exchange in place, so that the client can send a proper
+        // one.
         for input in &found.questions {
             let answer = responses.answers.iter().find(|(key, _)| *key == input.request.key);
             if answer.is_some_and(|(_, answer)| {
@@ -230,12 +237,6 @@ impl StatelessClient {
             }) {
                 return Ok(Err(no_answer(&input.request.key, input.request.method)));
             }
-        }
-        // A request that is sent again instead is counted when it is.
-        if found.waiting.is_some()
-            && let Err(refusal) = self.tenant.take_budget(&self.caller.principal)
-        {
-            return Ok(Err(refusal));
         }
         suspended.remove(&suspension.number).map(Ok).ok_or(RequestStateError::Expired)
     }

@@ -432,6 +432,12 @@ async fn a_retry_above_the_rate_can_be_repeated_with_its_state() {
         })
         .await;
         assert_eq!(text_of(&done), wanted);
+        // A used state counts too.
+        let mut kinds = Vec::new();
+        for _ in 0..3 {
+            kinds.push(kind(&again().await["error"]).to_owned());
+        }
+        assert!(kinds.contains(&"rate_limited".to_owned()), "{kinds:?}");
     }
 }
 
