@@ -243,7 +243,6 @@ async fn await_call(
 
 async fn backend_made_task(call: &Call) -> OfferedTask {
     let Some(handover) = &call.task_handoff else { return std::future::pending().await };
-    handover.set_accepting(true);
     loop {
         handover.wait_for_offer().await;
         if let Some(made) = handover.take() {
