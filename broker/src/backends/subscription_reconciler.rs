@@ -74,35 +74,32 @@ impl Subscriptions {
         if uris.is_empty() {
             return;
         }
-        let (link, connection, running) =
-            (link.clone(), connection.clone(), link.backend.shared.running.clone());
-        running.spawn(async move {
-            let (mut waiting, mut pause) = (uris, BACKOFF_FIRST);
-            for round in 0_u64.. {
-                let mut failed = Vec::new();
-                for uri in waiting {
-                    if connection.is_closed() {
-                        return; // the next connection begins again
-                    }
-                    let Err(refusal) = link.subscriptions.reconcile(&link, &uri).await else {
-                        continue;
-                    };
-                    if round == 0 {
-                        tracing::warn!(backend = %link.backend.id, %refusal, "a subscription could not be restored, the broker tries again");
-                        link.subscriptions.notify_listeners(&link.backend.id, &uri);
-                    }
-                    failed.push(uri);
-                }
-                if failed.is_empty() {
-                    return;
-                }
-                waiting = failed;
-                if tokio::time::timeout(pause, connection.closed()).await.is_ok() {
-                    return;
-                }
-                pause = pause.saturating_mul(2).min(BACKOFF_MAX);
+        let restored = restore_all(link.clone(), connection.clone(), uris);
+        link.backend.shared.running.spawn(restored);
+    }
+}
+
+/// Subscribes to these URIs on a new connection. Ends when all are restored, or with the
+/// connection: the next one begins again.
+async fn restore_all(link: Arc<Link>, connection: Arc<Connection>, mut uris: Vec<String>) {
+    let (mut is_first, mut pause) = (true, BACKOFF_FIRST);
+    loop {
+        let mut failed = Vec::new();
+        for uri in uris {
+            if connection.is_closed() {
+                return;
             }
-        });
+            let Err(refusal) = link.subscriptions.reconcile(&link, &uri).await else { continue };
+            if is_first {
+                tracing::warn!(backend = %link.backend.id, %refusal, "a subscription could not be restored, the broker tries again");
+                link.subscriptions.notify_listeners(&link.backend.id, &uri);
+            }
+            failed.push(uri);
+        }
+        if failed.is_empty() || tokio::time::timeout(pause, connection.closed()).await.is_ok() {
+            return;
+        }
+        (uris, is_first, pause) = (failed, false, pause.saturating_mul(2).min(BACKOFF_MAX));
     }
 }
 

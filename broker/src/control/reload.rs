@@ -72,7 +72,7 @@ impl Control {
     }
 
     /// Stores the rows that keys of declared tenants belong to. Also stores the default tenant when
-    /// it is no longer declared. Replaces no row that an operator changed.
+    /// its declaration ends. Replaces no row that an operator changed.
     async fn store_declared(
         &self,
         records: &BTreeMap<TenantId, TenantRecord>,
@@ -169,7 +169,7 @@ fn yields(record: &TenantRecord) -> bool {
     is_placeholder(record) || is_untouched()
 }
 
-/// Returns the entry of a tenant that is no longer declared.
+/// Returns the entry of a tenant whose declaration has ended.
 fn undeclared_tenant(
     tenant: &TenantId,
     declared: &RegistryEntry<TenantSpec>,

@@ -243,18 +243,16 @@ impl ExchangedTokens {
                 (known.token, known.scopes, known.failed) = (Some(held), scopes, None);
                 Ok(header)
             }
-            Err(error @ (OauthError::Unavailable(_) | OauthError::Refused(_)))
-                if kept.is_some() =>
-            {
-                known.failed = Some((error.clone(), Instant::now()));
-                kept.ok_or(error)
-            }
             Err(error) => {
-                known.token = None;
                 // A sign-in can come at any time.
                 let is_usual =
                     matches!(error, OauthError::Unconnected(_) | OauthError::NoCallerToken);
                 known.failed = (!is_usual).then(|| (error.clone(), Instant::now()));
+                let may_pass = matches!(error, OauthError::Unavailable(_) | OauthError::Refused(_));
+                if let Some(kept) = kept.filter(|_| may_pass) {
+                    return Ok(kept);
+                }
+                known.token = None;
                 Err(error)
             }
         }

@@ -1,8 +1,8 @@
 //! The tests that a policy declares.
 
 use super::{
-    Policy, PolicyFault, PolicyTest, PolicyWarning, TestAnnotations, document::named_object,
-    object::ObjectKind,
+    NamedObject, Policy, PolicyFault, PolicyTest, PolicyWarning, TestAnnotations, Verdict,
+    document::named_object, object::ObjectKind,
 };
 use crate::catalog::{Catalog, ToolTraits};
 
@@ -35,8 +35,7 @@ impl Policy {
         if test.annotations.is_some() && named.kind != ObjectKind::Tool {
             return Err(fault("annotations", "is for the method tools/call".to_owned()));
         }
-        let object = named.object(test.annotations.map(TestAnnotations::traits));
-        let decided = self.decide(&test.subject.subject(), named.method, &object).verdict;
+        let decided = self.decided(test, &named, test.annotations.map(TestAnnotations::traits));
         if decided == test.expect {
             return Ok(());
         }
@@ -51,6 +50,15 @@ impl Policy {
         })
     }
 
+    fn decided(
+        &self,
+        test: &PolicyTest,
+        named: &NamedObject,
+        traits: Option<ToolTraits>,
+    ) -> Verdict {
+        self.decide(&test.subject.subject(), named.method, &named.object(traits)).verdict
+    }
+
     /// Returns the tests that passed for a tool without annotations, although the policy decides
     /// otherwise for the tool that the backend lists.
     pub fn tests_of_other_tools(
@@ -63,8 +71,8 @@ impl Policy {
             if test.annotations.is_some() || named.kind != ObjectKind::Tool {
                 return None;
             }
-            let object = named.object(Some(catalog.traits(&named.backend, &named.name)?));
-            let decided = self.decide(&test.subject.subject(), named.method, &object).verdict;
+            let listed = catalog.traits(&named.backend, &named.name)?;
+            let decided = self.decided(test, &named, Some(listed));
             (decided != test.expect).then(|| PolicyWarning {
                 path: format!("tests[{index}]"),
                 problem: format!(
