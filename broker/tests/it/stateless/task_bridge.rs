@@ -314,6 +314,43 @@ async fn n_task_08_changes_of_tasks_are_sent_to_subscribers() {
 }
 
 #[tokio::test]
+async fn an_open_subscription_reports_no_task_of_a_tool_that_is_denied_meanwhile() {
+    let gates = [Gate::new(), Gate::new()];
+    let backend = FakeBackend::start().await;
+    for (name, gate) in ["denied", "allowed"].into_iter().zip(&gates) {
+        let gate = gate.clone();
+        backend.tool(name, move |_| {
+            let gate = gate.clone();
+            async move {
+                gate.passed().await;
+                Reply::text("done")
+            }
+        });
+    }
+    let broker = broker_for(backend.spec()).await;
+    let client = client_of(&broker);
+    let denied = task(&client, "b__denied", json!({})).await;
+    let allowed = task(&client, "b__allowed", json!({})).await;
+    let filter = json!({"taskIds": [denied, allowed]});
+    let mut stream = listening::listen(&client, json!("s"), filter).await;
+    let acknowledged = listening::next(&mut stream).await.to_string();
+    assert!(acknowledged.contains(&denied) && acknowledged.contains(&allowed), "{acknowledged}");
+    let rule = json!({"id": "d", "effect": "deny", "objects": {"tools": ["b/denied"]}});
+    let admin = broker.admin();
+    let policy = "/admin/v1/tenants/default/policy";
+    assert_eq!(admin.put(policy, &json!({"rules": [rule]})).await.0, 201);
+    gates[0].open();
+    eventually("the end of the denied task", || async {
+        let (_, ended) = admin.get("/admin/v1/tasks?status=completed").await;
+        if ended.to_string().contains(&denied) { Ok(()) } else { Err(ended) }
+    })
+    .await;
+    gates[1].open();
+    let reported = listening::next(&mut stream).await;
+    assert_eq!(reported["params"]["taskId"], json!(allowed), "{reported}");
+}
+
+#[tokio::test]
 async fn n_task_02_any_replica_reports_a_task_and_accepts_its_inputs() {
     let (cluster, ledger, key) = two().await;
     let at = |replica: usize| {
