@@ -6,6 +6,7 @@ use std::{
     fs,
     io::{Read as _, Write as _, pipe},
     os::unix::process::CommandExt as _,
+    path::Path,
     process::Command,
     thread,
 };
@@ -57,6 +58,8 @@ pub(crate) fn fix_addresses() {
 /// Runs a seed in a process of its own, and prints its verdict.
 pub(crate) fn run_seed(seed: u64, arguments: &Arguments) -> SeedEnd {
     let (mut result, mut sender) = pipe().expect("a pipe");
+    // The simulated thread has the same random names in each process, which other runs may have.
+    let folder = tempfile::tempdir().expect("a temporary folder");
     // SAFETY: this process has one thread.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "no process could be made");
@@ -65,7 +68,7 @@ pub(crate) fn run_seed(seed: u64, arguments: &Arguments) -> SeedEnd {
         // SAFETY: the default action of the signal ends this process.
         unsafe { libc::alarm(SECONDS_MAX) };
         stay_on_this_processor();
-        let (passed, seconds, text) = simulate(seed, arguments);
+        let (passed, seconds, text) = simulate(seed, folder.path(), arguments);
         let _unread = write!(sender, "{passed} {seconds}\n{text}");
         drop(sender);
         // SAFETY: ends this process. Nothing of a run is worth an orderly end.
@@ -101,20 +104,21 @@ fn stay_on_this_processor() {
     }
 }
 
-fn simulate(seed: u64, arguments: &Arguments) -> (bool, f64, String) {
+fn simulate(seed: u64, folder: &Path, arguments: &Arguments) -> (bool, f64, String) {
     std::panic::set_hook(Box::new(|fault| PANICS.lock().push(fault.to_string())));
     if let Some(filter) = &arguments.log {
         let lines = tracing_subscriber::fmt().with_env_filter(filter.as_str());
         lines.with_ansi(false).with_writer(std::io::stderr).init();
     }
     let (arguments, has_reports) = (arguments.clone(), arguments.reports);
+    let folder = folder.to_owned();
     // A thread without any state of the one before.
     let simulated = thread::Builder::new().stack_size(STACK_BYTES).spawn(move || {
         shim::enter(seed);
         if arguments.trace.is_some() {
             trace::keep_lines();
         }
-        let verdict = run::run(seed);
+        let verdict = run::run(seed, folder);
         let (hash, steps) = trace::summary();
         if let (Some(file), Some(lines)) = (&arguments.trace, trace::lines()) {
             let _unwritten = fs::write(file, lines);

@@ -1,7 +1,11 @@
 //! One replica: the real broker in a runtime of its own. Each life of it begins on the same
 //! configuration file.
 
-use std::{fs, io, path::PathBuf, sync::Arc};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use broker::{
     control::{Author, NewKey},
@@ -10,7 +14,6 @@ use broker::{
 };
 use protocol::ids::TenantId;
 use serde_json::json;
-use tempfile::TempDir;
 use tokio::sync::watch;
 
 use crate::{
@@ -58,7 +61,7 @@ impl SimulatedReplica {
     /// Creates the replica without a life. Numbers begin at 1.
     pub(crate) fn new(
         number: u16,
-        folder: &TempDir,
+        folder: &Path,
         lease: &str,
         servers: &SharedServers,
     ) -> io::Result<Self> {
@@ -88,7 +91,7 @@ impl SimulatedReplica {
             "tenants": {"default": {"policy": policy}},
             "backends": {"b": {"transport": {"type": "http", "url": door}}},
         });
-        let path = folder.path().join(format!("r{number}.yaml"));
+        let path = folder.join(format!("r{number}.yaml"));
         fs::write(&path, config.to_string())?;
         Ok(Self {
             number,

@@ -2,12 +2,12 @@
 
 use std::{
     io,
+    path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
-use tempfile::TempDir;
 use testkit::{
     Ledger, TestClient,
     chaos::{self, ChaosPlan},
@@ -52,8 +52,8 @@ struct World {
     histories: Histories,
 }
 
-/// Runs one seed on this thread, which must be the simulated one.
-pub(crate) fn run(seed: u64) -> Verdict {
+/// Runs one seed on this thread, which must be the simulated one. Its files are in `folder`.
+pub(crate) fn run(seed: u64, folder: PathBuf) -> Verdict {
     let mut choices = Choices::new(seed);
     let plan = Plan::of(seed, &mut choices);
     let weather = Weather::new(Choices::new(choices.next()));
@@ -71,9 +71,9 @@ pub(crate) fn run(seed: u64) -> Verdict {
     let shared_verdict = Arc::clone(&verdict);
     let machine = servers.machine.clone();
     machine.start(WORLD, move || async move {
-        let world = World::build(plan, seed, servers);
+        let world = World::build(plan, seed, &folder, servers);
         let verdict = match world {
-            Ok((_folder, world)) => world.live().await,
+            Ok(world) => world.live().await,
             Err(error) => Err(error.to_string()),
         };
         *shared_verdict.lock() = Some(
@@ -88,14 +88,13 @@ pub(crate) fn run(seed: u64) -> Verdict {
 }
 
 impl World {
-    fn build(plan: Plan, seed: u64, servers: SharedServers) -> io::Result<(TempDir, Self)> {
-        let folder = tempfile::tempdir()?;
+    fn build(plan: Plan, seed: u64, folder: &Path, servers: SharedServers) -> io::Result<Self> {
         let lease = format!("{}ms", plan.lease.as_millis());
         let replicas = (1..=plan.replicas as u16)
-            .map(|number| SimulatedReplica::new(number, &folder, &lease, &servers))
+            .map(|number| SimulatedReplica::new(number, folder, &lease, &servers))
             .collect::<io::Result<_>>()?;
         let histories = Arc::new(Mutex::new(PRINCIPALS.map(|_| History::default()).to_vec()));
-        Ok((folder, Self { plan, seed, servers, replicas, histories }))
+        Ok(Self { plan, seed, servers, replicas, histories })
     }
     async fn live(self) -> Result<Verdict, String> {
         let ledger = Ledger::start().await;

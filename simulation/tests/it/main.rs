@@ -4,7 +4,11 @@
 //! Seeds below 1,000 have small runs, which the tests take. A seed that fails here fails again in
 //! `make simulate SEED=N`.
 
-use std::process::{Command, Output};
+use std::{
+    collections::BTreeSet,
+    process::{Command, Output},
+    thread,
+};
 
 /// Returns what the program prints, by line, and whether it found nothing.
 fn simulate(arguments: &str, environment: &[(&str, &str)]) -> (Vec<String>, bool) {
@@ -34,6 +38,19 @@ fn a_seed_repeats_the_same_steps_in_one_process_and_in_two() {
     let (other, _) = simulate("--seed 8", &[]);
     let trace = |line: &str| line.split("trace ").nth(1).map(str::to_owned);
     assert_ne!(trace(&twice[0]), trace(&other[0]));
+}
+
+/// Each process gives its temporary files names of the same seed, which must not change a step.
+#[test]
+fn a_seed_repeats_the_same_steps_in_processes_at_the_same_time() {
+    let runs = (0..6).map(|_| thread::spawn(|| simulate("--seed 9", &[])));
+    let runs: Vec<_> = runs.collect::<Vec<_>>().into_iter().map(thread::JoinHandle::join).collect();
+    let first_lines: BTreeSet<_> = runs
+        .into_iter()
+        .map(|run| run.expect("a run"))
+        .map(|(lines, _)| lines[0].clone())
+        .collect();
+    assert_eq!(first_lines.len(), 1, "{first_lines:?}");
 }
 
 #[test]
