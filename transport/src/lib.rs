@@ -25,6 +25,7 @@ mod process_group;
 pub mod proxy_protocol;
 pub mod quic;
 mod read_buffer;
+mod read_turns;
 mod response;
 pub mod sandbox;
 mod send_error;

@@ -22,6 +22,7 @@ pub use crate::frame::ReadError;
 use crate::{
     frame::{CLOSE_TIMEOUT, CloseReason, FrameSink, FrameSource, WriteError},
     read_buffer::ReadBuffer,
+    read_turns::ReadTurns,
 };
 
 /// Frames in one vectored write: two slices each, well below the system's IOV_MAX of 1024.
@@ -32,6 +33,7 @@ const FRAMES_PER_WRITE: usize = 64;
 pub struct LineReader<R> {
     reader: R,
     buffer: ReadBuffer,
+    turns: ReadTurns,
     /// Number of bytes at the front of `buffer` that contain no LF.
     scanned: usize,
     line_bytes_max: usize,
@@ -47,6 +49,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         Self {
             reader,
             buffer: ReadBuffer::new(Bytes::new()),
+            turns: ReadTurns::new(),
             scanned: 0,
             line_bytes_max,
             at_end: false,
@@ -61,6 +64,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     /// error once and then the end of the stream.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
         loop {
+            poll_fn(|context| self.turns.poll_step(context)).await;
             if let Some(line) = self.take_line() {
                 if line.len() > self.line_bytes_max {
                     return Err(self.give_up(ReadError::TooLong { limit: self.line_bytes_max }));

@@ -62,6 +62,8 @@ impl Opcode {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum DecodedFrame {
     Message(Message),
+    /// A part of a message that is not complete.
+    Fragment,
     Ping(Bytes),
     Pong,
     Close(Option<CloseFrame>),
@@ -129,35 +131,33 @@ impl Decoder {
         &mut self,
         buffer: &mut ReadBuffer,
     ) -> Result<Option<DecodedFrame>, ReadError> {
-        loop {
-            let head = match self.head {
-                Some(head) => head,
-                None => {
-                    let Some((head, head_bytes)) = self.parse_head(buffer.bytes())? else {
-                        return Ok(None);
-                    };
-                    buffer.skip(head_bytes);
-                    *self.head.insert(head)
-                }
-            };
-            if buffer.bytes().len() < head.payload_bytes {
-                return Ok(None);
+        let head = match self.head {
+            Some(head) => head,
+            None => {
+                let Some((head, head_bytes)) = self.parse_head(buffer.bytes())? else {
+                    return Ok(None);
+                };
+                buffer.skip(head_bytes);
+                *self.head.insert(head)
             }
-            self.head = None;
-            if let Some(mask) = head.mask {
-                apply_mask(&mut buffer.bytes_mut()[..head.payload_bytes], mask);
-            }
-            let payload = buffer.take(head.payload_bytes, head.payload_bytes);
-            let event = match head.opcode {
-                Opcode::Ping => Some(DecodedFrame::Ping(payload)),
-                Opcode::Pong => Some(DecodedFrame::Pong),
-                Opcode::Close => Some(DecodedFrame::Close(parse_closing(&payload)?)),
-                _ => self.take_data(head, payload)?.map(DecodedFrame::Message),
-            };
-            if event.is_some() {
-                return Ok(event);
-            }
+        };
+        if buffer.bytes().len() < head.payload_bytes {
+            return Ok(None);
         }
+        self.head = None;
+        if let Some(mask) = head.mask {
+            apply_mask(&mut buffer.bytes_mut()[..head.payload_bytes], mask);
+        }
+        let payload = buffer.take(head.payload_bytes, head.payload_bytes);
+        Ok(Some(match head.opcode {
+            Opcode::Ping => DecodedFrame::Ping(payload),
+            Opcode::Pong => DecodedFrame::Pong,
+            Opcode::Close => DecodedFrame::Close(parse_closing(&payload)?),
+            _ => match self.take_data(head, payload)? {
+                Some(message) => DecodedFrame::Message(message),
+                None => DecodedFrame::Fragment,
+            },
+        }))
     }
 
     /// Returns the number of bytes missing from the current payload, or 0 if that is unknown.

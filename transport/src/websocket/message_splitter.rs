@@ -19,20 +19,18 @@ impl MessageSplitter {
 
     /// Returns the next message, trimmed and never empty.
     pub(super) fn take_next(&mut self) -> Option<Bytes> {
-        while !self.rest.is_empty() {
-            // Usually the frame has one message, which is returned as it is.
-            let end = match memchr::memchr(b'\n', &self.rest) {
-                None => self.rest.len(),
-                Some(_) => end_of_message(&self.rest),
-            };
-            let mut message = self.rest.split_to(end);
-            message.advance(message.len() - message.trim_ascii_start().len());
-            message.truncate(message.trim_ascii_end().len());
-            if !message.is_empty() {
-                return Some(message);
-            }
+        self.rest.advance(self.rest.len() - self.rest.trim_ascii_start().len());
+        if self.rest.is_empty() {
+            return None;
         }
-        None
+        // Usually the frame has one message, which is returned as it is.
+        let end = match memchr::memchr(b'\n', &self.rest) {
+            None => self.rest.len(),
+            Some(_) => end_of_message(&self.rest),
+        };
+        let mut message = self.rest.split_to(end);
+        message.truncate(message.trim_ascii_end().len());
+        Some(message)
     }
 }
 

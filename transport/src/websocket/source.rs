@@ -26,6 +26,7 @@ use super::{
 use crate::{
     frame::{CLOSE_TIMEOUT, CloseReason, FrameSource, ReadError},
     read_buffer::ReadBuffer,
+    read_turns::ReadTurns,
 };
 
 /// Shortest ping interval. An interval of zero would leave no time for reading.
@@ -36,6 +37,7 @@ const PING_INTERVAL_MIN: Duration = Duration::from_millis(1);
 pub struct WsSource<R, W> {
     reader: R,
     buffer: ReadBuffer,
+    turns: ReadTurns,
     decoder: Decoder,
     /// Remaining messages of the last text frame.
     messages: MessageSplitter,
@@ -72,6 +74,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
         Self {
             reader,
             buffer: ReadBuffer::new(prefix),
+            turns: ReadTurns::new(),
             decoder,
             messages: MessageSplitter::default(),
             outgoing,
@@ -103,10 +106,11 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
                 Phase::Closing(_) => return self.poll_close(context),
                 Phase::Ended | Phase::Failed => return Poll::Ready(Ok(None)),
             }
+            ready!(self.turns.poll_step(context));
             match self.decoder.decode(&mut self.buffer) {
                 Ok(Some(DecodedFrame::Message(message))) => return Poll::Ready(Ok(Some(message))),
                 Ok(Some(DecodedFrame::Ping(payload))) => self.answer_ping(&payload, context)?,
-                Ok(Some(DecodedFrame::Pong)) => {}
+                Ok(Some(DecodedFrame::Pong | DecodedFrame::Fragment)) => {}
                 Ok(Some(DecodedFrame::Close(received))) => self.start_close(received),
                 Ok(None) => match self.poll_read(context) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(self.end_without_close()),

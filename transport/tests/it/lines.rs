@@ -4,7 +4,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, duplex};
+use futures_util::FutureExt;
+use tokio::{
+    io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, duplex},
+    task::unconstrained,
+};
 use transport::{FrameSource as _, LineReader, LineWriter, ReadError};
 
 use crate::soon;
@@ -221,4 +225,12 @@ async fn a_large_line_shares_its_memory_with_no_other_line() {
     assert_eq!(text(line), large);
     assert_eq!(text(soon("the next line", reader.next()).await.unwrap().unwrap()), "{\"next\":1}");
     writing.await.unwrap().unwrap();
+}
+
+/// A task without tokio's budget must still get its thread back.
+#[tokio::test]
+async fn empty_lines_without_end_do_not_hold_the_thread() {
+    let mut reader = LineReader::new(tokio::io::repeat(b'\n'), 8);
+    let first_poll = unconstrained(reader.next()).now_or_never();
+    assert!(first_poll.is_none(), "{first_poll:?}");
 }

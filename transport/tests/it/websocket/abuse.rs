@@ -1,8 +1,21 @@
 //! Tests of peers that break the rules (W-03 to W-06). The source finds every fault before it keeps
 //! more than the frame's head, and the peer gets a close code.
 
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
 use bytes::Bytes;
-use transport::{CloseReason, FrameSink, FrameSource, ReadError, close_gracefully};
+use futures_util::FutureExt;
+use tokio::{
+    io::{AsyncRead, ReadBuf},
+    task::unconstrained,
+};
+use transport::{
+    CloseReason, FrameSink, FrameSource, ReadError, close_gracefully, websocket::server_over,
+};
 
 use super::{
     BINARY, CLOSE, FINAL, MESSAGE_BYTES_MAX, PING, PONG, TEXT, closing, connection, limits, masked,
@@ -328,4 +341,35 @@ async fn w_06_several_messages_in_one_frame_are_several_messages() {
     ] {
         assert_eq!(soon("a message", source.next()).await.unwrap().unwrap(), expected);
     }
+}
+
+/// A peer that sends the same frame without end.
+struct Endless(Vec<u8>);
+
+impl AsyncRead for Endless {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        while out.remaining() >= self.0.len() {
+            out.put_slice(&self.0);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// A task without tokio's budget must still get its thread back.
+#[tokio::test]
+async fn frames_without_a_message_do_not_hold_the_thread() {
+    for (opcode, payload) in [(FINAL | PING, ""), (FINAL | PONG, ""), (FINAL | TEXT, "\n \n")] {
+        let peer = Endless(masked(opcode, payload.as_bytes()));
+        let (mut source, _sink) = server_over(peer, tokio::io::sink(), Bytes::new(), &limits());
+        let first_poll = unconstrained(source.next()).now_or_never();
+        assert!(first_poll.is_none(), "{opcode}: {first_poll:?}");
+    }
+    let (first, others) = (Bytes::from(masked(TEXT, b"[")), Endless(masked(0, b"")));
+    let (mut source, _sink) = server_over(others, tokio::io::sink(), first, &limits());
+    let first_poll = unconstrained(source.next()).now_or_never();
+    assert!(first_poll.is_none(), "empty fragments: {first_poll:?}");
 }
