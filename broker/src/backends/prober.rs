@@ -31,7 +31,7 @@ enum ProbeOutcome {
     Healthy,
     /// The backend gave no answer.
     NoAnswer,
-    /// The connection failed. The link has counted that.
+    /// The connection failed. The link of a suspected backend has counted that.
     Disconnected,
 }
 

@@ -195,6 +195,23 @@ async fn clients_that_give_up_do_not_open_the_breaker_of_a_live_backend() {
     assert_eq!(broker.admin().backend("default", "b").await["breaker"]["failures_in_a_row"], 0);
 }
 
+/// A session keeps its connection, and the broker cannot open another one.
+#[tokio::test]
+async fn a_hanging_backend_that_accepts_no_connection_is_detected_when_clients_give_up() {
+    let backend = FakeBackend::start().await;
+    backend.sessions().tool("slow", |_| async { Reply::Hang });
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let held = client.start_request("tools/call", json!({"name": "b__slow"}));
+    backend.wait_count("the call", 1, |seen| seen.calls("slow")).await;
+    backend.on("ping", |_| async { Reply::status(404) });
+    backend.on("initialize", |_| async { Reply::status(500) });
+    gives_up(&client, "b__slow", async || state(&broker).await != "closed").await;
+    let view = broker.admin().backend("default", "b").await;
+    assert_eq!(view["breaker"]["reason"], "failures_in_a_row", "{view}");
+    drop(held);
+}
+
 /// Tests a backend whose traffic is held back, and continues again.
 async fn freezes_and_thaws(mut spec: Value, proxy: FaultProxy) {
     spec["timeouts"] = json!({"call": "300ms"});

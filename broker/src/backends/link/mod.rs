@@ -272,7 +272,9 @@ impl Link {
                 if !failure.is_of_user() {
                     backoff.record_failure();
                 }
-                if !self.is_catalog() && failure.is_the_backends() {
+                // The catalog connects again forever, so its failures count for a suspect alone.
+                let counts = !self.is_catalog() || self.backend.is_suspected();
+                if counts && failure.is_the_backends() {
                     self.backend.record_failure(Duration::ZERO);
                 }
                 self.backend.record_attempts(backoff.failures, backoff.not_before);
