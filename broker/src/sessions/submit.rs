@@ -46,7 +46,7 @@ use super::{
     connect_tool, kept_results,
     session::{
         CancelScope, InFlight, RequestContext, ResumedStream, Session, StreamResumption,
-        local_requests::{set_level, spawn_local_request},
+        local_requests::{LateCall, set_level, spawn_local_request},
         observation, release, subscriptions, without_own_meta,
     },
     stream::{EventStream, PendingAnswer},
@@ -71,17 +71,43 @@ pub fn admit(
 }
 
 /// Admits a request as [`admit`] does. The caller polls the returned call while it waits for the
-/// answer.
+/// answer. A call that starts only after a wait runs by itself.
 pub fn handle_request(
     session: &Arc<Session>,
     message: Message,
     stream: &Arc<EventStream>,
 ) -> Result<Option<CallFuture>, Refusal> {
+    handle(session, message, stream, None)
+}
+
+/// Admits a request as [`handle_request`] does, and waits until its call starts.
+pub async fn handle_request_and_wait(
+    session: &Arc<Session>,
+    message: Message,
+    stream: &Arc<EventStream>,
+) -> Result<Option<CallFuture>, Refusal> {
+    let mut late_call = None;
+    let permit = session.tenant.wait_for_call().await;
+    let call = handle(session, message, stream, Some(&mut late_call))?;
+    drop(permit);
+    match late_call {
+        None => Ok(call),
+        // Without a call the request has its answer.
+        Some(late_call) => Ok(late_call.await.ok().flatten()),
+    }
+}
+
+fn handle(
+    session: &Arc<Session>,
+    message: Message,
+    stream: &Arc<EventStream>,
+    late_call: Option<&mut LateCall>,
+) -> Result<Option<CallFuture>, Refusal> {
     let started_at = Instant::now();
     let request = observation::start(session, &message, started_at);
     request::enter(request, || {
         let method = message.method;
-        let result = dispatch(session, message, stream, started_at);
+        let result = dispatch(session, message, stream, started_at, late_call);
         if let Err(refusal) = &result {
             match refusal.kind {
                 ErrorKind::SessionElsewhere => observation::discard(),
@@ -122,6 +148,7 @@ fn dispatch(
     mut message: Message,
     stream: &Arc<EventStream>,
     started_at: Instant,
+    late_call: Option<&mut LateCall>,
 ) -> Result<Option<CallFuture>, Refusal> {
     let id = message
         .id
@@ -139,7 +166,7 @@ fn dispatch(
         let is_task = message.fields.task.is_some();
         message = without_own_meta(&message, |key| is_task && key == IDEMPOTENCY_KEY)?;
     }
-    let request = RequestContext { id, method: message.method, stream, started_at };
+    let request = RequestContext { id, method: message.method, stream, started_at, late_call };
     decide_and_start(session, message, request, Unlisted::Waits)
 }
 
@@ -352,6 +379,7 @@ fn answer_lost_request(session: &Arc<Session>, due: PendingAnswer, stream: &Arc<
                 method: Method::TasksResult,
                 stream,
                 started_at: Instant::now(),
+                late_call: None,
             };
             let Err(refusal) = await_task(session, request, task) else { return };
             session.refusal_frame(&refusal, Some(&id))

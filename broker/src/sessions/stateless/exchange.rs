@@ -199,10 +199,9 @@ impl StatelessClient {
             .read_from(0)
             .map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))?;
         let mut waiting = PendingExchange::new(lease, id, reader);
-        let permit = session.tenant.wait_for_call().await;
-        let call_future = submit::handle_request(&session, message, &stream)
+        let call_future = submit::handle_request_and_wait(&session, message, &stream)
+            .await
             .map_err(|refusal| RequestRefusal { refusal, is_counted: true })?;
-        drop(permit);
         if let Some(call) = call_future.as_ref().and_then(CallFuture::call) {
             if !request.passed.is_empty() {
                 call.set_forwarded_headers(request.passed.clone());

@@ -13,6 +13,8 @@ use rules::{
     exposed_names::{can_be_name_of, native_uri},
 };
 
+use tokio::sync::oneshot;
+
 use super::{
     super::{
         connect_tool,
@@ -94,10 +96,15 @@ fn is_connecting(backend: &Backend) -> bool {
 fn decide_after_first_attempts(
     session: &Arc<Session>,
     message: Message,
-    request: RequestContext<'_>,
+    mut request: RequestContext<'_>,
     backends: Vec<Arc<Backend>>,
 ) -> Result<(), Refusal> {
     let (id, stream) = (request.id.clone(), request.stream.clone());
+    let late_call = request.late_call.take().map(|late_call| {
+        let (sender, receiver) = oneshot::channel();
+        *late_call = Some(receiver);
+        sender
+    });
     let wait = async move {
         let attempts = backends.iter().map(|backend| {
             backend.wait_first_attempt_for(Era::Sessions, backend.timeouts().control)
@@ -106,9 +113,11 @@ fn decide_after_first_attempts(
     };
     let (method, started_at, waiting) = (request.method, request.started_at, session.clone());
     decide_after(session, request, wait, move || {
-        let request = RequestContext { id, method, stream: &stream, started_at };
+        let request = RequestContext { id, method, stream: &stream, started_at, late_call: None };
+        let call = decide_and_start(&waiting, message, request, Unlisted::IsRefused)?;
         // A call that is dropped here continues as a task of the runtime.
-        decide_and_start(&waiting, message, request, Unlisted::IsRefused).map(drop)
+        drop(late_call.map(|late_call| late_call.send(call)));
+        Ok(())
     })
 }
 

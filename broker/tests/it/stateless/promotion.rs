@@ -4,13 +4,16 @@
 use std::{path::Path, time::Duration};
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Gate, Reply, TestBroker, TestCluster, eventually, eventually_within};
+use testkit::{
+    Direction, FakeBackend, FaultProxy, Gate, Reply, TestBroker, TestCluster, eventually,
+    eventually_within,
+};
 
 use super::{
-    Modern, meta,
-    tasks::{client_of, task, wait, with_tasks},
+    Modern, messages, meta,
+    tasks::{broker_for, client_of, task, wait, with_tasks},
 };
-use crate::{builder, kind, text_of};
+use crate::{builder, kind, request, text_of};
 
 /// Longer than the broker looks for a commit whose answer was lost.
 const LONG: Duration = Duration::from_secs(60);
@@ -32,6 +35,37 @@ async fn broker_on(folder: &Path, after: &str, spec: Value) -> TestBroker {
     let url = format!("sqlite:{}", folder.join("broker.db").display());
     let config = json!({"storage": {"url": url}, "tasks": {"promote_after": after}});
     builder().single_process().config(config).backend("default", "b", spec).start().await
+}
+
+/// The backend is reached for the first time while the call waits.
+#[tokio::test]
+async fn a_call_that_waits_for_its_backend_keeps_its_headers_and_becomes_a_task() {
+    let done = Gate::new();
+    let backend = gated(&done).await;
+    let proxy = FaultProxy::start(backend.address()).await;
+    proxy.hold(Direction::Upstream, true);
+    let spec =
+        json!({"transport": {"type": "http", "url": format!("http://{}/mcp", proxy.address())}});
+    let broker = broker_for(spec).await;
+    let client = client_of(&broker);
+    let params =
+        json!({"name": "b__job", "arguments": {}, "_meta": meta(client.capabilities.clone())});
+    let mut headers = client.headers("tools/call", &params);
+    headers.push(("mcp-param-colour".to_owned(), "red".to_owned()));
+    let call = client.send(&headers, request(1, "tools/call", params));
+    let reach = async {
+        let admin = broker.admin();
+        admin.wait_metric("mcp_requests_pending", &[], |pending| pending == 1.0).await;
+        proxy.heal();
+        backend.wait_for("the call", |seen| seen.calls("job")).await
+    };
+    let (answer, seen) = tokio::join!(call, reach);
+    assert_eq!(seen.header("mcp-param-colour"), Some("red"));
+    let (_, answer) = messages(answer).await;
+    assert_eq!(answer["result"]["resultType"], "task", "{answer}");
+    done.open();
+    let id = answer["result"]["taskId"].as_str().unwrap();
+    assert_eq!(text_of(&wait(&client, id, "completed").await["result"]), "done");
 }
 
 /// Starts a replica whose calls become tasks soon, with its database behind a proxy. The client
