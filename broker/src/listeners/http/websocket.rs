@@ -88,7 +88,8 @@ struct UpgradeResponse {
 
 enum UpgradeAction {
     Open(ConnectionParams),
-    Resume(Arc<Session>, StreamCursor, Arc<SharedPermit>, Option<CredentialExpiry>),
+    /// Attached before the upgrade: if that fails, the session waits for its client again.
+    Resume(SessionConnection, StreamCursor),
     Proxy(Tunnel, Arc<SharedPermit>, Option<CredentialExpiry>),
 }
 
@@ -145,7 +146,10 @@ async fn prepare_upgrade(
                 match locate_session(broker, id, &known, &head).await.map_err(refuse_without_id)? {
                     UpgradeTarget::Local(session) => {
                         let outbox = resume(&session, &head.headers).map_err(refuse_without_id)?;
-                        UpgradeAction::Resume(session, outbox, known.permit, known.until)
+                        let (broker, ConnectionParams { permit, until, .. }) =
+                            (broker.clone(), known);
+                        let attached = SessionConnection::again(broker, session, permit, until);
+                        UpgradeAction::Resume(attached, outbox)
                     }
                     UpgradeTarget::Remote(tunnel) => {
                         UpgradeAction::Proxy(tunnel, known.permit, known.until)
@@ -263,9 +267,8 @@ async fn serve(
             };
             duplex::serve(broker, incoming, source, sink, context.stop.clone()).await;
         }
-        UpgradeAction::Resume(session, outbox, permit, until) => {
+        UpgradeAction::Resume(session_connection, outbox) => {
             let (source, sink) = over(stream);
-            let session_connection = SessionConnection::again(broker, session, permit, until);
             Box::pin(duplex::run_session(
                 session_connection,
                 outbox,
