@@ -286,12 +286,14 @@ impl RequestDispatcher {
                     // The id is free before the client can see the answer, and may then belong to
                     // another request.
                     if matches!(answering, ReplyStream::Over) {
-                        dispatcher.deregister_request(&id);
-                        return dispatcher.enqueue(EventKind::Answer, frame);
+                        if dispatcher.deregister_request(&id, &cancelled) {
+                            dispatcher.enqueue(EventKind::Answer, frame);
+                        }
+                        return;
                     }
                     dispatcher.enqueue(passing, frame);
                 }
-                dispatcher.deregister_request(&id);
+                dispatcher.deregister_request(&id, &cancelled);
             };
             tokio::select! {
                 biased;
@@ -326,8 +328,11 @@ impl RequestDispatcher {
         }
     }
 
-    fn deregister_request(&self, id: &RequestId) {
-        self.lock().remove(id);
+    /// Frees the id before the answer. Returns `false` if a cancellation did: the request gets no
+    /// answer, and the id may belong to another one.
+    fn deregister_request(&self, id: &RequestId, cancelled: &CancellationToken) -> bool {
+        let mut open = self.lock();
+        !cancelled.is_cancelled() && open.remove(id).is_some()
     }
 
     /// Handles a message that is not a request. In this revision clients send no answers, and only
@@ -359,7 +364,9 @@ impl RequestDispatcher {
     /// Cancels the request that a notification names. Returns `false` if it does not exist.
     fn cancel_request(&self, message: &Message) -> bool {
         let Some(span) = message.fields.request_id else { return false };
-        let request = self.lock().remove(&RequestId::from_raw(span.slice(&message.frame)));
+        // Under the lock: an answer at the same time then knows whose id it frees.
+        let mut open = self.lock();
+        let request = open.remove(&RequestId::from_raw(span.slice(&message.frame)));
         request.inspect(CancellationToken::cancel).is_some()
     }
 
