@@ -328,6 +328,8 @@ pub const CLIENT_WRITE_STALL_MAX: Duration = Duration::from_secs(30);
 pub const HTTP_HEADERS_MAX: usize = 100;
 /// Size of the parts in which an HTTP/2 connection gets a response body.
 pub const HTTP2_PIECE_BYTES: usize = 16 * 1024;
+/// Size of the parts in which a client gets an event of a stream.
+pub const EVENT_PIECE_BYTES: usize = 64 * 1024;
 /// The broker buffers a response of another replica up to this size, so that the client gets
 /// all of it or an error.
 pub const RELAYED_WHOLE_BYTES_MAX: u64 = 1024 * 1024;

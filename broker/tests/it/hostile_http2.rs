@@ -286,11 +286,18 @@ async fn h_23_ten_thousand_streams_are_refused() {
 
 #[tokio::test]
 async fn h_23_unread_answers_end_the_connection_after_a_while() {
-    let (broker, backend, canary) = started().await;
+    let backend = FakeBackend::echo().await;
     backend.tool("large", |_| async { Reply::text(&"x".repeat(12 << 20)) });
+    backend.tool("progressing", |call| async move {
+        call.progress(1.0, 2.0).await;
+        Reply::text(&"x".repeat(12 << 20))
+    });
+    let broker = alone_with(&backend).await;
+    let canary = broker.connected(json!({})).await;
     let open = async || broker.admin().metric("process_open_fds", &[]).await.unwrap();
     canary.call("b__echo", json!({})).await; // so that what it needs is open
     let before = open().await;
+    let _half_deaf = unread_large_event(&broker, &canary).await;
     // Over HTTP/1.1 the answer is more than the sockets hold.
     let _deaf = unread_large_requests_over_http1(&broker, &canary).await;
     let mut raw = Raw::connect(&broker, &[(SETTINGS_INITIAL_WINDOW, 0)]).await;
@@ -336,6 +343,23 @@ async fn an_answer_to_head_has_no_content() {
             "{path}: {frame:?}"
         );
     }
+}
+
+/// Requests a large event, and takes only the events before it.
+async fn unread_large_event(broker: &TestBroker, canary: &TestClient) -> Raw {
+    let params =
+        json!({"name": "b__progressing", "arguments": {}, "_meta": {"progressToken": "p"}});
+    let session = canary.session().unwrap();
+    let head = [block(&POST), block(&[("mcp-session-id", &session)])].concat();
+    let mut raw = Raw::connect(broker, &[(SETTINGS_INITIAL_WINDOW, 2048)]).await;
+    raw.pour(&frame(HEADERS, END_HEADERS, 1, &head)).await;
+    raw.pour(&frame(DATA, END_STREAM, 1, request(600, "tools/call", params).as_bytes())).await;
+    let first = raw.find(|frame| frame.kind == DATA).await.expect("the progress");
+    let text = String::from_utf8_lossy(&first.payload).into_owned();
+    assert!(text.contains("notifications/progress"), "{text}");
+    // The event waits in the broker, and counts there.
+    broker.admin().wait_metric("mcp_outbox_bytes", &[], |bytes| bytes >= (12 << 20) as f64).await;
+    raw
 }
 
 /// Sends requests of the canary's session on connections that are never read from.

@@ -44,6 +44,11 @@ impl Http2StallTracker {
         TrackedBody { answer, entry: self.register() }
     }
 
+    /// Tracks each event of a stream until the client has taken it. The stream may rest.
+    pub(super) fn watch_events<B>(self: &Arc<Self>, events: B) -> TrackedEvents<B> {
+        TrackedEvents { events, tracker: self.clone(), entry: None }
+    }
+
     fn register(self: &Arc<Self>) -> StallEntry {
         let mut state = self.lock();
         let number = state.next;
@@ -112,7 +117,7 @@ impl Body for TrackedBytesBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    /// Called only when the client has capacity for more.
+    /// Called when the client has capacity for all pieces before the last one.
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _context: &mut Context<'_>,
@@ -160,6 +165,44 @@ impl<B: Body<Data = Bytes> + Unpin> Body for TrackedBody<B> {
 
     fn size_hint(&self) -> SizeHint {
         self.answer.size_hint()
+    }
+}
+
+/// Body of an event stream.
+#[derive(Debug)]
+pub(super) struct TrackedEvents<B> {
+    events: B,
+    tracker: Arc<Http2StallTracker>,
+    /// Set while the client has not taken all pieces.
+    entry: Option<StallEntry>,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for TrackedEvents<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let polled = Pin::new(&mut self.events).poll_frame(context);
+        self.entry = match (&polled, self.entry.take()) {
+            (Poll::Pending, _) => None,
+            (Poll::Ready(_), None) => Some(self.tracker.register()),
+            (Poll::Ready(_), Some(entry)) => {
+                entry.mark_progress();
+                Some(entry)
+            }
+        };
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.events.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.events.size_hint()
     }
 }
 

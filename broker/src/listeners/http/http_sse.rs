@@ -14,7 +14,7 @@ use http::{
     header::{ALLOW, ORIGIN},
     request::Parts,
 };
-use hyper::body::{Frame, Incoming};
+use hyper::body::Incoming;
 use protocol::{
     error::{ErrorKind, Refusal},
     sse,
@@ -34,7 +34,7 @@ use super::{
     cors::{preflight, with_cors_headers},
     headers,
     request_guard::RequestGuard,
-    response::{self, Body, BodyAborted},
+    response::{self, Body},
     sse_streams::{PostSource, QueuedMessage, SseInbox, SseSink, SseStreams},
 };
 use crate::{
@@ -237,7 +237,7 @@ type SseBodyState = (Option<String>, mpsc::Receiver<Bytes>);
 async fn next_chunk(
     (opening, mut events): SseBodyState,
     keepalive: Duration,
-) -> Option<(Result<Frame<Bytes>, BodyAborted>, SseBodyState)> {
+) -> Option<(Bytes, SseBodyState)> {
     let piece = match opening {
         Some(opening) => opening.into(),
         None => match tokio::time::timeout(keepalive, events.recv()).await {
@@ -249,5 +249,5 @@ async fn next_chunk(
             }
         },
     };
-    Some((Ok(Frame::data(piece)), (None, events)))
+    Some((piece, (None, events)))
 }

@@ -1,15 +1,15 @@
 //! Responses of the data plane: a JSON document, an event stream, an error, or only a status.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures_util::{FutureExt, Stream, StreamExt, TryStreamExt, stream};
+use futures_util::{FutureExt, Stream, StreamExt, stream};
 use http::{
     HeaderMap, HeaderValue, Response, StatusCode,
     header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE},
 };
-use http_body_util::{BodyExt, Either, Full, StreamBody};
-use hyper::body::{Body as _, Frame};
+use http_body_util::{BodyExt, Either, Full};
+use hyper::body::Body as _;
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::RequestId,
@@ -23,7 +23,7 @@ use super::{
     challenge,
     headers::PROTOCOL_VERSION,
     http2_stall::Http2StallTracker,
-    response_body::{ExpiringBody, UnreadBody},
+    response_body::{EventBody, ExpiringBody, UnreadBody, UnreadCounter},
 };
 use crate::{
     auth::CredentialExpiry,
@@ -171,12 +171,11 @@ pub(super) fn track_stalls(
             }
             _ => Either::Left(answer),
         },
-        // An answer of another replica, already in pieces. An event stream has no size and may rest
-        // at any time.
+        // An answer of another replica, already in pieces.
         Either::Right(answer) if answer.size_hint().exact().is_some() => {
             Either::Right(unsent.watch(answer).boxed_unsync())
         }
-        events => events,
+        Either::Right(events) => Either::Right(unsent.watch_events(events).boxed_unsync()),
     })
 }
 
@@ -258,16 +257,15 @@ pub(super) fn event_stream(
         shared: shared.clone(),
         reader,
         opening: Some(opening),
-        unread: None,
         style,
         over: false,
     };
-    let frames = stream::unfold(state, SseEventWriter::step);
-    event_stream_response(frames.map_err(|never: Infallible| match never {}))
+    counted_event_stream(shared, stream::unfold(state, SseEventWriter::step))
 }
 
 /// Returns a stream of frames without resumption: it ends with its connection.
 pub(super) fn frame_stream(
+    shared: &Arc<Shared>,
     frames: impl Stream<Item = Bytes> + Send + 'static,
     keepalive: Duration,
 ) -> Response<Body> {
@@ -278,17 +276,32 @@ pub(super) fn frame_stream(
             Ok(Some(frame)) => sse::write_message(&mut out, None, &frame),
             Ok(None) => return None,
         }
-        Some((Ok(Frame::data(Bytes::from(out))), frames))
+        Some((Bytes::from(out), frames))
     });
-    event_stream_response(written.map_err(|never: Infallible| match never {}))
+    counted_event_stream(shared, written)
 }
 
-/// Returns an event stream response of these frames.
-pub(super) fn event_stream_response(
-    frames: impl Stream<Item = Result<Frame<Bytes>, BodyAborted>> + Send + 'static,
+/// Returns an event stream response of these events, which count as unread until they are sent.
+fn counted_event_stream(
+    shared: &Arc<Shared>,
+    events: impl Stream<Item = Bytes> + Send + 'static,
 ) -> Response<Body> {
-    let body = StreamBody::new(frames).boxed_unsync();
-    let mut response = Response::new(Either::Right(body));
+    event_stream_of(events, Some(UnreadCounter { shared: shared.clone(), current: None }))
+}
+
+/// Returns an event stream response of these events. Their session counts them.
+pub(super) fn event_stream_response(
+    events: impl Stream<Item = Bytes> + Send + 'static,
+) -> Response<Body> {
+    event_stream_of(events, None)
+}
+
+fn event_stream_of(
+    events: impl Stream<Item = Bytes> + Send + 'static,
+    unread_counter: Option<UnreadCounter>,
+) -> Response<Body> {
+    let body = EventBody { unread_counter, events: events.boxed(), rest: Bytes::new() };
+    let mut response = Response::new(Either::Right(body.boxed_unsync()));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache, no-transform"));
@@ -300,19 +313,13 @@ struct SseEventWriter {
     shared: Arc<Shared>,
     reader: StreamCursor,
     opening: Option<Vec<u8>>,
-    /// The event that the connection is sending, if it is large.
-    unread: Option<Arc<UnreadAnswer>>,
     style: EventStreamOptions,
     over: bool,
 }
 
 impl SseEventWriter {
-    async fn step(mut self) -> Option<(Result<Frame<Bytes>, Infallible>, Self)> {
+    async fn step(mut self) -> Option<(Bytes, Self)> {
         if self.over {
-            return None;
-        }
-        if self.unread.take().is_some_and(|unread| unread.is_cut()) {
-            self.shared.metrics.dropped_notification("slow_client");
             return None;
         }
         let mut out = self.opening.take().unwrap_or_default();
@@ -338,8 +345,7 @@ impl SseEventWriter {
             }
         }
         self.shared.metrics.bytes(Direction::Out, Side::Client, out.len());
-        self.unread = UnreadAnswer::count(&self.shared.unread_budget, out.len());
-        Some((Ok(Frame::data(out.into())), self))
+        Some((out.into(), self))
     }
 }
 

@@ -3,15 +3,16 @@
 use std::{
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream::BoxStream};
 use http_body_util::{Either, Full, combinators::UnsyncBoxBody};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use rules::limits::HTTP2_PIECE_BYTES;
+use rules::limits::{EVENT_PIECE_BYTES, HTTP2_PIECE_BYTES};
 
-use crate::sessions::unread_answer::UnreadAnswer;
+use crate::sessions::{shared::Shared, unread_answer::UnreadAnswer};
 
 pub(in crate::listeners) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BodyAborted>>;
 
@@ -82,6 +83,53 @@ impl HttpBody for UnreadBody {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(self.rest.len() as u64)
+    }
+}
+
+/// The events of a stream, in pieces.
+pub(super) struct EventBody {
+    pub(super) unread_counter: Option<UnreadCounter>,
+    pub(super) events: BoxStream<'static, Bytes>,
+    /// The part of the current event that is not sent.
+    pub(super) rest: Bytes,
+}
+
+/// Counts a large event in the budget of unread bytes until the client has taken it.
+pub(super) struct UnreadCounter {
+    pub(super) shared: Arc<Shared>,
+    /// The current event, if it is large.
+    pub(super) current: Option<Arc<UnreadAnswer>>,
+}
+
+impl HttpBody for EventBody {
+    type Data = Bytes;
+    type Error = BodyAborted;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
+        if let Some(counter) = &self.unread_counter
+            && counter.current.as_ref().is_some_and(|unread| unread.is_cut())
+        {
+            counter.shared.metrics.dropped_notification("slow_client");
+            let rest = std::mem::take(&mut self.rest);
+            return Poll::Ready((!rest.is_empty()).then_some(Err(BodyAborted)));
+        }
+        if self.rest.is_empty() {
+            if let Some(counter) = &mut self.unread_counter {
+                counter.current = None;
+            }
+            let Some(event) = ready!(self.events.poll_next_unpin(context)) else {
+                return Poll::Ready(None);
+            };
+            if let Some(UnreadCounter { shared, current }) = &mut self.unread_counter {
+                *current = UnreadAnswer::count(&shared.unread_budget, event.len());
+            }
+            self.rest = event;
+        }
+        let length = self.rest.len().min(EVENT_PIECE_BYTES);
+        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
     }
 }
 

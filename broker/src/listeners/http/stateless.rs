@@ -325,8 +325,9 @@ async fn exchange_response(mut exchange: Box<Exchange>, cache: &ConnectionCache)
         None => None,
     };
     exchange.detach();
+    let observed = shared.clone();
     let steps = stream::unfold((Some(exchange), first), move |(exchange, first)| {
-        let shared = shared.clone();
+        let shared = observed.clone();
         async move {
             let mut exchange = exchange?;
             let frame = match first {
@@ -344,14 +345,15 @@ async fn exchange_response(mut exchange: Box<Exchange>, cache: &ConnectionCache)
             Some((frame, (Some(exchange), None)))
         }
     });
-    response::frame_stream(steps, keepalive).into()
+    response::frame_stream(&shared, steps, keepalive).into()
 }
 
 fn listen_response(listening: NotificationStream) -> Response<Body> {
     let shared: Arc<_> = listening.shared().clone();
     let keepalive = shared.config.events.keepalive;
+    let observed = shared.clone();
     let steps = stream::unfold(Some(listening), move |listening| {
-        let shared = shared.clone();
+        let shared = observed.clone();
         async move {
             let mut listening = listening?;
             let (frame, rest) = match listening.next().await {
@@ -363,5 +365,5 @@ fn listen_response(listening: NotificationStream) -> Response<Body> {
             Some((frame, rest))
         }
     });
-    response::frame_stream(steps, keepalive)
+    response::frame_stream(&shared, steps, keepalive)
 }

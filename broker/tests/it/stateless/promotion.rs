@@ -11,7 +11,7 @@ use testkit::{
 
 use super::{
     Modern, messages, meta,
-    tasks::{broker_for, client_of, task, wait, with_tasks},
+    tasks::{client_of, task, wait, with_tasks},
 };
 use crate::{builder, kind, request, text_of};
 
@@ -46,7 +46,8 @@ async fn a_call_that_waits_for_its_backend_keeps_its_headers_and_becomes_a_task(
     proxy.hold(Direction::Upstream, true);
     let spec =
         json!({"transport": {"type": "http", "url": format!("http://{}/mcp", proxy.address())}});
-    let broker = broker_for(spec).await;
+    let broker = builder().config(json!({"tasks": {"promote_after": "150ms"}})).start().await;
+    broker.admin().put("/admin/v1/tenants/default/backends/b?wait=false", &spec).await;
     let client = client_of(&broker);
     let params =
         json!({"name": "b__job", "arguments": {}, "_meta": meta(client.capabilities.clone())});
