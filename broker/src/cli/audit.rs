@@ -1,7 +1,5 @@
 //! The audit log on the command line: a table of some records, or all records as JSON lines.
 
-use std::io::{self, Write as _};
-
 use http::Method;
 use serde_json::Value;
 
@@ -11,6 +9,7 @@ use super::{
     client::{AdminClient, ClientError, with_query},
     output::{CommandOutput, render_list},
     table::Column,
+    write_output,
 };
 
 const RECORDS: &[Column] = &[
@@ -55,9 +54,9 @@ pub(super) async fn audit(
                 .map(|record| format!("{record}\n"))
                 .collect();
             // A closed pipe ends the export.
-            let unwanted = io::stdout().lock().write_all(lines.as_bytes()).is_err();
+            let is_read = write_output(&lines)?;
             after = page["next"].as_i64();
-            if unwanted || after.is_none() {
+            if !is_read || after.is_none() {
                 return Ok(CommandOutput { out: String::new(), note: String::new() });
             }
         },

@@ -139,12 +139,21 @@ impl ClientError {
 /// Prints to standard output. Fails if it could not be written, unless its reader closed it: a key
 /// may be shown this once only.
 fn print(text: &str) -> ExitCode {
+    match write_output(text) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => complain(error.exit_code(), &error.to_string()),
+    }
+}
+
+/// Writes to standard output. Returns false if its reader closed it.
+fn write_output(text: &str) -> Result<bool, ClientError> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            complain(EXIT_INTERNAL, &format!("the answer could not be written: {error}"))
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => {
+            Err(ClientError::Internal(format!("the answer could not be written: {error}")))
         }
-        _ => ExitCode::SUCCESS,
     }
 }
 

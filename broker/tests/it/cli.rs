@@ -1,7 +1,7 @@
 //! The command line: exit codes, output, and the admin API from a shell.
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Topology, broker::CommandOutput};
+use testkit::{FakeBackend, Topology, broker::CommandOutput, eventually};
 
 use crate::{alone_with, builder};
 
@@ -281,4 +281,38 @@ fn output_that_cannot_be_written_is_an_error() {
     let complaint = String::from_utf8_lossy(&ended.stderr);
     assert!(!ended.status.success(), "{complaint}");
     assert!(complaint.contains("the answer could not be written"), "{complaint}");
+}
+
+/// An archive of the audit log must be whole. A reader such as `head` may have enough of it.
+#[tokio::test]
+async fn an_export_of_the_audit_log_fails_on_a_full_disk_and_ends_with_its_reader() {
+    let broker = builder().single_process().start().await;
+    assert_eq!(broker.cli(&["tenant", "add", "acme"]).await.code, Some(0));
+    eventually("a record", || async {
+        let (_, log) = broker.admin().get("/admin/v1/audit").await;
+        if log["records"].as_array().is_some_and(|all| !all.is_empty()) { Ok(()) } else { Err(log) }
+    })
+    .await;
+    let export = async |stdout: std::process::Stdio| {
+        let mut command = std::process::Command::new(crate::binary());
+        command
+            .args(["audit", "export"])
+            .current_dir(broker.folder())
+            .env("MCP_BROKER_ADMIN_URL", format!("http://{}", broker.admin_address()))
+            .env_remove("MCP_BROKER_ADMIN_TOKEN")
+            .stdout(stdout)
+            .stderr(std::process::Stdio::piped());
+        let ended = tokio::task::spawn_blocking(move || {
+            command.spawn().and_then(std::process::Child::wait_with_output)
+        });
+        let ended = ended.await.unwrap().unwrap();
+        (ended.status.code(), String::from_utf8_lossy(&ended.stderr).into_owned())
+    };
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let (code, complaint) = export(full.into()).await;
+    assert_eq!(code, Some(70), "{complaint}");
+    assert!(complaint.contains("the answer could not be written"), "{complaint}");
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(export(writer.into()).await, (Some(0), String::new()));
 }
