@@ -20,6 +20,8 @@ const APPROVALS: &[Column] = &[
     ("created", "created_at"),
     ("expires", "expires_at"),
 ];
+/// Number of approvals per request. Each may have arguments of 64 KiB, so a page is at most 32 MiB.
+const PAGE: &str = "500";
 const APPROVAL: &[Column] = &[
     ("id", "id"),
     ("state", "state"),
@@ -44,10 +46,8 @@ pub(super) async fn approval(
 ) -> Result<CommandOutput, ClientError> {
     match command {
         ApprovalCommand::List { state, of, output } => {
-            let path = format!("tenants/{}/approvals", of.tenant);
-            let path = with_query(&path, &[("state", state.as_deref())]);
-            let answer = client.request(Method::GET, &path, None).await?;
-            Ok(render_list(answer, "approvals", APPROVALS, &output))
+            let approvals = list(client, &of, state.as_deref()).await?;
+            Ok(render_list(json!({ "approvals": approvals }), "approvals", APPROVALS, &output))
         }
         ApprovalCommand::Show { id, of, output } => {
             let answer = client.request(Method::GET, &path_of(&of, &id), None).await?;
@@ -65,6 +65,26 @@ pub(super) async fn approval(
             let body = json!({"decision": "deny", "reason": reason});
             let answer = client.request(Method::POST, &path_of(&of, &id), Some(&body)).await?;
             Ok(render(&answer, &output, |answer| table::facts(answer, APPROVAL)))
+        }
+    }
+}
+
+/// Returns all approvals of a tenant, the newest first.
+async fn list(
+    client: &AdminClient,
+    of: &TenantArg,
+    state: Option<&str>,
+) -> Result<Vec<Value>, ClientError> {
+    let path = format!("tenants/{}/approvals", of.tenant);
+    let (mut approvals, mut after) = (Vec::new(), None::<String>);
+    loop {
+        let parameters = [("state", state), ("after", after.as_deref()), ("limit", Some(PAGE))];
+        let mut page = client.request(Method::GET, &with_query(&path, &parameters), None).await?;
+        let entries = page["approvals"].as_array_mut().ok_or_else(|| client.foreign(200))?;
+        approvals.append(entries);
+        after = page["next"].as_str().map(str::to_owned);
+        if after.is_none() {
+            return Ok(approvals);
         }
     }
 }

@@ -151,6 +151,35 @@ async fn a_server_that_is_not_a_broker_is_detected() {
 }
 
 #[tokio::test]
+async fn a_list_of_approvals_has_every_page() {
+    let pages = |uri: http::Uri| async move {
+        let query = uri.query().unwrap_or_default().to_owned();
+        let answer = match query.as_str() {
+            "state=pending&limit=500" => {
+                serde_json::json!({"approvals": [{"id": "apr_new"}], "next": "12/apr_new"})
+            }
+            "state=pending&after=12%2Fapr_new&limit=500" => {
+                serde_json::json!({"approvals": [{"id": "apr_old"}]})
+            }
+            _ => serde_json::json!({ "unexpected": query }),
+        };
+        axum::Json(answer)
+    };
+    let router =
+        axum::Router::new().route("/admin/v1/tenants/acme/approvals", axum::routing::get(pages));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let client = AdminClient::new(&format!("http://{address}"), None).unwrap();
+    let listed = run_with(&client, "approval list --tenant acme --state pending").await.unwrap();
+    assert!(listed.find("apr_new") < listed.find("apr_old"), "{listed}");
+    let json = run_with(&client, "approval list --tenant acme --state pending --json").await;
+    let json: Value = serde_json::from_str(&json.unwrap()).unwrap();
+    let wanted = serde_json::json!({"approvals": [{"id": "apr_new"}, {"id": "apr_old"}]});
+    assert_eq!(json, wanted, "the list is whole, so nothing is next");
+}
+
+#[tokio::test]
 async fn a_stopped_broker_does_not_answer() {
     let broker = Broker::start("", None).await;
     broker.run("tenant list").await.unwrap();
