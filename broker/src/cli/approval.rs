@@ -30,8 +30,12 @@ const APPROVAL: &[Column] = &[
     ("tool", "tool"),
     ("arguments hash", "arguments_hash"),
     ("definition", "definition"),
+    ("tool changed", "tool_changed"),
     ("rule", "rule"),
     ("rule's reason", "rule_reason"),
+    ("by roles", "by.roles"),
+    ("by groups", "by.groups"),
+    ("four eyes", "four_eyes"),
     ("created", "created_at"),
     ("expires", "expires_at"),
     ("decided by", "decided_by"),
@@ -97,7 +101,7 @@ fn path_of(of: &TenantArg, id: &str) -> String {
 fn shown(answer: &Value) -> String {
     let facts = table::facts(answer, APPROVAL);
     match answer["arguments_text"].as_str() {
-        Some(arguments) => format!("{facts}\n{}\n", table::clean(arguments)),
+        Some(arguments) => format!("{facts}\n{}\n", table::with_names(arguments)),
         None => facts,
     }
 }

@@ -1,6 +1,9 @@
 //! Answers as tables. Names in an answer may come from untrusted clients and servers. The module
-//! therefore replaces characters that could control a terminal.
+//! therefore replaces characters that are not seen or could control a terminal.
 
+use std::fmt::Write as _;
+
+use protocol::characters::is_unseen;
 use serde_json::Value;
 
 /// A column: its heading and its member. A dot in the member selects a member of an object.
@@ -69,14 +72,28 @@ fn cell(item: &Value, member: &str) -> String {
     }
 }
 
-/// Returns the text as one line without control characters.
+/// Returns the text as one line with a replacement for each character that is not seen.
 pub(super) fn clean(text: &str) -> String {
-    // Control characters, and characters that reverse the direction of the text.
-    let odd = |char: char| {
-        char.is_control()
-            || matches!(char, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
-    text.chars().map(|char| if odd(char) { '\u{fffd}' } else { char }).collect()
+    text.chars().map(|char| if is_hidden(char) { '\u{fffd}' } else { char }).collect()
+}
+
+/// Returns the text as one line with the name of each character that is not seen, such as
+/// `<U+200B>`.
+pub(super) fn with_names(text: &str) -> String {
+    let mut line = String::with_capacity(text.len());
+    for char in text.chars() {
+        if is_hidden(char) {
+            let _infallible = write!(line, "<U+{:04X}>", u32::from(char));
+        } else {
+            line.push(char);
+        }
+    }
+    line
+}
+
+/// Returns whether a reader does not see the character, or it changes how others are seen.
+fn is_hidden(char: char) -> bool {
+    char.is_control() || is_unseen(char)
 }
 
 #[cfg(test)]
@@ -112,5 +129,26 @@ mod tests {
         let text = rows(&list, &[("name", "name")]);
         assert_eq!(text.lines().count(), 2);
         assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}'), "{text:?}");
+    }
+
+    #[test]
+    fn characters_that_are_not_seen_are_replaced_or_named() {
+        for hidden in [
+            '\u{ad}',
+            '\u{61c}',
+            '\u{200b}',
+            '\u{200d}',
+            '\u{202e}',
+            '\u{2060}',
+            '\u{2064}',
+            '\u{feff}',
+            '\u{e0041}',
+            '\n',
+        ] {
+            let text = format!("ann{hidden}\u{e4}");
+            assert_eq!(clean(&text), "ann\u{fffd}\u{e4}");
+            let name = format!("<U+{:04X}>", u32::from(hidden));
+            assert_eq!(with_names(&text), format!("ann{name}\u{e4}"));
+        }
     }
 }

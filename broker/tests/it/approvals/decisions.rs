@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use testkit::{AdminClient, AuthorizationServer, eventually};
 
 use super::{
-    APPROVALS, Desk, POLICY, approval_of, bank, decide, id_of, key, pending,
+    APPROVALS, Desk, POLICY, approval_of, bank, change_definition, decide, id_of, key, pending,
     policy_requiring_approval, to,
 };
 use crate::{builder, text_of, tokens::guarded};
@@ -201,7 +201,8 @@ async fn a_check_and_a_shadow_rule_report_an_approval_but_create_none() {
 
 #[tokio::test]
 async fn approvals_are_decided_from_the_command_line() {
-    let desk = Desk::on(builder().admin_token("operator-of-tests"), json!({})).await;
+    let by = json!({"by": {"roles": ["operator", "admin"], "groups": ["finance"]}});
+    let desk = Desk::on(builder().admin_token("operator-of-tests"), by).await;
     let client = desk.client().await;
     let call = client.start_call("b__send", to("ann"));
     let id = id_of(&desk.pending(1).await[0]);
@@ -214,6 +215,15 @@ async fn approvals_are_decided_from_the_command_line() {
     assert!(listed.contains(&id) && listed.contains("send"), "{listed}");
     let shown = cli(&["approval", "show", &id]).await;
     assert!(shown.contains(&to("ann").to_string()), "the very text: {shown}");
+    for (fact, value) in [
+        ("tool changed", "no"),
+        ("four eyes", "yes"),
+        ("by roles", "operator admin"),
+        ("by groups", "finance"),
+    ] {
+        let line = shown.lines().find_map(|line| line.strip_prefix(fact));
+        assert_eq!(line.map(str::trim), Some(value), "{fact}: {shown}");
+    }
     let decided = cli(&["approval", "approve", &id, "--for", "1m", "--reason", "fine"]).await;
     assert!(decided.contains("approved") && decided.contains("window until"), "{decided}");
     assert_eq!(text_of(&call.result().await), "sent ann");
@@ -223,4 +233,19 @@ async fn approvals_are_decided_from_the_command_line() {
     let id = id_of(&pending(&desk.broker.admin(), 1).await[0]);
     cli(&["approval", "deny", &id, "--reason", "no"]).await;
     assert_eq!(approval_of(&call.result().await).1, "denied");
+}
+
+#[tokio::test]
+async fn the_command_line_shows_hidden_characters_and_a_changed_tool() {
+    let desk = Desk::on(builder().admin_token("operator-of-tests"), json!({})).await;
+    let arguments = to("b\u{200b}o\u{202e}b\u{e0041}");
+    let (id, _) = approval_of(&desk.client().await.call("b__send", arguments).await);
+    change_definition(&desk.backend).await;
+    let shown = eventually("the changed tool", || async {
+        let shown = desk.broker.cli(&["approval", "show", &id]).await.stdout;
+        let changed = shown.lines().find(|line| line.starts_with("tool changed"));
+        if changed.is_some_and(|line| line.ends_with("yes")) { Ok(shown) } else { Err(shown) }
+    })
+    .await;
+    assert!(shown.contains("\"b<U+200B>o<U+202E>b<U+E0041>\""), "{shown}");
 }
