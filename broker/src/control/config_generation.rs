@@ -1,5 +1,8 @@
-//! Generation of the configuration in force, and the faults of the last refused reload. Updated by
-//! `serve`, shown to operators.
+//! Generation of the configuration in force, and the faults of refused reloads. Updated by `serve`,
+//! shown to operators.
+//!
+//! Invariant: a refusal lasts until its own source is applied, the file or `include.folder`. Of two
+//! refusals at once, operators see that of the file.
 
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
@@ -19,7 +22,8 @@ pub struct ConfigurationView {
     pub since: String,
     /// Sections that changed in the file and require a restart.
     pub needs_restart: Vec<String>,
-    /// The last reload, if it was refused: nothing of it is in force.
+    /// The last reload, if it was refused: nothing of it is in force. If both the configuration file
+    /// and `include.folder` are refused, the reload of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<RefusedReload>,
     /// Files of `include.folder`.
@@ -59,15 +63,28 @@ pub struct RefusedReload {
 }
 
 #[derive(Debug)]
-pub struct ConfigGeneration(Mutex<ConfigurationView>);
+pub struct ConfigGeneration(Mutex<GenerationState>);
+
+#[derive(Debug)]
+struct GenerationState {
+    generation: u64,
+    since: String,
+    needs_restart: Vec<String>,
+    /// The last reload of the configuration file, if it was refused.
+    file_refusal: Option<RefusedReload>,
+    /// The last reading of `include.folder`, if it was refused as a whole.
+    folder_refusal: Option<RefusedReload>,
+    files: Vec<IncludedFileView>,
+}
 
 impl Default for ConfigGeneration {
     fn default() -> Self {
-        Self(Mutex::new(ConfigurationView {
+        Self(Mutex::new(GenerationState {
             generation: 1,
             since: now_text(),
             needs_restart: Vec::new(),
-            refused: None,
+            file_refusal: None,
+            folder_refusal: None,
             files: Vec::new(),
         }))
     }
@@ -75,32 +92,31 @@ impl Default for ConfigGeneration {
 
 impl ConfigGeneration {
     pub fn view(&self) -> ConfigurationView {
-        self.lock().clone()
+        let state = self.lock();
+        ConfigurationView {
+            generation: state.generation,
+            since: state.since.clone(),
+            needs_restart: state.needs_restart.clone(),
+            refused: state.file_refusal.as_ref().or(state.folder_refusal.as_ref()).cloned(),
+            files: state.files.clone(),
+        }
     }
 
+    /// Records that the configuration file is in force. The caller then reads `include.folder`
+    /// again, so a refusal of the folder ends too.
     pub fn record_reload(&self, needs_restart: &[&str], metrics: &Metrics) -> u64 {
-        let mut view = self.lock();
-        let generation = view.generation + 1;
-        let needs_restart = needs_restart.iter().map(|section| (*section).to_owned()).collect();
-        let files = std::mem::take(&mut view.files);
-        *view = ConfigurationView {
-            generation,
-            since: now_text(),
-            needs_restart,
-            refused: None,
-            files,
-        };
-        metrics.reloads.reloaded(generation);
-        generation
+        let mut state = self.lock();
+        state.needs_restart = needs_restart.iter().map(|section| (*section).to_owned()).collect();
+        (state.file_refusal, state.folder_refusal) = (None, None);
+        state.start_generation(metrics)
     }
 
     /// Records the state of each file of `include.folder`, and a new generation if one of them changed
-    /// what is in force. `was_refused`: the last refusal was that of the folder, and is over.
+    /// what is in force. A refusal of the folder is over.
     pub fn record_folder(
         &self,
         mut files: Vec<IncludedFileView>,
         is_changed: bool,
-        was_refused: bool,
         metrics: &Metrics,
     ) -> u64 {
         for file in &mut files {
@@ -111,26 +127,41 @@ impl ConfigGeneration {
             [IncludedFileState::Applied, IncludedFileState::Outdated, IncludedFileState::Refused]
                 .map(count);
         metrics.reloads.files(applied, outdated, refused);
-        let mut view = self.lock();
-        view.files = files;
-        if was_refused {
-            view.refused = None;
-        }
-        if is_changed {
-            (view.generation, view.since) = (view.generation + 1, now_text());
-            metrics.reloads.reloaded(view.generation);
-        }
-        view.generation
+        let mut state = self.lock();
+        state.files = files;
+        state.folder_refusal = None;
+        if is_changed { state.start_generation(metrics) } else { state.generation }
     }
 
-    pub fn record_refusal(&self, why: &str, metrics: &Metrics) {
-        let faults = why.lines().take(FAULTS_SHOWN_MAX).map(str::to_owned).collect();
-        self.lock().refused = Some(RefusedReload { at: now_text(), faults });
+    /// Records why the configuration file is not applied.
+    pub fn record_file_refusal(&self, why: &str, metrics: &Metrics) {
+        self.lock().file_refusal = Some(RefusedReload::now(why));
         metrics.reloads.refused();
     }
 
-    fn lock(&self) -> MutexGuard<'_, ConfigurationView> {
+    /// Records why nothing of `include.folder` is applied.
+    pub fn record_folder_refusal(&self, why: &str, metrics: &Metrics) {
+        self.lock().folder_refusal = Some(RefusedReload::now(why));
+        metrics.reloads.refused();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, GenerationState> {
         self.0.lock()
+    }
+}
+
+impl GenerationState {
+    fn start_generation(&mut self, metrics: &Metrics) -> u64 {
+        (self.generation, self.since) = (self.generation + 1, now_text());
+        metrics.reloads.reloaded(self.generation);
+        self.generation
+    }
+}
+
+impl RefusedReload {
+    fn now(why: &str) -> Self {
+        let faults = why.lines().take(FAULTS_SHOWN_MAX).map(str::to_owned).collect();
+        Self { at: now_text(), faults }
     }
 }
 

@@ -111,10 +111,9 @@ impl ConfigFolder {
         }
         let views = files.iter().map(|(name, file)| file.view(name)).collect();
         self.files = files;
-        let was_refused = self.fault.take().is_some();
+        self.fault = None;
         let is_changed = summary != ReloadSummary::default();
-        let generation =
-            control.generation.record_folder(views, is_changed, was_refused, &control.metrics);
+        let generation = control.generation.record_folder(views, is_changed, &control.metrics);
         if is_changed {
             let ReloadSummary { tenants, backends, issuers: _ } = summary;
             tracing::info!(tenants, backends, generation, "include.folder applied");
@@ -130,7 +129,7 @@ impl ConfigFolder {
         for line in fault.lines() {
             tracing::error!(folder = %self.folder.display(), fault = line, "include.folder is not applied");
         }
-        control.generation.record_refusal(&fault, &control.metrics);
+        control.generation.record_folder_refusal(&fault, &control.metrics);
         self.fault = Some(fault);
     }
 }

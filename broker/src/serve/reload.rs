@@ -30,7 +30,7 @@ impl RunningBroker {
                 for fault in text.lines() {
                     tracing::error!(fault, "the configuration is not reloaded");
                 }
-                self.control.generation.record_refusal(&text, &self.control.metrics);
+                self.control.generation.record_file_refusal(&text, &self.control.metrics);
             }
         }
     }

@@ -274,6 +274,56 @@ async fn a_config_map_changes_by_its_link_and_a_missing_folder_changes_nothing()
 }
 
 #[tokio::test]
+async fn a_refusal_lasts_until_its_own_source_is_applied() {
+    let backend = FakeBackend::echo().await;
+    let root = TempDir::new().unwrap();
+    let (folder, away) = (root.path().join("config.d"), root.path().join("away"));
+    let file = |name: &str| json!({"backends": {name: backend.spec()}});
+    std::fs::create_dir(&folder).unwrap();
+    write(&folder, "a.yaml", &file("a"));
+    let broker = start(&folder).await;
+    wait_for_states(&broker, &["a.yaml=applied"]).await;
+    let refused = async |wanted: Option<&str>| {
+        eventually("the refusal", || async {
+            let view = view(&broker).await;
+            let faults = view.get("refused").map(|refused| refused["faults"].to_string());
+            let is_wanted = match (wanted, &faults) {
+                (Some(wanted), Some(faults)) => faults.contains(wanted),
+                (None, None) => true,
+                _ => false,
+            };
+            if is_wanted { Ok(()) } else { Err(view) }
+        })
+        .await;
+    };
+    let misspell = |config: &mut Value| config["timeouts"] = json!({"call": "soon"});
+    let correct = |config: &mut Value| config["timeouts"] = json!({"call": "9s"});
+
+    // The folder fails and recovers while the main file stays refused.
+    reload(&broker, misspell).await;
+    refused(Some("timeouts.call")).await;
+    std::fs::rename(&folder, &away).unwrap();
+    broker.wait_for_log("include.folder is not applied").await;
+    refused(Some("timeouts.call")).await;
+    write(&away, "b.yaml", &file("b"));
+    std::fs::rename(&away, &folder).unwrap();
+    wait_for_states(&broker, &["a.yaml=applied", "b.yaml=applied"]).await;
+    refused(Some("timeouts.call")).await;
+    reload(&broker, correct).await;
+    refused(None).await;
+
+    // The main file fails and recovers while the folder stays refused.
+    std::fs::rename(&folder, &away).unwrap();
+    refused(Some("cannot be read")).await;
+    reload(&broker, misspell).await;
+    refused(Some("timeouts.call")).await;
+    reload(&broker, correct).await;
+    refused(Some("cannot be read")).await;
+    std::fs::rename(&away, &folder).unwrap();
+    refused(None).await;
+}
+
+#[tokio::test]
 async fn check_config_names_the_file_of_each_fault() {
     let folder = TempDir::new().unwrap();
     let broker = builder().single_process().start().await;
