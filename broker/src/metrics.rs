@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - No input of a peer becomes a label value. Methods, codes and transports come from closed sets.
-//!   The two open sets, backends and tenants, are capped and end in `other`.
+//!   The two open sets, backends and tenants, are capped and end in `other`. The series of a
+//!   backend or tenant end with it.
 //! - An update on the path of a call costs one atomic operation, because its label children are
 //!   resolved once.
 //! - Every declared metric has code that updates it.
@@ -24,13 +25,14 @@ mod registrar;
 mod reloads;
 mod resilience;
 mod tasks;
+mod tenants;
 mod tokens;
 
 use std::{
     collections::BTreeSet,
     fmt::Write as _,
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -40,25 +42,21 @@ use prometheus::{
     Encoder as _, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
     Registry, TextEncoder,
 };
-use protocol::{
-    error::ErrorKind,
-    ids::{BackendId, TenantId},
-    method::Method,
-    version::Version,
-};
+use protocol::{error::ErrorKind, ids::TenantId, method::Method, version::Version};
 use rules::client_transport::Transport;
 
 use self::{
-    access::AccessMetrics, approvals::ApprovalMetrics, capped_labels::CappedLabels,
-    limits::LimitMetrics, oauth::OauthMetrics, pins::PinMetrics, registrar::MetricRegistrar,
-    tasks::TaskMetrics, tokens::TokenMetrics,
+    access::AccessMetrics, approvals::ApprovalMetrics, limits::LimitMetrics, oauth::OauthMetrics,
+    pins::PinMetrics, registrar::MetricRegistrar, tasks::TaskMetrics, tenants::TenantMetrics,
+    tokens::TokenMetrics,
 };
 pub use self::{
     labels::{Direction, ForwardOutcome, RequestOutcome, Side},
     observability::BACKEND_STATES,
     pins::PinCounts,
-    resilience::{ResilienceMetrics, RetryOutcome, VerdictEffect},
+    resilience::{BackendSeries, ResilienceMetrics, RetryOutcome, VerdictEffect},
     tasks::PromotionOutcome,
+    tenants::TenantCounters,
 };
 
 /// Maximum number of backends with a label value of their own. Further ones share `other`.
@@ -94,8 +92,6 @@ pub struct Metrics {
     phases: IntCounterVec,
     sessions: IntGaugeVec,
     links: IntGaugeVec,
-    backend_seconds: HistogramVec,
-    backends: CappedLabels<BackendId, Histogram>,
     dropped_notifications: IntCounterVec,
     dropped_answers: IntCounterVec,
     rate_limited: IntCounterVec,
@@ -128,7 +124,7 @@ pub struct Metrics {
     pub observability: observability::ObservabilityMetrics,
     pub reloads: reloads::ReloadMetrics,
     /// Present only where tenant labels are configured.
-    tenants: Option<TenantRequests>,
+    tenants: Option<Arc<TenantMetrics>>,
     pub resilience: ResilienceMetrics,
 }
 
@@ -137,11 +133,6 @@ struct MethodChildren {
     /// Children by transport and outcome.
     outcomes: [[OnceLock<IntCounter>; RequestOutcome::ALL.len()]; Transport::ALL.len()],
     seconds: OnceLock<Histogram>,
-}
-
-struct TenantRequests {
-    requests: IntCounterVec,
-    children: CappedLabels<TenantId, [IntCounter; RequestOutcome::ALL.len()]>,
 }
 
 impl Metrics {
@@ -190,12 +181,6 @@ impl Metrics {
             ),
             sessions: declare.closed_gauges("mcp_sessions", "Sessions of clients.", [("transport", &Transport::ALL.map(Transport::name)), ("state", &["open"])]),
             links: declare.closed_gauges("mcp_links", "Links to backends.", [("backend_transport", labels::BACKEND_TRANSPORTS), ("state", &["open"])]),
-            backend_seconds: declare.histograms(
-                "mcp_backend_request_seconds",
-                "From sending a request to a backend to its answer.",
-                &["backend"],
-            ),
-            backends: CappedLabels::new(BACKEND_LABELS_MAX),
             dropped_notifications: declare.closed_counters(
                 "mcp_dropped_notifications_total",
                 "Notifications that had no reader or no room.",
@@ -243,14 +228,7 @@ impl Metrics {
             observability: observability::ObservabilityMetrics::new(&declare),
             bytes: [bytes_of(Direction::In), bytes_of(Direction::Out)],
             reloads: reloads::ReloadMetrics::new(&declare),
-            tenants: tenant_labels.then(|| TenantRequests {
-                requests: declare.counters(
-                    "mcp_tenant_requests_total",
-                    "Requests of clients, by tenant and how they ended.",
-                    &["tenant", "outcome"],
-                ),
-                children: CappedLabels::new(TENANT_LABELS_MAX),
-            }),
+            tenants: tenant_labels.then(|| Arc::new(TenantMetrics::new(&declare))),
             resilience: ResilienceMetrics::new(&declare),
             registry,
         }
@@ -292,17 +270,9 @@ impl Metrics {
             .observe(seconds);
     }
 
-    /// Counts a request by tenant. Does nothing unless tenant labels are configured.
-    pub fn tenant_request_finished(&self, tenant: &TenantId, outcome: RequestOutcome) {
-        if let Some(tenants) = &self.tenants {
-            let children = |label: &str| {
-                RequestOutcome::ALL
-                    .map(|outcome| tenants.requests.with_label_values(&[label, outcome.label()]))
-            };
-            tenants.children.with(tenant, tenant.as_str(), children, |counters| {
-                counters[outcome as usize].inc()
-            });
-        }
+    /// Returns the counters of a tenant's requests. `None`: tenant labels are not configured.
+    pub fn tenant_counters(&self, tenant: &TenantId) -> Option<TenantCounters> {
+        self.tenants.as_ref().map(|tenants| tenants.counters(tenant))
     }
 
     pub fn requests_pending(&self, delta: i64) {
@@ -339,12 +309,6 @@ impl Metrics {
 
     pub fn links(&self, backend_transport: &'static str, state: &'static str, delta: i64) {
         self.links.with_label_values(&[backend_transport, state]).add(delta);
-    }
-
-    pub fn backend_request(&self, backend: &BackendId, seconds: f64) {
-        let child = |label: &str| self.backend_seconds.with_label_values(&[label]);
-        self.backends
-            .with(backend, backend.as_str(), child, |histogram| histogram.observe(seconds));
     }
 
     pub fn dropped_notification(&self, kind: &'static str) {
@@ -451,6 +415,8 @@ impl std::fmt::Debug for Metrics {
 
 #[cfg(test)]
 mod tests {
+    use protocol::ids::BackendId;
+
     use super::*;
 
     #[test]
@@ -520,37 +486,74 @@ mod tests {
         assert!(text.contains(r#"mcp_errors_total{code="other"} 3"#), "{text}");
     }
 
+    /// Returns the number of lines that begin so.
+    fn count(metrics: &Metrics, start: &str) -> usize {
+        metrics.render().lines().filter(|line| line.starts_with(start)).count()
+    }
+
     #[test]
     fn backends_past_the_cap_share_a_label_and_a_removed_one_frees_its_label() {
-        let metrics = Metrics::new(false);
-        let backend = |number: usize| BackendId::parse(&format!("b{number}")).unwrap();
-        for number in 0..BACKEND_LABELS_MAX + 5 {
-            metrics.backend_request(&backend(number), 0.01);
-        }
-        let count = |metrics: &Metrics| {
-            metrics
-                .render()
-                .lines()
-                .filter(|line| line.starts_with("mcp_backend_request_seconds_count"))
-                .count()
+        let metrics = Arc::new(Metrics::new(false));
+        let answered = |name: &str| {
+            let id = BackendId::parse(name).unwrap();
+            let series = BackendSeries::new(Arc::clone(&metrics), &id);
+            series.request_finished(Duration::from_millis(10));
+            series
         };
-        assert_eq!(count(&metrics), BACKEND_LABELS_MAX + 1);
-        assert!(
-            metrics.render().contains(r#"mcp_backend_request_seconds_count{backend="other"} 5"#)
-        );
+        let all: Vec<_> =
+            (0..BACKEND_LABELS_MAX + 5).map(|number| answered(&format!("b{number}"))).collect();
+        let series = "mcp_backend_request_seconds_count{";
+        assert_eq!(count(&metrics, series), BACKEND_LABELS_MAX + 1);
+        let of_others = r#"mcp_backend_request_seconds_count{backend="other"} 5"#;
+        assert!(metrics.render().contains(of_others));
+
+        all[7].close();
+        assert_eq!(count(&metrics, series), BACKEND_LABELS_MAX);
+        let _next = answered("next");
+        let text = metrics.render();
+        assert!(text.contains(r#"mcp_backend_request_seconds_count{backend="next"} 1"#), "{text}");
+        assert!(text.contains(of_others) && !text.contains(r#"backend="b7""#), "{text}");
     }
 
     #[test]
     fn tenants_are_labels_only_when_configured() {
         let tenant = TenantId::parse("acme").unwrap();
-        let (without, with) = (Metrics::new(false), Metrics::new(true));
-        for metrics in [&without, &with] {
-            metrics.tenant_request_finished(&tenant, RequestOutcome::Ok);
-        }
-        assert!(!without.render().contains("acme"));
+        assert!(Metrics::new(false).tenant_counters(&tenant).is_none());
+        let metrics = Metrics::new(true);
+        let counters = metrics.tenant_counters(&tenant).unwrap();
+        counters.request_finished(RequestOutcome::Ok);
         assert!(
-            with.render().contains(r#"mcp_tenant_requests_total{outcome="ok",tenant="acme"} 1"#)
+            metrics.render().contains(r#"mcp_tenant_requests_total{outcome="ok",tenant="acme"} 1"#)
         );
+    }
+
+    #[test]
+    fn tenants_past_the_cap_share_a_label_and_a_removed_one_frees_its_label() {
+        let metrics = Metrics::new(true);
+        let counted = |name: &str| {
+            let counters = metrics.tenant_counters(&TenantId::parse(name).unwrap()).unwrap();
+            counters.request_finished(RequestOutcome::Ok);
+            counters
+        };
+        let all: Vec<_> =
+            (0..TENANT_LABELS_MAX + 5).map(|number| counted(&format!("t{number}"))).collect();
+        let series = r#"mcp_tenant_requests_total{outcome="ok""#;
+        assert_eq!(count(&metrics, series), TENANT_LABELS_MAX + 1);
+
+        let again = counted("t1");
+        for removed in &all[..2] {
+            removed.close();
+            removed.request_finished(RequestOutcome::Refused);
+        }
+        assert_eq!(count(&metrics, series), TENANT_LABELS_MAX, "t0 is gone, t1 has another holder");
+        let next = counted("next");
+        let text = metrics.render();
+        for (tenant, count) in [("t1", 2), ("next", 1), ("other", 5)] {
+            let line = format!(r#"{series},tenant="{tenant}"}} {count}"#);
+            assert!(text.contains(&line), "{line}");
+        }
+        drop((all, again, next));
+        assert_eq!(count(&metrics, "mcp_tenant_requests_total{"), 0);
     }
 
     #[test]

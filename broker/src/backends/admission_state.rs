@@ -24,7 +24,7 @@ use crate::{
     admission::concurrency_limit::ConcurrencyLimiter,
     config::{Config, spec::BackendSpec},
     context::Context,
-    metrics::Metrics,
+    metrics::{BackendSeries, Metrics},
 };
 
 /// The admission state of one backend.
@@ -45,7 +45,7 @@ pub(super) struct BackendAdmission {
     pub(super) retries: Option<retries::RetryBudget>,
     /// The last state that went to the metrics and the log.
     pub(super) reported_state: Mutex<CircuitState>,
-    pub(super) label: String,
+    pub(super) series: BackendSeries,
     pub(super) metrics: Arc<Metrics>,
 }
 
@@ -57,10 +57,9 @@ impl BackendAdmission {
         let queued = own.calls_queued.unwrap_or(common.calls_queued_per_backend);
         let adapts = own.adaptive_concurrency.unwrap_or(common.adaptive_concurrency);
         let metrics = shared.metrics.clone();
-        let label = metrics.resilience.label(id);
-        metrics.resilience.breaker_transition(&label, None, Some(CircuitState::Closed));
+        let series = BackendSeries::new(metrics.clone(), id);
         if adapts {
-            metrics.resilience.calls_max(&label, max);
+            series.calls_max(max);
         }
         Self {
             breaker: Breaker::new(settings(spec, config)),
@@ -76,7 +75,7 @@ impl BackendAdmission {
                 .enabled
                 .then(|| retries::RetryBudget::new(config.retries.budget.get())),
             reported_state: Mutex::new(CircuitState::Closed),
-            label,
+            series,
             metrics,
         }
     }
@@ -84,13 +83,6 @@ impl BackendAdmission {
     /// Returns whether a probe succeeded so recently that no other one is needed.
     pub(super) fn is_trusted(&self, now: Duration) -> bool {
         now < Duration::from_millis(self.trusted_until_ms.load(Ordering::Relaxed))
-    }
-}
-
-impl Drop for BackendAdmission {
-    fn drop(&mut self) {
-        let reported = *self.reported_state.lock();
-        self.metrics.resilience.breaker_transition(&self.label, Some(reported), None);
     }
 }
 

@@ -321,7 +321,7 @@ impl Backend {
     }
 
     pub fn record_latency(&self, time: Duration) {
-        self.shared.metrics.backend_request(&self.id, time.as_secs_f64());
+        self.admission.series.request_finished(time);
         let sample = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
         let before = self.latency_us.load(Ordering::Relaxed);
         let mean = if before == 0 {

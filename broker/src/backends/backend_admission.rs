@@ -244,7 +244,7 @@ impl Backend {
             && !self.admission.verdicts.is_suspicious()
         {
             self.admission.limiter.set_limit(limit);
-            self.admission.metrics.resilience.calls_max(&self.admission.label, limit);
+            self.admission.series.calls_max(limit);
         }
     }
 
@@ -353,8 +353,7 @@ impl Backend {
         if before == state {
             return;
         }
-        let resilience = &self.admission.metrics.resilience;
-        resilience.breaker_transition(&self.admission.label, Some(before), Some(state));
+        self.admission.series.breaker_transition(state);
         drop(reported);
         let (tenant, backend) = (&self.tenant, &self.id);
         let details = self.admission.breaker.open_details(self.shared.uptime());

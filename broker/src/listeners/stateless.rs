@@ -117,7 +117,7 @@ fn count(
 ) {
     let metrics = &broker.shared.metrics;
     metrics.request_finished(method, outcome, client.transport, took.as_secs_f64());
-    metrics.tenant_request_finished(&client.tenant.id, outcome);
+    client.tenant.request_finished(outcome);
 }
 
 /// Returns whether the broker itself answers the method. A notification stream counts as answered

@@ -1,43 +1,42 @@
-//! Label values of an open set, of which a limited number have a child of their own.
+//! Label values of an open set, of which a limited number have series of their own.
 
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicUsize, Ordering},
-};
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
 
 use super::OTHER;
-use crate::maps::SharedMap;
 
-/// Resolved label children of an open set of names. Past the cap, a new name shares the child of `other`.
-pub(super) struct CappedLabels<K, C> {
-    children: SharedMap<K, C>,
-    /// Number of names. Two threads may exceed the cap by one name each.
-    taken: AtomicUsize,
-    other: OnceLock<C>,
+/// Label values of an open set of names, which backends or tenants hold. Past the cap, the holder of
+/// a new name gets `other`. A label is free after its last holder.
+pub(super) struct CappedLabels {
+    /// Number of holders by label.
+    holders: Mutex<BTreeMap<String, usize>>,
     max: usize,
 }
 
-impl<K: Clone + Eq + std::hash::Hash, C> CappedLabels<K, C> {
+impl CappedLabels {
     pub(super) fn new(max: usize) -> Self {
-        Self {
-            children: SharedMap::default(),
-            taken: AtomicUsize::new(0),
-            other: OnceLock::new(),
-            max,
-        }
+        Self { holders: Mutex::default(), max }
     }
 
-    pub(super) fn with(&self, key: &K, label: &str, child: impl Fn(&str) -> C, act: impl Fn(&C)) {
-        if let Some(found) = self.children.get(key) {
-            return act(&found);
+    /// Returns the label for a new holder of the name, which [`Self::release`] ends.
+    pub(super) fn acquire(&self, name: &str) -> String {
+        let mut holders = self.holders.lock();
+        let own = holders.len() - usize::from(holders.contains_key(OTHER));
+        let label = if holders.contains_key(name) || own < self.max { name } else { OTHER };
+        *holders.entry(label.to_owned()).or_default() += 1;
+        label.to_owned()
+    }
+
+    /// Ends the hold of one holder. After the last one, `remove_series` removes the series of the
+    /// label, before another holder can acquire it.
+    pub(super) fn release(&self, label: &str, remove_series: impl FnOnce()) {
+        let mut holders = self.holders.lock();
+        let Some(count) = holders.get_mut(label) else { return };
+        *count -= 1;
+        if *count == 0 {
+            holders.remove(label);
+            remove_series();
         }
-        if self.taken.load(Ordering::Relaxed) >= self.max {
-            return act(self.other.get_or_init(|| child(OTHER)));
-        }
-        let entry = self.children.entry(key.clone()).or_insert_with(|| {
-            self.taken.fetch_add(1, Ordering::Relaxed);
-            child(label)
-        });
-        act(&entry);
     }
 }

@@ -1,13 +1,24 @@
-//! Metrics of breakers, queues and retries.
+//! Metrics of backends: requests, breakers, queues and retries.
+//!
+//! Invariant: a series with the label of a backend is updated only while a backend holds the label,
+//! and ends with the last one.
+
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use dashmap::DashMap;
-use prometheus::{IntCounterVec, IntGaugeVec};
+use parking_lot::Mutex;
+use prometheus::{Histogram, HistogramVec, IntCounterVec, IntGaugeVec};
 use protocol::ids::BackendId;
 use rules::breaker::CircuitState;
 
-use super::{BACKEND_LABELS_MAX, MetricRegistrar, OTHER};
+use super::{BACKEND_LABELS_MAX, MetricRegistrar, Metrics, capped_labels::CappedLabels};
 
 pub struct ResilienceMetrics {
+    labels: CappedLabels,
+    request_seconds: HistogramVec,
     breaker_state: IntGaugeVec,
     breaker_transitions: IntCounterVec,
     /// Number of backends with this label in each state, because tenants may use the same name.
@@ -40,6 +51,12 @@ pub enum RetryOutcome {
 impl ResilienceMetrics {
     pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
         Self {
+            labels: CappedLabels::new(BACKEND_LABELS_MAX),
+            request_seconds: declare.histograms(
+                "mcp_backend_request_seconds",
+                "From sending a request to a backend to its answer.",
+                &["backend"],
+            ),
             breaker_state: declare.gauges(
                 "mcp_breaker_state",
                 "Circuit breaker of a backend: 0 closed, 1 half-open, 2 open. Of backends of the same name the worst.",
@@ -79,25 +96,8 @@ impl ResilienceMetrics {
         self.verdicts.with_label_values(&[effect]).inc();
     }
 
-    /// Returns the label of a new backend, which is fixed for the life of the backend.
-    pub fn label(&self, backend: &BackendId) -> String {
-        let known = self.breakers.contains_key(backend.as_str());
-        let label = if known || self.breakers.len() < BACKEND_LABELS_MAX {
-            backend.as_str()
-        } else {
-            OTHER
-        };
-        label.to_owned()
-    }
-
-    /// Counts a state change of a backend's breaker. `None` is the state before the backend is
-    /// created and after it is removed.
-    pub fn breaker_transition(
-        &self,
-        label: &str,
-        from: Option<CircuitState>,
-        to: Option<CircuitState>,
-    ) {
+    /// Updates the worst state among the backends of a label.
+    fn count_breaker(&self, label: &str, from: Option<CircuitState>, to: Option<CircuitState>) {
         let mut counts = self.breakers.entry(label.to_owned()).or_default();
         if let Some(from) = from {
             counts[from as usize] = counts[from as usize].saturating_sub(1);
@@ -105,26 +105,19 @@ impl ResilienceMetrics {
         if let Some(to) = to {
             counts[to as usize] += 1;
         }
-        match counts.iter().rposition(|count| *count > 0) {
-            Some(worst) => self
-                .breaker_state
-                .with_label_values(&[label])
-                .set(i64::try_from(worst).unwrap_or_default()),
-            None => {
-                drop(counts);
-                // Another backend of this name may have been created in the meantime.
-                if self
-                    .breakers
-                    .remove_if(label, |_, counts| counts.iter().all(|count| *count == 0))
-                    .is_some()
-                {
-                    let _was_there = self.breaker_state.remove_label_values(&[label]);
-                    let _adapts = self.calls_max.remove_label_values(&[label]);
-                }
-            }
+        if let Some(worst) = counts.iter().rposition(|count| *count > 0) {
+            let worst = i64::try_from(worst).unwrap_or_default();
+            self.breaker_state.with_label_values(&[label]).set(worst);
         }
-        if let (Some(_), Some(to)) = (from, to) {
-            self.breaker_transitions.with_label_values(&[label, to.name()]).inc();
+    }
+
+    fn remove_series(&self, label: &str) {
+        self.breakers.remove(label);
+        let _had_requests = self.request_seconds.remove_label_values(&[label]);
+        let _was_there = self.breaker_state.remove_label_values(&[label]);
+        let _adapts = self.calls_max.remove_label_values(&[label]);
+        for state in CircuitState::ALL {
+            let _was_entered = self.breaker_transitions.remove_label_values(&[label, state.name()]);
         }
     }
 
@@ -140,49 +133,151 @@ impl ResilienceMetrics {
     pub fn queue_timeout(&self, queue: &'static str) {
         self.queue_timeouts.with_label_values(&[queue]).inc();
     }
+}
 
-    pub fn calls_max(&self, label: &str, max: usize) {
-        self.calls_max.with_label_values(&[label]).set(i64::try_from(max).unwrap_or(i64::MAX));
+/// The series of one backend, until it is closed or dropped. Sessions can keep a backend much longer.
+pub struct BackendSeries {
+    metrics: Arc<Metrics>,
+    /// The label, and the state of the breaker. `None`: the backend is closed.
+    open: Mutex<Option<(String, CircuitState)>>,
+    /// Present from the first request on.
+    request_seconds: OnceLock<Histogram>,
+}
+
+impl BackendSeries {
+    /// Adds a backend, whose breaker is closed.
+    pub fn new(metrics: Arc<Metrics>, backend: &BackendId) -> Self {
+        let label = metrics.resilience.labels.acquire(backend.as_str());
+        metrics.resilience.count_breaker(&label, None, Some(CircuitState::Closed));
+        let open = Mutex::new(Some((label, CircuitState::Closed)));
+        Self { metrics, open, request_seconds: OnceLock::new() }
+    }
+
+    /// Counts a change of the breaker to a state.
+    pub fn breaker_transition(&self, to: CircuitState) {
+        if let Some((label, state)) = &mut *self.open.lock() {
+            let resilience = &self.metrics.resilience;
+            resilience.count_breaker(label, Some(*state), Some(to));
+            resilience.breaker_transitions.with_label_values(&[label.as_str(), to.name()]).inc();
+            *state = to;
+        }
+    }
+
+    pub fn calls_max(&self, max: usize) {
+        if let Some((label, _)) = &*self.open.lock() {
+            let gauge = self.metrics.resilience.calls_max.with_label_values(&[label.as_str()]);
+            gauge.set(i64::try_from(max).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// Records the time of a request.
+    pub fn request_finished(&self, time: Duration) {
+        if self.request_seconds.get().is_none()
+            && let Some((label, _)) = &*self.open.lock()
+        {
+            let seconds = &self.metrics.resilience.request_seconds;
+            self.request_seconds.get_or_init(|| seconds.with_label_values(&[label.as_str()]));
+        }
+        if let Some(histogram) = self.request_seconds.get() {
+            histogram.observe(time.as_secs_f64());
+        }
+    }
+
+    /// Frees the label. The last holder of a label ends its series. Later updates have no effect.
+    pub fn close(&self) {
+        if let Some((label, state)) = self.open.lock().take() {
+            let resilience = &self.metrics.resilience;
+            resilience.count_breaker(&label, Some(state), None);
+            resilience.labels.release(&label, || resilience.remove_series(&label));
+        }
+    }
+}
+
+impl Drop for BackendSeries {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl std::fmt::Debug for BackendSeries {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("BackendSeries")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::Metrics;
+
+    fn add(metrics: &Arc<Metrics>, name: &str) -> BackendSeries {
+        BackendSeries::new(Arc::clone(metrics), &BackendId::parse(name).unwrap())
+    }
 
     #[test]
     fn backends_of_one_name_share_the_worst_state_and_leave_no_label() {
-        let metrics = Metrics::new(false);
-        let backend = metrics.resilience.label(&BackendId::parse("files").unwrap());
+        use CircuitState::{Closed, HalfOpen, Open};
+        let metrics = Arc::new(Metrics::new(false));
+        let (one, two) = (add(&metrics, "files"), add(&metrics, "files"));
         let shown = |line: &str| metrics.render().contains(line);
-        let moved = |from, to| metrics.resilience.breaker_transition(&backend, from, to);
-        moved(None, Some(CircuitState::Closed));
-        moved(None, Some(CircuitState::Closed));
         assert!(
             shown(r#"mcp_breaker_state{backend="files"} 0"#)
                 && !shown("mcp_breaker_transitions_total{")
         );
-        moved(Some(CircuitState::Closed), Some(CircuitState::Open));
+        one.breaker_transition(Open);
         assert!(shown(r#"mcp_breaker_state{backend="files"} 2"#));
-        moved(Some(CircuitState::Open), Some(CircuitState::HalfOpen));
+        one.breaker_transition(HalfOpen);
         assert!(shown(r#"mcp_breaker_state{backend="files"} 1"#));
-        moved(Some(CircuitState::HalfOpen), Some(CircuitState::Closed));
+        one.breaker_transition(Closed);
         assert!(shown(r#"mcp_breaker_state{backend="files"} 0"#));
-        assert!(shown(r#"mcp_breaker_transitions_total{backend="files",to="open"} 1"#));
-        moved(Some(CircuitState::Closed), None);
+        one.breaker_transition(Open);
+        assert!(shown(r#"mcp_breaker_transitions_total{backend="files",to="open"} 2"#));
+        one.close();
+        one.breaker_transition(HalfOpen);
         assert!(shown(r#"mcp_breaker_state{backend="files"} 0"#));
-        moved(Some(CircuitState::Closed), None);
-        assert!(!shown("mcp_breaker_state{"));
+        assert!(shown(r#"mcp_breaker_transitions_total{backend="files",to="open"} 2"#));
+        drop(one);
+        assert!(shown(r#"mcp_breaker_state{backend="files"} 0"#));
+        drop(two);
+        assert!(!shown(r#"backend="files""#));
     }
 
     #[test]
     fn names_past_the_cap_share_a_label() {
-        let metrics = Metrics::new(false);
-        for n in 0..BACKEND_LABELS_MAX + 3 {
-            let label = metrics.resilience.label(&BackendId::parse(&format!("b{n}")).unwrap());
-            metrics.resilience.breaker_transition(&label, None, Some(CircuitState::Closed));
-        }
+        let metrics = Arc::new(Metrics::new(false));
+        let mut all: Vec<_> = (0..BACKEND_LABELS_MAX + 3)
+            .map(|number| add(&metrics, &format!("b{number}")))
+            .collect();
         assert!(metrics.render().contains(r#"mcp_breaker_state{backend="other"} 0"#));
+        all.remove(0);
+        all.extend(["free", "late"].map(|name| add(&metrics, name)));
+        let text = metrics.render();
+        assert!(text.contains(r#"mcp_breaker_state{backend="free"} 0"#), "{text}");
+        assert!(!text.contains(r#"backend="late""#), "{text}");
+    }
+
+    #[test]
+    fn backends_that_come_and_go_leave_no_series() {
+        let metrics = Arc::new(Metrics::new(false));
+        let mut closed = Vec::new();
+        for number in 0..BACKEND_LABELS_MAX + 60 {
+            let name = format!("b{number}");
+            let series = add(&metrics, &name);
+            let update = || {
+                CircuitState::ALL.iter().for_each(|state| series.breaker_transition(*state));
+                series.calls_max(5);
+            };
+            update();
+            if number % 2 == 0 {
+                series.request_finished(Duration::from_millis(10));
+            }
+            assert!(metrics.render().contains(&format!(r#"{{backend="{name}""#)), "{name}");
+            series.close();
+            // A call that was in flight ends after the backend.
+            update();
+            series.request_finished(Duration::from_millis(10));
+            closed.push(series);
+        }
+        let text = metrics.render();
+        assert!(!text.contains(r#"{backend=""#), "{text}");
     }
 }

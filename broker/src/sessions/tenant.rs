@@ -3,7 +3,11 @@
 
 mod budget;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
@@ -35,6 +39,7 @@ use crate::{
     admission::{concurrency_limit::TenantShare, permit_limiter::WaitingCaller},
     backends::{backend::Backend, backend_admission::CallOwner},
     config::{MessageWire, spec::TenantSpec},
+    metrics::{RequestOutcome, TenantCounters},
 };
 
 pub use crate::admission::permit_limiter::SharedPermit;
@@ -61,6 +66,8 @@ pub struct Tenant {
     calls: Arc<SharedPermits>,
     /// Connections that are sessions, and open GET streams.
     connections: Arc<SharedPermits>,
+    /// Counters of its requests, from the first one on. `None` without tenant labels.
+    counters: OnceLock<Option<TenantCounters>>,
 }
 
 impl Tenant {
@@ -87,6 +94,7 @@ impl Tenant {
             publishing: Mutex::default(),
             sessions: TenantSessions::new(id.clone(), shared.permits.clone()),
             calls: shared.permits.permits(format!("calls/{id}"), CALL_PERMITS_RESERVED_MAX),
+            counters: OnceLock::new(),
             shared,
             share: TenantShare::of(id.clone()),
             id,
@@ -320,9 +328,12 @@ impl Tenant {
         self.sessions.adopt((session, &session.caller.principal), self.session_limits())
     }
 
-    /// Closes the tenant for new sessions, because it is removed.
+    /// Closes the tenant for new sessions, because it is removed. Ends its metrics.
     pub fn close(&self) {
         self.sessions.close();
+        if let Some(counters) = self.counters.get_or_init(|| None) {
+            counters.close();
+        }
     }
 
     pub fn close_session(&self, session: &Arc<Session>) {
@@ -397,6 +408,14 @@ impl Tenant {
 
     pub fn close_call(&self) {
         self.shared.permits.release(&self.calls);
+    }
+
+    /// Counts a request that is over.
+    pub fn request_finished(&self, outcome: RequestOutcome) {
+        let counters = self.counters.get_or_init(|| self.shared.metrics.tenant_counters(&self.id));
+        if let Some(counters) = counters {
+            counters.request_finished(outcome);
+        }
     }
 
     pub fn calls_in_flight(&self) -> usize {

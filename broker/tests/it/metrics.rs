@@ -1,7 +1,7 @@
 //! Metrics that follow events, and return to their previous values.
 
 use serde_json::json;
-use testkit::{FakeBackend, Gate, Reply};
+use testkit::{FakeBackend, Gate, Reply, eventually};
 
 use crate::{broker_with, builder, tasks};
 
@@ -82,4 +82,44 @@ async fn requests_are_counted_by_tenant_where_that_is_configured() {
         let all = broker.admin().metric("mcp_requests_total", &[("outcome", outcome)]).await;
         assert_eq!(all, Some(wanted), "both count the same requests");
     }
+}
+
+#[tokio::test]
+async fn a_removed_backend_or_tenant_leaves_no_series() {
+    let backend = FakeBackend::echo().await;
+    let broker = builder().config(json!({"telemetry": {"tenant_labels": true}})).start().await;
+    let admin = broker.admin();
+    admin.put_tenant("acme", json!({})).await;
+    admin.put_ready_backend("acme", "brief", &backend.spec()).await;
+    let (status, key) = admin.post("/admin/v1/tenants/acme/keys", &json!({})).await;
+    assert_eq!(status, 201, "{key}");
+    let client =
+        broker.client("/mcp").bearer(key["key"].as_str().unwrap()).connected(json!({})).await;
+    client.call("brief__echo", json!({})).await;
+    let path = "/admin/v1/tenants/acme/backends/brief";
+    for state in ["open", "closed"] {
+        let (status, answer) =
+            admin.post(&format!("{path}/breaker"), &json!({"state": state})).await;
+        assert!(status < 300, "{answer}");
+    }
+    let of_backend = [("backend", "brief")];
+    for name in ["mcp_backend_request_seconds_count", "mcp_breaker_transitions_total"] {
+        admin.wait_metric(name, &of_backend, |count| count >= 1.0).await;
+    }
+    let of_tenant = [("tenant", "acme"), ("outcome", "ok")];
+    admin.wait_metric("mcp_tenant_requests_total", &of_tenant, |count| count >= 1.0).await;
+
+    let ended = async |label: &str| {
+        eventually(&format!("the end of {label}"), || async {
+            let text = admin.metrics().await;
+            let left: Vec<_> =
+                text.lines().filter(|line| line.contains(label)).map(str::to_owned).collect();
+            if left.is_empty() { Ok(()) } else { Err(left) }
+        })
+        .await;
+    };
+    assert_eq!(admin.delete(path).await.0, 204);
+    ended(r#"backend="brief""#).await;
+    assert_eq!(admin.delete("/admin/v1/tenants/acme").await.0, 204);
+    ended(r#"tenant="acme""#).await;
 }

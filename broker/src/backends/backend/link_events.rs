@@ -96,6 +96,7 @@ impl Backend {
     pub fn close(&self) {
         self.stop.cancel();
         self.pins.end();
+        self.admission.series.close();
         let links: Vec<_> = self.links.lock().values().cloned().collect();
         links.iter().for_each(|link| self.close_link(link));
     }

@@ -115,7 +115,7 @@ impl Session {
     /// Counts a request of this client that is over.
     pub fn request_finished(&self, method: Method, outcome: RequestOutcome, took: Duration) {
         self.shared.metrics.request_finished(method, outcome, self.transport, took.as_secs_f64());
-        self.shared.metrics.tenant_request_finished(&self.tenant.id, outcome);
+        self.tenant.request_finished(outcome);
         observation::end(self, outcome);
     }
 
