@@ -251,6 +251,32 @@ async fn every_check_hides_denied_objects() {
 }
 
 #[tokio::test]
+async fn s01_a_completion_cannot_hide_a_denied_prompt_behind_a_permitted_resource() {
+    let scene = Scene::start(None).await;
+    let argument = json!({"name": "x", "value": "a"});
+    for (client, prompt, uri) in [
+        (&scene.native, "secret", "file:///open/{x}"),
+        (&scene.client, "b__secret", "b+file:///open/{x}"),
+    ] {
+        for reference in [
+            json!({"type": "ref/prompt", "name": prompt, "uri": uri}),
+            json!({"type": "ref/resource", "name": prompt, "uri": uri}),
+            json!({"type": "ref/prompt", "uri": uri}),
+            json!({"name": prompt, "uri": uri}),
+        ] {
+            let asked = json!({"ref": reference, "argument": argument});
+            let error = client.error("completion/complete", asked).await;
+            assert_eq!(kind(&error), "invalid_params", "{reference}");
+        }
+        let reference = json!({"type": "ref/resource", "uri": uri});
+        let asked = json!({"ref": reference, "argument": argument});
+        let answer = client.result("completion/complete", asked).await;
+        assert_eq!(answer["completion"]["values"], json!(["leak"]), "it is permitted");
+    }
+    assert_eq!(scene.backend.recorded_of("completion/complete").len(), 2);
+}
+
+#[tokio::test]
 async fn the_probe_of_each_check_fails_when_the_check_is_disabled() {
     let probes = CHECKS.map(|check| async move {
         let switch = match check {

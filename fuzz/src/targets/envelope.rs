@@ -35,7 +35,7 @@ const PARTS: [Part; 12] = [
     (&["BODY", "_meta", "progressToken"], |message| message.fields.meta_progress_token),
 ];
 
-const MORE_PARTS: [Part; 10] = [
+const MORE_PARTS: [Part; 11] = [
     (&["BODY", "_meta", "io.modelcontextprotocol/related-task", "taskId"], |message| {
         message.fields.meta_related_task_id
     }),
@@ -43,6 +43,7 @@ const MORE_PARTS: [Part; 10] = [
         message.fields.meta_protocol_version
     }),
     (&["BODY", "task", "taskId"], |message| message.fields.task_task_id),
+    (&["BODY", "ref", "type"], |message| message.fields.reference_type),
     (&["BODY", "ref", "name"], |message| message.fields.reference_name),
     (&["BODY", "ref", "uri"], |message| message.fields.reference_uri),
     (&["BODY", "cursor"], |message| message.fields.cursor),

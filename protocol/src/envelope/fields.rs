@@ -37,6 +37,8 @@ pub struct Fields {
     pub elicitation_id: Option<Span>,
     /// `ref`
     pub reference: Option<Span>,
+    /// `ref.type`
+    pub reference_type: Option<Span>,
     /// `ref.name`
     pub reference_name: Option<Span>,
     /// `ref.uri`
@@ -102,7 +104,7 @@ impl Fields {
     }
 
     /// Returns every span.
-    pub(crate) fn spans_mut(&mut self) -> [&mut Option<Span>; 38] {
+    pub(crate) fn spans_mut(&mut self) -> [&mut Option<Span>; 39] {
         [
             &mut self.name,
             &mut self.is_error,
@@ -120,6 +122,7 @@ impl Fields {
             &mut self.mode,
             &mut self.elicitation_id,
             &mut self.reference,
+            &mut self.reference_type,
             &mut self.reference_name,
             &mut self.reference_uri,
             &mut self.meta,

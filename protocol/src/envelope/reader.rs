@@ -315,6 +315,7 @@ fn completion_reference(
 ) -> Span {
     let mut seen = Seen::default();
     object(walker, |walker, key| match key {
+        b"type" => set(&mut fields.reference_type, walker.skip(), "ref.type", fault),
         b"name" => set(&mut fields.reference_name, walker.skip(), "ref.name", fault),
         b"uri" => set(&mut fields.reference_uri, walker.skip(), "ref.uri", fault),
         _ => other(walker, key, &REFERENCE, &mut seen, fault),

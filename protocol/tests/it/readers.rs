@@ -95,6 +95,7 @@ fn read_by(reader: Reader, message: &str) -> View<'_> {
             get(get(meta, "io.modelcontextprotocol/related-task"), "taskId"),
         ),
         ("task.taskId", get(get(body, "task"), "taskId")),
+        ("ref.type", get(reference, "type")),
         ("ref.name", get(reference, "name")),
         ("ref.uri", get(reference, "uri")),
     ];
@@ -185,6 +186,7 @@ fn read_by_broker(message: &Message) -> View<'_> {
         ("_meta.protocolVersion", fields.meta_protocol_version),
         ("_meta.related-task.taskId", fields.meta_related_task_id),
         ("task.taskId", fields.task_task_id),
+        ("ref.type", fields.reference_type),
         ("ref.name", fields.reference_name),
         ("ref.uri", fields.reference_uri),
         ("name", fields.name),

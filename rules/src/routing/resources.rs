@@ -84,7 +84,7 @@ pub(super) fn by_reference(
     access: Option<&AccessCheck<'_>>,
 ) -> Result<Decision, Refusal> {
     let fields = &message.fields;
-    let plan = if fields.reference_uri.is_some() {
+    let plan = if refers_to_resource(message)? {
         let (span, uri) = required_text(message, fields.reference_uri, "params.ref.uri")?;
         let target = resource_target(&uri, endpoint, catalog)?;
         if let Some(access) = access {
@@ -144,6 +144,21 @@ pub(super) fn by_reference(
     };
     supported(catalog, &plan.backend, message.method)?;
     Ok(Decision::Forward(plan))
+}
+
+/// Returns whether a completion refers to a resource, and not to a prompt. Only one of them is
+/// checked, so a reference that a backend could take for the other is refused.
+fn refers_to_resource(message: &Message) -> Result<bool, Refusal> {
+    let fields = &message.fields;
+    let kind = message.text(fields.reference_type);
+    match (kind.as_deref(), fields.reference_name, fields.reference_uri) {
+        (Some("ref/prompt"), Some(_), None) => Ok(false),
+        (Some("ref/resource"), None, Some(_)) => Ok(true),
+        _ => {
+            let text = "params.ref has type ref/prompt and a name, or type ref/resource and a uri";
+            Err(Refusal::new(ErrorKind::InvalidParams, text))
+        }
+    }
 }
 
 /// Returns the name of the argument that a completion is for, and its prefix.
