@@ -599,6 +599,14 @@ mod tests {
     }
 
     #[test]
+    fn a_page_above_the_usual_size_is_read() {
+        let note = "x".repeat(protocol::json::MESSAGE_BYTES_MAX);
+        let page = format!(r#"{{"tools":[{{"name":"t","inputSchema":{{}}}}],"note":"{note}"}}"#);
+        let read = read_page(ListKind::Tools, &backend("b"), TaskHost::Backend, page.as_bytes());
+        assert_eq!(read.unwrap().entries.len(), 1);
+    }
+
+    #[test]
     fn a_tool_is_the_same_one_with_and_without_execution() {
         let identity = |tool: &str| {
             let page = format!(r#"{{"tools":[{tool}]}}"#);

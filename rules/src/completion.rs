@@ -2,7 +2,7 @@
 
 use protocol::{
     envelope::Message,
-    json::{self, Document, Span},
+    json::{Document, Limits, Span},
     splice::Splice,
 };
 
@@ -11,7 +11,8 @@ use crate::limits::COMPLETION_VALUES_MAX;
 /// Removes excess values from an answer and sets `hasMore`.
 pub fn limit_values(answer: &Message, splice: &mut Splice<'_>) {
     let Some(span) = answer.result else { return };
-    let Ok(document) = Document::parse(span.of(&answer.frame), &json::Limits::default()) else {
+    let result = span.of(&answer.frame);
+    let Ok(document) = Document::parse(result, &Limits::with_bytes_max(result.len())) else {
         return;
     };
     let Some(completion) = document.root().get("completion") else { return };
@@ -31,6 +32,8 @@ pub fn limit_values(answer: &Message, splice: &mut Splice<'_>) {
 mod tests {
     use bytes::Bytes;
 
+    use protocol::json::MESSAGE_BYTES_MAX;
+
     use super::*;
 
     fn limited(values: usize, tail: &str) -> serde_json::Value {
@@ -39,7 +42,8 @@ mod tests {
             r#"{{"jsonrpc":"2.0","id":1,"result":{{"completion":{{"values":[{}]{tail}}}}}}}"#,
             values.join(",")
         );
-        let message = Message::decode(Bytes::from(text), &json::Limits::default()).unwrap();
+        let limits = Limits::with_bytes_max(text.len());
+        let message = Message::decode(Bytes::from(text), &limits).unwrap();
         let mut splice = Splice::new(&message.frame);
         limit_values(&message, &mut splice);
         serde_json::from_slice(&splice.finish()).unwrap()
@@ -53,6 +57,13 @@ mod tests {
             assert_eq!(completion["values"][99], "v99");
             assert_eq!(completion["hasMore"], true);
         }
+    }
+
+    #[test]
+    fn values_of_an_answer_above_the_usual_size_are_cut() {
+        let tail = format!(r#","note":"{}""#, "x".repeat(MESSAGE_BYTES_MAX));
+        let completion = &limited(101, &tail)["result"]["completion"];
+        assert_eq!(completion["values"].as_array().unwrap().len(), 100);
     }
 
     #[test]

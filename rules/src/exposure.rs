@@ -11,7 +11,7 @@ use bytes::Bytes;
 use protocol::{
     envelope::Message,
     ids::BackendId,
-    json::{self, AmbiguousMember, Span, Tape, TapeValue},
+    json::{self, AmbiguousMember, JsonError, Limits, Span, Tape, TapeValue},
     splice::Splice,
 };
 
@@ -50,8 +50,7 @@ pub(crate) fn ui_links<'t>(
 
 /// Returns a list entry without its links to a user interface.
 pub(crate) fn without_ui_links(entry: &Bytes) -> Bytes {
-    let limits = json::Limits { bytes_max: entry.len(), ..json::Limits::default() };
-    let Ok(tape) = Tape::parse(entry, &limits) else { return entry.clone() };
+    let Ok(tape) = parsed(entry) else { return entry.clone() };
     let Some(meta) = tape.root().get("_meta") else { return entry.clone() };
     let mut splice = Splice::new(entry);
     if let Some(ui) = meta.get("ui") {
@@ -65,13 +64,24 @@ fn quoted_uri(backend: &BackendId, uri: &str) -> Vec<u8> {
     json::quote(&exposed_names::exposed_uri(backend, uri)).into_bytes()
 }
 
+/// Reason why the URIs of an answer cannot be found.
+#[derive(Debug, thiserror::Error)]
+pub enum UriError {
+    /// Two readers of the answer would find different URIs.
+    #[error(transparent)]
+    Ambiguous(#[from] AmbiguousMember),
+    #[error(transparent)]
+    Unreadable(#[from] JsonError),
+}
+
 /// The URIs of a backend's own resources in its answer, if the endpoint shows them differently.
 #[derive(Debug, Default)]
 pub struct ResourceUris(Vec<(Span, String)>);
 
 impl ResourceUris {
-    /// Finds the URIs. Fails if two readers of the answer would find different ones.
-    pub fn find(answer: &Message, endpoint: &Endpoint) -> Result<Self, AmbiguousMember> {
+    /// Finds the URIs. An answer whose URIs cannot be found is an error, because its client would
+    /// get those of the backend.
+    pub fn find(answer: &Message, endpoint: &Endpoint) -> Result<Self, UriError> {
         let mut found = Vec::new();
         if !endpoint.is_merged() {
             return Ok(Self(found));
@@ -79,8 +89,8 @@ impl ResourceUris {
         // Most answers hold no URI, as decoding has shown. They are not parsed a second time.
         if answer.fields.has_uri_key
             && let Some(span) = answer.result.or(answer.error)
-            && let Ok(tape) = Tape::parse(span.of(&answer.frame), &json::Limits::default())
         {
+            let tape = parsed(span.of(&answer.frame))?;
             let mut take = |value: TapeValue<'_>| {
                 found.extend(
                     value.as_str().map(|uri| (value.span().shifted(span.start), uri.into_owned())),
@@ -88,9 +98,8 @@ impl ResourceUris {
             };
             each_uri(tape.root(), &mut take)?;
         }
-        if let Some(span) = answer.fields.meta.filter(|_| answer.fields.meta_has_more)
-            && let Ok(tape) = Tape::parse(span.of(&answer.frame), &json::Limits::default())
-        {
+        if let Some(span) = answer.fields.meta.filter(|_| answer.fields.meta_has_more) {
+            let tape = parsed(span.of(&answer.frame))?;
             found.extend(
                 ui_links(tape.root())?
                     .map(|(link, uri)| (link.span().shifted(span.start), uri.into_owned())),
@@ -105,6 +114,10 @@ impl ResourceUris {
             splice.replace(*span, quoted_uri(backend, uri));
         }
     }
+}
+
+fn parsed(text: &[u8]) -> Result<Tape<'_>, JsonError> {
+    Tape::parse(text, &Limits::with_bytes_max(text.len()))
 }
 
 fn each_uri(
@@ -143,11 +156,13 @@ fn shifted(span: Span, base: u32) -> Span {
 
 #[cfg(test)]
 mod tests {
+    use protocol::json::MESSAGE_BYTES_MAX;
+
     use super::*;
 
     fn exposed(answer: &str) -> String {
-        let message =
-            Message::decode(Bytes::from(answer.to_owned()), &json::Limits::default()).unwrap();
+        let limits = Limits::with_bytes_max(answer.len());
+        let message = Message::decode(Bytes::from(answer.to_owned()), &limits).unwrap();
         let backend = BackendId::parse("b").unwrap();
         let mut splice = Splice::new(&message.frame);
         ResourceUris::find(&message, &Endpoint::Aggregated).unwrap().expose(&backend, &mut splice);
@@ -206,7 +221,7 @@ mod tests {
         ] {
             let answer =
                 format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[],"_meta":{meta}}}}}"#);
-            let message = Message::decode(Bytes::from(answer), &json::Limits::default()).unwrap();
+            let message = Message::decode(Bytes::from(answer), &Limits::default()).unwrap();
             assert!(ResourceUris::find(&message, &Endpoint::Aggregated).is_err(), "{meta}");
         }
     }
@@ -216,6 +231,23 @@ mod tests {
         let answer =
             r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"plain"}]}}"#;
         assert_eq!(exposed(answer), answer);
+    }
+
+    #[test]
+    fn uris_of_an_answer_above_the_usual_size_are_exposed() {
+        let text = "x".repeat(MESSAGE_BYTES_MAX);
+        let answer = |contents: &str| {
+            format!(
+                r#"{{"jsonrpc":"2.0","id":1,"result":{{"contents":[{{{contents},"text":"{text}"}}],"_meta":{{"ui/resourceUri":"ui://a","text":"{text}"}}}}}}"#
+            )
+        };
+        let native = answer(r#""uri":"x:1""#);
+        let expected = native.replacen("x:1", "b+x:1", 1).replacen("ui://a", "ui://b+a", 1);
+        assert!(exposed(&native) == expected, "the texts are too long to show");
+        let ambiguous = Bytes::from(answer(r#""uri":"x:1","uri":"c+x:1""#));
+        let limits = Limits::with_bytes_max(ambiguous.len());
+        let message = Message::decode(ambiguous, &limits).unwrap();
+        assert!(ResourceUris::find(&message, &Endpoint::Aggregated).is_err());
     }
 
     #[test]
@@ -232,7 +264,7 @@ mod tests {
         ] {
             let answer = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
             // Decoding already refuses duplicates of the outer members.
-            let Ok(message) = Message::decode(Bytes::from(answer), &json::Limits::default()) else {
+            let Ok(message) = Message::decode(Bytes::from(answer), &Limits::default()) else {
                 continue;
             };
             assert!(ResourceUris::find(&message, &Endpoint::Aggregated).is_err(), "{result}");

@@ -141,7 +141,9 @@ fn stateless_code(code: i64, error: &Message) -> i64 {
 
 fn names_capabilities(error: &Message) -> bool {
     let Some(data) = error.bytes(error.fields.error_data) else { return false };
-    let Ok(document) = Document::parse(data, &json::Limits::default()) else { return false };
+    let Ok(document) = Document::parse(data, &json::Limits::with_bytes_max(data.len())) else {
+        return false;
+    };
     document
         .root()
         .get("requiredCapabilities")
@@ -199,7 +201,9 @@ pub fn input_request(question: &Message) -> Option<(u64, InputRequest)> {
 /// -32042). Empty if one of them is invalid: then the error is an ordinary one.
 pub fn elicitations_required(error: &Message) -> Vec<InputRequest> {
     let Some(data) = error.bytes(error.fields.error_data) else { return Vec::new() };
-    let Ok(document) = Document::parse(data, &json::Limits::default()) else { return Vec::new() };
+    let Ok(document) = Document::parse(data, &json::Limits::with_bytes_max(data.len())) else {
+        return Vec::new();
+    };
     let Some(list) =
         document.root().get("elicitations").filter(|list| list.kind() == ValueKind::Array)
     else {

@@ -346,8 +346,8 @@ impl Call {
         Err(over(Failure::SessionGone.refusal(&self.backend)))
     }
 
-    /// Finds the URIs to rewrite in an answer. An answer in which two parsers could find different
-    /// URIs is not MCP.
+    /// Finds the URIs to rewrite in an answer. An answer in which they cannot be found, or in which
+    /// two parsers could find different ones, is not MCP.
     fn with_uris(
         &self,
         answer: Result<Message, Failure>,
@@ -357,9 +357,7 @@ impl Call {
             answer.as_ref().map(|answer| ResourceUris::find(answer, &self.session.endpoint));
         match found.unwrap_or_else(|_| Ok(ResourceUris::default())) {
             Ok(uris) => (answer, uris),
-            Err(ambiguous) => {
-                (Err(Failure::Protocol(ambiguous.to_string())), ResourceUris::default())
-            }
+            Err(error) => (Err(Failure::Protocol(error.to_string())), ResourceUris::default()),
         }
     }
 

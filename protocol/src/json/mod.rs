@@ -88,6 +88,14 @@ impl Default for Limits {
     }
 }
 
+impl Limits {
+    /// Returns the usual depth with this largest text. With the length of a text, the limits fit a
+    /// text that was accepted before, whatever the configured limit of messages was.
+    pub fn with_bytes_max(bytes_max: usize) -> Self {
+        Self { bytes_max, ..Self::default() }
+    }
+}
+
 /// Reason why a text is not JSON that the broker accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum JsonError {

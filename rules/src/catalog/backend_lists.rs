@@ -247,8 +247,8 @@ pub fn read_page_pinned(
     result: &[u8],
     pinned: Option<&IgnoredMembers>,
 ) -> Result<ListPage, &'static str> {
-    let tape =
-        Tape::parse(result, &json::Limits::default()).map_err(|_| "the list is not valid JSON")?;
+    let limits = json::Limits::with_bytes_max(result.len());
+    let tape = Tape::parse(result, &limits).map_err(|_| "the list is not valid JSON")?;
     let root = tape.root();
     let entries = root
         .get(kind.member())

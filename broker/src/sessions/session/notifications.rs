@@ -92,7 +92,8 @@ fn roots_changed(session: &Session, message: &Message) {
 /// Returns the `reason` of a cancellation as JSON text, if it is a string.
 fn reason(message: &Message) -> Option<Bytes> {
     let params = message.params?.slice(&message.frame);
-    let document = json::Document::parse(&params, &json::Limits::default()).ok()?;
+    let document =
+        json::Document::parse(&params, &json::Limits::with_bytes_max(params.len())).ok()?;
     let reason =
         document.root().get("reason").filter(|value| value.kind() == json::ValueKind::String)?;
     Some(params.slice_ref(reason.raw()))

@@ -318,7 +318,10 @@ pub fn was_elicited(session: &Session, id: &str) -> bool {
 /// -32042).
 pub fn record_elicitations_required(session: &Session, answer: &Message) {
     let Some(data) = answer.bytes(answer.fields.error_data) else { return };
-    let Ok(document) = json::Document::parse(data, &json::Limits::default()) else { return };
+    let Ok(document) = json::Document::parse(data, &json::Limits::with_bytes_max(data.len()))
+    else {
+        return;
+    };
     let elicitations = document.root().get("elicitations");
     let mut state = session.lock();
     for id in elicitations

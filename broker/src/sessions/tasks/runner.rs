@@ -387,9 +387,8 @@ async fn store_end(run: &TaskRun, ended: &TaskOutcome, tries: u32) -> Result<boo
 /// Returns the answer as a plain call would have brought it to this client.
 fn to_client_answer(run: &TaskRun, answer: &Message) -> Result<Message, Refusal> {
     let mut splice = Splice::new(&answer.frame);
-    let uris = ResourceUris::find(answer, &run.endpoint).map_err(|ambiguous| {
-        Failure::Protocol(ambiguous.to_string()).refusal(&run.record.backend)
-    })?;
+    let uris = ResourceUris::find(answer, &run.endpoint)
+        .map_err(|error| Failure::Protocol(error.to_string()).refusal(&run.record.backend))?;
     uris.expose(&run.record.backend, &mut splice);
     if answer.fields.meta_related_task_id.is_some() {
         splice.set_meta(answer, tasks::RELATED_TASK, &tasks::related_task_meta(&run.id));

@@ -41,7 +41,7 @@ pub(in crate::backends::link) async fn control_request(
 }
 
 fn uri_of(params: &[u8]) -> Option<String> {
-    let document = Document::parse(params, &json::Limits::default()).ok()?;
+    let document = Document::parse(params, &json::Limits::with_bytes_max(params.len())).ok()?;
     Some(document.root().get("uri")?.as_str()?.into_owned())
 }
 

@@ -78,7 +78,7 @@ pub(super) async fn result(
 }
 
 fn task_id(params: &[u8]) -> Option<String> {
-    let document = Document::parse(params, &json::Limits::default()).ok()?;
+    let document = Document::parse(params, &json::Limits::with_bytes_max(params.len())).ok()?;
     Some(document.root().get("taskId")?.as_str()?.into_owned())
 }
 
