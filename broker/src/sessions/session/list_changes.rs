@@ -11,36 +11,18 @@ use protocol::{
     phase::SessionPhase,
 };
 use rules::{
-    catalog::{Catalog, ListKind},
+    catalog::{Catalog, ListDigests, ListKind},
     event_log::{EventKind, Topic},
     limits::FIRST_CATALOG_WAIT,
 };
 
-use super::Session;
+use super::{Session, state::ListAnnouncements};
 use crate::backends::link::Link;
 
 impl Session {
     /// Sends the advertised notifications for lists that changed, once per method.
     pub fn on_lists_changed(&self, kinds: &[ListKind]) {
-        let methods: HashSet<Method> =
-            kinds.iter().filter_map(|kind| change_notification(&self.advertised, *kind)).collect();
-        let digests = listed_catalog(self).digests(&self.endpoint);
-        let ready = {
-            let mut state = self.lock();
-            if state.lists.is_unchecked() || self.is_leaving() {
-                return; // compared with the announced lists, here or by the next owner
-            }
-            let ready = state.phase == SessionPhase::Ready;
-            state.lists.announce(digests);
-            state.dirty.lists = true;
-            if !ready {
-                state.lists.hold(&methods);
-            }
-            ready
-        };
-        if ready {
-            methods.into_iter().for_each(|method| send_list_changed(self, method));
-        }
+        announce_lists(self, |_, _| kinds.to_vec());
     }
 
     /// Notifies the client of the lists that differ from the last announced ones, because backends
@@ -51,11 +33,8 @@ impl Session {
             return;
         }
         self.has_own_lists.store(true, Ordering::Release);
-        let now = listed_catalog(self).digests(&self.endpoint);
-        let changed = self.lock().lists.differing(now);
-        if !changed.is_empty() {
-            self.on_lists_changed(&changed);
-        }
+        // Until nothing differs, because another thread may have announced older lists meanwhile.
+        while announce_lists(self, ListAnnouncements::differing) {}
     }
 
     /// Reads own lists again after the shared lists of these backends were replaced. Returns `false`
@@ -84,6 +63,38 @@ impl Session {
 /// Returns the catalog that the client's lists show.
 fn listed_catalog(session: &Session) -> Arc<Catalog> {
     session.visible_catalog().offered_to(session.question_kinds)
+}
+
+/// Announces the lists that `select` returns for the announced lists and those of now. Returns
+/// whether there are some.
+fn announce_lists(
+    session: &Session,
+    select: impl FnOnce(&ListAnnouncements, ListDigests) -> Vec<ListKind>,
+) -> bool {
+    // Computed without the lock, which the catalog takes.
+    let now = listed_catalog(session).digests(&session.endpoint);
+    let (methods, ready) = {
+        let mut state = session.lock();
+        if state.lists.is_unchecked() || session.is_leaving() {
+            return false; // compared with the announced lists, here or by the next owner
+        }
+        let kinds = select(&state.lists, now);
+        if kinds.is_empty() {
+            return false;
+        }
+        let methods = notifications_of(&session.advertised, &kinds);
+        let ready = state.phase == SessionPhase::Ready;
+        state.lists.announce(&kinds, now);
+        state.dirty.lists = true;
+        if !ready {
+            state.lists.hold(&methods);
+        }
+        (methods, ready)
+    };
+    if ready {
+        methods.into_iter().for_each(|method| send_list_changed(session, method));
+    }
+    true
 }
 
 /// Reads the lists that backends show to an adopted session alone, if its client has other lists
@@ -127,10 +138,7 @@ pub fn compare_lists(session: &Session) {
         }
         let Some(changed) = state.lists.compare(now) else { return };
         state.dirty.lists |= !changed.is_empty();
-        let changed = changed.into_iter();
-        let methods: HashSet<_> =
-            changed.filter_map(|kind| change_notification(&session.advertised, kind)).collect();
-        break methods;
+        break notifications_of(&session.advertised, &changed);
     };
     methods.into_iter().for_each(|method| send_list_changed(session, method));
     if session.has_own_lists.load(Ordering::Acquire) {
@@ -144,6 +152,11 @@ pub(super) fn send_list_changed(session: &Session, method: Method) {
         Some(Topic::List(method)),
         handshake::notification(method, None),
     );
+}
+
+/// Returns the notifications that the client was promised for changes of these lists.
+fn notifications_of(advertised: &ServerCapabilities, kinds: &[ListKind]) -> HashSet<Method> {
+    kinds.iter().filter_map(|kind| change_notification(advertised, *kind)).collect()
 }
 
 /// Returns the notification that the client was promised for changes of this list, if any.

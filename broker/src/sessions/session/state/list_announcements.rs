@@ -28,9 +28,13 @@ impl ListAnnouncements {
         self.announced
     }
 
-    /// Notes the lists that are announced to the client now, or as soon as it is ready.
-    pub(in crate::sessions) fn announce(&mut self, lists: ListDigests) {
-        self.announced = lists;
+    /// Notes that lists of these kinds are announced to the client now, or as soon as it is ready.
+    /// Lists of other kinds still differ, so that their own notification follows.
+    pub(in crate::sessions) fn announce(&mut self, kinds: &[ListKind], now: ListDigests) {
+        let pairs = ListKind::ALL.iter().zip(self.announced.iter_mut().zip(now));
+        for (_, (announced, now)) in pairs.filter(|(kind, _)| kinds.contains(kind)) {
+            *announced = now;
+        }
     }
 
     /// Holds notifications back until the client is ready for them.
@@ -59,7 +63,7 @@ impl ListAnnouncements {
             return None;
         }
         let changed = self.differing(now);
-        self.announced = now;
+        self.announce(&changed, now);
         Some(changed)
     }
 
@@ -92,6 +96,18 @@ mod tests {
         let changed = lists.compare([1, 9, 3, 4]);
         assert_eq!(changed, Some(vec![ListKind::ALL[1]]));
         assert_eq!((lists.announced(), lists.is_unchecked()), ([1, 9, 3, 4], false));
+    }
+
+    #[test]
+    fn a_list_that_changes_during_an_announcement_is_announced_after_it() {
+        let mut lists = ListAnnouncements::new([1, 2, 3, 4]);
+        let tools = lists.differing([9, 2, 3, 4]);
+        assert_eq!(tools, [ListKind::Tools]);
+        // Prompts change before the tools are announced.
+        let now = [9, 8, 3, 4];
+        lists.announce(&tools, now);
+        assert_eq!(lists.announced(), [9, 2, 3, 4]);
+        assert_eq!(lists.differing(now), [ListKind::Prompts]);
     }
 
     #[test]
