@@ -44,6 +44,15 @@ pub fn passes(message: Option<LogLevel>, minimum: Option<LogLevel>) -> bool {
     }
 }
 
+/// Returns the level for a backend that these sessions share. A session without a level passes
+/// every message, so it counts as `debug`: the level of another session hides nothing from it.
+/// `None` until a session sets a level: the backend decides. `is_set`: the backend has a level,
+/// which no request removes.
+pub fn shared_level(sessions: &[Option<LogLevel>], is_set: bool) -> Option<LogLevel> {
+    let lowest = sessions.iter().map(|level| level.unwrap_or(LogLevel::Debug)).min();
+    lowest.filter(|_| is_set || sessions.iter().any(Option::is_some))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,6 +66,21 @@ mod tests {
             assert_eq!((LogLevel::parse(name), level.name()), (Some(level), name));
         }
         assert_eq!(LogLevel::parse("Info"), None);
+    }
+
+    #[test]
+    fn a_shared_level_hides_nothing_from_a_session_without_one() {
+        use LogLevel::{Debug, Error, Info};
+        for (sessions, is_set, level) in [
+            (&[][..], true, None),
+            (&[None, None], false, None),
+            (&[None, None], true, Some(Debug)),
+            (&[Some(Error)], false, Some(Error)),
+            (&[Some(Error), Some(Info)], true, Some(Info)),
+            (&[Some(Error), None], false, Some(Debug)),
+        ] {
+            assert_eq!(shared_level(sessions, is_set), level, "{sessions:?} {is_set}");
+        }
     }
 
     #[test]

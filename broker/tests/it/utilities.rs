@@ -1,9 +1,15 @@
 //! Cancellation, progress, ping, pagination, logging, completion and `_meta`.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
 use serde_json::{Value, json};
 use testkit::{
-    BackendCall, FakeBackend, Gate, Reply,
+    BackendCall, FakeBackend, Gate, Reply, TestClient,
     backend::{text, tool},
+    eventually,
 };
 
 use crate::{broker_with, builder, echo, kind, text_of};
@@ -463,6 +469,69 @@ async fn log_02_set_level_filters_per_session() {
         assert_eq!(levels.len(), expected, "{levels:?}");
         assert_eq!(call.before[0].value["params"]["data"]["said"], levels[0]);
     }
+}
+
+/// Starts a backend whose tool `log` logs at each level that `logging/setLevel` permits, and at all
+/// levels until a level is set.
+async fn with_log_level() -> FakeBackend {
+    const LEVELS: [&str; 8] =
+        ["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"];
+    let least = Arc::new(AtomicUsize::new(0));
+    let set = least.clone();
+    let backend = FakeBackend::with_tool("log", move |call| {
+        let least = least.load(Ordering::SeqCst);
+        async move {
+            for level in &LEVELS[least..] {
+                log(&call, level).await;
+            }
+            Reply::text("done")
+        }
+    })
+    .await;
+    backend.on("logging/setLevel", move |call| {
+        let named = LEVELS.iter().position(|level| call.params()["level"] == *level);
+        set.store(named.unwrap(), Ordering::SeqCst);
+        async { Reply::Result(json!({})) }
+    });
+    backend
+}
+
+async fn logged(client: &TestClient) -> usize {
+    let mut call = client.start_call("b__log", json!({}));
+    call.finish().await;
+    call.before.len()
+}
+
+#[tokio::test]
+async fn log_02_a_level_of_one_session_hides_nothing_from_another() {
+    let backend = with_log_level().await;
+    let broker = broker_with(&backend).await;
+    let levels = || {
+        let sent = backend.recorded_of("logging/setLevel").into_iter();
+        sent.map(|seen| seen.message["params"]["level"].clone()).collect::<Vec<_>>()
+    };
+    let (quiet, silent) = (broker.connected(json!({})).await, broker.connected(json!({})).await);
+    assert_eq!((logged(&quiet).await, logged(&silent).await), (8, 8));
+    assert_eq!(levels(), [""; 0], "no session has set a level");
+    quiet.result("logging/setLevel", json!({"level": "error"})).await;
+    assert_eq!((logged(&quiet).await, logged(&silent).await), (4, 8));
+    silent.result("logging/setLevel", json!({"level": "critical"})).await;
+    assert_eq!((logged(&quiet).await, logged(&silent).await), (4, 3));
+    assert_eq!(levels(), ["debug", "error"]);
+    // The level of a session ends with it.
+    quiet.delete_session().await;
+    eventually("the level of the other session", || async {
+        if levels() == ["debug", "error", "critical"] { Ok(()) } else { Err(levels()) }
+    })
+    .await;
+    silent.delete_session().await;
+    let next = broker.connected(json!({})).await;
+    eventually("all messages", || async {
+        let count = logged(&next).await;
+        if count == 8 { Ok(()) } else { Err(count) }
+    })
+    .await;
+    assert_eq!(levels(), ["debug", "error", "critical", "debug"]);
 }
 
 #[tokio::test]

@@ -31,6 +31,7 @@ impl Link {
             self.backend.close_link(self);
         } else {
             self.subscriptions.drop_client(self, client);
+            self.adapt_level(None);
         }
     }
 

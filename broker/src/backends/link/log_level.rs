@@ -3,83 +3,98 @@
 use std::{sync::Arc, time::Duration};
 
 use protocol::{envelope::Kind, method::Method};
-use rules::log_level::LogLevel;
+use rules::log_level::{self, LogLevel};
 
-use super::{Link, connection::Connection};
+use super::{Link, connection::Connection, era::Era};
 
 /// Longest wait for the answer on a new connection. The first call does not wait longer for a
 /// backend that does not answer.
 const NEW_CONNECTION_WAIT: Duration = Duration::from_secs(1);
 
 impl Link {
-    /// Raises the log level for a session that begins to use the link.
-    pub fn raise_level(self: &Arc<Self>, level: LogLevel) {
-        let wanted = {
+    /// Adapts the log level in the background, because a user with this level begins to use the
+    /// link, or one ends to use it. Does nothing until a user sets a level.
+    pub fn adapt_level(self: &Arc<Self>, level: Option<LogLevel>) {
+        let has_level = {
             let mut users = self.lock();
-            let wanted = users.level.map_or(level, |known| known.min(level));
-            users.level = Some(wanted);
-            (users.level_sent != Some(wanted)).then_some(wanted)
+            users.has_level |= level.is_some();
+            users.has_level
         };
-        if let (Some(level), Some(connection)) = (wanted, self.live()) {
+        if has_level && self.live().is_some() {
             let link = self.clone();
-            self.backend
-                .shared
-                .running
-                .spawn(async move { link.send_level(&connection, level).await });
+            self.backend.shared.running.spawn(async move { link.send_level().await });
         }
     }
 
-    /// Sets the log level of the link to the most verbose level of its sessions. The broker filters
-    /// the messages for the other sessions.
+    /// Sets the log level that the users of the link need. The broker filters the messages for each
+    /// of them.
     pub async fn set_level(self: &Arc<Self>) {
-        let wanted = self.clients().iter().filter_map(|client| client.log_level()).min();
-        let Some(level) = wanted else { return };
-        let taken = {
-            let mut users = self.lock();
-            users.level = wanted;
-            users.level_sent == wanted
-        };
-        if let Some(connection) = self.live().filter(|_| !taken) {
-            self.send_level(&connection, level).await;
-        }
+        self.lock().has_level = true;
+        self.send_level().await;
     }
 
     /// Sets the log level on a new connection.
     pub(super) async fn restore_level(self: &Arc<Self>, connection: &Arc<Connection>) {
-        let level = {
-            let mut users = self.lock();
-            users.level_sent = None;
-            users.level
-        };
-        let Some(level) = level else { return };
+        if !self.lock().has_level {
+            return;
+        }
         let (link, connection) = (self.clone(), connection.clone());
-        let running = &self.backend.shared.running;
-        let sent = running.spawn(async move { link.send_level(&connection, level).await });
+        let sent = self.backend.shared.running.spawn(async move {
+            let mut level_sent = link.level_sent.lock().await;
+            *level_sent = None;
+            link.send_level_over(&connection, &mut level_sent).await;
+        });
         let _late = tokio::time::timeout(NEW_CONNECTION_WAIT, sent).await;
     }
 
-    async fn send_level(self: &Arc<Self>, connection: &Arc<Connection>, level: LogLevel) {
+    async fn send_level(self: &Arc<Self>) {
+        let mut level_sent = self.level_sent.lock().await;
+        if let Some(connection) = self.live() {
+            self.send_level_over(&connection, &mut level_sent).await;
+        }
+    }
+
+    /// Sends the level that the users need now, unless the backend has it.
+    async fn send_level_over(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        level_sent: &mut Option<LogLevel>,
+    ) {
         // Each request of 2026-07-28 carries the log level of its client.
         if connection.stateless().is_some() || connection.permits(Method::LoggingSetLevel).is_err()
         {
             return;
         }
+        let needed = log_level::shared_level(&self.user_levels(), level_sent.is_some());
+        let Some(level) = needed.filter(|_| needed != *level_sent) else { return };
         let params = format!("{{\"level\":\"{}\"}}", level.name());
         match connection
             .control_request(self, Method::LoggingSetLevel, Some(params.as_bytes()))
             .await
         {
-            Ok(answer) if answer.kind == Kind::Error => {
-                tracing::info!(backend = %self.backend.id, "the backend refused the log level")
+            Ok(answer) => {
+                *level_sent = Some(level);
+                if answer.kind == Kind::Error {
+                    tracing::info!(backend = %self.backend.id, "the backend refused the log level");
+                }
             }
-            Ok(_) if self.live().is_some_and(|live| Arc::ptr_eq(&live, connection)) => {
-                self.lock().level_sent = Some(level)
-            }
-            Ok(_) => {}
             Err(failure) => {
                 let redacted = self.backend.redactor.redact(&failure);
                 tracing::info!(backend = %self.backend.id, failure = redacted, "the backend did not take the log level");
             }
         }
+    }
+
+    /// Returns the levels of the users that get log messages. Clients of 2026-07-28 and tasks get none
+    /// without a level.
+    fn user_levels(&self) -> Vec<Option<LogLevel>> {
+        let (clients, runs) = (self.clients(), self.task_runs());
+        let of_clients =
+            clients.iter().map(|client| (client.log_level(), client.client_era() == Era::Sessions));
+        let of_runs = runs.iter().map(|run| (run.log_level(), false));
+        let all = of_clients.chain(of_runs);
+        all.filter(|(level, gets_all)| level.is_some() || *gets_all)
+            .map(|(level, _)| level)
+            .collect()
     }
 }

@@ -54,6 +54,7 @@ use rules::{
     catalog::ListKind,
     limits::{BACKOFF_MAX, ERA_RETRIES_MAX},
     link_sharing::LinkScope,
+    log_level::LogLevel,
 };
 
 use tokio_util::sync::CancellationToken;
@@ -113,6 +114,9 @@ pub struct Link {
     current: ArcSwapOption<Connection>,
     opening: tokio::sync::Mutex<Backoff>,
     users: Mutex<LinkUsers>,
+    /// The log level that the current connection has got. The lock is held while a level is sent, so
+    /// that no level overtakes another.
+    level_sent: tokio::sync::Mutex<Option<LogLevel>>,
     /// The session that the first connection resumes.
     resumption: Mutex<Option<Resumption>>,
     /// Set when the client's session was handed off, so that the session at the backend is kept.
@@ -148,6 +152,7 @@ impl Link {
             current: ArcSwapOption::empty(),
             opening: tokio::sync::Mutex::default(),
             users: Mutex::default(),
+            level_sent: tokio::sync::Mutex::default(),
             resumption: Mutex::default(),
             handed_off: AtomicBool::new(false),
             closed: CancellationToken::new(),

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Weak, time::Instant};
 
 use protocol::{capabilities::ClientCapabilities, ids::PrincipalId};
-use rules::{link_sharing::LinkScope, log_level::LogLevel};
+use rules::link_sharing::LinkScope;
 
 use crate::backends::{link_client::LinkClient, requester::Requester};
 
@@ -24,10 +24,8 @@ pub(super) struct LinkUsers {
     pub(super) runs: Vec<Weak<dyn Requester>>,
     /// Tasks of the backend that one of the runs follows, by the backend's own id.
     pub(super) backend_tasks: HashMap<String, Weak<dyn Requester>>,
-    /// The wanted log level of the backend.
-    pub(super) level: Option<LogLevel>,
-    /// The log level that the current connection has accepted.
-    pub(super) level_sent: Option<LogLevel>,
+    /// Set once a user has set a log level. Until then, the backend decides.
+    pub(super) has_level: bool,
     /// Time since which the link has no user.
     pub(super) idle_since: Option<Instant>,
 }

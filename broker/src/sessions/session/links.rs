@@ -37,11 +37,10 @@ impl Session {
         if let Some(stored) = state.links.resumption(backend) {
             link.resume_with(stored, first_wire_id(self.epoch()));
         }
-        if let Some(level) = state.log_level {
-            link.raise_level(level);
-        }
+        let level = state.log_level;
         state.links.insert(backend.clone(), link.clone());
         drop(state);
+        link.adapt_level(level);
         if link.lists.own().is_some() {
             self.on_own_lists_changed(); // another session of the link has caused them
         }

@@ -276,10 +276,9 @@ impl TaskRun {
             )
         };
         let link = link.ok_or_else(gone)?;
-        if let Some(level) = self.stored_log_level() {
-            link.raise_level(level);
-        }
-        Ok(self.hold_link(link))
+        let link = self.hold_link(link);
+        link.adapt_level(self.stored_log_level());
+        Ok(link)
     }
 
     fn link_user(&self) -> LinkUser<'_> {
