@@ -3,6 +3,8 @@
 //! The tool belongs to no backend. Each of its calls is a call of its own, by the name that the
 //! client would use for it, and has an entry of its own in the result.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use protocol::{
     envelope::{Kind, Message},
@@ -10,7 +12,8 @@ use protocol::{
     ids::RequestId,
     json::{self, Tape, TapeValue, ValueKind},
 };
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json, value::RawValue};
 
 use crate::{limits::toolsets::BATCH_RESULT_BYTES_MAX, tasks::is_tool_error};
 
@@ -184,32 +187,84 @@ impl BatchEnd {
     }
 }
 
+/// The result of a batch.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct BatchResult<'a> {
+    content: Vec<ResultPart<'a>>,
+    structured_content: BatchEntries<'a>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    is_error: bool,
+}
+
+#[derive(Serialize)]
+struct BatchEntries<'a> {
+    results: Vec<BatchEntry<'a>>,
+}
+
+/// The entry of one call in the result.
+#[derive(Default, Serialize)]
+struct BatchEntry<'a> {
+    tool: &'a str,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<ResultPart<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ResultPart<'a>>,
+    #[serde(skip)]
+    error_message: Option<Cow<'a, str>>,
+}
+
+/// A part of the result. Parts of answers keep their text, so that numbers keep any precision.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ResultPart<'a> {
+    Sent(&'a RawValue),
+    Own(Value),
+}
+
+/// The blocks of a tool's result.
+#[derive(Default, Deserialize)]
+struct ContentBlocks<'a> {
+    #[serde(borrow, default)]
+    content: Vec<&'a RawValue>,
+}
+
 /// Returns the result of a batch. `isError` is set if a batch stopped, or if all of its calls failed.
 pub fn result(batch: &Batch, ends: &[BatchEnd]) -> Bytes {
     let (mut remaining_bytes, mut content, mut results) =
         (BATCH_RESULT_BYTES_MAX, Vec::new(), Vec::new());
     for (at, (call, end)) in batch.calls.iter().zip(ends).enumerate() {
-        let mut entry = result_entry(end, &mut remaining_bytes);
-        let status = entry["status"].as_str().unwrap_or_default();
-        let head = format!("calls[{at}] {}: {status}", call.tool);
-        let error = entry["error"]["message"].as_str().map(|text| format!("{head}: {text}"));
-        content.push(json!({"type": "text", "text": error.unwrap_or(head)}));
-        if let Some(blocks) = entry["result"]["content"].as_array() {
-            content.extend(blocks.iter().cloned());
+        let entry = result_entry(&call.tool, end, &mut remaining_bytes);
+        let head = format!("calls[{at}] {}: {}", call.tool, entry.status);
+        let text = match &entry.error_message {
+            Some(message) => format!("{head}: {message}"),
+            None => head,
+        };
+        content.push(ResultPart::Own(json!({"type": "text", "text": text})));
+        if let Some(ResultPart::Sent(result)) = entry.result {
+            let blocks: ContentBlocks<'_> = serde_json::from_str(result.get()).unwrap_or_default();
+            content.extend(blocks.content.into_iter().map(ResultPart::Sent));
         }
-        entry["tool"] = call.tool.clone().into();
         results.push(entry);
     }
     let failed = ends.iter().filter(|end| end.is_failure()).count();
-    let mut result = json!({"content": content, "structuredContent": {"results": results}});
-    if failed > 0 && (batch.stops_on_error || failed == ends.len()) {
-        result["isError"] = true.into();
-    }
-    result.to_string().into()
+    let result = BatchResult {
+        content,
+        structured_content: BatchEntries { results },
+        is_error: failed > 0 && (batch.stops_on_error || failed == ends.len()),
+    };
+    serde_json::to_vec(&result).unwrap_or_default().into()
 }
 
-fn result_entry(end: &BatchEnd, remaining_bytes: &mut usize) -> Value {
-    let BatchEnd::Answered(answer) = end else { return json!({"status": "not_run"}) };
+fn result_entry<'a>(
+    tool: &'a str,
+    end: &'a BatchEnd,
+    remaining_bytes: &mut usize,
+) -> BatchEntry<'a> {
+    let BatchEnd::Answered(answer) = end else {
+        return BatchEntry { tool, status: "not_run", ..BatchEntry::default() };
+    };
     let status = match (answer.kind, end.is_failure()) {
         (Kind::Result, false) => "ok",
         (Kind::Result, true) => "tool_error",
@@ -217,7 +272,9 @@ fn result_entry(end: &BatchEnd, remaining_bytes: &mut usize) -> Value {
     };
     let lost = |kind: ErrorKind, text: &str| {
         let error = json!({"code": kind.code(), "message": text, "data": {"kind": kind.name()}});
-        json!({"status": status, "error": error})
+        let error_message = Some(text.to_owned().into());
+        let error = Some(ResultPart::Own(error));
+        BatchEntry { tool, status, error, error_message, ..BatchEntry::default() }
     };
     match remaining_bytes.checked_sub(answer.frame.len()) {
         Some(rest) => *remaining_bytes = rest,
@@ -228,11 +285,13 @@ fn result_entry(end: &BatchEnd, remaining_bytes: &mut usize) -> Value {
             return lost(ErrorKind::MessageTooLarge, &text);
         }
     }
-    let mut frame: Value = serde_json::from_slice(&answer.frame).unwrap_or_default();
-    let member = if answer.kind == Kind::Result { "result" } else { "error" };
-    match frame.get_mut(member).map(Value::take) {
-        Some(value) => json!({"status": status, member: value}),
-        None => lost(ErrorKind::BackendProtocolError, "the answer cannot be read"),
+    let sent = |span| Some(ResultPart::Sent(serde_json::from_slice(answer.bytes(span)?).ok()?));
+    match (sent(answer.result), sent(answer.error)) {
+        (None, None) => lost(ErrorKind::BackendProtocolError, "the answer cannot be read"),
+        (result, error) => {
+            let error_message = answer.text(answer.fields.error_message);
+            BatchEntry { tool, status, result, error, error_message }
+        }
     }
 }
 

@@ -52,10 +52,14 @@ fn answered(frame: &str) -> BatchEnd {
 }
 
 fn shown(stops: bool, ends: &[BatchEnd]) -> Value {
+    serde_json::from_str(&shown_text(stops, ends)).unwrap()
+}
+
+fn shown_text(stops: bool, ends: &[BatchEnd]) -> String {
     let call = BatchCall { tool: "t".to_owned(), arguments: None };
     let calls = vec![call; ends.len()];
     let batch = Batch { calls, is_parallel: false, stops_on_error: stops };
-    serde_json::from_slice(&result(&batch, ends)).unwrap()
+    String::from_utf8(result(&batch, ends).to_vec()).unwrap()
 }
 
 #[test]
@@ -91,6 +95,22 @@ fn each_call_has_its_own_outcome_in_the_result() {
     assert_eq!(shown(false, &ends()).get("isError"), None, "one of them is done");
     assert_eq!(shown(false, &[answered(error)])["isError"], true, "none of them is done");
     assert_eq!(shown(true, &[answered(done)]).get("isError"), None);
+}
+
+#[test]
+fn results_keep_the_text_of_their_backend() {
+    let block = r#"{"type":"text","text":"n","_meta":{"n":123456789012345678901,"p":1.50}}"#;
+    let done = format!(r#"{{"content":[{block}], "structuredContent":{{"n":1E2,"p":-0.0}}}}"#);
+    let error = r#"{"code":-32602,"message":"n\u006f","data":{"n":123456789012345678901}}"#;
+    let ends = [
+        answered(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{done}}}"#)),
+        answered(&format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#)),
+    ];
+    let text = shown_text(false, &ends);
+    for (part, count) in [(block, 2), (done.as_str(), 1), (error, 1), ("calls[1] t: error: no", 1)]
+    {
+        assert_eq!(text.matches(part).count(), count, "{part} in {text}");
+    }
 }
 
 #[test]
