@@ -249,7 +249,7 @@ impl ClientCapabilities {
 }
 
 fn parse_object(text: &[u8]) -> Result<Document<'_>, Refusal> {
-    let limits = Limits { bytes_max: text.len(), ..Limits::default() };
+    let limits = Limits::with_bytes_max(text.len());
     let document = Document::parse(text, &limits)
         .map_err(|error| Refusal::new(ErrorKind::InvalidParams, error.to_string()))?;
     if document.root().kind() != ValueKind::Object {

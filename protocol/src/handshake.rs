@@ -71,7 +71,7 @@ fn object_member<'a>(root: Value<'a>, key: &str) -> Result<Value<'a>, Refusal> {
 
 // The text was validated with its message; only its own size bounds it now.
 fn inner_limits(text: &[u8]) -> Limits {
-    Limits { bytes_max: text.len(), ..Limits::default() }
+    Limits::with_bytes_max(text.len())
 }
 
 /// Returns the result of `initialize`.

@@ -330,7 +330,7 @@ fn root_object(text: &[u8]) -> Span {
 }
 
 fn with_object<R>(text: &[u8], read: impl FnOnce(Value<'_>) -> Option<R>) -> Option<R> {
-    let usual = Limits { bytes_max: text.len(), ..Limits::default() };
+    let usual = Limits::with_bytes_max(text.len());
     // It is part of a decoded message, whose limit may have been set higher than usual.
     let document = Document::parse(text, &usual)
         .or_else(|_| Document::parse(text, &Limits { depth_max: text.len(), ..usual }));

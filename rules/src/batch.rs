@@ -45,7 +45,7 @@ impl BatchCall {
             frame.push(b'}');
         }
         frame.extend_from_slice(b"}}");
-        let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+        let limits = json::Limits::with_bytes_max(frame.len());
         Message::decode(frame.into(), &limits).map_err(|rejected| rejected.refusal)
     }
 }
@@ -63,7 +63,7 @@ impl Batch {
     /// Reads the arguments. All calls are checked before one begins.
     pub fn read(arguments: Option<&[u8]>, calls_max: usize) -> Result<Self, Refusal> {
         let text = arguments.unwrap_or(b"{}");
-        let limits = json::Limits { bytes_max: text.len(), ..json::Limits::default() };
+        let limits = json::Limits::with_bytes_max(text.len());
         let tape = Tape::parse(text, &limits).map_err(|_| invalid("cannot be read"))?;
         let [calls, parallel, stop] =
             members(tape.root(), "", ["calls", "parallel", "stop_on_error"])?;

@@ -435,11 +435,9 @@ fn mirrored<'a>(
     let has_param_headers =
         |tool: &&CatalogEntry| memmem::find(&tool.exposed, b"x-mcp-header").is_some();
     let headers = |tool: &CatalogEntry| {
-        let document = Document::parse(
-            &tool.exposed,
-            &json::Limits { bytes_max: tool.exposed.len(), ..json::Limits::default() },
-        )
-        .ok()?;
+        let document =
+            Document::parse(&tool.exposed, &json::Limits::with_bytes_max(tool.exposed.len()))
+                .ok()?;
         tool_headers::param_headers(document.root().get("inputSchema")?.raw()).ok()
     };
     tools

@@ -63,7 +63,7 @@ pub fn to_session_request(message: &Message, id: &RequestId) -> Result<Message, 
 }
 
 fn decoded(frame: Bytes) -> Result<Message, Refusal> {
-    let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(frame.len());
     Message::decode(frame, &limits).map_err(|rejected| rejected.refusal)
 }
 
@@ -221,12 +221,7 @@ pub fn elicitations_required(error: &Message) -> Vec<InputRequest> {
 }
 
 fn opens_a_url(request: &json::Value<'_>) -> bool {
-    if check_body(
-        request.raw(),
-        &json::Limits { bytes_max: request.raw().len(), ..json::Limits::default() },
-    )
-    .is_err()
-    {
+    if check_body(request.raw(), &json::Limits::with_bytes_max(request.raw().len())).is_err() {
         return false; // its client could open another URL
     }
     let is_text =
@@ -245,7 +240,7 @@ fn without(object: &[u8], members: &[&str]) -> Bytes {
 
 /// Returns whether this can be the answer to an input request of this method.
 pub fn is_valid_answer(method: Method, answer: &[u8]) -> bool {
-    let limits = json::Limits { bytes_max: answer.len(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(answer.len());
     let Ok(document) = Document::parse(answer, &limits) else { return false };
     let root = document.root();
     let is = |key: &str, kind: ValueKind| root.get(key).is_some_and(|value| value.kind() == kind);
@@ -283,7 +278,7 @@ pub fn list_result(
 }
 
 fn offered(kind: ListKind, page: &Bytes) -> Bytes {
-    let limits = json::Limits { bytes_max: page.len(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(page.len());
     let Some(tape) = Tape::parse(page, &limits).ok().filter(|_| kind == ListKind::Tools) else {
         return page.clone();
     };

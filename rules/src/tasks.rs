@@ -304,7 +304,7 @@ pub fn related_task_meta(task: &TaskId) -> Vec<u8> {
 
 /// Decodes a frame of the broker, or one that was decoded before.
 pub fn decoded(frame: Bytes) -> Option<Message> {
-    let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(frame.len());
     Message::decode(frame, &limits).ok()
 }
 
@@ -425,7 +425,7 @@ pub fn with_id(kept: &[u8], id: &RequestId) -> Bytes {
 }
 
 fn parsed(text: &[u8]) -> Result<Document<'_>, json::JsonError> {
-    Document::parse(text, &json::Limits { bytes_max: text.len(), ..json::Limits::default() })
+    Document::parse(text, &json::Limits::with_bytes_max(text.len()))
 }
 
 #[cfg(test)]

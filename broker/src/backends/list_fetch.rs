@@ -119,7 +119,7 @@ fn wanted_headers(tool: &CatalogEntry) -> Result<Vec<ParamHeader>, BadAnnotation
     if memchr::memmem::find(&tool.native, b"x-mcp-header").is_none() {
         return Ok(Vec::new());
     }
-    let limits = json::Limits { bytes_max: tool.native.len(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(tool.native.len());
     let document =
         json::Document::parse(&tool.native, &limits).map_err(|_| BadAnnotation::Schema)?;
     document.root().get("inputSchema").map_or(Ok(Vec::new()), |schema| param_headers(schema.raw()))

@@ -57,7 +57,7 @@ impl BackendRoots {
     fn result(&self, of_client: &[u8]) -> Vec<u8> {
         let list = self.list.load();
         let mut roots: Vec<String> = list.iter().map(as_json).collect();
-        let limits = Limits { bytes_max: of_client.len(), ..Limits::default() };
+        let limits = Limits::with_bytes_max(of_client.len());
         if let Ok(document) = Document::parse(of_client, &limits) {
             let is_configured = |uri: &str| list.iter().any(|root| root.uri == uri);
             let given = document.root().get("roots");

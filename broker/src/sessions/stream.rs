@@ -492,7 +492,7 @@ impl EventLogSink {
 
 /// Returns the id of the request that a response answers.
 pub fn answered_id(frame: &Bytes) -> Option<RequestId> {
-    let limits = Limits { bytes_max: frame.len(), ..Limits::default() };
+    let limits = Limits::with_bytes_max(frame.len());
     Message::decode(frame.clone(), &limits).ok()?.id.clone()
 }
 

@@ -430,6 +430,6 @@ fn check_policy(
 fn without_task(message: Message) -> Result<Message, Refusal> {
     let Some(params) = message.params else { return Ok(message) };
     let frame = Splice::new(&message.frame).remove_member(params, "task").finish();
-    let limits = json::Limits { bytes_max: message.frame.len(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(message.frame.len());
     Message::decode(frame, &limits).map_err(|rejected| rejected.refusal)
 }

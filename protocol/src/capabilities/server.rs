@@ -293,7 +293,7 @@ impl ObjectWriter {
 }
 
 pub(super) fn tape_of_object(text: &[u8]) -> Result<Tape<'_>, Refusal> {
-    let limits = Limits { bytes_max: text.len(), ..Limits::default() };
+    let limits = Limits::with_bytes_max(text.len());
     let tape = Tape::parse(text, &limits)
         .map_err(|error| Refusal::new(ErrorKind::InvalidParams, error.to_string()))?;
     match tape.root().kind() {

@@ -282,8 +282,7 @@ fn joined(open: u8, parts: impl Iterator<Item = Vec<u8>>, close: u8) -> Vec<u8> 
 /// the error names no URL.
 pub fn urls_as_result(error: &Message) -> Option<Vec<u8>> {
     let data = error.bytes(error.fields.error_data)?;
-    let document =
-        Document::parse(data, &Limits { bytes_max: data.len(), ..Limits::default() }).ok()?;
+    let document = Document::parse(data, &Limits::with_bytes_max(data.len())).ok()?;
     let elicitations = document.root().get("elicitations")?;
     let blocks: Vec<Vec<u8>> = elicitations
         .elements()

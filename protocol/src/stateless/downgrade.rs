@@ -19,7 +19,7 @@ use crate::version::Version;
 
 /// Returns limits for texts that were decoded before, with their deepest nesting.
 fn limits(text: &[u8]) -> Limits {
-    Limits { bytes_max: text.len(), ..Limits::default() }
+    Limits::with_bytes_max(text.len())
 }
 
 /// Converts a client's capabilities to this revision. Tasks are an extension, which the broker

@@ -29,7 +29,7 @@ impl InputRequest {
     pub fn to_message(&self) -> Option<Message> {
         let object = self.to_json();
         let text = [br#"{"jsonrpc":"2.0","id":0,"#, object.get(1..)?].concat();
-        let limits = Limits { bytes_max: text.len(), ..Limits::default() };
+        let limits = Limits::with_bytes_max(text.len());
         Message::decode(text.into(), &limits).ok()
     }
 
@@ -59,7 +59,7 @@ pub struct InputRequired {
 impl InputRequired {
     /// Reads a result object whose type is `input_required`.
     pub fn parse(result: &[u8]) -> Result<Self, &'static str> {
-        let limits = Limits { bytes_max: result.len(), ..Limits::default() };
+        let limits = Limits::with_bytes_max(result.len());
         let document =
             Document::parse(result, &limits).map_err(|_| "the result is not valid JSON")?;
         let root = document.root();
@@ -178,7 +178,7 @@ impl InputResponses {
                 "params.inputResponses must be an object of at most 256 result objects, each key once",
             )
         };
-        let limits = Limits { bytes_max: text.len(), ..Limits::default() };
+        let limits = Limits::with_bytes_max(text.len());
         let document = Document::parse(text, &limits).map_err(|_| bad())?;
         let root = document.root();
         if root.kind() != ValueKind::Object {
@@ -213,8 +213,7 @@ pub fn name_missing_capability(refusal: Refusal, question: &Message) -> Refusal 
 fn required_capability(question: &Message) -> Option<&'static str> {
     let params = question.bytes(question.params).unwrap_or_default();
     let has = |member: &str| {
-        let document =
-            Document::parse(params, &Limits { bytes_max: params.len(), ..Limits::default() });
+        let document = Document::parse(params, &Limits::with_bytes_max(params.len()));
         document.is_ok_and(|document| document.root().get(member).is_some())
     };
     Some(match question.method {

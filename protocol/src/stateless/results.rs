@@ -80,7 +80,7 @@ impl CacheHint {
 
     /// Reads the hint of a result object. Malformed members count as absent.
     pub fn read(result: &[u8]) -> Self {
-        let limits = Limits { bytes_max: result.len(), ..Limits::default() };
+        let limits = Limits::with_bytes_max(result.len());
         Tape::parse(result, &limits).map_or(Self::NONE, |tape| Self::of(tape.root()))
     }
 
@@ -216,7 +216,7 @@ pub struct DiscoverResult {
 impl DiscoverResult {
     /// Reads the result object.
     pub fn parse(result: &[u8]) -> Result<Self, &'static str> {
-        let limits = Limits { bytes_max: result.len(), ..Limits::default() };
+        let limits = Limits::with_bytes_max(result.len());
         let tape = Tape::parse(result, &limits).map_err(|_| "the result is not valid JSON")?;
         let root = tape.root();
         let versions =
@@ -273,7 +273,7 @@ pub fn discover_members(
 pub fn upgrade_server_capabilities(legacy: &ServerCapabilities, tasks: bool) -> Bytes {
     let text = Bytes::copy_from_slice(legacy.raw());
     let kept = Splice::new(&text).retain_members(whole(&text), |key| key != "tasks").finish();
-    let limits = Limits { bytes_max: kept.len(), ..Limits::default() };
+    let limits = Limits::with_bytes_max(kept.len());
     let Ok(tape) = Tape::parse(&kept, &limits) else { return kept };
     let declared = tape.root().get("extensions");
     let mut splice = Splice::new(&kept);
@@ -320,7 +320,7 @@ impl SubscriptionFilter {
     /// Reads the object `notifications`. Unknown members are left out, and the acknowledgement
     /// shows it.
     pub fn parse(text: &[u8]) -> Result<Self, &'static str> {
-        let limits = Limits { bytes_max: text.len(), ..Limits::default() };
+        let limits = Limits::with_bytes_max(text.len());
         let document = Document::parse(text, &limits).map_err(|_| "it is not valid JSON")?;
         let root = document.root();
         if root.kind() != ValueKind::Object {

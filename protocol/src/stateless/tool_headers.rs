@@ -68,9 +68,8 @@ pub fn param_headers(schema: &[u8]) -> Result<Vec<ParamHeader>, BadAnnotation> {
     {
         return Ok(Vec::new());
     }
-    let document =
-        Document::parse(schema, &Limits { bytes_max: schema.len(), ..Limits::default() })
-            .map_err(|_| BadAnnotation::Schema)?;
+    let document = Document::parse(schema, &Limits::with_bytes_max(schema.len()))
+        .map_err(|_| BadAnnotation::Schema)?;
     let mut found = Vec::new();
     properties(document.root(), &mut Vec::new(), &mut found)?;
     let annotated = count(document.root(), 0)?;
@@ -146,9 +145,7 @@ impl ParamHeader {
     /// - Two readers would find different arguments.
     pub fn text(&self, arguments: Option<&[u8]>) -> Option<String> {
         let arguments = arguments?;
-        let document =
-            Document::parse(arguments, &Limits { bytes_max: arguments.len(), ..Limits::default() })
-                .ok()?;
+        let document = Document::parse(arguments, &Limits::with_bytes_max(arguments.len())).ok()?;
         let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
         let value = document.root().unambiguous_path(&path).ok()??;
         match self.kind {
@@ -161,8 +158,7 @@ impl ParamHeader {
     /// Returns whether any reader finds the argument, and it is not null.
     pub fn is_present(&self, arguments: Option<&[u8]>) -> bool {
         let Some(arguments) = arguments else { return false };
-        let Ok(document) =
-            Document::parse(arguments, &Limits { bytes_max: arguments.len(), ..Limits::default() })
+        let Ok(document) = Document::parse(arguments, &Limits::with_bytes_max(arguments.len()))
         else {
             return false;
         };

@@ -18,7 +18,7 @@ pub fn arguments_hash(arguments: Option<&[u8]>) -> Option<[u8; 32]> {
 
 /// Returns the arguments with sorted members and without white space. `None`: they are not JSON.
 pub fn canonical_arguments(arguments: &[u8]) -> Option<Vec<u8>> {
-    let limits = Limits { bytes_max: arguments.len(), ..Limits::default() };
+    let limits = Limits::with_bytes_max(arguments.len());
     let document = Document::parse(arguments, &limits).ok()?;
     let mut out = Vec::with_capacity(arguments.len());
     write(document.root(), arguments, &mut out);

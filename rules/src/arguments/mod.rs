@@ -282,7 +282,7 @@ fn options(
 /// Refuses arguments with a duplicate member in an object. Readers differ in which of the two they
 /// use.
 pub fn refuse_duplicates(arguments: &[u8], hasher: &RandomState) -> Result<(), Refusal> {
-    let limits = json::Limits { bytes_max: arguments.len(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(arguments.len());
     match duplicate_member(arguments, &limits, hasher, FAULT_CHARS_MAX) {
         Ok(None) => Ok(()),
         Ok(Some(path)) => Err(refused(

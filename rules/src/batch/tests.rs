@@ -47,7 +47,7 @@ fn a_call_of_a_batch_is_a_request_of_the_client() {
 
 fn answered(frame: &str) -> BatchEnd {
     let frame = Bytes::from(frame.to_owned());
-    let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(frame.len());
     BatchEnd::Answered(Box::new(Message::decode(frame, &limits).unwrap()))
 }
 

@@ -121,11 +121,8 @@ impl CatalogEntry {
 
     /// Returns the `inputSchema` of a tool, as its backend wrote it.
     pub fn input_schema(&self) -> Option<Bytes> {
-        let document = Document::parse(
-            &self.native,
-            &json::Limits { bytes_max: self.native.len(), ..json::Limits::default() },
-        )
-        .ok()?;
+        let document =
+            Document::parse(&self.native, &json::Limits::with_bytes_max(self.native.len())).ok()?;
         document.root().get("inputSchema").map(|schema| Bytes::copy_from_slice(schema.raw()))
     }
 
@@ -134,7 +131,7 @@ impl CatalogEntry {
         if !self.traits.has_ui {
             return Vec::new(); // most tools: their text need not be searched
         }
-        let limits = json::Limits { bytes_max: self.native.len(), ..json::Limits::default() };
+        let limits = json::Limits::with_bytes_max(self.native.len());
         let Ok(tape) = Tape::parse(&self.native, &limits) else { return Vec::new() };
         let links = tape.root().get("_meta").and_then(|meta| exposure::ui_links(meta).ok());
         links.into_iter().flatten().map(|(_, uri)| uri.into_owned()).collect()
@@ -326,10 +323,7 @@ fn read_entry(
     if kind == ListKind::Tools
         && host == TaskHost::Broker
         && let Some(hosted) = with_task_support(entry)
-        && let Ok(tape) = Tape::parse(
-            &hosted,
-            &json::Limits { bytes_max: hosted.len(), ..json::Limits::default() },
-        )
+        && let Ok(tape) = Tape::parse(&hosted, &json::Limits::with_bytes_max(hosted.len()))
         && let Some(value) = tape.root().get(kind.key())
     {
         let Ok(exposed) =

@@ -26,7 +26,7 @@ impl FixedArguments {
     pub fn apply(&self, arguments: Option<&[u8]>) -> Result<Bytes, Refusal> {
         let text = arguments.unwrap_or(b"{}");
         let refuse = |text: String| Refusal::new(ErrorKind::InvalidParams, text);
-        let limits = json::Limits { bytes_max: text.len(), ..json::Limits::default() };
+        let limits = json::Limits::with_bytes_max(text.len());
         let tape = Tape::parse(text, &limits)
             .map_err(|_| refuse("params.arguments cannot be read".to_owned()))?;
         let root = tape.root();

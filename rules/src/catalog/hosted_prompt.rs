@@ -181,7 +181,7 @@ impl HostedPrompt {
         let refuse = |text: String| Refusal::new(ErrorKind::InvalidParams, text);
         let mut values = BTreeMap::new();
         if let Some(text) = arguments {
-            let limits = json::Limits { bytes_max: text.len(), ..json::Limits::default() };
+            let limits = json::Limits::with_bytes_max(text.len());
             let document = Document::parse(text, &limits)
                 .map_err(|_| refuse("params.arguments cannot be read".to_owned()))?;
             if document.root().kind() != ValueKind::Object {

@@ -136,7 +136,7 @@ impl FoundCall {
 
 fn parsed(arguments: Option<&[u8]>) -> Result<Document<'_>, Refusal> {
     let text = arguments.unwrap_or(b"{}");
-    let limits = json::Limits { bytes_max: text.len(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(text.len());
     let document = Document::parse(text, &limits).map_err(|_| invalid("cannot be read"))?;
     if document.root().kind() == ValueKind::Object {
         Ok(document)
@@ -180,7 +180,7 @@ impl ToolSearch {
     }
 
     fn add(&mut self, backend: &BackendId, entry: &CatalogEntry) {
-        let limits = json::Limits { bytes_max: entry.exposed.len(), ..json::Limits::default() };
+        let limits = json::Limits::with_bytes_max(entry.exposed.len());
         let Ok(tape) = Tape::parse(&entry.exposed, &limits) else { return };
         let root = tape.root();
         // MCP Apps: a tool without `model` in its visibility is for the app alone.

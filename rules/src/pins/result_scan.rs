@@ -49,7 +49,7 @@ impl ResultScan {
         {
             return None; // as nearly everywhere
         }
-        let limits = json::Limits { bytes_max: result.len(), ..json::Limits::default() };
+        let limits = json::Limits::with_bytes_max(result.len());
         let tape = Tape::parse(result, &limits).ok()?;
         let mut splice = Splice::new(&answer.frame);
         let mut walk = Walk { base: span.start, strips: self == Self::Strip, findings: Vec::new() };

@@ -165,7 +165,7 @@ fn refers_to_resource(message: &Message) -> Result<bool, Refusal> {
 fn completed(message: &Message) -> Result<(String, String), Refusal> {
     let refuse = |text: &str| Refusal::new(ErrorKind::InvalidParams, text);
     let params = message.bytes(message.params).unwrap_or_default();
-    let limits = json::Limits { bytes_max: params.len(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(params.len());
     let document =
         json::Document::parse(params, &limits).map_err(|_| refuse("params cannot be read"))?;
     let text = |member: &str| {

@@ -73,7 +73,7 @@ pub(super) fn shaped(
     if name == entry.exposed_key && shape.is_none() && !is_trimmed {
         return Some(shown);
     }
-    let limits = json::Limits { bytes_max: entry.exposed.len(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(entry.exposed.len());
     let tape = Tape::parse(&entry.exposed, &limits).ok()?;
     let root = tape.root();
     let mut splice = Splice::new(&entry.exposed);

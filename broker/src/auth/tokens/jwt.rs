@@ -209,7 +209,7 @@ impl<'a> Claims<'a> {
 /// Returns whether no object of the text has a duplicate member, at any depth. Readers differ in
 /// which of two members they use.
 pub fn has_one_reading(text: &[u8]) -> bool {
-    let limits = Limits { bytes_max: text.len(), ..Limits::default() };
+    let limits = Limits::with_bytes_max(text.len());
     json::duplicate_member(text, &limits, &RandomState::new(), 0) == Ok(None)
 }
 
@@ -218,7 +218,7 @@ struct JsonMembers<'a>(Value<'a>);
 
 impl<'a> JsonMembers<'a> {
     fn parse(text: &'a [u8]) -> Result<Self, TokenError> {
-        let limits = Limits { bytes_max: text.len(), ..Limits::default() };
+        let limits = Limits::with_bytes_max(text.len());
         let root = Document::parse(text, &limits).map_err(|_| TokenError::Form)?.root();
         if root.kind() == ValueKind::Object && has_one_reading(text) {
             Ok(Self(root))

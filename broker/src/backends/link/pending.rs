@@ -198,7 +198,7 @@ impl PendingRequests {
         if self.merged_roots.lock().is_empty() {
             return frame; // as nearly always
         }
-        let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+        let limits = json::Limits::with_bytes_max(frame.len());
         let Ok(message) = Message::decode(frame.clone(), &limits) else { return frame };
         let is_answer = matches!(message.kind, Kind::Result | Kind::Error);
         let Some(id) = message.id.as_ref().filter(|_| is_answer) else { return frame };

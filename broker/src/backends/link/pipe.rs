@@ -132,8 +132,7 @@ async fn write(
 }
 
 async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl FrameSource) {
-    let limits =
-        json::Limits { bytes_max: link.backend.message_bytes(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(link.backend.message_bytes());
     let mut noise = 0;
     loop {
         let frame = tokio::select! {

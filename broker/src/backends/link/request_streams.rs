@@ -59,10 +59,7 @@ impl RequestStreams {
 fn offers_streams(answer: &Message) -> bool {
     let result =
         answer.bytes(answer.result).filter(|_| answer.kind == Kind::Result).unwrap_or_default();
-    let document = json::Document::parse(
-        result,
-        &json::Limits { bytes_max: result.len(), ..json::Limits::default() },
-    );
+    let document = json::Document::parse(result, &json::Limits::with_bytes_max(result.len()));
     document.is_ok_and(|document| {
         document.root().path(&["_meta", STREAMS]).is_some_and(|value| value.raw() == b"true")
     })

@@ -146,10 +146,7 @@ pub(super) async fn authenticate(
         return Ok(AuthenticatedClient { client, until: until.clone() });
     }
     let meta = message.bytes(message.fields.meta).unwrap_or(b"{}");
-    let document = json::Document::parse(
-        meta,
-        &json::Limits { bytes_max: meta.len(), ..json::Limits::default() },
-    );
+    let document = json::Document::parse(meta, &json::Limits::with_bytes_max(meta.len()));
     let document = document
         .map_err(|_| Refusal::new(ErrorKind::InvalidParams, "params._meta cannot be read"))?;
     let text = |key: &str| match document.root().get(key).map(|value| value.as_str()) {

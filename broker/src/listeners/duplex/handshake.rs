@@ -52,10 +52,7 @@ pub(super) async fn open_session(
     source: &mut impl FrameSource,
     sink: &mut impl FrameSink,
 ) -> Result<HandshakeOutcome, CloseReason> {
-    let limits = json::Limits {
-        bytes_max: broker.shared.config.limits.message_bytes,
-        ..json::Limits::default()
-    };
+    let limits = json::Limits::with_bytes_max(broker.shared.config.limits.message_bytes);
     let message_bytes_max = limits.bytes_max;
     source.set_message_limit(
         message_bytes_max.min(FIRST_MESSAGE_BYTES_MAX),
@@ -215,10 +212,7 @@ fn with_streams(incoming: &IncomingConnection, answer: Bytes) -> Bytes {
     if incoming.transport != Transport::Quic {
         return answer;
     }
-    match Message::decode(
-        answer.clone(),
-        &json::Limits { bytes_max: answer.len(), ..json::Limits::default() },
-    ) {
+    match Message::decode(answer.clone(), &json::Limits::with_bytes_max(answer.len())) {
         Ok(message) => Splice::new(&answer).set_meta(&message, STREAMS, b"true").finish(),
         Err(_) => answer,
     }

@@ -248,7 +248,7 @@ async fn serve_stateless(dispatcher: Arc<RequestDispatcher>, stream: RequestStre
 /// Serves one stream of a session: a request and its messages.
 async fn serve_request(session: Arc<Session>, stream: RequestStream) {
     let shared = &session.shared;
-    let limits = json::Limits { bytes_max: session.message_bytes(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(session.message_bytes());
     let Some((stream, frame)) = receive(shared, stream).await else { return };
     let decoded = frame.and_then(|frame| {
         session.touch();

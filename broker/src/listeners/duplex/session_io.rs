@@ -132,7 +132,7 @@ pub(super) async fn read(
     calls: &InFlightCalls,
 ) -> ReadOutcome {
     let ear = ClientReader { session, outbox, capacity_freed, calls };
-    let limits = json::Limits { bytes_max: session.message_bytes(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(session.message_bytes());
     source.set_message_limit(limits.bytes_max, None);
     let (mut in_a_row, mut bytes_in_a_row) = (0, 0);
     loop {

@@ -252,10 +252,7 @@ impl RequestDispatcher {
     }
 
     pub(super) fn decode(&self, frame: Bytes) -> Result<Message, RefusedMessage> {
-        let limits = json::Limits {
-            bytes_max: self.shared().config.limits.message_bytes,
-            ..json::Limits::default()
-        };
+        let limits = json::Limits::with_bytes_max(self.shared().config.limits.message_bytes);
         self.shared().metrics.bytes(Direction::In, Side::Client, frame.len());
         Message::decode(frame, &limits)
     }

@@ -68,7 +68,7 @@ pub(super) async fn serve(
         }
         RequestSource::Replica => shared.config.limits.message_bytes,
     };
-    let limits = Limits { bytes_max, ..Limits::default() };
+    let limits = Limits::with_bytes_max(bytes_max);
     if !has_small_body(&body) {
         shared.overload.admits().map_err(refuse_without_id)?;
     }

@@ -144,7 +144,7 @@ impl ReplicaRequest {
 
     /// Returns `None` for a body that no replica can parse, and so none has run.
     fn frames(&self) -> Option<Frames> {
-        let limits = Limits { bytes_max: self.body.len(), ..Limits::default() };
+        let limits = Limits::with_bytes_max(self.body.len());
         decode_body(self.body.clone(), &limits, true)
             .ok()
             .filter(|_| self.method == HttpMethod::POST)

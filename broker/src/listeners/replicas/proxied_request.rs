@@ -133,6 +133,6 @@ impl ProxiedRequest {
 }
 
 fn is_answer(frame: &Bytes) -> bool {
-    let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(frame.len());
     Message::decode(frame.clone(), &limits).is_ok_and(|message| message.is_response())
 }

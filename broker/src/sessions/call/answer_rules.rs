@@ -108,7 +108,7 @@ impl Call {
             self.session.shared.metrics.pins.found_in_result(&finding.rule);
         }
         tracing::info!(tenant = %backend.tenant, backend = %backend.id, count = scanned.findings.len(), "a result has hidden characters");
-        let limits = json::Limits { bytes_max: scanned.frame.len(), ..json::Limits::default() };
+        let limits = json::Limits::with_bytes_max(scanned.frame.len());
         Message::decode(scanned.frame, &limits).unwrap_or(answer)
     }
 }

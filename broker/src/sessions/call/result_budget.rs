@@ -70,7 +70,7 @@ impl Call {
         uris.expose(&self.backend, &mut splice);
         let frame = splice.finish();
         let decoded = |frame: bytes::Bytes| {
-            let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+            let limits = json::Limits::with_bytes_max(frame.len());
             Message::decode(frame, &limits).ok()
         };
         let exposed = decoded(frame)?;

@@ -148,7 +148,7 @@ pub(in crate::sessions) fn without_own_meta(
     let frame = Splice::new(&message.frame)
         .retain_members(meta, |key| !key.starts_with(OWN_META) || is_kept(key))
         .finish();
-    let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(frame.len());
     Message::decode(frame, &limits).map_err(|rejected| rejected.refusal)
 }
 

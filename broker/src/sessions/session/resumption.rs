@@ -470,7 +470,7 @@ fn restored_event(event: LoggedEvent) -> Event {
 
 /// Returns the topic of a stored notification, so that a new notification can replace it.
 fn topic_of(frame: &Bytes) -> Option<Topic> {
-    let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(frame.len());
     let message = Message::decode(frame.clone(), &limits).ok()?;
     match message.method {
         Method::ToolsListChanged | Method::PromptsListChanged | Method::ResourcesListChanged => {

@@ -399,7 +399,7 @@ impl Exchange {
 }
 
 fn read(frame: Bytes) -> Option<Message> {
-    let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+    let limits = json::Limits::with_bytes_max(frame.len());
     Message::decode(frame, &limits).ok()
 }
 

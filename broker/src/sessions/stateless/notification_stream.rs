@@ -220,7 +220,7 @@ impl NotificationStream {
 
     /// Returns a notification of the session for the client, if its filter accepts it.
     fn filtered(&self, frame: Bytes) -> Option<Bytes> {
-        let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+        let limits = json::Limits::with_bytes_max(frame.len());
         let message = Message::decode(frame, &limits).ok()?;
         let wanted = match message.method {
             Method::ToolsListChanged => self.filter.tools,

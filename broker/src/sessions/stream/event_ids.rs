@@ -39,9 +39,7 @@ pub(super) fn encode_pending(due: &[PendingAnswer]) -> Vec<u8> {
 
 /// Decodes the output of [`encode_pending`].
 pub fn decode_pending(text: &[u8]) -> Vec<PendingAnswer> {
-    let Ok(document) =
-        Document::parse(text, &Limits { bytes_max: text.len(), ..Limits::default() })
-    else {
+    let Ok(document) = Document::parse(text, &Limits::with_bytes_max(text.len())) else {
         return Vec::new();
     };
     let raw = |raw: &[u8]| RequestId::from_raw(Bytes::copy_from_slice(raw));
@@ -95,8 +93,7 @@ pub(super) fn encode_request_id(id: &RequestId) -> String {
 fn decode_request_id(text: &str) -> Option<RequestId> {
     let raw =
         URL_SAFE_NO_PAD.decode(text).ok().filter(|raw| raw.len() <= NAMED_REQUEST_BYTES_MAX)?;
-    let document =
-        Document::parse(&raw, &Limits { bytes_max: raw.len(), ..Limits::default() }).ok()?;
+    let document = Document::parse(&raw, &Limits::with_bytes_max(raw.len())).ok()?;
     let is_id = matches!(document.root().kind(), ValueKind::String | ValueKind::Number);
     is_id.then(|| RequestId::from_raw(Bytes::copy_from_slice(document.root().raw())))
 }

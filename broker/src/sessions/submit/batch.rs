@@ -104,7 +104,7 @@ impl BatchRun {
             Ok(answer) => answer,
             Err(refusal) => self.session.refusal_frame(&refusal, Some(&id)),
         };
-        let limits = json::Limits { bytes_max: answer.len(), ..json::Limits::default() };
+        let limits = json::Limits::with_bytes_max(answer.len());
         let end = match Message::decode(answer, &limits) {
             Ok(answer) => BatchEnd::Answered(Box::new(answer)),
             Err(_) => BatchEnd::NotRun,

@@ -98,7 +98,7 @@ impl HttpWire {
             version: OnceLock::new(),
             prepared: OnceLock::new(),
             prepared_with: LinkPosts::default(),
-            limits: json::Limits { bytes_max: backend.message_bytes(), ..json::Limits::default() },
+            limits: json::Limits::with_bytes_max(backend.message_bytes()),
             one_way,
             endpoint: None,
             refused: OnceLock::new(),

@@ -46,7 +46,7 @@ impl StatelessConnection {
     /// here. Other messages do not exist in this revision and are dropped. The cancellation of a
     /// request happens when its wait is dropped.
     pub(in crate::backends::link) fn take_reply(&self, frame: Bytes) {
-        let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+        let limits = json::Limits::with_bytes_max(frame.len());
         let Ok(message) = Message::decode(frame, &limits) else { return };
         if let Some(number) =
             message.id.as_ref().filter(|_| message.is_response()).and_then(input_number)
@@ -105,7 +105,7 @@ impl StatelessConnection {
             | Method::ResourcesListChanged
             | Method::ResourcesUpdated => self.listening.admits(message).then(|| {
                 let frame = downgrade::without_subscription_id(message);
-                let limits = json::Limits { bytes_max: frame.len(), ..json::Limits::default() };
+                let limits = json::Limits::with_bytes_max(frame.len());
                 Message::decode(frame, &limits).unwrap_or_else(|_| message.clone())
             }),
             _ => Some(message.clone()),

@@ -237,10 +237,7 @@ fn gone(link: &Link) -> Failure {
 /// Returns the inlined outcome of a task that is over.
 fn outcome(state: &Message, member: &'static str) -> Result<Message, Failure> {
     let result = state.bytes(state.result).unwrap_or_default();
-    let document = Document::parse(
-        result,
-        &json::Limits { bytes_max: result.len(), ..json::Limits::default() },
-    );
+    let document = Document::parse(result, &json::Limits::with_bytes_max(result.len()));
     let inlined = document
         .as_ref()
         .ok()
