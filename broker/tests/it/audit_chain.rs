@@ -11,11 +11,11 @@ use testkit::{BrokerBuilder, FakeBackend, TestBroker, eventually};
 use crate::builder;
 
 /// First statements of an attacker who owns the file.
-const UNGUARDED: &str = "DROP TRIGGER audit_is_not_changed; DROP TRIGGER audit_is_kept; DROP TRIGGER audit_is_chained; \
+pub(crate) const UNGUARDED: &str = "DROP TRIGGER audit_is_not_changed; DROP TRIGGER audit_is_kept; DROP TRIGGER audit_is_chained; \
     DROP TRIGGER audit_chains_are_kept; DROP TRIGGER audit_chains_grow;";
 
 /// Returns a broker alone on a file of this folder.
-fn on(folder: &Path, audit: Value) -> BrokerBuilder {
+pub(crate) fn on(folder: &Path, audit: Value) -> BrokerBuilder {
     let url = format!("sqlite:{}", folder.join("broker.db").display());
     builder().single_process().config(json!({"storage": {"url": url}, "audit": audit}))
 }
@@ -34,7 +34,7 @@ pub(crate) fn edit(folder: &Path, sql: &str) {
 }
 
 /// Returns the numbers of the records of tenant `acme`, after so many changes of it.
-async fn changed(broker: &TestBroker, times: usize) -> Vec<i64> {
+pub(crate) async fn changed(broker: &TestBroker, times: usize) -> Vec<i64> {
     for weight in 1..=times {
         broker.admin().put_tenant("acme", json!({"weight": weight})).await;
     }

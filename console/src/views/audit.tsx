@@ -1,7 +1,7 @@
 // The audit log: what operators changed and clients did, and whether the log is whole.
 import { useState } from 'preact/hooks';
 
-import { call, send, problemOf, type Schemas } from '../api/client';
+import { call, callAll, send, problemOf, type Schemas } from '../api/client';
 import { asProblem, useLive } from '../live';
 import { route, setQuery } from '../router';
 import { operator, tenants } from '../session';
@@ -58,7 +58,7 @@ export function Audit() {
       problem={live.problem}
       actions={
         <>
-          <Verified owner={owner} />
+          <Verified key={owner} owner={owner} />
           <Button icon="download" run={download}>
             Export
           </Button>
@@ -103,24 +103,53 @@ export function Audit() {
   );
 }
 
-/** Verifies the chain of the shown tenant, page by page, and says what came of it. */
+interface Misfit {
+  tenant: string;
+  number: number | undefined;
+  detail: string;
+}
+
+/** Verifies one chain, page by page. `count` gets the number of records of each page. */
+async function verifyChain(tenant: string, count: (records: number) => void): Promise<Misfit | undefined> {
+  let after: string | undefined;
+  do {
+    const page: Schemas['AuditVerdict'] = await call('GET /admin/v1/audit/verify', { query: { tenant, after } });
+    count(page.records);
+    if (page.misfit) return { tenant, number: page.misfit.number ?? undefined, detail: page.misfit.detail };
+    after = page.next ?? undefined;
+  } while (after);
+  return undefined;
+}
+
+/** Names the chain of the first misfit, as `mcp-broker audit verify` does. */
+function misfitText(misfits: readonly Misfit[]): string {
+  const [first] = misfits.toSorted((one, other) => (one.number ?? Number.MAX_SAFE_INTEGER) - (other.number ?? Number.MAX_SAFE_INTEGER));
+  if (!first) return '';
+  const chain = first.tenant ? `the chain of tenant ${first.tenant}` : 'the chain without a tenant';
+  const which = first.number === undefined ? chain : `record ${first.number} of ${chain}`;
+  const others = misfits.length - 1;
+  const more = others ? `; ${number(others)} more ${others === 1 ? 'chain does' : 'chains do'} not fit` : '';
+  return `${which} does not fit: ${first.detail}${more}`;
+}
+
+/** Verifies the chain of the shown tenant, or every chain that the operator sees, and shows the result. */
 function Verified({ owner }: { owner: string }) {
   const [state, setState] = useState<{ kind: 'good' | 'bad' | 'info'; text: string }>();
   const verify = async () => {
-    let after: string | undefined;
     let records = 0;
+    const count = (more: number) => {
+      records += more;
+      setState({ kind: 'info', text: `${number(records)} verified…` });
+    };
     try {
-      do {
-        const page: Schemas['AuditVerdict'] = await call('GET /admin/v1/audit/verify', { query: { tenant: owner, after } });
-        records += page.records;
-        if (page.misfit) {
-          setState({ kind: 'bad', text: `record ${page.misfit.number ?? '?'}: ${page.misfit.detail}` });
-          return;
-        }
-        after = page.next ?? undefined;
-        setState({ kind: 'info', text: `${number(records)} verified…` });
-      } while (after);
-      setState({ kind: 'good', text: `${number(records)} records verified` });
+      const chains = owner ? [owner] : (await callAll<Schemas['ChainView']>('GET /admin/v1/audit/chains', 'chains')).map(chain => chain.tenant ?? '');
+      const misfits: Misfit[] = [];
+      for (const tenant of chains) {
+        const misfit = await verifyChain(tenant, count);
+        if (misfit) misfits.push(misfit);
+      }
+      const where = owner ? `of ${owner}` : `in ${number(chains.length)} chains`;
+      setState(misfits.length ? { kind: 'bad', text: misfitText(misfits) } : { kind: 'good', text: `${number(records)} records ${where} verified` });
     } catch (error) {
       setState({ kind: 'bad', text: asProblem(error).message });
     }
@@ -129,7 +158,9 @@ function Verified({ owner }: { owner: string }) {
     <>
       {state && (
         <span role="status">
-          <Tag tone={state.kind}>{state.text}</Tag>
+          <Tag tone={state.kind}>
+            <Text>{state.text}</Text>
+          </Tag>
         </span>
       )}
       <Button icon="check" run={verify}>

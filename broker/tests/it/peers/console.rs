@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     approvals::{bank, change_definition, list},
+    audit_chain,
     tokens::reload::reload,
 };
 
@@ -123,6 +124,23 @@ async fn an_operator_adds_the_first_backend_in_the_console() {
     let to: Vec<&Value> =
         sent.iter().map(|call| &call.message["params"]["arguments"]["to"]).collect();
     assert_eq!(to, ["ann"], "one approved call was executed, once");
+}
+
+#[tokio::test]
+async fn the_console_verifies_every_chain_of_the_audit_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = audit_chain::on(folder.path(), json!({"checkpoint_interval": "24h"}))
+        .admin_token(ADMIN)
+        .start()
+        .await;
+    let numbers = audit_chain::changed(&broker, 3).await;
+    let tampered = numbers[1];
+    let edit = format!(
+        "UPDATE audit SET body = replace(body, '\"ok\"', '\"no\"') WHERE number = {tampered}"
+    );
+    audit_chain::edit(folder.path(), &format!("{}{edit}", audit_chain::UNGUARDED));
+    let arguments = [&origin(&broker), ADMIN, &tampered.to_string()];
+    passes("audit.mjs", &arguments, 1, || broker.log()).await;
 }
 
 #[tokio::test]
