@@ -41,14 +41,37 @@ pub struct AuditRecord {
     pub body: String,
 }
 
-/// A record and its number. Records are read in the order of their numbers.
+/// A record and its number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredAuditRecord {
     pub number: i64,
     pub record: AuditRecord,
 }
 
-/// Selection of records.
+/// Order of records by their numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AuditOrder {
+    #[default]
+    OldestFirst,
+    NewestFirst,
+}
+
+impl AuditOrder {
+    pub const ALL: [Self; 2] = [Self::OldestFirst, Self::NewestFirst];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OldestFirst => "oldest",
+            Self::NewestFirst => "newest",
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|order| order.name() == name)
+    }
+}
+
+/// Selection of records, and their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditFilter {
     pub tenant: Option<String>,
@@ -57,4 +80,5 @@ pub struct AuditFilter {
     pub since_us: Option<i64>,
     /// Upper time bound, exclusive.
     pub until_us: Option<i64>,
+    pub order: AuditOrder,
 }

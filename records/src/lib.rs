@@ -21,7 +21,9 @@ pub use approval::{
     ApprovalBinding, ApprovalDecision, ApprovalLimit, ApprovalLimits, ApprovalListPosition,
     ApprovalOpening, ApprovalRecord, ApprovalState, StoredApproval,
 };
-pub use audit::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, StoredAuditRecord};
+pub use audit::{
+    AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditOrder, AuditRecord, StoredAuditRecord,
+};
 pub use audit_chain::{
     AUDIT_GENESIS, AUDIT_HASH_BYTES, AuditChain, AuditChainPage, AuditCheckpoint,
     AuditRetentionTerms, AuditTruncation, ChainedAuditRecord, UnchainedAudit,

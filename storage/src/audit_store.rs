@@ -13,7 +13,8 @@ pub trait AuditStore: AuditChainStore {
     /// log already has.
     async fn append_audit(&self, records: &[AuditRecord]) -> Result<(), StoreError>;
 
-    /// Returns records after this number, in the order in which they were added.
+    /// Returns records after this number, in the order of the filter. The newest first means that
+    /// records after a number have smaller numbers.
     async fn audit_records(
         &self,
         filter: &AuditFilter,

@@ -193,8 +193,8 @@ impl Control {
         self.record(&Author::of(action), None).await;
     }
 
-    /// Returns a page of the audit log, oldest first, and the number after which the next page
-    /// begins.
+    /// Returns a page of the audit log, in the order of the filter, and the number after which the
+    /// next page begins.
     pub async fn audit(
         &self,
         filter: &AuditFilter,

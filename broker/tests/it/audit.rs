@@ -242,6 +242,17 @@ async fn a_changed_definition_has_another_hash_and_a_task_has_its_outcome() {
     );
 }
 
+/// Returns the records of all pages.
+async fn paged(broker: &TestBroker, query: &str) -> Vec<Value> {
+    let (mut records, mut after) = (Vec::new(), String::new());
+    loop {
+        let (_, page) = broker.admin().get(&format!("/admin/v1/audit?{query}{after}")).await;
+        records.extend(page["records"].as_array().unwrap().clone());
+        let Some(next) = page["next"].as_i64() else { return records };
+        after = format!("&after={next}");
+    }
+}
+
 #[tokio::test]
 async fn the_log_is_read_in_pages_and_exported_as_lines() {
     let broker = builder().start().await;
@@ -250,14 +261,10 @@ async fn the_log_is_read_in_pages_and_exported_as_lines() {
     }
     let all = records(&broker, "").await;
     assert!(all.len() >= 7 && all.is_sorted_by_key(|record| record["number"].as_i64().unwrap()));
-    let (mut paged, mut after) = (Vec::new(), String::new());
-    loop {
-        let (_, page) = broker.admin().get(&format!("/admin/v1/audit?limit=3{after}")).await;
-        paged.extend(page["records"].as_array().unwrap().clone());
-        let Some(next) = page["next"].as_i64() else { break };
-        after = format!("&after={next}");
-    }
-    assert_eq!(without_reads(paged), all);
+    assert_eq!(without_reads(paged(&broker, "limit=3").await), all);
+    let mut newest_first = without_reads(paged(&broker, "limit=3&order=newest").await);
+    newest_first.reverse();
+    assert_eq!(newest_first, all);
     let export = broker.admin().send("GET", "/admin/v1/audit/export?limit=2", None).await;
     assert_eq!(export.header("content-type"), Some("application/x-ndjson"));
     let text = export.text().await;
@@ -284,9 +291,13 @@ async fn the_log_is_read_in_pages_and_exported_as_lines() {
         "{}",
         listed.stdout
     );
-    for (query, field) in
-        [("kind=x", "kind"), ("since=never", "since"), ("limit=0", "limit"), ("what=1", "what")]
-    {
+    for (query, field) in [
+        ("kind=x", "kind"),
+        ("since=never", "since"),
+        ("limit=0", "limit"),
+        ("order=desc", "order"),
+        ("what=1", "what"),
+    ] {
         let (status, problem) = broker.admin().get(&format!("/admin/v1/audit?{query}")).await;
         assert_eq!((status, problem["field"].as_str()), (400, Some(field)), "{problem}");
     }

@@ -27,7 +27,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Lists audit records, oldest first. */
+        /** Lists audit records, oldest first by default. */
         get: operations["list_audit_records"];
         put?: never;
         post?: never;
@@ -3392,7 +3392,9 @@ export interface operations {
                 since?: string;
                 /** @description End time (exclusive), in the format of `since`. */
                 until?: string;
-                /** @description Number of the record after which the page begins. */
+                /** @description `oldest` or `newest`: the records that come first; `oldest` by default. */
+                order?: string;
+                /** @description Number of the record after which the page begins, in this order. */
                 after?: number;
                 /** @description Maximum number of records on a page; 100 by default. */
                 limit?: number;
@@ -3468,7 +3470,9 @@ export interface operations {
                 since?: string;
                 /** @description End time (exclusive), in the format of `since`. */
                 until?: string;
-                /** @description Number of the record after which the page begins. */
+                /** @description `oldest` or `newest`: the records that come first; `oldest` by default. */
+                order?: string;
+                /** @description Number of the record after which the page begins, in this order. */
                 after?: number;
                 /** @description Maximum number of records on a page; 100 by default. */
                 limit?: number;

@@ -29,18 +29,18 @@ export function Audit() {
       const records: Entry[] = [];
       let after: number | undefined;
       do {
-        const page: Schemas['AuditList'] = await call('GET /admin/v1/audit', { query: { since, kind, tenant: owner, limit: 1000, after } });
+        const page: Schemas['AuditList'] = await call('GET /admin/v1/audit', { query: { since, kind, tenant: owner, order: 'newest', limit: 1000, after } });
         records.push(...page.records);
         after = page.next ?? undefined;
       } while (after !== undefined && records.length < READ_MAX);
       return { records, cut: after !== undefined };
     },
+    // Without a pause: the log has a record of each request for it.
     [since, kind, owner],
-    10_000,
   );
-  const rows = (live.value?.records ?? [])
-    .filter(row => !sought || `${row.principal} ${row.action} ${row.target ?? ''} ${row.outcome} ${row.error ?? ''} ${row.request_id}`.toLowerCase().includes(sought))
-    .toReversed();
+  const rows = (live.value?.records ?? []).filter(
+    row => !sought || `${row.principal} ${row.action} ${row.target ?? ''} ${row.outcome} ${row.error ?? ''} ${row.request_id}`.toLowerCase().includes(sought),
+  );
   const download = async () => {
     const response = await send('GET', '/admin/v1/audit/export', { query: { since, kind, tenant: owner } });
     if (!response.ok) throw await problemOf(response);
@@ -59,6 +59,9 @@ export function Audit() {
       actions={
         <>
           <Verified key={owner} owner={owner} />
+          <Button icon="refresh" run={live.again}>
+            Refresh
+          </Button>
           <Button icon="download" run={download}>
             Export
           </Button>
@@ -73,7 +76,7 @@ export function Audit() {
           <Filter label="Tenant" value={owner} set={value => setQuery({ tenant: value })} options={[...(isLimited ? [] : [['', 'Every tenant'] as const]), ...tenants.value.map(name => [name, name] as const)]} />
         )}
       </Toolbar>
-      {live.value?.cut && <Note>The page shows the first {number(READ_MAX)} records of this time. The export has all.</Note>}
+      {live.value?.cut && <Note>The page shows the newest {number(READ_MAX)} records of this time. The export has all.</Note>}
       {!live.value && !live.problem && <Loading />}
       {live.value && !rows.length && (
         <div class="card">

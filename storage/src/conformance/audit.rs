@@ -1,7 +1,9 @@
 //! Behaviours of every [`AuditStore`](crate::AuditStore).
 
 use protocol::ids::{BackendId, KeyId};
-use records::{AdminChange, AuditFilter, AuditKind, AuditRecord, SESSION_KEY_BYTES, SessionKey};
+use records::{
+    AdminChange, AuditFilter, AuditKind, AuditOrder, AuditRecord, SESSION_KEY_BYTES, SessionKey,
+};
 
 use super::{
     Outcome,
@@ -74,17 +76,25 @@ pub async fn records_are_filtered_and_paged(store: &dyn DurableStore) -> Outcome
         ..of_acme
     };
     assert_eq!(numbers(store, &calls).await?, [9]);
+    let newest = AuditFilter { order: AuditOrder::NewestFirst, ..calls.clone() };
+    assert_eq!(numbers(store, &AuditFilter { since_us: None, ..newest }).await?, [9, 3]);
+    assert_eq!(paged(store, AuditOrder::OldestFirst).await?, (1..=20).collect::<Vec<u8>>());
+    assert_eq!(paged(store, AuditOrder::NewestFirst).await?, (1..=20).rev().collect::<Vec<u8>>());
+    Ok(())
+}
+
+/// Returns the numbers of all records, read page by page.
+async fn paged(store: &dyn DurableStore, order: AuditOrder) -> Result<Vec<u8>, StoreError> {
+    let filter = AuditFilter { order, ..AuditFilter::default() };
     let (mut seen, mut after) = (Vec::new(), None);
     loop {
-        let page = store.audit_records(&AuditFilter::default(), after, 7).await?;
+        let page = store.audit_records(&filter, after, 7).await?;
         seen.extend(page.iter().map(|stored| stored.record.id[0]));
         after = page.last().map(|last| last.number);
         if page.len() < 7 {
-            break;
+            return Ok(seen);
         }
     }
-    assert_eq!(seen, (1..=20).collect::<Vec<u8>>());
-    Ok(())
 }
 
 pub async fn records_outlive_their_tenant(store: &dyn DurableStore) -> Outcome {

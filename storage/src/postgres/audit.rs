@@ -1,7 +1,7 @@
 //! [`AuditStore`] on PostgreSQL. Triggers refuse changes of records and early removals.
 
 use async_trait::async_trait;
-use records::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, StoredAuditRecord};
+use records::{AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditOrder, AuditRecord, StoredAuditRecord};
 use sqlx::postgres::PgRow;
 
 use super::{
@@ -9,6 +9,21 @@ use super::{
     rows::{get, text},
 };
 use crate::{AuditStore, StoreError};
+
+macro_rules! select_records {
+    ($after:literal, $order:literal) => {
+        concat!(
+            "SELECT number, id, at_us, kind, tenant, body FROM audit
+             WHERE number ",
+            $after,
+            " $1 AND ($2::text IS NULL OR tenant = $2) AND ($3::text IS NULL OR kind = $3)
+               AND at_us >= $4 AND at_us < $5
+             ORDER BY number ",
+            $order,
+            " LIMIT $6",
+        )
+    };
+}
 
 #[async_trait]
 impl AuditStore for PostgresStore {
@@ -38,19 +53,18 @@ impl AuditStore for PostgresStore {
         after: Option<i64>,
         limit: u32,
     ) -> Result<Vec<StoredAuditRecord>, StoreError> {
+        let (statement, start) = match filter.order {
+            AuditOrder::OldestFirst => (select_records!(">", "ASC"), i64::MIN),
+            AuditOrder::NewestFirst => (select_records!("<", "DESC"), i64::MAX),
+        };
         let select = |_again| {
-            sqlx::query(
-                "SELECT number, id, at_us, kind, tenant, body FROM audit
-                 WHERE number > $1 AND ($2::text IS NULL OR tenant = $2) AND ($3::text IS NULL OR kind = $3)
-                   AND at_us >= $4 AND at_us < $5
-                 ORDER BY number LIMIT $6",
-            )
-            .bind(after.unwrap_or(0))
-            .bind(filter.tenant.as_deref())
-            .bind(filter.kind.map(AuditKind::name))
-            .bind(filter.since_us.unwrap_or(i64::MIN))
-            .bind(filter.until_us.unwrap_or(i64::MAX))
-            .bind(i64::from(limit))
+            sqlx::query(statement)
+                .bind(after.unwrap_or(start))
+                .bind(filter.tenant.as_deref())
+                .bind(filter.kind.map(AuditKind::name))
+                .bind(filter.since_us.unwrap_or(i64::MIN))
+                .bind(filter.until_us.unwrap_or(i64::MAX))
+                .bind(i64::from(limit))
         };
         self.rows(select).await?.iter().map(stored).collect()
     }

@@ -4,12 +4,28 @@ use std::collections::{BTreeMap, btree_map::Entry};
 
 use async_trait::async_trait;
 use records::{
-    AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditRecord, ChainedAuditRecord, StoredAuditRecord,
+    AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditOrder, AuditRecord, ChainedAuditRecord,
+    StoredAuditRecord,
 };
 use sqlx::{Row, sqlite::SqliteRow};
 
 use super::{SqliteStore, WriteTransaction, audit_chain, error_mapping::map_error, with_deadline};
 use crate::{AuditStore, StoreError};
+
+macro_rules! select_records {
+    ($after:literal, $order:literal) => {
+        concat!(
+            "SELECT number, id, at_us, kind, tenant, body FROM audit
+             WHERE number ",
+            $after,
+            " ?1 AND (?2 IS NULL OR tenant = ?2) AND (?3 IS NULL OR kind = ?3)
+               AND at_us >= ?4 AND at_us < ?5
+             ORDER BY number ",
+            $order,
+            " LIMIT ?6",
+        )
+    };
+}
 
 #[async_trait]
 impl AuditStore for SqliteStore {
@@ -28,17 +44,17 @@ impl AuditStore for SqliteStore {
         after: Option<i64>,
         limit: u32,
     ) -> Result<Vec<StoredAuditRecord>, StoreError> {
-        let select = sqlx::query(
-            "SELECT number, id, at_us, kind, tenant, body FROM audit
-             WHERE number > ?1 AND (?2 IS NULL OR tenant = ?2) AND (?3 IS NULL OR kind = ?3) AND at_us >= ?4 AND at_us < ?5
-             ORDER BY number LIMIT ?6",
-        )
-        .bind(after.unwrap_or(0))
-        .bind(filter.tenant.as_deref())
-        .bind(filter.kind.map(AuditKind::name))
-        .bind(filter.since_us.unwrap_or(i64::MIN))
-        .bind(filter.until_us.unwrap_or(i64::MAX))
-        .bind(limit);
+        let (statement, start) = match filter.order {
+            AuditOrder::OldestFirst => (select_records!(">", "ASC"), i64::MIN),
+            AuditOrder::NewestFirst => (select_records!("<", "DESC"), i64::MAX),
+        };
+        let select = sqlx::query(statement)
+            .bind(after.unwrap_or(start))
+            .bind(filter.tenant.as_deref())
+            .bind(filter.kind.map(AuditKind::name))
+            .bind(filter.since_us.unwrap_or(i64::MIN))
+            .bind(filter.until_us.unwrap_or(i64::MAX))
+            .bind(limit);
         with_deadline("reading the audit log", async {
             select.fetch_all(&self.readers).await.map_err(map_error)?.iter().map(stored).collect()
         })

@@ -13,7 +13,7 @@ use axum::{
 use bytes::Bytes;
 use futures_util::stream;
 use http_body_util::BodyExt as _;
-use records::{AuditFilter, AuditKind};
+use records::{AuditFilter, AuditKind, AuditOrder};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
@@ -72,7 +72,10 @@ pub(super) struct AuditParams {
     since: Option<String>,
     /// End time (exclusive), in the format of `since`.
     until: Option<String>,
-    /// Number of the record after which the page begins.
+    /// `oldest` or `newest`: the records that come first; `oldest` by default.
+    #[param(pattern = "^(oldest|newest)$")]
+    order: Option<String>,
+    /// Number of the record after which the page begins, in this order.
     after: Option<i64>,
     /// Maximum number of records on a page; 100 by default.
     #[param(minimum = 1, maximum = 1000)]
@@ -90,11 +93,21 @@ impl AuditParams {
                 )
             })
         };
+        let order = |name: &str| {
+            let allowed = AuditOrder::ALL.map(AuditOrder::name).join(", ");
+            AuditOrder::parse(name).ok_or_else(|| {
+                Problem::invalid(
+                    "order",
+                    format!("{name:?} is not an order of records; allowed: {allowed}"),
+                )
+            })
+        };
         Ok(AuditFilter {
             tenant: self.tenant.clone(),
             kind: self.kind.as_deref().map(kind).transpose()?,
             since_us: self.since.as_deref().map(|text| moment("since", text)).transpose()?,
             until_us: self.until.as_deref().map(|text| moment("until", text)).transpose()?,
+            order: self.order.as_deref().map(order).transpose()?.unwrap_or_default(),
         })
     }
 
@@ -125,7 +138,7 @@ pub(super) fn moment(field: &str, text: &str) -> Result<i64, Problem> {
     Ok(jiff::Timestamp::now().as_microsecond().saturating_sub(ago))
 }
 
-/// Lists audit records, oldest first.
+/// Lists audit records, oldest first by default.
 #[utoipa::path(get, operation_id = "list_audit_records", path = "/admin/v1/audit", tag = "audit", params(AuditParams), responses(
     (status = 200, body = AuditList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
