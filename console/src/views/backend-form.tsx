@@ -42,11 +42,20 @@ interface Draft {
   more: string;
 }
 
+/** Returns whether a text is one line of a text area, which changes every line break to `\n`. */
+function isLine(text: string): boolean {
+  return text !== '' && !/[\r\n]/.test(text);
+}
+
 function draftOf(owner: string, name: string, settings?: Settings): Draft {
   const transport = (settings?.['transport'] ?? {}) as Record<string, unknown>;
   const text = (member: string) => String(transport[member] ?? '');
   const rest = Object.fromEntries(Object.entries(settings ?? {}).filter(([member]) => !COMMON.includes(member)));
-  const known = ['type', 'url', 'address', 'command', 'args', 'env', 'cwd'];
+  const args = (transport['args'] as string[]) ?? [];
+  const env = Object.entries((transport['env'] as Record<string, string>) ?? {});
+  // What lines cannot hold stays JSON, in the further settings.
+  const areLines = { args: args.every(isLine), env: env.every(([variable, value]) => isLine(variable) && !variable.includes('=') && (!value || isLine(value))) };
+  const known = ['type', 'url', 'address', 'command', 'cwd', ...(areLines.args ? ['args'] : []), ...(areLines.env ? ['env'] : [])];
   const further = Object.fromEntries(Object.entries(transport).filter(([member]) => !known.includes(member)));
   if (Object.keys(further).length) rest['transport'] = further;
   return {
@@ -56,8 +65,8 @@ function draftOf(owner: string, name: string, settings?: Settings): Draft {
     url: text('url'),
     address: text('address'),
     command: text('command'),
-    args: ((transport['args'] as string[]) ?? []).join('\n'),
-    env: Object.entries((transport['env'] as Record<string, string>) ?? {}).map(pair => pair.join('=')).join('\n'),
+    args: areLines.args ? args.join('\n') : '',
+    env: areLines.env ? env.map(pair => pair.join('=')).join('\n') : '',
     cwd: text('cwd'),
     bearer: '',
     links: String(settings?.['links'] ?? 'auto'),
@@ -69,20 +78,42 @@ function lines(text: string): string[] {
   return text.split('\n').filter(Boolean);
 }
 
+function refused(...faults: { field: string; detail: string }[]): Problem {
+  return new Problem(0, 'page', 'A field is not accepted.', faults);
+}
+
+/** Reads lines of the form NAME=value. */
+function environment(text: string): Record<string, string> {
+  const variables = new Map<string, string>();
+  for (const [at, line] of text.split('\n').entries()) {
+    if (!line) continue;
+    const end = line.indexOf('=');
+    const variable = line.slice(0, end);
+    if (end < 1) throw refused({ field: 'transport.env', detail: `line ${at + 1} is not NAME=value` });
+    if (variables.has(variable)) throw refused({ field: 'transport.env', detail: `line ${at + 1} repeats ${variable}` });
+    variables.set(variable, line.slice(end + 1));
+  }
+  return Object.fromEntries(variables);
+}
+
 function bodyOf(draft: Draft): Settings {
   let more: Settings;
   try {
     more = draft.more.trim() ? JSON.parse(draft.more) : {};
   } catch (error) {
-    throw new Problem(0, 'page', 'The further settings are not JSON.', [{ field: 'more', detail: `is not JSON: ${(error as Error).message}` }]);
+    throw refused({ field: 'more', detail: `is not JSON: ${(error as Error).message}` });
   }
-  const transport: Settings = { ...(more['transport'] as Settings), type: draft.kind };
+  const further = more['transport'] as Settings | undefined;
+  for (const member of ['args', 'env'] as const) {
+    if (draft.kind === 'stdio' && draft[member] && further?.[member] !== undefined) {
+      throw refused({ field: `transport.${member}`, detail: `is also in the further settings, as transport.${member}: remove one of them` });
+    }
+  }
+  const transport: Settings = { ...further, type: draft.kind };
   if (draft.kind === 'stdio') {
     transport['command'] = draft.command;
     if (draft.args) transport['args'] = lines(draft.args);
-    if (draft.env) {
-      transport['env'] = Object.fromEntries(lines(draft.env).map(line => line.split(/=(.*)/s, 2) as [string, string]));
-    }
+    if (draft.env) transport['env'] = environment(draft.env);
     if (draft.cwd) transport['cwd'] = draft.cwd;
   } else if (draft.kind === 'tcp' || draft.kind === 'quic') transport['address'] = draft.address;
   else transport['url'] = draft.url;
@@ -135,7 +166,7 @@ export function BackendForm({ owner, name }: { owner?: string; name?: string }) 
       const body = bodyOf(draft);
       const masks = masked(body);
       if (masks.length) {
-        throw new Problem(0, 'page', '', masks.map(field => ({ field, detail: `holds ${MASK} instead of a value that is not shown; enter it again` })));
+        throw refused(...masks.map(field => ({ field, detail: `holds ${MASK} instead of a value that is not shown; enter it again` })));
       }
       const headers: Record<string, string> = name ? (tag ? { 'if-match': tag } : {}) : { 'if-none-match': '*' };
       const view = await call<View>('PUT /admin/v1/tenants/{tenant}/backends/{backend}', { params: { tenant: draft.owner, backend: draft.name }, body, headers });
@@ -165,7 +196,7 @@ export function BackendForm({ owner, name }: { owner?: string; name?: string }) 
             <>
               <Input label="Command" value={draft.command} set={set('command')} required code placeholder="npx" fault={fault('transport.command')} />
               <div class="pair">
-                <Input label="Arguments" value={draft.args} set={set('args')} lines={4} code hint="One a line." fault={fault('transport.args')} />
+                <Input label="Arguments" value={draft.args} set={set('args')} lines={4} code hint="One a line. Empty arguments and those with line breaks are JSON in the further settings: transport.args." fault={fault('transport.args')} />
                 <Input label="Environment" value={draft.env} set={set('env')} lines={4} code hint="NAME=value, one a line. Values are stored encrypted." fault={fault('transport.env')} />
               </div>
               <Input label="Working folder" value={draft.cwd} set={set('cwd')} code fault={fault('transport.cwd')} />

@@ -1,0 +1,41 @@
+// What a person enters is what the broker gets: `forms.mjs ORIGIN TOKEN`. The stdio backend `odd` has arguments that are not one
+// line each.
+import assert from 'node:assert/strict';
+
+import { Person, launch, ok } from './browser.mjs';
+
+const [origin, token] = process.argv.slice(2);
+
+const browser = await launch();
+const person = await Person.sit(browser, origin);
+const { page } = person;
+const further = page.getByRole('textbox', { name: 'Further settings' });
+const field = name => page.locator('.field.faulty', { hasText: name });
+
+async function oddArguments() {
+  await person.signIn(token);
+  await person.open('backends/default/odd?edit=1');
+  assert.equal(await page.getByLabel('Arguments').inputValue(), '');
+  assert.deepEqual(JSON.parse(await further.inputValue()).transport.args, ['-c', 'two\nlines', '', '--last']);
+  await page.getByLabel('Arguments').fill('--other');
+  await person.button('Store and reconnect').click();
+  await field('Arguments').getByText('also in the further settings').waitFor();
+  await page.getByLabel('Arguments').fill('');
+  await page.getByLabel('Environment').fill('LEVEL=a=b\n\nTRACE');
+  await person.button('Store and reconnect').click();
+  await field('Environment').getByText('line 3 is not NAME=value').waitFor();
+  await person.judge('a refused line');
+  await page.getByLabel('Environment').fill('LEVEL=a=b');
+  await person.button('Store and reconnect').click();
+  await page.getByText('The backend is stored, and it is').waitFor();
+  ok('arguments that are not lines');
+}
+
+try {
+  await oddArguments();
+  person.check();
+} catch (error) {
+  console.error(error, (await page.locator('body').innerText()).slice(0, 3_000), person.complaints);
+  process.exitCode = 1;
+}
+await browser.close();
