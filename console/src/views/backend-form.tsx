@@ -1,7 +1,7 @@
 // Adds a backend, or changes the settings of one. What the broker finds wrong is shown at its field.
 import { useEffect, useState } from 'preact/hooks';
 
-import { call, callTagged, Problem, type Schemas } from '../api/client';
+import { callTagged, Problem, type Schemas } from '../api/client';
 import { asProblem } from '../live';
 import { href, route } from '../router';
 import { oneTenant, tenants } from '../session';
@@ -26,6 +26,13 @@ type Kind = (typeof KINDS)[number][0];
 /** The broker shows secrets as this, and would store it as it is. */
 const MASK = '***';
 const COMMON = ['transport', 'credentials', 'links'];
+
+/** A backend that the broker has, as this form read or stored it. */
+interface Stored {
+  owner: string;
+  name: string;
+  tag: string | null;
+}
 
 interface Draft {
   owner: string;
@@ -132,7 +139,7 @@ function masked(value: unknown, path = ''): string[] {
 
 export function BackendForm({ owner, name }: { owner?: string; name?: string }) {
   const [draft, setDraft] = useState<Draft | undefined>(name ? undefined : draftOf(route.value.query.get('tenant') ?? oneTenant.value, ''));
-  const [tag, setTag] = useState<string | null>(null);
+  const [stored, setStored] = useState<Stored>();
   const [hidden, setHidden] = useState<string[]>([]);
   const [problem, setProblem] = useState<Problem>();
   const [busy, setBusy] = useState(false);
@@ -144,7 +151,7 @@ export function BackendForm({ owner, name }: { owner?: string; name?: string }) 
       ({ value, tag: found }) => {
         const { credentials } = value.settings;
         setHidden([...(credentials.bearer ? ['the bearer token'] : []), ...credentials.headers.map(header => `the header ${header}`)]);
-        setTag(found);
+        setStored({ owner, name, tag: found });
         setDraft(draftOf(owner, name, value.settings as unknown as Settings));
       },
       error => setProblem(asProblem(error)),
@@ -168,8 +175,11 @@ export function BackendForm({ owner, name }: { owner?: string; name?: string }) 
       if (masks.length) {
         throw refused(...masks.map(field => ({ field, detail: `holds ${MASK} instead of a value that is not shown; enter it again` })));
       }
-      const headers: Record<string, string> = name ? (tag ? { 'if-match': tag } : {}) : { 'if-none-match': '*' };
-      const view = await call<View>('PUT /admin/v1/tenants/{tenant}/backends/{backend}', { params: { tenant: draft.owner, backend: draft.name }, body, headers });
+      const known = stored?.owner === draft.owner && stored.name === draft.name ? stored : undefined;
+      const headers: Record<string, string> = !known ? { 'if-none-match': '*' } : known.tag ? { 'if-match': known.tag } : {};
+      const params = { tenant: draft.owner, backend: draft.name };
+      const { value: view, tag } = await callTagged<View>('PUT /admin/v1/tenants/{tenant}/backends/{backend}', { params, body, headers });
+      setStored({ owner: draft.owner, name: draft.name, tag });
       if (view.state === 'ready') {
         tell(`${draft.name} is ready, with ${view.tools} tools.`);
         showBackend(draft.owner, draft.name);

@@ -17,8 +17,8 @@ const STATES = ['connecting', 'ready', 'degraded', 'failed', 'disabled'];
 
 export function Backends() {
   const [owner, name] = route.value.rest;
-  if (owner === '+') return <BackendForm />;
-  if (owner && name) return route.value.query.has('edit') ? <BackendForm owner={owner} name={name} /> : <BackendDetail key={`${owner}/${name}`} owner={owner} name={name} />;
+  if (owner === '+') return <BackendForm key="+" />;
+  if (owner && name) return route.value.query.has('edit') ? <BackendForm key={`${owner}/${name}`} owner={owner} name={name} /> : <BackendDetail key={`${owner}/${name}`} owner={owner} name={name} />;
   return <BackendTable />;
 }
 

@@ -1,10 +1,10 @@
-// What a person enters is what the broker gets: `forms.mjs ORIGIN TOKEN`. The stdio backend `odd` has arguments that are not one
-// line each.
+// What a person enters is what the broker gets: `forms.mjs ORIGIN TOKEN BACKEND`. The stdio backend `odd` has arguments that are not one
+// line each. BACKEND is the URL of another backend.
 import assert from 'node:assert/strict';
 
 import { Person, launch, ok } from './browser.mjs';
 
-const [origin, token] = process.argv.slice(2);
+const [origin, token, backend] = process.argv.slice(2);
 
 const browser = await launch();
 const person = await Person.sit(browser, origin);
@@ -31,8 +31,29 @@ async function oddArguments() {
   ok('arguments that are not lines');
 }
 
+/** The first connection fails, and the form can still store other settings. */
+async function failedConnection() {
+  await person.open('backends/+');
+  await page.getByLabel('Name (required)').fill('late');
+  await page.getByLabel('URL').fill('http://127.0.0.1:9/mcp');
+  for (let time = 0; time < 2; time++) {
+    await person.button('Add and connect').click();
+    await page.getByText('The backend is stored, and it is').waitFor();
+  }
+  await page.getByLabel('Name (required)').fill('odd');
+  await person.button('Add and connect').click();
+  await page.getByRole('alert').waitFor(); // another backend has this name
+  await page.getByLabel('Name (required)').fill('late');
+  await page.getByLabel('URL').fill(backend);
+  await person.button('Add and connect').click();
+  await person.heading('late').waitFor();
+  await page.getByText('late is ready').waitFor();
+  ok('a second attempt');
+}
+
 try {
   await oddArguments();
+  await failedConnection();
   person.check();
 } catch (error) {
   console.error(error, (await page.locator('body').innerText()).slice(0, 3_000), person.complaints);

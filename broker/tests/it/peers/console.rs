@@ -175,12 +175,14 @@ async fn the_console_shows_two_people_only_permitted_actions() {
 
 #[tokio::test]
 async fn the_console_stores_what_was_entered() {
+    let backend = FakeBackend::start().await;
     let broker = builder().start().await;
     let admin = broker.admin();
     let args = json!(["-c", "two\nlines", "", "--last"]);
     let odd = json!({"transport": {"type": "stdio", "command": "/bin/false", "args": args}});
     assert_eq!(admin.put_backend("default", "odd", &odd).await.0, 201);
-    passes("forms.mjs", &[&origin(&broker), ADMIN], 1, || broker.log()).await;
+    let url = backend.spec()["transport"]["url"].as_str().unwrap().to_owned();
+    passes("forms.mjs", &[&origin(&broker), ADMIN, &url], 2, || broker.log()).await;
     let (_, stored) = admin.get("/admin/v1/tenants/default/backends/odd").await;
     assert_eq!(stored["settings"]["transport"]["args"], args, "{stored}");
 }
