@@ -1,5 +1,6 @@
 // An MCP client for one call or one look at the lists, over the trial route of the admin API: Streamable HTTP of revision 2025-11-25.
 import { Problem, problemOf, send } from './api/client';
+import { compact, jsonOf, type RawJson } from './json';
 
 export type Message = Record<string, unknown>;
 
@@ -8,6 +9,8 @@ export interface Noted {
   /** Milliseconds since the trial began. */
   at: number;
   message: Message;
+  /** The message as JSON, with its numbers as they were sent. */
+  text: string;
 }
 
 export interface Subject {
@@ -69,7 +72,7 @@ export class Trial {
   ) {}
 
   /** Opens a session, calls the tool, ends the session. Returns the answer to the call. */
-  async run(tool: string, args: unknown): Promise<Message> {
+  async run(tool: string, args: RawJson): Promise<Message> {
     return this.inSession(() => this.request('tools/call', { name: tool, arguments: args, _meta: { progressToken: 'trial' } }));
   }
 
@@ -136,8 +139,8 @@ export class Trial {
     };
   }
 
-  private note(way: 'out' | 'in', message: Message): void {
-    this.hooks.note({ way, at: performance.now() - this.begun, message });
+  private note(way: 'out' | 'in', message: Message, text: string): void {
+    this.hooks.note({ way, at: performance.now() - this.begun, message, text });
   }
 
   private async request(method: string, params: Message): Promise<Message> {
@@ -148,8 +151,9 @@ export class Trial {
 
   /** Sends a message. Returns the answer to the request `id`. */
   private async post(message: Message, id?: number): Promise<Message | undefined> {
-    this.note('out', message);
-    const response = await send('POST', PATH, { ...this.place(), body: message, headers: this.headers(), signal: this.end.signal });
+    const text = jsonOf(message);
+    this.note('out', message, text);
+    const response = await send('POST', PATH, { ...this.place(), body: text, headers: this.headers(), signal: this.end.signal });
     this.session = response.headers.get('mcp-session-id') ?? this.session;
     return this.read(response, id);
   }
@@ -158,9 +162,7 @@ export class Trial {
     const kind = response.headers.get('content-type') ?? '';
     if (kind.startsWith('text/event-stream') && response.body) return this.follow(response.body, id);
     if (kind.startsWith('application/json')) {
-      const message = (await response.json()) as Message;
-      this.receive(message);
-      return message;
+      return this.receive(await response.text());
     }
     if (!response.ok) throw await problemOf(response);
     return undefined;
@@ -174,8 +176,7 @@ export class Trial {
       for await (const event of events(stream)) {
         last = event.id ?? last;
         if (!event.data) continue;
-        const message = JSON.parse(event.data) as Message;
-        this.receive(message);
+        const message = this.receive(event.data);
         if (message['id'] === id && !message['method']) return message;
       }
       stream = null;
@@ -187,13 +188,14 @@ export class Trial {
     return undefined;
   }
 
-  private receive(message: Message): void {
-    this.note('in', message);
+  private receive(text: string): Message {
+    const message = JSON.parse(text) as Message;
+    this.note('in', message, compact(text));
     const { method, id } = message;
     const params = (message['params'] ?? {}) as Message;
     if (method === 'notifications/progress') this.hooks.progress(params);
-    if (typeof method !== 'string' || id === undefined) return;
-    void this.answer(method, id, params).catch(() => undefined);
+    if (typeof method === 'string' && id !== undefined) void this.answer(method, id, params).catch(() => undefined);
+    return message;
   }
 
   private async answer(method: string, id: unknown, params: Message): Promise<void> {

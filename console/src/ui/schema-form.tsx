@@ -1,4 +1,5 @@
 // Fields for the members of a JSON Schema. What no field fits is entered as JSON.
+import { compact, RawJson } from '../json';
 import { Field, Input, Select } from './controls';
 import { Text } from './text';
 
@@ -46,7 +47,20 @@ export function draftsOf(schema: Schema): Drafts {
   );
 }
 
-/** Reads the fields. A field at fault is named with what is wrong. */
+const NUMBER = /^-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?$/;
+const INTEGER = /^-?(0|[1-9]\d*)$/;
+
+/** Reads a JSON text, and keeps its numbers as they are. */
+export function readJson(text: string): { value: RawJson } | { fault: string } {
+  try {
+    JSON.parse(text);
+    return { value: new RawJson(compact(text)) };
+  } catch (error) {
+    return { fault: `is not JSON: ${(error as Error).message}` };
+  }
+}
+
+/** Reads the fields. Numbers and JSON stay the text that was entered. A field at fault is named with what is wrong. */
 export function valueOf(schema: Schema, drafts: Drafts): { value: Record<string, unknown>; faults: Record<string, string> } {
   const value: Record<string, unknown> = {};
   const faults: Record<string, string> = {};
@@ -63,17 +77,15 @@ export function valueOf(schema: Schema, drafts: Drafts): { value: Record<string,
       continue;
     }
     if (kind === 'number' || kind === 'integer') {
-      const read = Number(text);
-      if (Number.isNaN(read) || (kind === 'integer' && !Number.isInteger(read))) faults[name] = kind === 'integer' ? 'is not a whole number' : 'is not a number';
-      else value[name] = read;
+      const entered = text.trim();
+      if ((kind === 'integer' ? INTEGER : NUMBER).test(entered)) value[name] = new RawJson(entered);
+      else faults[name] = kind === 'integer' ? 'is not a whole number' : 'is not a number';
     } else if (kind === 'boolean') value[name] = text === 'true';
     else if (kind === 'lines') value[name] = text.split('\n').filter(Boolean);
     else if (kind === 'json') {
-      try {
-        value[name] = JSON.parse(text);
-      } catch (error) {
-        faults[name] = `is not JSON: ${(error as Error).message}`;
-      }
+      const read = readJson(text);
+      if ('fault' in read) faults[name] = read.fault;
+      else value[name] = read.value;
     } else value[name] = text;
   }
   return { value, faults };

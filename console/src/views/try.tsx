@@ -2,12 +2,13 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { call, callAll, type Problem, type Schemas } from '../api/client';
+import { RawJson, indented, jsonOf, memberText } from '../json';
 import { asProblem, useLive } from '../live';
 import { go, href, route } from '../router';
 import { chooseTenant, oneTenant, tenants } from '../session';
 import { Button, Copy, Empty, Filter, Input, Loading, Note, Refused, State, Tag } from '../ui/controls';
 import { Card, Facts, Json, Page, Toolbar } from '../ui/page';
-import { SchemaForm, draftsOf, valueOf, type Drafts, type Schema } from '../ui/schema-form';
+import { SchemaForm, draftsOf, readJson, valueOf, type Drafts, type Schema } from '../ui/schema-form';
 import { SubjectFields } from '../ui/subject';
 import { Text, milliseconds } from '../ui/text';
 import { Trial, type Message, type Noted, type Subject } from '../trial';
@@ -95,21 +96,21 @@ function Caller({ owner, tool }: { owner: string; tool: Item }) {
   };
   const start = async (event: Event) => {
     event.preventDefault();
-    let args: unknown;
+    let args: RawJson;
     if (json !== undefined) {
-      try {
-        args = JSON.parse(json || '{}');
-      } catch (error) {
-        setFaults({ json: `is not JSON: ${(error as Error).message}` });
+      const read = readJson(json || '{}');
+      if ('fault' in read) {
+        setFaults({ json: read.fault });
         return;
       }
+      args = read.value;
     } else {
       const read = valueOf(schema, drafts);
       if (Object.keys(read.faults).length) {
         setFaults(read.faults);
         return;
       }
-      args = read.value;
+      args = new RawJson(jsonOf(read.value));
     }
     setFaults({});
     current.current?.trial.stop();
@@ -158,7 +159,7 @@ function Caller({ owner, tool }: { owner: string; tool: Item }) {
               <Button pressed={json === undefined} run={() => setJson(undefined)}>
                 Form
               </Button>
-              <Button pressed={json !== undefined} run={() => setJson(JSON.stringify(valueOf(schema, drafts).value, null, 2))}>
+              <Button pressed={json !== undefined} run={() => setJson(indented(jsonOf(valueOf(schema, drafts).value)))}>
                 JSON
               </Button>
             </div>
@@ -254,7 +255,8 @@ function Asked({ question }: { question: Question }) {
 function Outcome({ run }: { run: Run }) {
   const { answer, progress } = run;
   const error = answer?.['error'] as { code?: number; message?: string; data?: { kind?: string } } | undefined;
-  const result = answer?.['result'] as { content?: Message[]; structuredContent?: unknown; isError?: boolean } | undefined;
+  const result = answer?.['result'] as { content?: Message[]; isError?: boolean } | undefined;
+  const structured = memberText(run.messages.findLast(noted => noted.message === answer)?.text ?? '', ['result', 'structuredContent']);
   const total = typeof progress?.['total'] === 'number' ? progress['total'] : undefined;
   return (
     <Card title="Answer">
@@ -278,7 +280,7 @@ function Outcome({ run }: { run: Run }) {
           <Content key={at} part={part} />
         ))}
       </div>
-      {result?.structuredContent !== undefined && <Json value={result.structuredContent} label="Structured content" />}
+      {structured !== undefined && <Json value={indented(structured)} label="Structured content" />}
       {run.took !== undefined && (
         <Facts>
           {[
@@ -317,7 +319,7 @@ function labelOf({ message }: Noted): string {
 
 function Wire({ messages }: { messages: readonly Noted[] }) {
   if (!messages.length) return null;
-  const text = messages.map(({ way, at, message }) => JSON.stringify({ way, at_ms: Math.round(at), message })).join('\n');
+  const text = messages.map(({ way, at, text }) => jsonOf({ way, at_ms: Math.round(at), message: new RawJson(text) })).join('\n');
   return (
     <Card title="Messages" actions={<Copy text={text} label="Copy all" />}>
       <ol class="wire">
@@ -332,7 +334,7 @@ function Wire({ messages }: { messages: readonly Noted[] }) {
                 <span class="at">{milliseconds(noted.at)}</span>
               </summary>
               <pre class="json" tabIndex={0} role="region" aria-label={labelOf(noted)}>
-                <Text multiline>{JSON.stringify(noted.message, null, 2)}</Text>
+                <Text multiline>{indented(noted.text)}</Text>
               </pre>
             </details>
           </li>

@@ -1,10 +1,12 @@
 // What a person enters is what the broker gets: `forms.mjs ORIGIN TOKEN BACKEND`. The stdio backend `odd` has arguments that are not one
-// line each. BACKEND is the URL of another backend.
+// line each. BACKEND is the URL of a backend whose tool `count` takes the numbers `n` and `x`.
 import assert from 'node:assert/strict';
 
 import { Person, launch, ok } from './browser.mjs';
 
 const [origin, token, backend] = process.argv.slice(2);
+/** The smallest number that a number of JavaScript does not hold. */
+const EXACT = '9007199254740993';
 
 const browser = await launch();
 const person = await Person.sit(browser, origin);
@@ -51,9 +53,46 @@ async function failedConnection() {
   ok('a second attempt');
 }
 
+/** Returns the messages of the trial as the page shows them. */
+async function wire() {
+  await page.locator('.wire').getByText('tools/call', { exact: true }).click();
+  await page.locator('.wire').getByText(/^result for/).last().click();
+  return (await page.locator('.wire pre').allTextContents()).join('\n');
+}
+
+async function exactNumbers() {
+  await person.open('try/default/late__count');
+  await page.getByLabel('n', { exact: true }).fill(' ');
+  await page.getByLabel('x', { exact: true }).fill('.5');
+  await person.button('Call the tool').click();
+  await field('n').getByText('is not a whole number').waitFor();
+  await field('x').getByText('is not a number').waitFor();
+  await page.getByLabel('n', { exact: true }).fill(EXACT);
+  await page.getByLabel('x', { exact: true }).fill('0.5');
+  await person.button('Call the tool').click();
+  const structured = page.getByRole('region', { name: 'Structured content' });
+  await structured.getByText('"next": 9007199254740995').waitFor();
+  const shown = await wire();
+  assert.ok(shown.includes(`"n": ${EXACT}`) && shown.includes('"next": 9007199254740995'), shown);
+  ok('numbers of a form');
+
+  await person.button('JSON').click();
+  const json = page.getByLabel('Arguments as JSON');
+  assert.equal(await json.inputValue(), `{\n  "n": ${EXACT},\n  "x": 0.5\n}`);
+  await json.fill(`{"n": ${EXACT}, "x": 0.5`);
+  await person.button('Call the tool').click();
+  await field('Arguments as JSON').getByText('is not JSON').waitFor();
+  await json.fill(`{"n": ${EXACT}, "x": 0.5}`);
+  await person.button('Call the tool').click();
+  await structured.waitFor({ state: 'detached' });
+  await structured.waitFor();
+  ok('numbers of JSON');
+}
+
 try {
   await oddArguments();
   await failedConnection();
+  await exactNumbers();
   person.check();
 } catch (error) {
   console.error(error, (await page.locator('body').innerText()).slice(0, 3_000), person.complaints);

@@ -174,17 +174,28 @@ async fn the_console_shows_two_people_only_permitted_actions() {
 }
 
 #[tokio::test]
-async fn the_console_stores_what_was_entered() {
+async fn the_console_stores_and_sends_what_was_entered() {
     let backend = FakeBackend::start().await;
+    backend.tool("count", |_| async {
+        Reply::Result(
+            json!({"content": [], "structuredContent": {"next": 9_007_199_254_740_995_i64}}),
+        )
+    });
+    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}, "x": {"type": "number"}}});
+    backend.list("tools", vec![json!({"name": "count", "inputSchema": schema})]);
     let broker = builder().start().await;
     let admin = broker.admin();
     let args = json!(["-c", "two\nlines", "", "--last"]);
     let odd = json!({"transport": {"type": "stdio", "command": "/bin/false", "args": args}});
     assert_eq!(admin.put_backend("default", "odd", &odd).await.0, 201);
     let url = backend.spec()["transport"]["url"].as_str().unwrap().to_owned();
-    passes("forms.mjs", &[&origin(&broker), ADMIN, &url], 2, || broker.log()).await;
+    passes("forms.mjs", &[&origin(&broker), ADMIN, &url], 4, || broker.log()).await;
     let (_, stored) = admin.get("/admin/v1/tenants/default/backends/odd").await;
     assert_eq!(stored["settings"]["transport"]["args"], args, "{stored}");
+    let calls = backend.recorded_of("tools/call");
+    let sent: Vec<&Value> = calls.iter().map(|call| &call.message["params"]["arguments"]).collect();
+    let exact = json!({"n": 9_007_199_254_740_993_i64, "x": 0.5});
+    assert_eq!(sent, [&exact, &exact]);
 }
 
 #[tokio::test]
