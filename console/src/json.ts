@@ -94,3 +94,8 @@ export function memberText(text: string, path: readonly string[]): string | unde
   }
   return all.slice(at, afterValue(all, at)).join('');
 }
+
+/** Returns a value of others as an object, or an empty one for any other type. */
+export function objectOf(value: unknown): Record<string, unknown> {
+  return typeof value === 'object' && value !== null && !Array.isArray(value) ? (value as Record<string, unknown>) : {};
+}

@@ -2,13 +2,14 @@
 import './style.css';
 
 import { render, type ComponentType } from 'preact';
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useErrorBoundary, useState } from 'preact/hooks';
 
 import { href, route } from './router';
 import { may, operator, resume } from './session';
-import { Empty, Loading, Note } from './ui/controls';
+import { Button, Empty, Loading, Note } from './ui/controls';
 import { Page } from './ui/page';
 import { GROUPS, Shell } from './ui/shell';
+import { Text } from './ui/text';
 import { Login } from './views/login';
 import { Overview } from './views/overview';
 
@@ -78,7 +79,28 @@ function Current() {
     );
   }
   const Part = loaded.part;
-  return Part ? <Part key={view} /> : <Loading />;
+  return Part ? <Shown key={view} title={entry.title} part={Part} /> : <Loading />;
+}
+
+/** A view. If it cannot show what it got, it says so, and another address begins again. */
+function Shown({ title, part: Part }: { title: string; part: View }) {
+  const [error, again] = useErrorBoundary();
+  const address = route.value;
+  useEffect(() => {
+    if (error) again();
+  }, [address]);
+  if (!error) return <Part />;
+  return (
+    <Page title={title}>
+      <Note tone="bad">
+        <p>This view cannot show what it got from the broker.</p>
+        <Text multiline>{String(error)}</Text>
+      </Note>
+      <div class="actions">
+        <Button run={again}>Try again</Button>
+      </div>
+    </Page>
+  );
 }
 
 function App() {

@@ -8,9 +8,18 @@ export interface Route {
   query: URLSearchParams;
 }
 
+/** Returns a part as it is if a person wrote a percent sign that encodes nothing. */
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 function read(): Route {
   const [path = '', query = ''] = location.hash.replace(/^#\/?/, '').split('?', 2);
-  const [view = '', ...rest] = path.split('/').map(part => decodeURIComponent(part));
+  const [view = '', ...rest] = path.split('/').map(decoded);
   return { view: view || 'overview', rest, query: new URLSearchParams(query) };
 }
 

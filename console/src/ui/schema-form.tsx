@@ -1,5 +1,5 @@
 // Fields for the members of a JSON Schema. What no field fits is entered as JSON.
-import { compact, RawJson } from '../json';
+import { compact, objectOf, RawJson } from '../json';
 import { Field, Input, Select } from './controls';
 import { Text } from './text';
 
@@ -8,19 +8,20 @@ export type Drafts = Record<string, string>;
 
 type Kind = 'text' | 'long' | 'number' | 'integer' | 'boolean' | 'choice' | 'lines' | 'json';
 
-function properties(schema: Schema): [string, Schema][] {
-  return Object.entries((schema['properties'] as Record<string, Schema> | undefined) ?? {});
+/** Returns the named properties of a schema of others, which may be malformed. */
+export function propertiesOf(schema: Schema): [string, Schema][] {
+  return Object.entries(objectOf(schema['properties'])) as [string, Schema][];
 }
 
-function requiredOf(schema: Schema): Set<string> {
-  return new Set((schema['required'] as string[] | undefined) ?? []);
+export function requiredOf(schema: Schema): Set<unknown> {
+  return new Set(Array.isArray(schema['required']) ? schema['required'] : []);
 }
 
 function kindOf(schema: Schema): Kind {
   if (typeof schema !== 'object' || schema === null) return 'json';
   const type = Array.isArray(schema['type']) ? schema['type'].find(one => one !== 'null') : schema['type'];
   if (Array.isArray(schema['enum']) && schema['enum'].every(one => typeof one === 'string')) return 'choice';
-  if (Array.isArray(schema['oneOf']) && (schema['oneOf'] as Schema[]).every(one => typeof one['const'] === 'string')) return 'choice';
+  if (Array.isArray(schema['oneOf']) && (schema['oneOf'] as Schema[]).every(one => typeof one?.['const'] === 'string')) return 'choice';
   if (type === 'string') return Number(schema['maxLength'] ?? 0) > 400 || schema['contentMediaType'] ? 'long' : 'text';
   if (type === 'number' || type === 'integer' || type === 'boolean') return type;
   const items = schema['items'] as Schema | undefined;
@@ -30,19 +31,20 @@ function kindOf(schema: Schema): Kind {
 
 function choices(schema: Schema): [string, string][] {
   if (Array.isArray(schema['oneOf'])) return (schema['oneOf'] as Schema[]).map(one => [String(one['const']), String(one['title'] ?? one['const'])]);
-  const names = schema['enumNames'] as string[] | undefined;
-  return (schema['enum'] as string[]).map((one, at) => [one, names?.[at] ?? one]);
+  const names = Array.isArray(schema['enumNames']) ? schema['enumNames'] : [];
+  return (schema['enum'] as string[]).map((one, at) => [one, String(names[at] ?? one)]);
 }
 
 /** Returns the fields of a schema with its defaults. */
 export function draftsOf(schema: Schema): Drafts {
   return Object.fromEntries(
-    properties(schema).map(([name, property]) => {
+    propertiesOf(schema).map(([name, property]) => {
       const preset = property?.['default'];
       if (preset === undefined) return [name, ''];
       const kind = kindOf(property);
       if (kind === 'json') return [name, JSON.stringify(preset, null, 2)];
-      return [name, kind === 'lines' ? (preset as string[]).join('\n') : String(preset)];
+      if (kind === 'lines') return [name, Array.isArray(preset) ? preset.join('\n') : ''];
+      return [name, typeof preset === 'object' ? '' : String(preset)];
     }),
   );
 }
@@ -65,7 +67,7 @@ export function valueOf(schema: Schema, drafts: Drafts): { value: Record<string,
   const value: Record<string, unknown> = {};
   const faults: Record<string, string> = {};
   const required = requiredOf(schema);
-  for (const [name, property] of properties(schema)) {
+  for (const [name, property] of propertiesOf(schema)) {
     const text = drafts[name] ?? '';
     const kind = kindOf(property);
     if (text === '') {
@@ -100,7 +102,7 @@ interface SchemaFormProps {
 
 export function SchemaForm({ schema, drafts, set, faults }: SchemaFormProps) {
   const required = requiredOf(schema);
-  const all = properties(schema);
+  const all = propertiesOf(schema);
   if (!all.length) return <p class="faint">It takes no arguments.</p>;
   return (
     <>

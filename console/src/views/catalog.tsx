@@ -1,11 +1,13 @@
 // Tools, prompts and resources of a tenant. Their texts come from others and are shown as text.
 import { callAll, call, type Schemas } from '../api/client';
+import { objectOf } from '../json';
 import { useLive } from '../live';
 import { href, route, setQuery } from '../router';
 import { chooseTenant, may, oneTenant, tenants } from '../session';
 import { Empty, Filter, Loading, Note, Tag } from '../ui/controls';
 import { Icon } from '../ui/icons';
 import { Card, Facts, Json, Page, Toolbar } from '../ui/page';
+import { propertiesOf, requiredOf } from '../ui/schema-form';
 import { Table } from '../ui/table';
 import { Text, bytes, number, unseenIn } from '../ui/text';
 
@@ -109,7 +111,8 @@ function Detail({ owner, item }: { owner: string; item: Item }) {
     [item.hash],
   );
   const definition = live.value?.definition as Json | undefined;
-  const hints = (definition?.['annotations'] ?? {}) as Record<string, unknown>;
+  const hints = objectOf(definition?.['annotations']);
+  const prompted = Array.isArray(definition?.['arguments']) ? definition['arguments'].map(objectOf) : undefined;
   const unseen = unseenIn(JSON.stringify(definition ?? '')) + unseenIn(item.description ?? '');
   return (
     <div class="pane">
@@ -148,14 +151,14 @@ function Detail({ owner, item }: { owner: string; item: Item }) {
             ['Hash', <code>{item.hash.slice(0, 19)}…</code>],
           ]}
         </Facts>
-        {definition?.['inputSchema'] != null && <Properties title="Arguments" schema={definition['inputSchema'] as Json} />}
-        {definition?.['outputSchema'] != null && <Properties title="Result" schema={definition['outputSchema'] as Json} />}
-        {Array.isArray(definition?.['arguments']) && (
+        {definition?.['inputSchema'] != null && <Properties title="Arguments" schema={objectOf(definition['inputSchema'])} />}
+        {definition?.['outputSchema'] != null && <Properties title="Result" schema={objectOf(definition['outputSchema'])} />}
+        {prompted && (
           <Properties
             title="Arguments"
             schema={{
-              properties: Object.fromEntries((definition['arguments'] as Json[]).map(one => [String(one['name']), one])),
-              required: (definition['arguments'] as Json[]).filter(one => one['required']).map(one => one['name']),
+              properties: Object.fromEntries(prompted.map(one => [String(one['name']), one])),
+              required: prompted.filter(one => one['required']).map(one => one['name']),
             }}
           />
         )}
@@ -181,8 +184,8 @@ function typeOf(schema: Json): string {
 }
 
 function Properties({ title, schema }: { title: string; schema: Json }) {
-  const properties = Object.entries((schema['properties'] ?? {}) as Record<string, Json>);
-  const required = new Set((schema['required'] as string[] | undefined) ?? []);
+  const properties = propertiesOf(schema);
+  const required = requiredOf(schema);
   return (
     <section>
       <h3>{title}</h3>

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { call, callAll, type Problem, type Schemas } from '../api/client';
-import { RawJson, indented, jsonOf, memberText } from '../json';
+import { RawJson, indented, jsonOf, memberText, objectOf } from '../json';
 import { asProblem, useLive } from '../live';
 import { go, href, route } from '../router';
 import { chooseTenant, oneTenant, tenants } from '../session';
@@ -78,7 +78,7 @@ function Caller({ owner, tool }: { owner: string; tool: Item }) {
     });
     return found.items[0]?.definition as Schema | undefined;
   }, [tool.hash]);
-  const schema = (definition.value?.['inputSchema'] ?? {}) as Schema;
+  const schema = objectOf(definition.value?.['inputSchema']);
   const [drafts, setDrafts] = useState<Drafts>({});
   const [json, setJson] = useState<string>();
   const [faults, setFaults] = useState<Record<string, string>>({});
@@ -208,7 +208,7 @@ function Caller({ owner, tool }: { owner: string; tool: Item }) {
 /** A question of the backend in the middle of the call. */
 function Asked({ question }: { question: Question }) {
   const { params } = question;
-  const schema = (params['requestedSchema'] ?? {}) as Schema;
+  const schema = objectOf(params['requestedSchema']);
   const [drafts, setDrafts] = useState<Drafts>(draftsOf(schema));
   const [faults, setFaults] = useState<Record<string, string>>({});
   const title = useRef<HTMLHeadingElement>(null);
@@ -254,8 +254,10 @@ function Asked({ question }: { question: Question }) {
 
 function Outcome({ run }: { run: Run }) {
   const { answer, progress } = run;
-  const error = answer?.['error'] as { code?: number; message?: string; data?: { kind?: string } } | undefined;
-  const result = answer?.['result'] as { content?: Message[]; isError?: boolean } | undefined;
+  const error = answer?.['error'] == null ? undefined : objectOf(answer['error']);
+  const kind = objectOf(error?.['data'])['kind'];
+  const result = answer && objectOf(answer['result']);
+  const content = Array.isArray(result?.['content']) ? result['content'].map(objectOf) : [];
   const structured = memberText(run.messages.findLast(noted => noted.message === answer)?.text ?? '', ['result', 'structuredContent']);
   const total = typeof progress?.['total'] === 'number' ? progress['total'] : undefined;
   return (
@@ -272,11 +274,11 @@ function Outcome({ run }: { run: Run }) {
         {run.problem && <Refused problem={run.problem} />}
         {error && (
           <Note tone="bad">
-            <Text multiline>{error.message ?? 'an error'}</Text> {error.data?.kind && <Tag>{error.data.kind}</Tag>}
+            <Text multiline>{String(error['message'] ?? 'an error')}</Text> {typeof kind === 'string' && <Tag>{kind}</Tag>}
           </Note>
         )}
-        {result?.isError && <Note tone="warn">The tool reports an error.</Note>}
-        {result?.content?.map((part, at) => (
+        {result?.['isError'] && <Note tone="warn">The tool reports an error.</Note>}
+        {content.map((part, at) => (
           <Content key={at} part={part} />
         ))}
       </div>
@@ -284,7 +286,7 @@ function Outcome({ run }: { run: Run }) {
       {run.took !== undefined && (
         <Facts>
           {[
-            ['Outcome', <State>{run.problem ? 'failed' : error ? 'refused' : result?.isError ? 'tool_error' : answer ? 'ok' : 'cancelled'}</State>],
+            ['Outcome', <State>{run.problem ? 'failed' : error ? 'refused' : result?.['isError'] ? 'tool_error' : answer ? 'ok' : 'cancelled'}</State>],
             ['Took', milliseconds(run.took)],
             ['Messages', String(run.messages.length)],
             ['Trace', <span class="mono">{run.trial.trace}</span>],

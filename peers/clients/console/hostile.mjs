@@ -60,6 +60,24 @@ try {
   await nothingRan('an answer');
   ok('answers are text');
 
+  for (const view of ['catalog/default?item=b%2Fmalformed', 'try/default/b__malformed']) {
+    await person.open(view);
+    await page.getByText('list', { exact: true }).waitFor();
+    await nothingRan(view);
+  }
+  await person.button('Call the tool').waitFor();
+  await page.route(url => url.pathname.endsWith('/admin/v1/sessions'), route => route.fulfill({ json: { sessions: [null] } }));
+  await person.open('sessions');
+  await page.getByText('This view cannot show what it got').waitFor();
+  await person.judge('a view that failed');
+  await person.button('Try again').click();
+  await page.getByText('This view cannot show what it got').waitFor();
+  await page.unrouteAll();
+  await page.goto(`${origin}/console/#/catalog/%`);
+  await page.reload();
+  await person.heading('Catalog').waitFor();
+  ok('malformed definitions and addresses');
+
   for (const view of ['sessions', 'backends/default/b', 'activity', 'overview', 'audit']) {
     await person.open(view);
     await nothingRan(view);

@@ -213,13 +213,26 @@ async fn names_and_descriptions_of_backends_are_shown_as_text() {
     backend.list("tools", vec![
         json!({"name": "hidden", "description": "safe\u{200b}\u{202e}text\u{e0041}", "inputSchema": schema}),
         json!({"name": "loud", "description": attack, "inputSchema": {"type": "object"}}),
+        malformed_tool(),
     ]);
     let broker = builder().backend("default", "b", backend.spec()).start().await;
     broker.admin().wait_backend_state("default", "b", "ready").await;
     let client = json!({"name": "<img src=x onerror=owned=1>", "version": "1"});
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
     broker.client("/mcp").request("initialize", params).await;
-    passes("hostile.mjs", &[&origin(&broker), ADMIN], 4, || broker.log()).await;
+    passes("hostile.mjs", &[&origin(&broker), ADMIN], 5, || broker.log()).await;
+}
+
+/// Returns a tool whose schema has members of wrong types.
+fn malformed_tool() -> Value {
+    let properties = json!({
+        "list": {"type": "array", "items": {"type": "string"}, "default": "x"},
+        "choice": {"type": "string", "oneOf": [null]},
+        "name": {"type": "string", "title": {"a": 1}, "default": {"a": 1}},
+        "nothing": null,
+    });
+    let schema = json!({"type": "object", "required": true, "properties": properties});
+    json!({"name": "malformed", "annotations": null, "inputSchema": schema, "outputSchema": {"type": "object", "properties": "x"}})
 }
 
 #[tokio::test]
