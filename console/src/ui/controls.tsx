@@ -6,6 +6,7 @@ import { useEffect, useId, useRef, useState } from 'preact/hooks';
 import { isPartOf, type Problem } from '../api/client';
 import { asProblem } from '../live';
 import { Icon, type IconName } from './icons';
+import { Text } from './text';
 
 interface ButtonProps {
   children: ComponentChildren;
@@ -67,7 +68,7 @@ export function Field({ label, children, hint, fault, required }: FieldProps) {
   return (
     <div class={`field ${fault ? 'faulty' : ''}`}>
       <label for={id}>
-        {label}
+        <Text>{label}</Text>
         {required && <span class="faint"> (required)</span>}
       </label>
       {children({ id, 'aria-describedby': described, 'aria-invalid': Boolean(fault) })}
@@ -261,7 +262,9 @@ export function Dialog({ title, children, close, wide }: { title: string; childr
       }}
     >
       <header>
-        <h2 id={id}>{title}</h2>
+        <h2 id={id}>
+          <Text>{title}</Text>
+        </h2>
         <Button kind="quiet" icon="close" label="Close" run={close}>
           {null}
         </Button>

@@ -6,6 +6,7 @@ import type { Problem } from '../api/client';
 import { chooseTenant, oneTenant, tenants } from '../session';
 import { Filter, Note } from './controls';
 import { Icon } from './icons';
+import { Text } from './text';
 
 interface PageProps {
   title: string;
@@ -32,7 +33,7 @@ export function Page({ title, lead, actions, back, problem, children }: PageProp
       <header>
         <div>
           <h1 id="title" tabIndex={-1}>
-            {title}
+            <Text>{title}</Text>
           </h1>
           {lead && <p class="lead">{lead}</p>}
         </div>
@@ -71,7 +72,11 @@ export function Card({ title, children, actions, wide }: { title?: string; child
     <section class={`card ${wide ? 'span' : ''}`}>
       {(title || actions) && (
         <header>
-          {title && <h2>{title}</h2>}
+          {title && (
+            <h2>
+              <Text>{title}</Text>
+            </h2>
+          )}
           {actions}
         </header>
       )}
@@ -102,7 +107,7 @@ export function Facts({ children }: { children: Fact | readonly Fact[] }) {
 export function Json({ value, label }: { value: unknown; label: string }) {
   return (
     <pre class="json" tabIndex={0} role="region" aria-label={label}>
-      {typeof value === 'string' ? value : JSON.stringify(value, null, 2)}
+      <Text multiline>{typeof value === 'string' ? value : JSON.stringify(value, null, 2)}</Text>
     </pre>
   );
 }

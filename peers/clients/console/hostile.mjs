@@ -78,6 +78,16 @@ try {
   await person.heading('Catalog').waitFor();
   ok('malformed definitions and addresses');
 
+  await person.open('backends/default/b');
+  await page.getByRole('region', { name: 'Pins' }).getByRole('button', { name: 'ask' }).click();
+  await page.getByRole('dialog').getByRole('heading', { level: 2 }).locator('.unseen', { hasText: 'U+200B' }).waitFor();
+  await page.keyboard.press('Escape');
+  for (const view of ['catalog/default?item=b%2Fmalformed', 'try/default/b__malformed']) {
+    await person.open(view);
+    await page.locator('h2 .unseen', { hasText: 'U+200B' }).waitFor();
+  }
+  ok('titles hide nothing');
+
   for (const view of ['sessions', 'backends/default/b', 'activity', 'overview', 'audit']) {
     await person.open(view);
     await nothingRan(view);

@@ -215,15 +215,16 @@ async fn names_and_descriptions_of_backends_are_shown_as_text() {
         json!({"name": "loud", "description": attack, "inputSchema": {"type": "object"}}),
         malformed_tool(),
     ]);
+    backend.list("prompts", vec![json!({"name": "ask\u{200b}me"})]);
     let broker = builder().backend("default", "b", backend.spec()).start().await;
     broker.admin().wait_backend_state("default", "b", "ready").await;
     let client = json!({"name": "<img src=x onerror=owned=1>", "version": "1"});
     let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client});
     broker.client("/mcp").request("initialize", params).await;
-    passes("hostile.mjs", &[&origin(&broker), ADMIN], 5, || broker.log()).await;
+    passes("hostile.mjs", &[&origin(&broker), ADMIN], 6, || broker.log()).await;
 }
 
-/// Returns a tool whose schema has members of wrong types.
+/// Returns a tool whose schema has members of wrong types, and whose title hides a character.
 fn malformed_tool() -> Value {
     let properties = json!({
         "list": {"type": "array", "items": {"type": "string"}, "default": "x"},
@@ -232,7 +233,7 @@ fn malformed_tool() -> Value {
         "nothing": null,
     });
     let schema = json!({"type": "object", "required": true, "properties": properties});
-    json!({"name": "malformed", "annotations": null, "inputSchema": schema, "outputSchema": {"type": "object", "properties": "x"}})
+    json!({"name": "malformed", "title": "safe\u{200b}title", "annotations": null, "inputSchema": schema, "outputSchema": {"type": "object", "properties": "x"}})
 }
 
 #[tokio::test]
