@@ -17,10 +17,10 @@ const WINDOWS = [['', 'this call only'], ['10m', 'the same tool for 10 minutes']
 
 export function Approvals() {
   const owner = oneTenant.value;
-  const state = route.value.query.has('state') ? (route.value.query.get('state') ?? '') : 'pending';
+  const state = route.value.query.get('state') || 'pending';
   const [shown, setShown] = useState<string>();
   const live = useLive<Approval[]>(
-    () => callAll<Approval>('GET /admin/v1/tenants/{tenant}/approvals', 'approvals', { params: { tenant: owner }, query: { state } }),
+    () => callAll<Approval>('GET /admin/v1/tenants/{tenant}/approvals', 'approvals', { params: { tenant: owner }, query: { state: state === 'all' ? '' : state } }),
     [owner, state],
     2_500,
   );
@@ -28,7 +28,7 @@ export function Approvals() {
   return (
     <Page title="Approvals" lead="Calls that a policy holds until a person decides. The decision counts for exactly these arguments, once." problem={live.problem}>
       <Toolbar count={live.value && number(rows.length)}>
-        <Filter label="State" value={state} set={value => setQuery({ state: value })} options={[['', 'Every state'], ...STATES.map(name => [name, name] as const)]} />
+        <Filter label="State" value={state} set={value => setQuery({ state: value })} options={[['all', 'Every state'], ...STATES.map(name => [name, name] as const)]} />
         {tenants.value.length > 1 && <Filter label="Tenant" value={owner} set={chooseTenant} options={tenants.value.map(name => [name, name] as const)} />}
       </Toolbar>
       {!live.value && !live.problem && <Loading />}

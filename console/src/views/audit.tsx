@@ -12,13 +12,14 @@ import { Text, Time, milliseconds, number } from '../ui/text';
 
 type Entry = Schemas['AuditEntry'];
 
-const SPANS = [['1h', 'Last hour'], ['24h', 'Last 24 hours'], ['168h', 'Last 7 days'], ['720h', 'Last 30 days'], ['', 'All']] as const;
+const SPANS = [['1h', 'Last hour'], ['24h', 'Last 24 hours'], ['168h', 'Last 7 days'], ['720h', 'Last 30 days'], ['all', 'All']] as const;
 /** Records that the page reads at most; the export has all. */
 const READ_MAX = 5_000;
 
 export function Audit() {
   const { query } = route.value;
-  const since = query.has('since') ? (query.get('since') ?? '') : '24h';
+  const span = query.get('since') || '24h';
+  const since = span === 'all' ? '' : span;
   const kind = query.get('kind') ?? '';
   const isLimited = Boolean(operator.value?.tenants);
   const owner = query.get('tenant') ?? (isLimited ? (tenants.value[0] ?? '') : '');
@@ -70,7 +71,7 @@ export function Audit() {
     >
       <Toolbar count={live.value && number(rows.length)}>
         <Filter label="Search the audit log" value={query.get('q') ?? ''} set={q => setQuery({ q })} />
-        <Filter label="Time" value={since} set={value => setQuery({ since: value })} options={SPANS} />
+        <Filter label="Time" value={span} set={value => setQuery({ since: value })} options={SPANS} />
         <Filter label="Kind" value={kind} set={value => setQuery({ kind: value })} options={[['', 'Operators and clients'], ['admin', 'Operators'], ['call', 'Clients']]} />
         {tenants.value.length > 1 && (
           <Filter label="Tenant" value={owner} set={value => setQuery({ tenant: value })} options={[...(isLimited ? [] : [['', 'Every tenant'] as const]), ...tenants.value.map(name => [name, name] as const)]} />

@@ -66,9 +66,25 @@ async function newestRecords() {
   ok('the newest records');
 }
 
+/** The choice of everything is another one than the choice that a view begins with. */
+async function everything() {
+  await person.open('audit?tenant=acme');
+  const asked = page.waitForRequest(request => request.url().includes('/admin/v1/audit?') && !request.url().includes('since='));
+  await page.getByLabel('Time').selectOption('All');
+  await asked;
+  await page.getByText('change 7000').waitFor();
+  assert.equal(await page.getByLabel('Time').inputValue(), 'all');
+  await person.open('approvals');
+  await page.getByLabel('State').selectOption('Every state');
+  await page.getByText('No approval is in this state.').waitFor();
+  assert.equal(await page.getByLabel('State').inputValue(), 'all');
+  ok('everything');
+}
+
 try {
   await everyChain();
   await newestRecords();
+  await everything();
   person.check();
 } catch (error) {
   console.error(error, (await page.locator('body').innerText()).slice(0, 3_000), person.complaints);

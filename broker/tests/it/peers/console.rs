@@ -140,7 +140,7 @@ async fn the_console_verifies_every_chain_of_the_audit_log() {
     );
     audit_chain::edit(folder.path(), &format!("{}{edit}", audit_chain::UNGUARDED));
     let arguments = [&origin(&broker), ADMIN, &tampered.to_string()];
-    passes("audit.mjs", &arguments, 2, || broker.log()).await;
+    passes("audit.mjs", &arguments, 3, || broker.log()).await;
 }
 
 #[tokio::test]
