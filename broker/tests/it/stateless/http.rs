@@ -1,7 +1,7 @@
 //! Headers, statuses and eras over HTTP (MCP 2026-07-28, Streamable HTTP).
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, StatelessBackend, StatelessReply};
+use testkit::{Direction, FakeBackend, FaultProxy, StatelessBackend, StatelessReply};
 
 use super::{Modern, VERSION, meta};
 use crate::{broker_with, builder, echo, initialize_body, refused, request};
@@ -219,6 +219,35 @@ async fn n_hdr_03_arguments_repeated_in_headers_are_compared() {
             .collect();
         assert_eq!(names, [name], "a tool that asks for what no client can send is not listed");
     }
+}
+
+/// The backend is reached for the first time while the call waits.
+#[tokio::test]
+async fn n_hdr_05_an_argument_header_stays_with_a_call_that_waits_for_its_backend() {
+    let backend = StatelessBackend::http().await;
+    backend.list("tools", vec![json!({"name": "echo", "inputSchema": {"type": "object"}})]);
+    let mut spec = backend.spec();
+    let url = spec["transport"]["url"].as_str().unwrap().to_owned();
+    let address = url.strip_prefix("http://").unwrap().split('/').next().unwrap();
+    let proxy = FaultProxy::start(address.parse().unwrap()).await;
+    proxy.hold(Direction::Upstream, true);
+    spec["transport"]["url"] = json!(url.replace(address, &proxy.address().to_string()));
+    let broker = builder().start().await;
+    broker.admin().put("/admin/v1/tenants/default/backends/b?wait=false", &spec).await;
+    let client = Modern::of(&broker, "/mcp");
+    let params = json!({"name": "b__echo", "arguments": {}, "_meta": meta(json!({}))});
+    let mut headers = client.headers("tools/call", &params);
+    headers.push(("mcp-param-colour".to_owned(), "red".to_owned()));
+    let reached = async {
+        let admin = broker.admin();
+        admin.wait_metric("mcp_requests_pending", &[], |pending| pending == 1.0).await;
+        proxy.heal();
+    };
+    let call = client.send(&headers, request(1, "tools/call", params));
+    let (response, ()) = tokio::join!(call, reached);
+    response.expect_status(200, "a call that waited").await;
+    let seen = backend.recorded_of("tools/call").pop().unwrap();
+    assert_eq!(seen.header("mcp-param-colour"), Some("red"));
 }
 
 #[tokio::test]

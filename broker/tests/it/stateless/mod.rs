@@ -29,17 +29,6 @@ pub(crate) fn meta(capabilities: Value) -> Value {
     })
 }
 
-/// Returns the messages of a response before the answer, and the answer.
-async fn messages(response: RawResponse) -> (Vec<Value>, Value) {
-    if !response.is_event_stream() {
-        return (Vec::new(), response.json().await);
-    }
-    let mut messages: Vec<Value> =
-        response.events().rest().await.iter().filter_map(testkit::Event::message).collect();
-    let answer = messages.pop().expect("a stream ends with the answer");
-    (messages, answer)
-}
-
 /// A client without a session. Each request has headers that repeat its body.
 #[derive(Clone)]
 pub(crate) struct Modern {
@@ -116,7 +105,14 @@ impl Modern {
 
     /// Sends a request; returns the messages before the answer, and the answer.
     pub(crate) async fn exchange(&self, method: &str, params: Value) -> (Vec<Value>, Value) {
-        messages(self.post(json!(self.client.take_id()), method, params).await).await
+        let response = self.post(json!(self.client.take_id()), method, params).await;
+        if !response.is_event_stream() {
+            return (Vec::new(), response.json().await);
+        }
+        let mut messages: Vec<Value> =
+            response.events().rest().await.iter().filter_map(testkit::Event::message).collect();
+        let answer = messages.pop().expect("a stream ends with the answer");
+        (messages, answer)
     }
 
     pub(crate) async fn answer(&self, method: &str, params: Value) -> Value {
