@@ -148,8 +148,7 @@ pub const TASK_RUNS_MAX: usize = 10_000;
 pub const PROMOTE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Tasks that a replica claims at once.
 pub const TASK_CLAIM_BATCH: u32 = 64;
-/// Shortest interval between two polls of a backend's task, whatever `pollInterval` the backend
-/// sends.
+/// Shortest interval between two polls of a backend's task, whatever its `pollInterval`.
 pub const TASK_POLL_MIN: Duration = Duration::from_millis(50);
 /// Longest such interval.
 pub const TASK_POLL_MAX: Duration = Duration::from_secs(60);
@@ -330,8 +329,7 @@ pub const HTTP_HEADERS_MAX: usize = 100;
 pub const HTTP2_PIECE_BYTES: usize = 16 * 1024;
 /// Size of the parts in which a client gets an event of a stream.
 pub const EVENT_PIECE_BYTES: usize = 64 * 1024;
-/// The broker buffers a response of another replica up to this size, so that the client gets
-/// all of it or an error.
+/// Largest response of another replica that is buffered: the client gets all of it or an error.
 pub const RELAYED_WHOLE_BYTES_MAX: u64 = 1024 * 1024;
 /// Requests in flight on one HTTP/2 connection.
 pub const HTTP2_STREAMS_MAX: u32 = 256;

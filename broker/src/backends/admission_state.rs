@@ -80,6 +80,11 @@ impl BackendAdmission {
         }
     }
 
+    /// Returns whether clients gave up while no call got an answer.
+    pub(super) fn is_suspected(&self) -> bool {
+        self.suspected.load(Ordering::Relaxed)
+    }
+
     /// Returns whether a probe succeeded so recently that no other one is needed.
     pub(super) fn is_trusted(&self, now: Duration) -> bool {
         now < Duration::from_millis(self.trusted_until_ms.load(Ordering::Relaxed))

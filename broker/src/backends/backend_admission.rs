@@ -206,11 +206,6 @@ impl Backend {
         self.admission.breaker.last_success() > since
     }
 
-    /// Returns whether clients gave up while no call got an answer.
-    pub(super) fn is_suspected(&self) -> bool {
-        self.admission.suspected.load(Ordering::Relaxed)
-    }
-
     pub(super) fn clear_suspicion(&self) {
         let until = self.shared.uptime() + SUSPICION_INTERVAL;
         self.admission
@@ -304,7 +299,7 @@ impl Backend {
                 None if self.admission.verdicts.is_suspicious() && self.check_breaker().is_ok() => {
                     return ProbeReason::Verdict;
                 }
-                None if self.is_suspected() && self.check_breaker().is_ok() => {
+                None if self.admission.is_suspected() && self.check_breaker().is_ok() => {
                     return ProbeReason::Suspicion;
                 }
                 None => self.admission.probe_wanted.notified().await,

@@ -38,6 +38,7 @@ use rules::{
     routing::{self, Decision, Plan, TaskQuestion},
     tasks::IDEMPOTENCY_KEY,
 };
+use tokio::sync::oneshot;
 
 use super::{
     access_checks, access_log,
@@ -46,7 +47,7 @@ use super::{
     connect_tool, kept_results,
     session::{
         CancelScope, InFlight, RequestContext, ResumedStream, Session, StreamResumption,
-        local_requests::{LateCall, set_level, spawn_local_request},
+        local_requests::{set_level, spawn_local_request},
         observation, release, subscriptions, without_own_meta,
     },
     stream::{EventStream, PendingAnswer},
@@ -86,14 +87,14 @@ pub async fn handle_request_and_wait(
     message: Message,
     stream: &Arc<EventStream>,
 ) -> Result<Option<CallFuture>, Refusal> {
-    let mut late_call = None;
+    let mut later = None;
     let permit = session.tenant.wait_for_call().await;
-    let call = handle(session, message, stream, Some(&mut late_call))?;
+    let call = handle(session, message, stream, Some(&mut later))?;
     drop(permit);
-    match late_call {
+    match later {
         None => Ok(call),
         // Without a call the request has its answer.
-        Some(late_call) => Ok(late_call.await.ok().flatten()),
+        Some(later) => Ok(later.await.ok().flatten()),
     }
 }
 
@@ -101,13 +102,13 @@ fn handle(
     session: &Arc<Session>,
     message: Message,
     stream: &Arc<EventStream>,
-    late_call: Option<&mut LateCall>,
+    later: Option<&mut CallLater>,
 ) -> Result<Option<CallFuture>, Refusal> {
     let started_at = Instant::now();
     let request = observation::start(session, &message, started_at);
     request::enter(request, || {
         let method = message.method;
-        let result = dispatch(session, message, stream, started_at, late_call);
+        let result = dispatch(session, message, stream, started_at, later);
         if let Err(refusal) = &result {
             match refusal.kind {
                 ErrorKind::SessionElsewhere => observation::discard(),
@@ -148,7 +149,7 @@ fn dispatch(
     mut message: Message,
     stream: &Arc<EventStream>,
     started_at: Instant,
-    late_call: Option<&mut LateCall>,
+    later: Option<&mut CallLater>,
 ) -> Result<Option<CallFuture>, Refusal> {
     let id = message
         .id
@@ -166,23 +167,26 @@ fn dispatch(
         let is_task = message.fields.task.is_some();
         message = without_own_meta(&message, |key| is_task && key == IDEMPOTENCY_KEY)?;
     }
-    let request = RequestContext { id, method: message.method, stream, started_at, late_call };
-    decide_and_start(session, message, request, Unlisted::Waits)
+    let request = RequestContext { id, method: message.method, stream, started_at };
+    decide_and_start(session, message, request, Unlisted::Waits(later))
 }
 
 /// What becomes of a request whose name is not listed while a backend makes its first attempt to
 /// connect.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unlisted {
-    Waits,
+enum Unlisted<'a> {
+    /// The holder of the call, if it polls a call that starts only after the wait.
+    Waits(Option<&'a mut CallLater>),
     IsRefused,
 }
+
+/// Yields the call of a request that waits to be decided. `None` if it does not wait.
+type CallLater = Option<oneshot::Receiver<Option<CallFuture>>>;
 
 fn decide_and_start(
     session: &Arc<Session>,
     mut message: Message,
     request: RequestContext<'_>,
-    unlisted: Unlisted,
+    unlisted: Unlisted<'_>,
 ) -> Result<Option<CallFuture>, Refusal> {
     let subject = session.subject();
     // One snapshot: a policy that changes meanwhile is for the next request.
@@ -379,7 +383,6 @@ fn answer_lost_request(session: &Arc<Session>, due: PendingAnswer, stream: &Arc<
                 method: Method::TasksResult,
                 stream,
                 started_at: Instant::now(),
-                late_call: None,
             };
             let Err(refusal) = await_task(session, request, task) else { return };
             session.refusal_frame(&refusal, Some(&id))

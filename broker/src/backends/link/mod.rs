@@ -278,7 +278,7 @@ impl Link {
                     backoff.record_failure();
                 }
                 // The catalog connects again forever, so its failures count for a suspect alone.
-                let counts = !self.is_catalog() || self.backend.is_suspected();
+                let counts = !self.is_catalog() || self.backend.admission.is_suspected();
                 if counts && failure.is_the_backends() {
                     self.backend.record_failure(Duration::ZERO);
                 }

@@ -15,15 +15,10 @@ use protocol::{
     method::Method,
 };
 use rules::{event_log::EventKind, log_level::LogLevel};
-use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::{Session, persisted_state::SessionPersister, state::InFlight};
-use crate::{
-    metrics::RequestOutcome,
-    sessions::{call::CallFuture, stream::EventStream},
-    telemetry::request,
-};
+use crate::{metrics::RequestOutcome, sessions::stream::EventStream, telemetry::request};
 
 /// Answer to a local request.
 pub enum Reply {
@@ -64,7 +59,7 @@ impl LocalRequest {
         request: RequestContext<'_>,
         in_flight: InFlight,
     ) -> Result<Self, Refusal> {
-        let RequestContext { id, method, stream, started_at, .. } = request;
+        let RequestContext { id, method, stream, started_at } = request;
         session.open_request(id.clone(), in_flight)?;
         let (session, stream) = (session.clone(), stream.clone());
         Ok(Self { session, stream, id, method, started_at, settled: false })
@@ -245,9 +240,4 @@ pub(in crate::sessions) struct RequestContext<'a> {
     pub(in crate::sessions) method: Method,
     pub(in crate::sessions) stream: &'a Arc<EventStream>,
     pub(in crate::sessions) started_at: Instant,
-    /// Set by a caller that polls the call itself, also if it starts only after a wait.
-    pub(in crate::sessions) late_call: Option<&'a mut LateCall>,
 }
-
-/// Yields a call that starts only after a wait. `None` if the request does not wait to be decided.
-pub(in crate::sessions) type LateCall = Option<oneshot::Receiver<Option<CallFuture>>>;

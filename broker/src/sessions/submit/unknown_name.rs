@@ -20,7 +20,7 @@ use super::{
         connect_tool,
         session::{RequestContext, Session, local_requests::decide_after},
     },
-    Unlisted, decide_and_start,
+    CallLater, Unlisted, decide_and_start,
 };
 use crate::backends::{
     backend::{Backend, BackendState},
@@ -34,14 +34,16 @@ pub(super) fn refuse_or_wait(
     message: Message,
     request: RequestContext<'_>,
     refusal: Refusal,
-    unlisted: Unlisted,
+    unlisted: Unlisted<'_>,
 ) -> Result<(), Refusal> {
     if let Some(backend) = connect_tool::meant_by(session, &message, &refusal) {
         return connect_tool::answer(session, request, backend);
     }
     let unreached = unreached_backends(session, &message, &refusal);
-    if unlisted == Unlisted::Waits && unreached.iter().any(|backend| is_connecting(backend)) {
-        return decide_after_first_attempts(session, message, request, unreached);
+    if let Unlisted::Waits(later) = unlisted
+        && unreached.iter().any(|backend| is_connecting(backend))
+    {
+        return decide_after_first_attempts(session, message, request, unreached, later);
     }
     Err(unavailable_if_unreached(refusal, &unreached))
 }
@@ -96,13 +98,14 @@ fn is_connecting(backend: &Backend) -> bool {
 fn decide_after_first_attempts(
     session: &Arc<Session>,
     message: Message,
-    mut request: RequestContext<'_>,
+    request: RequestContext<'_>,
     backends: Vec<Arc<Backend>>,
+    later: Option<&mut CallLater>,
 ) -> Result<(), Refusal> {
     let (id, stream) = (request.id.clone(), request.stream.clone());
-    let late_call = request.late_call.take().map(|late_call| {
+    let holder = later.map(|later| {
         let (sender, receiver) = oneshot::channel();
-        *late_call = Some(receiver);
+        *later = Some(receiver);
         sender
     });
     let wait = async move {
@@ -113,10 +116,10 @@ fn decide_after_first_attempts(
     };
     let (method, started_at, waiting) = (request.method, request.started_at, session.clone());
     decide_after(session, request, wait, move || {
-        let request = RequestContext { id, method, stream: &stream, started_at, late_call: None };
+        let request = RequestContext { id, method, stream: &stream, started_at };
         let call = decide_and_start(&waiting, message, request, Unlisted::IsRefused)?;
         // A call that is dropped here continues as a task of the runtime.
-        drop(late_call.map(|late_call| late_call.send(call)));
+        drop(holder.map(|holder| holder.send(call)));
         Ok(())
     })
 }
