@@ -76,9 +76,12 @@ impl Control {
         });
         let (entry, created) = stored.await?;
         if wait {
-            self.broker.wait_for_backend(&tenant, &backend, within).await;
-            if !self.registry.load().backends.contains_key(&(tenant.clone(), backend.clone())) {
-                return Err(no_backend(&backend)); // it was removed meanwhile
+            let waited = self.broker.wait_for_backend(&tenant, &backend, within).await.is_some();
+            // A removal ends the wait before it reaches the registry.
+            let is_removed = waited && self.broker.backend(&tenant, &backend).is_none();
+            let key = (tenant.clone(), backend.clone());
+            if is_removed || !self.registry.load().backends.contains_key(&key) {
+                return Err(no_backend(&backend));
             }
         }
         Ok(PutOutcome { entry: self.tagged_backend(&tenant, &backend, &entry), created })
