@@ -90,7 +90,8 @@ async fn restore_all(link: Arc<Link>, connection: Arc<Connection>, mut uris: Vec
                 return;
             }
             let Err(refusal) = link.subscriptions.reconcile(&link, &uri).await else { continue };
-            if is_first {
+            // The client of a new one gets the refusal itself.
+            if is_first && link.subscriptions.was_subscribed(&uri) {
                 tracing::warn!(backend = %link.backend.id, %refusal, "a subscription could not be restored, the broker tries again");
                 link.subscriptions.notify_listeners(&link.backend.id, &uri);
             }
