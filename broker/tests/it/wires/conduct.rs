@@ -249,7 +249,10 @@ impl SseStream {
             (message["id"] == id).then_some(message)
         };
         loop {
-            if let Some(answer) = self.received.split("\n\n").find_map(answers) {
+            // A large event has several chunks, and a message has no CR LF.
+            let is_data = |line: &&str| u32::from_str_radix(line, 16).is_err();
+            let text: String = self.received.split("\r\n").filter(is_data).collect();
+            if let Some(answer) = text.split("\n\n").find_map(answers) {
                 return answer;
             }
             let mut piece = vec![0; 1 << 16];
