@@ -16,6 +16,13 @@ use super::{
     subscriptions::{SubscriptionRequest, Subscriptions},
 };
 
+/// A request that failed.
+struct FailedChange {
+    refusal: Refusal,
+    /// The subscription was in force on an earlier connection.
+    again: bool,
+}
+
 impl Subscriptions {
     /// Removes a client whose session has ended.
     pub fn drop_client(&self, link: &Arc<Link>, client: &Arc<impl LinkClient + 'static>) {
@@ -41,13 +48,18 @@ impl Subscriptions {
     /// Sends the request that the backend needs for one URI. Without a connection nothing is sent:
     /// a new one begins with [`Subscriptions::restore`].
     pub async fn reconcile(&self, link: &Arc<Link>, uri: &str) -> Result<(), Refusal> {
+        self.send_change(link, uri).await.map_err(|failed| failed.refusal)
+    }
+
+    async fn send_change(&self, link: &Arc<Link>, uri: &str) -> Result<(), FailedChange> {
         let _order = self.lock_uri(uri).await;
         let connection = link.live();
         match self.pending_change(uri, connection.as_ref()) {
             SubscriptionRequest::Nothing => Ok(()),
             SubscriptionRequest::Unsubscribe => match connection {
                 Some(connection) => {
-                    send_request(link, &connection, Method::ResourcesUnsubscribe, uri).await
+                    let sent = send_request(link, &connection, Method::ResourcesUnsubscribe, uri);
+                    sent.await.map_err(|refusal| FailedChange { refusal, again: false })
                 }
                 None => Ok(()),
             },
@@ -61,7 +73,7 @@ impl Subscriptions {
                 } else if again {
                     self.notify_listeners(&link.backend.id, uri);
                 }
-                result
+                result.map_err(|refusal| FailedChange { refusal, again })
             }
         }
     }
@@ -89,9 +101,13 @@ async fn restore_all(link: Arc<Link>, connection: Arc<Connection>, mut uris: Vec
             if connection.is_closed() {
                 return;
             }
-            let Err(refusal) = link.subscriptions.reconcile(&link, &uri).await else { continue };
+            let Err(FailedChange { refusal, again }) =
+                link.subscriptions.send_change(&link, &uri).await
+            else {
+                continue;
+            };
             // The client of a new one gets the refusal itself.
-            if is_first && link.subscriptions.was_subscribed(&uri) {
+            if is_first && again {
                 tracing::warn!(backend = %link.backend.id, %refusal, "a subscription could not be restored, the broker tries again");
                 link.subscriptions.notify_listeners(&link.backend.id, &uri);
             }

@@ -164,11 +164,6 @@ impl Subscriptions {
         }
     }
 
-    /// Returns whether a backend accepted the subscription, on this connection or an earlier one.
-    pub(super) fn was_subscribed(&self, uri: &str) -> bool {
-        self.lock().get(uri).is_some_and(|subscription| subscription.subscribed_on.is_some())
-    }
-
     pub(super) fn record_subscribed(&self, uri: &str, connection: Option<Weak<Connection>>) {
         if let Some(subscription) = self.lock().get_mut(uri) {
             subscription.subscribed_on = connection;
