@@ -39,14 +39,9 @@ impl Http2StallTracker {
         TrackedBytesBody { rest: answer, entry: self.register() }
     }
 
-    /// Tracks an answer from elsewhere, with a known size.
-    pub(super) fn watch<B>(self: &Arc<Self>, answer: B) -> TrackedBody<B> {
-        TrackedBody { answer, entry: self.register() }
-    }
-
-    /// Tracks each event of a stream until the client has taken it. The stream may rest.
-    pub(super) fn watch_events<B>(self: &Arc<Self>, events: B) -> TrackedEvents<B> {
-        TrackedEvents { events, tracker: self.clone(), entry: None }
+    /// Tracks what a body yields until the client has taken it. The body may rest.
+    pub(super) fn watch<B>(self: &Arc<Self>, body: B) -> TrackedBody<B> {
+        TrackedBody { body, tracker: self.clone(), entry: None }
     }
 
     fn register(self: &Arc<Self>) -> StallEntry {
@@ -117,7 +112,7 @@ impl Body for TrackedBytesBody {
     type Data = Bytes;
     type Error = Infallible;
 
-    /// Called when the client has capacity for all pieces before the last one.
+    /// Called when the client has a window for the piece before.
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _context: &mut Context<'_>,
@@ -140,11 +135,13 @@ impl Body for TrackedBytesBody {
     }
 }
 
-/// Body of an answer from elsewhere that is being sent.
+/// Body that comes in parts: an event stream, or an answer of another replica.
 #[derive(Debug)]
 pub(super) struct TrackedBody<B> {
-    answer: B,
-    entry: StallEntry,
+    body: B,
+    tracker: Arc<Http2StallTracker>,
+    /// Set while the client has not taken all that the body yielded.
+    entry: Option<StallEntry>,
 }
 
 impl<B: Body<Data = Bytes> + Unpin> Body for TrackedBody<B> {
@@ -155,37 +152,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for TrackedBody<B> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        self.entry.mark_progress();
-        Pin::new(&mut self.answer).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.answer.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.answer.size_hint()
-    }
-}
-
-/// Body of an event stream.
-#[derive(Debug)]
-pub(super) struct TrackedEvents<B> {
-    events: B,
-    tracker: Arc<Http2StallTracker>,
-    /// Set while the client has not taken all pieces.
-    entry: Option<StallEntry>,
-}
-
-impl<B: Body<Data = Bytes> + Unpin> Body for TrackedEvents<B> {
-    type Data = Bytes;
-    type Error = B::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        let polled = Pin::new(&mut self.events).poll_frame(context);
+        let polled = Pin::new(&mut self.body).poll_frame(context);
         self.entry = match (&polled, self.entry.take()) {
             (Poll::Pending, _) => None,
             (Poll::Ready(_), None) => Some(self.tracker.register()),
@@ -198,17 +165,18 @@ impl<B: Body<Data = Bytes> + Unpin> Body for TrackedEvents<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.events.is_end_stream()
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.events.size_hint()
+        self.body.size_hint()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use http_body_util::BodyExt;
+    use futures_util::{FutureExt, stream::poll_fn};
+    use http_body_util::{BodyExt, StreamBody};
 
     use super::*;
 
@@ -224,5 +192,21 @@ mod tests {
         assert!(!tracked.is_end_stream());
         assert_eq!(tracked.collect().await.unwrap().to_bytes().len(), 1);
         assert_eq!(unsent.longest_wait(later), Duration::ZERO, "nothing is left of it");
+    }
+
+    #[tokio::test]
+    async fn a_body_that_rests_is_not_tracked() {
+        let unsent = Arc::new(Http2StallTracker::default());
+        let (events, mut sent) = tokio::sync::mpsc::channel(1);
+        let mut tracked =
+            unsent.watch(StreamBody::new(poll_fn(move |context| sent.poll_recv(context))));
+        let later = Instant::now() + CLIENT_WRITE_STALL_MAX * 2;
+        assert!(tracked.frame().now_or_never().is_none());
+        assert_eq!(unsent.longest_wait(later), Duration::ZERO, "nothing was yielded");
+        events.send(Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"event")))).await.unwrap();
+        assert!(tracked.frame().await.is_some());
+        assert!(unsent.longest_wait(later) > CLIENT_WRITE_STALL_MAX, "the client has no window");
+        assert!(tracked.frame().now_or_never().is_none());
+        assert_eq!(unsent.longest_wait(later), Duration::ZERO, "the client has taken it");
     }
 }

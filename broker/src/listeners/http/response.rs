@@ -171,11 +171,8 @@ pub(super) fn track_stalls(
             }
             _ => Either::Left(answer),
         },
-        // An answer of another replica, already in pieces.
-        Either::Right(answer) if answer.size_hint().exact().is_some() => {
-            Either::Right(unsent.watch(answer).boxed_unsync())
-        }
-        Either::Right(events) => Either::Right(unsent.watch_events(events).boxed_unsync()),
+        // Already in pieces.
+        Either::Right(body) => Either::Right(unsent.watch(body).boxed_unsync()),
     })
 }
 
