@@ -51,8 +51,9 @@ impl Control {
                     self.store().list_sessions(tenant, after.as_ref(), ADMIN_PAGE_ROWS),
                 )
                 .await?;
+            // A page omits rows that cannot be read, so a short page is not the last one.
+            let is_last = page.is_empty();
             after = page.last().map(StoredSession::position);
-            let is_last = page.len() < ADMIN_PAGE_ROWS as usize;
             views.extend(page.into_iter().map(|stored| {
                 self.session_view(&stored, live.remove(&stored.record.key.digest()))
             }));
@@ -176,12 +177,13 @@ impl Control {
                     self.store().list_tasks(tenant, status, after.as_ref(), ADMIN_PAGE_ROWS),
                 )
                 .await?;
+            let is_last = page.is_empty();
             after = page.last().map(|last| TaskListPosition {
                 created_at_us: last.created_at_us,
                 task: last.record.task.clone(),
             });
             views.extend(page.iter().map(task_view));
-            if page.len() < ADMIN_PAGE_ROWS as usize || views.len() >= ADMIN_LIST_MAX {
+            if is_last || views.len() >= ADMIN_LIST_MAX {
                 break;
             }
         }
