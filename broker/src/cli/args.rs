@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum, builder::PossibleValuesParser};
 use protocol::ids::{BackendId, TenantId};
+use records::{AuditKind, AuditOrder};
 
 pub(super) use super::{
     catalog_args::{CatalogCommand, PromptCommand, ToolsetCommand},
@@ -367,7 +368,7 @@ pub(super) struct AuditFilter {
     #[arg(long)]
     pub(super) tenant: Option<String>,
     /// admin (changes by operators) or call (requests by clients)
-    #[arg(long)]
+    #[arg(long, value_parser = PossibleValuesParser::new(AuditKind::ALL.map(AuditKind::name)))]
     pub(super) kind: Option<String>,
     /// Start time such as 2026-01-31T12:00:00Z, or an age such as 24h
     #[arg(long, value_name = "TIME")]
@@ -379,11 +380,18 @@ pub(super) struct AuditFilter {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
-    /// List records of the audit log, oldest first
+    /// List records of the audit log
     List {
         #[command(flatten)]
         filter: AuditFilter,
-        /// Begin after the record with this number
+        /// Order of the records
+        #[arg(
+            long,
+            value_parser = PossibleValuesParser::new(AuditOrder::ALL.map(AuditOrder::name)),
+            default_value = AuditOrder::default().name(),
+        )]
+        order: String,
+        /// Begin after the record with this number, in the order of the list
         #[arg(long, value_name = "NUMBER")]
         after: Option<i64>,
         /// Maximum number of records

@@ -31,8 +31,9 @@ pub(super) async fn audit(
     command: AuditCommand,
 ) -> Result<CommandOutput, ClientError> {
     match command {
-        AuditCommand::List { filter, after, limit, output } => {
-            let path = path(&filter, after, limit.map(|limit| limit.to_string()).as_deref());
+        AuditCommand::List { filter, order, after, limit, output } => {
+            let limit = limit.map(|limit| limit.to_string());
+            let path = path(&filter, Some(&order), after, limit.as_deref());
             let answer = client.request(Method::GET, &path, None).await?;
             let next = answer["next"].as_i64();
             let mut rendered = render_list(answer, "records", RECORDS, &output);
@@ -46,7 +47,8 @@ pub(super) async fn audit(
             audit_verify::verify(client, checkpoint.as_deref(), &output).await
         }
         AuditCommand::Export { filter, mut after } => loop {
-            let page = client.request(Method::GET, &path(&filter, after, Some(PAGE)), None).await?;
+            let path = path(&filter, None, after, Some(PAGE));
+            let page = client.request(Method::GET, &path, None).await?;
             let lines: String = page["records"]
                 .as_array()
                 .into_iter()
@@ -63,7 +65,12 @@ pub(super) async fn audit(
     }
 }
 
-fn path(filter: &AuditFilter, after: Option<i64>, limit: Option<&str>) -> String {
+fn path(
+    filter: &AuditFilter,
+    order: Option<&str>,
+    after: Option<i64>,
+    limit: Option<&str>,
+) -> String {
     let AuditFilter { tenant, kind, since, until } = filter;
     let after = after.map(|after| Value::from(after).to_string());
     let parameters = [
@@ -71,6 +78,7 @@ fn path(filter: &AuditFilter, after: Option<i64>, limit: Option<&str>) -> String
         ("kind", kind.as_deref()),
         ("since", since.as_deref()),
         ("until", until.as_deref()),
+        ("order", order),
         ("after", after.as_deref()),
         ("limit", limit),
     ];

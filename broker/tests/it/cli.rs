@@ -231,6 +231,17 @@ async fn tenants_keys_backends_and_sessions_are_managed_from_a_shell() {
     assert_eq!(absent.code, Some(1), "{absent:?}");
     let records = broker.cli(&["audit", "list", "--limit", "2"]).await;
     assert!(records.stderr.contains("there are more records; --after "), "{records:?}");
+    let first = |listed: String| -> Value {
+        serde_json::from_str::<Value>(&listed).unwrap()["records"][0]["number"].clone()
+    };
+    let by_order = async |order: &str| {
+        first(ok(&["audit", "list", "--limit", "2", "--json", "--order", order]).await)
+    };
+    let (oldest, newest) = (by_order("oldest").await, by_order("newest").await);
+    assert!(oldest.as_i64() < newest.as_i64(), "{oldest} {newest}");
+    let unknown = broker.cli(&["audit", "list", "--order", "desc"]).await;
+    assert_eq!(unknown.code, Some(64), "{unknown:?}");
+    assert!(unknown.stderr.contains("[possible values: oldest, newest]"), "{unknown:?}");
     let key: Value =
         serde_json::from_str(&ok(&["key", "create", "--tenant", "acme", "--json"]).await).unwrap();
     ok(&["backend", "add", "b", "--tenant", "acme", "--url", &backend.url()]).await;
