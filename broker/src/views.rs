@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
 /// State of one backend.
@@ -197,7 +198,7 @@ pub struct ActivityEntry {
 }
 
 /// A tool, prompt, resource or resource template of a backend.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct CatalogItemView {
     /// `tool`, `prompt`, `resource` or `template`.
     pub kind: String,
@@ -219,7 +220,8 @@ pub struct CatalogItemView {
     /// The definition as the backend lists it, with the task support that the broker adds. Only on
     /// request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub definition: Option<serde_json::Value>,
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub definition: Option<Box<RawValue>>,
 }
 
 /// State of the broker at one glance, for the tenants and backends that the operator sees.

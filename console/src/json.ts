@@ -77,20 +77,36 @@ function afterValue(all: readonly string[], at: number): number {
   return at;
 }
 
-/** Returns the text of a member of a member of a valid JSON text. Of two equal members the last one counts, as in `JSON.parse`. */
-export function memberText(text: string, path: readonly string[]): string | undefined {
+/** Returns the position of a member of the object at `at`. Of two equal members the last one counts, as in `JSON.parse`. */
+function memberAt(all: readonly string[], at: number, name: string): number | undefined {
+  if (all[at] !== '{') return undefined;
+  let found: number | undefined;
+  for (let next = at + 1; next < all.length && all[next] !== '}'; ) {
+    if (JSON.parse(all[next] as string) === name) found = next + 2;
+    next = afterValue(all, next + 2);
+    if (all[next] === ',') next++;
+  }
+  return found;
+}
+
+/** Returns the position of an element of the array at `at`. */
+function elementAt(all: readonly string[], at: number, index: number): number | undefined {
+  if (all[at] !== '[') return undefined;
+  let next = at + 1;
+  for (let passed = 0; passed < index && all[next] !== ']'; passed++) {
+    next = afterValue(all, next);
+    if (all[next] === ',') next++;
+  }
+  return all[next] === ']' ? undefined : next;
+}
+
+/** Returns the text of a value inside a valid JSON text. The path names members, and numbers elements. */
+export function valueText(text: string, path: readonly (string | number)[]): string | undefined {
   const all = tokens(text);
-  let at = 0;
-  for (const name of path) {
-    if (all[at] !== '{') return undefined;
-    let found: number | undefined;
-    for (let next = at + 1; next < all.length && all[next] !== '}'; ) {
-      if (JSON.parse(all[next] as string) === name) found = next + 2;
-      next = afterValue(all, next + 2);
-      if (all[next] === ',') next++;
-    }
-    if (found === undefined) return undefined;
-    at = found;
+  let at: number | undefined = 0;
+  for (const step of path) {
+    at = typeof step === 'string' ? memberAt(all, at, step) : elementAt(all, at, step);
+    if (at === undefined) return undefined;
   }
   return all.slice(at, afterValue(all, at)).join('');
 }

@@ -248,6 +248,6 @@ fn item(
         bytes: entry.native.len(),
         hash: format!("sha256:{}", digits.collect::<String>()),
         stale,
-        definition: with_definition.then_some(definition),
+        definition: serde_json::from_slice(&entry.native).ok().filter(|_| with_definition),
     }
 }

@@ -93,15 +93,23 @@ export async function call<T>(operation: Operation, options: Options = {}): Prom
   return (await callTagged<T>(operation, options)).value;
 }
 
-/** Calls an operation. Returns the value with its entity tag. */
-export async function callTagged<T>(operation: Operation, options: Options = {}): Promise<{ value: T; tag: string | null }> {
+async function success(operation: Operation, options: Options): Promise<Response> {
   const [method, path] = operation.split(' ') as [string, string];
   const response = await send(method, path, options);
-  if (!response.ok) {
-    const problem = await problemOf(response);
-    if (response.status === 401) onSignedOut(problem);
-    throw problem;
-  }
+  if (response.ok) return response;
+  const problem = await problemOf(response);
+  if (response.status === 401) onSignedOut(problem);
+  throw problem;
+}
+
+/** Calls an operation. Returns the answer as it was sent, where numbers have all their digits. */
+export async function callText(operation: Operation, options: Options = {}): Promise<string> {
+  return (await success(operation, options)).text();
+}
+
+/** Calls an operation. Returns the value with its entity tag. */
+export async function callTagged<T>(operation: Operation, options: Options = {}): Promise<{ value: T; tag: string | null }> {
+  const response = await success(operation, options);
   const tag = response.headers.get('etag');
   if (response.status === 204) return { value: undefined as T, tag };
   return { value: (await response.json()) as T, tag };

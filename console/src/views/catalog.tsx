@@ -1,6 +1,6 @@
 // Tools, prompts and resources of a tenant. Their texts come from others and are shown as text.
-import { callAll, call, type Schemas } from '../api/client';
-import { objectOf } from '../json';
+import { callAll, callText, type Schemas } from '../api/client';
+import { indented, objectOf, valueText } from '../json';
 import { useLive } from '../live';
 import { href, route, setQuery } from '../router';
 import { chooseTenant, may, oneTenant, tenants } from '../session';
@@ -100,17 +100,17 @@ export function Catalog() {
 }
 
 function Detail({ owner, item }: { owner: string; item: Item }) {
-  const live = useLive<Item | undefined>(
+  const live = useLive<string | undefined>(
     async () => {
-      const found = await call<Schemas['CatalogList']>('GET /admin/v1/tenants/{tenant}/catalog', {
+      const found = await callText('GET /admin/v1/tenants/{tenant}/catalog', {
         params: { tenant: owner },
         query: { kind: item.kind, backend: item.backend, name: item.name, definitions: true },
       });
-      return found.items[0];
+      return valueText(found, ['items', 0, 'definition']);
     },
     [item.hash],
   );
-  const definition = live.value?.definition as Json | undefined;
+  const definition = live.value === undefined ? undefined : (JSON.parse(live.value) as Json);
   const hints = objectOf(definition?.['annotations']);
   const prompted = Array.isArray(definition?.['arguments']) ? definition['arguments'].map(objectOf) : undefined;
   const unseen = unseenIn(JSON.stringify(definition ?? '')) + unseenIn(item.description ?? '');
@@ -162,11 +162,11 @@ function Detail({ owner, item }: { owner: string; item: Item }) {
             }}
           />
         )}
-        {definition && (
+        {live.value !== undefined && (
           <details>
             <summary>Definition as the backend lists it</summary>
             <pre class="json" tabIndex={0} role="region" aria-label="Definition">
-              <Text multiline>{JSON.stringify(definition, null, 2)}</Text>
+              <Text multiline>{indented(live.value)}</Text>
             </pre>
           </details>
         )}

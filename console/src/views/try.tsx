@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { call, callAll, type Problem, type Schemas } from '../api/client';
-import { RawJson, indented, jsonOf, memberText, objectOf } from '../json';
+import { RawJson, indented, jsonOf, valueText, objectOf } from '../json';
 import { asProblem, useLive } from '../live';
 import { go, href, route } from '../router';
 import { chooseTenant, oneTenant, tenants } from '../session';
@@ -258,7 +258,7 @@ function Outcome({ run }: { run: Run }) {
   const kind = objectOf(error?.['data'])['kind'];
   const result = answer && objectOf(answer['result']);
   const content = Array.isArray(result?.['content']) ? result['content'].map(objectOf) : [];
-  const structured = memberText(run.messages.findLast(noted => noted.message === answer)?.text ?? '', ['result', 'structuredContent']);
+  const structured = valueText(run.messages.findLast(noted => noted.message === answer)?.text ?? '', ['result', 'structuredContent']);
   const total = typeof progress?.['total'] === 'number' ? progress['total'] : undefined;
   return (
     <Card title="Answer">

@@ -87,6 +87,11 @@ async function exactNumbers() {
   await structured.waitFor({ state: 'detached' });
   await structured.waitFor();
   ok('numbers of JSON');
+
+  await person.open('catalog/default?item=late%2Fcount');
+  await page.getByText('Definition as the backend lists it').click();
+  await page.getByRole('region', { name: 'Definition' }).getByText(`"maximum": ${EXACT}`).waitFor();
+  ok('numbers of a definition');
 }
 
 try {

@@ -181,7 +181,10 @@ async fn the_console_stores_and_sends_what_was_entered() {
             json!({"content": [], "structuredContent": {"next": 9_007_199_254_740_995_i64}}),
         )
     });
-    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}, "x": {"type": "number"}}});
+    let schema = json!({"type": "object", "properties": {
+        "n": {"type": "integer", "maximum": 9_007_199_254_740_993_i64},
+        "x": {"type": "number"},
+    }});
     backend.list("tools", vec![json!({"name": "count", "inputSchema": schema})]);
     let broker = builder().start().await;
     let admin = broker.admin();
@@ -189,7 +192,7 @@ async fn the_console_stores_and_sends_what_was_entered() {
     let odd = json!({"transport": {"type": "stdio", "command": "/bin/false", "args": args}});
     assert_eq!(admin.put_backend("default", "odd", &odd).await.0, 201);
     let url = backend.spec()["transport"]["url"].as_str().unwrap().to_owned();
-    passes("forms.mjs", &[&origin(&broker), ADMIN, &url], 4, || broker.log()).await;
+    passes("forms.mjs", &[&origin(&broker), ADMIN, &url], 5, || broker.log()).await;
     let (_, stored) = admin.get("/admin/v1/tenants/default/backends/odd").await;
     assert_eq!(stored["settings"]["transport"]["args"], args, "{stored}");
     let calls = backend.recorded_of("tools/call");
