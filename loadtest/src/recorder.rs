@@ -49,6 +49,7 @@ impl Window {
 
 #[derive(Debug, Default)]
 pub struct Totals {
+    /// The windows of the load, and one more for the calls that ended after it.
     pub windows: Vec<Window>,
     /// By the index of the operation in the mix.
     pub operations: Vec<Window>,
@@ -59,6 +60,8 @@ pub struct Totals {
 pub struct Recorder {
     window: Duration,
     warm_up: Duration,
+    /// Time of the load after the warm-up.
+    measured: Duration,
     shards: [Mutex<Totals>; SHARDS],
 }
 
@@ -66,7 +69,8 @@ impl Recorder {
     /// Creates a recorder for a load of this length.
     pub fn new(time: Duration, warm_up: Duration) -> Self {
         let window = WINDOW_MIN.max(time / WINDOWS_MAX);
-        Self { window, warm_up, shards: std::array::from_fn(|_| Mutex::default()) }
+        let measured = time.saturating_sub(warm_up);
+        Self { window, warm_up, measured, shards: std::array::from_fn(|_| Mutex::default()) }
     }
 
     pub fn window(&self) -> Duration {
@@ -75,7 +79,8 @@ impl Recorder {
 
     /// Records that the caller with this number saw an operation end, `at` after the start of the
     /// load. Latencies count in the window of the answer. While a target stalls no window gets
-    /// answers, and afterwards the answers are old.
+    /// answers, and afterwards the answers are old. All answers after the load are in one window
+    /// of their own, even if the last window of the load is shorter than the others.
     pub fn add(
         &self,
         caller: usize,
@@ -85,7 +90,10 @@ impl Recorder {
         ended: &CallOutcome,
     ) {
         let Some(at) = at.checked_sub(self.warm_up) else { return };
-        let window = (at.as_nanos() / self.window.as_nanos()) as usize;
+        let window = match at < self.measured {
+            true => (at.as_nanos() / self.window.as_nanos()) as usize,
+            false => self.measured.as_nanos().div_ceil(self.window.as_nanos()) as usize,
+        };
         let mut shard = self.shard(caller);
         let shard = &mut *shard;
         for (windows, index) in [(&mut shard.windows, window), (&mut shard.operations, index)] {
@@ -152,6 +160,17 @@ mod tests {
         assert_eq!(totals.operations.iter().map(Window::calls).collect::<Vec<_>>(), [4, 5]);
         assert_eq!((totals.refusals["code 1"], totals.windows[0].refused), (1, 1));
         assert_eq!(totals.windows[0].latency.max(), ms(9));
+    }
+
+    #[test]
+    fn calls_that_end_after_the_load_have_one_window() {
+        let record = Recorder::new(Duration::from_millis(2500), Duration::from_secs(1));
+        for at in [1000, 2000, 2499, 2500, 2600, 9000] {
+            let at = Duration::from_millis(at);
+            record.add(0, 0, at, Duration::from_millis(1), &CallOutcome::Succeeded);
+        }
+        let calls: Vec<u64> = record.totals().windows.iter().map(Window::calls).collect();
+        assert_eq!(calls, [1, 2, 3]);
     }
 
     #[test]

@@ -122,9 +122,8 @@ pub async fn run(load: &Load, on_progress: impl Fn(Progress)) -> anyhow::Result<
         }
     }
     shared.stopping.store(true, Ordering::Relaxed);
+    let measured = shared.started.elapsed().min(time).saturating_sub(profile.warm_up);
     finish(&shared, callers, site).await;
-    let measured =
-        shared.started.elapsed().saturating_sub(profile.warm_up).min(time - profile.warm_up);
     if let Some(pacing) = pacing {
         ensure!(pacing.join().is_ok(), "the schedule failed");
     }

@@ -95,13 +95,11 @@ fn section(run: &Report, axes: &Axes) -> String {
     };
     let _ = write!(
         html,
-        "<p>{}; {} sessions with {} requests in flight; {} calls in {:.1} s, {:.0} a second; {kind}.</p>",
+        "<p>{}; {} sessions with {} requests in flight; {}; {kind}.</p>",
         escaped(&run.target),
         run.sessions,
         run.in_flight,
-        run.calls,
-        run.measured_s,
-        run.rate,
+        run.throughput(),
     );
     let _ = write!(html, "<p>{}</p>", escaped(&run.environment.to_string()));
     for fault in &run.faults {

@@ -38,8 +38,11 @@ pub struct Report {
     pub sessions: usize,
     pub in_flight: usize,
     pub calls: u64,
+    /// Calls that ended after the load, such as those that waited for a slow target.
+    #[serde(default)]
+    pub ended_after_load: u64,
     pub refused: u64,
-    /// Successful calls per second.
+    /// Successful calls per second, without calls that ended after the load.
     pub rate: f64,
     pub latency: Latency,
     /// Shares of the calls, with the milliseconds that each share does not exceed.
@@ -53,7 +56,8 @@ pub struct Report {
     pub witnesses: Vec<String>,
     pub notifications: u64,
     pub usage: Vec<Sample>,
-    /// Processor time of the sampled processes, in microseconds for each call.
+    /// Processor time of the sampled processes during the load, in microseconds for each call that
+    /// ended in that time.
     pub cpu_us_per_call: Option<f64>,
     /// The machine of the load tester, and the versions of both sides.
     #[serde(default)]
@@ -110,6 +114,9 @@ impl Report {
         let totals = record.totals();
         let mut all = Window::default();
         totals.windows.iter().for_each(|window| all.merge(window));
+        let during = &totals.windows[..started(record.window(), measured, &totals.windows)];
+        let succeeded: u64 = during.iter().map(|window| window.succeeded).sum();
+        let in_time: u64 = during.iter().map(Window::calls).sum();
         let names = profile.mix.operations().map(|operation| operation.name());
         let mut operations = BTreeMap::<&str, Window>::new();
         for (name, window) in names.zip(&totals.operations) {
@@ -126,8 +133,9 @@ impl Report {
             sessions: profile.sessions,
             in_flight: profile.in_flight,
             calls: all.calls(),
+            ended_after_load: all.calls() - in_time,
             refused: all.refused,
-            rate: all.succeeded as f64 / measured.as_secs_f64().max(f64::MIN_POSITIVE),
+            rate: succeeded as f64 / measured.as_secs_f64().max(f64::MIN_POSITIVE),
             latency: Latency::of(&all.latency),
             distribution: all
                 .latency
@@ -146,8 +154,8 @@ impl Report {
             notifications: site.notifications.load(std::sync::atomic::Ordering::Relaxed),
             cpu_us_per_call: usage
                 .last()
-                .filter(|_| all.calls() > 0)
-                .map(|last| last.cpu_s * 1e6 / all.calls() as f64),
+                .filter(|_| in_time > 0)
+                .map(|last| last.cpu_s * 1e6 / in_time as f64),
             usage,
             environment: Environment::here(server),
             faults: Vec::new(),
@@ -179,13 +187,20 @@ impl Report {
         self.faults.is_empty()
     }
 
+    /// Formats the number and the rate of the calls.
+    fn throughput(&self) -> String {
+        let Self { calls, measured_s, rate, ended_after_load, .. } = self;
+        let after = match ended_after_load {
+            0 => String::new(),
+            after => format!(" ({after} ended after the load)"),
+        };
+        format!("{calls} calls in {measured_s:.1} s{after}, {rate:.0} a second")
+    }
+
     /// Formats the figures and the verdict for a terminal.
     pub fn summary(&self) -> String {
         let Latency { p50, p90, p99, p999, max, .. } = self.latency;
-        let mut text = format!(
-            "{}: {} calls in {:.1} s, {:.0} a second\n",
-            self.target, self.calls, self.measured_s, self.rate
-        );
+        let mut text = format!("{}: {}\n", self.target, self.throughput());
         let from = if self.open_loop { "from when each call was due" } else { "closed loop" };
         let times = [("p50", p50), ("p90", p90), ("p99", p99), ("p99.9", p999), ("max", max)];
         let times: Vec<String> =
@@ -251,16 +266,22 @@ impl OperationFigures {
     }
 }
 
+/// Returns how many of the windows began before the end of the load.
+fn started(length: Duration, measured: Duration, windows: &[Window]) -> usize {
+    let started = measured.as_nanos().div_ceil(length.as_nanos()) as usize;
+    started.min(windows.len())
+}
+
 /// A call that ended after the load counts in the last window, but not in its rate. So does a rest
 /// that is shorter than half a window. Otherwise the last window would show a fall that the target
 /// did not have.
 fn windows(windows: &[Window], length: Duration, measured: Duration) -> Vec<WindowFigures> {
     let whole = (measured.as_secs_f64() / length.as_secs_f64()).round().max(1.0) as usize;
-    let started = measured.as_nanos().div_ceil(length.as_nanos()) as usize;
+    let started = started(length, measured, windows);
     let (own, late) = windows.split_at(whole.min(windows.len()));
     let Some((last, others)) = own.split_last() else { return Vec::new() };
     let mut end = last.clone();
-    let in_time = late.len().min(started.saturating_sub(whole));
+    let in_time = started.saturating_sub(whole);
     let succeeded =
         last.succeeded + late[..in_time].iter().map(|window| window.succeeded).sum::<u64>();
     late.iter().for_each(|window| end.merge(window));

@@ -14,6 +14,7 @@ fn report(rate: f64) -> Report {
         sessions: 1,
         in_flight: 1,
         calls: 100,
+        ended_after_load: 0,
         refused: 3,
         rate,
         latency,
@@ -59,6 +60,13 @@ fn any_wrong_answer_fails_a_run() {
     bad.wrong.insert("swapped".to_owned(), 2);
     bad.judge(1.0);
     assert_eq!(bad.faults, ["2 answers were swapped"]);
+}
+
+#[test]
+fn calls_that_ended_after_the_load_are_named() {
+    let throughput = |ended_after_load| Report { ended_after_load, ..report(10.0) }.throughput();
+    assert_eq!(throughput(0), "100 calls in 3.0 s, 10 a second");
+    assert_eq!(throughput(70), "100 calls in 3.0 s (70 ended after the load), 10 a second");
 }
 
 #[test]

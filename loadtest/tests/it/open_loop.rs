@@ -34,6 +34,20 @@ async fn a_stall_is_visible_only_in_the_percentiles_of_an_open_loop() {
 }
 
 #[tokio::test]
+async fn a_rate_above_the_target_s_is_not_reported_as_reached() {
+    let slow = BackendOptions { delay: Duration::from_millis(5), ..BackendOptions::default() };
+    let backend = Backend::http("127.0.0.1:0", &slow).await.unwrap();
+    let profile =
+        "{sessions: 1, in_flight: 2, phases: [{for: 1s, rate: 1000}], mix: [{method: tools/call}]}";
+    let report = report(&format!("http://{}/", backend.address()), profile).await;
+    assert!(report.is_good() && report.calls == 1000, "{}", report.summary());
+    // Two callers make at most 400 calls of 5 ms a second.
+    assert!(report.rate > 0.0 && report.rate <= 410.0, "{}", report.summary());
+    assert!(report.ended_after_load >= 590, "{}", report.summary());
+    assert!((report.windows[0].rate - report.rate).abs() < 1.0, "{}", report.summary());
+}
+
+#[tokio::test]
 async fn calls_that_never_began_are_reported_as_lost() {
     let server = FaultServer::http(Fault::StandsStill(Duration::from_secs(60))).await;
     let profile = "{sessions: 1, in_flight: 1, timeout: 300ms, phases: [{for: 1s, rate: 200}], mix: [{method: tools/call}]}";
