@@ -88,7 +88,7 @@ struct RunArgs {
     #[command(flatten)]
     common: Common,
     /// Process of the target whose processor time and memory are sampled; may be given several
-    /// times.
+    /// times. The run fails if one of them ends.
     #[arg(long = "pid")]
     pids: Vec<u32>,
     /// Write the results to this file.

@@ -27,17 +27,6 @@ pub fn usage(pid: u32) -> anyhow::Result<Usage> {
     Ok(Usage { cpu, resident_bytes: resident })
 }
 
-/// Returns the total use of several processes, for a server with more than one.
-pub fn usage_of_all(pids: &[u32]) -> anyhow::Result<Usage> {
-    pids.iter().try_fold(Usage::default(), |sum, pid| {
-        let one = usage(*pid)?;
-        Ok(Usage {
-            cpu: sum.cpu + one.cpu,
-            resident_bytes: sum.resident_bytes + one.resident_bytes,
-        })
-    })
-}
-
 /// The name, in parentheses, may contain any character, and the fields follow it. utime and stime
 /// are the 14th and 15th of all.
 fn cpu_of(stat: &str) -> Option<Duration> {
@@ -61,7 +50,6 @@ mod tests {
     fn the_resource_use_of_this_process_is_measured() {
         let usage = usage(std::process::id()).unwrap();
         assert!(usage.resident_bytes > 1024 * 1024, "{usage:?}");
-        assert!(usage_of_all(&[]).unwrap() == Usage::default());
     }
 
     #[test]

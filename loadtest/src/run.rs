@@ -22,7 +22,7 @@ use crate::{
     process::{self, Usage},
     profile::{LoopModel, Profile},
     recorder::Recorder,
-    report::{Report, Sample},
+    report::{Report, RunOutcome, Sample},
     wire::{LoadTarget, RequestSlot, Session},
 };
 
@@ -42,7 +42,8 @@ pub struct Load {
     pub profile: Profile,
     /// API keys, which the sessions take in turns. Empty for callers without a key.
     pub keys: Vec<String>,
-    /// Processes whose use of processor and memory is part of the report.
+    /// Processes whose use of processor and memory is part of the report. They have to run until the
+    /// end of the load.
     pub pids: Vec<u32>,
 }
 
@@ -110,7 +111,7 @@ pub async fn run(load: &Load, on_progress: impl Fn(Progress)) -> anyhow::Result<
         let warming = profile.warm_up.saturating_sub(shared.started.elapsed());
         tokio::time::sleep(if warming.is_zero() { remaining.min(window) } else { warming }).await;
         let at = shared.started.elapsed();
-        samples.take(at, profile.warm_up)?;
+        samples.take(at, profile.warm_up);
         on_progress(Progress {
             at: at.min(time),
             of: time,
@@ -129,7 +130,9 @@ pub async fn run(load: &Load, on_progress: impl Fn(Progress)) -> anyhow::Result<
     }
     stream::iter(&sessions).for_each_concurrent(OPENING_MAX, |session| session.close()).await;
     let server = sessions.first().map(|session| session.server().to_owned()).unwrap_or_default();
-    Ok(Report::new(site, profile, &shared.record, measured, samples.taken, server))
+    let (faults, cpu) = (samples.faults(), samples.cpu());
+    let outcome = RunOutcome { measured, usage: samples.taken, cpu, server, faults };
+    Ok(Report::new(site, profile, &shared.record, outcome))
 }
 
 /// Opens the sessions, in the order of their keys.
@@ -239,37 +242,74 @@ async fn finish(shared: &Arc<RunState>, mut callers: JoinSet<()>, site: &LoadTar
 }
 
 /// Samples the resource use of the processes over time.
-struct UsageSampler<'a> {
-    pids: &'a [u32],
-    at_start: Usage,
+struct UsageSampler {
+    processes: Vec<SampledProcess>,
+    cpu_at_start: Duration,
     /// True once the warm-up is over.
     has_started: bool,
     taken: Vec<Sample>,
 }
 
-impl<'a> UsageSampler<'a> {
-    fn start(pids: &'a [u32], warm_up: Duration) -> anyhow::Result<Self> {
-        let has_started = warm_up.is_zero();
-        Ok(Self { pids, at_start: process::usage_of_all(pids)?, has_started, taken: Vec::new() })
+struct SampledProcess {
+    pid: u32,
+    last: Usage,
+    has_ended: bool,
+}
+
+impl UsageSampler {
+    fn start(pids: &[u32], warm_up: Duration) -> anyhow::Result<Self> {
+        let sampled = |pid: &u32| {
+            let last = process::usage(*pid)?;
+            anyhow::Ok(SampledProcess { pid: *pid, last, has_ended: false })
+        };
+        let processes = pids.iter().map(sampled).collect::<anyhow::Result<Vec<_>>>()?;
+        let cpu_at_start = processes.iter().map(|process| process.last.cpu).sum();
+        Ok(Self { processes, cpu_at_start, has_started: warm_up.is_zero(), taken: Vec::new() })
     }
 
-    fn take(&mut self, at: Duration, warm_up: Duration) -> anyhow::Result<()> {
-        if self.pids.is_empty() {
-            return Ok(());
+    /// Takes one sample of all processes that still run.
+    fn take(&mut self, at: Duration, warm_up: Duration) {
+        for process in self.processes.iter_mut().filter(|process| !process.has_ended) {
+            match process::usage(process.pid) {
+                Ok(usage) => process.last = usage,
+                Err(_) => {
+                    process.has_ended = true;
+                    process.last.resident_bytes = 0;
+                }
+            }
         }
-        let usage = process::usage_of_all(self.pids)?;
+        if self.processes.iter().all(|process| process.has_ended) {
+            return;
+        }
+        let cpu: Duration = self.processes.iter().map(|process| process.last.cpu).sum();
         match at.checked_sub(warm_up) {
             Some(at) if self.has_started => {
-                let cpu = usage.cpu.saturating_sub(self.at_start.cpu);
                 self.taken.push(Sample {
                     at_s: at.as_secs_f64(),
-                    cpu_s: cpu.as_secs_f64(),
-                    resident_bytes: usage.resident_bytes,
+                    cpu_s: cpu.saturating_sub(self.cpu_at_start).as_secs_f64(),
+                    resident_bytes: self
+                        .processes
+                        .iter()
+                        .map(|process| process.last.resident_bytes)
+                        .sum(),
                 });
             }
             // The first sample after the warm-up is the base for later samples.
-            is_warm => (self.at_start, self.has_started) = (usage, is_warm.is_some()),
+            is_warm => (self.cpu_at_start, self.has_started) = (cpu, is_warm.is_some()),
         }
-        Ok(())
+    }
+
+    /// Returns a fault for each process that ended.
+    fn faults(&self) -> Vec<String> {
+        let ended = self.processes.iter().filter(|process| process.has_ended);
+        ended.map(|process| format!("process {} ended during the load", process.pid)).collect()
+    }
+
+    /// Returns the processor time of all processes during the load. A process that ended took some
+    /// of it with it.
+    fn cpu(&self) -> Option<Duration> {
+        let is_complete = self.processes.iter().all(|process| !process.has_ended);
+        let last = self.taken.last().filter(|_| is_complete);
+        last.map(|sample| Duration::from_secs_f64(sample.cpu_s))
     }
 }

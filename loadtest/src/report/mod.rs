@@ -102,15 +102,28 @@ pub struct Sample {
     pub resident_bytes: u64,
 }
 
+/// Results of a run in addition to those of its calls.
+#[derive(Debug)]
+pub(crate) struct RunOutcome {
+    /// Time of the load after the warm-up.
+    pub(crate) measured: Duration,
+    pub(crate) usage: Vec<Sample>,
+    /// Processor time of the sampled processes, if it is complete.
+    pub(crate) cpu: Option<Duration>,
+    /// Name and version of the target.
+    pub(crate) server: String,
+    /// Faults of the run as a whole.
+    pub(crate) faults: Vec<String>,
+}
+
 impl Report {
     pub(crate) fn new(
         site: &LoadTarget,
         profile: &Profile,
         record: &Recorder,
-        measured: Duration,
-        usage: Vec<Sample>,
-        server: String,
+        outcome: RunOutcome,
     ) -> Self {
+        let RunOutcome { measured, usage, cpu, server, faults } = outcome;
         let totals = record.totals();
         let mut all = Window::default();
         totals.windows.iter().for_each(|window| all.merge(window));
@@ -152,13 +165,12 @@ impl Report {
             wrong: wrong(&site.findings),
             witnesses: site.findings.witnesses(),
             notifications: site.notifications.load(std::sync::atomic::Ordering::Relaxed),
-            cpu_us_per_call: usage
-                .last()
+            cpu_us_per_call: cpu
                 .filter(|_| in_time > 0)
-                .map(|last| last.cpu_s * 1e6 / in_time as f64),
+                .map(|cpu| cpu.as_secs_f64() * 1e6 / in_time as f64),
             usage,
             environment: Environment::here(server),
-            faults: Vec::new(),
+            faults,
         };
         report.judge(profile.refused_max);
         report

@@ -1,10 +1,19 @@
 //! Every fault of a target is noticed and named, and fails the run.
 
-use std::time::Duration;
+use std::{
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use loadtest::{
+    backend::{Backend, BackendOptions},
+    run,
+};
+use parking_lot::Mutex;
 
 use super::{
     fault_server::{Fault, FaultServer},
-    report,
+    load, report,
 };
 
 const CLOSED: &str = "
@@ -110,4 +119,19 @@ async fn refusals_are_answers_and_count_against_their_own_limit() {
     );
     let tolerant = report(&target, &format!("{CLOSED}refused_max: 0.2\n")).await;
     assert!(tolerant.is_good(), "{}", tolerant.summary());
+}
+
+#[tokio::test]
+async fn a_sampled_process_that_ends_is_a_fault_and_the_results_stay() {
+    let backend = Backend::tcp("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
+    let waiting = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+    let (pid, waiting) = (waiting.id(), Mutex::new(waiting));
+    let profile = "{loop: closed, phases: [{for: 2s}], mix: [{method: ping}]}";
+    let mut load = load(&format!("tcp://{}", backend.address()), profile);
+    load.pids = vec![std::process::id(), pid];
+    let report = run::run(&load, |_| waiting.lock().kill().unwrap()).await.unwrap();
+    waiting.lock().wait().unwrap();
+    assert_eq!(report.faults, [format!("process {pid} ended during the load")]);
+    assert!(report.calls > 10 && report.usage.len() == 2, "{}", report.summary());
+    assert_eq!(report.cpu_us_per_call, None, "the processor time is incomplete");
 }
