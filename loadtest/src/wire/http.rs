@@ -8,6 +8,7 @@ use std::sync::{
 use anyhow::{Context as _, ensure};
 use bytes::Bytes;
 use parking_lot::Mutex;
+use protocol::Version;
 use tokio::{io::AsyncWriteExt as _, task::AbortHandle};
 
 use super::{
@@ -34,26 +35,48 @@ pub(super) struct HttpSession {
     ended: AtomicBool,
 }
 
-/// Returns the header lines that every request has, without the request line.
-fn headers(target: &Target, key: Option<&str>, session_id: Option<&str>) -> String {
+/// Returns the header lines that every request has, without the request line. `revision` is `None`
+/// until the server has agreed on one.
+fn headers(
+    target: &Target,
+    key: Option<&str>,
+    session_id: Option<&str>,
+    revision: Option<&str>,
+) -> String {
     let mut lines = format!("Host: {}\r\n", target.address);
-    if let Some(key) = key {
-        lines += &format!("Authorization: Bearer {key}\r\n");
-    }
-    if let Some(id) = session_id {
-        lines += &format!(
-            "Mcp-Session-Id: {id}\r\nMCP-Protocol-Version: {}\r\n",
-            Era::Sessions.version()
-        );
+    let bearer = key.map(|key| format!("Bearer {key}"));
+    for (name, value) in [
+        ("Authorization", bearer.as_deref()),
+        ("Mcp-Session-Id", session_id),
+        ("MCP-Protocol-Version", revision),
+    ] {
+        if let Some(value) = value {
+            lines += &format!("{name}: {value}\r\n");
+        }
     }
     lines
 }
 
-/// Returns the head of a POST up to the length of the body.
-pub fn post_head(target: &Target, key: Option<&str>, session_id: Option<&str>) -> String {
-    let common = headers(target, key, session_id);
+fn post_head_of(target: &Target, headers: &str) -> String {
     let kinds = "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n";
-    format!("POST {} HTTP/1.1\r\n{common}{kinds}Content-Length: ", target.path)
+    format!("POST {} HTTP/1.1\r\n{headers}{kinds}Content-Length: ", target.path)
+}
+
+/// Returns the head of a POST up to the length of the body. A session has the newest revision.
+pub fn post_head(target: &Target, key: Option<&str>, session_id: Option<&str>) -> String {
+    let revision = session_id.map(|_| Era::Sessions.version());
+    post_head_of(target, &headers(target, key, session_id, revision))
+}
+
+/// Returns the revision in the answer to `initialize`. Without a known one, the session has the
+/// requested revision.
+fn agreed_revision(answer: &[u8]) -> &'static str {
+    let result = answer::read(answer).and_then(|answer| answer.result).unwrap_or_default();
+    let agreed = result["protocolVersion"]
+        .as_str()
+        .and_then(Version::parse)
+        .filter(|agreed| agreed.has_sessions());
+    agreed.map_or(Era::Sessions.version(), Version::as_str)
 }
 
 fn first_answer(response: Response) -> anyhow::Result<Bytes> {
@@ -80,8 +103,9 @@ impl HttpSession {
             opened.status,
             excerpt(&opened.body)
         );
-        let id = opened.session_id.as_deref();
-        let common = headers(target, key, id);
+        let id = opened.session_id.clone();
+        let answer = first_answer(opened)?;
+        let common = headers(target, key, id.as_deref(), Some(agreed_revision(&answer)));
         let without_body = |method: &str| {
             format!(
                 "{method} {} HTTP/1.1\r\n{common}Accept: text/event-stream\r\nContent-Length: 0\r\n\r\n",
@@ -89,7 +113,7 @@ impl HttpSession {
             )
         };
         let session = Self {
-            post_head: post_head(target, key, id),
+            post_head: post_head_of(target, &common),
             get: without_body("GET"),
             delete: without_body("DELETE"),
             has_session_id: id.is_some(),
@@ -102,7 +126,7 @@ impl HttpSession {
             "notifications/initialized got HTTP status {}",
             accepted.status
         );
-        Ok((session, first_answer(opened)?))
+        Ok((session, answer))
     }
 
     /// Creates a session for stateless requests, each of which has its own head.

@@ -39,6 +39,8 @@ pub(crate) enum Fault {
     Refuses,
     /// Once, no call gets an answer for this time.
     StandsStill(Duration),
+    /// HTTP: agrees on this revision only, and answers 400 to requests without it.
+    OnlyRevision(&'static str),
 }
 
 #[derive(Debug)]
@@ -121,9 +123,17 @@ impl State {
         mut reader: BufReader<OwnedReadHalf>,
         mut writer: OwnedWriteHalf,
     ) {
-        while let Some(body) = request(&mut reader).await {
+        while let Some(Request { revision, body }) = request(&mut reader).await {
             let message: Value = serde_json::from_str(&body).unwrap_or_default();
             let mut out = String::new();
+            if let Fault::OnlyRevision(only) = self.fault
+                && message["method"] != "initialize"
+                && revision.as_deref() != Some(only)
+            {
+                let refusal = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
+                let _gone = writer.write_all(refusal).await;
+                continue;
+            }
             for answer in self.answers(&body).await {
                 let answer = answer.to_string();
                 out += &format!(
@@ -148,9 +158,13 @@ impl State {
         match message["method"].as_str().unwrap_or_default() {
             _ if id.is_null() => Vec::new(),
             "initialize" => {
+                let revision = match self.fault {
+                    Fault::OnlyRevision(only) => only,
+                    _ => "2025-11-25",
+                };
                 vec![answer(
                     &id,
-                    json!({"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": {"name": "f", "version": "1"}}),
+                    json!({"protocolVersion": revision, "capabilities": {}, "serverInfo": {"name": "f", "version": "1"}}),
                 )]
             }
             _ => {
@@ -171,7 +185,7 @@ impl State {
                     return vec![right];
                 }
                 match self.fault {
-                    Fault::None | Fault::StandsStill(_) => vec![right],
+                    Fault::None | Fault::StandsStill(_) | Fault::OnlyRevision(_) => vec![right],
                     Fault::Drops => Vec::new(),
                     Fault::Doubles => vec![right.clone(), right],
                     Fault::Swaps => vec![answer(&id, echo(&before.1))],
@@ -194,16 +208,26 @@ impl State {
     }
 }
 
-/// Returns the body of the next request.
-async fn request(reader: &mut BufReader<OwnedReadHalf>) -> Option<String> {
-    let mut length = 0;
+struct Request {
+    /// Value of `MCP-Protocol-Version`.
+    revision: Option<String>,
+    body: String,
+}
+
+/// Returns the next request.
+async fn request(reader: &mut BufReader<OwnedReadHalf>) -> Option<Request> {
+    let (mut length, mut revision) = (0, None);
     loop {
         let mut line = String::new();
         if reader.read_line(&mut line).await.ok()? == 0 {
             return None;
         }
-        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+        let header = line.to_ascii_lowercase();
+        if let Some(value) = header.strip_prefix("content-length:") {
             length = value.trim().parse().ok()?;
+        }
+        if let Some(value) = header.strip_prefix("mcp-protocol-version:") {
+            revision = Some(value.trim().to_owned());
         }
         if line == "\r\n" {
             break;
@@ -211,7 +235,7 @@ async fn request(reader: &mut BufReader<OwnedReadHalf>) -> Option<String> {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).await.ok()?;
-    String::from_utf8(body).ok()
+    Some(Request { revision, body: String::from_utf8(body).ok()? })
 }
 
 /// Returns an address without a listener.

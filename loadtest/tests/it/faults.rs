@@ -122,6 +122,16 @@ async fn refusals_are_answers_and_count_against_their_own_limit() {
 }
 
 #[tokio::test]
+async fn requests_over_http_name_the_revision_of_the_server() {
+    for revision in ["2025-06-18", "2025-11-25"] {
+        let server = FaultServer::http(Fault::OnlyRevision(revision)).await;
+        let target = format!("http://{}/mcp", server.address());
+        let report = report(&target, CLOSED).await;
+        assert!(report.is_good() && report.calls > 10, "{revision}: {}", report.summary());
+    }
+}
+
+#[tokio::test]
 async fn a_sampled_process_that_ends_is_a_fault_and_the_results_stay() {
     let backend = Backend::tcp("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
     let waiting = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
