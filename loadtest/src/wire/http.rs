@@ -158,7 +158,8 @@ impl HttpSession {
         request: Bytes,
     ) -> Result<Bytes, NoAnswer> {
         let lost = |error: anyhow::Error| NoAnswer::Lost(format!("request {id}: {error:#}"));
-        let mut stream = match kept.take() {
+        // A server closes a connection that was idle for its time limit, without a fault.
+        let mut stream = match kept.take_if(|stream| !stream.has_ended()) {
             Some(stream) => stream,
             None => HttpStream::connect(&site.target.address).await.map_err(lost)?,
         };

@@ -73,6 +73,15 @@ impl HttpStream {
         Ok(Self { socket, buffer: BytesMut::new(), request: Vec::new() })
     }
 
+    /// Returns whether the server has closed the connection since the last response. Bytes that it
+    /// sent meanwhile stay in the buffer.
+    pub(super) fn has_ended(&mut self) -> bool {
+        match self.socket.try_read_buf(&mut self.buffer) {
+            Ok(read) => read == 0,
+            Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+        }
+    }
+
     /// Sends a POST and waits for the response. `head` comes from
     /// [`post_head`](super::http::post_head).
     pub async fn post(&mut self, head: &str, body: &[u8]) -> anyhow::Result<Response> {

@@ -39,6 +39,8 @@ pub(crate) enum Fault {
     Refuses,
     /// Once, no call gets an answer for this time.
     StandsStill(Duration),
+    /// HTTP: the connection ends after each answer, without an announcement.
+    ClosesIdle,
     /// HTTP: agrees on this revision only, and answers 400 to requests without it.
     OnlyRevision(&'static str),
 }
@@ -147,6 +149,9 @@ impl State {
             if out.is_empty() || writer.write_all(out.as_bytes()).await.is_err() {
                 return;
             }
+            if self.fault == Fault::ClosesIdle && message["method"] == "tools/call" {
+                return;
+            }
         }
     }
 
@@ -185,7 +190,10 @@ impl State {
                     return vec![right];
                 }
                 match self.fault {
-                    Fault::None | Fault::StandsStill(_) | Fault::OnlyRevision(_) => vec![right],
+                    Fault::None
+                    | Fault::StandsStill(_)
+                    | Fault::ClosesIdle
+                    | Fault::OnlyRevision(_) => vec![right],
                     Fault::Drops => Vec::new(),
                     Fault::Doubles => vec![right.clone(), right],
                     Fault::Swaps => vec![answer(&id, echo(&before.1))],

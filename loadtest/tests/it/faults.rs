@@ -122,6 +122,14 @@ async fn refusals_are_answers_and_count_against_their_own_limit() {
 }
 
 #[tokio::test]
+async fn a_connection_that_the_server_closed_between_two_calls_is_replaced() {
+    let server = FaultServer::http(Fault::ClosesIdle).await;
+    let profile = "{phases: [{for: 1s, rate: 10}], mix: [{method: tools/call}]}";
+    let report = report(&format!("http://{}/mcp", server.address()), profile).await;
+    assert!(report.is_good() && report.calls == 10, "{}", report.summary());
+}
+
+#[tokio::test]
 async fn requests_over_http_name_the_revision_of_the_server() {
     for revision in ["2025-06-18", "2025-11-25"] {
         let server = FaultServer::http(Fault::OnlyRevision(revision)).await;
