@@ -69,6 +69,8 @@ struct RunState {
     next: AtomicU64,
     ended: AtomicU64,
     callers: AtomicUsize,
+    /// Callers whose connection ended.
+    disconnected: AtomicUsize,
 }
 
 /// Runs a load to its end. Calls `on_progress` with the progress about once a second.
@@ -91,6 +93,7 @@ pub async fn run(load: &Load, on_progress: impl Fn(Progress)) -> anyhow::Result<
         next: AtomicU64::new(0),
         ended: AtomicU64::new(0),
         callers: AtomicUsize::new(profile.callers()),
+        disconnected: AtomicUsize::new(0),
     });
     let mut callers = JoinSet::new();
     let lanes =
@@ -119,18 +122,20 @@ pub async fn run(load: &Load, on_progress: impl Fn(Progress)) -> anyhow::Result<
             wrong: site.findings.total(),
         });
         if shared.callers.load(Ordering::Relaxed) == 0 {
-            break; // every connection is gone
+            break;
         }
     }
     shared.stopping.store(true, Ordering::Relaxed);
     let measured = shared.started.elapsed().min(time).saturating_sub(profile.warm_up);
+    let lost_all = shared.disconnected.load(Ordering::Relaxed) == profile.callers();
     finish(&shared, callers, site).await;
     if let Some(pacing) = pacing {
         ensure!(pacing.join().is_ok(), "the schedule failed");
     }
     stream::iter(&sessions).for_each_concurrent(OPENING_MAX, |session| session.close()).await;
     let server = sessions.first().map(|session| session.server().to_owned()).unwrap_or_default();
-    let (faults, cpu) = (samples.faults(), samples.cpu());
+    let (mut faults, cpu) = (samples.faults(), samples.cpu());
+    faults.extend(lost_all.then(|| "every connection ended".to_owned()));
     let outcome = RunOutcome { measured, usage: samples.taken, cpu, server, faults };
     Ok(Report::new(site, profile, &shared.record, outcome))
 }
@@ -183,6 +188,7 @@ async fn call(shared: Arc<RunState>, caller: usize, mut lane: RequestSlot) {
         shared.record.add(caller, index, at, at.saturating_sub(intended), &ended);
         shared.ended.fetch_add(1, Ordering::Relaxed);
         if !lane.session().is_alive() {
+            shared.disconnected.fetch_add(1, Ordering::Relaxed);
             break;
         }
         if ended == CallOutcome::Wrong {
@@ -215,7 +221,8 @@ async fn next_call(shared: &RunState) -> Option<(u64, Duration)> {
 }
 
 /// Waits for calls in flight and for late calls. A call that no free caller has begun one timeout
-/// after the end is lost. Its latency is its waiting time so far.
+/// after the end is lost. Its latency is its waiting time so far. After a load that ended early,
+/// calls that were not due yet do not count.
 async fn finish(shared: &Arc<RunState>, mut callers: JoinSet<()>, site: &LoadTarget) {
     let all = async { while callers.join_next().await.is_some() {} };
     let _overdue = tokio::time::timeout(shared.profile.timeout, all).await;
@@ -226,10 +233,11 @@ async fn finish(shared: &Arc<RunState>, mut callers: JoinSet<()>, site: &LoadTar
     }
     let at = shared.started.elapsed();
     for number in started..shared.profile.schedule.calls() {
-        let Some(intended) = shared.profile.schedule.start_of(number) else { break };
+        let intended = shared.profile.schedule.start_of(number);
+        let Some(intended) = intended.filter(|intended| *intended <= at) else { break };
         site.findings.record(
             FindingKind::Lost,
-            &format!("call {number} never began, all callers were waiting"),
+            &format!("call {number} never began, because no caller was free"),
         );
         shared.record.add(
             0,

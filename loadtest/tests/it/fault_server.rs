@@ -39,6 +39,8 @@ pub(crate) enum Fault {
     Refuses,
     /// Once, no call gets an answer for this time.
     StandsStill(Duration),
+    /// TCP: after a hundred calls, each connection ends at its next call.
+    HangsUp,
     /// HTTP: the connection ends after each answer, without an announcement.
     ClosesIdle,
     /// HTTP: agrees on this revision only, and answers 400 to requests without it.
@@ -109,6 +111,9 @@ impl State {
     async fn over_tcp(self: Arc<Self>, reader: BufReader<OwnedReadHalf>, writer: OwnedWriteHalf) {
         let (mut lines, writer) = (reader.lines(), Arc::new(Mutex::new(writer)));
         while let Ok(Some(line)) = lines.next_line().await {
+            if self.fault == Fault::HangsUp && self.calls.load(Ordering::SeqCst) >= 100 {
+                return;
+            }
             let (state, writer) = (self.clone(), writer.clone());
             // Each call has its own task, so that a delayed one does not delay others.
             tokio::spawn(async move {
@@ -192,6 +197,7 @@ impl State {
                 match self.fault {
                     Fault::None
                     | Fault::StandsStill(_)
+                    | Fault::HangsUp
                     | Fault::ClosesIdle
                     | Fault::OnlyRevision(_) => vec![right],
                     Fault::Drops => Vec::new(),

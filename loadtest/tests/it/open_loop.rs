@@ -48,6 +48,19 @@ async fn a_rate_above_the_target_s_is_not_reported_as_reached() {
 }
 
 #[tokio::test]
+async fn a_load_whose_connections_end_counts_only_the_calls_that_were_due() {
+    let server = FaultServer::tcp(Fault::HangsUp).await;
+    let profile = "{sessions: 2, phases: [{for: 6s, rate: 100}], mix: [{method: tools/call}]}";
+    let report = report(&format!("tcp://{}", server.address()), profile).await;
+    assert!(
+        (100..500).contains(&report.calls),
+        "the load of 600 calls ended after about 100: {}",
+        report.summary()
+    );
+    assert!(report.faults.contains(&"every connection ended".to_owned()), "{}", report.summary());
+}
+
+#[tokio::test]
 async fn calls_that_never_began_are_reported_as_lost() {
     let server = FaultServer::http(Fault::StandsStill(Duration::from_secs(60))).await;
     let profile = "{sessions: 1, in_flight: 1, timeout: 300ms, phases: [{for: 1s, rate: 200}], mix: [{method: tools/call}]}";
