@@ -5,10 +5,15 @@ mod http;
 mod lines;
 mod responder;
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io::{Write as _, stderr},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::Context as _;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use transport::{
     frame::CloseReason,
     quic::{self, QuicListener},
@@ -17,6 +22,9 @@ use transport::{
 
 pub use self::lines::serve_stdio;
 use self::responder::Responder;
+
+/// Pause after a connection that could not be accepted.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// Tools, resources and delay of the server.
 #[derive(Debug, Clone)]
@@ -45,36 +53,25 @@ impl Backend {
     pub async fn http(address: &str, offer: &BackendOptions) -> anyhow::Result<Self> {
         let (listener, address) = bound(address).await?;
         let answers = Arc::new(Responder::new(offer));
-        let serving = tokio::spawn(async move {
-            while let Ok((socket, _)) = listener.accept().await {
-                transport::tcp::tune(&socket);
-                tokio::spawn(http::serve(socket, answers.clone()));
-            }
-        });
+        let serving =
+            tokio::spawn(accept(listener, move |socket| http::serve(socket, answers.clone())));
         Ok(Self { address, serving: serving.abort_handle() })
     }
 
     pub async fn tcp(address: &str, offer: &BackendOptions) -> anyhow::Result<Self> {
         let (listener, address) = bound(address).await?;
         let answers = Arc::new(Responder::new(offer));
-        let serving = tokio::spawn(async move {
-            while let Ok((socket, _)) = listener.accept().await {
-                transport::tcp::tune(&socket);
-                tokio::spawn(lines::serve_tcp(socket, answers.clone()));
-            }
-        });
+        let serving =
+            tokio::spawn(accept(listener, move |socket| lines::serve_tcp(socket, answers.clone())));
         Ok(Self { address, serving: serving.abort_handle() })
     }
 
     pub async fn websocket(address: &str, offer: &BackendOptions) -> anyhow::Result<Self> {
         let (listener, address) = bound(address).await?;
         let answers = Arc::new(Responder::new(offer));
-        let serving = tokio::spawn(async move {
-            while let Ok((socket, _)) = listener.accept().await {
-                transport::tcp::tune(&socket);
-                tokio::spawn(lines::serve_websocket(socket, answers.clone()));
-            }
-        });
+        let serving = tokio::spawn(accept(listener, move |socket| {
+            lines::serve_websocket(socket, answers.clone())
+        }));
         Ok(Self { address, serving: serving.abort_handle() })
     }
 
@@ -103,6 +100,27 @@ impl Backend {
 impl Drop for Backend {
     fn drop(&mut self) {
         self.serving.abort();
+    }
+}
+
+/// Accepts connections, and serves each in its own task.
+async fn accept<Serving>(listener: TcpListener, serve: impl Fn(TcpStream) -> Serving)
+where
+    Serving: Future<Output = anyhow::Result<()>> + Send + 'static,
+{
+    loop {
+        match listener.accept().await {
+            Ok((socket, _)) => {
+                transport::tcp::tune(&socket);
+                tokio::spawn(serve(socket));
+            }
+            // Without free file descriptors, each further attempt fails too, until one is closed.
+            Err(error) => {
+                let _unseen =
+                    writeln!(stderr(), "mcp-loadtest: cannot accept a connection: {error}");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tests of the program: its exit codes, its output, and its error message when it cannot do its
 //! work.
 
-use std::{path::PathBuf, process::Output};
+use std::{path::PathBuf, process::Output, time::Duration};
 
 use loadtest::{
     backend::{Backend, BackendOptions},
@@ -10,6 +10,7 @@ use loadtest::{
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
+    net::TcpStream,
     process::Command,
 };
 
@@ -106,7 +107,7 @@ async fn an_impossible_task_exits_64_with_a_message() {
 async fn two_targets_are_compared_in_turns() {
     let (fast, slow) = (
         BackendOptions::default(),
-        BackendOptions { delay: std::time::Duration::from_millis(5), ..BackendOptions::default() },
+        BackendOptions { delay: Duration::from_millis(5), ..BackendOptions::default() },
     );
     let a = Backend::http("127.0.0.1:0", &fast).await.unwrap();
     let b = Backend::http("127.0.0.1:0", &slow).await.unwrap();
@@ -124,6 +125,42 @@ async fn two_targets_are_compared_in_turns() {
         row.split_whitespace().last().unwrap().parse().unwrap()
     };
     assert!(row("calls/s") < 1.0 && row("p50") > 1.0, "{output}");
+}
+
+#[tokio::test]
+async fn the_backend_serves_again_after_it_had_no_descriptors() {
+    const WITHIN: Duration = Duration::from_secs(20);
+    const DESCRIPTORS: usize = 40;
+    for wire in ["http", "tcp", "websocket"] {
+        let limited = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
+        let mut child = Command::new("sh")
+            .args(["-c", &limited, env!("CARGO_BIN_EXE_mcp-loadtest")])
+            .args(["backend", &format!("--{wire}"), "127.0.0.1:0"])
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let line = lines.next_line().await.unwrap().unwrap();
+        let address = line.strip_prefix(&format!("{wire} ")).unwrap_or_else(|| panic!("{line}"));
+        let mut crowd = Vec::new();
+        for _ in 0..DESCRIPTORS {
+            crowd.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut errors = BufReader::new(child.stderr.take().unwrap()).lines();
+        let error = tokio::time::timeout(WITHIN, errors.next_line()).await;
+        let error = error.expect("the backend reports the fault").unwrap().unwrap();
+        assert!(error.contains("cannot accept a connection"), "{error}");
+        drop(crowd);
+        let scheme = if wire == "websocket" { "ws" } else { wire };
+        let report = super::report(
+            &format!("{scheme}://{address}/"),
+            "{phases: [{for: 200ms, rate: 100}], mix: [{method: tools/call}]}",
+        )
+        .await;
+        assert!(report.is_good() && report.calls == 20, "{}", report.summary());
+    }
 }
 
 #[tokio::test]
