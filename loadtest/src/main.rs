@@ -116,8 +116,8 @@ struct CompareArgs {
     #[arg(long)]
     era_b: Option<Era>,
     /// Number of rounds for each target.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
     /// Write the results of all rounds as a page to this file.
     #[arg(long)]
     html: Option<PathBuf>,
@@ -243,6 +243,7 @@ async fn load_two(arguments: CompareArgs) -> anyhow::Result<bool> {
     let CompareArgs { a, b, common, pids_a, pids_b, era_b, rounds, html } = arguments;
     let loads = [common.load(a, None, pids_a)?, common.load(b, era_b, pids_b)?];
     let shown = ProgressDisplay::default();
+    let rounds = usize::from(rounds);
     let rounds = compare::run_interleaved(&loads, rounds, |progress| shown.show(progress)).await?;
     shown.done();
     print!("{}", rounds.summary());

@@ -128,6 +128,19 @@ async fn two_targets_are_compared_in_turns() {
 }
 
 #[tokio::test]
+async fn a_comparison_needs_a_round() {
+    const TARGET: &str = "tcp://127.0.0.1:1";
+    let ran =
+        Folder::new().run(&["compare", TARGET, TARGET, "-p", "p.yaml", "--rounds", "0"]).await;
+    let output = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(2), "{output}");
+    assert!(
+        output.contains("invalid value '0' for '--rounds") && output.contains("1.."),
+        "{output}"
+    );
+}
+
+#[tokio::test]
 async fn the_backend_serves_again_after_it_had_no_descriptors() {
     const WITHIN: Duration = Duration::from_secs(20);
     const DESCRIPTORS: usize = 40;
