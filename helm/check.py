@@ -53,6 +53,7 @@ BROKEN = [
     ("templates/_helpers.tpl", "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "read-only"),
     ("templates/_helpers.tpl", "add: [SETUID, SETGID, CHOWN, KILL]", "add: [SETUID, SETGID]", "users of their own"),
     ("templates/_helpers.tpl", '"grace" (printf "%ds"', '"grace" (printf "%d"', "shutdown.grace"),
+    ("templates/_helpers.tpl", '"trusted_proxies"', '"proxies"', "are not trusted"),
     ("templates/scaling.yaml", "policy/v1", "policy/v1beta1", "policy/v1beta1"),
     ("templates/migration.yaml", "pre-install,pre-upgrade", "post-install", "hook"),
     ("templates/networkpolicy.yaml", "- port: internal", "- ports: internal", "ports"),
@@ -136,6 +137,7 @@ def check_fit(documents: list[dict], values: dict) -> None:
     for name, key in (("http", "http"), ("admin", "admin"), ("internal", "internal")):
         address = "[::]" if values.get("ipv6") else "0.0.0.0"
         need(config["listen"][key] == f"{address}:{ports[name]}", f"listen.{key} is not the Pod's port {name}")
+    need(config["listen"].get("trusted_proxies", []) == values.get("trustedProxies", []), "the proxies of the values are not trusted, or others")
     grace = re.fullmatch(r"(\d+)s", config["shutdown"]["grace"])
     need(grace, "shutdown.grace has no unit")
     stop = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])
@@ -297,6 +299,9 @@ def check_chart(chart: Path, files: list[Path], work: Path, versions: list[str])
             check_foreign(documents, work)
         except Fault as fault:
             raise Fault(f"{path.name}: {fault}") from fault
+        behind_proxy = [name for name in ("ingress", "gateway") if values.get(name, {}).get("enabled")]
+        named = values.get("trustedProxies") and values.get("networkPolicy", {}).get("clients")
+        need(not behind_proxy or named, f"{path.name}: all clients of {behind_proxy} have its address, or others may name one")
         manifests += len(documents)
     bad = check_bad_values(chart)
     return f"{len(files)} value files, {manifests} manifests, {bad} files of bad values refused"

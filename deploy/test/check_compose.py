@@ -3,8 +3,10 @@
 
 import re
 import sys
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
+import yaml
 from compose import ROOT, Compose
 
 # Secrets are files: everyone who can inspect the container sees its environment.
@@ -24,10 +26,32 @@ def faults_of_stores(compose: Compose, made: str) -> list[str]:
     return faults
 
 
+def faults_of_the_balancer(compose: Compose) -> list[str]:
+    """Limits per address and the audit log need the addresses of clients, which only the balancer may name."""
+    faults = []
+    [address] = compose.fixed_addresses()
+    if address not in str(compose.services["balancer"]["networks"]):
+        faults.append("the fixed address is not the balancer's")
+    [pool] = compose.file["networks"]["default"]["ipam"]["config"]
+    if ip_address(address) not in ip_network(pool["subnet"]) or ip_address(address) in ip_network(pool["ip_range"]):
+        faults.append(f"balancer: {address} is not in its network, or another container can get it")
+    for name in ("broker-1", "broker-2"):
+        config = next(source for source, target in compose.mounts(name) if target.endswith("mcp-broker.yaml"))
+        trusted = yaml.safe_load(config.read_text()).get("listen", {}).get("trusted_proxies")
+        if trusted != [f"{address}/32"]:
+            faults.append(f"{name} trusts {trusted}, and not the balancer alone")
+    [(balancer, _)] = compose.mounts("balancer")
+    for frontend in re.findall(r"^frontend (?:.+\n)+", balancer.read_text(), re.M):
+        if "    http-request set-header x-forwarded-for %[src]\n" not in frontend:
+            faults.append(f"balancer: {frontend.splitlines()[0]} does not name its clients")
+    return faults
+
+
 def faults_of(compose: Compose) -> list[str]:
     faults = []
     made = (ROOT / "deploy/make-secrets.sh").read_text()
     faults += faults_of_stores(compose, made)
+    faults += faults_of_the_balancer(compose)
     for name, secret in compose.file["secrets"].items():
         if not re.search(rf"^make {name} ", made, re.M) or secret["file"] != f"./deploy/secrets/{name}":
             faults.append(f"secret {name} is not made by deploy/make-secrets.sh")

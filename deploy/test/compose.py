@@ -57,6 +57,11 @@ class Compose:
                 found.append((ROOT / source, target))
         return found
 
+    def fixed_addresses(self) -> list[str]:
+        """Addresses that the file gives to services; all services of this machine have 127.0.0.1."""
+        networks = [service.get("networks", {}).get("default", {}) for service in self.services.values()]
+        return [network["ipv4_address"] for network in networks if "ipv4_address" in network]
+
     def secrets(self, service: str) -> list[tuple[str, str]]:
         return [(name, f"/run/secrets/{name}") for name in self.services[service].get("secrets", [])]
 
@@ -64,6 +69,8 @@ class Compose:
         """`text` as it has to be for a process of `service` on this machine."""
         for path, replacement in (more or {}).items():
             text = text.replace(path, replacement)
+        for address in self.fixed_addresses():
+            text = text.replace(address, "127.0.0.1")
         for name, target in self.secrets(service):
             text = text.replace(target, str(self.here / "secrets" / name))
         for source, target in sorted(self.mounts(service), key=lambda mount: -len(mount[1])):

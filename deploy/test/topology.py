@@ -125,6 +125,23 @@ class Session:
         return response.headers["x-replica"], response.read().decode()
 
 
+class Client:
+    """Sign-ins through the balancer from one address of this machine."""
+
+    def __init__(self, it: Topology, address: str) -> None:
+        host, port = it.compose.address("balancer", 8080).split(":")
+        self.connection = http.client.HTTPConnection(host, int(port), timeout=30, source_address=(address, 0))
+
+    def sign_in(self, key: str, **headers: str) -> tuple[str, int]:
+        """The replica, and the status of its answer to a request that asks for nothing."""
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"})
+        shown = {"Authorization": f"Bearer {key}", "Content-Type": "application/json", "Accept": "application/json, text/event-stream", **headers}
+        self.connection.request("POST", "/mcp", body, shown)
+        response = self.connection.getresponse()
+        response.read()
+        return response.headers["x-replica"], response.status
+
+
 class SlowCall(Session):
     """A call of two seconds, to one replica, past the balancer."""
 
@@ -229,6 +246,28 @@ def a_trace_is_one_tree_whichever_replica_serves_it(it: Topology, key: str) -> i
     assert all(span["parent"] in ids and span["name"] == "tools/call tools__echo" for span in spans()), spans()
     assert len({span["resource"]["service.instance.id"] for span in spans()}) == 1, "the owner of the session serves all of them"
     return len(spans())
+
+
+def a_client_with_wrong_keys_keeps_no_other_client_out(it: Topology) -> int:
+    """Limits per address count the client, also if it writes other addresses into the header of proxies."""
+    guesser, attempts, refusing = Client(it, "127.0.0.2"), 0, set()
+    wrong = f"mcpb_{'0' * 16}_{'0' * 43}"
+    while len(refusing) < 2:
+        assert attempts < 1000, f"only {refusing} refuse an address with {attempts} wrong keys"
+        replica, status = guesser.sign_in(wrong, **{"X-Forwarded-For": f"192.0.2.{attempts % 250}"})
+        assert status in {401, 429}, status
+        refusing |= {replica} if status == 429 else set()
+        attempts += 1
+    key = it.admin("/admin/v1/tenants/acme/keys", {"name": "new", "principal": "eve"}, "POST")["key"]
+    other, served = Client(it, "127.0.0.3"), set()
+    while len(served) < 2:
+        replica, status = other.sign_in(key)
+        assert status not in {401, 429}, f"{replica} keeps a new key out: {status}"
+        served.add(replica)
+    # Its first failures are none too many.
+    refused = {other.sign_in(wrong) for _ in range(8)}
+    assert {status for _, status in refused} == {401}, refused
+    return attempts
 
 
 def what_operators_did_is_in_the_audit_log(it: Topology) -> None:
@@ -399,6 +438,7 @@ def main() -> int:
             prometheus_has_both_replicas_and_all_rules(it)
             every_metric_of_the_broker_is_documented(it)
             what_operators_did_is_in_the_audit_log(it)
+            said(f"{a_client_with_wrong_keys_keeps_no_other_client_out(it)} wrong keys of one client kept no other client out")
             said(f"one trace over both replicas, {a_trace_is_one_tree_whichever_replica_serves_it(it, key)} spans, all connected; the audit log is kept")
             said(f"Prometheus has both replicas and all rules; {every_query_of_the_dashboards_finds_something(it)} queries of dashboards are answered")
             said(f"both replicas restarted, {a_replica_restarts_and_no_call_fails(it, key)} calls meanwhile, none failed")

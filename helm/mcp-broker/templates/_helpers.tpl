@@ -126,8 +126,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- $scraper := dict "name" "prometheus" "role" "scraper" "token_file" (printf "%s/scraper-token" $secrets) -}}
 {{- $_ := set $auth "operators" (append (dig "auth" "operators" list .Values.config) $scraper) -}}
 {{- end -}}
+{{- $listen := dict "http" (printf "%s:8080" $any) "admin" (printf "%s:9090" $any) "internal" (printf "%s:7400" $any) -}}
+{{- with .Values.trustedProxies -}}
+{{- $_ := set $listen "trusted_proxies" . -}}
+{{- end -}}
 {{- $own := dict
-  "listen" (dict "http" (printf "%s:8080" $any) "admin" (printf "%s:9090" $any) "internal" (printf "%s:7400" $any))
+  "listen" $listen
   "node" $node
   "storage" $storage
   "auth" $auth
