@@ -36,6 +36,8 @@ SERVED = {
     "broker/src/listeners/http/websocket.rs": [r'path == "(/ws)"'],
     "broker/src/listeners/http/request.rs": [r'Endpoint::at\("(/mcp)", path\)'],
 }
+# Sections and keys of the broker's configuration that `config` does not take. README.md of the chart names each of them.
+CHART_DECIDES = {"listen", "node", "storage", "shutdown", "include.folder", "auth.admin_token", "auth.admin_token_file", "tls.require_https"}
 # Manifests that were found good already: many are the same whatever the values.
 VALIDATED: set[tuple[str, ...]] = set()
 BROKEN = [
@@ -67,6 +69,7 @@ BROKEN = [
     ("templates/trial.yaml", "redis-server, --requirepass, $(REDISCLI_AUTH)", "redis-server", "trial's Redis"),
     ("templates/configmap.yaml", "{{- include \"mcp-broker.check\" . -}}\n", "", "these values were taken"),
     ("files/alerts.yaml", "== 0", "=== 0", "promtool"),
+    ("values.schema.json", '"operators": {', '"operator": {', "config and auth.operators"),
     ("values.schema.json", '"replicas": {', '"replica": {', "replicas"),
 ]
 
@@ -204,6 +207,27 @@ def served() -> set[str]:
     return found
 
 
+def check_keys(chart: Path) -> None:
+    """`config` takes every key of the broker that the chart does not decide."""
+    page = (HERE.parent / "docs/configuration.md").read_text()
+    keys = re.findall(r"^\| `([a-z_.]+)`<br>`MCP_BROKER__", page, re.M)
+    need(len(keys) > 100, "docs/configuration.md names no keys any more: mend check_keys in check.py")
+    config = json.loads((chart / "values.schema.json").read_text())["properties"]["config"]
+    for key in keys:
+        taken, schema = True, config
+        for part in key.split("."):
+            properties = schema.get("properties", {})
+            if part not in properties:
+                taken = schema.get("additionalProperties") is not False
+                break
+            schema = properties[part]
+        parents = {key[: end.start()] for end in re.finditer(r"\.|$", key)}
+        need(taken != bool(parents & CHART_DECIDES), f"config and {key}: the values take it and the chart decides it, or neither")
+    section = (chart / "README.md").read_text().split("## What the chart decides")[1].split("## Values")[0]
+    unnamed = {key for key in CHART_DECIDES if f"`{key}`" not in section}
+    need(not unnamed, f"README.md does not name {unnamed}")
+
+
 def check_foreign(documents: list[dict], work: Path) -> None:
     monitor = one(documents, "ServiceMonitor")
     if monitor:
@@ -249,7 +273,11 @@ def check_haproxy(snippet: str, work: Path) -> None:
 
 def check_config(documents: list[dict], broker: Path, work: Path) -> None:
     text = one(documents, "ConfigMap")["data"]["mcp-broker.yaml"]
-    written = {"redis-url": "redis://redis:6379", "database-url": "postgres://u:p@database/broker", "database-ca.crt": "unused"}
+    certificate, key = work / "certificate.pem", work / "key.pem"
+    if not key.exists():
+        made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=mcp.example.com"]
+        subprocess.run([*made, "-out", certificate, "-keyout", key], check=True, capture_output=True)
+    written = {"redis-url": "redis://redis:6379", "database-url": "postgres://u:p@database/broker", "database-ca.crt": "unused", "tls.crt": certificate.read_text(), "tls.key": key.read_text()}
 
     def written_at(path: re.Match) -> str:
         file = work / path.group().lstrip("/")
@@ -282,6 +310,7 @@ def check_bad_values(chart: Path) -> int:
 
 
 def check_chart(chart: Path, files: list[Path], work: Path, versions: list[str]) -> str:
+    check_keys(chart)
     manifests = 0
     for path in files:
         values = values_of(path)
