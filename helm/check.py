@@ -67,6 +67,7 @@ BROKEN = [
     ("values.yaml", "sslMode: verify-full", "sslMode: prefer", "verified"),
     ("templates/_helpers.tpl", "path: database-ca.crt", "path: ca.crt", "is not mounted"),
     ("templates/trial.yaml", "redis-server, --requirepass, $(REDISCLI_AUTH)", "redis-server", "trial's Redis"),
+    ("templates/trial.yaml", "mcp-broker/trial: postgres\n    spec:", "mcp-broker/trial: postgres\n        version: {{ .Values.image.tag | quote }}\n    spec:", "replaces the Pods"),
     ("templates/configmap.yaml", "{{- include \"mcp-broker.check\" . -}}\n", "", "these values were taken"),
     ("files/alerts.yaml", "== 0", "=== 0", "promtool"),
     ("values.schema.json", '"operators": {', '"operator": {', "config and auth.operators"),
@@ -193,6 +194,21 @@ def check_trial(documents: list[dict]) -> None:
     need(redis["args"][1:3] == ["--requirepass", "$(REDISCLI_AUTH)"], "the trial's Redis asks for no password")
     source = next(variable["valueFrom"]["secretKeyRef"] for variable in redis["env"] if variable["name"] == "REDISCLI_AUTH")
     need(source["key"] == "redis-password" and source["name"] == secret["metadata"]["name"], "the trial's Redis has another password")
+
+
+def check_trial_upgrade(chart: Path, values: dict) -> None:
+    """Another version of the broker leaves the trial's stores alone: their data ends with their Pods."""
+    if not values.get("trial", {}).get("enabled"):
+        return
+
+    def pods(tag: str) -> dict[str, dict]:
+        documents = rendered(chart, {**values, "image": {**values.get("image", {}), "tag": tag}})
+        return {one["metadata"]["name"]: one["spec"]["template"] for one in documents if "template" in one.get("spec", {}) and "-trial" in one["metadata"]["name"]}
+
+    before, after = pods("1.0.0"), pods("1.0.1")
+    need(len(before) == 2, "the trial has other stores: mend check_trial_upgrade in check.py")
+    changed = {name for name in before if before[name] != after.get(name)}
+    need(not changed, f"another version of the broker replaces the Pods of {changed}")
 
 
 def served() -> set[str]:
@@ -325,6 +341,7 @@ def check_chart(chart: Path, files: list[Path], work: Path, versions: list[str])
             check_schemas(documents, versions)
             check_fit(documents, values)
             check_trial(documents)
+            check_trial_upgrade(chart, values)
             check_foreign(documents, work)
         except Fault as fault:
             raise Fault(f"{path.name}: {fault}") from fault
