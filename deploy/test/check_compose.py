@@ -17,6 +17,9 @@ OPEN_STORE = re.compile(r"^\s*(redis_)?url:\s*(rediss?|postgres)", re.M)
 # What each store's URL must say, as make-secrets.sh writes it.
 STORE_URLS = {"database_url": r"postgres://\w+:\$\(.*\)@postgres:5432/\w+\?sslmode=\w", "redis_url": r"redis://:\$\(.*\)@redis:6379"}
 
+# The default of shutdown.grace, and what the steps after it may take (docs/operations.md, "Stopping").
+GRACE_S, CLOSING_S = 25, 40
+
 
 def faults_of_stores(compose: Compose, made: str) -> list[str]:
     faults = [f"{name} lacks a password or sslmode" for name, wanted in STORE_URLS.items() if not re.search(rf'^make {name} "{wanted}', made, re.M)]
@@ -76,8 +79,8 @@ def faults_of(compose: Compose) -> list[str]:
             # Programs that npx and uvx start are in the home: a tmpfs of Docker would forbid to execute them.
             if not any(volume.endswith(":/var/lib/mcp-broker") and not volume.startswith(".") for volume in service["volumes"]):
                 faults.append(f"{name}: its home is not a volume")
-            if int(service["stop_grace_period"].removesuffix("s")) < 30:
-                faults.append(f"{name}: is killed before shutdown.grace is over")
+            if int(service["stop_grace_period"].removesuffix("s")) < GRACE_S + CLOSING_S:
+                faults.append(f"{name}: is killed before its drain is over")
     return faults
 
 
