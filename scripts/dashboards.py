@@ -133,9 +133,10 @@ DASHBOARDS = {
 
 
 def variable(name: str, query: str) -> dict:
+    # Without `allValue`, "All" is the values that the query found: `.*` would be every process that Prometheus scrapes.
     return {
         "name": name, "type": "query", "datasource": {"type": "prometheus", "uid": "${datasource}"}, "query": {"query": query, "refId": name},
-        "refresh": 2, "includeAll": True, "multi": True, "allValue": ".*", "current": {"text": "All", "value": "$__all"},
+        "refresh": 2, "includeAll": True, "multi": True, "current": {"text": "All", "value": "$__all"},
     }
 
 

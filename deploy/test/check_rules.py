@@ -66,6 +66,16 @@ def faults_of(where: str, query: str, metrics: dict[str, set[str]]) -> list[str]
     return faults
 
 
+def faults_of_variables() -> list[str]:
+    """Metrics of processes have one name for all programs: only the values of a variable keep other programs out."""
+    faults = []
+    for path in sorted(DASHBOARDS.glob("*.json")):
+        listed = json.loads(path.read_text())["templating"]["list"]
+        faults += [f"{path.name}: All of ${one['name']} is {one['allValue']}, and not what its query finds" for one in listed if "allValue" in one]
+        faults += [f"{path.name}: ${one['name']} finds other programs" for one in listed if one["type"] == "query" and not one["query"]["query"].startswith("label_values(mcp_")]
+    return faults
+
+
 def faults_of_tests() -> list[str]:
     page = (ROOT / "docs/operations.md").read_text()
     anchors = {heading.strip().lower().replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", page, re.M)}
@@ -89,7 +99,7 @@ def main() -> int:
     if len(metrics) < 40:
         print(f"check_rules: only {len(metrics)} series found in the sources: the table has another form now", file=sys.stderr)
         return 1
-    faults = [fault for where, query in queries() for fault in faults_of(where, query, metrics)] + faults_of_tests()
+    faults = [fault for where, query in queries() for fault in faults_of(where, query, metrics)] + faults_of_variables() + faults_of_tests()
     for fault in faults:
         print(f"check_rules: {fault}", file=sys.stderr)
     return 1 if faults else 0

@@ -28,7 +28,7 @@ MAYBE_EMPTY = {
     "mcp_rate_limited_total", "mcp_dropped_answers_total", "mcp_dropped_notifications_total", "mcp_expired_total", "mcp_store_errors_total",
     "mcp_breaker_transitions_total", "mcp_calls_crowded_out_total", "mcp_retries_total", "mcp_backend_calls_max", "mcp_approval_wait_seconds_bucket",
 }
-VARIABLES = {"$job": ".*", "$instance": ".*", "$__rate_interval": "30s"}
+VARIABLES = {"$job": "mcp-broker", "$instance": ".*", "$__rate_interval": "30s"}
 
 
 class Topology:
