@@ -199,6 +199,14 @@ def check_trial(documents: list[dict]) -> None:
     need(source["key"] == "redis-password" and source["name"] == secret["metadata"]["name"], "the trial's Redis has another password")
 
 
+def check_page_of_operations() -> None:
+    page = (HERE.parent / "docs/operations.md").read_text()
+    sentence = re.search(r"routes all paths that clients need: (.*?)\. ", page)
+    need(sentence, "docs/operations.md does not name the paths that clients need")
+    named = set(re.findall(r"`([^`]+)`", sentence[1]))
+    need(named == served(), f"docs/operations.md: not all paths that clients need, or more: {named ^ served()}")
+
+
 def check_trial_upgrade(chart: Path, values: dict) -> None:
     """Another version of the broker leaves the trial's stores alone: their data ends with their Pods."""
     if not values.get("trial", {}).get("enabled"):
@@ -386,6 +394,7 @@ def main() -> int:
                 return 0
             version = re.search(r'^version = "(.*)"', (HERE.parent / "Cargo.toml").read_text(), re.M)[1]
             need(helm_python.Chart.load(CHART).metadata["appVersion"] == version, f"the chart's appVersion is not the broker's, {version}")
+            check_page_of_operations()
             found = check_chart(CHART, good_values(CHART), work, KUBERNETES)
             broken = check_that_faults_are_found(work)
         except Fault as fault:
