@@ -32,7 +32,7 @@ use std::{
     collections::BTreeSet,
     fmt::Write as _,
     sync::{
-        Arc, OnceLock,
+        Arc, LazyLock, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -69,12 +69,16 @@ const OTHER: &str = "other";
 const ERROR_CODES: [i64; 7] = [-32700, -32600, -32601, -32602, -32603, -32002, -32042];
 const REFUSAL_CODES: std::ops::RangeInclusive<i64> = 1001..=1089;
 
-/// Returns the label values of the codes that the broker sends by itself. Another number of the
-/// registry gets its series with its first error.
-fn error_codes() -> Vec<String> {
+/// Codes that have their series from the start. Another number of the registry gets its series with
+/// its first error.
+static DECLARED_CODES: LazyLock<BTreeSet<i64>> = LazyLock::new(|| {
     let refusals = ErrorKind::ALL.iter().map(|kind| kind.code());
-    let codes: BTreeSet<i64> = refusals.chain(ERROR_CODES).collect();
-    codes.iter().map(i64::to_string).chain([OTHER.to_owned()]).collect()
+    refusals.chain(ERROR_CODES).collect()
+});
+
+/// Returns the label values of the declared codes.
+fn error_codes() -> Vec<String> {
+    DECLARED_CODES.iter().map(i64::to_string).chain([OTHER.to_owned()]).collect()
 }
 
 /// Registry, and a handle of each metric.
@@ -280,7 +284,7 @@ impl Metrics {
     }
 
     pub fn error(&self, code: i64) {
-        if ERROR_CODES.contains(&code) || REFUSAL_CODES.contains(&code) {
+        if DECLARED_CODES.contains(&code) || REFUSAL_CODES.contains(&code) {
             self.errors.with_label_values(&[&*code.to_string()]).inc();
         } else {
             self.errors.with_label_values(&[OTHER]).inc();
@@ -484,6 +488,12 @@ mod tests {
             "{text}"
         );
         assert!(text.contains(r#"mcp_errors_total{code="other"} 3"#), "{text}");
+        for kind in ErrorKind::ALL {
+            let metrics = Metrics::new(false);
+            metrics.error(kind.code());
+            let counted = format!(r#"mcp_errors_total{{code="{}"}} 1"#, kind.code());
+            assert!(metrics.render().contains(&counted), "{}", kind.code());
+        }
     }
 
     /// Returns the number of lines that begin so.
