@@ -64,7 +64,7 @@ pub(super) const DROPPED_NOTIFICATIONS: &[&str] = &[
 ];
 
 /// Reasons of dropped answers.
-pub(super) const DROPPED_ANSWERS: &[&str] = &["client_unknown_id", "late"];
+pub(super) const DROPPED_ANSWERS: &[&str] = &["client_unknown_id", "late", "unknown_id"];
 
 /// Limits that a request or a connection can reach, and the scopes of rates.
 pub(super) const LIMITS_REACHED: &[&str] = &[
