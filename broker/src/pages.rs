@@ -110,6 +110,18 @@ fn arguments(rest: &str) -> &str {
 }
 
 #[test]
+fn label_values_are_documented() {
+    let page = fs::read_to_string(path("operations.md")).unwrap();
+    for (function, values) in TEXT_LABELS {
+        let start = format!("| `mcp_{function}");
+        let row = page.lines().find(|line| line.starts_with(&start)).unwrap();
+        let missing: Vec<_> =
+            values.iter().filter(|value| !row.contains(&format!("`{value}`"))).collect();
+        assert!(missing.is_empty(), "{start}: docs/operations.md does not name {missing:?}");
+    }
+}
+
+#[test]
 fn every_metric_is_documented() {
     let page = fs::read_to_string(path("operations.md")).unwrap();
     let product = include_str!("metrics.rs").split("#[cfg(test)]").next().unwrap_or_default();
