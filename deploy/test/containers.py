@@ -168,6 +168,8 @@ def prepare() -> None:
 
 def up() -> None:
     compose("up", "--detach", "--wait", "--no-build")
+    # Docker accepts connections for the balancer, which has no health check, before it listens.
+    wait_for("the balancer", lambda: http("GET", f"{ADMIN}/readyz").close() or True)
 
 
 def healthy(service: str) -> bool:
