@@ -6,7 +6,11 @@ pub const PINS_PER_BACKEND_MAX: u32 = 50_000;
 pub const PINS_STORED_AT_ONCE: usize = 500;
 /// Findings that the scanner keeps of one definition.
 pub const FINDINGS_MAX: usize = 20;
-/// Text of one definition that the scanner reads. A longer one is a finding itself.
+/// JSON pointer of a finding; the rest is cut.
+pub const FINDING_POINTER_BYTES_MAX: usize = 1_024;
+/// Excerpt of a finding; the rest is cut.
+pub const FINDING_EXCERPT_BYTES_MAX: usize = 1_024;
+/// Names and values of one definition that the scanner reads. A longer one is a finding itself.
 pub const SCANNED_BYTES_MAX: usize = 256 * 1024;
 /// A description above it is a finding.
 pub const DESCRIPTION_BYTES_USUAL: usize = 4_096;

@@ -9,6 +9,7 @@ mod book;
 mod definition;
 mod diff;
 mod lock_file;
+mod pointer;
 mod result_scan;
 mod scanner;
 #[cfg(test)]

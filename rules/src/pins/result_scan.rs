@@ -13,7 +13,10 @@ use protocol::{
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::scanner::{Finding, hidden, without_hidden};
+use super::{
+    pointer::{Pointer, Step},
+    scanner::{Finding, has_hidden, hidden, without_hidden},
+};
 use crate::limits::pins::FINDINGS_MAX;
 
 /// Member of `_meta` with what was found.
@@ -52,8 +55,13 @@ impl ResultScan {
         let limits = json::Limits::with_bytes_max(result.len());
         let tape = Tape::parse(result, &limits).ok()?;
         let mut splice = Splice::new(&answer.frame);
-        let mut walk = Walk { base: span.start, strips: self == Self::Strip, findings: Vec::new() };
-        walk.value("", tape.root(), &mut splice);
+        let mut walk = Walk {
+            base: span.start,
+            strips: self == Self::Strip,
+            pointer: Pointer::default(),
+            findings: Vec::new(),
+        };
+        walk.value(tape.root(), &mut splice);
         let mut findings = walk.findings;
         if findings.is_empty() {
             return None;
@@ -65,47 +73,50 @@ impl ResultScan {
     }
 }
 
-struct Walk {
+struct Walk<'a> {
     /// Span of the result in its frame.
     base: u32,
     strips: bool,
+    pointer: Pointer<'a>,
     findings: Vec<Finding>,
 }
 
-impl Walk {
-    fn value(&mut self, pointer: &str, value: TapeValue<'_>, splice: &mut Splice<'_>) {
+impl<'a> Walk<'a> {
+    fn value(&mut self, value: TapeValue<'a>, splice: &mut Splice<'_>) {
         match value.kind() {
-            ValueKind::String => self.text(pointer, value, splice),
+            ValueKind::String => self.text(value, splice),
             ValueKind::Array => {
                 for (at, element) in value.elements().enumerate() {
-                    self.value(&format!("{pointer}/{at}"), element, splice);
+                    self.pointer.enter(Step::Element(at));
+                    self.value(element, splice);
+                    self.pointer.leave();
                 }
             }
             ValueKind::Object => {
                 for member in value.members() {
                     // The broker replaces its own member, and a `_meta` that is not an object.
-                    let is_replaced = (pointer == "/_meta" && member.key == FINDINGS_MEMBER)
-                        || (pointer.is_empty()
+                    let is_replaced = (self.pointer.is_member("_meta")
+                        && member.key == FINDINGS_MEMBER)
+                        || (self.pointer.is_root()
                             && member.key == "_meta"
                             && member.value.kind() != ValueKind::Object);
                     if is_replaced {
                         continue;
                     }
-                    let name = member.key.replace('~', "~0").replace('/', "~1");
-                    self.value(&format!("{pointer}/{name}"), member.value, splice);
+                    self.pointer.enter(Step::Member(member.key));
+                    self.value(member.value, splice);
+                    self.pointer.leave();
                 }
             }
             _ => {}
         }
     }
 
-    fn text(&mut self, pointer: &str, value: TapeValue<'_>, splice: &mut Splice<'_>) {
-        let Some(text) = value.as_str() else { return };
-        let found = hidden(pointer, &text);
-        if found.is_empty() {
-            return;
+    fn text(&mut self, value: TapeValue<'_>, splice: &mut Splice<'_>) {
+        let Some(text) = value.as_str().filter(|text| has_hidden(text)) else { return };
+        if self.findings.len() < FINDINGS_MAX {
+            self.findings.extend(hidden(&self.pointer, &text));
         }
-        self.findings.extend(found);
         if self.strips {
             let kept = json::quote(&without_hidden(&text)).into_bytes();
             splice.replace(value.span().shifted(self.base), kept);
@@ -172,5 +183,16 @@ mod tests {
         let (shown, _) = scanned(ResultScan::Strip, &forged).unwrap();
         assert!(shown["_meta"][FINDINGS_MEMBER].is_array(), "{shown}");
         assert_eq!(shown["_meta"]["own"], 1);
+    }
+
+    /// Without a limit, the findings would hold gigabytes of copies of one name.
+    #[test]
+    fn a_long_name_is_not_copied_for_each_text_under_it() {
+        let long = "k".repeat(2 * 1024 * 1024);
+        let texts: Vec<&str> = vec!["a\u{200b}b"; 20_000];
+        let (shown, rules) = scanned(ResultScan::Strip, &json!({&long: texts})).unwrap();
+        assert_eq!(rules.len(), FINDINGS_MAX);
+        assert_eq!(shown[&long].as_array().map(Vec::len), Some(texts.len()));
+        assert!(shown[&long].as_array().unwrap().iter().all(|text| text == "ab"));
     }
 }

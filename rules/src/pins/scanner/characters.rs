@@ -1,6 +1,7 @@
 //! Characters that a reader does not see.
 
 use super::{Finding, excerpt};
+use crate::pins::pointer::Pointer;
 use crate::pins::visible::{is_direction, is_invisible, is_tag, is_variation, is_zero_width};
 
 /// Begins a flag of emoji, whose country follows in tags.
@@ -16,17 +17,22 @@ pub const CHARACTER_RULES: [&str; 5] = [
 ];
 
 /// Returns one finding for each kind of hidden characters in a text.
-pub(in crate::pins) fn hidden(pointer: &str, text: &str) -> Vec<Finding> {
+pub(in crate::pins) fn hidden(pointer: &Pointer<'_>, text: &str) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
     for (at, char, rule) in judged(text) {
         if let Some(rule) = rule
             && findings.iter().all(|finding| finding.rule != rule)
         {
             let excerpt = excerpt(text, at, at + char.len_utf8());
-            findings.push(Finding::serious(rule, pointer, &excerpt));
+            findings.push(Finding::serious(rule, &pointer.text(), &excerpt));
         }
     }
     findings
+}
+
+/// Returns whether a text has hidden characters.
+pub(in crate::pins) fn has_hidden(text: &str) -> bool {
+    judged(text).any(|(_, _, rule)| rule.is_some())
 }
 
 /// Returns a text without the characters that are findings.

@@ -7,25 +7,27 @@ use base64::{
 };
 
 use super::{Finding, excerpt, phrases};
+use crate::{limits::pins::FINDINGS_MAX, pins::pointer::Pointer};
 
 /// Shortest run of characters that is decoded. It is about the length of one instruction.
 const RUN_MIN: usize = 24;
 /// Smallest number of percent signs that are decoded.
 const PERCENTS_MIN: usize = 8;
 
-/// Returns the encoded texts whose decoded form is a finding itself.
-pub(super) fn find(pointer: &str, text: &str) -> Vec<Finding> {
+/// Returns the first encoded texts whose decoded form is a finding itself.
+pub(super) fn find(pointer: &Pointer<'_>, text: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut offset = 0;
-    for run in text.split(|char: char| !is_encoded(char)) {
-        let decoded = decode(run);
-        if let Some(decoded) = decoded.filter(|decoded| !phrases::find(pointer, decoded).is_empty())
-        {
-            let start = text[offset..].find(run).map_or(offset, |at| offset + at);
+    let mut start = 0;
+    for piece in text.split_inclusive(|char: char| !is_encoded(char)) {
+        let decoded = decode(piece.trim_end_matches(|char: char| !is_encoded(char)));
+        if let Some(decoded) = decoded.filter(|decoded| phrases::has_any(decoded)) {
             let excerpt = format!("{} = {decoded}", excerpt(text, start, start));
-            findings.push(Finding::serious("encoded-instructions", pointer, &excerpt));
+            findings.push(Finding::serious("encoded-instructions", &pointer.text(), &excerpt));
+            if findings.len() == FINDINGS_MAX {
+                break;
+            }
         }
-        offset += run.len();
+        start += piece.len();
     }
     findings
 }

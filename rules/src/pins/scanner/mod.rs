@@ -13,11 +13,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-pub(super) use self::characters::{hidden, without_hidden};
+pub(super) use self::characters::{has_hidden, hidden, without_hidden};
 pub use self::{characters::CHARACTER_RULES, names::Neighbours};
-use super::visible;
+use super::{
+    pointer::{Pointer, Step},
+    visible,
+};
 use crate::limits::pins::{
-    DEFAULT_BYTES_USUAL, DESCRIPTION_BYTES_USUAL, FINDINGS_MAX, SCANNED_BYTES_MAX,
+    DEFAULT_BYTES_USUAL, DESCRIPTION_BYTES_USUAL, FINDING_EXCERPT_BYTES_MAX, FINDINGS_MAX,
+    SCANNED_BYTES_MAX,
 };
 
 /// Weight of a finding.
@@ -55,11 +59,12 @@ pub struct Finding {
 
 impl Finding {
     fn new(rule: &str, severity: FindingSeverity, pointer: &str, excerpt: &str) -> Self {
+        let end = excerpt.floor_char_boundary(FINDING_EXCERPT_BYTES_MAX);
         Self {
             rule: rule.to_owned(),
             severity,
             pointer: visible(pointer),
-            excerpt: visible(excerpt),
+            excerpt: visible(&excerpt[..end]),
         }
     }
 
@@ -78,21 +83,21 @@ impl Finding {
 
 /// Returns the findings of a definition, the serious ones first.
 pub(super) fn scan(kind: PinKind, definition: &Value) -> Vec<Finding> {
-    let mut scan = Scan { findings: Vec::new(), bytes: 0 };
+    let mut scan = Scan::default();
     if let Some(name) = ["name", "title"].into_iter().find_map(|name| definition[name].as_str())
         && kind != PinKind::Command
     {
-        scan.findings.extend(names::mixed_scripts(name));
+        scan.add(names::mixed_scripts(name));
     }
-    scan.walk("", definition);
+    scan.walk(definition);
     if let Some(text) = definition["description"].as_str()
         && text.len() > DESCRIPTION_BYTES_USUAL
     {
         let size = format!("{} bytes", text.len());
-        scan.findings.push(Finding::notable("long-description", "/description", &size));
+        scan.add([Finding::notable("long-description", "/description", &size)]);
     }
-    let mut findings = scan.findings;
-    findings.sort_by_key(|finding| !finding.is_serious());
+    let mut findings = scan.serious;
+    findings.extend(scan.notable);
     findings.truncate(FINDINGS_MAX);
     findings
 }
@@ -106,55 +111,108 @@ pub fn findings_of_command(command: &str, package: Option<&str>) -> Vec<Finding>
     unpinned.map(finding).into_iter().collect()
 }
 
-struct Scan {
-    findings: Vec<Finding>,
+#[derive(Default)]
+struct Scan<'a> {
+    /// At most [`FINDINGS_MAX`] of each severity.
+    serious: Vec<Finding>,
+    notable: Vec<Finding>,
+    pointer: Pointer<'a>,
+    /// Bytes of names and values so far.
     bytes: usize,
 }
 
-impl Scan {
-    fn walk(&mut self, pointer: &str, value: &Value) {
+impl<'a> Scan<'a> {
+    fn add(&mut self, findings: impl IntoIterator<Item = Finding>) {
+        for finding in findings {
+            if self.wants(finding.severity) {
+                match finding.severity {
+                    FindingSeverity::Serious => self.serious.push(finding),
+                    FindingSeverity::Notable => self.notable.push(finding),
+                }
+            }
+        }
+    }
+
+    fn wants(&self, severity: FindingSeverity) -> bool {
+        let kept = match severity {
+            FindingSeverity::Serious => &self.serious,
+            FindingSeverity::Notable => &self.notable,
+        };
+        kept.len() < FINDINGS_MAX
+    }
+
+    fn walk(&mut self, value: &'a Value) {
         match value {
-            Value::String(text) => self.text(pointer, text),
+            Value::String(text) => self.text(text),
             Value::Array(values) => {
                 for (at, value) in values.iter().enumerate() {
-                    self.walk(&format!("{pointer}/{at}"), value);
+                    if self.is_over() {
+                        return;
+                    }
+                    self.pointer.enter(Step::Element(at));
+                    self.walk(value);
+                    self.pointer.leave();
                 }
             }
             Value::Object(members) => {
                 for (name, value) in members {
-                    let pointer =
-                        format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"));
-                    self.findings.extend(characters::hidden(&pointer, name));
-                    if name == "default" {
-                        self.default_value(&pointer, value);
+                    if self.is_over() {
+                        return;
                     }
-                    self.walk(&pointer, value);
+                    self.pointer.enter(Step::Member(name.into()));
+                    self.member(name, value);
+                    self.pointer.leave();
                 }
             }
-            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+            Value::Null | Value::Bool(_) | Value::Number(_) => _ = self.reads(1),
         }
     }
 
-    fn text(&mut self, pointer: &str, text: &str) {
-        let before = self.bytes;
-        self.bytes = before.saturating_add(text.len());
-        if self.bytes > SCANNED_BYTES_MAX {
-            if before <= SCANNED_BYTES_MAX {
-                let limit = format!("more than {SCANNED_BYTES_MAX} bytes");
-                self.findings.push(Finding::notable("not-scanned", pointer, &limit));
-            }
+    fn member(&mut self, name: &str, value: &'a Value) {
+        if !self.reads(name.len()) {
             return;
         }
-        self.findings.extend(characters::hidden(pointer, text));
-        self.findings.extend(phrases::find(pointer, text));
-        self.findings.extend(encoded::find(pointer, text));
+        if self.wants(FindingSeverity::Serious) {
+            self.add(characters::hidden(&self.pointer, name));
+        }
+        if name == "default" {
+            self.default_value(value);
+        }
+        self.walk(value);
+    }
+
+    fn text(&mut self, text: &str) {
+        if !self.reads(text.len()) {
+            return;
+        }
+        self.add(phrases::find(&self.pointer, text, |severity| self.wants(severity)));
+        if self.wants(FindingSeverity::Serious) {
+            self.add(characters::hidden(&self.pointer, text));
+            self.add(encoded::find(&self.pointer, text));
+        }
+    }
+
+    /// Counts bytes that are about to be read. Returns false if they are too many, which is a
+    /// finding.
+    fn reads(&mut self, bytes: usize) -> bool {
+        let was_over = self.is_over();
+        self.bytes = self.bytes.saturating_add(bytes.max(1)); // empty names and values cost time too
+        if self.is_over() && !was_over {
+            let limit = format!("more than {SCANNED_BYTES_MAX} bytes");
+            self.add([Finding::notable("not-scanned", &self.pointer.text(), &limit)]);
+        }
+        !self.is_over()
+    }
+
+    fn is_over(&self) -> bool {
+        self.bytes > SCANNED_BYTES_MAX
     }
 
     /// Notes a default value that is long: clients fill it in without a look at it.
-    fn default_value(&mut self, pointer: &str, value: &Value) {
+    fn default_value(&mut self, value: &Value) {
         if let Some(text) = value.as_str().filter(|text| text.len() > DEFAULT_BYTES_USUAL) {
             let excerpt = excerpt(text, 0, 40);
-            self.findings.push(Finding::notable("long-default", pointer, &excerpt));
+            self.add([Finding::notable("long-default", &self.pointer.text(), &excerpt)]);
         }
     }
 }
@@ -172,6 +230,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::limits::pins::FINDING_POINTER_BYTES_MAX;
 
     fn rules_of(definition: Value) -> Vec<(String, bool, String)> {
         scan(PinKind::Tool, &definition)
@@ -280,6 +339,42 @@ mod tests {
         has(tool, "not-scanned", false, "/description");
         let many: Vec<String> = (0..100).map(|_| "<SYSTEM>".to_owned()).collect();
         assert_eq!(rules_of(json!({"name": "add", "inputSchema": many})).len(), FINDINGS_MAX);
+    }
+
+    /// Without a limit, the findings below would hold gigabytes of copies of one name.
+    #[test]
+    fn a_long_name_is_not_copied_for_each_text_under_it() {
+        let texts: Vec<&str> = vec!["\u{200b}"; 20_000];
+        let long = "k".repeat(8 * 1024 * 1024);
+        let found = scan(PinKind::Tool, &json!({"name": "add", "inputSchema": {&long: texts}}));
+        let [finding] = &found[..] else { panic!("{} findings", found.len()) };
+        assert_eq!(finding.rule, "not-scanned");
+        assert!(finding.pointer.len() <= FINDING_POINTER_BYTES_MAX);
+        let fitting = "k".repeat(SCANNED_BYTES_MAX / 2);
+        let found = scan(PinKind::Tool, &json!({"name": "add", "inputSchema": {fitting: texts}}));
+        assert_eq!(found.len(), FINDINGS_MAX);
+        assert!(found.iter().all(|finding| finding.pointer.len() <= FINDING_POINTER_BYTES_MAX));
+    }
+
+    /// Without a limit, the walk would copy terabytes.
+    #[test]
+    fn names_and_numbers_count_as_text() {
+        let (short, long) = ("k".to_owned(), "k".repeat(7 * 1024 * 1024));
+        for name in [short, long] {
+            let found = rules_of(json!({"name": "add", "inputSchema": {name: vec![0; 1_000_000]}}));
+            assert!(matches!(&found[..], [(rule, false, _)] if rule == "not-scanned"));
+        }
+    }
+
+    #[test]
+    fn excerpts_are_cut() {
+        let word = "w".repeat(SCANNED_BYTES_MAX / 2);
+        let found = scan(PinKind::Tool, &described(&format!("ignore {word} previous rules")));
+        assert_eq!(
+            (found[0].rule.as_str(), found[0].is_serious()),
+            ("override-instructions", true)
+        );
+        assert!(found[0].excerpt.len() <= FINDING_EXCERPT_BYTES_MAX);
     }
 
     #[test]

@@ -3,12 +3,12 @@
 //! A text is compared after its compatibility forms are resolved (NFKC), in lower case and without
 //! invisible characters. A phrase in quotes is only named, and is never a serious finding.
 
-use std::sync::LazyLock;
+use std::{cell::LazyCell, sync::LazyLock};
 
 use unicode_normalization::UnicodeNormalization;
 
 use super::{Finding, FindingSeverity, excerpt};
-use crate::pins::visible::is_invisible;
+use crate::pins::{pointer::Pointer, visible::is_invisible};
 
 /// Marks that models read as the border of an instruction.
 const TAGS: &[&str] = &[
@@ -79,7 +79,7 @@ enum Part {
     Gap(usize),
 }
 
-static PARSED: LazyLock<Vec<(&str, FindingSeverity, Vec<Part>)>> = LazyLock::new(|| {
+static PARSED: LazyLock<Vec<(&'static str, FindingSeverity, Vec<Part>)>> = LazyLock::new(|| {
     let part = |word: &'static str| match word.strip_prefix('_').and_then(|max| max.parse().ok()) {
         Some(max) => Part::Gap(max),
         None => Part::Word(word.split('|').collect()),
@@ -90,43 +90,79 @@ static PARSED: LazyLock<Vec<(&str, FindingSeverity, Vec<Part>)>> = LazyLock::new
     PHRASES.iter().map(parsed).collect()
 });
 
-/// Returns the first match of each rule in a text.
-pub(super) fn find(pointer: &str, text: &str) -> Vec<Finding> {
+/// Returns the first match of each rule in a text, if its severity is wanted.
+pub(super) fn find(
+    pointer: &Pointer<'_>,
+    text: &str,
+    is_wanted: impl Fn(FindingSeverity) -> bool,
+) -> Vec<Finding> {
     let plain = plain(text);
-    let mut findings: Vec<Finding> = Vec::new();
-    let mut add = |rule: &str, severity: FindingSeverity, start: usize, end: usize| {
-        let severity = match is_quoted(&plain, start) {
-            true => FindingSeverity::Notable,
-            false => severity,
+    let finding = |matched: Match| {
+        let excerpt = excerpt(&plain, matched.start, matched.end);
+        Finding::new(matched.rule, matched.severity, &pointer.text(), &excerpt)
+    };
+    let wanted = matches(&plain).into_iter().filter(|matched| is_wanted(matched.severity));
+    wanted.map(finding).collect()
+}
+
+/// Returns whether a text breaks a rule.
+pub(super) fn has_any(text: &str) -> bool {
+    !matches(&plain(text)).is_empty()
+}
+
+/// The place at which a text breaks a rule.
+struct Match {
+    rule: &'static str,
+    severity: FindingSeverity,
+    start: usize,
+    end: usize,
+}
+
+/// Returns the first match of each rule. A serious one replaces one in quotes.
+fn matches(plain: &str) -> Vec<Match> {
+    let quotes = LazyCell::new(|| Quotes::of(plain));
+    let mut matches: Vec<Match> = Vec::new();
+    let mut add = |mut found: Match| {
+        let known = matches.iter().position(|other| other.rule == found.rule);
+        let is_as_serious = |at: usize| {
+            matches[at].severity == FindingSeverity::Serious
+                || found.severity == FindingSeverity::Notable
         };
-        let known = findings.iter().position(|finding| finding.rule == rule);
-        let is_worse =
-            |at: usize| !findings[at].is_serious() && severity == FindingSeverity::Serious;
-        if known.is_none_or(is_worse) {
-            known.map(|at| findings.remove(at));
-            findings.push(Finding::new(rule, severity, pointer, &excerpt(&plain, start, end)));
+        if known.is_some_and(is_as_serious) {
+            return;
         }
+        if quotes.contain(found.start) {
+            found.severity = FindingSeverity::Notable;
+        }
+        match known {
+            Some(_) if found.severity == FindingSeverity::Notable => return,
+            Some(at) => drop(matches.remove(at)),
+            None => {}
+        }
+        matches.push(found);
     };
     for tag in TAGS {
         for (start, tag) in plain.match_indices(tag) {
-            add("instruction-tag", FindingSeverity::Serious, start, start + tag.len());
+            let (rule, severity) = ("instruction-tag", FindingSeverity::Serious);
+            add(Match { rule, severity, start, end: start + tag.len() });
         }
     }
     for location in SECRET_LOCATIONS {
         for (start, location) in plain.match_indices(location) {
-            add("secret-place", FindingSeverity::Notable, start, start + location.len());
+            let (rule, severity) = ("secret-place", FindingSeverity::Notable);
+            add(Match { rule, severity, start, end: start + location.len() });
         }
     }
-    let words = words(&plain);
+    let words = words(plain);
     for (rule, severity, phrase) in PARSED.iter() {
         for (at, (start, _)) in words.iter().enumerate() {
-            if let Some(last) = matches(phrase, &words[at..]) {
+            if let Some(last) = last_word(phrase, &words[at..]) {
                 let (end, word) = words[at + last];
-                add(rule, *severity, *start, end + word.len());
+                add(Match { rule, severity: *severity, start: *start, end: end + word.len() });
             }
         }
     }
-    findings
+    matches
 }
 
 fn plain(text: &str) -> String {
@@ -156,7 +192,7 @@ fn words(text: &str) -> Vec<(usize, &str)> {
 }
 
 /// Returns the index of the last word of a phrase that begins with the first of these words.
-fn matches(phrase: &[Part], words: &[(usize, &str)]) -> Option<usize> {
+fn last_word(phrase: &[Part], words: &[(usize, &str)]) -> Option<usize> {
     let Some((part, rest)) = phrase.split_first() else { return Some(0) };
     match part {
         Part::Word(alternatives) => {
@@ -166,19 +202,86 @@ fn matches(phrase: &[Part], words: &[(usize, &str)]) -> Option<usize> {
             }
             match rest.is_empty() {
                 true => Some(0),
-                false => matches(rest, &words[1..]).map(|last| last + 1),
+                false => last_word(rest, &words[1..]).map(|last| last + 1),
             }
         }
         Part::Gap(max) => (0..=(*max).min(words.len()))
-            .find_map(|skipped| matches(rest, &words[skipped..]).map(|last| last + skipped)),
+            .find_map(|skipped| last_word(rest, &words[skipped..]).map(|last| last + skipped)),
     }
 }
 
-/// Returns whether a position in the text is inside quotes or backticks.
-fn is_quoted(text: &str, at: usize) -> bool {
-    let line = text[..at].rsplit('\n').next().unwrap_or_default();
-    let is_open = |quote: char| line.matches(quote).count() % 2 == 1;
-    let is_closed = |quote: char| text[at..].split('\n').next().unwrap_or_default().contains(quote);
-    ['"', '`'].into_iter().any(|quote| is_open(quote) && is_closed(quote))
-        || (line.rfind('\u{201c}') > line.rfind('\u{201d}') && is_closed('\u{201d}'))
+/// The parts of a text that are inside quotes or backticks, on one line each.
+#[derive(Debug, PartialEq, Eq)]
+struct Quotes {
+    /// First and last position of each part, in order, by the kind of the quote.
+    parts: [Vec<(usize, usize)>; 3],
+}
+
+impl Quotes {
+    fn of(text: &str) -> Self {
+        let mut parts = [const { Vec::new() }; 3];
+        let mut opened: [Option<usize>; 3] = [None; 3];
+        for (at, char) in text.char_indices() {
+            let (kind, opens, closes) = match char {
+                '"' => (0, true, true),
+                '`' => (1, true, true),
+                '\u{201c}' => (2, true, false),
+                '\u{201d}' => (2, false, true),
+                '\n' => {
+                    opened = [None; 3];
+                    continue;
+                }
+                _ => continue,
+            };
+            match opened[kind] {
+                Some(start) if closes => {
+                    parts[kind].push((start + char.len_utf8(), at));
+                    opened[kind] = None;
+                }
+                None if opens => opened[kind] = Some(at),
+                _ => {}
+            }
+        }
+        Self { parts }
+    }
+
+    /// Returns whether a position is inside quotes or backticks.
+    fn contain(&self, at: usize) -> bool {
+        self.parts.iter().any(|parts| {
+            let following = parts.partition_point(|(start, _)| *start <= at);
+            following > 0 && at <= parts[following - 1].1
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_is_quoted_between_two_quotes_of_one_line() {
+        for (text, quoted) in [
+            ("a \"b\" c", "b"),
+            ("a `b \"c` d", "bc"),
+            ("a \"b\nc\" d", ""),
+            ("a \"b\" c \"d", "b"),
+            ("\u{201c}a \u{201c}b\u{201d} c\u{201d} d", "ab"),
+            ("\u{201d}a\u{201c} b", ""),
+        ] {
+            let quotes = Quotes::of(text);
+            let letters = text.char_indices().filter(|(_, char)| char.is_ascii_alphabetic());
+            let found: String =
+                letters.filter(|(at, _)| quotes.contain(*at)).map(|(_, char)| char).collect();
+            assert_eq!(found, quoted, "{text:?}");
+        }
+    }
+
+    /// To count the quotes again for each match would take minutes: the long character becomes 18.
+    #[test]
+    fn many_matches_on_a_long_line_cost_one_pass() {
+        let long = "\u{fdfa}".repeat(1 << 16);
+        let text = format!("\"{long}{}\"", "[inst]".repeat(1 << 15));
+        let found = find(&Pointer::default(), &text, |_| true);
+        assert!(matches!(&found[..], [one] if !one.is_serious()), "{}", found.len());
+    }
 }
