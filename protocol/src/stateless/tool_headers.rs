@@ -9,13 +9,15 @@
 //!
 //! A client may not use a tool with any other annotation.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashSet};
 
 use crate::json::{Document, Limits, Value, ValueKind};
 use crate::stateless::headers;
 
 /// Deepest nesting of properties that is searched.
 const DEPTH_MAX: usize = 32;
+/// Header names and paths of one tool, together.
+const ANNOTATION_BYTES_MAX: usize = 64 * 1024;
 /// The largest integer that every peer can hold exactly.
 const INTEGER_MAX: i64 = (1 << 53) - 1;
 
@@ -56,6 +58,9 @@ pub enum BadAnnotation {
     /// The property is not reached by `properties` alone.
     #[error("x-mcp-header is on something else than a property, or too deep")]
     NotReachable,
+    /// The header names and paths are too long together.
+    #[error("the x-mcp-header annotations have more than 64 KiB of names and paths")]
+    TooLong,
     /// The schema cannot be read.
     #[error("inputSchema cannot be read")]
     Schema,
@@ -70,24 +75,24 @@ pub fn param_headers(schema: &[u8]) -> Result<Vec<ParamHeader>, BadAnnotation> {
     }
     let document = Document::parse(schema, &Limits::with_bytes_max(schema.len()))
         .map_err(|_| BadAnnotation::Schema)?;
-    let mut found = Vec::new();
-    properties(document.root(), &mut Vec::new(), &mut found)?;
+    let (mut found, mut bytes_left) = (Vec::new(), ANNOTATION_BYTES_MAX);
+    properties(document.root(), &mut Vec::new(), &mut found, &mut bytes_left)?;
     let annotated = count(document.root(), 0)?;
     if annotated != found.len() {
         return Err(BadAnnotation::NotReachable);
     }
-    for (at, one) in found.iter().enumerate() {
-        if found[..at].iter().any(|other| other.header == one.header) {
-            return Err(BadAnnotation::Duplicate);
-        }
+    let mut headers = HashSet::new();
+    match found.iter().all(|one| headers.insert(one.header.as_str())) {
+        true => Ok(found),
+        false => Err(BadAnnotation::Duplicate),
     }
-    Ok(found)
 }
 
 fn properties(
     schema: Value<'_>,
     path: &mut Vec<String>,
     found: &mut Vec<ParamHeader>,
+    bytes_left: &mut usize,
 ) -> Result<(), BadAnnotation> {
     if path.len() > DEPTH_MAX {
         return Err(BadAnnotation::NotReachable);
@@ -102,10 +107,12 @@ fn properties(
                 Some("boolean") => ParamType::Boolean,
                 _ => return Err(BadAnnotation::Type),
             };
+            let bytes = name.len() + path.iter().map(String::len).sum::<usize>();
+            *bytes_left = bytes_left.checked_sub(bytes).ok_or(BadAnnotation::TooLong)?;
             let header = format!("{}{}", headers::PARAM_PREFIX, name.to_ascii_lowercase());
             found.push(ParamHeader { header, path: path.clone(), kind });
         }
-        properties(property.value, path, found)?;
+        properties(property.value, path, found, bytes_left)?;
         path.pop();
     }
     Ok(())
@@ -268,5 +275,23 @@ mod tests {
         let twice = r#"{"properties":{"a":{"type":"string","x-mcp-header":"A"},"b":{"type":"string","x-mcp-header":"a"}}}"#;
         assert_eq!(param_headers(twice.as_bytes()), Err(BadAnnotation::Duplicate));
         assert_eq!(param_headers(br#"{"type":"object"}"#), Ok(vec![]));
+    }
+
+    /// Each annotation has a copy of its path, so these would take terabytes.
+    #[test]
+    fn n_hdr_03_long_names_and_paths_are_refused() {
+        let schema = |outer: &str, count: usize| {
+            let properties: Vec<String> = (0..count)
+                .map(|at| format!(r#""{at}":{{"type":"string","x-mcp-header":"A{at}"}}"#))
+                .collect();
+            let inner = properties.join(",");
+            format!(r#"{{"properties":{{"{outer}":{{"properties":{{{inner}}}}}}}}}"#)
+        };
+        assert_eq!(param_headers(schema("a", 1_000).as_bytes()).map(|all| all.len()), Ok(1_000));
+        let long = "a".repeat(8 * 1024 * 1024);
+        for (outer, count) in [("a", 100_000), (long.as_str(), 100_000)] {
+            let found = param_headers(schema(outer, count).as_bytes());
+            assert_eq!(found, Err(BadAnnotation::TooLong));
+        }
     }
 }
