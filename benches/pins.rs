@@ -21,7 +21,9 @@ use protocol::{
     version::Version,
 };
 use rules::{
-    catalog::{BackendLists, Catalog, HeldParts, ListKind, TaskHost, read_page_pinned},
+    catalog::{
+        BackendLists, Catalog, HeldParts, ListAllowance, ListKind, TaskHost, read_page_pinned,
+    },
     pins::{EntryPin, IgnoredMembers, Neighbours, PinBook, PinMode},
 };
 use serde_json::json;
@@ -127,8 +129,9 @@ fn read(
     let ignored = IgnoredMembers::default();
     let pinned = is_pinned.then_some(&ignored);
     let host = TaskHost::Broker;
-    let mut page = read_page_pinned(ListKind::Tools, &id, host, list.as_bytes(), pinned)
-        .map_err(anyhow::Error::msg)?;
+    let mut page =
+        read_page_pinned(ListKind::Tools, &id, host, list.as_bytes(), pinned, ListAllowance::WHOLE)
+            .map_err(anyhow::Error::msg)?;
     if is_pinned {
         let mut neighbours = Neighbours::default();
         for (other, lists) in others {

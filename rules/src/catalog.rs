@@ -37,8 +37,8 @@ use protocol::{
 use self::{app_tools::AppTools, held::HeldEntries, offers::LimitedCatalogs, pages::Pages};
 pub use self::{
     backend_lists::{
-        BackendLists, CatalogEntry, DefinitionDigest, ListKind, ListPage, SkippedEntry,
-        ToolIdentity, read_page, read_page_pinned,
+        BackendLists, CatalogEntry, DefinitionDigest, ListAllowance, ListKind, ListPage,
+        SkippedEntry, ToolIdentity, read_page, read_page_pinned,
     },
     fixed_arguments::FixedArguments,
     held::{HeldParts, mark_held},
@@ -463,6 +463,7 @@ mod tests {
     use protocol::{handshake::InitializeResult, version::Version};
 
     use super::*;
+    use crate::pins;
 
     fn backend(name: &str) -> BackendId {
         BackendId::parse(name).unwrap()
@@ -644,5 +645,30 @@ mod tests {
             (&must["name"], &must["execution"]["x"]),
             (&serde_json::json!("must"), &serde_json::json!(1))
         );
+    }
+
+    #[test]
+    fn a_page_is_read_up_to_what_is_still_kept() {
+        let entry = |name: &str| format!(r#"{{"name":"{name}","inputSchema":{{}}}}"#);
+        let page = format!(r#"{{"tools":[{},{},{{}},{}]}}"#, entry("a"), entry("b"), entry("c"));
+        let ignored = pins::IgnoredMembers::default();
+        let read = |allowance| {
+            let (kind, host) = (ListKind::Tools, TaskHost::Backend);
+            let pinned = Some(&ignored);
+            let page =
+                read_page_pinned(kind, &backend("b"), host, page.as_bytes(), pinned, allowance)
+                    .unwrap();
+            assert_eq!(page.entries.len(), page.definitions.len());
+            (page.entries.len(), page.skipped.len(), page.is_cut)
+        };
+        let bytes = 2 * entry("a").len();
+        assert_eq!(read(ListAllowance::WHOLE), (3, 1, false));
+        assert_eq!(read(ListAllowance { entries: 2, ..ListAllowance::WHOLE }), (2, 0, true));
+        assert_eq!(read(ListAllowance { bytes, ..ListAllowance::WHOLE }), (2, 1, true));
+        assert_eq!(read(ListAllowance { entries: 0, bytes: 0 }), (0, 0, true));
+        let mut allowance = ListAllowance { entries: 3, bytes: bytes + 1 };
+        let parsed = read_page(ListKind::Tools, &backend("b"), TaskHost::Backend, page.as_bytes());
+        allowance.subtract(&parsed.unwrap().entries[..2]);
+        assert_eq!((allowance.entries, allowance.bytes), (1, 1));
     }
 }

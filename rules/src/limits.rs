@@ -10,6 +10,7 @@ pub mod arguments;
 mod audit;
 pub mod console;
 pub mod included;
+mod lists;
 pub mod oauth;
 pub mod own_lists;
 pub mod pins;
@@ -23,28 +24,17 @@ pub mod toolsets;
 
 use std::time::Duration;
 
-pub use self::audit::{
-    AUDIT_ARGUMENTS_BYTES_MAX, AUDIT_BATCH_BYTES_MAX, AUDIT_BATCH_MAX, AUDIT_CHAINS_AT_ONCE,
-    AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT, AUDIT_PAGE_ROWS, AUDIT_QUEUE_BYTES_MAX,
-    AUDIT_QUEUE_MAX, AUDIT_RETENTION_DELAY, AUDIT_TARGET_CHARS_MAX, AUDIT_VALUE_BYTES_MAX,
+pub use self::{
+    audit::{
+        AUDIT_ARGUMENTS_BYTES_MAX, AUDIT_BATCH_BYTES_MAX, AUDIT_BATCH_MAX, AUDIT_CHAINS_AT_ONCE,
+        AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT, AUDIT_PAGE_ROWS, AUDIT_QUEUE_BYTES_MAX,
+        AUDIT_QUEUE_MAX, AUDIT_RETENTION_DELAY, AUDIT_TARGET_CHARS_MAX, AUDIT_VALUE_BYTES_MAX,
+    },
+    lists::{
+        CURSOR_BYTES_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, PAGE_ENTRIES,
+        REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN, URI_BYTES_MAX,
+    },
 };
-
-// Lists and names.
-
-/// Entries on one page of a list that the broker answers.
-pub const PAGE_ENTRIES: usize = 100;
-/// Pages of one list of one backend that the broker fetches, because a backend can send cursors without end.
-pub const LIST_PAGES_MAX: usize = 1_000;
-/// Entries that the broker keeps of one list of one backend.
-pub const LIST_ENTRIES_MAX: usize = 10_000;
-/// Bytes that the broker keeps of one list of one backend.
-pub const LIST_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// The URI of a resource.
-pub const URI_BYTES_MAX: usize = 8 * 1024;
-/// Wait after a `list_changed` for the next one, so that a burst causes one refresh.
-pub const REFRESH_DEBOUNCE: Duration = Duration::from_millis(50);
-/// Shortest interval between two fetches of a backend's lists.
-pub const REFRESH_INTERVAL_MIN: Duration = Duration::from_millis(500);
 
 // Calls.
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use rules::{
-    catalog::{BackendLists, ListKind, TaskHost, read_page_pinned},
+    catalog::{BackendLists, ListAllowance, ListKind, TaskHost, read_page_pinned},
     limits::BACKOFF_MAX,
     pins::PinDefinition,
 };
@@ -87,7 +87,8 @@ fn declared(
     let mut definitions = Vec::new();
     for kind in ListKind::ALL {
         let (text, ignored) = (catalog.result(kind), backend.pins.ignored());
-        let page = read_page_pinned(kind, &backend.id, host, &text, ignored).ok()?;
+        let page =
+            read_page_pinned(kind, &backend.id, host, &text, ignored, ListAllowance::WHOLE).ok()?;
         *lists.entries_mut(kind) = page.entries;
         definitions.extend(page.definitions);
     }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    hash::{BuildHasher as _, RandomState},
     sync::Arc,
     time::Duration,
 };
@@ -19,8 +20,11 @@ use protocol::{
     },
 };
 use rules::{
-    catalog::{self, BackendLists, CatalogEntry, HeldParts, ListKind, SkippedEntry, TaskHost},
-    limits::{LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, pins::SKIPPED_LOGGED_MAX},
+    catalog::{
+        self, BackendLists, CatalogEntry, HeldParts, ListAllowance, ListKind, SkippedEntry,
+        TaskHost,
+    },
+    limits::{CURSOR_BYTES_MAX, LIST_PAGES_MAX, pins::SKIPPED_LOGGED_MAX},
     pins::PinDefinition,
 };
 
@@ -172,8 +176,8 @@ pub(super) async fn fetch_list(
     let backend = &link.backend;
     let host = task_host(link, connection);
     let mut fetched = FetchedList::default();
-    let mut cursor: Option<String> = None;
-    let mut seen = HashSet::new();
+    let (mut cursor, mut cursors): (Option<String>, _) = (None, SeenCursors::default());
+    let mut allowance = ListAllowance::WHOLE;
     for _page in 0..LIST_PAGES_MAX {
         let params =
             cursor.as_ref().map(|cursor| format!("{{\"cursor\":{}}}", json::quote(cursor)));
@@ -187,45 +191,47 @@ pub(super) async fn fetch_list(
             );
             fetched.ttl = Some(fetched.ttl.map_or(ttl, |kept| kept.min(ttl)));
         }
-        let Some(page) = read_answer(kind, backend, host, &answer)? else {
+        let Some(page) = read_answer(kind, backend, host, &answer, allowance)? else {
             return Ok(fetched);
         };
         warn_of_skipped(backend, kind, &page.skipped);
+        allowance.subtract(&page.entries);
         fetched.entries.extend(page.entries);
         fetched.definitions.extend(page.definitions);
-        let (entries, bytes) = (fetched.entries.len(), size(&fetched.entries));
-        if entries > LIST_ENTRIES_MAX || bytes > LIST_BYTES_MAX {
-            tracing::warn!(backend = %backend.id, list = kind.member(), entries, bytes, "the list is too long and was cut");
-            cut(&mut fetched);
+        if page.is_cut {
+            let entries = fetched.entries.len();
+            tracing::warn!(backend = %backend.id, list = kind.member(), entries, "the list is too long and was cut");
             return Ok(fetched);
         }
-        match page.next_cursor {
-            None => return Ok(fetched),
-            Some(next) if !seen.insert(next.clone()) => {
-                tracing::warn!(backend = %backend.id, list = kind.member(), "the list repeats a cursor and was cut");
-                return Ok(fetched);
-            }
-            next => cursor = next,
+        let Some(next) = page.next_cursor else { return Ok(fetched) };
+        if let Err(why) = cursors.add(&next) {
+            tracing::warn!(backend = %backend.id, list = kind.member(), why, "the list was cut");
+            return Ok(fetched);
         }
+        cursor = Some(next);
     }
     tracing::warn!(backend = %backend.id, list = kind.member(), max = LIST_PAGES_MAX, "the list has too many pages and was cut");
     Ok(fetched)
 }
 
-fn size(entries: &[CatalogEntry]) -> usize {
-    entries.iter().map(|entry| entry.native.len()).sum()
+/// The cursors of one list so far, as hashes: a backend may send long ones.
+#[derive(Default)]
+struct SeenCursors {
+    hashes: HashSet<u64>,
+    hasher: RandomState,
 }
 
-/// Keeps the entries that fit the limits.
-fn cut(fetched: &mut FetchedList) {
-    let mut bytes = 0;
-    let fitting = fetched.entries.iter().take(LIST_ENTRIES_MAX).take_while(|entry| {
-        bytes += entry.native.len();
-        bytes <= LIST_BYTES_MAX
-    });
-    let fitting = fitting.count();
-    fetched.entries.truncate(fitting);
-    fetched.definitions.truncate(fitting);
+impl SeenCursors {
+    /// Adds the next cursor. An error is the reason why it ends the list.
+    fn add(&mut self, cursor: &str) -> Result<(), &'static str> {
+        if cursor.len() > CURSOR_BYTES_MAX {
+            return Err("a cursor is too long");
+        }
+        match self.hashes.insert(self.hasher.hash_one(cursor)) {
+            true => Ok(()),
+            false => Err("it repeats a cursor"),
+        }
+    }
 }
 
 fn warn_of_skipped(backend: &Backend, kind: ListKind, left_out: &[SkippedEntry]) {
@@ -243,6 +249,7 @@ fn read_answer(
     backend: &Backend,
     host: TaskHost,
     answer: &Message,
+    allowance: ListAllowance,
 ) -> Result<Option<catalog::ListPage>, Refusal> {
     let Some(result) = answer.bytes(answer.result) else {
         if answer.kind == Kind::Error {
@@ -256,9 +263,25 @@ fn read_answer(
     });
     // The definitions are read from the form that the rest of the broker uses.
     let result = converted.as_deref().unwrap_or(result);
-    catalog::read_page_pinned(kind, &backend.id, host, result, backend.pins.ignored())
+    catalog::read_page_pinned(kind, &backend.id, host, result, backend.pins.ignored(), allowance)
         .map(Some)
         .map_err(|why| {
             backend.refusal(&Failure::Protocol(format!("{}: {why}", method(kind).name())))
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_repeated_or_long_cursor_ends_a_list() {
+        let mut cursors = SeenCursors::default();
+        let longest = "c".repeat(CURSOR_BYTES_MAX);
+        for cursor in ["", "a", "b", &longest] {
+            assert_eq!(cursors.add(cursor), Ok(()));
+        }
+        assert_eq!(cursors.add("a"), Err("it repeats a cursor"));
+        assert_eq!(cursors.add(&format!("{longest}c")), Err("a cursor is too long"));
+    }
 }

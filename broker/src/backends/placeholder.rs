@@ -14,7 +14,9 @@ use protocol::{
     ids::BackendId,
     json::{self, quote},
 };
-use rules::catalog::{BackendLists, HeldParts, ListKind, TaskHost, read_page_pinned};
+use rules::catalog::{
+    BackendLists, HeldParts, ListAllowance, ListKind, TaskHost, read_page_pinned,
+};
 use serde_json::{Map, Value, json};
 
 use super::pins::PinKeeper;
@@ -71,7 +73,10 @@ pub(super) fn lists(
     );
     let (kind, host) = (ListKind::Tools, TaskHost::Backend);
     let mut lists = empty(&capabilities, true)?;
-    lists.tools = read_page_pinned(kind, id, host, tools.as_bytes(), pins.ignored()).ok()?.entries;
+    lists.tools =
+        read_page_pinned(kind, id, host, tools.as_bytes(), pins.ignored(), ListAllowance::WHOLE)
+            .ok()?
+            .entries;
     lists.tools.iter_mut().for_each(|tool| tool.pin.is_own = true);
     Some(lists)
 }

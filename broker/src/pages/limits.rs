@@ -192,6 +192,7 @@ const KEYS: &[(&str, Effect)] = &[
 /// Sources of the constants.
 const SOURCE: &str = concat!(
     include_str!("../../../rules/src/limits.rs"),
+    include_str!("../../../rules/src/limits/lists.rs"),
     include_str!("../../../rules/src/limits/access.rs"),
     include_str!("../../../rules/src/limits/toolsets.rs"),
     include_str!("../../../rules/src/limits/approvals.rs"),
@@ -260,6 +261,7 @@ fn met() -> Vec<Fixed> {
     fixed! {
         PAGE_ENTRIES Describes("the broker paginates its lists");
         LIST_PAGES_MAX Other(backend_fault, "");
+        CURSOR_BYTES_MAX Other(backend_fault, "");
         LIST_ENTRIES_MAX Other(backend_fault, "");
         LIST_BYTES_MAX Other(backend_fault, "");
         OWN_LISTS_BYTES_MAX Other("clients of the link get the shared lists; the log shows it", "");

@@ -21,6 +21,7 @@ use super::{
 };
 use crate::{
     exposed_names, exposure,
+    limits::{LIST_BYTES_MAX, LIST_ENTRIES_MAX},
     pins::{self, EntryPin, Fingerprint, IgnoredMembers, PinDefinition},
 };
 
@@ -222,6 +223,27 @@ pub struct ListPage {
     /// Definitions of the entries, if they are pinned.
     pub definitions: Vec<PinDefinition>,
     pub next_cursor: Option<String>,
+    /// The page has more than the broker keeps.
+    pub is_cut: bool,
+}
+
+/// What the broker still keeps of a list.
+#[derive(Debug, Clone, Copy)]
+pub struct ListAllowance {
+    pub entries: usize,
+    pub bytes: usize,
+}
+
+impl ListAllowance {
+    /// The allowance of a list that has not begun.
+    pub const WHOLE: Self = Self { entries: LIST_ENTRIES_MAX, bytes: LIST_BYTES_MAX };
+
+    /// Subtracts entries that are kept.
+    pub fn subtract(&mut self, entries: &[CatalogEntry]) {
+        let bytes: usize = entries.iter().map(|entry| entry.native.len()).sum();
+        self.entries = self.entries.saturating_sub(entries.len());
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
 }
 
 /// Parses the result of a list request. Invalid entries are left out, each with its reason. Only a
@@ -232,17 +254,18 @@ pub fn read_page(
     host: TaskHost,
     result: &[u8],
 ) -> Result<ListPage, &'static str> {
-    read_page_pinned(kind, backend, host, result, None)
+    read_page_pinned(kind, backend, host, result, None, ListAllowance::WHOLE)
 }
 
 /// Parses a page as [`read_page`] does, and reads the definitions of its entries. `pinned` holds
-/// the members that are no part of them.
+/// the members that are no part of them. Ends at the first entry that is not within `allowance`.
 pub fn read_page_pinned(
     kind: ListKind,
     backend: &BackendId,
     host: TaskHost,
     result: &[u8],
     pinned: Option<&IgnoredMembers>,
+    mut allowance: ListAllowance,
 ) -> Result<ListPage, &'static str> {
     let limits = json::Limits::with_bytes_max(result.len());
     let tape = Tape::parse(result, &limits).map_err(|_| "the list is not valid JSON")?;
@@ -256,8 +279,17 @@ pub fn read_page_pinned(
         ..ListPage::default()
     };
     for entry in entries.elements() {
+        if allowance.entries == 0 {
+            page.is_cut = true;
+            break;
+        }
         match read_entry(kind, backend, host, entry) {
+            Ok(read) if read.native.len() > allowance.bytes => {
+                page.is_cut = true;
+                break;
+            }
             Ok(mut read) => {
+                allowance.subtract(std::slice::from_ref(&read));
                 if let Some(ignored) = pinned {
                     let (kind, raw) = (kind.pin_kind(), entry.raw());
                     let definition = PinDefinition::of_entry(kind, &read.key, raw, ignored);

@@ -1,0 +1,20 @@
+//! Limits of lists and of names in them.
+
+use std::time::Duration;
+
+/// Entries on one page of a list that the broker answers.
+pub const PAGE_ENTRIES: usize = 100;
+/// Pages of one list of one backend that the broker fetches, because a backend can send cursors without end.
+pub const LIST_PAGES_MAX: usize = 1_000;
+/// Cursor of a list of one backend. A longer one ends the list.
+pub const CURSOR_BYTES_MAX: usize = 8 * 1024;
+/// Entries that the broker keeps of one list of one backend.
+pub const LIST_ENTRIES_MAX: usize = 10_000;
+/// Bytes that the broker keeps of one list of one backend.
+pub const LIST_BYTES_MAX: usize = 32 * 1024 * 1024;
+/// The URI of a resource.
+pub const URI_BYTES_MAX: usize = 8 * 1024;
+/// Wait after a `list_changed` for the next one, so that a burst causes one refresh.
+pub const REFRESH_DEBOUNCE: Duration = Duration::from_millis(50);
+/// Shortest interval between two fetches of a backend's lists.
+pub const REFRESH_INTERVAL_MIN: Duration = Duration::from_millis(500);
