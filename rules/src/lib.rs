@@ -31,6 +31,7 @@ pub mod log_level;
 pub mod maps;
 pub mod operators;
 pub mod pins;
+pub mod resource_uri;
 pub mod result_budget;
 pub mod retries;
 pub mod routing;

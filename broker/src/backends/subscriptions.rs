@@ -17,7 +17,7 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::{
     envelope::Message, handshake, ids::BackendId, json, method::Method, splice::Splice,
 };
-use rules::event_log::Topic;
+use rules::{event_log::Topic, limits::URI_BYTES_MAX};
 
 use super::{
     link::connection::Connection,
@@ -91,9 +91,12 @@ impl Subscriptions {
     }
 
     /// Forwards an `updated` of the backend. It may name a part of a subscribed resource (MCP
-    /// 2025-11-25, Resources). Returns `false` if it has no listener.
+    /// 2025-11-25, Resources). Returns `false` if it has no listener, or a URI that is too long.
     pub(super) fn on_updated(&self, backend: &BackendId, message: &Message) -> bool {
         let Some(uri) = message.text(message.fields.uri) else { return true };
+        if uri.len() > URI_BYTES_MAX {
+            return false; // no client can subscribe to it or read it
+        }
         let mut listeners = self.listeners(&uri);
         let subscribed_uris: Vec<String> = self
             .lock()

@@ -13,6 +13,7 @@ use protocol::ids::BackendId;
 use super::{
     Object, PolicyFault, Selection, Subject, SubjectSelector,
     compile::{SubjectMatcher, compile_subjects},
+    object::JudgedObject,
 };
 
 /// The ceiling of the subjects that one toolset is bound to.
@@ -40,14 +41,14 @@ impl Ceiling {
         Ok(Self { subjects, selection, reserved: by_backend })
     }
 
-    fn has(&self, object: &Object<'_>) -> bool {
-        let is_reserved = match object {
+    fn has(&self, object: &JudgedObject<'_>) -> bool {
+        let is_reserved = match object.object {
             Object::Tool { backend, name, .. } => {
-                self.reserved.get(*backend).is_some_and(|tools| tools.contains(*name))
+                self.reserved.get(backend).is_some_and(|tools| tools.contains(name))
             }
             _ => false,
         };
-        !is_reserved && self.selection.has(object)
+        !is_reserved && self.selection.has_judged(object)
     }
 }
 
@@ -92,14 +93,15 @@ impl Ceilings {
 impl SubjectCeilings<'_> {
     /// Returns whether an object is under the ceilings: the endpoint has it, and one of the
     /// toolsets that the subject is bound to.
-    pub(super) fn has(&self, object: &Object<'_>) -> bool {
-        let at_endpoint = self.all.endpoint.as_ref().is_none_or(|selection| selection.has(object));
+    pub(super) fn has(&self, object: &JudgedObject<'_>) -> bool {
+        let at_endpoint =
+            self.all.endpoint.as_ref().is_none_or(|selection| selection.has_judged(object));
         at_endpoint
             && self.bound.as_ref().is_none_or(|bound| {
                 bound.iter().any(|&at| {
                     let ceiling = &self.all.bound[at];
                     let is_own = self.all.own == Some(at);
-                    if is_own { ceiling.selection.has(object) } else { ceiling.has(object) }
+                    if is_own { ceiling.selection.has_judged(object) } else { ceiling.has(object) }
                 })
             })
     }

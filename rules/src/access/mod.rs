@@ -14,7 +14,6 @@ mod declared_tests;
 mod document;
 mod object;
 mod report;
-mod resource_uri;
 mod selection;
 mod subject;
 mod view;
@@ -39,7 +38,10 @@ pub use self::{
     subject::{Attribute, Subject, SubjectAttributes},
     view::{AccessView, PolicyIndex, SubjectVerdicts, ViewKey},
 };
-use self::{compile::CompiledRule, object::Coverage};
+use self::{
+    compile::CompiledRule,
+    object::{Coverage, JudgedObject},
+};
 use crate::catalog::Catalog;
 
 /// A policy in force.
@@ -160,8 +162,9 @@ impl Policy {
         object: &Object<'_>,
     ) -> AccessDecision<'_> {
         let (mut enforced, mut shadowed) = (Tally::default(), Tally::default());
+        let judged = JudgedObject::new(*object);
         for rule in self.rules.iter() {
-            let outcome = rule.outcome(subject, method, object);
+            let outcome = rule.outcome(subject, method, &judged);
             if outcome != RuleOutcome::Applied {
                 continue;
             }
@@ -170,7 +173,7 @@ impl Policy {
                 enforced.add(rule, subject);
             }
         }
-        if !self.ceilings.is_empty() && !self.ceilings.of(subject).has(object) {
+        if !self.ceilings.is_empty() && !self.ceilings.of(subject).has(&judged) {
             let (required_scopes, shadow) = (Vec::new(), None);
             return AccessDecision { verdict: Verdict::Deny, rule: None, required_scopes, shadow };
         }
@@ -184,11 +187,12 @@ impl Policy {
         method: Method,
         object: &Object<'_>,
     ) -> Vec<RuleTrace<'_>> {
+        let judged = JudgedObject::new(*object);
         self.rules
             .iter()
             .map(|rule| RuleTrace {
                 rule: &rule.source,
-                outcome: rule.outcome(subject, method, object),
+                outcome: rule.outcome(subject, method, &judged),
             })
             .collect()
     }
@@ -298,7 +302,7 @@ impl CompiledRule {
         self.source.effect != RuleEffect::Allow
     }
 
-    fn outcome(&self, subject: &Subject, method: Method, object: &Object<'_>) -> RuleOutcome {
+    fn outcome(&self, subject: &Subject, method: Method, object: &JudgedObject<'_>) -> RuleOutcome {
         if !self.covers(method, object) {
             return RuleOutcome::OtherObject;
         }
@@ -306,9 +310,9 @@ impl CompiledRule {
     }
 
     /// Returns whether the rule covers a use of an object. Approvals are for calls of tools.
-    fn covers(&self, method: Method, object: &Object<'_>) -> bool {
+    fn covers(&self, method: Method, object: &JudgedObject<'_>) -> bool {
         let is_meant = self.source.effect != RuleEffect::Approve
-            || (method == Method::ToolsCall && matches!(object, Object::Tool { .. }));
+            || (method == Method::ToolsCall && matches!(object.object, Object::Tool { .. }));
         is_meant && self.objects.covers(method, object, Coverage::of(self.restricts()))
     }
 

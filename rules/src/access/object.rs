@@ -1,14 +1,17 @@
 //! Objects that rules name: tools, prompts, resources and resource templates of a backend.
 
+use std::cell::OnceCell;
+
 use protocol::{
     ids::BackendId,
     method::{Method, Route},
 };
 
-use super::{document::ToolClass, resource_uri::readings};
+use super::document::ToolClass;
 use crate::{
     catalog::{CatalogEntry, ListKind, ToolTraits},
     glob::Glob,
+    resource_uri::Readings,
 };
 
 /// The kinds of objects that a rule can name.
@@ -99,6 +102,22 @@ impl Object<'_> {
     }
 }
 
+/// An object that is compared with patterns. The readings of its URI are computed once.
+pub(super) struct JudgedObject<'a> {
+    pub(super) object: Object<'a>,
+    readings: OnceCell<Readings>,
+}
+
+impl<'a> JudgedObject<'a> {
+    pub(super) fn new(object: Object<'a>) -> Self {
+        Self { object, readings: OnceCell::new() }
+    }
+
+    fn readings(&self, uri: &str) -> &Readings {
+        self.readings.get_or_init(|| Readings::of(uri))
+    }
+}
+
 /// Which spellings of a name a pattern has to match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Coverage {
@@ -158,11 +177,16 @@ impl ObjectMatcher {
         self.names.is_none() && self.methods.is_none() && self.classes.is_none()
     }
 
-    pub(super) fn covers(&self, method: Method, object: &Object<'_>, coverage: Coverage) -> bool {
+    pub(super) fn covers(
+        &self,
+        method: Method,
+        object: &JudgedObject<'_>,
+        coverage: Coverage,
+    ) -> bool {
         if self.methods.as_ref().is_some_and(|methods| !methods.contains(&method)) {
             return false;
         }
-        let backend = object.backend().as_str();
+        let backend = object.object.backend().as_str();
         if self
             .backends
             .as_ref()
@@ -171,8 +195,8 @@ impl ObjectMatcher {
             return false;
         }
         if let Some(classes) = &self.classes {
-            let Object::Tool { traits, .. } = object else { return false };
-            if !classes.iter().any(|class| class.includes(*traits)) {
+            let Object::Tool { traits, .. } = object.object else { return false };
+            if !classes.iter().any(|class| class.includes(traits)) {
                 return false;
             }
         }
@@ -198,14 +222,19 @@ impl NamePattern {
         !self.backend.is_literal() || backends.iter().any(|id| id.as_str() == self.backend.prefix())
     }
 
-    pub(super) fn matches(&self, backend: &str, object: &Object<'_>, coverage: Coverage) -> bool {
-        if self.kind != object.kind() || !self.backend.matches(backend) {
+    pub(super) fn matches(
+        &self,
+        backend: &str,
+        object: &JudgedObject<'_>,
+        coverage: Coverage,
+    ) -> bool {
+        if self.kind != object.object.kind() || !self.backend.matches(backend) {
             return false;
         }
-        match object {
+        match object.object {
             Object::Tool { name, .. } | Object::Prompt { name, .. } => self.name.matches(name),
             Object::Resource { uri, .. } => {
-                let readings = readings(uri);
+                let readings = object.readings(uri);
                 let mut usual = readings.usual.iter();
                 match coverage {
                     Coverage::AnySpelling => {

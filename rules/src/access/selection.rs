@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use super::{
     Object, PolicyFault,
     document::ToolClass,
-    object::{Coverage, NamePattern, ObjectKind},
+    object::{Coverage, JudgedObject, NamePattern, ObjectKind},
 };
 use crate::limits::access::{POLICY_PATTERN_BYTES_MAX, POLICY_PATTERNS_MAX};
 
@@ -60,6 +60,10 @@ impl Selection {
     /// Returns whether the selection has an object. Each reading of its name must be included, and
     /// none may be excluded.
     pub fn has(&self, object: &Object<'_>) -> bool {
+        self.has_judged(&JudgedObject::new(*object))
+    }
+
+    pub(super) fn has_judged(&self, object: &JudgedObject<'_>) -> bool {
         self.included.matches(object, Coverage::EverySpelling)
             && !self.excluded.matches(object, Coverage::AnySpelling)
     }
@@ -108,16 +112,16 @@ impl ObjectPatterns {
         Self { names, classes: selector.classes.clone(), any_tool }
     }
 
-    fn matches(&self, object: &Object<'_>, coverage: Coverage) -> bool {
-        if let (Some(classes), Object::Tool { traits, .. }) = (&self.classes, object) {
-            if !classes.iter().any(|class| class.includes(*traits)) {
+    fn matches(&self, object: &JudgedObject<'_>, coverage: Coverage) -> bool {
+        if let (Some(classes), Object::Tool { traits, .. }) = (&self.classes, object.object) {
+            if !classes.iter().any(|class| class.includes(traits)) {
                 return false;
             }
             if self.any_tool {
                 return true;
             }
         }
-        let backend = object.backend().as_str();
+        let backend = object.object.backend().as_str();
         self.names.iter().any(|pattern| pattern.matches(backend, object, coverage))
     }
 }

@@ -17,6 +17,7 @@ use super::*;
 use crate::{
     catalog::{BackendLists, Catalog, ListKind, TaskHost, ToolTraits, read_page},
     endpoint::Endpoint,
+    limits::{URI_BYTES_MAX, access::POLICY_PATTERNS_MAX},
 };
 
 fn backend(name: &str) -> BackendId {
@@ -586,4 +587,21 @@ fn the_decision_about_a_listed_tool_allocates_nothing() {
     });
     assert!(allowed);
     assert_eq!(counted.count_total, 0);
+}
+
+/// To compute the readings for each pattern would take hours.
+#[test]
+fn the_readings_of_a_long_uri_are_computed_once_per_decision() {
+    let patterns: Vec<String> =
+        (0..POLICY_PATTERNS_MAX).map(|at| format!("files/file:///{at}/*")).collect();
+    let rules: Vec<_> = (0..100)
+        .map(|at| serde_json::json!({"id": format!("r{at}"), "effect": "deny", "objects": {"resources": patterns}}))
+        .collect();
+    let policy = policy(&serde_json::json!({"rules": rules}).to_string());
+    let files = backend("files");
+    let uri = format!("FILE:///{}", "%2525252e/%5c".repeat(URI_BYTES_MAX / 16));
+    let object = Object::Resource { backend: &files, uri: &uri };
+    assert_eq!(verdict(&policy, &subject(&[], &[]), &object), Verdict::Allow);
+    let hidden = Object::Resource { backend: &files, uri: "FILE:///7/a" };
+    assert_eq!(verdict(&policy, &subject(&[], &[]), &hidden), Verdict::Deny);
 }

@@ -14,7 +14,7 @@ use protocol::{ids::BackendId, method::Method};
 
 use super::{
     AccessDecision, Object, Policy, RuleEffect, RuleOutcome, Subject, Verdict,
-    object::{Coverage, NamePattern},
+    object::{Coverage, JudgedObject, NamePattern},
 };
 use crate::{
     catalog::{BackendLists, Catalog, CatalogEntry, ListKind},
@@ -156,21 +156,17 @@ impl PolicyIndex {
         let listed_objects = listed(&catalog).count();
         let ui_links = UiLinks::of(&catalog, listed_objects);
         let objects = listed_objects + ui_links.len();
-        let coverage = policy
-            .rules
-            .iter()
-            .map(|rule| {
-                let mut set = BitSet::empty(objects);
-                let entries =
-                    listed(&catalog).map(|(of, kind, entry)| Object::listed(of, kind, entry));
-                for (at, object) in entries.enumerate().chain(ui_links.objects()) {
-                    if rule.covers(object.listing_method(), &object) {
-                        set.insert(at);
-                    }
+        let mut coverage: Vec<BitSet> =
+            policy.rules.iter().map(|_| BitSet::empty(objects)).collect();
+        let entries = listed(&catalog).map(|(of, kind, entry)| Object::listed(of, kind, entry));
+        for (at, object) in entries.enumerate().chain(ui_links.objects()) {
+            let judged = JudgedObject::new(object);
+            for (rule, set) in policy.rules.iter().zip(&mut coverage) {
+                if rule.covers(object.listing_method(), &judged) {
+                    set.insert(at);
                 }
-                set
-            })
-            .collect();
+            }
+        }
         Self { policy, catalog, coverage, objects, ui_links, hasher: RandomState::new() }
     }
 
@@ -229,8 +225,9 @@ impl PolicyIndex {
         let mut all = [empty(), empty(), empty(), empty()];
         let [deny, allow, challenge, approve] = [0, 1, 2, 3];
         let ceilings = (!self.policy.ceilings.is_empty()).then(|| self.policy.ceilings.of(subject));
-        let is_under =
-            |object: &Object<'_>| ceilings.as_ref().is_none_or(|ceilings| ceilings.has(object));
+        let is_under = |object: Object<'_>| {
+            ceilings.as_ref().is_none_or(|ceilings| ceilings.has(&JudgedObject::new(object)))
+        };
         for (rule, covered) in self.policy.rules.iter().zip(&self.coverage) {
             if rule.outcome_for(subject) != RuleOutcome::Applied {
                 continue;
@@ -264,7 +261,7 @@ impl PolicyIndex {
         let entries =
             listed(&self.catalog).map(|(of, kind, entry)| Object::listed(of, kind, entry));
         for (at, object) in entries.enumerate().chain(self.ui_links.objects()) {
-            if !is_under(&object) {
+            if !is_under(object) {
                 continue;
             }
             let would = verdict(&all, at);
@@ -384,7 +381,7 @@ fn listed(catalog: &Catalog) -> impl Iterator<Item = (&BackendId, ListKind, &Cat
 /// Returns whether a listed object matches a pattern.
 pub(super) fn lists_match(catalog: &Catalog, pattern: &NamePattern) -> bool {
     listed(catalog).any(|(backend, kind, entry)| {
-        let object = Object::listed(backend, kind, entry);
+        let object = JudgedObject::new(Object::listed(backend, kind, entry));
         pattern.matches(backend.as_str(), &object, Coverage::AnySpelling)
     })
 }

@@ -4,38 +4,79 @@
 //! backslashes, and characters that readers drop. Readers of `file:` URIs also differ in slashes, in
 //! the host, and in whether a query is part of a name.
 
+use std::collections::HashSet;
+
 /// Rounds of percent-decoding: some servers decode twice.
 const DECODE_ROUNDS: usize = 3;
 
 /// The forms in which tolerant servers read a URI.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Readings {
+pub(crate) struct Readings {
     /// Forms that differ from the URI itself.
-    pub(super) usual: Vec<String>,
+    pub(crate) usual: Vec<String>,
     /// Forms of readers that ignore the host.
-    pub(super) without_host: Vec<String>,
+    pub(crate) without_host: Vec<String>,
 }
 
-/// Returns the forms of a URI. There are none if every server reads it as it is written.
-pub(super) fn readings(uri: &str) -> Readings {
-    if is_canonical(uri) {
-        return Readings::default();
+/// The spellings of one URI.
+#[derive(Debug)]
+pub struct Spellings(HashSet<String>);
+
+impl Spellings {
+    pub fn of(uri: &str) -> Self {
+        Self(Readings::of(uri).with(uri).map(str::to_owned).collect())
     }
+
+    /// Returns whether a server may take the URIs for one resource.
+    pub fn include(&self, other: &str) -> bool {
+        self.0.contains(other) || plainest(other).is_some_and(|plain| self.0.contains(&plain))
+    }
+}
+
+/// Returns whether a server may take the URI for one that begins with this text.
+pub fn is_read_with_prefix(uri: &str, prefix: &str) -> bool {
+    Readings::of(uri).with(uri).any(|form| form.starts_with(prefix))
+}
+
+/// Returns a URI without what readers decode, drop and resolve. `None`: it has nothing of that.
+pub(crate) fn plainest(uri: &str) -> Option<String> {
     let kept = |symbol: &char| !matches!(symbol, '\t' | '\n' | '\r');
-    let without_breaks: String = uri.chars().filter(kept).collect();
-    let trimmed = without_breaks.trim_matches(|symbol| symbol <= ' ');
-    let mut readings = Readings::default();
-    readings.add(trimmed);
-    // Not every reader drops these characters.
-    for other in [&without_breaks, without_breaks.trim_start_matches(|symbol| symbol <= ' '), uri] {
-        if other != trimmed {
-            readings.add(other);
-        }
-    }
-    readings
+    let plain = || {
+        let without_breaks: String = uri.chars().filter(kept).collect();
+        let trimmed = without_breaks.trim_matches(|symbol| symbol <= ' ');
+        Parts::of(&decoded(trimmed)).joined(false)
+    };
+    (!is_canonical(uri)).then(plain)
 }
 
 impl Readings {
+    /// Returns the forms of a URI. There are none if every server reads it as it is written.
+    pub(crate) fn of(uri: &str) -> Self {
+        if is_canonical(uri) {
+            return Self::default();
+        }
+        let kept = |symbol: &char| !matches!(symbol, '\t' | '\n' | '\r');
+        let without_breaks: String = uri.chars().filter(kept).collect();
+        let trimmed = without_breaks.trim_matches(|symbol| symbol <= ' ');
+        let mut readings = Self::default();
+        let mut read: Vec<&str> = Vec::new();
+        // Not every reader drops these characters.
+        let before = without_breaks.trim_start_matches(|symbol| symbol <= ' ');
+        for spelling in [trimmed, &without_breaks, before, uri] {
+            if !read.contains(&spelling) {
+                readings.add(spelling);
+                read.push(spelling);
+            }
+        }
+        readings
+    }
+
+    /// Returns the URI itself and all its forms.
+    pub(crate) fn with<'a>(&'a self, uri: &'a str) -> impl Iterator<Item = &'a str> {
+        let forms = self.usual.iter().chain(&self.without_host);
+        std::iter::once(uri).chain(forms.map(String::as_str))
+    }
+
     fn add(&mut self, uri: &str) {
         // Servers differ in how often they decode, in what they take apart first, and in backslashes.
         for text in decodings(uri) {
@@ -89,7 +130,7 @@ fn is_canonical(uri: &str) -> bool {
 const FILE: &str = "file";
 
 /// A URI taken apart.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 struct Parts {
     scheme: String,
     has_authority: bool,
@@ -105,8 +146,12 @@ impl Parts {
         // Some take it apart first: backslashes and encoded slashes before the first slash are then
         // parts of the host.
         for path in decodings(&whole.path) {
-            all.push(Self { path: path.replace('\\', "/"), ..whole.clone() });
-            all.push(Self { path, ..whole.clone() });
+            let slashed = Self { path: path.replace('\\', "/"), ..whole.clone() };
+            for parts in [slashed, Self { path, ..whole.clone() }] {
+                if !all.contains(&parts) {
+                    all.push(parts);
+                }
+            }
         }
         all
     }
@@ -249,25 +294,43 @@ mod tests {
             ("file:///srv/./.a", "file:///srv/.a"),
             ("file:///100%", "file:///100%"),
         ] {
-            assert_eq!(readings(uri).usual[0], plain, "{uri}");
+            assert_eq!(Readings::of(uri).usual[0], plain, "{uri}");
+            assert_eq!(plainest(uri).as_deref(), Some(plain), "{uri}");
+            assert!(
+                Spellings::of(uri).include(plain) && Spellings::of(plain).include(uri),
+                "{uri}"
+            );
         }
         for uri in ["file:///srv/a", "note:Some", "https://host/a?b=c", "memo://a"] {
-            assert_eq!(readings(uri), Readings::default(), "{uri}");
+            assert_eq!(Readings::of(uri), Readings::default(), "{uri}");
+            assert_eq!(plainest(uri), None, "{uri}");
+            let spellings = Spellings::of(uri);
+            assert!(spellings.include(uri) && !spellings.include("x:other"), "{uri}");
         }
     }
 
     #[test]
     fn spellings_of_file_uris_differ_in_the_host_and_in_the_query() {
-        let query = readings("file:///srv/%61?/../b").usual;
+        let query = Readings::of("file:///srv/%61?/../b").usual;
         assert!(
             ["file:///srv/b", "file:///srv/a"].iter().all(|form| query.contains(&(*form).into()))
         );
-        assert_eq!(readings("file://host/srv/a").without_host, ["file:///srv/a"]);
-        let backslash = readings(r"file://\~/srv/x/../secret/a");
+        assert_eq!(Readings::of("file://host/srv/a").without_host, ["file:///srv/a"]);
+        let backslash = Readings::of(r"file://\~/srv/x/../secret/a");
         assert_eq!(backslash.without_host, ["file:///srv/secret/a"]);
-        let encoded = readings("FILE://%2f>/srv/%73ecret/a").without_host;
+        let encoded = Readings::of("FILE://%2f>/srv/%73ecret/a").without_host;
         assert!(encoded.contains(&"file:///srv/secret/a".to_owned()), "{encoded:?}");
-        assert_eq!(readings("https://host/%61?b").usual[0], "https://host/a?b");
-        assert!(readings("file:srv/%252e").usual.contains(&"file:///srv/%2e".to_owned()));
+        assert_eq!(Readings::of("https://host/%61?b").usual[0], "https://host/a?b");
+        assert!(Readings::of("file:srv/%252e").usual.contains(&"file:///srv/%2e".to_owned()));
+    }
+
+    #[test]
+    fn a_prefix_is_read_in_every_spelling() {
+        for uri in ["ui://app/a", "UI://app/a", " ui://app/a", "u%69://app/a", "ui:\\\\app/a"] {
+            assert!(is_read_with_prefix(uri, "ui://"), "{uri}");
+        }
+        for uri in ["gui://app/a", "file:///ui://a"] {
+            assert!(!is_read_with_prefix(uri, "ui://"), "{uri}");
+        }
     }
 }
