@@ -308,14 +308,11 @@ impl Catalog {
         self.apps.is_held(name)
     }
 
-    /// Returns whether pins keep a resource from clients. A resource that no list shows is held if
-    /// only held templates can have made its URI.
+    /// Returns whether pins keep a resource from clients, under this or another spelling of its
+    /// URI. A resource that no list shows is held if only held templates can have made its URI.
     pub fn is_resource_held(&self, backend: &BackendId, uri: &str) -> bool {
-        if self.held.has(backend, ListKind::Resources, uri) {
-            return true;
-        }
-        self.held.may_cover(backend, uri)
-            && !self.backends.get(backend).is_some_and(|lists| lists.shows_resource(uri))
+        let lists = self.backends.get(backend).map(|lists| &**lists);
+        self.held.has_resource(backend, lists, uri)
     }
 
     /// Returns whether pins keep tools and prompts from clients that no list of a backend shows.
@@ -645,6 +642,50 @@ mod tests {
             (&must["name"], &must["execution"]["x"]),
             (&serde_json::json!("must"), &serde_json::json!(1))
         );
+    }
+
+    #[test]
+    fn a_resource_is_held_under_every_spelling_of_its_uri() {
+        let (id, mut lists) = lists("files", 0);
+        let read = |kind, page: &str| {
+            read_page(kind, &id, TaskHost::Backend, page.as_bytes()).unwrap().entries
+        };
+        let filled = Arc::get_mut(&mut lists).unwrap();
+        filled.resources = read(
+            ListKind::Resources,
+            r#"{"resources":[{"uri":"file:///srv/secret"},{"uri":"FILE:///srv/h%65ld"},{"uri":"file:///srv/my%20doc"}]}"#,
+        );
+        filled.resource_templates = read(
+            ListKind::ResourceTemplates,
+            r#"{"resourceTemplates":[{"uriTemplate":"file:///srv/{+path}"},{"uriTemplate":"file:///srv/pub/{name}"}]}"#,
+        );
+        for entry in filled.resources.iter_mut().take(2) {
+            entry.pin.is_held = true;
+        }
+        filled.resource_templates[0].pin.is_held = true;
+        let catalog = catalog([(id.clone(), lists)]);
+        for uri in [
+            "file:///srv/secret",
+            "FILE:///srv/secret",
+            "file:///srv/./secret",
+            "file:///srv/s%65cret",
+            "file:///srv/s%2565cret",
+            "file://localhost/srv/secret",
+            "file://host/srv/secret",
+            "file:///srv/pub/../secret",
+            "FILE:///srv/h%65ld",
+            "file:///srv/held",
+            "file:///other/../srv/unlisted",
+            "FILE:///srv/my%20doc",
+        ] {
+            assert!(catalog.is_resource_held(&id, uri), "{uri}");
+        }
+        for uri in
+            ["file:///srv/my%20doc", "file:///srv/pub/a", "file:///srv/pub/a%20b", "file:///other"]
+        {
+            assert!(!catalog.is_resource_held(&id, uri), "{uri}");
+        }
+        assert!(!catalog.is_resource_held(&backend("other"), "FILE:///srv/secret"));
     }
 
     #[test]

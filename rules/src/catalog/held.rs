@@ -12,6 +12,7 @@ use super::{BackendLists, CatalogEntry, ListKind};
 use crate::{
     maps::FastMap,
     pins::{EntryPin, PinBook, PinMode},
+    resource_uri::{Readings, plainest},
 };
 
 /// Parts of a backend besides its entries that are kept from clients.
@@ -48,9 +49,14 @@ impl BackendLists {
         self.entries(kind).iter().filter(|entry| !entry.pin.is_held)
     }
 
-    /// Returns whether a listed resource or template has this URI.
-    pub(super) fn shows_resource(&self, uri: &str) -> bool {
+    /// Returns whether clients may see a resource with this URI in the list.
+    fn lists_resource(&self, uri: &str) -> bool {
         self.listed(ListKind::Resources).any(|entry| entry.key == uri)
+    }
+
+    /// Returns whether a listed resource or template has this URI.
+    fn shows_resource(&self, uri: &str) -> bool {
+        self.lists_resource(uri)
             || self.listed(ListKind::ResourceTemplates).any(|entry| fits(&entry.key, uri))
     }
 
@@ -83,6 +89,8 @@ type HeldNames = [HashSet<String>; ListKind::ALL.len()];
 pub(super) struct HeldEntries {
     /// By the backend's own names.
     own: FastMap<BackendId, HeldNames>,
+    /// URIs of held resources as most readers take them, where that is another spelling.
+    plain: FastMap<BackendId, HashSet<String>>,
     /// By the names on the aggregated endpoint.
     exposed: HeldNames,
 }
@@ -97,6 +105,10 @@ impl HeldEntries {
                 for entry in lists.entries(kind).iter().filter(|entry| entry.pin.is_held) {
                     let own = held.own.entry(backend.clone()).or_default();
                     own[kind as usize].insert(entry.key.clone());
+                    if kind == ListKind::Resources {
+                        let plain = held.plain.entry(backend.clone()).or_default();
+                        plain.extend(plainest(&entry.key));
+                    }
                     held.exposed[kind as usize].insert(entry.exposed_key.clone());
                 }
             }
@@ -113,11 +125,33 @@ impl HeldEntries {
         self.exposed[kind as usize].contains(name)
     }
 
-    /// Returns whether a URI that no list shows can be one of a held template.
-    pub(super) fn may_cover(&self, backend: &BackendId, uri: &str) -> bool {
-        let templates =
-            self.own.get(backend).map(|names| &names[ListKind::ResourceTemplates as usize]);
-        templates.is_some_and(|templates| templates.iter().any(|template| fits(template, uri)))
+    /// Returns whether a resource is held under one of the spellings of its URI. `lists` are those
+    /// of its backend. A resource that no list shows is held if only held templates can have made
+    /// its URI.
+    pub(super) fn has_resource(
+        &self,
+        backend: &BackendId,
+        lists: Option<&BackendLists>,
+        uri: &str,
+    ) -> bool {
+        let Some(names) = self.own.get(backend) else { return false };
+        let resources = &names[ListKind::Resources as usize];
+        if resources.contains(uri) {
+            return true;
+        }
+        if lists.is_some_and(|lists| lists.lists_resource(uri)) {
+            return false; // it has a pin of its own
+        }
+        let templates = &names[ListKind::ResourceTemplates as usize];
+        let is_spelling = |form: &str| {
+            resources.contains(form)
+                || self.plain.get(backend).is_some_and(|plain| plain.contains(form))
+        };
+        Readings::of(uri).with(uri).any(|form| {
+            is_spelling(form)
+                || (templates.iter().any(|template| fits(template, form))
+                    && !lists.is_some_and(|lists| lists.shows_resource(form)))
+        })
     }
 }
 

@@ -94,7 +94,7 @@ pub(super) fn by_reference(
             })?;
         }
         if catalog.is_held(&target.backend, ListKind::ResourceTemplates, &target.uri)
-            || catalog.is_held(&target.backend, ListKind::Resources, &target.uri)
+            || catalog.is_resource_held(&target.backend, &target.uri)
         {
             return Err(held());
         }

@@ -1,6 +1,8 @@
 //! What becomes of an answer before its client gets it: hidden characters are found, user interfaces
 //! are held to their pins, and long results are shortened.
 
+use std::collections::BTreeSet;
+
 use protocol::{
     envelope::{Kind, Message},
     error::Refusal,
@@ -8,8 +10,10 @@ use protocol::{
     method::Method,
 };
 use rules::{
+    catalog::CatalogEntry,
     exposure::ResourceUris,
     pins::{PinMode, ResultScan},
+    resource_uri::{Spellings, is_read_with_prefix},
     result_budget,
     routing::{Named, Plan},
 };
@@ -36,12 +40,23 @@ impl AnswerRule {
                 let tokens = plan.result_tokens?;
                 Some(Self::Budget { tokens, tool: tool.name.clone() })
             }
-            Named::Resource(uri) if uri.starts_with(APP_SCHEME) => {
+            Named::Resource(uri) if is_read_with_prefix(uri, APP_SCHEME) => {
                 let is_pinned = backend.is_some_and(|backend| backend.pins.mode != PinMode::Off);
                 is_pinned.then(|| Self::App { uri: uri.clone() })
             }
             Named::Resource(_) | Named::Other => None,
         }
+    }
+}
+
+/// Returns the links that a server may read as this URI, each once. A link with this spelling is
+/// the only one.
+fn links_read_as(uri: &str, links: impl Iterator<Item = String>) -> BTreeSet<String> {
+    let spellings = Spellings::of(uri);
+    let mut alike: BTreeSet<String> = links.filter(|link| spellings.include(link)).collect();
+    match alike.take(uri) {
+        Some(same) => BTreeSet::from([same]),
+        None => alike,
     }
 }
 
@@ -83,17 +98,17 @@ impl Call {
         }
     }
 
-    /// Holds a user interface to its pin, if a tool of its backend links it.
+    /// Holds a user interface to its pin, if a tool of its backend links it under this or another
+    /// spelling of its URI.
     async fn admit_app(&self, uri: &str, answer: &Message) -> Result<(), Refusal> {
         let Some(backend) = &self.registered_backend else { return Ok(()) };
-        let links = |lists: &rules::catalog::BackendLists| {
-            lists.tools.iter().any(|tool| tool.ui_links().iter().any(|link| link == uri))
-        };
-        if !backend.lists.load_full().is_some_and(|lists| links(&lists)) {
-            return Ok(());
-        }
+        let Some(lists) = backend.lists.load_full() else { return Ok(()) };
+        let links = lists.tools.iter().flat_map(CatalogEntry::ui_links);
         let result = answer.bytes(answer.result).unwrap_or_default();
-        backend.pins.admit_app(uri, result).await
+        for link in links_read_as(uri, links) {
+            backend.pins.admit_app(&link, result).await?;
+        }
+        Ok(())
     }
 
     /// Applies the settings of its backend for hidden characters to the result of a tool.
@@ -110,5 +125,25 @@ impl Call {
         tracing::info!(tenant = %backend.tenant, backend = %backend.id, count = scanned.findings.len(), "a result has hidden characters");
         let limits = json::Limits::with_bytes_max(scanned.frame.len());
         Message::decode(scanned.frame, &limits).unwrap_or(answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_found_under_every_spelling() {
+        let links = ["ui://app/x", "UI://app/y", "ui://app/z", "ui://app/./z"];
+        let found = |uri| -> Vec<String> {
+            links_read_as(uri, links.map(str::to_owned).into_iter()).into_iter().collect()
+        };
+        for uri in ["ui://app/x", "UI://app/x", "ui://app/./x", "ui://APP/%78"] {
+            assert_eq!(found(uri), ["ui://app/x"], "{uri}");
+        }
+        assert_eq!(found("ui://app/y"), ["UI://app/y"]);
+        assert_eq!(found("ui://app/z"), ["ui://app/z"]);
+        assert_eq!(found("UI://app/z"), ["ui://app/./z", "ui://app/z"]);
+        assert!(found("ui://app/other").is_empty());
     }
 }
