@@ -57,7 +57,7 @@ struct LoadedPins {
     is_loaded: bool,
     /// Number of decisions at the last load.
     decisions: i64,
-    /// The last sightings in the store that this replica has loaded or written.
+    /// The last sightings that this replica has loaded, or written to the store.
     stored: HashMap<PinKey, StoredSighting>,
     /// Objects that only the own lists of links show.
     own: HashSet<PinKey>,
@@ -352,7 +352,9 @@ fn changes(
             continue; // clients see the first of several entries with one name
         }
         match scope {
-            PinScope::Link if !loaded.stored.contains_key(&key) => {
+            PinScope::Link
+                if !loaded.stored.contains_key(&key) && has_capacity(loaded.own.len()) =>
+            {
                 loaded.own.insert(key.clone());
             }
             PinScope::Lists => drop(loaded.own.remove(&key)),
@@ -391,11 +393,24 @@ fn record_stored(
     for key in gone {
         loaded.stored.remove(key);
     }
+    let pinned: HashSet<&PinKey> = stored.iter().map(|pin| &pin.key).collect();
     for sighting in sightings {
+        let key = &sighting.key;
+        if !pinned.contains(key) {
+            loaded.own.remove(key); // it has no pin that could become gone
+            if !loaded.stored.contains_key(key) && !has_capacity(loaded.stored.len()) {
+                continue; // backends may list new names without end
+            }
+        }
         let fingerprint = Fingerprint::parse(&sighting.hash);
         let latest = StoredSighting { fingerprint, findings: sighting.findings.clone() };
-        loaded.stored.insert(sighting.key.clone(), latest);
+        loaded.stored.insert(key.clone(), latest);
     }
+}
+
+/// Returns whether a collection of this size may grow. The store has no more pins of a backend.
+fn has_capacity(len: usize) -> bool {
+    len < PINS_PER_BACKEND_MAX as usize
 }
 
 /// Adds the definition of the instructions, and the findings about tools that pass for those of
@@ -465,4 +480,47 @@ fn counts(loaded: &LoadedPins, lists: &BackendLists) -> PinCounts {
         }
     }
     counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn definitions(names: std::ops::Range<usize>) -> Vec<PinDefinition> {
+        let named = |at| {
+            let (name, ignored) = (format!("tool-{at}"), IgnoredMembers::default());
+            let raw = format!(r#"{{"name":"{name}"}}"#);
+            PinDefinition::of_entry(PinKind::Tool, &name, raw.as_bytes(), &ignored)
+        };
+        names.map(named).collect()
+    }
+
+    /// Records definitions as a store does that refuses new pins.
+    fn record_refused(loaded: &mut LoadedPins, names: std::ops::Range<usize>, scope: PinScope) {
+        let (seen, gone) = changes(loaded, definitions(names), scope);
+        let seen: Vec<PinSighting> = seen.into_iter().map(|(sighting, _)| sighting).collect();
+        record_stored(loaded, &seen, &[], &gone);
+    }
+
+    #[test]
+    fn sightings_without_a_pin_are_bounded() {
+        const MAX: usize = PINS_PER_BACKEND_MAX as usize;
+        let mut loaded = LoadedPins::default();
+        record_refused(&mut loaded, 0..MAX + 10, PinScope::Link);
+        assert_eq!((loaded.stored.len(), loaded.own.len()), (MAX, 0));
+        // A backend without new names costs the store nothing.
+        let (seen, _) = changes(&mut loaded, definitions(0..MAX), PinScope::Link);
+        assert!(seen.is_empty());
+        // What the backend does not list any more frees capacity.
+        record_refused(&mut loaded, MAX..MAX + 20, PinScope::Lists);
+        assert_eq!((loaded.stored.len(), loaded.own.len()), (20, 0));
+    }
+
+    #[test]
+    fn own_objects_are_bounded_while_the_store_takes_nothing() {
+        const MAX: usize = PINS_PER_BACKEND_MAX as usize;
+        let mut loaded = LoadedPins::default();
+        changes(&mut loaded, definitions(0..MAX + 10), PinScope::Link);
+        assert_eq!((loaded.stored.len(), loaded.own.len()), (0, MAX));
+    }
 }
