@@ -3,11 +3,12 @@
 //! One log is the queue, the replay buffer and the memory of a stream. A reader is only a position
 //! in it. The log has limits of count, bytes and age. To free capacity, it drops delivered events
 //! first, then progress. If that is not enough, the stream is cut, because a client that does not
-//! read must not hold memory. A change notification is queued once per topic. It therefore needs no
-//! limit and cuts no stream.
+//! read must not hold memory. A change notification is queued once per topic. A client decides the
+//! number of topics, so their events need no limit and cut no stream. A backend decides the number
+//! of parts of a resource, so these have the usual limits.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     time::{Duration, Instant},
 };
 
@@ -57,8 +58,17 @@ impl EventKind {
 pub enum Topic {
     /// A list, by its `list_changed`.
     List(Method),
-    /// A resource, by the client's URI.
+    /// A subscribed resource, by the client's URI.
     Resource(String),
+    /// A part of a subscribed resource, by the client's URI of the part.
+    ResourcePart(String),
+}
+
+impl Topic {
+    /// Returns whether events about the topic may exceed the limits of a log.
+    pub fn may_exceed(&self) -> bool {
+        !matches!(self, Self::ResourcePart(_))
+    }
 }
 
 /// One event as the client gets it.
@@ -110,6 +120,8 @@ pub struct PositionGone;
 pub struct EventLog {
     limits: LogLimits,
     events: VecDeque<Event>,
+    /// Sequence of the last retained event of each topic.
+    last_of_topic: HashMap<Topic, u64>,
     bytes: usize,
     next_sequence: u64,
     /// Sequence of the last event that a connection has taken.
@@ -139,6 +151,7 @@ impl EventLog {
         Self {
             limits,
             events: VecDeque::new(),
+            last_of_topic: HashMap::new(),
             bytes: 0,
             next_sequence: 1,
             handed: 0,
@@ -169,7 +182,9 @@ impl EventLog {
     pub fn restored(limits: LogLimits, answers: Option<usize>, held: StreamSnapshot) -> Self {
         let bytes = held.events.iter().map(|event| event.frame.len()).sum();
         let handed_bytes = handed_bytes(&held);
+        let topics = held.events.iter().map(|event| Some((event.topic.clone()?, event.sequence)));
         Self {
+            last_of_topic: topics.flatten().collect(),
             events: held.events.into(),
             bytes,
             next_sequence: held.last_sequence + 1,
@@ -194,18 +209,15 @@ impl EventLog {
         if self.cut {
             return Err(Overflow);
         }
-        if topic.is_some()
-            && self
-                .events
-                .iter()
-                .rev()
-                .take_while(|event| event.sequence > self.handed)
-                .any(|event| event.topic == topic)
-        {
-            return Ok(None);
+        let sequence = self.next_sequence;
+        if let Some(topic) = &topic {
+            if self.last_of_topic.get(topic).is_some_and(|last| *last > self.handed) {
+                return Ok(None);
+            }
+            self.last_of_topic.insert(topic.clone(), sequence);
         }
-        let (sequence, may_exceed) =
-            (self.next_sequence, (kind == EventKind::Answer && !self.strict) || topic.is_some());
+        let may_exceed = (kind == EventKind::Answer && !self.strict)
+            || topic.as_ref().is_some_and(Topic::may_exceed);
         self.bytes += frame.len();
         self.events.push_back(Event { sequence, kind, topic, frame, at: now });
         self.next_sequence += 1;
@@ -215,6 +227,7 @@ impl EventLog {
             self.cut = true;
             if let Some(event) = self.events.pop_back() {
                 self.bytes -= event.frame.len(); // the next owner of the unread events must have capacity for them
+                forget_topic(&mut self.last_of_topic, &event);
             }
             return Err(Overflow);
         }
@@ -343,6 +356,7 @@ impl EventLog {
         let (unread, kept): (Vec<_>, Vec<_>) =
             self.events.drain(..).partition(|event| event.sequence > handed);
         self.events = kept.into();
+        unread.iter().for_each(|event| forget_topic(&mut self.last_of_topic, event));
         self.bytes = self.events.iter().map(|event| event.frame.len()).sum();
         unread
     }
@@ -361,6 +375,7 @@ impl EventLog {
             let is_kept =
                 event.sequence <= position || !event.topic.as_ref().is_some_and(&is_meant);
             if !is_kept {
+                forget_topic(&mut self.last_of_topic, event);
                 self.bytes -= event.frame.len();
                 if event.sequence <= self.handed {
                     self.handed_count -= 1;
@@ -437,6 +452,7 @@ impl EventLog {
                 return;
             };
             if let Some(event) = self.events.remove(oldest) {
+                forget_topic(&mut self.last_of_topic, &event);
                 self.bytes -= event.frame.len();
                 self.left_out += 1;
             }
@@ -445,12 +461,22 @@ impl EventLog {
 
     fn drop_front(&mut self) {
         if let Some(event) = self.events.pop_front() {
+            forget_topic(&mut self.last_of_topic, &event);
             self.bytes -= event.frame.len();
             if event.sequence <= self.handed {
                 self.handed_bytes -= event.frame.len();
             }
             self.lost_through = event.sequence;
         }
+    }
+}
+
+/// Removes the topic of an event that leaves the log, unless a later event has it.
+fn forget_topic(last_of_topic: &mut HashMap<Topic, u64>, event: &Event) {
+    if let Some(topic) = &event.topic
+        && last_of_topic.get(topic) == Some(&event.sequence)
+    {
+        last_of_topic.remove(topic);
     }
 }
 
@@ -616,6 +642,46 @@ mod tests {
             push_about(&mut log, &Topic::Resource(number.to_string())).unwrap();
         }
         assert_eq!((log.was_cut(), log.count_after(0)), (false, 10 * LIMITS.events as u64));
+    }
+
+    #[test]
+    fn changes_of_parts_of_resources_have_the_usual_limits() {
+        let mut log = EventLog::new(LIMITS, None);
+        let part = |number: usize| Topic::ResourcePart(number.to_string());
+        for number in 0..LIMITS.events {
+            assert!(matches!(push_about(&mut log, &part(number)), Ok(Some(_))));
+            assert_eq!(push_about(&mut log, &part(number)), Ok(None));
+        }
+        assert_eq!(push_about(&mut log, &part(LIMITS.events)), Err(Overflow));
+        assert!(log.was_cut() && log.events.len() == LIMITS.events);
+        assert_eq!(log.last_of_topic.len(), LIMITS.events);
+    }
+
+    #[test]
+    fn topics_are_forgotten_with_their_events() {
+        let mut log = EventLog::new(LIMITS, None);
+        let topics = [1, 2, 3].map(|number| Topic::Resource(number.to_string()));
+        for topic in &topics {
+            push_about(&mut log, topic).unwrap();
+        }
+        log.next_after(0).unwrap();
+        assert_eq!(push_about(&mut log, &topics[0]), Ok(Some(4)));
+        log.discard_through(1);
+        assert_eq!(push_about(&mut log, &topics[0]), Ok(None), "a later event has the topic");
+        log.withdraw_after(1, |topic| *topic == topics[1]);
+        assert_eq!(push_about(&mut log, &topics[1]), Ok(Some(5)));
+        assert_eq!(log.take_unread().len(), 3);
+        assert!(log.last_of_topic.is_empty());
+        let events = [Event::from_stored(
+            Instant::now(),
+            7,
+            EventKind::Message,
+            Some(topics[2].clone()),
+            Bytes::from_static(b"3"),
+        )];
+        let held = StreamSnapshot { events: events.into(), last_sequence: 7, ..Default::default() };
+        let mut restored = EventLog::restored(LIMITS, None, held);
+        assert_eq!(push_about(&mut restored, &topics[2]), Ok(None));
     }
 
     #[test]

@@ -98,6 +98,7 @@ impl Subscriptions {
             return false; // no client can subscribe to it or read it
         }
         let mut listeners = self.listeners(&uri);
+        let whole_count = listeners.len();
         let subscribed_uris: Vec<String> = self
             .lock()
             .keys()
@@ -112,7 +113,7 @@ impl Subscriptions {
             }
         }
         let has_listeners = !listeners.is_empty();
-        for client in listeners {
+        for (at, client) in listeners.into_iter().enumerate() {
             let exposed = client.exposed_uri(backend, &uri);
             let frame = match (&exposed, message.fields.uri) {
                 (Cow::Owned(exposed), Some(span)) => Splice::new(&message.frame)
@@ -120,7 +121,11 @@ impl Subscriptions {
                     .finish(),
                 _ => message.frame.clone(),
             };
-            client.deliver(Topic::Resource(exposed.into_owned()), frame);
+            let topic = match at < whole_count {
+                true => Topic::Resource(exposed.into_owned()),
+                false => Topic::ResourcePart(exposed.into_owned()),
+            };
+            client.deliver(topic, frame);
         }
         has_listeners
     }

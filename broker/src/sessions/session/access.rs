@@ -57,7 +57,10 @@ impl Session {
 
     /// Returns whether the caller may still see the resource of a notification, and no pin holds it.
     pub(super) fn sees(&self, topic: &Topic) -> bool {
-        let Topic::Resource(exposed) = topic else { return true };
+        let exposed = match topic {
+            Topic::List(_) => return true,
+            Topic::Resource(exposed) | Topic::ResourcePart(exposed) => exposed,
+        };
         let (backend, uri) = match &self.endpoint {
             Endpoint::Single(backend) => (backend.clone(), Cow::Borrowed(exposed.as_str())),
             Endpoint::Aggregated | Endpoint::Toolset(_) => match exposed_names::native_uri(exposed)

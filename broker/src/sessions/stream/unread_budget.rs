@@ -7,7 +7,10 @@ use std::{
     time::Instant,
 };
 
-use rules::{event_log::Event, limits::OUTBOX_STEP_BYTES};
+use rules::{
+    event_log::{Event, Topic},
+    limits::OUTBOX_STEP_BYTES,
+};
 
 use super::{EventStream, StreamState, wakers::unlock_and_wake};
 use crate::{
@@ -98,7 +101,8 @@ impl EventStream {
         let mut state = self.lock();
         let mut left_out = 0;
         for event in events {
-            if event.topic.is_some() || state.log.has_capacity_for(event.frame.len()) {
+            let may_exceed = event.topic.as_ref().is_some_and(Topic::may_exceed);
+            if may_exceed || state.log.has_capacity_for(event.frame.len()) {
                 let _fits = state.add(self.number, now, event.kind, event.topic, event.frame);
             } else {
                 left_out += 1;
