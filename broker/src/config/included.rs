@@ -2,7 +2,8 @@
 //! configuration file. `serve` follows the folder while the broker runs.
 //!
 //! Invariant: a file of the folder sets nothing but tenants and backends, so its author cannot
-//! change the broker itself.
+//! change the broker itself. It cannot name a file with a secret of the broker either
+//! ([`super::secret_files`]).
 
 use std::{
     path::{Path, PathBuf},
@@ -17,7 +18,7 @@ use super::{
     FieldError, FieldErrors,
     config_key::{ConfigKey, HOUR, KeyKind, key, optional_key},
     field_error::describe,
-    read_file,
+    read_file, secret_files,
     yaml::parse_yaml,
 };
 
@@ -125,6 +126,13 @@ pub fn read_folder(folder: &Path) -> Result<Vec<FoundFile>, FieldError> {
         Some(FoundFile { name, text: read_file(&path) })
     });
     Ok(found.collect())
+}
+
+/// Returns the files with secrets that the valid files of the folder name.
+pub fn secret_files(folder: &Path) -> Vec<PathBuf> {
+    let found = read_folder(folder).unwrap_or_default().into_iter();
+    let parsed = found.filter_map(|file| IncludedFile::parse(&file.name, &file.text.ok()?).ok());
+    parsed.flat_map(|file| secret_files::of_included(&file)).collect()
 }
 
 /// Returns whether the path is a file of the configuration. Names that begin with a dot are those of

@@ -8,7 +8,7 @@ use super::{
     included::{self, FoundFile},
     key_table,
     raw_config::RawConfig,
-    read_file, validation,
+    read_file, secret_files, validation,
 };
 
 /// Text of the configuration file, and the environment variables of the process.
@@ -47,7 +47,10 @@ impl ConfigSource {
         let mut faults = Vec::new();
         let environment = self.environment.iter().cloned();
         let mut raw = RawConfig::read(&key_table::TABLE, &self.text, environment, &mut faults);
+        let of_broker = secret_files::of_broker(&raw).into_iter().chain(self.file.clone());
+        let of_broker: Vec<_> = of_broker.collect();
         for file in included {
+            secret_files::check_included(file, &of_broker, &mut faults);
             raw.include(file, &mut faults);
         }
         let mut config = validation::validate(&raw, faults)?;

@@ -1,21 +1,20 @@
 //! Converts [`super::raw_config`] into the types that the broker runs on ([`super::Config`]).
 //! Follows the table of keys ([`super::key_table`]), section by section. Called by [`super::load`].
 
-use std::{collections::BTreeSet, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
 use protocol::ids::{BackendId, DEFAULT_TENANT, TenantId};
 use rules::access::{Policy, PolicyDocument, PolicyFault};
-use serde_json::Value;
 use transport::egress::EgressPolicy;
 
 use super::{
-    AuthConfig, BodySchema, Certificate, ClientAuth, ClientKey, Config, DeclaredBackend,
-    EventConfig, EventLogStorage, IncludeConfig, ListenConfig, SessionConfig, ShutdownConfig,
-    StdioConfig, Timeouts, TlsConfig, catalog_documents,
-    config_key::KeyKind,
-    config_reader::{ConfigReader, address, duration, host, path, read_secret_file, text},
-    field_error::{NAME_ALLOWED, describe, invalid_value, join},
+    AuthConfig, BodySchema, Certificate, ClientAuth, Config, DeclaredBackend, EventConfig,
+    EventLogStorage, IncludeConfig, ListenConfig, SessionConfig, ShutdownConfig, StdioConfig,
+    Timeouts, TlsConfig, catalog_documents,
+    config_reader::{ConfigReader, address, duration, host, path, text},
+    field_error::{NAME_ALLOWED, invalid_value, join},
     raw_config::RawConfig,
+    secret_files,
     spec::TenantSpec,
 };
 pub use super::{
@@ -73,7 +72,7 @@ pub(super) fn validate(raw: &RawConfig, faults: Vec<FieldError>) -> Result<Confi
         prompts: catalog_documents::prompts(&mut reading),
         tenants: reading.tenants(),
         backends: reading.backends(&egress, &stdio),
-        private_files: private_files(raw),
+        private_files: secret_files::of_config(raw),
         include: IncludeConfig {
             folder: reading.optional("include.folder", path),
             interval: reading.duration("include.interval"),
@@ -94,38 +93,6 @@ pub(super) fn validate(raw: &RawConfig, faults: Vec<FieldError>) -> Result<Confi
     reading.profiles(&config);
     reading.replicas(&config);
     if reading.faults.is_empty() { Ok(config) } else { Err(FieldErrors(reading.faults)) }
-}
-
-/// Returns the files with secrets that the configuration names, including the keys of certificates.
-fn private_files(raw: &RawConfig) -> Vec<PathBuf> {
-    let named = raw.keys().filter(|(path, key)| {
-        matches!(key.kind, KeyKind::SecretFile { .. }) || path == "tls.key_file"
-    });
-    let bodies = raw.map("backends").into_iter().flatten().map(|(_, body)| body);
-    let in_bodies = bodies.flat_map(|body| {
-        let auth = &body["auth"];
-        [
-            &body["credentials"]["bearer_file"],
-            &body["tls"]["client_key"],
-            &auth["client_secret_file"],
-            &auth["client_key_file"],
-        ]
-    });
-    let issuers = raw.value("auth.issuers").and_then(Value::as_array).into_iter().flatten();
-    let of_issuers = issuers.flat_map(|issuer| {
-        let introspection = &issuer["introspection"];
-        [
-            &issuer["registration"]["secret_file"],
-            &issuer["sign_in"]["client_secret_file"],
-            &introspection["client_secret_file"],
-            &introspection["client_key_file"],
-        ]
-    });
-    let operators = raw.value("auth.operators").and_then(Value::as_array).into_iter().flatten();
-    let of_operators = operators.map(|operator| &operator["token_file"]);
-    let in_lists = of_issuers.chain(of_operators);
-    let values = named.filter_map(|(path, _)| raw.value(&path)).chain(in_bodies).chain(in_lists);
-    values.filter_map(text).map(PathBuf::from).collect()
 }
 
 impl ConfigReader<'_> {
@@ -342,7 +309,7 @@ impl ConfigReader<'_> {
                     &format!("BACKEND or TENANT/BACKEND, each of {NAME_ALLOWED}"),
                 );
             }
-            let parsed = with_secret_files(body).and_then(|body| parse_backend_spec(&body));
+            let parsed = secret_files::read(body).and_then(|body| parse_backend_spec(&body));
             let spec = parsed
                 .map_err(|faults| {
                     self.faults.extend(faults.into_iter().map(|fault| fault.nested_in(&path)))
@@ -444,43 +411,6 @@ fn origin(text: &str) -> Option<String> {
     let written = format!("{scheme}://{authority}");
     // Nothing may follow the authority: an origin has no path.
     written.eq_ignore_ascii_case(text).then(|| text.to_ascii_lowercase())
-}
-
-/// Members of a backend's body that can name a file with their value.
-const FILES_OF_BACKENDS: [(&str, &str); 3] =
-    [("credentials", "bearer"), ("auth", "client_secret"), ("auth", "client_key")];
-
-/// Reads the files with secrets of a backend in the configuration file, such as
-/// `credentials.bearer_file`. The admin API refuses them, because its callers must not make the
-/// broker read files.
-fn with_secret_files(body: &Value) -> Result<Value, Vec<FieldError>> {
-    let mut body = body.clone();
-    let mut faults = Vec::new();
-    for (section, name) in FILES_OF_BACKENDS {
-        let Some(members) = body.get_mut(section).and_then(Value::as_object_mut) else { continue };
-        let path = join(section, &format!("{name}_file"));
-        let file = members.remove(&format!("{name}_file"));
-        let Some(file) = file.filter(|file| !file.is_null()) else { continue };
-        let allowed = KeyKind::SecretFile { bytes_min: 1 }.allowed();
-        let secret = if members.get(name).is_some_and(|value| !value.is_null()) {
-            let wrong = format!("is set together with {}", join(section, name));
-            faults.push(FieldError::new(path, wrong, "one of the two"));
-            continue;
-        } else {
-            match file.as_str() {
-                None => Err(format!("is {}", describe(&file))),
-                Some(file) if name == "client_key" => ClientKey::read(file).map(|key| key.pem()),
-                Some(file) => read_secret_file(file, 1),
-            }
-        };
-        match secret {
-            Ok(secret) => {
-                members.insert(name.to_owned(), Value::String(secret.expose().to_owned()));
-            }
-            Err(wrong) => faults.push(FieldError::new(path, wrong, allowed)),
-        }
-    }
-    if faults.is_empty() { Ok(body) } else { Err(faults) }
 }
 
 #[cfg(test)]

@@ -31,12 +31,14 @@ pub struct ReloadSummary {
 }
 
 impl Control {
-    /// Applies the tenants, the backends and the settings of sign-in of `next`. Ignores its other
-    /// sections.
-    pub async fn reload(&self, next: &Config) -> Result<ReloadSummary, LoadError> {
+    /// Applies the tenants, the backends and the settings of sign-in of `config`. Protects its
+    /// files with secrets. Ignores its other sections.
+    pub async fn reload(&self, config: &Config) -> Result<ReloadSummary, LoadError> {
         let _turn = self.changing.lock().await;
-        let CheckedReload { records, old, next } = self.checked_reload(next).await?;
+        let CheckedReload { records, old, next } = self.checked_reload(config).await?;
         self.store_declared(&records, &old, &next).await?;
+        // Before a backend of the next configuration starts a child.
+        self.broker.shared.confinement.record_reload(config);
         if self.durable().is_shared() {
             self.durable().hot.publish(Wakeup::Config);
         }

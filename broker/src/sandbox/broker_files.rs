@@ -4,7 +4,10 @@
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
+    sync::Arc,
 };
+
+use arc_swap::ArcSwap;
 
 use super::file_access::{self, READ};
 use crate::{
@@ -19,8 +22,10 @@ const SUFFIXES: [&str; 4] = ["-wal", "-shm", "-journal", ".lock"];
 pub(super) struct BrokerFiles {
     /// Files that the broker creates, for its own user only.
     made: Vec<PathBuf>,
-    /// Files of the operator.
+    /// Files of the operator, as the configuration named them at the start.
     given: Vec<PathBuf>,
+    /// Files of the operator that the configuration in force names.
+    reloaded: ArcSwap<Vec<PathBuf>>,
     /// Folders with files of the operator.
     folders: Vec<PathBuf>,
 }
@@ -48,7 +53,14 @@ impl BrokerFiles {
             given.push(key.clone());
         }
         let folders = config.tls.client_cert_folders.iter().chain(&config.include.folder);
-        Self { made, given, folders: folders.cloned().collect() }
+        let folders = folders.cloned().collect();
+        Self { made, given, reloaded: ArcSwap::default(), folders }
+    }
+
+    /// Protects the files of a configuration that comes into force. Those of the start stay
+    /// protected: the broker uses some of them until it ends.
+    pub(super) fn record_reload(&self, private_files: &[PathBuf]) {
+        self.reloaded.store(Arc::new(private_files.to_vec()));
     }
 
     /// Removes the access of other users to the files that the broker created.
@@ -56,13 +68,15 @@ impl BrokerFiles {
         self.made.iter().for_each(|path| file_access::restrict_to_owner(path));
     }
 
-    fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        self.made.iter().chain(&self.given)
+    fn files(&self) -> impl Iterator<Item = PathBuf> {
+        let reloaded = Vec::clone(&self.reloaded.load());
+        self.made.iter().chain(&self.given).cloned().chain(reloaded)
     }
 
     /// Returns an error that names a file which other users can read.
     pub(super) fn check_restricted(&self) -> Result<(), String> {
-        let open = self.files().find(|path| file_access::closed_to_others(path, READ).is_none());
+        let mut files = self.files();
+        let open = files.find(|path| file_access::closed_to_others(path, READ).is_none());
         open.map_or(Ok(()), |path| {
             let path = path.display();
             Err(format!("{path} can be read by every user of this host, and so by a child; close it to them (chmod o= {path})"))
@@ -77,7 +91,7 @@ impl BrokerFiles {
             |own: &PathBuf| !has_user || file_access::closed_to_others(own, READ).is_none();
         let file = self.files().find(|own| is_below(own) && is_open(own));
         let touches = |folder: &&PathBuf| is_below(folder) || path.starts_with(canonical(folder));
-        file.or_else(|| self.folders.iter().find(touches)).cloned()
+        file.or_else(|| self.folders.iter().find(touches).cloned())
     }
 }
 

@@ -106,6 +106,11 @@ impl Confinement {
         })
     }
 
+    /// Protects the files of a configuration that comes into force from children that start later.
+    pub fn record_reload(&self, config: &Config) {
+        self.own_files.record_reload(&config.private_files);
+    }
+
     /// Sets the ports that no child may connect to, as soon as they are known.
     pub fn deny_ports(&self, ports: Vec<u16>) {
         let _set_before = self.closed_ports.set(ports);

@@ -27,6 +27,8 @@ impl ConfigFiles {
         let demo = options.demo.then(|| demo::backend(program.to_string_lossy().into_owned()));
         config.backends.extend(demo.clone());
         let folder = config.include.folder.clone().map(ConfigFolder::new);
+        // Children of the file start before the folder is applied.
+        config.private_files.extend(folder.iter().flat_map(ConfigFolder::secret_files));
         Ok((Self { file: options.config.clone(), source, folder, demo }, config))
     }
 

@@ -12,7 +12,7 @@ use rules::limits::included::INCLUDED_RETRY_READINGS;
 use crate::{
     config::{
         Config, ConfigSource, FieldError, FieldErrors, IncludedFile,
-        included::{FoundFile, read_folder},
+        included::{FoundFile, read_folder, secret_files},
     },
     control::{Control, IncludedFileState, IncludedFileView, LoadError, ReloadSummary, now_text},
 };
@@ -43,6 +43,11 @@ struct FollowedFile {
 impl ConfigFolder {
     pub(super) fn new(folder: PathBuf) -> Self {
         Self { folder, files: Files::new(), fault: None, retry_in: 0 }
+    }
+
+    /// Returns the files with secrets that the folder names now.
+    pub(super) fn secret_files(&self) -> Vec<PathBuf> {
+        secret_files(&self.folder)
     }
 
     /// Returns the versions of the files that are in force.

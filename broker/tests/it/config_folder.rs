@@ -350,3 +350,36 @@ async fn check_config_names_the_file_of_each_fault() {
         assert!(bad.stdout.contains(start), "{start}: {}", bad.stdout);
     }
 }
+
+/// The author of a file chooses the address that gets the secret.
+#[tokio::test]
+async fn a_file_cannot_make_the_broker_send_its_own_secrets() {
+    let backend = FakeBackend::echo().await;
+    let (folder, secrets) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (own, link) = (secrets.path().join("admin"), secrets.path().join("link"));
+    std::fs::write(&own, "sixteen-characters-at-least").unwrap();
+    symlink(&own, &link).unwrap();
+    let team = secrets.path().join("team");
+    std::fs::write(&team, "of-the-team").unwrap();
+    let with_bearer = |file: &Path| {
+        let mut body = backend.spec();
+        body["credentials"] = json!({"bearer_file": file});
+        json!({"backends": {"b": body}})
+    };
+    write(folder.path(), "a.yaml", &with_bearer(&link));
+    let broker = builder()
+        .single_process()
+        .admin_token("sixteen-characters-at-least")
+        .config(json!({"auth": {"admin_token": null, "admin_token_file": own}}))
+        .config(json!({"include": {"folder": folder.path(), "interval": "100ms"}}))
+        .start()
+        .await;
+    let refused = wait_for_states(&broker, &["a.yaml=refused"]).await;
+    let wanted =
+        "backends.default/b.credentials.bearer_file: names a file with a secret of the broker";
+    assert!(faults(&refused, 0).contains(wanted), "{refused}");
+    assert_eq!(backend.recorded().len(), 0, "no request of the broker has the secret");
+    write(folder.path(), "a.yaml", &with_bearer(&team));
+    wait_for_states(&broker, &["a.yaml=applied"]).await;
+    wait_ready(&broker, "default", "b").await;
+}

@@ -377,6 +377,40 @@ async fn s03_a_sandbox_path_above_files_of_the_broker_refuses_the_backend() {
     }
 }
 
+/// The broker learns of these files after its start, and protects them from then on.
+#[tokio::test]
+async fn s03_secret_files_that_included_files_name_are_closed_to_children() {
+    let (included, secrets) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let declare = |name: &str| {
+        let token = secrets.path().join(name).join("token");
+        std::fs::create_dir(token.parent().unwrap()).unwrap();
+        std::fs::write(&token, TOKEN).unwrap();
+        let transport = json!({"type": "http", "url": "http://127.0.0.1:9/mcp"});
+        let body = json!({"transport": transport, "credentials": {"bearer_file": token}});
+        let file = included.path().join(format!("{name}.yaml"));
+        std::fs::write(file, json!({"backends": {name: body}}).to_string()).unwrap();
+    };
+    declare("early");
+    let broker = builder()
+        .single_process()
+        .on(testkit::Topology::Sqlite)
+        .config(json!({"stdio": {"sandbox": "landlock"}}))
+        .config(json!({"include": {"folder": included.path(), "interval": "100ms"}}))
+        .start()
+        .await;
+    declare("late");
+    for name in ["early", "late"] {
+        broker.admin().wait_backend_state("default", name, "failed").await;
+        let mut spec = stdio().spec();
+        spec["sandbox"] = json!({"read": [secrets.path().join(name)]});
+        let reader = format!("reader-{name}");
+        broker.admin().put_backend("default", &reader, &spec).await;
+        let view = broker.admin().wait_backend_state("default", &reader, "failed").await;
+        let output = view["last_error"].as_str().unwrap();
+        assert!(output.contains("token would be open to this child"), "{output}");
+    }
+}
+
 /// Without Landlock, only file modes protect against a child.
 #[tokio::test]
 async fn s03_a_world_readable_configuration_refuses_children_without_landlock() {

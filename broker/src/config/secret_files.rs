@@ -1,0 +1,122 @@
+//! Files with secrets that the configuration names.
+//!
+//! Invariant: a file of `include.folder` cannot make the broker read a file with a secret of the
+//! broker itself. Its author chooses the address that gets the secrets of a backend.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{
+    ClientKey, FieldError,
+    config_key::KeyKind,
+    config_reader::{read_secret_file, text},
+    field_error::{describe, join},
+    included::IncludedFile,
+    raw_config::RawConfig,
+};
+
+/// Members of a backend's body that can name a file with their value.
+const FILES_OF_BACKENDS: [(&str, &str); 3] =
+    [("credentials", "bearer"), ("auth", "client_secret"), ("auth", "client_key")];
+
+/// Returns all files with secrets that the configuration names, including the keys of certificates.
+pub(super) fn of_config(raw: &RawConfig) -> Vec<PathBuf> {
+    let bodies = raw.map("backends").into_iter().flatten().map(|(_, body)| body);
+    let in_bodies = bodies.flat_map(of_backend).map(|(_, file)| PathBuf::from(file));
+    of_broker(raw).into_iter().chain(in_bodies).collect()
+}
+
+/// Returns the files with secrets of the broker itself, and of its issuers and operators.
+pub(super) fn of_broker(raw: &RawConfig) -> Vec<PathBuf> {
+    let named = raw.keys().filter(|(path, key)| {
+        matches!(key.kind, KeyKind::SecretFile { .. }) || path == "tls.key_file"
+    });
+    let issuers = raw.value("auth.issuers").and_then(Value::as_array).into_iter().flatten();
+    let of_issuers = issuers.flat_map(|issuer| {
+        let introspection = &issuer["introspection"];
+        [
+            &issuer["registration"]["secret_file"],
+            &issuer["sign_in"]["client_secret_file"],
+            &introspection["client_secret_file"],
+            &introspection["client_key_file"],
+        ]
+    });
+    let operators = raw.value("auth.operators").and_then(Value::as_array).into_iter().flatten();
+    let of_operators = operators.map(|operator| &operator["token_file"]);
+    let in_lists = of_issuers.chain(of_operators);
+    let values = named.filter_map(|(path, _)| raw.value(&path)).chain(in_lists);
+    values.filter_map(text).map(PathBuf::from).collect()
+}
+
+/// Returns the members of a backend's body that name a file with a secret, with the file.
+fn of_backend(body: &Value) -> impl Iterator<Item = (String, &str)> {
+    let of_values = FILES_OF_BACKENDS.map(|(section, name)| (section, format!("{name}_file")));
+    let of_tls = ("tls", "client_key".to_owned());
+    of_values
+        .into_iter()
+        .chain([of_tls])
+        .filter_map(|(section, name)| Some((join(section, &name), body[section][&name].as_str()?)))
+}
+
+/// Returns the path of each member of an included file that names a file, with the file.
+fn members_of(included: &IncludedFile) -> impl Iterator<Item = (String, &str)> {
+    let backends = included.entries().filter(|(section, ..)| *section == "backends");
+    backends.flat_map(|(section, name, body)| {
+        let path = join(section, &name);
+        of_backend(body).map(move |(member, file)| (join(&path, &member), file))
+    })
+}
+
+/// Returns the files with secrets that an included file names.
+pub(super) fn of_included(included: &IncludedFile) -> Vec<PathBuf> {
+    members_of(included).map(|(_, file)| PathBuf::from(file)).collect()
+}
+
+/// Reports each member of an included file that names one of the files of the broker.
+pub(super) fn check_included(
+    included: &IncludedFile,
+    of_broker: &[PathBuf],
+    faults: &mut Vec<FieldError>,
+) {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let closed: Vec<PathBuf> = of_broker.iter().map(|path| real(path)).collect();
+    let named = members_of(included).filter(|(_, file)| closed.contains(&real(Path::new(file))));
+    faults.extend(named.map(|(member, _)| {
+        let wrong = "names a file with a secret of the broker";
+        FieldError::new(member, wrong, "a file with a secret of this backend")
+    }));
+}
+
+/// Reads the files with secrets of a backend in the configuration file, such as
+/// `credentials.bearer_file`. The admin API refuses them, because its callers must not make the
+/// broker read files.
+pub(super) fn read(body: &Value) -> Result<Value, Vec<FieldError>> {
+    let mut body = body.clone();
+    let mut faults = Vec::new();
+    for (section, name) in FILES_OF_BACKENDS {
+        let Some(members) = body.get_mut(section).and_then(Value::as_object_mut) else { continue };
+        let path = join(section, &format!("{name}_file"));
+        let file = members.remove(&format!("{name}_file"));
+        let Some(file) = file.filter(|file| !file.is_null()) else { continue };
+        let allowed = KeyKind::SecretFile { bytes_min: 1 }.allowed();
+        let secret = if members.get(name).is_some_and(|value| !value.is_null()) {
+            let wrong = format!("is set together with {}", join(section, name));
+            faults.push(FieldError::new(path, wrong, "one of the two"));
+            continue;
+        } else {
+            match file.as_str() {
+                None => Err(format!("is {}", describe(&file))),
+                Some(file) if name == "client_key" => ClientKey::read(file).map(|key| key.pem()),
+                Some(file) => read_secret_file(file, 1),
+            }
+        };
+        match secret {
+            Ok(secret) => {
+                members.insert(name.to_owned(), Value::String(secret.expose().to_owned()));
+            }
+            Err(wrong) => faults.push(FieldError::new(path, wrong, allowed)),
+        }
+    }
+    if faults.is_empty() { Ok(body) } else { Err(faults) }
+}
