@@ -256,6 +256,7 @@ impl Control {
         changed.extend(differing(&old.prompts, &next.prompts));
         changed.sort_unstable();
         changed.dedup();
+        changed.retain(|tenant| next.tenants.contains_key(*tenant));
         changed.into_iter().for_each(|tenant| self.apply_catalog_of(tenant, next));
     }
 

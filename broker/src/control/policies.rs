@@ -260,7 +260,11 @@ impl Control {
 
     /// Puts the policies of a registry into force, and removes those that are gone.
     pub(super) fn apply_policies(&self, old: &Registry, next: &Registry) {
-        for tenant in old.policies.keys().filter(|tenant| !next.policies.contains_key(*tenant)) {
+        // A tenant that is gone keeps its policy for the calls that still run.
+        let is_open = |tenant: &&TenantId| {
+            next.tenants.contains_key(*tenant) && !next.policies.contains_key(*tenant)
+        };
+        for tenant in old.policies.keys().filter(is_open) {
             self.broker.set_policy(tenant, None);
         }
         for (tenant, entry) in &next.policies {

@@ -116,18 +116,25 @@ impl Control {
     pub(super) fn apply_difference(&self, old: &Registry, next: Registry) -> ReloadSummary {
         let issuers = changed_issuers(&old.auth, &next.auth);
         let mut reloaded = ReloadSummary { issuers, ..ReloadSummary::default() };
-        self.apply_policies(old, &next);
-        self.apply_catalogs(old, &next);
+        // A tenant that goes or closes does so with its policy and its toolsets in force.
         for tenant in old.tenants.keys().filter(|tenant| !next.tenants.contains_key(*tenant)) {
             self.keyring.remove_tenant(tenant);
             self.broker.remove_tenant(tenant);
             reloaded.tenants += 1;
         }
-        for (tenant, entry) in &next.tenants {
-            if old.tenants.get(tenant).is_none_or(|before| before.spec != entry.spec) {
-                self.apply_tenant(tenant, Arc::clone(entry));
-                reloaded.tenants += 1;
-            }
+        let is_changed = |(tenant, entry): &(&TenantId, &Arc<RegistryEntry<TenantSpec>>)| {
+            old.tenants.get(*tenant).is_none_or(|before| before.spec != entry.spec)
+        };
+        let (opened, closed): (Vec<_>, Vec<_>) =
+            next.tenants.iter().filter(is_changed).partition(|(_, entry)| entry.spec.enabled);
+        reloaded.tenants += opened.len() + closed.len();
+        for (tenant, entry) in closed {
+            self.apply_tenant(tenant, Arc::clone(entry));
+        }
+        self.apply_policies(old, &next);
+        self.apply_catalogs(old, &next);
+        for (tenant, entry) in opened {
+            self.apply_tenant(tenant, Arc::clone(entry));
         }
         for (tenant, backend) in
             old.backends.keys().filter(|name| !next.backends.contains_key(*name))
