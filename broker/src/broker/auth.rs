@@ -147,6 +147,7 @@ impl Broker {
         if **self.auth.load() == next {
             return;
         }
+        self.shared.address.set_resource(next.resource.as_deref());
         self.tokens.set_issuers(next.resource.as_deref(), &next.issuers);
         self.auth.replace(next);
     }

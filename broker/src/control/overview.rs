@@ -37,7 +37,7 @@ impl Control {
             replica: self.durable().node().to_string(),
             readiness: readiness_name(self.readiness()).to_owned(),
             uptime_seconds: self.broker.shared.uptime().as_secs(),
-            address: self.broker.shared.address.base().map(str::to_owned),
+            address: self.broker.shared.address.base(),
             tenants: 0,
             backends: BTreeMap::new(),
             breakers: BTreeMap::new(),

@@ -57,7 +57,7 @@ pub(super) struct ClientSettings<'a> {
     pub(super) fetcher: &'a OauthFetcher,
     pub(super) keys: &'a TenantKeys,
     /// Address of the broker for browsers.
-    pub(super) base: &'a str,
+    pub(super) base: String,
     pub(super) redirect_uri: String,
     pub(super) key: &'a GrantKey,
 }
@@ -169,7 +169,7 @@ impl ClientSettings<'_> {
 
     /// Returns the address of the client ID metadata document, which must be an https one.
     fn metadata_url(&self) -> Option<String> {
-        let own = metadata_address(self.base, self.keys_of());
+        let own = metadata_address(&self.base, self.keys_of());
         let url = self.auth.client_metadata_url.clone().unwrap_or(own);
         let uri = parse_http_url(&url).ok()?;
         (uri.scheme_str() == Some("https")).then_some(url)
@@ -198,7 +198,7 @@ impl ClientSettings<'_> {
                 .find(|method| supported.iter().any(|known| known == method))
                 .unwrap_or("client_secret_basic"),
         };
-        let mut body = client_metadata(self.base, self.keys_of());
+        let mut body = client_metadata(&self.base, self.keys_of());
         body["token_endpoint_auth_method"] = json!(wanted);
         if let Some(members) = body.as_object_mut() {
             members.remove("client_id");

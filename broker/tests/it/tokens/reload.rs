@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use testkit::{AuthorizationServer, FakeBackend, TestBroker, eventually, within};
 
 use super::{client, guarded, status, until_status, with_token};
-use crate::{initialize_body, request};
+use crate::{builder, initialize_body, request};
 
 /// Changes the configuration file, and waits until the broker has read it.
 pub(crate) async fn reload(broker: &TestBroker, edit: impl FnOnce(&mut Value)) {
@@ -116,4 +116,21 @@ async fn a_changed_issuer_is_fetched_again_and_a_bad_file_changes_nothing() {
     assert!(broker.log().contains("which a restart will apply"), "{}", broker.log());
     assert_eq!(broker.client("/mcp").post(initialize_body("2025-11-25")).await.status, 401);
     assert_eq!(status(&broker, &scoped).await, 401);
+}
+
+#[tokio::test]
+async fn browsers_get_addresses_below_the_reloaded_resource() {
+    let broker = builder().single_process().start().await;
+    let client_id = async || {
+        let client = testkit::TestClient::new(broker.http_address(), "/oauth/client-metadata.json");
+        client.send("GET", &[], "").await.json().await["client_id"].clone()
+    };
+    let of = |base: &str| format!("{base}/oauth/client-metadata.json");
+    assert_eq!(client_id().await, of(&format!("http://{}", broker.http_address())));
+    for base in ["https://first.example", "https://second.example"] {
+        reload(&broker, |config| config["auth"] = json!({"resource": base})).await;
+        assert_eq!(client_id().await, of(base));
+    }
+    reload(&broker, |config| config["auth"] = json!({})).await;
+    assert_eq!(client_id().await, of(&format!("http://{}", broker.http_address())));
 }

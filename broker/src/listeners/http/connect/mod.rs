@@ -62,7 +62,7 @@ pub(super) async fn handle<B: RequestBody>(
     remote: RemotePeer,
 ) -> Response<Body> {
     let (mut head, body) = request.into_parts();
-    let base = broker.shared.address.base().map(str::to_owned);
+    let base = broker.shared.address.base();
     // The pages' own forms come from the address that browsers know.
     let own = base.as_deref().filter(|base| {
         head.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes() == base.as_bytes())
