@@ -247,7 +247,7 @@ impl Broker {
         // The end runs in a task of its own, so that a client that hangs up does not leave a
         // session without its row.
         let deleting = self.shared.running.spawn(async move {
-            ending.broker.store_end(&session).await?;
+            ending.broker.store_end(&session, EndScope::EveryOwner).await?;
             ending.broker.forget_session(&session, "ended by its client");
             Ok(())
         });
@@ -263,20 +263,37 @@ impl Broker {
         }
         let ending = EndingSession::start(self, session.key);
         self.forget_session(session, why);
-        ending.store_later(session);
+        ending.store_later(session, EndScope::EveryOwner);
+    }
+
+    /// Ends a session whose client did not come back to this process.
+    pub fn close_abandoned(self: &Arc<Self>, session: &Arc<Session>) {
+        if self.is_fenced() {
+            return;
+        }
+        let ending = EndingSession::start(self, session.key);
+        self.forget_session(session, "its client did not come back");
+        ending.store_later(session, EndScope::ThisOwner);
     }
 
     /// Ends a session whose client has sent nothing for the configured time.
     pub(super) fn close_if_idle(self: &Arc<Self>, session: &Arc<Session>) {
         let limit = self.shared.config.session.idle;
-        if session.idle_for() <= limit {
+        if session.idle_for() <= limit || self.is_fenced() {
             return;
         }
         let ending = EndingSession::start(self, session.key);
         if session.end_if_idle(limit) {
             self.remove_session(session);
-            ending.store_later(session);
+            ending.store_later(session, EndScope::ThisOwner);
         }
+    }
+
+    /// Returns whether other replicas may own the sessions of this process. The return to the
+    /// database decides about them.
+    fn is_fenced(&self) -> bool {
+        let durable = &self.shared.durable;
+        durable.is_shared() && !durable.lease.is_held()
     }
 
     /// Ends a session in this process.
@@ -290,10 +307,10 @@ impl Broker {
         self.sessions.remove_if(&session.id, |_, known| Arc::ptr_eq(known, session));
     }
 
-    async fn store_end(&self, session: &Session) -> Result<(), Refusal> {
+    async fn store_end(&self, session: &Session, scope: EndScope) -> Result<(), Refusal> {
         let (durable, key) = (&self.shared.durable, session.key);
         let end = WriteOp::EndSession { key, epoch: session.epoch() };
-        if durable.write(end).await? != WriteOutcome::Done {
+        if durable.write(end).await? != WriteOutcome::Done && scope == EndScope::EveryOwner {
             self.end_stored(&key).await?;
         }
         durable.forget_session(&key).await;
@@ -344,6 +361,15 @@ impl Broker {
     }
 }
 
+/// Owners of a session at which its end counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EndScope {
+    /// Its client ended it, or it lost its rights.
+    EveryOwner,
+    /// Its client is silent here. A later owner may serve it.
+    ThisOwner,
+}
+
 /// A session that is over, but may still be in the store. It cannot be adopted until this is
 /// dropped.
 struct EndingSession {
@@ -359,12 +385,12 @@ impl EndingSession {
 
     /// Removes the session from the store, with retries for a limited time. Its client must not
     /// find it again.
-    fn store_later(self, session: &Arc<Session>) {
+    fn store_later(self, session: &Arc<Session>, scope: EndScope) {
         let session = session.clone();
         let running = &self.broker.shared.running;
         running.clone().spawn(async move {
             let (started_at, mut pause) = (Instant::now(), END_RETRY_FIRST);
-            while let Err(refusal) = self.broker.store_end(&session).await {
+            while let Err(refusal) = self.broker.store_end(&session, scope).await {
                 if started_at.elapsed() > END_RETRY_MAX || self.broker.draining() {
                     tracing::warn!(session = %session.digest, %refusal, "the end of a session could not be stored; it will pass when it is idle");
                     break;

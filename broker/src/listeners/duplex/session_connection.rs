@@ -47,7 +47,7 @@ impl Drop for SessionConnection {
             let alone =
                 !session.is_leaving() && outbox::is_disconnected_since(&session, connections);
             if let Some(broker) = broker.upgrade().filter(|_| alone) {
-                broker.close_session(&session, "its client did not come back");
+                broker.close_abandoned(&session);
             }
         });
     }
