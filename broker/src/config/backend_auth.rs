@@ -174,16 +174,23 @@ impl std::fmt::Debug for BackendAuth {
     }
 }
 
+/// Shown for a secret.
+pub const MASK: &str = "***";
+
 impl BackendAuth {
     pub fn is_none(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns the settings without their secrets.
-    pub fn without_secrets(&self) -> Self {
-        let provider = self.provider.clone();
-        let provider = provider.map(|known| IdentityProvider { client_secret: None, ..known });
-        Self { client_secret: None, client_key: None, provider, ..self.clone() }
+    /// Returns the settings for a view, with a mask for each secret.
+    pub fn masked(&self) -> Self {
+        let mask = |secret: Option<String>| secret.map(|_| MASK.to_owned());
+        let mut view = self.clone();
+        (view.client_secret, view.client_key) = (mask(view.client_secret), mask(view.client_key));
+        if let Some(provider) = &mut view.provider {
+            provider.client_secret = mask(provider.client_secret.take());
+        }
+        view
     }
 
     pub(super) fn has_credential(&self) -> bool {

@@ -7,6 +7,7 @@ use super::{
     ClientKey,
     backend_auth::{
         ActorToken, BackendAuth, BackendAuthKind, CatalogAuth, ClientAuthMethod, ExchangeGrant,
+        MASK,
     },
     config_key::is_secret,
     field_error::{FieldError, join},
@@ -26,6 +27,15 @@ pub(super) fn check(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
     let mut fault = |name: &str, wrong: &str, allowed: &str| {
         faults.push(FieldError::new(join("auth", name), wrong, allowed));
     };
+    let provider = auth.provider.as_ref();
+    let secrets = [
+        ("client_secret", &auth.client_secret),
+        ("client_key", &auth.client_key),
+        ("provider.client_secret", provider.map_or(&None, |known| &known.client_secret)),
+    ];
+    for (name, _) in secrets.iter().filter(|(_, secret)| secret.as_deref() == Some(MASK)) {
+        fault(name, "is the mask of a secret, which a view shows", "the secret itself");
+    }
     match auth.kind {
         BackendAuthKind::OauthClient => check_client(spec, &mut fault),
         BackendAuthKind::OauthUser => check_user(spec, &mut fault),
@@ -313,7 +323,7 @@ mod tests {
             let spec = parse_backend_spec(&good).unwrap_or_else(|faults| panic!("{faults:?}"));
             let stored = serde_json::to_value(&spec).unwrap();
             assert_eq!(parse_backend_spec(&stored).as_ref(), Ok(&spec));
-            let shown = format!("{spec:?}{}", json!(spec.auth.without_secrets()));
+            let shown = format!("{spec:?}{}", json!(spec.auth.masked()));
             assert!(!shown.contains("hush") && !shown.contains("PRIVATE"), "{shown}");
         }
     }
@@ -389,6 +399,15 @@ mod tests {
             ),
             (enterprise(json!({"issuer": "http://idp.example"})), "auth.provider.issuer: has a"),
             (enterprise(json!({"client_secret": ""})), "auth.provider.client_secret: is empty"),
+            (
+                enterprise(json!({"client_secret": "***"})),
+                "auth.provider.client_secret: is the mask",
+            ),
+            (client(json!({"client_secret": "***"})), "auth.client_secret: is the mask"),
+            (
+                client(json!({"client_secret": null, "client_key": "***"})),
+                "auth.client_key: is the mask",
+            ),
             (enterprise(json!({"scopes": ["a b"]})), "auth.provider.scopes: "),
             (client(json!({"client_id": null})), "auth.client_id: is missing"),
             (client(json!({"client_id": "\n"})), "auth.client_id: is not"),

@@ -44,6 +44,7 @@ mod replica;
 mod resilience;
 pub mod roots;
 pub mod sandbox;
+mod secret_files;
 pub(crate) mod serde_units;
 mod source;
 pub mod spec;
@@ -65,6 +66,7 @@ use std::{
     time::Duration,
 };
 
+pub use backend_auth::MASK;
 pub use backend_auth_check::is_resource;
 pub use body_schema::BodySchema;
 pub use compat::{CompatConfig, Eras};

@@ -149,7 +149,7 @@ impl BackendSettings {
                 bearer: credentials.bearer.is_some(),
                 headers: credentials.headers.into_keys().collect(),
             },
-            auth: auth.without_secrets(),
+            auth: auth.masked(),
             resources,
             roots,
             tools,

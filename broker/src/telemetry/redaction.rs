@@ -13,9 +13,11 @@ use serde_json::Value;
 
 use self::words::{is_flag, is_plain, is_plain_segment, is_word};
 use super::{audit, secrets};
-use crate::config::spec::{BackendSpec, Credentials, TransportSpec};
+use crate::config::{
+    MASK,
+    spec::{BackendSpec, Credentials, TransportSpec},
+};
 
-const MASK: &str = "***";
 /// Minimum length of a secret that is searched for in texts. Shorter ones would match everywhere.
 const SOUGHT_CHARS_MIN: usize = 6;
 /// Options that are followed by `NAME=VALUE`, a header, or `USER:PASSWORD`.
