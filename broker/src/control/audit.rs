@@ -14,6 +14,7 @@ use std::{
 use aws_lc_rs::digest;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use parking_lot::Mutex;
+use protocol::ids::TenantId;
 use records::{AdminChange, AuditFilter, AuditKind, AuditRecord};
 use rules::{limits::AUDIT_VALUE_BYTES_MAX, operators::CONFIGURATION_NAME};
 use serde_json::{Value, json};
@@ -85,9 +86,14 @@ impl Author {
         }
     }
 
-    /// Returns the record for the audit log, with the reason `error` of a refusal. Returns `None`
-    /// without a request.
-    fn record(&self, node: &str, error: Option<String>) -> Option<AuditRecord> {
+    /// Returns the record for the audit log, with the reason `error` of a refusal. `has_chain` tells
+    /// which tenants have a chain of records. Returns `None` without a request.
+    fn record(
+        &self,
+        node: &str,
+        error: Option<String>,
+        has_chain: impl FnOnce(&str) -> bool,
+    ) -> Option<AuditRecord> {
         let audited = self.0.as_ref()?;
         let now = jiff::Timestamp::now();
         let (body, length) = audited.body.lock().clone();
@@ -97,7 +103,7 @@ impl Author {
             number: 0,
             at: now.to_string(),
             kind: AuditKind::Admin.name().to_owned(),
-            tenant: action.tenant.clone(),
+            tenant: action.tenant.clone().filter(|tenant| has_chain(tenant)),
             principal: action.who.clone(),
             api_key: None,
             action: action.action.clone(),
@@ -149,7 +155,7 @@ impl Control {
         change: AdminChange<'_>,
         author: &Author,
     ) -> Result<bool, ControlError> {
-        let record = author.record(self.durable().node().as_str(), None);
+        let record = author.record(self.durable().node().as_str(), None, |_| true);
         let made = self
             .query_store(change.name(), self.store().apply(change, record.as_ref()))
             .await
@@ -172,7 +178,12 @@ impl Control {
         if author.is_recorded() {
             return;
         }
-        let Some(record) = author.record(self.durable().node().as_str(), error) else { return };
+        // A chain is permanent, so a name that no tenant has must not begin one.
+        let is_tenant = |name: &str| {
+            TenantId::parse(name).is_ok_and(|tenant| self.check_tenant(&tenant).is_ok())
+        };
+        let node = self.durable().node();
+        let Some(record) = author.record(node.as_str(), error, is_tenant) else { return };
         let text = record.body.clone();
         if let Err(error) = self.durable().audit.add_now(record).await {
             tracing::error!(record = text, %error, "what an operator did could not be put into the audit log yet");

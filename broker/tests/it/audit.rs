@@ -419,3 +419,33 @@ async fn long_lists_are_read_in_pages() {
         "state"
     );
 }
+
+/// An encoded name reaches the same tenant, and a name that no tenant has begins no chain.
+#[tokio::test]
+async fn changes_are_recorded_for_the_tenant_that_they_reach() {
+    let broker = builder().single_process().start().await;
+    let admin = broker.admin();
+    assert_eq!(admin.put("/admin/v1/tenants/acme", &json!({})).await.0, 201);
+    assert_eq!(admin.post("/admin/v1/tenants/%61cme/keys", &json!({})).await.0, 201);
+    assert_eq!(admin.post("/admin/v1/tenants/unknown/keys", &json!({})).await.0, 404);
+    let actions = async |query: &str| {
+        let (_, log) = admin.get(&format!("/admin/v1/audit?kind=admin{query}")).await;
+        let records = log["records"].as_array().unwrap().clone();
+        let action = |record: &Value| {
+            format!(
+                "{} {}",
+                record["action"].as_str().unwrap(),
+                record["outcome"].as_str().unwrap()
+            )
+        };
+        records.iter().map(action).collect::<Vec<_>>()
+    };
+    let created = "PUT /admin/v1/tenants/{tenant} ok";
+    let made = "POST /admin/v1/tenants/{tenant}/keys ok";
+    assert_eq!(actions("&tenant=acme").await, [created, made]);
+    assert!(actions("&tenant=unknown").await.is_empty());
+    let refused = "POST /admin/v1/tenants/{tenant}/keys refused".to_owned();
+    assert!(actions("").await.contains(&refused));
+    let (_, chains) = admin.get("/admin/v1/audit/chains").await;
+    assert!(!chains.to_string().contains("unknown"), "{chains}");
+}
