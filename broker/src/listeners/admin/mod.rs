@@ -57,12 +57,14 @@ use hyper_util::{
     server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
+use rules::limits::CLIENT_WRITE_STALL_MAX;
 use tokio::{
     net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore},
 };
 use tokio_util::sync::CancellationToken;
 use transport::{
+    StallGuard,
     framing::{FramingGuard, FramingViolation, is_websocket_upgrade},
     tls::ListenerKind,
 };
@@ -141,7 +143,9 @@ pub async fn serve(
                     return;
                 }
             };
-            let ended = match tls_acceptor::negotiated_http2(&stream) {
+            let is_http2 = tls_acceptor::negotiated_http2(&stream);
+            let stream = StallGuard::new(stream, CLIENT_WRITE_STALL_MAX);
+            let ended = match is_http2 {
                 true => {
                     watcher
                         .watch(http2().serve_connection(
