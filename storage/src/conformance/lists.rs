@@ -173,6 +173,7 @@ macro_rules! durable_conformance {
                 a_new_task_is_kept_as_given
                 steps_are_kept
                 an_ended_task_has_its_outcome
+                an_id_with_nul_names_no_task
                 an_ended_task_never_changes
                 anybody_may_cancel
                 only_one_of_two_outcomes_is_stored

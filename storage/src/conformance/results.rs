@@ -19,6 +19,7 @@ pub async fn a_result_is_kept_as_given_for_its_principal_only(store: &dyn Durabl
         ResultKey { principal: PrincipalId::new("bob"), ..kept.key.clone() },
         ResultKey { tenant: tenant("zoo"), ..kept.key.clone() },
         ResultKey { id: "r2".to_owned(), ..kept.key.clone() },
+        ResultKey { id: "r1\0".to_owned(), ..kept.key.clone() },
     ] {
         assert_eq!(store.result(&other).await?, None, "{other:?}");
     }

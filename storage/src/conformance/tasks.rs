@@ -70,6 +70,19 @@ pub async fn steps_are_kept(store: &dyn DurableStore) -> Outcome {
     Ok(())
 }
 
+/// Clients choose the ids that they ask for.
+pub async fn an_id_with_nul_names_no_task(store: &dyn DurableStore) -> Outcome {
+    done(store, create(task_record("t1"), "a")).await?;
+    let wrong = task_id("t1\0");
+    assert_eq!(store.task(&wrong).await?, None);
+    assert!(store.full_task(&wrong).await?.is_none());
+    assert_eq!(store.task_outcome(&wrong).await?, None);
+    let found = store.task_snapshots(&[wrong, task_id("t1")]).await?;
+    let found: Vec<_> = found.into_iter().map(|one| one.stored.record.task).collect();
+    assert_eq!(found, [task_id("t1")], "the others are read");
+    Ok(())
+}
+
 pub async fn an_ended_task_has_its_outcome(store: &dyn DurableStore) -> Outcome {
     let outcome: Vec<u8> = (0..=255).cycle().take(70_000).collect();
     for (name, status, message, outcome) in [

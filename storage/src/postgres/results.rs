@@ -8,7 +8,7 @@ use sqlx::postgres::PgRow;
 
 use super::{
     PostgresStore, micros,
-    rows::{self, get},
+    rows::{self, get, may_exist},
 };
 use crate::{ResultStore, StoreError};
 
@@ -43,6 +43,9 @@ impl ResultStore for PostgresStore {
     }
 
     async fn result(&self, key: &ResultKey) -> Result<Option<KeptResult>, StoreError> {
+        if !may_exist(key.id.as_str()) {
+            return Ok(None);
+        }
         let select = |_| {
             sqlx::query(
                 "SELECT backend, tool, mime_type, page_bytes, body FROM results

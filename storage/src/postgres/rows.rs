@@ -59,6 +59,12 @@ pub(super) fn task_name(row: &PgRow) -> String {
     format!("task {}", row.try_get::<&str, _>("task").unwrap_or("without an id"))
 }
 
+/// Returns whether an id of a client may be one of a row. PostgreSQL keeps no text with NUL, and
+/// refuses it as a parameter.
+pub(super) fn may_exist(id: &str) -> bool {
+    !id.contains('\0')
+}
+
 /// Reads a text that may contain NUL and is therefore stored as bytes.
 pub(super) fn text(bytes: Vec<u8>) -> Result<String, StoreError> {
     String::from_utf8(bytes)

@@ -15,7 +15,7 @@ use sqlx::{Row, postgres::PgRow};
 
 use super::{
     PostgresStore, StatementError,
-    rows::{self, count, get, task_id, task_name},
+    rows::{self, count, get, may_exist, task_id, task_name},
 };
 use crate::{StoreError, TaskStore};
 
@@ -90,6 +90,9 @@ pub(super) const TASK_COUNTS: &str = "
 #[async_trait]
 impl TaskStore for PostgresStore {
     async fn task(&self, task: &TaskId) -> Result<Option<StoredTask>, StoreError> {
+        if !may_exist(task.as_str()) {
+            return Ok(None);
+        }
         let rows = self
             .rows(|_| sqlx::query(stored_tasks!("tasks WHERE task = $1")).bind(task.as_str()))
             .await?;
@@ -100,7 +103,8 @@ impl TaskStore for PostgresStore {
         &self,
         tasks: &[TaskId],
     ) -> Result<Vec<StoredTaskSnapshot>, StoreError> {
-        let tasks: Vec<&str> = tasks.iter().map(TaskId::as_str).collect();
+        let tasks = tasks.iter().map(TaskId::as_str);
+        let tasks: Vec<&str> = tasks.filter(|task| may_exist(task)).collect();
         let rows = self.rows(|_| sqlx::query(LOOKS).bind(tasks.clone())).await?;
         let read = |row: &PgRow| {
             let newest = get::<Option<i64>>(row, "newest")?.unwrap_or_default();
@@ -117,6 +121,9 @@ impl TaskStore for PostgresStore {
     }
 
     async fn full_task(&self, task: &TaskId) -> Result<Option<FullTask>, StoreError> {
+        if !may_exist(task.as_str()) {
+            return Ok(None);
+        }
         let rows = self
             .rows(|_| sqlx::query(whole_tasks!("tasks WHERE task = $1")).bind(task.as_str()))
             .await?;
@@ -143,6 +150,9 @@ impl TaskStore for PostgresStore {
     }
 
     async fn task_outcome(&self, task: &TaskId) -> Result<Option<Vec<u8>>, StoreError> {
+        if !may_exist(task.as_str()) {
+            return Ok(None);
+        }
         let rows = self
             .rows(|_| sqlx::query("SELECT outcome FROM tasks WHERE task = $1").bind(task.as_str()))
             .await?;
