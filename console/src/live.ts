@@ -20,7 +20,8 @@ export function asProblem(error: unknown): Problem {
 
 /**
  * Asks for a value, and again after each pause while the page is visible. Two requests are never under way together.
- * `keys` name what is asked for; a change begins from nothing. Without a pause the value is asked for once.
+ * `keys` name what is asked for; a change begins from nothing. Without a pause the value is asked for once, as soon as the page
+ * is visible.
  */
 export function useLive<T>(ask: (old: T | undefined) => Promise<T>, keys: readonly unknown[], pause = 0): Live<T> {
   const state = useSignal<{ value: T | undefined; problem: Problem | undefined }>({ value: undefined, problem: undefined });
@@ -44,14 +45,18 @@ export function useLive<T>(ask: (old: T | undefined) => Promise<T>, keys: readon
     state.value = { value: undefined, problem: undefined };
     let timer: ReturnType<typeof setTimeout> | undefined;
     let over = false;
+    let asked = false;
     const next = async () => {
       clearTimeout(timer);
       if (over) return;
-      if (document.visibilityState === 'visible') await again();
+      if (document.visibilityState === 'visible') {
+        asked = true;
+        await again();
+      }
       if (!over && pause) timer = setTimeout(next, Math.max(pause, SHORTEST_PAUSE));
     };
     void next();
-    const seen = () => document.visibilityState === 'visible' && pause && void next();
+    const seen = () => document.visibilityState === 'visible' && (pause || !asked) && void next();
     document.addEventListener('visibilitychange', seen);
     return () => {
       over = true;

@@ -122,12 +122,40 @@ async function byAddress() {
   ok('addresses, Back and reload');
 }
 
+/** A view that asks only once, in a tab that was opened in the background. */
+async function inBackground() {
+  const person = await Person.sit(browser, origin);
+  const { page } = person;
+  await person.signIn(token);
+  await person.open('try/default/everything__echo');
+  await page.addInitScript(() => {
+    let state = 'hidden';
+    Object.defineProperty(document, 'visibilityState', { get: () => state });
+    globalThis.bringToFront = () => {
+      state = 'visible';
+      document.dispatchEvent(new Event('visibilitychange'));
+    };
+  });
+  await page.reload();
+  await person.heading('Try it').waitFor();
+  // Effects of the view run after a frame.
+  await page.evaluate(() => new Promise(done => requestAnimationFrame(() => setTimeout(done))));
+  await page.locator('.loading').waitFor();
+  await page.evaluate(() => globalThis.bringToFront());
+  await page.getByLabel('message').waitFor();
+  await person.settled();
+  person.check();
+  await person.leave();
+  ok('a tab that was opened in the background');
+}
+
 try {
   await everyView({}, 'light');
   await everyView({ dark: true }, 'dark');
   await everyView({ width: 375, height: 740 }, 'narrow');
   await byKeyboard();
   await byAddress();
+  await inBackground();
   await firstView();
 } catch (error) {
   console.error(error);

@@ -91,7 +91,7 @@ async fn every_view_of_the_console_is_accessible() {
     let images = pictures();
     let arguments: Vec<&str> =
         [origin.as_str(), ADMIN].into_iter().chain(images.as_deref()).collect();
-    passes("pages.mjs", &arguments, 6, || broker.log()).await;
+    passes("pages.mjs", &arguments, 7, || broker.log()).await;
 }
 
 #[tokio::test]
