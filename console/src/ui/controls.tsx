@@ -183,23 +183,20 @@ export function Note({ children, tone = 'info' }: { children: ComponentChildren;
 export function Refused({ problem, except = [] }: { problem: Problem | undefined; except?: readonly string[] }) {
   if (!problem) return null;
   const others = problem.faults.filter(fault => !except.some(field => isPartOf(fault.field, field)));
+  const areMany = problem.faults.length > 1;
+  // What the broker says about one fault has its detail already.
+  const listed = areMany ? others : others.filter(fault => !problem.message.includes(fault.detail));
   return (
     <Note tone="bad">
-      {problem.faults.length > 1 ? (
-        <>
-          <strong>{problem.faults.length} fields are not accepted.</strong>
-          {others.length > 0 && (
-            <ul>
-              {others.map(fault => (
-                <li key={fault.field}>
-                  <code>{fault.field || 'body'}</code> {fault.detail}
-                </li>
-              ))}
-            </ul>
-          )}
-        </>
-      ) : (
-        problem.message
+      {areMany ? <strong>{problem.faults.length} fields are not accepted.</strong> : problem.message}
+      {listed.length > 0 && (
+        <ul>
+          {listed.map(fault => (
+            <li key={fault.field}>
+              <code>{fault.field || 'body'}</code> {fault.detail}
+            </li>
+          ))}
+        </ul>
       )}
     </Note>
   );

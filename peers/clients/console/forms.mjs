@@ -1,5 +1,6 @@
 // What a person enters is what the broker gets: `forms.mjs ORIGIN TOKEN BACKEND`. The stdio backend `odd` has arguments that are not one
-// line each. BACKEND is the URL of a backend whose tool `count` takes the numbers `n` and `x`.
+// line each, and the backend `kept` has the secrets `auth.client_secret` and `auth.provider.client_secret`. BACKEND is the URL of a backend
+// whose tool `count` takes the numbers `n` and `x`.
 import assert from 'node:assert/strict';
 
 import { Person, launch, ok } from './browser.mjs';
@@ -31,6 +32,31 @@ async function oddArguments() {
   await person.button('Store and reconnect').click();
   await page.getByText('The backend is stored, and it is').waitFor();
   ok('arguments that are not lines');
+}
+
+/** The broker shows no secret, so the form must not store what it shows. */
+async function maskedSecrets() {
+  await person.open('backends/default/kept?edit=1');
+  const masked = ['auth.client_secret', 'auth.provider.client_secret'];
+  await page.getByText(`Stored, and not shown: ${masked.join(', ')}.`).waitFor();
+  const settings = JSON.parse(await further.inputValue());
+  const { auth } = settings;
+  assert.deepEqual([auth.client_secret, auth.provider.client_secret], ['***', '***']);
+  const refused = member => page.getByRole('listitem').filter({ hasText: `${member} holds ***` });
+  await person.button('Store and reconnect').click();
+  await page.getByText('2 fields are not accepted.').waitFor();
+  for (const member of masked) await refused(member).waitFor();
+  await person.judge('a form with masked secrets');
+  auth.client_secret = 'other-secret-of-the-client';
+  await further.fill(JSON.stringify(settings));
+  await person.button('Store and reconnect').click();
+  await page.getByText('A field is not accepted.').waitFor();
+  await refused('auth.provider.client_secret').waitFor();
+  auth.provider.client_secret = 'other-secret-at-the-provider';
+  await further.fill(JSON.stringify(settings));
+  await person.button('Store and reconnect').click();
+  await page.getByText(/The backend is stored, and it is|kept is ready/).first().waitFor();
+  ok('masked secrets');
 }
 
 /** The first connection fails, and the form can still store other settings. */
@@ -96,6 +122,7 @@ async function exactNumbers() {
 
 try {
   await oddArguments();
+  await maskedSecrets();
   await failedConnection();
   await exactNumbers();
   person.check();

@@ -191,8 +191,20 @@ async fn the_console_stores_and_sends_what_was_entered() {
     let args = json!(["-c", "two\nlines", "", "--last"]);
     let odd = json!({"transport": {"type": "stdio", "command": "/bin/false", "args": args}});
     assert_eq!(admin.put_backend("default", "odd", &odd).await.0, 201);
+    let mut kept = backend.spec();
+    kept["auth"] = json!({
+        "type": "enterprise", "client_id": "console", "client_secret": "secret-of-the-client",
+        "provider": {
+            "issuer": "https://idp.example", "client_id": "console-at-idp",
+            "client_secret": "secret-at-the-provider",
+        },
+    });
+    assert_eq!(admin.put_backend("default", "kept", &kept).await.0, 201);
     let url = backend.spec()["transport"]["url"].as_str().unwrap().to_owned();
-    passes("forms.mjs", &[&origin(&broker), ADMIN, &url], 5, || broker.log()).await;
+    passes("forms.mjs", &[&origin(&broker), ADMIN, &url], 6, || broker.log()).await;
+    let (_, stored) = admin.get("/admin/v1/tenants/default/backends/kept").await;
+    let auth = &stored["settings"]["auth"];
+    assert_eq!([&auth["client_secret"], &auth["provider"]["client_secret"]], ["***", "***"]);
     let (_, stored) = admin.get("/admin/v1/tenants/default/backends/odd").await;
     assert_eq!(stored["settings"]["transport"]["args"], args, "{stored}");
     let calls = backend.recorded_of("tools/call");
