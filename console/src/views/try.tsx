@@ -16,6 +16,8 @@ import { Trial, type Message, type Noted, type Subject } from '../trial';
 type Item = Schemas['CatalogItemView'];
 
 interface Question {
+  /** Number of the question in its call. */
+  number: number;
   params: Message;
   answer: (result: Message) => void;
 }
@@ -24,7 +26,8 @@ interface Run {
   trial: Trial;
   messages: Noted[];
   progress?: Message;
-  question?: Question;
+  /** Questions without an answer, in the order in which they came. The first one is shown. */
+  questions: readonly Question[];
   answer?: Message;
   problem?: Problem;
   took?: number;
@@ -114,25 +117,25 @@ function Caller({ owner, tool }: { owner: string; tool: Item }) {
     }
     setFaults({});
     current.current?.trial.stop();
+    let asked = 0;
     const trial: Trial = new Trial(owner, subject, {
       note: noted => update({ messages: [...(current.current?.messages ?? []), noted] }),
       progress: progress => update({ progress }),
       ask: params =>
-        new Promise(resolve =>
-          update({
-            question: {
-              params,
-              answer: result => {
-                const { question: _, ...rest } = current.current as Run;
-                current.current = rest;
-                setRun(rest);
-                resolve(result);
-              },
+        new Promise(resolve => {
+          const waiting = () => current.current?.questions ?? [];
+          const question: Question = {
+            number: asked++,
+            params,
+            answer: result => {
+              update({ questions: waiting().filter(other => other !== question) });
+              resolve(result);
             },
-          }),
-        ),
+          };
+          update({ questions: [...waiting(), question] });
+        }),
     });
-    current.current = { trial, messages: [] };
+    current.current = { trial, messages: [], questions: [] };
     setRun(current.current);
     const begun = performance.now();
     try {
@@ -143,6 +146,7 @@ function Caller({ owner, tool }: { owner: string; tool: Item }) {
     }
   };
   const isRunning = run && run.took === undefined;
+  const question = run?.questions[0];
   return (
     <div class="panes">
       <Card title={tool.title ?? tool.name}>
@@ -191,7 +195,7 @@ function Caller({ owner, tool }: { owner: string; tool: Item }) {
       <div class="pane list">
         {run ? (
           <>
-            {run.question && <Asked key={JSON.stringify(run.question.params)} question={run.question} />}
+            {question && <Asked key={`${run.trial.trace} ${question.number}`} question={question} />}
             <Outcome run={run} />
             <Wire messages={run.messages} />
           </>

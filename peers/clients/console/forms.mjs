@@ -1,6 +1,6 @@
 // What a person enters is what the broker gets: `forms.mjs ORIGIN TOKEN BACKEND`. The stdio backend `odd` has arguments that are not one
 // line each, and the backend `kept` has the secrets `auth.client_secret` and `auth.provider.client_secret`. BACKEND is the URL of a backend
-// whose tool `count` takes the numbers `n` and `x`.
+// whose tool `count` takes the numbers `n` and `x`. Its tool `both` asks two questions at the same time, and returns both answers.
 import assert from 'node:assert/strict';
 
 import { Person, launch, ok } from './browser.mjs';
@@ -120,11 +120,30 @@ async function exactNumbers() {
   ok('numbers of a definition');
 }
 
+/** Two questions of one call, shown one after the other. */
+async function twoQuestions() {
+  await person.open('try/default/late__both');
+  await person.button('Call the tool').click();
+  await page.locator('.wire').getByText('elicitation/create', { exact: true }).nth(1).waitFor();
+  const question = page.locator('.question');
+  const field = question.getByLabel('name', { exact: true });
+  for (const [asked, name] of [['Who is first?', 'Ada'], ['Who is second?', 'Bob']]) {
+    await question.getByText(asked).waitFor();
+    assert.equal(await field.inputValue(), '');
+    await field.fill(name);
+    await question.getByRole('button', { name: 'Answer' }).click();
+  }
+  await page.getByRole('region', { name: 'Text' }).getByText('Ada and Bob').waitFor();
+  assert.equal(await question.count(), 0);
+  ok('two questions of one call');
+}
+
 try {
   await oddArguments();
   await maskedSecrets();
   await failedConnection();
   await exactNumbers();
+  await twoQuestions();
   person.check();
 } catch (error) {
   console.error(error, (await page.locator('body').innerText()).slice(0, 3_000), person.complaints);

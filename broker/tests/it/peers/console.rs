@@ -185,7 +185,23 @@ async fn the_console_stores_and_sends_what_was_entered() {
         "n": {"type": "integer", "maximum": 9_007_199_254_740_993_i64},
         "x": {"type": "number"},
     }});
-    backend.list("tools", vec![json!({"name": "count", "inputSchema": schema})]);
+    backend.tool("both", |call| async move {
+        let question = |which: &str| {
+            json!({"message": format!("Who is {which}?"), "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}})
+        };
+        let (_, first) = call.start_question("elicitation/create", question("first")).await;
+        let (_, second) = call.start_question("elicitation/create", question("second")).await;
+        let (first, second) = (first.await.unwrap(), second.await.unwrap());
+        let name = |answer: &Value| answer["result"]["content"]["name"].as_str().unwrap().to_owned();
+        Reply::text(&format!("{} and {}", name(&first), name(&second)))
+    });
+    backend.list(
+        "tools",
+        vec![
+            json!({"name": "count", "inputSchema": schema}),
+            json!({"name": "both", "inputSchema": {"type": "object"}}),
+        ],
+    );
     let broker = builder().start().await;
     let admin = broker.admin();
     let args = json!(["-c", "two\nlines", "", "--last"]);
@@ -201,13 +217,14 @@ async fn the_console_stores_and_sends_what_was_entered() {
     });
     assert_eq!(admin.put_backend("default", "kept", &kept).await.0, 201);
     let url = backend.spec()["transport"]["url"].as_str().unwrap().to_owned();
-    passes("forms.mjs", &[&origin(&broker), ADMIN, &url], 6, || broker.log()).await;
+    passes("forms.mjs", &[&origin(&broker), ADMIN, &url], 7, || broker.log()).await;
     let (_, stored) = admin.get("/admin/v1/tenants/default/backends/kept").await;
     let auth = &stored["settings"]["auth"];
     assert_eq!([&auth["client_secret"], &auth["provider"]["client_secret"]], ["***", "***"]);
     let (_, stored) = admin.get("/admin/v1/tenants/default/backends/odd").await;
     assert_eq!(stored["settings"]["transport"]["args"], args, "{stored}");
-    let calls = backend.recorded_of("tools/call");
+    let mut calls = backend.recorded_of("tools/call");
+    calls.retain(|call| call.calls("count"));
     let sent: Vec<&Value> = calls.iter().map(|call| &call.message["params"]["arguments"]).collect();
     let exact = json!({"n": 9_007_199_254_740_993_i64, "x": 0.5});
     assert_eq!(sent, [&exact, &exact]);
