@@ -28,13 +28,12 @@ export function chooseTenant(name: string): void {
 /** The tenant for views that show one: the chosen one, or the first. */
 export const oneTenant = computed(() => (tenants.value.includes(tenant.value) ? tenant.value : (tenants.value[0] ?? '')));
 
-export async function loadTenants(): Promise<void> {
-  const scope = operator.value;
-  if (may('GET /admin/v1/tenants')) {
+async function loadTenants(who: SignedIn): Promise<void> {
+  if (who.permissions.includes(OPERATIONS['GET /admin/v1/tenants'])) {
     const list = await call<Schemas['TenantList']>('GET /admin/v1/tenants');
     tenants.value = list.tenants.map(one => one.tenant);
   } else {
-    const names = scope?.tenants ?? scope?.backends?.map(name => name.split('/')[0] ?? '') ?? [];
+    const names = who.tenants ?? who.backends?.map(name => name.split('/')[0] ?? '') ?? [];
     tenants.value = [...new Set(names)];
   }
   if (tenant.value && !tenants.value.includes(tenant.value)) chooseTenant('');
@@ -43,8 +42,10 @@ export async function loadTenants(): Promise<void> {
 /** Asks who is signed in. */
 export async function resume(): Promise<void> {
   try {
-    operator.value = await call<SignedIn>('GET /admin/v1/operator');
-    await loadTenants();
+    const who = await call<SignedIn>('GET /admin/v1/operator');
+    // Forms take the tenant once, so the tenants are known before a view is shown.
+    await loadTenants(who);
+    operator.value = who;
   } catch (error) {
     if (error instanceof Problem && error.status !== 401) loginNote.value = error.message;
     operator.value = null;
