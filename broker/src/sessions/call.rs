@@ -381,7 +381,7 @@ impl Call {
             Some(frame) => {
                 let _cut = self.stream.push(now, EventKind::Answer, frame);
             }
-            None => self.stream.abandon_answer(now),
+            None => self.stream.abandon_answer(&self.client_id, now),
         }
         self.session.request_finished(
             self.method,

@@ -205,15 +205,15 @@ impl EventStream {
         pushed
     }
 
-    /// Ends one of the stream's requests without an answer.
-    pub fn abandon_answer(&self, now: Instant) {
+    /// Ends a request of the stream without an answer.
+    pub fn abandon_answer(&self, id: &RequestId, now: Instant) {
         let mut state = self.lock();
+        state.pending.retain(|due| due.id != *id);
         state.log.abandon_answer();
         if state.log.is_complete() {
             state.ended_at.get_or_insert(now);
-            state.pending.clear();
-            state.log_record(self.number);
         }
+        state.log_record(self.number);
         unlock_and_wake(state);
     }
 
@@ -558,6 +558,20 @@ mod tests {
             Some(rules::event_log::PositionGone),
             "so a reader that resumes there is told of the gap"
         );
+    }
+
+    #[tokio::test]
+    async fn an_abandoned_request_of_a_batch_is_not_answered_later() {
+        let due = [1, 2, 3].map(RequestId::from_u64);
+        let stream = EventStream::for_answers(4, LIMITS, due.to_vec(), 0);
+        stream.abandon_answer(&due[1], Instant::now());
+        stream.give_up_answers(Instant::now(), |id| Bytes::copy_from_slice(id.raw()));
+        let mut reader = stream.read_from(0).unwrap();
+        for answered in ["1", "3"] {
+            let StreamItem::Event(event) = reader.next().await else { panic!("no answer") };
+            assert_eq!(event.frame, answered);
+        }
+        assert!(matches!(reader.next().await, StreamItem::Ended(StreamEnd::Complete)));
     }
 
     #[test]

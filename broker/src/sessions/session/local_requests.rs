@@ -104,7 +104,7 @@ impl LocalRequest {
             Some(frame) => {
                 let _cut = self.stream.push(Instant::now(), EventKind::Answer, frame);
             }
-            None => self.stream.abandon_answer(Instant::now()),
+            None => self.stream.abandon_answer(&self.id, Instant::now()),
         }
         self.session.request_finished(self.method, outcome, self.started_at.elapsed());
         if let Some(then) = then {
