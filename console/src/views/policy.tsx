@@ -1,5 +1,5 @@
 // The access policy of a tenant: its rules and tests, what it would decide, and what it has decided.
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 
 import { call, callTagged, Problem, type Schemas } from '../api/client';
 import { asProblem, useLive } from '../live';
@@ -38,15 +38,18 @@ export function PolicyView() {
     chooseTenant(name);
     go(href('policy', [name]));
   };
+  const newest = useRef(0);
+  /** Reads the policy. An answer that comes after a newer request is dropped: it may be of another tenant. */
   const load = async () => {
+    const own = ++newest.current;
+    const ifNewest = (show: () => void) => own === newest.current && show();
     setProblem(undefined);
     try {
       const { value, tag } = await callTagged<Document>('GET /admin/v1/tenants/{tenant}/policy', { params });
-      setStored({ document: value, tag });
+      ifNewest(() => setStored({ document: value, tag }));
     } catch (error) {
       const found = asProblem(error);
-      if (found.status === 404) setStored({ document: null, tag: null });
-      else setProblem(found);
+      ifNewest(() => (found.status === 404 ? setStored({ document: null, tag: null }) : setProblem(found)));
     }
   };
   useEffect(() => {
