@@ -19,9 +19,10 @@ use super::{
     discovery::DiscoveredServer,
     fetch::{ConnectReason, OauthError, OauthFetcher},
     machine::TokenHeader,
+    refresh::{end_of, with_token},
     secret_text::{digest_of, random_text},
     token_request::{error_code, request_token},
-    user_tokens::{UserTokens, end_of, for_resource, with_token},
+    user_tokens::{UserTokens, for_resource},
     vault::{Grant, GrantStatus},
 };
 use crate::auth::form_encoded;

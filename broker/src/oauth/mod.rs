@@ -25,6 +25,7 @@ mod identity;
 mod machine;
 mod operator_logins;
 mod public_address;
+mod refresh;
 mod registration;
 mod secret_text;
 mod server_cache;

@@ -8,41 +8,32 @@
 //!   was leased only, so a process that is late changes nothing.
 //! - A grant is for one URL of the backend, or for one identity provider.
 
-use std::{
-    collections::HashMap,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, sync::Arc, time::Instant};
 
-use bytes::Bytes;
-use http::{HeaderValue, Request};
-use http_body_util::Full;
+use http::HeaderValue;
 use parking_lot::Mutex;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
-use records::{GrantError, GrantKey, GrantState};
+use records::{GrantKey, GrantState};
 use rules::limits::oauth::{
-    GRANT_CACHED_MAX, GRANT_LEASE, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX, OAUTH_FAILURE_PAUSE,
-    OAUTH_METADATA_AGE_MAX,
+    GRANT_CACHED_MAX, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX, OAUTH_METADATA_AGE_MAX,
 };
 
 use super::{
     challenge::Challenge,
-    client_keys::{TenantKeys, signed},
+    client_keys::TenantKeys,
     discovery::{DiscoveredServer, ProtectedBackend},
     fetch::{ConnectReason, OauthError, OauthFetcher},
-    id_token::remaining_life,
     machine::{MachineTokens, RenewedToken, TokenHeader},
     public_address::PublicAddress,
+    refresh::Refresh,
     registration::{CALLBACK_PATH, ClientSettings},
     token_cache::{TokenCache, UsableToken},
-    token_request::{AccessToken, request_token},
-    vault::{Grant, GrantStatus, OpenGrant, Vault, now_us},
+    vault::{Grant, Vault, now_us},
 };
 use crate::{
     auth::ClientAuthentication,
     config::spec::{BackendAuth, IssuerComparison},
     metrics::Metrics,
-    persistence::fault_point,
 };
 
 /// Source of the tokens of one backend's principals.
@@ -92,15 +83,6 @@ pub(super) struct UserTokenState {
     cache: TokenCache,
     /// Puts the renewals of a principal in order. The locks hold no data.
     turns: Mutex<HashMap<PrincipalId, Arc<tokio::sync::Mutex<()>>>>,
-}
-
-/// What became of an attempt to use a refresh token.
-enum Refresh {
-    Done(Box<Grant>),
-    /// Another process uses the refresh token.
-    Leased,
-    /// The row has changed meanwhile.
-    Changed,
 }
 
 impl UserTokens {
@@ -271,108 +253,6 @@ impl UserTokens {
         }
     }
 
-    /// Uses the refresh token, under the lease of the row. A caller that is cancelled does not stop
-    /// this, because the server may have replaced the refresh token already.
-    async fn refresh(
-        self: &Arc<Self>,
-        key: &GrantKey,
-        open: &Arc<OpenGrant>,
-    ) -> Result<Refresh, OauthError> {
-        let (tokens, key, open) = (self.clone(), key.clone(), open.clone());
-        let refreshing = tokio::spawn(async move { tokens.refresh_once(&key, &open).await });
-        let ended = || OauthError::Unavailable("the renewal of the token ended early".to_owned());
-        refreshing.await.unwrap_or_else(|_| Err(ended()))
-    }
-
-    async fn refresh_once(&self, key: &GrantKey, open: &OpenGrant) -> Result<Refresh, OauthError> {
-        let record = &open.stored.record;
-        if !open.stored.remaining_lease.is_zero() {
-            return Ok(Refresh::Leased);
-        }
-        let request = match self.refresh_request(open).await {
-            Ok(request) => request,
-            Err(OauthError::InvalidGrant(_)) => return Err(self.ended(key, open).await),
-            Err(error) => return Err(self.failed(key, open, error, None).await),
-        };
-        if !self.vault.lease(key, open.stored.version, GRANT_LEASE).await? {
-            return Ok(Refresh::Leased);
-        }
-        match request_token(&self.fetcher, request).await {
-            Ok(token) => {
-                fault_point::hit("grant.refreshed");
-                self.metrics.oauth.requested("granted");
-                let grant = with_token(open.grant.clone(), &token);
-                let status = GrantStatus::connected(end_of(&token));
-                let version =
-                    self.saved(key, &record.issuer, &grant, status, open.stored.version).await?;
-                Ok(version.map_or(Refresh::Changed, |_| Refresh::Done(Box::new(grant))))
-            }
-            Err(OauthError::InvalidGrant(_)) => {
-                self.metrics.oauth.requested("refused");
-                Err(self.ended(key, open).await)
-            }
-            Err(error) => {
-                self.metrics.oauth.requested("unavailable");
-                Err(self.failed(key, open, error, Some(OAUTH_FAILURE_PAUSE)).await)
-            }
-        }
-    }
-
-    /// Notes why a renewal failed that may succeed later. `lease_ends_in`: the remaining time of
-    /// the lease that this process has.
-    async fn failed(
-        &self,
-        key: &GrantKey,
-        open: &OpenGrant,
-        error: OauthError,
-        lease_ends_in: Option<Duration>,
-    ) -> OauthError {
-        let kind = match error {
-            OauthError::Refused(_) => GrantError::Refused,
-            _ => GrantError::Unavailable,
-        };
-        if open.stored.record.last_error != Some(kind) || lease_ends_in.is_some() {
-            self.vault.record_error(key, open.stored.version, kind, lease_ends_in).await;
-        }
-        error
-    }
-
-    /// Writes a renewed grant. Tries for a while, because the old refresh token may be used up.
-    async fn saved(
-        &self,
-        key: &GrantKey,
-        issuer: &str,
-        grant: &Grant,
-        status: GrantStatus,
-        version: i64,
-    ) -> Result<Option<i64>, OauthError> {
-        let until = Instant::now() + GRANT_WAIT_MAX;
-        loop {
-            match self.vault.put(key, issuer, grant, status, Some(version)).await {
-                Err(_) if Instant::now() < until => tokio::time::sleep(GRANT_POLL_INTERVAL).await,
-                written => return written,
-            }
-        }
-    }
-
-    /// Prepares the request that uses the refresh token.
-    async fn refresh_request(&self, open: &OpenGrant) -> Result<Request<Full<Bytes>>, OauthError> {
-        let (record, grant) = (&open.stored.record, &open.grant);
-        let server = self.discovered(None).await?;
-        if server.issuer != record.issuer {
-            let text = format!("the backend names another server than {}", record.issuer);
-            return Err(OauthError::InvalidGrant(text));
-        }
-        let settings = self.settings(&record.key, Some(&grant.redirect_uri))?;
-        let client = settings.client(&server).await?;
-        let mut form = vec![
-            ("grant_type", "refresh_token".to_owned()),
-            ("refresh_token", grant.refresh_token.clone().unwrap_or_default()),
-        ];
-        form.extend(for_resource(&grant.resource));
-        signed(&client, &server.token_endpoint, &server.issuer, form)
-    }
-
     /// Returns the broker as the client at the server, for a request in the name of a principal.
     pub(super) async fn client(
         &self,
@@ -436,24 +316,6 @@ impl UserTokens {
         *self.state.server.lock() = None;
         self.discovered(None).await
     }
-
-    /// Marks a grant that cannot be used any more, unless it has changed.
-    pub(super) async fn ended(&self, key: &GrantKey, open: &OpenGrant) -> OauthError {
-        self.forget(&key.principal);
-        let record = &open.stored.record;
-        let lost = Grant {
-            access_token: String::new(),
-            refresh_token: None,
-            id_token: None,
-            ..open.grant.clone()
-        };
-        let status = GrantStatus::lost(GrantError::InvalidGrant);
-        let put = self.vault.put(key, &record.issuer, &lost, status, Some(open.stored.version));
-        match put.await {
-            Ok(_) => OauthError::Unconnected(ConnectReason::Ended),
-            Err(error) => error,
-        }
-    }
 }
 
 /// Returns the member that names the resource of a request. Tokens of an identity provider are for
@@ -467,33 +329,4 @@ fn bearer(token: &str) -> Option<TokenHeader> {
     let mut header = HeaderValue::from_str(&format!("Bearer {token}")).ok()?;
     header.set_sensitive(true);
     Some(header)
-}
-
-/// Returns the grant with a new token. A server that sends no refresh token keeps the old one.
-pub(super) fn with_token(grant: Grant, token: &AccessToken) -> Grant {
-    // Some time before the end, and not the same for all grants of a moment.
-    let part = rand::random_range(0.7..0.85);
-    let renew_at_us = life(token).map(|life| now_us().saturating_add(micros(life.mul_f64(part))));
-    Grant {
-        access_token: token.text.clone(),
-        refresh_token: token.refresh_token.clone().or(grant.refresh_token.clone()),
-        id_token: token.id_token.clone().or(grant.id_token.clone()),
-        renew_at_us,
-        scopes: token.scopes.clone().unwrap_or_else(|| grant.scopes.clone()),
-        ..grant
-    }
-}
-
-pub(super) fn end_of(token: &AccessToken) -> Option<i64> {
-    life(token).map(|life| now_us().saturating_add(micros(life)))
-}
-
-/// Returns the life of an answer: that of its access token, or of its ID token if that ends first.
-fn life(token: &AccessToken) -> Option<Duration> {
-    let of_id_token = token.id_token.as_deref().and_then(remaining_life);
-    token.life.into_iter().chain(of_id_token).min()
-}
-
-fn micros(time: Duration) -> i64 {
-    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }

@@ -1,0 +1,183 @@
+//! The use of refresh tokens: under a lease of the grant's row, and written over the leased version
+//! only.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use records::{GrantError, GrantKey};
+use rules::limits::oauth::{GRANT_LEASE, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX, OAUTH_FAILURE_PAUSE};
+
+use super::{
+    client_keys::signed,
+    fetch::{ConnectReason, OauthError},
+    id_token::remaining_life,
+    token_request::{AccessToken, request_token},
+    user_tokens::{UserTokens, for_resource},
+    vault::{Grant, GrantStatus, OpenGrant, now_us},
+};
+use crate::persistence::fault_point;
+
+/// What became of an attempt to use a refresh token.
+pub(super) enum Refresh {
+    Done(Box<Grant>),
+    /// Another process uses the refresh token.
+    Leased,
+    /// The row has changed meanwhile.
+    Changed,
+}
+
+impl UserTokens {
+    /// Uses the refresh token, under the lease of the row. A caller that is cancelled does not stop
+    /// this, because the server may have replaced the refresh token already.
+    pub(super) async fn refresh(
+        self: &Arc<Self>,
+        key: &GrantKey,
+        open: &Arc<OpenGrant>,
+    ) -> Result<Refresh, OauthError> {
+        let (tokens, key, open) = (self.clone(), key.clone(), open.clone());
+        let refreshing = tokio::spawn(async move { tokens.refresh_once(&key, &open).await });
+        let ended = || OauthError::Unavailable("the renewal of the token ended early".to_owned());
+        refreshing.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    async fn refresh_once(&self, key: &GrantKey, open: &OpenGrant) -> Result<Refresh, OauthError> {
+        let record = &open.stored.record;
+        if !open.stored.remaining_lease.is_zero() {
+            return Ok(Refresh::Leased);
+        }
+        let request = match self.refresh_request(open).await {
+            Ok(request) => request,
+            Err(OauthError::InvalidGrant(_)) => return Err(self.ended(key, open).await),
+            Err(error) => return Err(self.failed(key, open, error, None).await),
+        };
+        if !self.vault.lease(key, open.stored.version, GRANT_LEASE).await? {
+            return Ok(Refresh::Leased);
+        }
+        match request_token(&self.fetcher, request).await {
+            Ok(token) => {
+                fault_point::hit("grant.refreshed");
+                self.metrics.oauth.requested("granted");
+                let grant = with_token(open.grant.clone(), &token);
+                let status = GrantStatus::connected(end_of(&token));
+                let version =
+                    self.saved(key, &record.issuer, &grant, status, open.stored.version).await?;
+                Ok(version.map_or(Refresh::Changed, |_| Refresh::Done(Box::new(grant))))
+            }
+            Err(OauthError::InvalidGrant(_)) => {
+                self.metrics.oauth.requested("refused");
+                Err(self.ended(key, open).await)
+            }
+            Err(error) => {
+                self.metrics.oauth.requested("unavailable");
+                Err(self.failed(key, open, error, Some(OAUTH_FAILURE_PAUSE)).await)
+            }
+        }
+    }
+
+    /// Notes why a renewal failed that may succeed later. `lease_ends_in`: the remaining time of
+    /// the lease that this process has.
+    async fn failed(
+        &self,
+        key: &GrantKey,
+        open: &OpenGrant,
+        error: OauthError,
+        lease_ends_in: Option<Duration>,
+    ) -> OauthError {
+        let kind = match error {
+            OauthError::Refused(_) => GrantError::Refused,
+            _ => GrantError::Unavailable,
+        };
+        if open.stored.record.last_error != Some(kind) || lease_ends_in.is_some() {
+            self.vault.record_error(key, open.stored.version, kind, lease_ends_in).await;
+        }
+        error
+    }
+
+    /// Writes a renewed grant. Tries for a while, because the old refresh token may be used up.
+    async fn saved(
+        &self,
+        key: &GrantKey,
+        issuer: &str,
+        grant: &Grant,
+        status: GrantStatus,
+        version: i64,
+    ) -> Result<Option<i64>, OauthError> {
+        let until = Instant::now() + GRANT_WAIT_MAX;
+        loop {
+            match self.vault.put(key, issuer, grant, status, Some(version)).await {
+                Err(_) if Instant::now() < until => tokio::time::sleep(GRANT_POLL_INTERVAL).await,
+                written => return written,
+            }
+        }
+    }
+
+    /// Prepares the request that uses the refresh token.
+    async fn refresh_request(&self, open: &OpenGrant) -> Result<Request<Full<Bytes>>, OauthError> {
+        let (record, grant) = (&open.stored.record, &open.grant);
+        let server = self.discovered(None).await?;
+        if server.issuer != record.issuer {
+            let text = format!("the backend names another server than {}", record.issuer);
+            return Err(OauthError::InvalidGrant(text));
+        }
+        let settings = self.settings(&record.key, Some(&grant.redirect_uri))?;
+        let client = settings.client(&server).await?;
+        let mut form = vec![
+            ("grant_type", "refresh_token".to_owned()),
+            ("refresh_token", grant.refresh_token.clone().unwrap_or_default()),
+        ];
+        form.extend(for_resource(&grant.resource));
+        signed(&client, &server.token_endpoint, &server.issuer, form)
+    }
+
+    /// Marks a grant that cannot be used any more, unless it has changed.
+    pub(super) async fn ended(&self, key: &GrantKey, open: &OpenGrant) -> OauthError {
+        self.forget(&key.principal);
+        let record = &open.stored.record;
+        let lost = Grant {
+            access_token: String::new(),
+            refresh_token: None,
+            id_token: None,
+            ..open.grant.clone()
+        };
+        let status = GrantStatus::lost(GrantError::InvalidGrant);
+        let put = self.vault.put(key, &record.issuer, &lost, status, Some(open.stored.version));
+        match put.await {
+            Ok(_) => OauthError::Unconnected(ConnectReason::Ended),
+            Err(error) => error,
+        }
+    }
+}
+
+/// Returns the grant with a new token. A server that sends no refresh token keeps the old one.
+pub(super) fn with_token(grant: Grant, token: &AccessToken) -> Grant {
+    // Some time before the end, and not the same for all grants of a moment.
+    let part = rand::random_range(0.7..0.85);
+    let renew_at_us = life(token).map(|life| now_us().saturating_add(micros(life.mul_f64(part))));
+    Grant {
+        access_token: token.text.clone(),
+        refresh_token: token.refresh_token.clone().or(grant.refresh_token.clone()),
+        id_token: token.id_token.clone().or(grant.id_token.clone()),
+        renew_at_us,
+        scopes: token.scopes.clone().unwrap_or_else(|| grant.scopes.clone()),
+        ..grant
+    }
+}
+
+pub(super) fn end_of(token: &AccessToken) -> Option<i64> {
+    life(token).map(|life| now_us().saturating_add(micros(life)))
+}
+
+/// Returns the life of an answer: that of its access token, or of its ID token if that ends first.
+fn life(token: &AccessToken) -> Option<Duration> {
+    let of_id_token = token.id_token.as_deref().and_then(remaining_life);
+    token.life.into_iter().chain(of_id_token).min()
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
+}
