@@ -81,4 +81,7 @@ pub trait GrantStore: Send + Sync {
 
     /// Removes and returns a secret that has not expired. Only one caller gets it.
     async fn take_secret(&self, key: &SecretKey) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// Removes a secret that has these bytes. Another one stays.
+    async fn remove_secret(&self, key: &SecretKey, sealed: &[u8]) -> Result<(), StoreError>;
 }

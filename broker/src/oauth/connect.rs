@@ -21,7 +21,7 @@ use super::{
     machine::TokenHeader,
     refresh::{end_of, with_token},
     secret_text::{digest_of, random_text},
-    token_request::{error_code, request_token},
+    token_request::error_code,
     user_tokens::{UserTokens, for_resource},
     vault::{Grant, GrantStatus},
 };
@@ -153,7 +153,7 @@ impl UserTokens {
         ];
         form.extend(for_resource(&login.resource));
         let request = signed(&client, &server.token_endpoint, &server.issuer, form)?;
-        let token = request_token(&self.fetcher, request).await?;
+        let token = settings.token(&server, &client, request).await?;
         if self.target.is_provider() {
             self.check_identity(&token, (&server.issuer, client.client_id()), &principal)?;
         }

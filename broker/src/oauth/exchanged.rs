@@ -248,7 +248,12 @@ impl ExchangedTokens {
                 let is_usual =
                     matches!(error, OauthError::Unconnected(_) | OauthError::NoCallerToken);
                 known.failed = (!is_usual).then(|| (error.clone(), Instant::now()));
-                let may_pass = matches!(error, OauthError::Unavailable(_) | OauthError::Refused(_));
+                let may_pass = matches!(
+                    error,
+                    OauthError::Unavailable(_)
+                        | OauthError::Refused(_)
+                        | OauthError::InvalidClient(_)
+                );
                 if let Some(kept) = kept.filter(|_| may_pass) {
                     return Ok(kept);
                 }

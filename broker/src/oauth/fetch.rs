@@ -26,6 +26,9 @@ pub enum OauthError {
     /// The server does not accept the refresh token or the code any more.
     #[error("{0}")]
     InvalidGrant(String),
+    /// The server does not know the client, or does not accept its credential.
+    #[error("{0}")]
+    InvalidClient(String),
     /// The principal has no grant that can be used, and must connect an account.
     #[error("no account of the user is connected: {0}")]
     Unconnected(ConnectReason),

@@ -14,13 +14,15 @@ use rules::limits::oauth::{GRANT_LEASE, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX, OAU
 
 use super::{
     client_keys::signed,
+    discovery::DiscoveredServer,
     fetch::{ConnectReason, OauthError},
     id_token::remaining_life,
-    token_request::{AccessToken, request_token},
+    registration::ClientSettings,
+    token_request::AccessToken,
     user_tokens::{UserTokens, for_resource},
     vault::{Grant, GrantStatus, OpenGrant, now_us},
 };
-use crate::persistence::fault_point;
+use crate::{auth::ClientAuthentication, persistence::fault_point};
 
 /// What became of an attempt to use a refresh token.
 pub(super) enum Refresh {
@@ -29,6 +31,14 @@ pub(super) enum Refresh {
     Leased,
     /// The row has changed meanwhile.
     Changed,
+}
+
+/// A request that uses a refresh token, with its client.
+struct RefreshRequest<'o> {
+    settings: ClientSettings<'o>,
+    server: Arc<DiscoveredServer>,
+    client: ClientAuthentication,
+    request: Request<Full<Bytes>>,
 }
 
 impl UserTokens {
@@ -50,15 +60,16 @@ impl UserTokens {
         if !open.stored.remaining_lease.is_zero() {
             return Ok(Refresh::Leased);
         }
-        let request = match self.refresh_request(open).await {
-            Ok(request) => request,
+        let prepared = match self.refresh_request(open).await {
+            Ok(prepared) => prepared,
             Err(OauthError::InvalidGrant(_)) => return Err(self.ended(key, open).await),
             Err(error) => return Err(self.failed(key, open, error, None).await),
         };
         if !self.vault.lease(key, open.stored.version, GRANT_LEASE).await? {
             return Ok(Refresh::Leased);
         }
-        match request_token(&self.fetcher, request).await {
+        let RefreshRequest { settings, server, client, request } = prepared;
+        match settings.token(&server, &client, request).await {
             Ok(token) => {
                 fault_point::hit("grant.refreshed");
                 self.metrics.oauth.requested("granted");
@@ -117,7 +128,10 @@ impl UserTokens {
     }
 
     /// Prepares the request that uses the refresh token.
-    async fn refresh_request(&self, open: &OpenGrant) -> Result<Request<Full<Bytes>>, OauthError> {
+    async fn refresh_request<'o>(
+        &'o self,
+        open: &'o OpenGrant,
+    ) -> Result<RefreshRequest<'o>, OauthError> {
         let (record, grant) = (&open.stored.record, &open.grant);
         let server = self.discovered(None).await?;
         if server.issuer != record.issuer {
@@ -131,7 +145,8 @@ impl UserTokens {
             ("refresh_token", grant.refresh_token.clone().unwrap_or_default()),
         ];
         form.extend(for_resource(&grant.resource));
-        signed(&client, &server.token_endpoint, &server.issuer, form)
+        let request = signed(&client, &server.token_endpoint, &server.issuer, form)?;
+        Ok(RefreshRequest { settings, server, client, request })
     }
 
     /// Marks a grant that cannot be used any more, unless it has changed.

@@ -21,7 +21,8 @@ use super::{
     client_keys::TenantKeys,
     discovery::DiscoveredServer,
     fetch::{OauthError, OauthFetcher, object},
-    vault::Vault,
+    token_request::{AccessToken, request_token},
+    vault::{Vault, now_us},
 };
 use crate::{
     auth::{ClientAuthentication, ClientCredential},
@@ -38,7 +39,7 @@ pub const KEY_SET_PATH: &str = "/oauth/jwks.json";
 /// Beginning of the paths of the client ID metadata documents with keys.
 const KEY_CLIENTS_PATH: &str = "/oauth/clients/";
 const PRIVATE_KEY_JWT: &str = "private_key_jwt";
-/// Life of a registration, which then is made again.
+/// Longest life of a registration, which then is made again.
 const REGISTRATION_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 
 /// A client as it is stored. A configured one is stored without its credential.
@@ -115,26 +116,19 @@ impl ClientSettings<'_> {
             };
             return Ok(ClientAuthentication::new(id, credential));
         }
-        if server.flag("client_id_metadata_document_supported")
-            && let Some(id) = self.metadata_url()
-        {
+        if let Some(id) = self.document(server) {
             let credential = match self.auth.has_own_key() {
                 true => self.keys.current().await?,
                 false => ClientCredential::None,
             };
             return Ok(ClientAuthentication::new(&id, credential));
         }
-        // A client of an earlier address is kept, because only it can renew its tokens.
-        let kind = if self.auth.has_own_key() { " keys" } else { "" };
-        let vault_key = self.vault_key(format!(
-            "{} {} {}{kind}",
-            self.key.backend, server.issuer, self.redirect_uri
-        ));
+        let vault_key = self.registration_key(server);
         let client = match self.vault.secret::<StoredClient>(&vault_key).await? {
             Some(known) => known,
             None => {
-                let made = self.register(server).await?;
-                self.vault.put_secret(&vault_key, &made, REGISTRATION_LIFE).await?;
+                let (made, life) = self.register(server).await?;
+                self.vault.put_secret(&vault_key, &made, life).await?;
                 made
             }
         };
@@ -146,6 +140,40 @@ impl ClientSettings<'_> {
             _ => ClientCredential::None,
         };
         Ok(ClientAuthentication::new(&client.client_id, credential))
+    }
+
+    /// Sends a token request of this client. If the server does not know a registration of the broker
+    /// any more, the next request makes another one, and no grant of the old one is valid.
+    pub(super) async fn token(
+        &self,
+        server: &DiscoveredServer,
+        client: &ClientAuthentication,
+        request: Request<Full<Bytes>>,
+    ) -> Result<AccessToken, OauthError> {
+        match request_token(self.fetcher, request).await {
+            Err(OauthError::InvalidClient(text)) if self.registers_at(server) => {
+                let refused = |known: &StoredClient| known.client_id == client.client_id();
+                self.vault.remove_secret(&self.registration_key(server), refused).await?;
+                Err(OauthError::InvalidGrant(text))
+            }
+            Err(OauthError::InvalidClient(text)) => Err(OauthError::Refused(text)),
+            answered => answered,
+        }
+    }
+
+    /// Returns whether the broker registers itself at a server.
+    fn registers_at(&self, server: &DiscoveredServer) -> bool {
+        self.auth.client_id.is_none() && self.document(server).is_none()
+    }
+
+    /// Returns the key of the registration at a server. A client of an earlier address is kept,
+    /// because only it can renew its tokens.
+    fn registration_key(&self, server: &DiscoveredServer) -> SecretKey {
+        let kind = if self.auth.has_own_key() { " keys" } else { "" };
+        self.vault_key(format!(
+            "{} {} {}{kind}",
+            self.key.backend, server.issuer, self.redirect_uri
+        ))
     }
 
     fn vault_key(&self, name: String) -> SecretKey {
@@ -167,6 +195,11 @@ impl ClientSettings<'_> {
         }
     }
 
+    /// Returns the address of the client ID metadata document, if the server accepts one.
+    fn document(&self, server: &DiscoveredServer) -> Option<String> {
+        self.metadata_url().filter(|_| server.flag("client_id_metadata_document_supported"))
+    }
+
     /// Returns the address of the client ID metadata document, which must be an https one.
     fn metadata_url(&self) -> Option<String> {
         let own = metadata_address(&self.base, self.keys_of());
@@ -180,7 +213,11 @@ impl ClientSettings<'_> {
         self.auth.has_own_key().then_some(&self.key.tenant)
     }
 
-    async fn register(&self, server: &DiscoveredServer) -> Result<StoredClient, OauthError> {
+    /// Registers the broker. Returns the client and its life.
+    async fn register(
+        &self,
+        server: &DiscoveredServer,
+    ) -> Result<(StoredClient, Duration), OauthError> {
         let endpoint =
             server.text("registration_endpoint").and_then(|url| self.fetcher.permitted(url));
         let endpoint = endpoint.ok_or_else(|| {
@@ -225,13 +262,24 @@ impl ClientSettings<'_> {
         if client_secret.is_none() && !["none", PRIVATE_KEY_JWT].contains(&method.as_str()) {
             return Err(OauthError::Refused(format!("{endpoint} gives no client_secret")));
         }
-        Ok(StoredClient {
+        // A client without a secret stays, and so does one whose secret ends at 0 (RFC 7591, 3.2.1).
+        let ends_at = client_secret.as_ref().and(answer.get("client_secret_expires_at"));
+        let ends_at = ends_at.and_then(Value::as_i64).filter(|seconds| *seconds != 0);
+        let life = ends_at.map_or(REGISTRATION_LIFE, remaining);
+        let client = StoredClient {
             issuer: server.issuer.clone(),
             client_id: member("client_id").ok_or_else(refused)?,
             client_secret,
             method,
-        })
+        };
+        Ok((client, life))
     }
+}
+
+/// Returns the time until a moment, which is at most the life of a registration.
+fn remaining(until_seconds: i64) -> Duration {
+    let remaining = until_seconds.saturating_mul(1_000_000).saturating_sub(now_us());
+    Duration::from_micros(u64::try_from(remaining).unwrap_or(0)).min(REGISTRATION_LIFE)
 }
 
 /// Returns the configured credential. Without a configured method, the one that the server takes.

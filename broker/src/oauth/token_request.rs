@@ -106,8 +106,10 @@ impl GrantedAnswer {
         }
         let code = error_code(members.get("error").and_then(Value::as_str));
         let text = format!("{url} answers {status}: {code}");
-        if code == "invalid_grant" {
-            return Err(OauthError::InvalidGrant(text));
+        match code {
+            "invalid_grant" => return Err(OauthError::InvalidGrant(text)),
+            "invalid_client" => return Err(OauthError::InvalidClient(text)),
+            _ => {}
         }
         let is_final = status.is_client_error() && status != StatusCode::TOO_MANY_REQUESTS;
         Err(if is_final { OauthError::Refused(text) } else { OauthError::Unavailable(text) })

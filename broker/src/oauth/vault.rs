@@ -237,6 +237,21 @@ impl Vault {
         Ok(found.and_then(|sealed| self.opened_secret(key, &sealed)))
     }
 
+    /// Removes a secret if it is the meant one.
+    pub(super) async fn remove_secret<T: DeserializeOwned>(
+        &self,
+        key: &SecretKey,
+        is_meant: impl FnOnce(&T) -> bool + Send,
+    ) -> Result<(), OauthError> {
+        let found = self.0.run("secret", self.0.store.secret(key)).await.map_err(away)?;
+        let Some(sealed) = found else { return Ok(()) };
+        if !self.opened_secret(key, &sealed).as_ref().is_some_and(is_meant) {
+            return Ok(());
+        }
+        let remove = self.0.store.remove_secret(key, &sealed);
+        self.0.run("remove_secret", remove).await.map_err(away)
+    }
+
     fn opened_secret<T: DeserializeOwned>(&self, key: &SecretKey, sealed: &[u8]) -> Option<T> {
         let text = self.0.seal.open(&secret_seal_context(key), sealed).ok()?;
         serde_json::from_slice(&text).ok()

@@ -371,6 +371,9 @@ impl GrantStore for Meddled {
     async fn take_secret(&self, key: &SecretKey) -> Result<Option<Vec<u8>>, StoreError> {
         self.inner.take_secret(key).await
     }
+    async fn remove_secret(&self, key: &SecretKey, sealed: &[u8]) -> Result<(), StoreError> {
+        self.inner.remove_secret(key, sealed).await
+    }
 }
 
 #[async_trait]

@@ -34,7 +34,7 @@ async fn fetched(broker: &TestBroker, path: &str) -> Value {
 }
 
 /// Returns the date of an answer, such as `Sun, 22 Nov 2026`.
-async fn day(broker: &TestBroker) -> String {
+pub(crate) async fn day(broker: &TestBroker) -> String {
     let answer = broker.admin().send("GET", "/healthz", None).await;
     answer.header("date").unwrap()[..16].to_owned()
 }

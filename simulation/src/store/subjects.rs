@@ -71,6 +71,7 @@ pass_on! { GrantStore:
     add_secret(key: &SecretKey, sealed: &[u8], life: Duration) -> ();
     secret(key: &SecretKey) -> Option<Vec<u8>>;
     take_secret(key: &SecretKey) -> Option<Vec<u8>>;
+    remove_secret(key: &SecretKey, sealed: &[u8]) -> ();
 }
 
 pass_on! { PinStore:

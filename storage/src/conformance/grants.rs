@@ -194,6 +194,19 @@ pub async fn the_first_added_secret_stays_until_it_expires(store: &dyn DurableSt
     Ok(())
 }
 
+pub async fn a_secret_is_removed_only_with_its_bytes(store: &dyn DurableStore) -> Outcome {
+    store.put_secret(&secret("a"), &[1, 255], LONG).await?;
+    store.put_secret(&secret("b"), &[1, 255], LONG).await?;
+    store.remove_secret(&secret("a"), &[1, 0]).await?;
+    let other = SecretKey { kind: SecretKind::Link, ..secret("a") };
+    store.remove_secret(&other, &[1, 255]).await?;
+    assert_eq!(store.secret(&secret("a")).await?, Some(vec![1, 255]));
+    store.remove_secret(&secret("a"), &[1, 255]).await?;
+    assert_eq!(store.secret(&secret("a")).await?, None);
+    assert_eq!(store.secret(&secret("b")).await?, Some(vec![1, 255]));
+    Ok(())
+}
+
 fn secret(name: &str) -> SecretKey {
     SecretKey { kind: SecretKind::Login, tenant: tenant("acme"), name: name.to_owned() }
 }

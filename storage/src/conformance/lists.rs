@@ -111,6 +111,7 @@ macro_rules! durable_conformance {
                 grants_end_with_their_backend_and_their_tenant
                 a_secret_is_taken_once_and_expires
                 the_first_added_secret_stays_until_it_expires
+                a_secret_is_removed_only_with_its_bytes
             }
             seals {
                 the_first_root_key_of_a_secret_stays

@@ -253,6 +253,20 @@ impl GrantStore for PostgresStore {
         let taken = self.rows_of(&self.write_pool, take).await?;
         taken.first().map(|row| get(row, "sealed")).transpose()
     }
+
+    async fn remove_secret(&self, key: &SecretKey, sealed: &[u8]) -> Result<(), StoreError> {
+        let remove = |_| {
+            sqlx::query(
+                "DELETE FROM upstream_secrets WHERE kind = $1 AND tenant = $2 AND name = $3 AND sealed = $4",
+            )
+            .bind(key.kind.name())
+            .bind(key.tenant.as_str())
+            .bind(key.name.as_str())
+            .bind(sealed)
+        };
+        self.rows_of(&self.write_pool, remove).await?;
+        Ok(())
+    }
 }
 
 fn stored(row: &PgRow) -> Result<StoredGrant, StoreError> {

@@ -280,6 +280,22 @@ impl GrantStore for SqliteStore {
         })
         .await
     }
+
+    async fn remove_secret(&self, key: &SecretKey, sealed: &[u8]) -> Result<(), StoreError> {
+        with_deadline("removing a secret", async {
+            let mut writing = self.begin().await?;
+            let removed = sqlx::query(
+                "DELETE FROM upstream_secrets WHERE kind = ? AND tenant = ? AND name = ? AND sealed = ?",
+            )
+            .bind(key.kind.name())
+            .bind(key.tenant.as_str())
+            .bind(key.name.as_str())
+            .bind(sealed);
+            removed.execute(writing.connection()).await.map_err(map_error)?;
+            writing.commit().await
+        })
+        .await
+    }
 }
 
 fn stored(row: &SqliteRow) -> Result<StoredGrant, UnreadableColumn> {

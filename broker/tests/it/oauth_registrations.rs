@@ -1,0 +1,152 @@
+//! Registrations of the broker at authorization servers (RFC 7591): their end, and several at once.
+
+use std::{collections::HashSet, sync::Arc};
+
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use testkit::{FakeClock, TestBroker, authorization::now, eventually};
+
+use crate::{
+    accounts::{Browser, World, call, member, parameter},
+    builder, kind,
+    oauth_clients::day,
+    text_of,
+};
+
+const CONNECTIONS: &str = "/admin/v1/tenants/default/connections";
+
+/// A server that registers clients: `made-NUMBER`.
+struct Registry {
+    world: World,
+    /// Clients that the server does not know any more.
+    gone: Arc<Mutex<HashSet<String>>>,
+}
+
+impl Registry {
+    /// `members`: of each answer to a registration.
+    async fn start(members: Value) -> Self {
+        let world = World::start(3600).await;
+        let endpoint = format!("{}/token", world.server.issuer());
+        world.server.set_metadata(json!({
+            "code_challenge_methods_supported": ["S256"], "registration_endpoint": endpoint,
+            "token_endpoint_auth_methods_supported": ["none", "client_secret_post"],
+        }));
+        let (accepted, gone) = (world.accepted.clone(), Arc::<Mutex<HashSet<String>>>::default());
+        let unknown = gone.clone();
+        world.server.answer_tokens(Arc::new(move |request, number| {
+            if request.form.starts_with('{') {
+                let mut client = members.clone();
+                client["client_id"] = json!(format!("made-{number}"));
+                return (201, client);
+            }
+            if member(request, "client_id").is_none_or(|id| unknown.lock().contains(&id)) {
+                return (401, json!({"error": "invalid_client"}));
+            }
+            accepted.lock().insert(format!("Bearer token-{number}"));
+            (200, json!({"access_token": format!("token-{number}"), "token_type": "Bearer", "expires_in": 3600, "refresh_token": format!("refresh-{number}")}))
+        }));
+        Self { world, gone }
+    }
+
+    async fn add_to(&self, broker: &TestBroker, auth: Value) {
+        let mut spec = self.world.spec();
+        spec["auth"] = auth;
+        let (status, view) = broker.admin().put_backend("default", "b", &spec).await;
+        assert_eq!(status, 201, "{view}");
+    }
+
+    fn registrations(&self) -> usize {
+        let asked = self.world.server.token_requests();
+        asked.iter().filter(|one| one.form.starts_with('{')).count()
+    }
+}
+
+fn client_id(request: &str) -> String {
+    parameter(request, "client_id").expect(request)
+}
+
+async fn state(broker: &TestBroker) -> Value {
+    broker.admin().get(CONNECTIONS).await.1["connections"][0]["state"].clone()
+}
+
+#[tokio::test]
+async fn the_broker_registers_again_after_its_registration_was_deleted() {
+    let registry = Registry::start(json!({})).await;
+    let broker = builder().single_process().start().await;
+    registry.add_to(&broker, json!({"type": "oauth_user"})).await;
+    let browser = Browser::new(&broker);
+    let request = browser.start_login().await;
+    let first = client_id(&request);
+    assert_eq!(browser.answer(&request, "&code=c").await, 200);
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let client = broker.connected(json!({})).await;
+    assert_ne!(call(&client, "b__echo").await["isError"], true);
+
+    // The renewal of a token shows that the registration is gone.
+    registry.gone.lock().insert(first.clone());
+    registry.world.accepted.lock().clear();
+    let answer = call(&client, "b__echo").await;
+    assert!(text_of(&answer).contains("/connect/b"), "{answer}");
+    assert_eq!(state(&broker).await, "reconnect");
+    let request = browser.start_login().await;
+    let second = client_id(&request);
+    assert_ne!(second, first);
+    assert_eq!(browser.answer(&request, "&code=c").await, 200);
+    assert_ne!(call(&client, "b__echo").await["isError"], true);
+
+    // The end of a login shows it too.
+    let request = browser.start_login().await;
+    registry.gone.lock().insert(second.clone());
+    assert_eq!(browser.answer(&request, "&code=c").await, 502);
+    let request = browser.start_login().await;
+    assert!(![&first, &second].contains(&&client_id(&request)), "{request}");
+    assert_eq!(browser.answer(&request, "&code=c").await, 200);
+    assert_eq!(registry.registrations(), 3);
+}
+
+#[tokio::test]
+async fn a_refused_client_of_an_operator_does_not_end_connections() {
+    let registry = Registry::start(json!({})).await;
+    let broker = builder().single_process().start().await;
+    registry.add_to(&broker, json!({"type": "oauth_user", "client_id": "broker"})).await;
+    assert_eq!(Browser::new(&broker).connect().await, 200);
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let client = broker.connected(json!({})).await;
+    registry.gone.lock().insert("broker".to_owned());
+    registry.world.accepted.lock().clear();
+    let params = json!({"name": "b__echo", "arguments": {}});
+    assert_eq!(kind(&client.error("tools/call", params).await), "backend_unavailable");
+    assert_eq!(state(&broker).await, "connected");
+    // It is the operator's to mend.
+    registry.gone.lock().clear();
+    assert_ne!(call(&client, "b__echo").await["isError"], true);
+}
+
+#[tokio::test]
+async fn a_registration_is_used_until_its_secret_expires() {
+    let clock = FakeClock::set_to("+0");
+    let month = 30 * 24 * 3_600;
+    let registry = Registry::start(json!({
+        "client_secret": "s", "client_secret_expires_at": now() + month,
+        "token_endpoint_auth_method": "client_secret_post",
+    }))
+    .await;
+    let builder = builder().single_process();
+    let env = clock.env();
+    let broker = env.iter().fold(builder, |builder, (name, value)| builder.env(name, value));
+    let broker = broker.start().await;
+    registry.add_to(&broker, json!({"type": "oauth_user"})).await;
+    for _ in 0..2 {
+        assert_eq!(Browser::new(&broker).connect().await, 200);
+        assert_eq!(registry.registrations(), 1);
+    }
+    let before = day(&broker).await;
+    clock.set("+31d");
+    eventually("the broker to see its clock", || async {
+        let day = day(&broker).await;
+        if day == before { Err(day) } else { Ok(()) }
+    })
+    .await;
+    Browser::new(&broker).start_login().await;
+    assert_eq!(registry.registrations(), 2);
+}
