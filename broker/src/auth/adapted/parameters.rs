@@ -36,6 +36,10 @@ impl Parameters {
     pub(super) fn parse(text: &str) -> Result<Self, ParameterFault> {
         let mut parameters: Vec<(String, String)> = Vec::new();
         for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+            // Each parameter is compared with all before it, so their number is bounded first.
+            if parameters.len() == PARAMETERS_MAX {
+                return Err(ParameterFault::TooMany);
+            }
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let name = form_decoded(name).ok_or(ParameterFault::Encoding)?;
             let value = form_decoded(value).ok_or(ParameterFault::Encoding)?;
@@ -44,9 +48,6 @@ impl Parameters {
                 return Err(ParameterFault::Repeated);
             }
             parameters.push((name, value));
-        }
-        if parameters.len() > PARAMETERS_MAX {
-            return Err(ParameterFault::TooMany);
         }
         Ok(Self(parameters))
     }
@@ -195,7 +196,12 @@ mod tests {
         ] {
             assert_eq!(Parameters::parse(text), Err(fault), "{text}");
         }
-        let many: String = (0..=PARAMETERS_MAX).map(|n| format!("p{n}=&")).collect();
-        assert_eq!(Parameters::parse(&many), Err(ParameterFault::TooMany));
+        let many = |count: usize| (0..count).map(|n| format!("p{n}=&")).collect::<String>();
+        assert!(Parameters::parse(&many(PARAMETERS_MAX)).is_ok());
+        // What follows is not read.
+        for rest in ["", "p0=", "a=%"] {
+            let text = many(PARAMETERS_MAX + 1) + rest;
+            assert_eq!(Parameters::parse(&text), Err(ParameterFault::TooMany), "{rest}");
+        }
     }
 }
