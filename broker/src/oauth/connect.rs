@@ -154,6 +154,7 @@ impl UserTokens {
         form.extend(for_resource(&login.resource));
         let request = signed(&client, &server.token_endpoint, &server.issuer, form)?;
         let token = settings.token(&server, &client, request).await?;
+        let token = self.target.usable(token);
         if self.target.is_provider() {
             self.check_identity(&token, (&server.issuer, client.client_id()), &principal)?;
         }

@@ -71,6 +71,7 @@ impl UserTokens {
         let RefreshRequest { settings, server, client, request } = prepared;
         match settings.token(&server, &client, request).await {
             Ok(token) => {
+                let token = self.target.usable(token);
                 fault_point::hit("grant.refreshed");
                 self.metrics.oauth.requested("granted");
                 let grant = with_token(open.grant.clone(), &token);

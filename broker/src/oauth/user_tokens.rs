@@ -28,6 +28,7 @@ use super::{
     refresh::Refresh,
     registration::{CALLBACK_PATH, ClientSettings},
     token_cache::{TokenCache, UsableToken},
+    token_request::AccessToken,
     vault::{Grant, Vault, now_us},
 };
 use crate::{
@@ -73,6 +74,13 @@ impl AuthorizationTarget {
 
     pub(super) fn is_provider(&self) -> bool {
         matches!(self, Self::Provider { .. })
+    }
+
+    /// Returns the parts of an answer that serve a purpose here. Some servers of backends send an ID
+    /// token too.
+    pub(super) fn usable(&self, token: AccessToken) -> AccessToken {
+        let id_token = token.id_token.filter(|_| self.is_provider());
+        AccessToken { id_token, ..token }
     }
 }
 

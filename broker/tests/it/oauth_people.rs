@@ -146,6 +146,27 @@ async fn concurrent_calls_with_an_expired_token_use_the_refresh_token_once() {
     assert_eq!(list["connections"][0]["state"], "reconnect");
 }
 
+/// Some servers send an ID token with any scopes. The broker makes something of it only if they are
+/// an identity provider.
+#[tokio::test]
+async fn an_id_token_that_ends_first_does_not_end_an_account() {
+    let world = World::start(3600).await;
+    let accepted = world.accepted.clone();
+    let id_token = world.server.token_with("ann", json!({"exp": authorization::now() - 1}));
+    world.server.answer_tokens(Arc::new(move |_, number| {
+        accepted.lock().insert(format!("Bearer token-{number}"));
+        (200, json!({"access_token": format!("token-{number}"), "token_type": "Bearer", "expires_in": 3600, "id_token": id_token}))
+    }));
+    let broker = world.broker().await;
+    assert_eq!(Browser::new(&broker).connect().await, 200);
+    let (_, list) = broker.admin().get("/admin/v1/tenants/default/connections").await;
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let client = broker.connected(json!({})).await;
+    let answer = call(&client, "b__echo").await;
+    assert_ne!(answer["isError"], true, "{answer} {list}");
+    assert_eq!(world.server.take_token_requests().len(), 1);
+}
+
 #[tokio::test]
 async fn a_backend_that_requires_more_scopes_leads_to_the_connect_page_again() {
     let world = World::start(3600).await;
