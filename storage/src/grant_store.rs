@@ -14,7 +14,8 @@ pub trait GrantStore: Send + Sync {
     async fn grant(&self, key: &GrantKey) -> Result<Option<StoredGrant>, StoreError>;
 
     /// Writes a grant and ends its lease. With `expected`, writes only over this version. Returns
-    /// the new version, or `None` if the row is another one or gone.
+    /// the new version, or `None` if the row is another one or gone. A grant that was removed and
+    /// made again has none of its earlier versions.
     async fn put_grant(
         &self,
         record: &GrantRecord,

@@ -68,7 +68,10 @@ impl UserTokens {
         };
         match id_token.or_else(refresh_token) {
             Some(subject) => Ok(subject),
-            None => Err(self.ended(&self.key(principal), &open).await),
+            None => {
+                self.ended(&self.key(principal), &open).await?;
+                Err(changed())
+            }
         }
     }
 
@@ -79,9 +82,9 @@ impl UserTokens {
             Ok(Some(open)) => {
                 let held = [&open.grant.id_token, &open.grant.refresh_token];
                 if held.into_iter().flatten().any(|text| text == used) {
-                    return self.ended(&key, &open).await;
+                    return self.ended(&key, &open).await.err().unwrap_or_else(changed);
                 }
-                OauthError::Unavailable("the sign-in has changed meanwhile".to_owned())
+                changed()
             }
             Ok(None) => OauthError::Unconnected(ConnectReason::New),
             Err(error) => error,
@@ -97,4 +100,8 @@ impl UserTokens {
         let (client, server) = self.client(principal).await?;
         signed(&client, &server.token_endpoint, &server.issuer, form)
     }
+}
+
+fn changed() -> OauthError {
+    OauthError::Unavailable("the sign-in has changed meanwhile".to_owned())
 }

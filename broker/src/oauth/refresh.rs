@@ -62,7 +62,7 @@ impl UserTokens {
         }
         let prepared = match self.refresh_request(open).await {
             Ok(prepared) => prepared,
-            Err(OauthError::InvalidGrant(_)) => return Err(self.ended(key, open).await),
+            Err(OauthError::InvalidGrant(_)) => return self.ended(key, open).await,
             Err(error) => return Err(self.failed(key, open, error, None).await),
         };
         if !self.vault.lease(key, open.stored.version, GRANT_LEASE).await? {
@@ -82,7 +82,7 @@ impl UserTokens {
             }
             Err(OauthError::InvalidGrant(_)) => {
                 self.metrics.oauth.requested("refused");
-                Err(self.ended(key, open).await)
+                self.ended(key, open).await
             }
             Err(error) => {
                 self.metrics.oauth.requested("unavailable");
@@ -150,8 +150,12 @@ impl UserTokens {
         Ok(RefreshRequest { settings, server, client, request })
     }
 
-    /// Marks a grant that cannot be used any more, unless it has changed.
-    pub(super) async fn ended(&self, key: &GrantKey, open: &OpenGrant) -> OauthError {
+    /// Marks a grant that cannot be used any more, unless it has changed meanwhile.
+    pub(super) async fn ended(
+        &self,
+        key: &GrantKey,
+        open: &OpenGrant,
+    ) -> Result<Refresh, OauthError> {
         self.forget(&key.principal);
         let record = &open.stored.record;
         let lost = Grant {
@@ -162,9 +166,9 @@ impl UserTokens {
         };
         let status = GrantStatus::lost(GrantError::InvalidGrant);
         let put = self.vault.put(key, &record.issuer, &lost, status, Some(open.stored.version));
-        match put.await {
-            Ok(_) => OauthError::Unconnected(ConnectReason::Ended),
-            Err(error) => error,
+        match put.await? {
+            Some(_) => Err(OauthError::Unconnected(ConnectReason::Ended)),
+            None => Ok(Refresh::Changed),
         }
     }
 }

@@ -152,7 +152,7 @@ impl UserTokens {
             // The backend may have another authorization server now.
             let found = self.discovered(challenge).await?;
             if found.issuer != open.stored.record.issuer {
-                return Err(self.ended(&key, &open).await);
+                self.ended(&key, &open).await?;
             }
         }
         self.current(&principal, Some(refused)).await.map(Some)
@@ -234,7 +234,8 @@ impl UserTokens {
             let must_wait = is_refused || is_over;
             if open.grant.refresh_token.is_none() {
                 if must_wait {
-                    return Err(self.ended(&key, &open).await);
+                    self.ended(&key, &open).await?;
+                    continue;
                 }
                 return self.remember(principal, &open.grant).map(stored);
             }

@@ -249,6 +249,46 @@ async fn with_a_row(folder: &Path, world: &World) -> TestBroker {
     broker
 }
 
+/// A login at another process replaced the grant while the old refresh token was on its way.
+#[tokio::test]
+async fn a_refused_refresh_token_does_not_end_a_newer_connection() {
+    let (world, folder) = (World::start(3600).await, tempfile::tempdir().unwrap());
+    let broker = with_a_row(folder.path(), &world).await;
+    let client = client(&broker, "default", "ann").await;
+    eventually("a call with the account", || async {
+        let answer = call(&client, "b__echo").await;
+        if answer["isError"] == true { Err(answer) } else { Ok(()) }
+    })
+    .await;
+    world.server.take_token_requests();
+    world.server.hold_tokens(true);
+    world.accepted.lock().clear();
+    let accepted = world.accepted.clone();
+    world.server.answer_tokens(Arc::new(move |_, number| {
+        if number == 1 {
+            return (400, json!({"error": "invalid_grant"}));
+        }
+        accepted.lock().insert("Bearer newer".to_owned());
+        (200, json!({"access_token": "newer", "token_type": "Bearer", "expires_in": 3600}))
+    }));
+    let replaced = async {
+        eventually("the use of the refresh token", || async {
+            let asked = world.server.token_requests();
+            if asked.iter().any(is_refresh) { Ok(()) } else { Err(asked) }
+        })
+        .await;
+        edit(
+            folder.path(),
+            "UPDATE upstream_grants SET version = version + 1, lease_until_us = 0;",
+        );
+        world.server.hold_tokens(false);
+    };
+    let (answer, ()) = tokio::join!(call(&client, "b__echo"), replaced);
+    assert_ne!(answer["isError"], true, "{answer}");
+    let (_, list) = broker.admin().get(CONNECTIONS).await;
+    assert_eq!(list["connections"][0]["state"], "connected", "{list}");
+}
+
 /// A person who writes the database without the root secret gives no account to another principal.
 #[tokio::test]
 async fn a_sealed_row_moved_to_another_principal_does_not_open() {

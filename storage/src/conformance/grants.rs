@@ -15,11 +15,14 @@ use crate::{DurableStore, StoreError};
 pub async fn a_grant_is_kept_as_given_for_its_principal_only(store: &dyn DurableStore) -> Outcome {
     let (ann, bob) = (record("ann", 1), record("bob", 2));
     assert_eq!(store.grant(&ann.key).await?, None);
-    assert_eq!(store.put_grant(&ann, None).await?, Some(1));
+    let version = put(store, &ann).await?;
     assert_eq!(store.grant(&bob.key).await?, None);
-    assert_eq!(store.put_grant(&bob, None).await?, Some(1));
+    put(store, &bob).await?;
     let found = store.grant(&ann.key).await?.expect("a grant");
-    assert_eq!((&found.record, found.version, found.remaining_lease), (&ann, 1, Duration::ZERO));
+    assert_eq!(
+        (&found.record, found.version, found.remaining_lease),
+        (&ann, version, Duration::ZERO)
+    );
     let all = store.grants_of(&tenant("acme")).await?;
     assert_eq!(all.into_iter().map(|grant| grant.record).collect::<Vec<_>>(), [ann.clone(), bob]);
     assert_eq!(store.grants_of(&tenant("zoo")).await?, []);
@@ -33,41 +36,59 @@ pub async fn a_grant_is_written_over_the_expected_version_only(
 ) -> Outcome {
     let first = record("ann", 1);
     assert_eq!(store.put_grant(&first, Some(1)).await?, None, "nothing is there");
-    store.put_grant(&first, None).await?;
+    let version = put(store, &first).await?;
     let second =
         GrantRecord { state: GrantState::Reconnect, expires_at_us: None, ..record("ann", 2) };
-    assert_eq!(store.put_grant(&second, Some(1)).await?, Some(2));
-    assert_eq!(store.put_grant(&record("ann", 3), Some(1)).await?, None);
+    assert_eq!(store.put_grant(&second, Some(version)).await?, Some(version + 1));
+    assert_eq!(store.put_grant(&record("ann", 3), Some(version)).await?, None);
     assert_eq!(store.grant(&first.key).await?.map(|grant| grant.record), Some(second));
     store.remove_grant(&first.key).await?;
     assert_eq!(
-        store.put_grant(&record("ann", 4), Some(2)).await?,
+        store.put_grant(&record("ann", 4), Some(version + 1)).await?,
         None,
         "a removed grant is not made again"
     );
     Ok(())
 }
 
+/// A renewal that began before a grant was removed must not end over the next one.
+pub async fn a_grant_that_is_made_again_has_no_earlier_version(
+    store: &dyn DurableStore,
+) -> Outcome {
+    let ann = record("ann", 1);
+    let before = put(store, &ann).await?;
+    store.remove_grant(&ann.key).await?;
+    let again = record("ann", 2);
+    let version = put(store, &again).await?;
+    assert_ne!(version, before);
+    assert!(!store.lease_grant(&ann.key, before, LONG).await?);
+    store.record_grant_error(&ann.key, before, GrantError::Refused, None).await?;
+    assert_eq!(store.put_grant(&record("ann", 3), Some(before)).await?, None);
+    let found = store.grant(&ann.key).await?.expect("a grant");
+    assert_eq!((found.record, found.version), (again, version));
+    Ok(())
+}
+
 pub async fn the_error_of_a_grant_stays_until_its_next_write(store: &dyn DurableStore) -> Outcome {
     let ann = record("ann", 1);
-    store.put_grant(&ann, None).await?;
-    store.record_grant_error(&ann.key, 2, GrantError::Refused, None).await?;
+    let version = put(store, &ann).await?;
+    store.record_grant_error(&ann.key, version + 1, GrantError::Refused, None).await?;
     let key = ann.key.clone();
     let recorded = async || Ok::<_, StoreError>(store.grant(&key).await?.expect("a grant"));
     assert_eq!(recorded().await?.record.last_error, None, "of another version");
     for error in GrantError::ALL {
-        store.record_grant_error(&ann.key, 1, error, None).await?;
+        store.record_grant_error(&ann.key, version, error, None).await?;
         let found = recorded().await?;
-        assert_eq!((found.record.last_error, found.version), (Some(error), 1));
+        assert_eq!((found.record.last_error, found.version), (Some(error), version));
     }
-    store.put_grant(&ann, Some(1)).await?;
+    store.put_grant(&ann, Some(version)).await?;
     assert_eq!(recorded().await?.record.last_error, None);
-    store.record_grant_error(&ann.key, 2, GrantError::Unavailable, None).await?;
+    store.record_grant_error(&ann.key, version + 1, GrantError::Unavailable, None).await?;
     store.put_grant(&ann, None).await?;
     assert_eq!(recorded().await?.record.last_error, None);
     let error = Some(GrantError::InvalidGrant);
     let lost = GrantRecord { state: GrantState::Reconnect, last_error: error, ..ann };
-    for expected in [Some(3), None] {
+    for expected in [Some(version + 2), None] {
         store.put_grant(&lost, expected).await?;
         assert_eq!(recorded().await?.record, lost, "the state and its reason are one write");
     }
@@ -76,23 +97,24 @@ pub async fn the_error_of_a_grant_stays_until_its_next_write(store: &dyn Durable
 
 pub async fn only_one_of_many_gets_the_lease_of_a_grant(store: &dyn DurableStore) -> Outcome {
     let grant = record("ann", 1);
-    store.put_grant(&grant, None).await?;
-    let tries = join_all((0..8).map(|_| store.lease_grant(&grant.key, 1, LONG))).await;
+    let version = put(store, &grant).await?;
+    let tries = join_all((0..8).map(|_| store.lease_grant(&grant.key, version, LONG))).await;
     let got = tries.into_iter().collect::<Result<Vec<_>, _>>()?;
     assert_eq!(got.iter().filter(|got| **got).count(), 1);
     let found = store.grant(&grant.key).await?.expect("a grant");
-    assert!(found.remaining_lease > LONG / 2 && found.version == 1);
-    assert_eq!(store.put_grant(&record("ann", 2), Some(1)).await?, Some(2));
-    assert!(!store.lease_grant(&grant.key, 1, LONG).await?, "of an old version");
-    assert!(store.lease_grant(&grant.key, 2, Duration::ZERO).await?, "a write ends the lease");
-    assert!(store.lease_grant(&grant.key, 2, LONG).await?, "a lease of no time is over");
+    assert!(found.remaining_lease > LONG / 2 && found.version == version);
+    let next = version + 1;
+    assert_eq!(store.put_grant(&record("ann", 2), Some(version)).await?, Some(next));
+    assert!(!store.lease_grant(&grant.key, version, LONG).await?, "of an old version");
+    assert!(store.lease_grant(&grant.key, next, Duration::ZERO).await?, "a write ends the lease");
+    assert!(store.lease_grant(&grant.key, next, LONG).await?, "a lease of no time is over");
     let failed =
-        |ends_in| store.record_grant_error(&grant.key, 2, GrantError::Unavailable, ends_in);
+        |ends_in| store.record_grant_error(&grant.key, next, GrantError::Unavailable, ends_in);
     failed(None).await?;
     failed(Some(2 * LONG)).await?;
-    assert!(!store.lease_grant(&grant.key, 2, LONG).await?, "an error does not end a lease");
+    assert!(!store.lease_grant(&grant.key, next, LONG).await?, "an error does not end a lease");
     failed(Some(Duration::ZERO)).await?;
-    assert!(store.lease_grant(&grant.key, 2, LONG).await?, "its owner has ended it");
+    assert!(store.lease_grant(&grant.key, next, LONG).await?, "its owner has ended it");
     Ok(())
 }
 
@@ -205,6 +227,11 @@ pub async fn a_secret_is_removed_only_with_its_bytes(store: &dyn DurableStore) -
     assert_eq!(store.secret(&secret("a")).await?, None);
     assert_eq!(store.secret(&secret("b")).await?, Some(vec![1, 255]));
     Ok(())
+}
+
+/// Writes a grant over any version. Returns the new one.
+async fn put(store: &dyn DurableStore, grant: &GrantRecord) -> Result<i64, StoreError> {
+    Ok(store.put_grant(grant, None).await?.expect("a write without an expected version"))
 }
 
 fn secret(name: &str) -> SecretKey {

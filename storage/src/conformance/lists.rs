@@ -104,6 +104,7 @@ macro_rules! durable_conformance {
             grants {
                 a_grant_is_kept_as_given_for_its_principal_only
                 a_grant_is_written_over_the_expected_version_only
+                a_grant_that_is_made_again_has_no_earlier_version
                 the_error_of_a_grant_stays_until_its_next_write
                 only_one_of_many_gets_the_lease_of_a_grant
                 the_first_connected_grant_is_found_and_grants_are_counted

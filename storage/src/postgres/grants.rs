@@ -46,8 +46,9 @@ impl GrantStore for PostgresStore {
         record: &GrantRecord,
         expected: Option<i64>,
     ) -> Result<Option<i64>, StoreError> {
+        // The first version is the time, so that a late write over a removed grant does not match.
         const UPSERT: &str = "INSERT INTO upstream_grants AS known (tenant, backend, principal, issuer, sealed, state, expires_at_us, version, created_at_us, last_error)
-             SELECT $1, $2, $3, $4, $5, $6, $7, 1, now_us(), $9 WHERE $8::bigint IS NULL
+             SELECT $1, $2, $3, $4, $5, $6, $7, now_us(), now_us(), $9 WHERE $8::bigint IS NULL
              ON CONFLICT (tenant, backend, principal) DO UPDATE SET issuer = excluded.issuer, sealed = excluded.sealed,
                  state = excluded.state, expires_at_us = excluded.expires_at_us, version = known.version + 1, lease_until_us = 0, last_error = excluded.last_error
              RETURNING version";

@@ -49,8 +49,9 @@ impl GrantStore for SqliteStore {
         record: &GrantRecord,
         expected: Option<i64>,
     ) -> Result<Option<i64>, StoreError> {
+        // The first version is the time, so that a late write over a removed grant does not match.
         const UPSERT: &str = "INSERT INTO upstream_grants (tenant, backend, principal, issuer, sealed, state, expires_at_us, version, created_at_us, last_error)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 1, ?8, ?9)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?8, ?9)
              ON CONFLICT (tenant, backend, principal) DO UPDATE SET issuer = excluded.issuer, sealed = excluded.sealed,
                  state = excluded.state, expires_at_us = excluded.expires_at_us, version = version + 1, lease_until_us = 0, last_error = excluded.last_error
              RETURNING version";
