@@ -80,13 +80,14 @@ impl ClientKeys {
         let unusable = || OauthError::Unavailable("no key can be made".to_owned());
         let vault_key =
             SecretKey { kind: SecretKind::Key, tenant: tenant.clone(), name: period.to_string() };
-        let mut pem: Option<String> = self.vault.secret(&vault_key).await?;
-        if pem.is_none() {
-            let made = ClientKey::generate_pem().ok_or_else(unusable)?;
-            self.vault.add_secret(&vault_key, &made, CLIENT_KEY_PERIOD * 3).await?;
-            pem = self.vault.secret(&vault_key).await?; // another replica may have been first
-        }
-        pem.and_then(|pem| ClientKey::from_pem(&pem)).ok_or_else(unusable)
+        let pem = match self.vault.secret::<String>(&vault_key).await? {
+            Some(pem) => pem,
+            None => {
+                let made = ClientKey::generate_pem().ok_or_else(unusable)?;
+                self.vault.add_secret(&vault_key, made, CLIENT_KEY_PERIOD * 3).await?
+            }
+        };
+        ClientKey::from_pem(&pem).ok_or_else(unusable)
     }
 }
 

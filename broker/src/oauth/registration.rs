@@ -128,8 +128,7 @@ impl ClientSettings<'_> {
             Some(known) => known,
             None => {
                 let (made, life) = self.register(server).await?;
-                self.vault.put_secret(&vault_key, &made, life).await?;
-                made
+                self.vault.add_secret(&vault_key, made, life).await?
             }
         };
         let secret = || Secret::new(client.client_secret.as_deref().unwrap_or_default());
@@ -186,13 +185,16 @@ impl ClientSettings<'_> {
             return Ok(()); // discovery holds to it
         }
         let vault_key = self.vault_key(format!("{} configured {client_id}", self.key.backend));
-        match self.vault.secret::<String>(&vault_key).await? {
-            Some(bound) if bound != issuer => Err(OauthError::Refused(format!(
-                "the backend names the authorization server {issuer} now, but the credential belongs to {bound}: change auth"
-            ))),
-            Some(_) => Ok(()),
-            None => self.vault.put_secret(&vault_key, &issuer, REGISTRATION_LIFE).await,
+        let bound = match self.vault.secret::<String>(&vault_key).await? {
+            Some(bound) => bound,
+            None => self.vault.add_secret(&vault_key, issuer.to_owned(), REGISTRATION_LIFE).await?,
+        };
+        if bound == issuer {
+            return Ok(());
         }
+        Err(OauthError::Refused(format!(
+            "the backend names the authorization server {issuer} now, but the credential belongs to {bound}: change auth"
+        )))
     }
 
     /// Returns the address of the client ID metadata document, if the server accepts one.

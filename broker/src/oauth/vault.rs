@@ -198,16 +198,23 @@ impl Vault {
         self.0.run("put_secret", put).await.map_err(away)
     }
 
-    /// Writes a secret unless there is one.
-    pub(super) async fn add_secret(
+    /// Writes a secret unless there is one. Returns the one that is there then: another process may
+    /// have been first.
+    pub(super) async fn add_secret<T: Serialize + DeserializeOwned>(
         &self,
         key: &SecretKey,
-        value: &impl Serialize,
+        value: T,
         life: Duration,
-    ) -> Result<(), OauthError> {
-        let sealed = self.sealed_secret(key, value)?;
+    ) -> Result<T, OauthError> {
+        let sealed = self.sealed_secret(key, &value)?;
         let add = self.0.store.add_secret(key, &sealed, life);
-        self.0.run("add_secret", add).await.map_err(away)
+        self.0.run("add_secret", add).await.map_err(away)?;
+        if let Some(first) = self.secret(key).await? {
+            return Ok(first);
+        }
+        // The row belongs to another key, or the life of the secret is over already.
+        self.put_secret(key, &value, life).await?;
+        Ok(value)
     }
 
     fn sealed_secret(

@@ -4,7 +4,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use testkit::{FakeClock, TestBroker, authorization::now, eventually};
+use testkit::{FakeClock, TestBroker, TokenRequest, authorization::now, eventually};
 
 use crate::{
     accounts::{Browser, World, call, member, parameter},
@@ -149,4 +149,33 @@ async fn a_registration_is_used_until_its_secret_expires() {
     .await;
     Browser::new(&broker).start_login().await;
     assert_eq!(registry.registrations(), 2);
+}
+
+#[tokio::test]
+async fn two_logins_at_once_use_one_registration() {
+    let registry = Registry::start(json!({})).await;
+    let broker = builder().single_process().start().await;
+    registry.add_to(&broker, json!({"type": "oauth_user"})).await;
+    let server = &registry.world.server;
+    server.hold_tokens(true);
+    let (one, other) = (Browser::new(&broker), Browser::new(&broker));
+    let released = async {
+        eventually("two registrations", || async {
+            let count = registry.registrations();
+            if count == 2 { Ok(()) } else { Err(count) }
+        })
+        .await;
+        server.hold_tokens(false);
+    };
+    let (first, second, ()) = tokio::join!(one.start_login(), other.start_login(), released);
+    assert_eq!(client_id(&first), client_id(&second));
+    for (browser, request) in [(&one, &first), (&other, &second)] {
+        assert_eq!(browser.answer(request, "&code=c").await, 200);
+    }
+    let used: HashSet<_> = server
+        .token_requests()
+        .iter()
+        .filter_map(|one: &TokenRequest| member(one, "client_id"))
+        .collect();
+    assert_eq!(used.len(), 1, "{used:?}");
 }
