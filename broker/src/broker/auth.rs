@@ -124,6 +124,11 @@ impl Broker {
         self.tokens.sign_in_issuers()
     }
 
+    /// Returns the claim that names the principals of an issuer.
+    pub fn principal_claim(&self, issuer: &str) -> String {
+        self.tokens.principal_claim(issuer)
+    }
+
     /// Returns the principal of a person who signed in, if the tenant is enabled.
     pub fn signed_in(&self, person: &ProvenSignIn) -> Option<(TenantId, PrincipalId)> {
         let ProvenSignIn { issuer, nonce, id_token, .. } = person;

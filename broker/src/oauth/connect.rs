@@ -128,11 +128,12 @@ impl UserTokens {
     }
 
     /// Ends an authorization request with the answer of the server. The principal is connected
-    /// when this returns.
+    /// when this returns. `principal_claim` returns the claim that names the principals of an issuer.
     pub async fn finish(
         &self,
         login: PendingLogin,
         answer: &AuthorizationAnswer,
+        principal_claim: impl FnOnce(&str) -> String + Send,
     ) -> Result<(), OauthError> {
         let login = login.0;
         let code = answer.code_of(&login.issuer, login.sends_issuer)?;
@@ -156,7 +157,9 @@ impl UserTokens {
         let token = settings.token(&server, &client, request).await?;
         let token = self.target.usable(token);
         if self.target.is_provider() {
-            self.check_identity(&token, (&server.issuer, client.client_id()), &principal)?;
+            let claim = principal_claim(&server.issuer);
+            let client = (server.issuer.as_str(), client.client_id());
+            self.check_identity(&token, client, (&principal, &claim))?;
         }
         let grant = Grant {
             access_token: String::new(),

@@ -13,7 +13,7 @@ use super::{fetch::object, vault::now_us};
 /// What the broker needs of an ID token.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct IdToken {
-    pub(super) subject: String,
+    claims: Map<String, Value>,
     pub(super) expires_at_us: i64,
 }
 
@@ -48,8 +48,13 @@ impl IdToken {
         };
         let expires_at_us = end(&claims)?;
         let is_valid = claim("iss") == Some(issuer) && is_audience && expires_at_us > now_us();
-        let subject = claim("sub").filter(|subject| !subject.is_empty() && is_valid)?.to_owned();
-        Some(Self { subject, expires_at_us })
+        claim("sub").filter(|subject| !subject.is_empty() && is_valid)?;
+        Some(Self { claims, expires_at_us })
+    }
+
+    /// Returns a claim that is a text.
+    pub(super) fn text(&self, claim: &str) -> Option<&str> {
+        self.claims.get(claim)?.as_str()
     }
 }
 
@@ -68,8 +73,9 @@ mod tests {
     fn only_a_valid_id_token_for_the_broker_is_accepted() {
         let end = now_us() / 1_000_000 + 60;
         let good = json!({"iss": "https://idp.example", "aud": "broker", "sub": "ann", "exp": end});
-        let wanted = IdToken { subject: "ann".to_owned(), expires_at_us: end * 1_000_000 };
-        assert_eq!(read(&good), Some(wanted));
+        let token = read(&good).unwrap();
+        assert_eq!((token.text("sub"), token.expires_at_us), (Some("ann"), end * 1_000_000));
+        assert_eq!((token.text("exp"), token.text("email")), (None, None), "not a text");
         let changed = |name: &str, value: Value| {
             let mut claims = good.clone();
             claims[name] = value;

@@ -22,12 +22,13 @@ const ID_TOKEN: &str = "urn:ietf:params:oauth:token-type:id_token";
 const REFRESH_TOKEN: &str = "urn:ietf:params:oauth:token-type:refresh_token";
 
 impl UserTokens {
-    /// Checks that a sign-in at an identity provider is that of the principal.
+    /// Checks that a sign-in at an identity provider is that of the principal. `claim` names the
+    /// principals of this issuer.
     pub(super) fn check_identity(
         &self,
         token: &AccessToken,
         (issuer, client_id): (&str, &str),
-        principal: &PrincipalId,
+        (principal, claim): (&PrincipalId, &str),
     ) -> Result<(), OauthError> {
         let refused = |text: String| Err(OauthError::Refused(text));
         let read = token.id_token.as_ref().and_then(|text| IdToken::of(text, issuer, client_id));
@@ -37,7 +38,7 @@ impl UserTokens {
         // A principal of this issuer can only sign in as itself.
         let own = principal.as_str().strip_prefix(issuer).and_then(|name| name.strip_prefix(' '));
         match own {
-            Some(own) if own != identity.subject => {
+            Some(own) if identity.text(claim) != Some(own) => {
                 refused(format!("another user of {issuer} has signed in"))
             }
             _ => Ok(()),

@@ -516,3 +516,41 @@ async fn a_principal_of_an_identity_provider_can_sign_in_only_as_itself() {
     assert_eq!(browser.connect().await, 200);
     assert_eq!(admin.get(connections).await.1["connections"][0]["principal"], json!(ann));
 }
+
+/// The claim that names the principals of an issuer decides who has signed in there.
+#[tokio::test]
+async fn a_sign_in_is_compared_by_the_claim_that_names_the_principal() {
+    let protected = Protected::start(|request| member(request, "assertion")).await;
+    let (provider, claims) = identity_provider().await;
+    let settings = json!({"issuer": provider.issuer(), "client_id": "broker-at-idp"});
+    let spec = protected.spec(json!({"type": "enterprise", "provider": settings}));
+    let broker = builder()
+        .single_process()
+        .auth_required()
+        .admin_token("operator-of-tests")
+        .config(provider.config("default", json!({"principal_claim": "email"})))
+        .start()
+        .await;
+    let admin = broker.admin();
+    assert_eq!(admin.put("/admin/v1/tenants/default/backends/b", &spec).await.0, 201);
+    let connections = "/admin/v1/tenants/default/connections";
+    let ann = format!("{} ann@example.com", provider.issuer());
+    let (status, link) = admin.post(connections, &json!({"principal": ann, "backend": "b"})).await;
+    assert_eq!(status, 201, "{link}");
+    let secret = parameter(link["url"].as_str().unwrap(), "link").unwrap();
+    let browser = Browser::new(&broker);
+    assert_eq!(browser.send("POST", "/connect", &format!("link={secret}")).await.status, 303);
+    for (subject, email) in [
+        ("7", json!("bob@example.com")),
+        ("ann@example.com", json!("bob@example.com")),
+        ("ann@example.com", json!("")),
+        ("ann@example.com", json!(["ann@example.com"])),
+        ("ann@example.com", Value::Null),
+    ] {
+        *claims.lock() = json!({"aud": "broker-at-idp", "sub": subject, "email": email});
+        assert_eq!(browser.connect().await, 502, "{subject} {email}");
+    }
+    *claims.lock() = json!({"aud": "broker-at-idp", "sub": "7", "email": "ann@example.com"});
+    assert_eq!(browser.connect().await, 200);
+    assert_eq!(admin.get(connections).await.1["connections"][0]["principal"], json!(ann));
+}

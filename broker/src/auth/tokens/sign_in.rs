@@ -54,6 +54,13 @@ impl TokenVerifier {
         found
     }
 
+    /// Returns the claim that names the principals of an issuer: `sub`, unless it is configured.
+    pub fn principal_claim(&self, issuer: &str) -> String {
+        let issuers = self.issuers.load();
+        let known = issuers.get(issuer).map(|issuer| issuer.config().principal_claim.clone());
+        known.unwrap_or_else(|| "sub".to_owned())
+    }
+
     /// Returns the principal of an ID token that the broker requested with this nonce. `None`: the
     /// token proves nothing.
     pub fn signed_in(

@@ -316,7 +316,8 @@ impl Visit<'_> {
             Ok(None) => return wrong(),
             Err(error) => return failed(&name, &error),
         };
-        if let Err(error) = tokens.finish(login, &answer).await {
+        let claim = |issuer: &str| self.broker.principal_claim(issuer);
+        if let Err(error) = tokens.finish(login, &answer, claim).await {
             return failed(&name, &error);
         }
         if let Ok(backend) = BackendId::parse(&name) {
