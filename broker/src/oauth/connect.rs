@@ -168,6 +168,7 @@ impl UserTokens {
             renew_at_us: None,
             scopes: login.scopes.clone(),
             wanted: login.scopes,
+            lacks_scopes: false,
             resource: login.resource,
             redirect_uri: login.redirect_uri,
             url: self.target.url().to_owned(),
@@ -249,13 +250,12 @@ impl UserTokens {
         connection.is_some_and(|found| found.record.state == GrantState::Connected)
     }
 
-    /// Returns whether the principal is connected with every requested scope.
+    /// Returns whether the principal is connected, and the backend demanded no further scopes since.
+    /// The server may have granted less than was requested.
     pub async fn has_all_scopes(&self, principal: &PrincipalId) -> bool {
         let open = self.vault.grant(&self.key(principal)).await.ok().flatten();
         open.is_some_and(|open| {
-            let grant = &open.grant;
-            open.stored.record.state == GrantState::Connected
-                && grant.wanted.iter().all(|scope| grant.scopes.contains(scope))
+            open.stored.record.state == GrantState::Connected && !open.grant.lacks_scopes
         })
     }
 
@@ -278,7 +278,7 @@ impl UserTokens {
         let mut wanted = held.clone();
         wanted.extend(challenge.scopes.iter().filter(|scope| !held.contains(scope)).cloned());
         let record = &open.stored.record;
-        let grant = Grant { wanted, ..open.grant.clone() };
+        let grant = Grant { wanted, lacks_scopes: true, ..open.grant.clone() };
         let status = GrantStatus::of(record);
         // The lease keeps this write apart from a renewal, whose new refresh token it would drop.
         // Without the lease only the note is lost, and the next refusal makes it again.

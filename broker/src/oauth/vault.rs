@@ -34,6 +34,9 @@ pub(super) struct Grant {
     pub(super) scopes: Vec<String>,
     /// Scopes to request when the principal connects again.
     pub(super) wanted: Vec<String>,
+    /// True if the backend demanded further scopes since the principal connected.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) lacks_scopes: bool,
     pub(super) resource: String,
     /// Redirect URI of the client that got the tokens. Another client cannot renew them.
     #[serde(default)]

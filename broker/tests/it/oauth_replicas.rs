@@ -1,10 +1,12 @@
 //! Accounts over replicas: the page is served by one, and the client lives at another.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 use testkit::{EventReader, TestClient, TestCluster, eventually};
 
 use crate::{
-    accounts::{Browser, World, call},
+    accounts::{Browser, World, call, member},
     builder,
     stateless::Modern,
     text_of,
@@ -102,8 +104,27 @@ async fn a_client_at_another_replica_is_notified_of_its_connected_account() {
 
 #[tokio::test]
 async fn a_moved_session_is_notified_of_its_account_by_its_new_owner() {
+    connect_before_a_session_moves(&World::start(3600).await).await;
+}
+
+/// The login is over, though the server granted less than the broker requested.
+#[tokio::test]
+async fn a_moved_session_is_notified_of_an_account_with_fewer_scopes() {
     let world = World::start(3600).await;
-    let mut cluster = cluster_of(&world, true, "first_user").await;
+    world.server.set_metadata(json!({
+        "code_challenge_methods_supported": ["S256"], "scopes_supported": ["base", "offline_access"],
+    }));
+    let accepted = world.accepted.clone();
+    world.server.answer_tokens(Arc::new(move |request, number| {
+        accepted.lock().insert(format!("Bearer token-{number}"));
+        assert_ne!(member(request, "code"), None);
+        (200, json!({"access_token": format!("token-{number}"), "token_type": "Bearer", "expires_in": 3600, "scope": "base"}))
+    }));
+    connect_before_a_session_moves(&world).await;
+}
+
+async fn connect_before_a_session_moves(world: &World) {
+    let mut cluster = cluster_of(world, true, "first_user").await;
     let client = cluster.client_of(1, "/mcp").connected(json!({"elicitation": {"url": {}}})).await;
     let id = request_account(&client).await;
     // What the client was asked is on disk shortly after.
