@@ -133,6 +133,7 @@ impl ExchangedTokens {
         if let Some(header) = self.held(&principal) {
             return Ok(header);
         }
+        self.subject_arrival(&principal).await;
         let turn = self.turn(&principal);
         // One request renews the token, and the others use it as long as it lives.
         let _turn = match (turn.try_lock(), self.valid(&principal)) {
@@ -164,6 +165,7 @@ impl ExchangedTokens {
             return service.renewed(refused, challenge).await;
         }
         let principal = self.resolved(principal).await?;
+        self.subject_arrival(&principal).await;
         let turn = self.turn(&principal);
         let _turn = turn.lock().await;
         match self.held(&principal).filter(|held| held != refused) {
@@ -190,6 +192,14 @@ impl ExchangedTokens {
                 tokens.any_principal(tenant).ok_or(OauthError::NoCallerToken)
             }
             (None, SubjectOrigin::Provider(tokens)) => tokens.first_principal().await,
+        }
+    }
+
+    /// Waits for the token of a caller. Must be called without the turn of the principal, so that all
+    /// its requests wait at the same time.
+    async fn subject_arrival(&self, principal: &PrincipalId) {
+        if let SubjectOrigin::Callers { tokens, tenant, .. } = &self.origin {
+            tokens.arrival(tenant, principal).await;
         }
     }
 

@@ -110,31 +110,32 @@ impl SubjectTokens {
         self.vault.put_secret(vault_key, &stored, Duration::from_micros(remaining)).await
     }
 
-    /// Returns the live token of a principal. One that another replica saw a moment ago may still be
-    /// on its way to the database.
+    /// Returns the live token of a principal.
     pub(super) async fn of(
         &self,
         tenant: &TenantId,
         principal: &PrincipalId,
     ) -> Result<Option<SubjectToken>, OauthError> {
         let of = (tenant.clone(), principal.clone());
+        let here = self.seen.lock().get(&of).filter(|known| known.is_live()).cloned();
+        if here.is_some() {
+            return Ok(here);
+        }
+        let stored = self.vault.secret::<StoredSubject>(&vault_key(tenant, principal)).await?;
+        let subject = stored.map(|StoredSubject { text, expires_at_us }| SubjectToken {
+            text: Secret::new(text.as_str()),
+            expires_at_us,
+        });
+        Ok(subject.filter(SubjectToken::is_live))
+    }
+
+    /// Waits for a live token of a principal. One that another replica saw a moment ago may still be
+    /// on its way to the database.
+    pub(super) async fn arrival(&self, tenant: &TenantId, principal: &PrincipalId) {
         let until = Instant::now() + SUBJECT_WAIT_MAX;
-        loop {
-            let here = self.seen.lock().get(&of).filter(|known| known.is_live()).cloned();
-            if here.is_some() {
-                return Ok(here);
-            }
-            let vault_key = vault_key(tenant, principal);
-            if let Some(stored) = self.vault.secret::<StoredSubject>(&vault_key).await? {
-                let StoredSubject { text, expires_at_us } = stored;
-                let subject = SubjectToken { text: Secret::new(text.as_str()), expires_at_us };
-                if subject.is_live() {
-                    return Ok(Some(subject));
-                }
-            }
-            if Instant::now() >= until {
-                return Ok(None);
-            }
+        while let Ok(None) = self.of(tenant, principal).await
+            && Instant::now() < until
+        {
             tokio::time::sleep(GRANT_POLL_INTERVAL).await;
         }
     }

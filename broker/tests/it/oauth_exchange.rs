@@ -554,3 +554,20 @@ async fn a_sign_in_is_compared_by_the_claim_that_names_the_principal() {
     assert_eq!(browser.connect().await, 200);
     assert_eq!(admin.get(connections).await.1["connections"][0]["principal"], json!(ann));
 }
+
+#[tokio::test]
+async fn parallel_calls_without_a_token_to_exchange_wait_at_the_same_time() {
+    let protected = Protected::start(|_| Some("x".to_owned())).await;
+    let issuer = AuthorizationServer::start().await;
+    let mut spec = protected.spec(json!({"type": "token_exchange"}));
+    spec["timeouts"] = json!({"call": "9s"});
+    let broker = broker_for(&issuer, false, &spec).await;
+    let token = issuer.token("ann");
+    let calls = (0..16).map(|_| async {
+        let client = broker.client("/mcp/b").bearer(&token).connected(json!({})).await;
+        kind(&client.error("prompts/get", json!({"name": "p"})).await).to_owned()
+    });
+    for kind in futures_util::future::join_all(calls).await {
+        assert_eq!(kind, "token_required");
+    }
+}
