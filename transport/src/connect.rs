@@ -23,6 +23,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::{
     connect_error::ConnectError, descriptor_reserve, egress::EgressPolicy, send_error::SendError,
+    tcp,
 };
 
 /// Head start of one address before the next attempt begins (RFC 8305 recommends 250 ms).
@@ -93,15 +94,15 @@ pub(crate) fn host_without_brackets(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
-/// Opens a TCP connection to the first allowed address of the host that answers.
+/// Opens a TCP connection to the first allowed address of the host that answers, with the socket
+/// options of every wire.
 pub(crate) async fn open(
     host: &str,
     port: u16,
     egress: &EgressPolicy,
 ) -> Result<TcpStream, ConnectError> {
     let tcp = race_addresses(allowed_addresses(host, port, egress).await?, connect_one).await?;
-    // The broker writes whole messages, so waiting for more data would only delay them.
-    let _ = tcp.set_nodelay(true);
+    tcp::tune(&tcp);
     Ok(tcp)
 }
 

@@ -1,7 +1,7 @@
 //! TCP connections, with and without TLS: connecting, socket options, and splitting into frames.
 //!
-//! Used by the broker's listeners for every accepted socket and by the clients of TCP and
-//! WebSocket. The kernel detects a dead peer within [`DEAD_AFTER`], even on an idle connection.
+//! The socket options hold for every accepted socket and for every connection to a backend, HTTP
+//! included. The kernel detects a dead peer within [`DEAD_AFTER`], even on an idle connection.
 
 use std::{
     io,
@@ -77,7 +77,6 @@ pub async fn connect(
     let connecting = async {
         let (host, port) = host_and_port(address)?;
         let tcp = connect::open(host, port, egress).await?;
-        tune(&tcp);
         match tls {
             None => Ok(Stream::Plain(tcp)),
             Some(tls) => tls.secure_tcp(tcp, host).await,

@@ -15,7 +15,7 @@ use crate::{
     connect_error::ConnectError,
     egress::EgressPolicy,
     http_client::innermost_reason,
-    tcp::{self, Stream},
+    tcp::Stream,
     tls::ClientTls,
 };
 
@@ -84,7 +84,6 @@ async fn open(options: &ConnectOptions<'_>) -> Result<Stream, ConnectError> {
         options.egress,
     )
     .await?;
-    tcp::tune(&tcp);
     if secure { options.tls.secure_websocket(tcp, host).await } else { Ok(Stream::Plain(tcp)) }
 }
 

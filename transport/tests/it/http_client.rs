@@ -1,6 +1,7 @@
 //! Tests of the HTTP client against real servers: reuse, TLS verification, egress, failures and
 //! body limits.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use transport::{
     BodyError, EgressPolicy, HttpClient, HttpClientConfig, HttpResponse, ResponseBody, SendError,
-    TlsSetupError, parse_http_url, read_body,
+    TlsSetupError, parse_http_url, read_body, tcp::DEAD_AFTER,
 };
 
 use crate::http_server::{Authority, Server, self_signed};
@@ -333,4 +334,38 @@ async fn a_body_cut_short_is_an_error() {
         soon("an error", read_body(body, 1000)).await,
         Err(BodyError::Aborted { .. })
     ));
+}
+
+/// Returns the time until the kernel probes the other end of the connection, or `None` if it never
+/// does. `near` is the end of this process.
+fn time_until_probe(near: SocketAddr, far: SocketAddr) -> Option<Duration> {
+    const PROBE_TIMER: &str = "02";
+    const TICKS_PER_SECOND: u32 = 100;
+    let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let has_port = |field: &str, port: u16| field.ends_with(&format!(":{port:04X}"));
+    table.lines().find_map(|line| {
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let is_wanted = has_port(fields[1], near.port()) && has_port(fields[2], far.port());
+        let (kind, ticks) = fields[5].split_once(':')?;
+        (is_wanted && kind == PROBE_TIMER).then(|| {
+            Duration::from_secs(1) * u32::from_str_radix(ticks, 16).unwrap() / TICKS_PER_SECOND
+        })
+    })
+}
+
+#[tokio::test]
+async fn f_12_the_kernel_probes_the_server_of_a_silent_event_stream() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let far = listener.local_addr().unwrap();
+    let client = HttpClient::new(local()).unwrap();
+    let response = tokio::spawn(async move { send(&client, &format!("http://{far}/mcp")).await });
+    let (mut stream, near) = soon("a connection", listener.accept()).await.unwrap();
+    stream
+        .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        .await
+        .unwrap();
+    let open = response.await.unwrap().unwrap();
+    assert_eq!(open.status(), StatusCode::OK);
+    let probed = time_until_probe(near, far).expect("the kernel probes the server");
+    assert!(probed < DEAD_AFTER, "{probed:?}");
 }
