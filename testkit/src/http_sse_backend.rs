@@ -46,8 +46,8 @@ struct Shared {
 struct State {
     /// Data of the `endpoint` event, where `{}` stands for the number of the stream.
     endpoint: Option<String>,
-    /// Status of every POST, instead of its delivery.
-    refuse_posts: Option<u16>,
+    /// Status and body of every POST, instead of its delivery.
+    refuse_posts: Option<(u16, String)>,
     seen: Vec<(Method, String, HeaderMap)>,
     streams: usize,
     inputs: HashMap<usize, Arc<tokio::sync::Mutex<ChildStdin>>>,
@@ -100,7 +100,12 @@ impl HttpSseBackend {
 
     /// Answers every POST with this status, or delivers them again.
     pub fn refuse_posts(&self, status: Option<u16>) {
-        self.shared.state.lock().refuse_posts = status;
+        self.shared.state.lock().refuse_posts = status.map(|status| (status, String::new()));
+    }
+
+    /// Answers every POST with this status and body, where `@ID@` stands for the id of the request.
+    pub fn refuse_posts_with(&self, status: u16, body: &str) {
+        self.shared.state.lock().refuse_posts = Some((status, body.to_owned()));
     }
 
     /// Forgets the sessions of all streams, which stay open. POSTs to them get 404.
@@ -144,26 +149,31 @@ async fn answer(
         (Method::GET, "/sse", _) => Ok(open(&shared)),
         (Method::POST, "/messages", Some(stream)) => {
             let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
-            Ok(respond(deliver(&shared, stream, &body).await))
+            let (status, text) = deliver(&shared, stream, &body).await;
+            Ok(respond(status, text))
         }
-        (_, "/sse", _) => Ok(respond(405)),
-        _ => Ok(respond(404)),
+        (_, "/sse", _) => Ok(respond(405, String::new())),
+        _ => Ok(respond(404, String::new())),
     }
 }
 
-async fn deliver(shared: &Shared, stream: usize, body: &[u8]) -> u16 {
+/// Returns the status and the body of the response.
+async fn deliver(shared: &Shared, stream: usize, body: &[u8]) -> (u16, String) {
     let input = {
         let state = shared.state.lock();
-        match (state.refuse_posts, state.inputs.get(&stream)) {
-            (Some(status), _) => return status,
-            (None, None) => return 404,
+        match (&state.refuse_posts, state.inputs.get(&stream)) {
+            (Some((status, text)), _) => {
+                let message: Value = serde_json::from_slice(body).unwrap_or_default();
+                return (*status, text.replace("@ID@", &message["id"].to_string()));
+            }
+            (None, None) => return (404, String::new()),
             (None, Some(input)) => input.clone(),
         }
     };
     let line = [body, b"\n"].concat();
     match input.lock().await.write_all(&line).await {
-        Ok(()) => 202,
-        Err(_) => 404,
+        Ok(()) => (202, "Accepted".to_owned()),
+        Err(_) => (404, String::new()),
     }
 }
 
@@ -214,8 +224,7 @@ fn open(shared: &Arc<Shared>) -> Response<Body> {
         .expect("these headers are valid")
 }
 
-fn respond(status: u16) -> Response<Body> {
-    let body = Full::from(if status == 202 { "Accepted" } else { "" })
-        .map_err(|never: std::convert::Infallible| match never {});
+fn respond(status: u16, text: String) -> Response<Body> {
+    let body = Full::from(text).map_err(|never: std::convert::Infallible| match never {});
     Response::builder().status(status).body(body.boxed_unsync()).expect("tests use valid statuses")
 }

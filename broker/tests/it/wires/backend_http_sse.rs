@@ -86,6 +86,26 @@ async fn a_request_that_the_backend_refuses_fails_alone() {
     }
 }
 
+#[tokio::test]
+async fn the_body_of_a_refusal_is_the_answer_if_it_has_the_id_of_the_request() {
+    let backend = HttpSseBackend::start(&stdio()).await;
+    let broker = plain().backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    client.call("b__echo", json!({})).await;
+    let refusal = |id: &str| {
+        format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32050,"message":"refused"}}}}"#)
+    };
+    backend.refuse_posts_with(400, &refusal("@ID@"));
+    let call = json!({"name": "b__echo", "arguments": {}});
+    let answer = client.request("tools/call", call.clone()).await;
+    assert_eq!(answer["error"]["code"], -32050, "{answer}");
+    for other_id in ["0", "null"] {
+        backend.refuse_posts_with(400, &refusal(other_id));
+        let answer = client.request("tools/call", call.clone()).await;
+        assert_eq!(kind(&answer["error"]), "backend_protocol_error", "{answer}");
+    }
+}
+
 /// A backend that forgot the stream's session did not process the request.
 #[tokio::test]
 async fn a_session_that_the_backend_lost_is_reopened() {

@@ -27,7 +27,7 @@ impl HttpWire {
         request: WireRequest<'_>,
     ) -> Result<PostOutcome, Failure> {
         if self.is_one_stream() {
-            return Ok(self.post_in_background(connection, link, request.frame.into_bytes()));
+            return Ok(self.post_in_background(connection, link, request));
         }
         let is_modern = request.headers.is_some();
         // Calls have a requester, so they do not pay for the lookup.

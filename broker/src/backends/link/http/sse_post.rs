@@ -11,7 +11,7 @@ use super::{
     http_wire::HttpWire,
     post_outcome::{AnswerStream, PostOutcome},
 };
-use crate::backends::link::{Link, connection::Connection, failure::Failure};
+use crate::backends::link::{Link, connection::Connection, failure::Failure, request::WireRequest};
 
 impl HttpWire {
     /// Posts a request whose answer arrives on the stream. The answer may come before the response
@@ -20,13 +20,13 @@ impl HttpWire {
         self: &Arc<Self>,
         connection: &Arc<Connection>,
         link: &Arc<Link>,
-        frame: Bytes,
+        request: WireRequest<'_>,
     ) -> PostOutcome {
         let (failed, failure) = oneshot::channel();
         let stop = CancellationToken::new();
         let given_up = stop.clone();
         // The headers hold the trace of this task, so they are made here.
-        let request = self.post(frame, None);
+        let (wire_id, request) = (request.wire_id, self.post(request.frame.into_bytes(), None));
         let (wire, connection, link_of_post) = (self.clone(), connection.clone(), link.clone());
         link.backend.shared.running.spawn(async move {
             let too_late = async {
@@ -34,7 +34,7 @@ impl HttpWire {
                 tokio::time::sleep(STREAM_DRAIN).await;
             };
             tokio::select! {
-                posted = wire.post_for_later(&link_of_post, &connection, request) => {
+                posted = wire.post_for_later(&link_of_post, &connection, wire_id, request) => {
                     if let Err(failure) = posted {
                         let _receiver_dropped = failed.send(failure);
                     }
@@ -49,6 +49,7 @@ impl HttpWire {
         &self,
         link: &Arc<Link>,
         connection: &Arc<Connection>,
+        wire_id: u64,
         request: http::Request<http_body_util::Full<Bytes>>,
     ) -> Result<(), Failure> {
         let response = self.send(request).await?;
@@ -56,7 +57,12 @@ impl HttpWire {
             let _drained = self.body(response, ERROR_BODY_BYTES_MAX).await;
             return Ok(());
         }
-        // No answer of HTTP+SSE is in the response, so no wire id matches.
-        self.handle_error_status(link, connection, 0, response).await.map(drop)
+        // The body of a refusal may be the answer, which then does not arrive on the stream.
+        if let PostOutcome::Answer(answer) =
+            self.handle_error_status(link, connection, wire_id, response).await?
+        {
+            connection.deliver_answer(answer);
+        }
+        Ok(())
     }
 }
