@@ -86,6 +86,12 @@ impl EventStreamReader {
         }
     }
 
+    /// Forgets the ids of earlier events, because the next response does not continue them: its ids
+    /// may start again.
+    pub(super) fn forget_seen(&mut self) {
+        self.seen.clear();
+    }
+
     /// Reads until the answer has come. Resumes the stream if the backend permits it.
     pub(super) async fn until_answered(
         mut self,
@@ -238,6 +244,8 @@ impl EventStreamReader {
                         message,
                         self.requester.as_ref(),
                     );
+                } else {
+                    self.link.backend.shared.metrics.dropped_notification("repeated");
                 }
                 awaited
             }

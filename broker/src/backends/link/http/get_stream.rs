@@ -41,6 +41,9 @@ async fn keep_open(
     let mut was_open = false;
     let mut failures = 0_u32;
     loop {
+        if reading.last_event_id.is_none() {
+            reading.forget_seen();
+        }
         let purpose = match &reading.last_event_id {
             Some(_) => GetPurpose::Resume,
             None if was_open => GetPurpose::Reopen,
