@@ -222,6 +222,9 @@ impl EventLog {
         self.events.push_back(Event { sequence, kind, topic, frame, at: now });
         self.next_sequence += 1;
         self.evict();
+        if kind == EventKind::Droppable {
+            return Ok(Some(sequence)); // it is within the limits, or left out already
+        }
         // One event alone is never too much: it is within the limit of a message.
         if self.over_limit() && !may_exceed && self.events.len() > 1 {
             self.cut = true;
@@ -682,6 +685,29 @@ mod tests {
         let held = StreamSnapshot { events: events.into(), last_sequence: 7, ..Default::default() };
         let mut restored = EventLog::restored(LIMITS, None, held);
         assert_eq!(push_about(&mut restored, &topics[2]), Ok(None));
+    }
+
+    #[test]
+    fn progress_at_a_log_over_its_limit_is_left_out_and_cuts_no_stream() {
+        let mut log = EventLog::new(LIMITS, None);
+        for number in 0..2 * LIMITS.events {
+            push_about(&mut log, &Topic::Resource(number.to_string())).unwrap();
+        }
+        assert_eq!(push(&mut log, EventKind::Droppable, "progress"), Ok(()));
+        assert_eq!((log.was_cut(), log.take_dropped_count()), (false, 1));
+        assert_eq!(log.count_after(0), 2 * LIMITS.events as u64, "no change is lost");
+
+        let mut log = EventLog::new(LIMITS, Some(3));
+        let answers = ["x".repeat(LIMITS.bytes), "y".repeat(LIMITS.bytes)];
+        for answer in &answers {
+            push(&mut log, EventKind::Answer, answer).unwrap();
+        }
+        assert_eq!(push(&mut log, EventKind::Droppable, "progress"), Ok(()));
+        let kept: Vec<&[u8]> = log.events().map(|event| &event.frame[..]).collect();
+        assert_eq!(
+            (log.was_cut(), kept),
+            (false, vec![answers[0].as_bytes(), answers[1].as_bytes()])
+        );
     }
 
     #[test]
