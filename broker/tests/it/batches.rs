@@ -1,9 +1,11 @@
 //! JSON-RPC batches: only 2025-03-26 has them (MCP 2025-03-26, Basic; removed in 2025-06-18).
 
-use serde_json::{Value, json};
-use testkit::{FakeBackend, Reply, TestClient};
+use std::time::Duration;
 
-use crate::{broker_with, echo, refused, text_of};
+use serde_json::{Value, json};
+use testkit::{FakeBackend, Gate, Reply, TestClient};
+
+use crate::{broker_with, builder, echo, refused, text_of};
 
 /// Returns every response message of an answer to a batch, whichever form it has.
 async fn responses(client: &TestClient, batch: Value) -> Vec<Value> {
@@ -74,6 +76,47 @@ async fn v_01_each_request_of_a_batch_is_answered() {
     for seen in backend.recorded() {
         assert!(!seen.message.is_array(), "a backend never gets a batch");
     }
+}
+
+#[tokio::test]
+async fn v_01_a_silent_batch_gets_a_stream_with_keep_alives_that_can_be_resumed() {
+    let done = Gate::new();
+    let wait = done.clone();
+    let backend = FakeBackend::with_tool("job", move |_| {
+        let wait = wait.clone();
+        async move {
+            wait.passed().await;
+            Reply::text("late")
+        }
+    })
+    .await;
+    let config = json!({"events": {"keepalive": "50ms"}});
+    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let client = broker.client("/mcp");
+    client.initialize("2025-03-26", json!({})).await;
+    let batch = json!([
+        {"jsonrpc": "2.0", "id": 1, "method": "ping"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "b__job", "arguments": {}}},
+    ]);
+    let response =
+        client.post(batch.to_string()).await.expect_status(200, "a batch with requests").await;
+    assert!(response.is_event_stream(), "no answer is complete within the keep-alive");
+    let mut stream = response.events();
+    let (position, first) = stream.next_message().await.unwrap();
+    assert_eq!((&first["id"], &first["result"]), (&json!(1), &json!({})));
+    for _ in 0..50 {
+        if stream.comments() > 0 {
+            break;
+        }
+        let event = stream.next_event(Duration::from_millis(100)).await;
+        assert_eq!(event, Err(()), "a silent stream has no events");
+    }
+    assert!(stream.comments() > 0, "a silent stream is kept alive");
+    drop(stream);
+    let mut resumed = client.resume(position.as_deref().unwrap()).await;
+    done.open();
+    let late = resumed.find(|message| message["id"] == 2).await;
+    assert_eq!(text_of(&late["result"]), "late");
 }
 
 #[tokio::test]

@@ -176,7 +176,7 @@ async fn serve_frames(
             let session =
                 session.unwrap_or_else(|| Err(session_required())).map_err(refuse_without_id)?;
             session.touch();
-            Box::pin(batch(&session, messages))
+            Box::pin(batch(&session, messages, request.cache))
                 .await
                 .map(ServerResponse::from)
                 .map_err(refuse_without_id)
@@ -284,10 +284,12 @@ fn start_stream(session: &Arc<Session>, reader: StreamCursor, read: &[Event]) ->
 }
 
 /// Handles a batch of 2025-03-26: each request separately, with all answers in one array or on one
-/// stream. Returns an error if the session has moved and nothing was started.
+/// stream. The stream starts after a time limit too. Returns an error if the session has moved and
+/// nothing was started.
 async fn batch(
     session: &Arc<Session>,
     messages: Vec<Result<Message, RefusedMessage>>,
+    cache: &ConnectionCache,
 ) -> Result<Response<Body>, Refusal> {
     if session.has_moved() {
         return Err(session_moved());
@@ -328,23 +330,17 @@ async fn batch(
     let Ok(mut reader) = stream.read_from(0) else {
         return Ok(response::empty(StatusCode::INTERNAL_SERVER_ERROR));
     };
+    let latest = Instant::now() + session.shared.config.events.keepalive;
     let mut read = Vec::new();
     loop {
-        match reader.next().await {
-            StreamItem::Event(event) => {
-                let answers_only = event.kind == EventKind::Answer;
-                read.push(event);
-                if !answers_only {
-                    // A message other than an answer came before the last answer: everything goes
-                    // on a stream, first the messages that were read.
-                    return Ok(with_protocol_version(
-                        start_stream(session, reader, &read),
-                        session,
-                    ));
+        match cache.with_deadline(latest, reader.next()).await {
+            Some(StreamItem::Event(event)) if event.kind == EventKind::Answer => read.push(event),
+            Some(StreamItem::Ended(StreamEnd::Complete)) => break,
+            // Everything goes on a stream, first the messages that were read.
+            other => {
+                if let Some(StreamItem::Event(event)) = other {
+                    read.push(event);
                 }
-            }
-            StreamItem::Ended(StreamEnd::Complete) => break,
-            StreamItem::Ended(_) => {
                 return Ok(with_protocol_version(start_stream(session, reader, &read), session));
             }
         }
