@@ -3,9 +3,11 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, FakeBackend, PostgresServer, Reply, TestBroker, eventually};
+use testkit::{
+    BrokerBuilder, FakeBackend, PostgresServer, RecordedRequest, Reply, TestBroker, eventually,
+};
 
-use crate::{builder, stdio};
+use crate::{builder, stdio, tasks::start};
 
 async fn records(broker: &TestBroker, query: &str) -> Vec<Value> {
     let (status, answer) = broker.admin().get(&format!("/admin/v1/audit?limit=1000&{query}")).await;
@@ -240,6 +242,43 @@ async fn a_changed_definition_has_another_hash_and_a_task_has_its_outcome() {
         (&of_task[1]["transport"], &of_task[1]["outcome"]),
         (&json!("task"), &json!("completed"))
     );
+}
+
+#[tokio::test]
+async fn the_end_of_a_cancelled_task_is_recorded_once() {
+    let backend = FakeBackend::start().await;
+    backend.tool("job", |_| async { std::future::pending::<Reply>().await });
+    let broker = builder()
+        .config(json!({"audit": {"calls": "metadata"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    let client = broker.connected(json!({})).await;
+    let mut ids = Vec::new();
+    for _ in 0..2 {
+        ids.push(start(&client, "b__job").await);
+    }
+    backend.wait_count("the calls", 2, |seen| seen.calls("job")).await;
+    client.result("tasks/cancel", json!({"taskId": ids[0]})).await;
+    let path = format!("/admin/v1/tasks/{}/cancel", ids[1]);
+    assert_eq!(broker.admin().post(&path, &json!({})).await.0, 200);
+    let cancels = |seen: &RecordedRequest| seen.is("notifications/cancelled");
+    backend.wait_count("the ends of the runs", 2, cancels).await;
+    // The calls, their ends, and the cancellation of the client.
+    let all = calls(&broker, 5).await;
+    assert_eq!(all.len(), 5, "{all:?}");
+    let (ends, rest): (Vec<&Value>, Vec<&Value>) =
+        all.iter().partition(|record| record["transport"] == "task");
+    let made = rest.into_iter().filter(|record| record["action"] == "tools/call");
+    let mut requests: Vec<&Value> = made.map(|record| &record["request_id"]).collect();
+    let mut ended: Vec<&Value> = ends.iter().map(|record| &record["request_id"]).collect();
+    requests.sort_by_key(|id| id.to_string());
+    ended.sort_by_key(|id| id.to_string());
+    assert_eq!(ended, requests, "{all:?}");
+    for end in ends {
+        assert_eq!((&end["outcome"], end.get("error")), (&json!("cancelled"), None), "{end}");
+        assert_eq!(end["definition"], all[0]["definition"]);
+    }
 }
 
 /// Returns the records of all pages.

@@ -45,6 +45,7 @@ impl TaskManager {
         }
         self.shared.metrics.task_transition(status.name());
         tracing::info!(task = super::digest(&task), tenant = %known.record.tenant, "task cancelled");
+        self.audit_cancellation(&task);
         if let Some(run) = self.run(&task) {
             run.stop(super::StopReason::Cancelled);
         }

@@ -21,10 +21,15 @@ use rules::{
 };
 
 use super::{
-    TaskManager,
+    TaskManager, observability,
     run::{RunPlan, RunState, StopReason, TaskRun},
+    runner,
 };
-use crate::{persistence::Wakeup, sessions::shared::Shared};
+use crate::{
+    persistence::Wakeup,
+    sessions::shared::Shared,
+    telemetry::request::{self, RequestTelemetry},
+};
 
 impl TaskManager {
     /// Continues the tasks that this process owns again under new epochs, after a lapse of its
@@ -162,7 +167,14 @@ pub(super) async fn recover(tasks: Arc<TaskManager>, task: FullTask) {
                 "the broker that called backend {} ended before the answer came; the call may or may not have been carried out",
                 stored.record.backend
             );
-            give_up(&tasks, stored, &Refusal::new(ErrorKind::OutcomeUnknown, text)).await;
+            let request = observability::request_of(
+                &tasks.shared,
+                Some(&tenant),
+                &stored.record,
+                &plan.details,
+            );
+            let refusal = Refusal::new(ErrorKind::OutcomeUnknown, text);
+            request::scope(request.clone(), give_up(&tasks, stored, &refusal, &request)).await;
         }
     }
 }
@@ -207,7 +219,13 @@ async fn close_inputs(tasks: &Arc<TaskManager>, stored: &StoredTask) {
     durable.hot.publish(Wakeup::Task { task: task.clone(), session: stored.record.session });
 }
 
-async fn give_up(tasks: &Arc<TaskManager>, stored: &StoredTask, refusal: &Refusal) {
+/// Ends a task without its answer. `request` is the request that made the task.
+async fn give_up(
+    tasks: &Arc<TaskManager>,
+    stored: &StoredTask,
+    refusal: &Refusal,
+    request: &RequestTelemetry,
+) {
     let request_id =
         tasks.shared.record_refusal(refusal, None, Some(stored.record.tenant.as_str()));
     let TaskOutcome { status, message, outcome } = TaskOutcome::from_refusal(refusal, &request_id);
@@ -219,8 +237,17 @@ async fn give_up(tasks: &Arc<TaskManager>, stored: &StoredTask, refusal: &Refusa
         message,
         outcome: Some(outcome),
     };
-    if store_until_done(tasks, &change).await == WriteOutcome::Done {
+    let is_stored = match store_until_done(tasks, &change).await {
+        WriteOutcome::Done => true,
+        // The store may have taken an earlier try whose answer was lost.
+        WriteOutcome::AlreadyFinished => {
+            runner::ended_under(&tasks.shared, &task, stored.epoch).await.is_some()
+        }
+        _ => false,
+    };
+    if is_stored {
         tasks.shared.metrics.task_transition(status.name());
+        observability::record_end(&tasks.shared, request, status);
         tasks.shared.durable.hot.publish(Wakeup::Task { task, session: stored.record.session });
     }
 }

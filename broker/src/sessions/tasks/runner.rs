@@ -23,6 +23,7 @@ use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake,
+    ids::TaskId,
     json::Span,
     method::Method,
     splice::Splice,
@@ -31,7 +32,10 @@ use records::{TaskStatus, TaskStep, WriteOp};
 use rules::{
     catalog::TaskSupport,
     exposure::ResourceUris,
-    limits::{BACKOFF_FIRST, TASK_OUTCOME_SUSPECT_BYTES, TASK_OUTCOME_TRIES, TASK_RESENDS_MAX},
+    limits::{
+        BACKOFF_FIRST, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_OUTCOME_SUSPECT_BYTES,
+        TASK_OUTCOME_TRIES, TASK_RESENDS_MAX,
+    },
     tasks::{self, BackendTask, TaskOutcome},
 };
 
@@ -48,6 +52,7 @@ use crate::{
         requester::{Requester, SentRequest},
     },
     persistence::fault_point,
+    sessions::shared::Shared,
     telemetry::request,
 };
 
@@ -64,7 +69,7 @@ impl super::TaskManager {
     {
         if self.register(&run) {
             let running = run.shared.running.clone();
-            let request = run.request.get_or_init(|| observability::request_of(&run)).clone();
+            let request = observability::request_of_run(&run);
             let work = work(run.clone());
             running.spawn(request::scope(request, run_until_stopped(run, work)));
         }
@@ -362,15 +367,34 @@ async fn end(run: &TaskRun, ended: TaskOutcome) {
     };
     let status = match stored {
         Ok(status) => status,
-        Err(stop) => {
-            return tracing::debug!(task = %run.digest(), ?stop, "the outcome of a task is not wanted any more");
-        }
+        // The store may have taken an earlier try whose answer was lost.
+        Err(stop) => match ended_under(&run.shared, &run.id, run.epoch()).await {
+            Some(status) => status,
+            None => {
+                return tracing::debug!(task = %run.digest(), ?stop, "the outcome of a task is not wanted any more");
+            }
+        },
     };
     fault_point::hit("task.ended.committed");
     run.count_transition(status);
-    observability::record_end(run, status);
+    observability::record_end(&run.shared, &observability::request_of_run(run), status);
     run.announce();
     tracing::info!(task = %run.digest(), tenant = %run.tenant.id, backend = %run.record.backend, status = status.name(), "task over");
+}
+
+/// Returns the status with which the owner under this epoch ended the task. `None` if the task has
+/// not ended, or has ended otherwise.
+pub(super) async fn ended_under(shared: &Shared, task: &TaskId, epoch: i64) -> Option<TaskStatus> {
+    let (durable, mut wait) = (&shared.durable, STORE_RETRY_FIRST);
+    let transitions = loop {
+        match durable.timed("transitions", durable.store.task_transitions(task)).await {
+            Ok(transitions) => break transitions,
+            Err(_) => tokio::time::sleep(wait).await,
+        }
+        wait = (wait * 2).min(STORE_RETRY_MAX);
+    };
+    let last = transitions.last()?;
+    (last.to.is_finished() && last.epoch == Some(epoch)).then_some(last.to)
 }
 
 async fn store_end(run: &TaskRun, ended: &TaskOutcome, tries: u32) -> Result<bool, StopReason> {

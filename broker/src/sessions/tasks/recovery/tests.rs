@@ -3,12 +3,14 @@
 
 use std::{collections::HashSet, time::Duration};
 
+use bytes::Bytes;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
-use records::{SessionKey, TaskLimits, TaskRecord, TaskStep};
+use records::{AuditFilter, SessionKey, TaskLimits, TaskRecord, TaskStep};
 use rules::{
     catalog::ToolTraits, endpoint::Endpoint, limits::TASKS_DEFERRED_MAX, tasks::TaskDetails,
 };
-use storage::{StoreError, TaskStore, hot::MemoryHotStore};
+use serde_json::{Value, json};
+use storage::{AuditStore, StoreError, TaskStore, hot::MemoryHotStore};
 
 use super::{
     super::{handoff, orphans, outcome::RunOutcome, run::TrackedBackendTask, runner},
@@ -17,12 +19,13 @@ use super::{
 use crate::{
     auth::{Keyring, Keys},
     broker::{Broker, BrokerParts},
-    config::{Config, spec::TenantSpec},
+    config::{AuditLevel, Config, spec::TenantSpec},
     metrics::Metrics,
     persistence::{
         Stores,
         tests::{Meddled, Verdict},
     },
+    telemetry::request::RequestName,
 };
 
 struct Alone {
@@ -33,12 +36,23 @@ struct Alone {
 impl Alone {
     /// Starts a broker with a tenant `default` that has no backends.
     async fn start() -> Self {
+        Self::start_with(Config::default()).await
+    }
+
+    /// Starts the same broker, which records calls in the audit log.
+    async fn start_audited() -> Self {
+        let mut config = Config::default();
+        config.audit.calls = AuditLevel::Metadata;
+        Self::start_with(config).await
+    }
+
+    async fn start_with(config: Config) -> Self {
         let store = Meddled::start("sqlite").await;
         let keys = Keys::from_root(b"root");
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let stores =
             Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
-        let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
+        let (config, metrics) = (Arc::new(config), Arc::new(Metrics::new(false)));
         let broker = Broker::new(BrokerParts { config, metrics, keys, keyring, stores }).unwrap();
         broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec::default());
         Self { store, broker }
@@ -46,6 +60,17 @@ impl Alone {
 
     fn tasks(&self) -> &Arc<TaskManager> {
         &self.broker.tasks
+    }
+
+    /// Adds the backend `b`, which does not answer.
+    fn add_backend(&self) {
+        let transport = json!({"type": "http", "url": "http://127.0.0.1:9/mcp"});
+        let spec = serde_json::from_value(json!({"transport": transport})).unwrap();
+        self.broker.put_backend(
+            &TenantId::parse("default").unwrap(),
+            &BackendId::parse("b").unwrap(),
+            spec,
+        );
     }
 
     /// Stores a task with this owner.
@@ -216,15 +241,7 @@ async fn a_task_is_released_only_with_the_recorded_state_of_its_call() {
 #[tokio::test]
 async fn a_new_backend_task_is_recorded_before_its_task_is_released() {
     let alone = Alone::start().await;
-    let spec = serde_json::from_value(
-        serde_json::json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/mcp"}}),
-    )
-    .unwrap();
-    alone.broker.put_backend(
-        &TenantId::parse("default").unwrap(),
-        &BackendId::parse("b").unwrap(),
-        spec,
-    );
+    alone.add_backend();
     let run = alone.sent().await;
     let made = TaskStep::Delegated { backend_task: "theirs".into(), link: b"way".to_vec() };
     let link = run.link().unwrap();
@@ -328,4 +345,106 @@ async fn the_remaining_time_of_a_task_comes_from_the_store() {
             run.remaining_time()
         );
     }
+}
+
+/// The request that made the task of [`record_with_origin`].
+const ORIGIN: RequestName = RequestName(7);
+
+fn record_with_origin() -> TaskRecord {
+    let record = record("t1");
+    let mut details = TaskDetails::decode(&record.details).unwrap();
+    details.request = Some(ORIGIN.to_string());
+    TaskRecord { details: details.encode(), ..record }
+}
+
+impl Alone {
+    /// Loses the store's answer to the first end of a task.
+    fn lose_an_answer(&self) {
+        let mut is_first = true;
+        self.store.on_write(move |writes| {
+            let is_end = writes.iter().any(|write| matches!(write, WriteOp::EndTask { .. }));
+            if is_end && std::mem::take(&mut is_first) {
+                return Verdict::LoseAnswer(away());
+            }
+            Verdict::Pass
+        });
+    }
+
+    /// Waits for the record of the task's end, and checks that it is the only one.
+    async fn recorded_end(&self) -> Value {
+        let look = async || {
+            let found = self.store.inner.audit_records(&AuditFilter::default(), None, 10).await;
+            let found = found.unwrap();
+            if found.is_empty() { Err(()) } else { Ok(found) }
+        };
+        let found = testkit::eventually("the record of the end", look).await;
+        assert_eq!(found.len(), 1);
+        let record: Value = serde_json::from_str(&found[0].record.body).unwrap();
+        let expected = json!(["task", "b__tool", "ada", "b"]);
+        let members = ["transport", "target", "principal", "backend"].map(|name| &record[name]);
+        assert_eq!(json!(members), expected, "{record}");
+        record
+    }
+
+    fn transitions(&self, to: &str) -> bool {
+        let line = format!("mcp_task_transitions_total{{to=\"{to}\"}} 1");
+        self.tasks().shared.metrics.render().contains(&line)
+    }
+}
+
+#[tokio::test]
+async fn an_end_whose_commit_lost_its_answer_is_recorded_counted_and_announced() {
+    let alone = Alone::start_audited().await;
+    let run = alone.sent().await;
+    let mut wakeups = alone.tasks().shared.durable.hot.subscribe();
+    alone.lose_an_answer();
+    let answer = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
+    let answer = rules::tasks::decoded(answer).unwrap();
+    alone.tasks().start_with(run, |_| std::future::ready(RunOutcome::Translated(answer)));
+    let record = alone.recorded_end().await;
+    assert_eq!((&record["outcome"], record.get("error")), (&json!("completed"), None), "{record}");
+    let announced = testkit::within("the wake-up", wakeups.recv()).await.unwrap();
+    assert!(matches!(announced, Wakeup::Task { task, .. } if task == TaskId::new("t1")));
+    assert!(alone.transitions("completed"));
+}
+
+#[tokio::test]
+async fn the_end_of_a_task_with_an_unknown_outcome_is_recorded() {
+    for loses_answer in [false, true] {
+        let alone = Alone::start_audited().await;
+        alone.add_backend();
+        let (tasks, node) = (alone.tasks(), alone.tasks().shared.durable.node());
+        let mut left = alone.stored(record_with_origin(), &node).await;
+        left.stored.step = TaskStep::Sent;
+        if loses_answer {
+            alone.lose_an_answer();
+        }
+        recover(tasks.clone(), left).await;
+        let record = alone.recorded_end().await;
+        assert_eq!(
+            json!([record["outcome"], record["error"], record["request_id"]]),
+            json!(["failed", "outcome_unknown", ORIGIN.to_string()]),
+            "{record}"
+        );
+        assert!(alone.transitions("failed"), "an answer was lost: {loses_answer}");
+        let outcome = alone.store.inner.task_outcome(&TaskId::new("t1")).await.unwrap().unwrap();
+        let outcome: Value = serde_json::from_slice(&outcome).unwrap();
+        assert_eq!(outcome["error"]["data"]["requestId"], ORIGIN.to_string());
+    }
+}
+
+#[tokio::test]
+async fn the_process_that_cancels_a_task_of_another_records_the_end() {
+    let alone = Alone::start_audited().await;
+    let other = alone.stored(record_with_origin(), &NodeName::new("another")).await;
+    assert!(alone.tasks().cancel_stored(&other.stored).await.unwrap());
+    let record = alone.recorded_end().await;
+    assert_eq!(
+        json!([record["outcome"], record["request_id"]]),
+        json!(["cancelled", ORIGIN.to_string()]),
+        "{record}"
+    );
+    assert!(!alone.tasks().cancel_stored(&other.stored).await.unwrap(), "it is over");
+    alone.tasks().shared.durable.audit.flush().await;
+    alone.recorded_end().await;
 }
