@@ -119,10 +119,38 @@ impl TaskManager {
         if !tasks::is_valid_transition(last, status) {
             return false;
         }
-        if inner.notified_status.len() >= SENT_STATUSES_MAX {
-            inner.notified_status.retain(|_, notified| !notified.is_finished());
+        if inner.notified_status.len() >= SENT_STATUSES_MAX
+            && !inner.notified_status.contains_key(task)
+        {
+            // Status notifications are optional (MCP 2025-11-25, Tasks), so any task may lose its
+            // entry.
+            let any = inner.notified_status.keys().next().cloned();
+            any.and_then(|any| inner.notified_status.remove(&any));
         }
         inner.notified_status.insert(task.clone(), status);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use records::TaskStatus;
+
+    use super::*;
+    use crate::{broker::Broker, persistence::Stores};
+
+    #[tokio::test]
+    async fn the_sent_statuses_are_bounded_and_a_kept_one_is_not_sent_twice() {
+        let tasks = &Broker::over(Stores::in_memory().await).tasks;
+        for number in 0..SENT_STATUSES_MAX + 10 {
+            let task = TaskId::new(number.to_string());
+            assert!(tasks.record_if_new(&task, TaskStatus::InputRequired));
+        }
+        assert_eq!(tasks.lock().notified_status.len(), SENT_STATUSES_MAX);
+        let kept = tasks.lock().notified_status.keys().next().unwrap().clone();
+        assert!(!tasks.record_if_new(&kept, TaskStatus::InputRequired));
+        assert!(tasks.record_if_new(&kept, TaskStatus::Completed));
+        assert!(!tasks.record_if_new(&kept, TaskStatus::Completed));
+        assert_eq!(tasks.lock().notified_status.len(), SENT_STATUSES_MAX);
     }
 }
