@@ -14,7 +14,8 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
 use transport::{
-    tcp::{self, Stream},
+    socket_options,
+    tcp::Stream,
     websocket::{self, Limits},
 };
 
@@ -31,7 +32,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     output.flush()?;
     loop {
         let (socket, _) = listener.accept().await?;
-        tcp::tune(&socket);
+        socket_options::tune(&socket);
         tokio::spawn(serve(Stream::Plain(socket)));
     }
 }

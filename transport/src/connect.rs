@@ -23,7 +23,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::{
     connect_error::ConnectError, descriptor_reserve, egress::EgressPolicy, send_error::SendError,
-    tcp,
+    socket_options,
 };
 
 /// Head start of one address before the next attempt begins (RFC 8305 recommends 250 ms).
@@ -102,7 +102,7 @@ pub(crate) async fn open(
     egress: &EgressPolicy,
 ) -> Result<TcpStream, ConnectError> {
     let tcp = race_addresses(allowed_addresses(host, port, egress).await?, connect_one).await?;
-    tcp::tune(&tcp);
+    socket_options::tune(&tcp);
     Ok(tcp)
 }
 

@@ -29,6 +29,7 @@ mod read_turns;
 mod response;
 pub mod sandbox;
 mod send_error;
+pub mod socket_options;
 pub mod stall;
 mod stderr_tail;
 pub mod tcp;

@@ -15,7 +15,8 @@ use protocol::ids::{PrincipalId, TenantId};
 use rules::access::{Attribute, Subject};
 use tokio::net::TcpStream;
 use transport::{
-    tcp::{self, Stream},
+    socket_options,
+    tcp::Stream,
     tls::{
         self, CertificateIdentity, CertificateSource, ClientCertificate, ListenerKind,
         ReloadedCertificates, ServerTls, TlsError,
@@ -191,7 +192,7 @@ impl TlsAcceptor {
         socket: TcpStream,
         kind: ListenerKind,
     ) -> Result<Stream, AcceptError> {
-        tcp::tune(&socket);
+        socket_options::tune(&socket);
         let Some(tls) = &self.tls else { return Ok(Stream::Plain(socket)) };
         let mut first = [0];
         let seen = tokio::time::timeout(self.limit, socket.peek(&mut first))

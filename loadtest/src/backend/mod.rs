@@ -111,7 +111,7 @@ where
     loop {
         match listener.accept().await {
             Ok((socket, _)) => {
-                transport::tcp::tune(&socket);
+                transport::socket_options::tune(&socket);
                 tokio::spawn(serve(socket));
             }
             // Without free file descriptors, each further attempt fails too, until one is closed.

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use transport::{
     BodyError, EgressPolicy, HttpClient, HttpClientConfig, HttpResponse, ResponseBody, SendError,
-    TlsSetupError, parse_http_url, read_body, tcp::DEAD_AFTER,
+    TlsSetupError, parse_http_url, read_body, socket_options::DEAD_AFTER,
 };
 
 use crate::http_server::{Authority, Server, self_signed};

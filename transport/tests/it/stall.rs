@@ -7,7 +7,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     time::interval,
 };
-use transport::{StallGuard, tcp};
+use transport::{StallGuard, socket_options};
 
 #[tokio::test]
 async fn a_peer_that_does_not_read_is_cut() {
@@ -41,7 +41,7 @@ async fn a_peer_that_reads_slowly_is_not_treated_as_stalled() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut far = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
     let (near, _) = listener.accept().await.unwrap();
-    tcp::tune(&near);
+    socket_options::tune(&near);
     let reading = tokio::spawn(async move {
         let (mut pace, mut piece) = (interval(Duration::from_millis(20)), vec![0; 8 * 1024]);
         loop {

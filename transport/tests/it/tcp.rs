@@ -6,7 +6,8 @@ use socket2::SockRef;
 use tokio::{io::AsyncReadExt, net::TcpListener};
 use transport::{
     ConnectError, EgressPolicy,
-    tcp::{DEAD_AFTER, Stream, connect},
+    socket_options::DEAD_AFTER,
+    tcp::{Stream, connect},
 };
 
 use crate::{DEADLINE, certificates::Authority, conformance::wires::egress, soon};

@@ -17,7 +17,7 @@ use transport::{
     Child, ChildLimits, ChildSpec, ClientAuth, ClientTls, EgressPolicy, FrameSink, FrameSource,
     LineReader, LineWriter, ListenerKind, StallGuard,
     quic::{self, QuicClient, QuicConnection, QuicListener, QuicSink, QuicSource, RequestStream},
-    spawn,
+    socket_options, spawn,
     tcp::{self, ReadHalf, Stream, WriteHalf},
     websocket::{self, ConnectOptions, WsSink, WsSource},
 };
@@ -75,7 +75,7 @@ pub(crate) async fn tcp_streams(setup: Setup) -> (Stream, Stream) {
     let (accepted, connected) =
         tokio::join!(listener.accept(), tcp::connect(&address, &egress, None, DEADLINE));
     let accepted = accepted.unwrap().0;
-    tcp::tune(&accepted);
+    socket_options::tune(&accepted);
     (Stream::Plain(accepted), connected.unwrap())
 }
 
