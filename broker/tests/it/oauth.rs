@@ -145,7 +145,8 @@ async fn a_backend_gets_tokens_of_its_authorization_server_shared_by_all_links()
         assert!(probe || sent == Some("Bearer token-1"), "{seen:?}");
     }
     let (_, view) = broker.admin().get("/admin/v1/tenants/default/backends/b").await;
-    assert_eq!(view["settings"]["auth"], json!({"type": "oauth_client", "client_id": "broker"}));
+    let shown = json!({"type": "oauth_client", "client_id": "broker", "client_secret": "***"});
+    assert_eq!(view["settings"]["auth"], shown);
     assert!(!view.to_string().contains(SECRET) && !broker.log().contains(SECRET), "{view}");
     let labels = [("outcome", "granted")];
     assert_eq!(broker.admin().metric("mcp_upstream_refresh_total", &labels).await, Some(1.0));
