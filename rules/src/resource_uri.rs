@@ -40,13 +40,18 @@ pub fn is_read_with_prefix(uri: &str, prefix: &str) -> bool {
 
 /// Returns a URI without what readers decode, drop and resolve. `None`: it has nothing of that.
 pub(crate) fn plainest(uri: &str) -> Option<String> {
-    let kept = |symbol: &char| !matches!(symbol, '\t' | '\n' | '\r');
-    let plain = || {
-        let without_breaks: String = uri.chars().filter(kept).collect();
-        let trimmed = without_breaks.trim_matches(|symbol| symbol <= ' ');
-        Parts::of(&decoded(trimmed)).joined(false)
-    };
+    let plain = || Parts::of(&decoded(without_breaks(uri).trim_matches(is_dropped))).joined(false);
     (!is_canonical(uri)).then(plain)
+}
+
+/// Returns a URI without the characters that readers drop anywhere in it.
+fn without_breaks(uri: &str) -> String {
+    uri.chars().filter(|symbol| !matches!(symbol, '\t' | '\n' | '\r')).collect()
+}
+
+/// Returns whether readers drop a character at an end of a URI.
+fn is_dropped(symbol: char) -> bool {
+    symbol <= ' '
 }
 
 impl Readings {
@@ -55,13 +60,12 @@ impl Readings {
         if is_canonical(uri) {
             return Self::default();
         }
-        let kept = |symbol: &char| !matches!(symbol, '\t' | '\n' | '\r');
-        let without_breaks: String = uri.chars().filter(kept).collect();
-        let trimmed = without_breaks.trim_matches(|symbol| symbol <= ' ');
+        let without_breaks = without_breaks(uri);
+        let trimmed = without_breaks.trim_matches(is_dropped);
         let mut readings = Self::default();
         let mut read: Vec<&str> = Vec::new();
         // Not every reader drops these characters.
-        let before = without_breaks.trim_start_matches(|symbol| symbol <= ' ');
+        let before = without_breaks.trim_start_matches(is_dropped);
         for spelling in [trimmed, &without_breaks, before, uri] {
             if !read.contains(&spelling) {
                 readings.add(spelling);
