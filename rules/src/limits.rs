@@ -242,6 +242,8 @@ pub const COMPLETION_VALUES_MAX: usize = 100;
 
 /// Frames that wait to be written to a child process.
 pub const LINK_QUEUE_FRAMES: usize = 1_024;
+/// Bytes of the frames that wait to be written to one backend. A larger frame waits alone.
+pub const LINK_QUEUE_BYTES_MAX: usize = 64 << 20;
 /// Frames that one system call writes.
 pub const WRITE_BATCH_FRAMES: usize = 64;
 /// A backend on a socket that reads nothing for this long loses its connection.

@@ -329,6 +329,7 @@ fn met() -> Vec<Fixed> {
         ELICITATIONS_MAX Other("the broker does not forward the outcome of further ones", "");
         COMPLETION_VALUES_MAX Other("the rest is cut; `hasMore` is true", "");
         LINK_QUEUE_FRAMES Refused(ErrorKind::Overloaded);
+        LINK_QUEUE_BYTES_MAX Refused(ErrorKind::Overloaded);
         BACKEND_WRITE_STALL_MAX Other("the connection to the backend ends", "`mcp_links`");
         ONE_WAY_QUEUE_FRAMES Other("further ones are dropped", "`mcp_queue_depth{queue=\"http_one_way\"}`");
         NOISE_LINES_MAX Other("the link is closed", "`mcp_links`");

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use testkit::{
     TestBroker,
@@ -289,6 +290,37 @@ async fn many_calls_over_one_pipe_each_get_their_own_answer() {
     for (n, call) in calls.into_iter().enumerate() {
         let result = call.result().await;
         assert!(text_of(&result).contains(&format!("\"n\":{n}")), "call {n}");
+    }
+}
+
+#[tokio::test]
+async fn a_child_that_does_not_read_holds_few_large_calls() {
+    let broker = broker_with(stdio().spec()).await;
+    let (client, admin) = (broker.connected(json!({})).await, broker.admin());
+    let pid = text_of(&client.call("s__pid", json!({})).await).parse().unwrap();
+    let pid = Pid::from_raw(pid).unwrap();
+    let text = "x".repeat(15 << 20);
+    let start = || client.start_call("s__pid", json!({"text": text}));
+    kill_process(pid, Signal::STOP).unwrap();
+
+    // The first call fills the pipe, and its rest has left the queue.
+    let sent_bytes = [("direction", "out"), ("side", "backend")];
+    let sent = admin.metric("mcp_bytes_total", &sent_bytes).await.unwrap_or_default();
+    let mut calls = vec![start()];
+    admin.wait_metric("mcp_bytes_total", &sent_bytes, |now| now - sent > 15_000_000.0).await;
+    let queued = async |count: f64| {
+        admin.wait_metric("mcp_queue_depth", &[("queue", "pipe")], |depth| depth == count).await
+    };
+    queued(0.0).await;
+    for count in 1..=4 {
+        calls.push(start());
+        queued(f64::from(count)).await;
+    }
+    assert_eq!(kind(&start().error().await), "overloaded", "four calls are 60 of 64 MiB");
+
+    kill_process(pid, Signal::CONT).unwrap();
+    for call in calls {
+        call.result().await;
     }
 }
 

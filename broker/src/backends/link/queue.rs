@@ -2,16 +2,19 @@
 //! over HTTP.
 //!
 //! A connection fills it. One task that writes empties it. A frame counts in `mcp_queue_depth`
-//! while it is in the queue, until it is taken or dropped with the queue.
+//! while it is in the queue, until it is taken or dropped with the queue. The queue is bounded in
+//! frames and in bytes, because a backend that does not read leaves the frames of cancelled calls
+//! in it.
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use prometheus::IntGauge;
+use rules::limits::LINK_QUEUE_BYTES_MAX;
 use tokio::sync::mpsc;
 
 use super::failure::Failure;
@@ -22,45 +25,47 @@ use crate::metrics::{Direction, Metrics, Side};
 pub struct FrameQueue {
     /// `None` once closed.
     frames: Mutex<Option<mpsc::Sender<QueuedFrame>>>,
-    depth: IntGauge,
-    /// Set while a coalesced frame is in the queue.
-    coalesced_queued: Arc<AtomicBool>,
+    contents: Arc<QueueContents>,
 }
 
 /// A frame in the queue.
 #[derive(Debug)]
 pub struct QueuedFrame {
     frame: Bytes,
-    _depth: DepthGuard,
-    _waiting: Option<CoalesceGuard>,
+    _place: QueuePlace,
 }
 
-/// Marks that a coalesced frame is in the queue. Dropping it clears the mark.
+/// The counts of a frame in its queue. Dropping it takes them back.
 #[derive(Debug)]
-struct CoalesceGuard(Arc<AtomicBool>);
-
-impl Drop for CoalesceGuard {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
+struct QueuePlace {
+    contents: Arc<QueueContents>,
+    bytes: usize,
+    coalesced: bool,
 }
 
-/// A counted slot of the queue.
+/// The counts of all frames in a queue.
 #[derive(Debug)]
-struct DepthGuard(IntGauge);
+struct QueueContents {
+    depth: IntGauge,
+    bytes: AtomicUsize,
+    /// Set while a coalesced frame is in the queue.
+    has_coalesced: AtomicBool,
+}
 
 impl FrameQueue {
     /// Creates a queue with its receiving end, which ends after [`FrameQueue::close`].
     pub fn new(frames_max: usize, depth: IntGauge) -> (Self, mpsc::Receiver<QueuedFrame>) {
         let (frames, receiver) = mpsc::channel(frames_max);
-        (
-            Self { frames: Mutex::new(Some(frames)), depth, coalesced_queued: Arc::default() },
-            receiver,
-        )
+        let contents = QueueContents {
+            depth,
+            bytes: AtomicUsize::default(),
+            has_coalesced: AtomicBool::default(),
+        };
+        (Self { frames: Mutex::new(Some(frames)), contents: Arc::new(contents) }, receiver)
     }
 
     pub fn push(&self, frame: Bytes) -> Result<(), Failure> {
-        self.push_with(frame, None)
+        self.push_with(frame, false)
     }
 
     /// Queues a notification or an answer. A frame that does not fit is dropped, counted and
@@ -88,29 +93,29 @@ impl FrameQueue {
 
     /// Returns `false` if an equal frame is in the queue.
     fn push_coalesced(&self, frame: Bytes) -> Result<bool, Failure> {
-        if self.coalesced_queued.swap(true, Ordering::AcqRel) {
+        if self.contents.has_coalesced.swap(true, Ordering::AcqRel) {
             return Ok(false);
         }
-        self.push_with(frame, Some(CoalesceGuard(self.coalesced_queued.clone()))).map(|()| true)
+        self.push_with(frame, true).map(|()| true)
     }
 
-    fn push_with(&self, frame: Bytes, waiting: Option<CoalesceGuard>) -> Result<(), Failure> {
+    /// Queues a frame. A frame above the limit of bytes fits if no other frame has any.
+    fn push_with(&self, frame: Bytes, coalesced: bool) -> Result<(), Failure> {
         let frames = self.frames.lock();
+        let others = self.contents.bytes.load(Ordering::Acquire);
+        let place = QueuePlace::take(&self.contents, frame.len(), coalesced);
         let Some(frames) = frames.as_ref() else {
             return Err(Failure::NotSent("the connection is closed".to_owned()));
         };
-        frames
-            .try_send(QueuedFrame {
-                frame,
-                _depth: DepthGuard::take(&self.depth),
-                _waiting: waiting,
-            })
-            .map_err(|error| match error {
-                mpsc::error::TrySendError::Full(_) => Failure::QueueFull,
-                mpsc::error::TrySendError::Closed(_) => {
-                    Failure::NotSent("the connection is closed".to_owned())
-                }
-            })
+        if others > 0 && others.saturating_add(frame.len()) > LINK_QUEUE_BYTES_MAX {
+            return Err(Failure::QueueFull);
+        }
+        frames.try_send(QueuedFrame { frame, _place: place }).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Failure::QueueFull,
+            mpsc::error::TrySendError::Closed(_) => {
+                Failure::NotSent("the connection is closed".to_owned())
+            }
+        })
     }
 
     /// Returns whether no frame can be queued any more.
@@ -131,16 +136,21 @@ impl QueuedFrame {
     }
 }
 
-impl DepthGuard {
-    fn take(depth: &IntGauge) -> Self {
-        depth.inc();
-        Self(depth.clone())
+impl QueuePlace {
+    fn take(contents: &Arc<QueueContents>, bytes: usize, coalesced: bool) -> Self {
+        contents.depth.inc();
+        contents.bytes.fetch_add(bytes, Ordering::AcqRel);
+        Self { contents: contents.clone(), bytes, coalesced }
     }
 }
 
-impl Drop for DepthGuard {
+impl Drop for QueuePlace {
     fn drop(&mut self) {
-        self.0.dec();
+        self.contents.depth.dec();
+        self.contents.bytes.fetch_sub(self.bytes, Ordering::AcqRel);
+        if self.coalesced {
+            self.contents.has_coalesced.store(false, Ordering::Release);
+        }
     }
 }
 
@@ -166,6 +176,24 @@ mod tests {
     }
 
     #[test]
+    fn queued_frames_are_bounded_in_bytes() {
+        let depth = Metrics::new(false).queue_depth("pipe");
+        let (queue, mut frames) = FrameQueue::new(10, depth.clone());
+        let push = |bytes: usize| queue.push(Bytes::from(vec![b' '; bytes]));
+        // A frame that is alone always fits.
+        assert_eq!(push(LINK_QUEUE_BYTES_MAX + 1), Ok(()));
+        assert_eq!(push(1), Err(Failure::QueueFull));
+        drop(frames.try_recv());
+        let half = LINK_QUEUE_BYTES_MAX / 2;
+        assert_eq!((push(half), push(half), push(1)), (Ok(()), Ok(()), Err(Failure::QueueFull)));
+        // A taken frame makes room. A refused one leaves no bytes.
+        assert_eq!(frames.try_recv().unwrap().into_frame().len(), half);
+        assert_eq!((push(half + 1), push(half)), (Err(Failure::QueueFull), Ok(())));
+        drop(frames);
+        assert_eq!((depth.get(), queue.contents.bytes.load(Ordering::Acquire)), (0, 0));
+    }
+
+    #[test]
     fn s09_equal_notifications_are_queued_once() {
         let depth = Metrics::new(false).queue_depth("pipe");
         let (queue, mut frames) = FrameQueue::new(2, depth.clone());
@@ -181,7 +209,7 @@ mod tests {
         drop(frames.try_recv());
         assert_eq!(push(), Ok(true));
         drop(frames);
-        assert!(!queue.coalesced_queued.load(Ordering::Acquire));
+        assert!(!queue.contents.has_coalesced.load(Ordering::Acquire));
     }
 
     #[test]
