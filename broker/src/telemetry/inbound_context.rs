@@ -71,18 +71,15 @@ pub fn in_inbound_context<F: Future>(work: F) -> impl Future<Output = F::Output>
     }
 }
 
-/// Runs `work` for received messages, with the context of their headers.
-pub async fn with_inbound_context<F: Future>(
+/// Returns `work` for received messages, with the context of their headers.
+pub fn with_inbound_context<F: Future>(
     headers: Option<HeaderMap>,
     client: Option<IpAddr>,
     work: F,
-) -> F::Output {
-    ARRIVAL
-        .scope(
-            InboundContext { name: RequestName::random(), headers: headers.map(Box::new), client },
-            work,
-        )
-        .await
+) -> impl Future<Output = F::Output> {
+    let context =
+        InboundContext { name: RequestName::random(), headers: headers.map(Box::new), client };
+    ARRIVAL.scope(context, work)
 }
 
 pub fn inbound_request_name() -> Option<RequestName> {

@@ -155,8 +155,11 @@ pub fn enter<R>(request: Arc<RequestTelemetry>, work: impl FnOnce() -> R) -> R {
 }
 
 /// Runs asynchronous work for a request.
-pub async fn scope<F: Future>(request: Arc<RequestTelemetry>, work: F) -> F::Output {
-    CURRENT.scope(request, work).await
+pub fn scope<F: Future>(
+    request: Arc<RequestTelemetry>,
+    work: F,
+) -> impl Future<Output = F::Output> {
+    CURRENT.scope(request, work)
 }
 
 /// Wraps work for the current request that runs in a task of its own.

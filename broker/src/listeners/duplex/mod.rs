@@ -17,10 +17,10 @@ mod slow_reader;
 mod stateless;
 pub mod tcp;
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use rules::limits::{HALF_CLOSED_MAX, LAST_FRAMES_WAIT};
-use tokio::task::coop::unconstrained;
+use tokio::{sync::Notify, task::coop::unconstrained};
 use tokio_util::sync::CancellationToken;
 use transport::frame::{CloseReason, FrameSink, FrameSource, close_gracefully};
 
@@ -38,28 +38,29 @@ use crate::{
 };
 
 /// Serves one connection until it closes.
-pub(super) async fn serve<Source, Sink>(
+///
+/// The two halves are borrowed and rare work is boxed: a waiting connection keeps the memory of
+/// everything that its future may hold.
+pub(super) async fn serve(
     broker: Arc<Broker>,
     incoming: IncomingConnection,
-    mut source: Source,
-    mut sink: Sink,
+    source: &mut impl FrameSource,
+    sink: &mut impl FrameSink,
     stop: CancellationToken,
-) where
-    Source: FrameSource,
-    Sink: FrameSink,
-{
-    match open(&broker, &incoming, &mut source, &mut sink, &stop).await {
+) {
+    let close_reason = match open(&broker, &incoming, source, sink, &stop).await {
         Ok(OpenedConnection::Session(session_connection, outbox)) => {
             let certified = incoming.certified;
-            run_session(session_connection, outbox, source, sink, certified).await;
+            return run_session(session_connection, outbox, source, sink, certified).await;
         }
         Ok(OpenedConnection::Stateless(first)) => {
             let dispatcher = stateless::RequestDispatcher::new(broker, incoming, stop);
-            if let Some(close_reason) = dispatcher.run(*first, &mut source, &mut sink).await {
-                close_gracefully(&mut source, &mut sink, close_reason).await;
-            }
+            Box::pin(dispatcher.run(*first, source, sink)).await
         }
-        Err(close_reason) => close_gracefully(&mut source, &mut sink, close_reason).await,
+        Err(close_reason) => Some(close_reason),
+    };
+    if let Some(close_reason) = close_reason {
+        Box::pin(close_gracefully(source, sink, close_reason)).await;
     }
 }
 
@@ -105,14 +106,14 @@ async fn open(
 pub(super) async fn run_session(
     session_connection: SessionConnection,
     mut outbox: StreamCursor,
-    mut source: impl FrameSource,
-    mut sink: impl FrameSink,
+    source: &mut impl FrameSource,
+    sink: &mut impl FrameSink,
     certified: Option<CertificateCaller>,
 ) {
     let stream = outbox.stream.clone();
     let close_reason = tokio::select! {
         biased;
-        close_reason = drive_session(&session_connection, &mut outbox, &mut source, &mut sink) => close_reason,
+        close_reason = drive_session(&session_connection, &mut outbox, source, sink) => close_reason,
         never = session_connection.outlived(certified) => match never {},
         () = session_connection.expired(&stream) => None,
     };
@@ -124,7 +125,7 @@ pub(super) async fn run_session(
                 close_reason
             };
         drop((outbox, session_connection));
-        close_gracefully(&mut source, &mut sink, close_reason).await;
+        Box::pin(close_gracefully(source, sink, close_reason)).await;
     }
 }
 
@@ -136,7 +137,7 @@ async fn drive_session(
     sink: &mut impl FrameSink,
 ) -> Option<CloseReason> {
     let (session, stream, capacity_freed) =
-        (&session_connection.session, outbox.stream.clone(), tokio::sync::Notify::new());
+        (&session_connection.session, outbox.stream.clone(), Notify::new());
     let calls = session_io::InFlightCalls::default();
     let writing = async {
         tokio::select! {
@@ -168,30 +169,41 @@ async fn drive_session(
             session_connection.close_session("its client ended it");
             return Some(CloseReason::Done);
         }
-        // A client that closed its sending half still expects its answers.
         ReadOutcome::HalfClosed => {
-            tokio::select! {
-                biased;
-                close_reason = &mut writing => return close_reason,
-                () = session_io::wait_idle(session, &capacity_freed) => {}
-                () = tokio::time::sleep(HALF_CLOSED_MAX) => {}
-            }
-            session_connection.close_session("its client ended it");
-            // A slow client gets all the time it needs while it reads something. A stalled write
-            // ends by itself, and so does a drain.
-            let drained = async {
-                session.shared.draining.cancelled().await;
-                tokio::time::sleep(LAST_FRAMES_WAIT).await;
-            };
-            return tokio::select! {
-                biased;
-                written = with_timeout(session.shared.config.session.idle, writing) => written.map(|_over| CloseReason::Done),
-                () = drained => None,
-            };
+            return Box::pin(finish_half_closed(session_connection, &capacity_freed, writing))
+                .await;
         }
     };
     session_connection.close_session("its client ended it");
     with_timeout(LAST_FRAMES_WAIT, writing).await.map(|_over| close_reason)
+}
+
+/// Answers a client that closed its sending half, and ends its session. Returns the close reason, or
+/// `None` if the connection can no longer carry one.
+async fn finish_half_closed(
+    session_connection: &SessionConnection,
+    capacity_freed: &Notify,
+    mut writing: Pin<&mut impl Future<Output = Option<CloseReason>>>,
+) -> Option<CloseReason> {
+    let session = &session_connection.session;
+    tokio::select! {
+        biased;
+        close_reason = &mut writing => return close_reason,
+        () = session_io::wait_idle(session, capacity_freed) => {}
+        () = tokio::time::sleep(HALF_CLOSED_MAX) => {}
+    }
+    session_connection.close_session("its client ended it");
+    // A slow client gets all the time it needs while it reads something. A stalled write ends by
+    // itself, and so does a drain.
+    let drained = async {
+        session.shared.draining.cancelled().await;
+        tokio::time::sleep(LAST_FRAMES_WAIT).await;
+    };
+    tokio::select! {
+        biased;
+        written = with_timeout(session.shared.config.session.idle, writing) => written.map(|_over| CloseReason::Done),
+        () = drained => None,
+    }
 }
 
 /// Returns `None` after the limit, or if `work` returns `None`.

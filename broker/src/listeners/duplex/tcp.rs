@@ -63,11 +63,11 @@ pub async fn serve(
                         remote,
                         known: None,
                     };
-                    let (source, sink) = stream.into_lines(
+                    let (mut source, mut sink) = stream.into_lines(
                         broker.shared.config.limits.message_bytes,
                         CLIENT_WRITE_STALL_MAX,
                     );
-                    serve_connection(broker, incoming, source, sink, stop).await;
+                    serve_connection(broker, incoming, &mut source, &mut sink, stop).await;
                     tracing::debug!(%peer, %client, "connection ended");
                 }
                 Err(error) => {

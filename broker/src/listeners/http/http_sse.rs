@@ -205,7 +205,8 @@ async fn open_stream(
         },
     );
     let opening = format!("event: endpoint\ndata: {MESSAGES}?session={name}\n\n");
-    let (source, sink) = (PostSource { posted, stream: events.clone() }, SseSink(Some(events)));
+    let (mut source, mut sink) =
+        (PostSource { posted, stream: events.clone() }, SseSink(Some(events)));
     let (broker_too, sessions) = (broker.clone(), context.sessions.clone());
     sessions.spawn(async move {
         let known = ConnectionParams { caller, until, endpoint, can_come_back: false, permit };
@@ -215,7 +216,7 @@ async fn open_stream(
             remote: RemotePeer::default(),
             known: Some(known),
         };
-        duplex::serve(broker_too, incoming, source, sink, context.stop.clone()).await;
+        duplex::serve(broker_too, incoming, &mut source, &mut sink, context.stop.clone()).await;
         context.streams.0.remove(&name);
         drop(context.admitted);
     });

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method as HttpMethod, Request, Response, request};
 use http_body_util::Full;
 use hyper::{
@@ -69,7 +70,7 @@ pub(super) async fn handle(
         Ok(UpgradeResponse { response, plan }) => {
             if let Some(plan) = plan {
                 let (broker, sessions) = (broker.clone(), context.sessions.clone());
-                sessions.spawn(async move { serve(broker, plan, upgrade, context).await });
+                sessions.spawn(serve(broker, plan, upgrade, context));
             }
             response
         }
@@ -252,31 +253,25 @@ async fn serve(
         Err(error) => return tracing::debug!(%error, "a connection ended before its upgrade"),
     };
     let (stream, unread) = parts.io.into_inner().into_inner().into_inner().into_parts();
-    // Bytes that were read with the request: those that the library has parsed, then the others.
-    let prefix =
-        if unread.is_empty() { parts.read_buf } else { [parts.read_buf, unread].concat().into() };
-    let over = |stream| websocket::server(stream, prefix.clone(), &limits(&broker));
+    // Bytes that were read with the request: those that the library has parsed, then the others. A
+    // copy, because the library's buffer would otherwise stay as long as the connection.
+    let prefix = Bytes::from([parts.read_buf, unread].concat());
     match plan {
         UpgradeAction::Open(known) => {
-            let (source, sink) = over(stream);
+            let (mut source, mut sink) = websocket::server(stream, prefix, &limits(&broker));
             let incoming = IncomingConnection {
                 transport: Transport::WebSocket,
                 certified: context.certified.clone(),
                 remote: context.remote,
                 known: Some(known),
             };
-            duplex::serve(broker, incoming, source, sink, context.stop.clone()).await;
+            duplex::serve(broker, incoming, &mut source, &mut sink, context.stop.clone()).await;
         }
         UpgradeAction::Resume(session_connection, outbox) => {
-            let (source, sink) = over(stream);
-            Box::pin(duplex::run_session(
-                session_connection,
-                outbox,
-                source,
-                sink,
-                context.certified.clone(),
-            ))
-            .await;
+            let (mut source, mut sink) = websocket::server(stream, prefix, &limits(&broker));
+            let certified = context.certified.clone();
+            duplex::run_session(session_connection, outbox, &mut source, &mut sink, certified)
+                .await;
         }
         // The other replica has neither the certificate nor the token.
         UpgradeAction::Proxy(tunnel, _permit, until) => tokio::select! {

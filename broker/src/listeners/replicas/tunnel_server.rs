@@ -47,18 +47,14 @@ pub(super) async fn handle(broker: &Arc<Broker>, request: Request<Incoming>) -> 
         Ok(Ok((session, outbox, permit))) => {
             let (near, far) = tokio::io::duplex(TUNNEL_BYTES);
             let writer = StallGuard::new(near, CLIENT_WRITE_STALL_MAX);
-            let (source, sink) =
+            let (mut source, mut sink) =
                 websocket::server_over(reader(body), writer, Bytes::new(), &limits(broker));
             // The other replica ends it when the credential expires.
             let session_connection =
                 duplex::SessionConnection::again(broker.clone(), session, permit, None);
-            broker.shared.running.spawn(duplex::run_session(
-                session_connection,
-                outbox,
-                source,
-                sink,
-                None,
-            ));
+            broker.shared.running.spawn(async move {
+                duplex::run_session(session_connection, outbox, &mut source, &mut sink, None).await;
+            });
             let bytes = ReaderStream::new(far).map_ok(Frame::data).map_err(|_| BodyAborted);
             Response::new(Either::Right(StreamBody::new(bytes).boxed_unsync()))
         }
