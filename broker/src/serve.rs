@@ -216,6 +216,7 @@ impl RunningBroker {
         let loaded = control.load().await?;
         root.record(broker.shared.durable.store.as_ref()).await?;
         files.follow(&control).await;
+        control.warn_of_unused_settings().await;
         tracing::info!(
             tenants = loaded.tenants,
             keys = loaded.keys,

@@ -48,6 +48,11 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Returns whether the database worked as it should: the error is its answer about an entry.
+    pub fn is_answer(&self) -> bool {
+        matches!(self.cause(), StoreError::UnknownTenant { .. } | StoreError::Exists { .. })
+    }
+
     /// Returns the underlying error, also if the outcome of the change is unknown.
     pub fn cause(&self) -> &Self {
         match self {

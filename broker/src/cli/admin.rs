@@ -1,7 +1,7 @@
 //! Commands for operators. Each sends requests to the admin API and prints the answer as a table or
 //! as JSON.
 
-use std::env;
+use std::{env, time::Duration};
 
 use http::Method;
 use serde_json::{Map, Value, json};
@@ -22,6 +22,10 @@ use super::{
     table::{self, Column},
     tenant, token,
 };
+use crate::config::units::parse_duration;
+
+/// Time that the registration of a backend takes besides its handshake.
+const HANDSHAKE_MARGIN: Duration = Duration::from_secs(30);
 
 const BACKENDS: &[Column] = &[
     ("backend", "backend"),
@@ -204,7 +208,10 @@ async fn backend(
             let body = backend_body(&add, add.import.body(client, own).await?, own)?;
             let wait = if add.no_wait { "?wait=false" } else { "" };
             let path = format!("tenants/{}/backends/{}{wait}", add.of.tenant, add.name);
-            let answer = client.request(Method::PUT, &path, Some(&body)).await?;
+            // The broker answers after the handshake. It checks the text of the time limit itself.
+            let handshake = add.initialize_timeout.as_deref().map(parse_duration);
+            let limit = handshake.and_then(Result::ok).unwrap_or_default() + HANDSHAKE_MARGIN;
+            let answer = client.request_within(limit, Method::PUT, &path, Some(&body)).await?;
             let mut rendered = render(&answer, &add.output, |answer| table::facts(answer, BACKEND));
             if answer["state"] == "failed" {
                 rendered.note =

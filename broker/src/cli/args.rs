@@ -356,7 +356,7 @@ pub(super) struct TenantSettings {
     pub(super) sessions: Option<u32>,
     #[arg(long, value_name = "COUNT")]
     pub(super) calls_in_flight: Option<u32>,
-    /// Any limit by its name in the body, such as requests_per_second_per_principal=10
+    /// Any limit that is a count, by its name in the body, such as requests_per_second_per_principal=10
     #[arg(long, value_name = "NAME=COUNT", value_parser = named_count)]
     pub(super) limit: Vec<(String, u32)>,
 }

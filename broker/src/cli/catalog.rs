@@ -1,5 +1,7 @@
 //! Commands about toolsets, prompts that the broker hosts, and the cost of lists.
 
+use std::path::Path;
+
 use axum::http::Method;
 use serde_json::Value;
 
@@ -29,6 +31,18 @@ const COST: &[Column] =
 const MOST: &[Column] =
     &[("name", "name"), ("object", "object"), ("bytes", "bytes"), ("tokens", "tokens")];
 
+/// Members that the broker adds to a document when it shows it.
+const SHOWN_ONLY: &[&str] = &["name", "source", "endpoint", "lists"];
+
+/// Reads a document, or one as `get` prints it.
+fn read_document(file: &Path) -> Result<Value, ClientError> {
+    let mut document = read_json(file)?;
+    if let Value::Object(members) = &mut document {
+        members.retain(|name, _| !SHOWN_ONLY.contains(&name.as_str()));
+    }
+    Ok(document)
+}
+
 pub(super) async fn toolset(
     client: &AdminClient,
     command: ToolsetCommand,
@@ -36,7 +50,7 @@ pub(super) async fn toolset(
     match command {
         ToolsetCommand::Put { name, file, of, output } => {
             let path = format!("tenants/{}/toolsets/{name}", of.tenant);
-            let answer = client.request(Method::PUT, &path, Some(&read_json(&file)?)).await?;
+            let answer = client.request(Method::PUT, &path, Some(&read_document(&file)?)).await?;
             let stored = |answer: &Value| format!("stored\n{}", table::facts(answer, TOOLSETS));
             Ok(render(&answer, &output, stored))
         }
@@ -63,7 +77,7 @@ pub(super) async fn prompt(
     match command {
         PromptCommand::Put { name, file, of, output } => {
             let path = format!("tenants/{}/prompts/{name}", of.tenant);
-            let answer = client.request(Method::PUT, &path, Some(&read_json(&file)?)).await?;
+            let answer = client.request(Method::PUT, &path, Some(&read_document(&file)?)).await?;
             let stored = |answer: &Value| format!("stored\n{}", table::facts(answer, PROMPTS));
             Ok(render(&answer, &output, stored))
         }

@@ -7,12 +7,12 @@ use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::Full;
 use serde_json::Value;
-use transport::{EgressPolicy, HttpClient, HttpClientConfig, read_body};
+use transport::{EgressPolicy, HttpClient, HttpClientConfig, SendError, read_body};
 
 const URL: &str = "MCP_BROKER_ADMIN_URL";
 const TOKEN: &str = "MCP_BROKER_ADMIN_TOKEN";
 const URL_DEFAULT: &str = "http://127.0.0.1:9090";
-/// Registration of a backend waits for its handshake, which may itself take half a minute.
+/// Registration of a backend waits for its handshake, which takes half a minute by default.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(120);
 const ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Time limit and size limit of a document of a registry.
@@ -28,6 +28,14 @@ pub(super) enum ClientError {
     Faults(Vec<String>),
     #[error("no broker answers at {url}: {reason}; start one, or set {URL} to its admin listener")]
     Unreachable { url: String, reason: String },
+    #[error(
+        "{url}: {reason}; if your own authority signed its certificate, set SSL_CERT_FILE to the file of the authority"
+    )]
+    Certificate { url: String, reason: String },
+    #[error(
+        "the broker at {url} has not answered within {seconds} s; it may still do what was asked, so look before you repeat the command"
+    )]
+    TimedOut { url: String, seconds: u64 },
     #[error(
         "{url} answered {status}, but not like a broker's admin API; set {URL} to its admin listener"
     )]
@@ -119,7 +127,19 @@ impl AdminClient {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, ClientError> {
-        self.send(method, path, body, None).await.map(|(answer, _)| answer)
+        self.request_within(ANSWER_TIMEOUT, method, path, body).await
+    }
+
+    /// Sends a request whose answer may take longer than that of others.
+    pub(super) async fn request_within(
+        &self,
+        limit: Duration,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Value, ClientError> {
+        let limit = limit.max(ANSWER_TIMEOUT);
+        self.send(limit, (method, path), body, None).await.map(|(answer, _)| answer)
     }
 
     /// Reads the entry at `path`, changes it and stores it. Fails if another operator changed the
@@ -129,16 +149,19 @@ impl AdminClient {
         path: &str,
         change: impl FnOnce(Value) -> Value,
     ) -> Result<Value, ClientError> {
-        let (entry, tag) = self.send(Method::GET, path, None, None).await?;
-        self.send(Method::PUT, path, Some(&change(entry)), tag).await.map(|(answer, _)| answer)
+        let (entry, tag) = self.send(ANSWER_TIMEOUT, (Method::GET, path), None, None).await?;
+        let changed = change(entry);
+        let (answer, _) =
+            self.send(ANSWER_TIMEOUT, (Method::PUT, path), Some(&changed), tag).await?;
+        Ok(answer)
     }
 
     /// Sends a request, on the condition that the entry still has `tag`. Returns the answer and its
     /// entity tag.
     async fn send(
         &self,
-        method: Method,
-        path: &str,
+        limit: Duration,
+        (method, path): (Method, &str),
         body: Option<&Value>,
         tag: Option<HeaderValue>,
     ) -> Result<(Value, Option<HeaderValue>), ClientError> {
@@ -160,8 +183,12 @@ impl AdminClient {
         let unreachable =
             |reason: String| ClientError::Unreachable { url: self.base.clone(), reason };
         let exchange = async {
-            let response =
-                self.http.send(request).await.map_err(|error| unreachable(error.to_string()))?;
+            let response = self.http.send(request).await.map_err(|error| match error {
+                SendError::Tls { .. } => {
+                    ClientError::Certificate { url: self.base.clone(), reason: error.to_string() }
+                }
+                _ => unreachable(error.to_string()),
+            })?;
             let status = response.status();
             let tag = response.headers().get(header::ETAG).cloned();
             let body = read_body(response.into_body(), ANSWER_BYTES_MAX)
@@ -169,10 +196,10 @@ impl AdminClient {
                 .map_err(|error| unreachable(error.to_string()))?;
             Ok((status, tag, body))
         };
-        let timeout =
-            || unreachable(format!("no answer within {} seconds", ANSWER_TIMEOUT.as_secs()));
+        let timed_out =
+            |_| ClientError::TimedOut { url: self.base.clone(), seconds: limit.as_secs() };
         let (status, tag, body) =
-            tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| timeout())??;
+            tokio::time::timeout(limit, exchange).await.map_err(timed_out)??;
         let foreign = || self.foreign(status.as_u16());
         if status.is_success() {
             if body.is_empty() {

@@ -123,7 +123,10 @@ impl ClientError {
         match self {
             Self::Refused { .. } => EXIT_REFUSED,
             Self::Usage(_) | Self::Faults(_) => EXIT_USAGE,
-            Self::Unreachable { .. } | Self::Foreign { .. } => EXIT_UNREACHABLE,
+            Self::Unreachable { .. }
+            | Self::Certificate { .. }
+            | Self::TimedOut { .. }
+            | Self::Foreign { .. } => EXIT_UNREACHABLE,
             Self::Internal(_) => EXIT_INTERNAL,
         }
     }

@@ -190,3 +190,18 @@ async fn a_stopped_broker_does_not_answer() {
         assert!(tokio::time::Instant::now() < deadline, "the listener is still there");
     }
 }
+
+#[tokio::test]
+async fn a_document_can_be_stored_as_it_was_printed() {
+    let broker = Broker::start("", None).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompt.json");
+    let put = format!("prompt put review {}", file.display());
+    let document = r#"{"messages": [{"role": "user", "text": "Review this."}]}"#;
+    std::fs::write(&file, document).unwrap();
+    broker.run(&put).await.unwrap();
+    let printed = broker.run("prompt get review").await.unwrap();
+    assert!(printed.contains("\"source\""), "{printed}");
+    std::fs::write(&file, printed).unwrap();
+    broker.run(&put).await.unwrap();
+}

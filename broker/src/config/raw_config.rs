@@ -26,6 +26,8 @@ pub(super) struct RawConfig {
     sections: Map<String, Value>,
     /// Environment variables of values, by dotted path.
     origins: BTreeMap<String, String>,
+    /// Names of the files of the folder that declare entries, by path.
+    files: BTreeMap<String, String>,
 }
 
 impl RawConfig {
@@ -37,7 +39,8 @@ impl RawConfig {
         environment: impl IntoIterator<Item = (String, String)>,
         faults: &mut Vec<FieldError>,
     ) -> Self {
-        let mut raw = Self { table, sections: Map::new(), origins: BTreeMap::new() };
+        let mut raw =
+            Self { table, sections: Map::new(), origins: BTreeMap::new(), files: BTreeMap::new() };
         match parse_yaml(text) {
             Ok(Value::Null) => {}
             Ok(Value::Object(sections)) => raw.take_sections(sections, faults),
@@ -58,11 +61,14 @@ impl RawConfig {
         for (section, name, body) in file.entries() {
             let map = self.sections.entry(section).or_insert_with(|| Value::Object(Map::new()));
             let Some(map) = map.as_object_mut() else { continue };
+            let path = join(section, &name);
             if map.keys().any(|known| full_name(section, known) == name) {
-                let path = join(section, &name);
-                faults.push(FieldError::new(path, "is declared twice", "each entry in one file"));
+                let other = self.files.get(&path).map_or("the configuration file", String::as_str);
+                let wrong = format!("is declared twice, also in {other}");
+                faults.push(FieldError::new(path, wrong, "each entry in one file"));
                 continue;
             }
+            self.files.insert(path, file.name.clone());
             map.insert(name, body.clone());
         }
     }

@@ -139,8 +139,8 @@ mod tests {
         let starts = [
             "b.yaml: limits: cannot stand in a file of include.folder",
             "c.yaml: backends.default/z.transport.address: is missing",
-            "d.yaml: backends.default/main: is declared twice",
-            "d.yaml: backends.acme/x: is declared twice",
+            "d.yaml: backends.default/main: is declared twice, also in the configuration file",
+            "d.yaml: backends.acme/x: is declared twice, also in a.yaml",
         ];
         let lines: Vec<String> = faults.0.iter().map(ToString::to_string).collect();
         for start in starts {

@@ -132,7 +132,7 @@ impl CatalogDocument for HostedPromptDocument {
     }
 }
 
-fn compiled(
+pub(super) fn compiled(
     name: &str,
     document: &ToolsetDocument,
     backends: Option<&[BackendId]>,
@@ -276,11 +276,7 @@ impl Control {
         for ((_, name), entry) in of(&registry.toolsets, tenant) {
             match compiled(name, &entry.spec, None) {
                 Ok(toolset) => {
-                    let known = registry.selectable_backends(tenant);
-                    let faults = compiled(name, &entry.spec, Some(&known)).err();
-                    for PolicyFault { path, problem, .. } in faults.into_iter().flatten() {
-                        tracing::warn!(%tenant, name, path, problem, "a selector of the toolset cannot have an effect");
-                    }
+                    self.warn_of_unused_selectors(tenant, name, &entry.spec, registry);
                     toolsets.push((Arc::new(toolset), entry.spec.published));
                 }
                 Err(faults) => {

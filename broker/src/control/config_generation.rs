@@ -122,10 +122,7 @@ impl ConfigGeneration {
         for file in &mut files {
             file.faults.truncate(FAULTS_SHOWN_MAX);
         }
-        let count = |state| files.iter().filter(|file| file.state == state).count();
-        let [applied, outdated, refused] =
-            [IncludedFileState::Applied, IncludedFileState::Outdated, IncludedFileState::Refused]
-                .map(count);
+        let [applied, outdated, refused] = count_by_state(&files);
         metrics.reloads.files(applied, outdated, refused);
         let mut state = self.lock();
         state.files = files;
@@ -140,14 +137,24 @@ impl ConfigGeneration {
     }
 
     /// Records why nothing of `include.folder` is applied.
+    /// The folder itself then counts as a refused file.
     pub fn record_folder_refusal(&self, why: &str, metrics: &Metrics) {
-        self.lock().folder_refusal = Some(RefusedReload::now(why));
+        let mut state = self.lock();
+        state.folder_refusal = Some(RefusedReload::now(why));
+        let [applied, outdated, refused] = count_by_state(&state.files);
+        metrics.reloads.files(applied, outdated, refused + 1);
         metrics.reloads.refused();
     }
 
     fn lock(&self) -> MutexGuard<'_, GenerationState> {
         self.0.lock()
     }
+}
+
+/// Returns the numbers of applied, outdated and refused files.
+fn count_by_state(files: &[IncludedFileView]) -> [usize; 3] {
+    [IncludedFileState::Applied, IncludedFileState::Outdated, IncludedFileState::Refused]
+        .map(|state| files.iter().filter(|file| file.state == state).count())
 }
 
 impl GenerationState {

@@ -153,9 +153,6 @@ impl Control {
             stored.insert(default, record);
         }
         for (tenant, record) in stored {
-            if record.settings == DECLARED {
-                tracing::warn!(%tenant, "the configuration file does not declare this tenant: it is kept, disabled");
-            }
             match stored_tenant(&record) {
                 Ok(entry) => drop(tenants.insert(tenant, entry.into())),
                 Err(error) => self.skip_unreadable(&error),

@@ -42,6 +42,7 @@ mod revocations;
 mod store_sync;
 #[cfg(test)]
 pub(crate) mod tests;
+mod unused_settings;
 mod validation;
 
 use std::{
@@ -137,6 +138,8 @@ pub struct Control {
     /// Held while one change is stored and applied.
     changing: tokio::sync::Mutex<()>,
     loaded: AtomicBool,
+    /// True once the settings without an effect were logged.
+    warns_of_unused: AtomicBool,
     /// Version of the store's entries in force, or an older one.
     applied: AtomicI64,
     /// True after a change with an unknown outcome, until the store's entries are applied.
@@ -198,6 +201,7 @@ impl Control {
             registry: ArcSwap::default(),
             changing: tokio::sync::Mutex::default(),
             loaded: AtomicBool::new(false),
+            warns_of_unused: AtomicBool::new(false),
             applied: AtomicI64::new(0),
             in_doubt: AtomicBool::new(false),
             changed: Arc::default(),

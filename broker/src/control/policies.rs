@@ -274,12 +274,7 @@ impl Control {
             }
             match Policy::compile(&entry.spec, None) {
                 Ok(policy) => {
-                    let known = next.selectable_backends(tenant);
-                    let faults = Policy::compile(&entry.spec, Some(&known)).err();
-                    for fault in faults.into_iter().flatten() {
-                        let fault = fault_text(&fault);
-                        tracing::warn!(%tenant, fault, "a rule of the policy cannot have an effect");
-                    }
+                    self.warn_of_unused_rules(tenant, &entry.spec, next);
                     self.broker.set_policy(tenant, Some(Arc::new(policy)));
                 }
                 Err(faults) => {
@@ -324,7 +319,7 @@ fn no_policy(tenant: &TenantId) -> ControlError {
     ControlError::NotFound { what: "policy of tenant", name: tenant.to_string() }
 }
 
-fn fault_text(fault: &PolicyFault) -> String {
+pub(super) fn fault_text(fault: &PolicyFault) -> String {
     format!("{} {}", fault.path, fault.problem)
 }
 

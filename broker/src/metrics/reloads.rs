@@ -24,7 +24,7 @@ impl ReloadMetrics {
         );
         let files = declare.closed_gauges(
             "mcp_config_files",
-            "Files of include.folder: applied, outdated (an earlier version is in force), or refused.",
+            "Files of include.folder: applied, outdated (an earlier version is in force), or refused. A folder that cannot be read counts as refused.",
             [("state", &["applied", "outdated", "refused"])],
         );
         Self { generation, attempts, files }

@@ -90,6 +90,7 @@ impl Availability {
     ) {
         match error.map(StoreError::cause) {
             None => self.answered(Some(operation)),
+            Some(error) if error.is_answer() => self.answered(Some(operation)),
             Some(error @ StoreError::Unavailable { .. }) => {
                 self.unavailable(operation, started_at, error)
             }

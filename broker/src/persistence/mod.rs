@@ -229,7 +229,7 @@ impl Persistence {
     ) -> Result<T, StoreError> {
         let started_at = Instant::now();
         let result = self.availability.run_unguarded(operation, work).await;
-        self.metrics.store(operation, self.store.engine(), started_at.elapsed(), result.is_err());
+        self.metrics.store(operation, self.store.engine(), started_at.elapsed(), failed(&result));
         result
     }
 
@@ -247,7 +247,7 @@ impl Persistence {
             &self.events_availability
         };
         let result = availability.through(operation, work).await;
-        self.metrics.store(operation, engine, started_at.elapsed(), result.is_err());
+        self.metrics.store(operation, engine, started_at.elapsed(), failed(&result));
         result
     }
 
@@ -295,6 +295,11 @@ impl Persistence {
         let engine = self.events.as_ref().map_or("", |events| events.engine());
         self.run_on(engine, operation, work).await.map_err(|error| refusal(&error))
     }
+}
+
+/// Returns whether an operation of a store failed. An answer about an entry is not a failure.
+fn failed<T>(result: &Result<T, StoreError>) -> bool {
+    result.as_ref().is_err_and(|error| !error.is_answer())
 }
 
 /// Returns the refusal for a store's failure.

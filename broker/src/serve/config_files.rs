@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use super::{ServeError, ServeOptions, config_folder::ConfigFolder, demo};
 use crate::{
-    config::{Config, ConfigSource, DeclaredBackend},
+    config::{Config, ConfigSource, DeclaredBackend, FieldErrors, included},
     control::Control,
 };
 
@@ -18,7 +18,8 @@ pub(super) struct ConfigFiles {
 }
 
 impl ConfigFiles {
-    /// Reads the configuration file. The folder is applied by [`Self::follow`].
+    /// Reads the configuration file, and checks that the folder can be read. The folder is applied
+    /// by [`Self::follow`].
     pub(super) fn read(options: &ServeOptions) -> Result<(Self, Config), ServeError> {
         let source = ConfigSource::read(options.config.as_deref())?;
         let mut config = source.load([])?;
@@ -26,7 +27,11 @@ impl ConfigFiles {
             .map_err(|source| ServeError::System { what: "the path of this program", source })?;
         let demo = options.demo.then(|| demo::backend(program.to_string_lossy().into_owned()));
         config.backends.extend(demo.clone());
-        let folder = config.include.folder.clone().map(ConfigFolder::new);
+        let folder = config.include.folder.clone();
+        if let Some(folder) = &folder {
+            included::read_folder(folder).map_err(|fault| FieldErrors(vec![fault]))?;
+        }
+        let folder = folder.map(ConfigFolder::new);
         // Children of the file start before the folder is applied.
         config.private_files.extend(folder.iter().flat_map(ConfigFolder::secret_files));
         Ok((Self { file: options.config.clone(), source, folder, demo }, config))

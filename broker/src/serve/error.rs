@@ -25,7 +25,7 @@ pub enum ServeError {
     #[error(transparent)]
     Load(#[from] LoadError),
     #[error(
-        "{key}: cannot listen on {address}: {source}; end what uses it, or choose another address"
+        "{key}: cannot listen on {address}: {source}; choose another address, or end the program that uses it"
     )]
     Bind { key: &'static str, address: SocketAddr, source: io::Error },
     #[error("{0}")]

@@ -125,6 +125,7 @@ async fn serve_refuses_a_bad_configuration_with_64() {
         "listen: {http: '0.0.0.0:0'}\n",
         "storage: {url: 'postgres://x/y'}\n",
         "tls: {require_https: true}\n",
+        "include: {folder: /no/such/folder}\n",
     ] {
         let finished = run_with_config(&["serve", "--config"], config).await;
         assert_eq!(finished.code, Some(64), "{config:?}: {finished:?}");
@@ -261,6 +262,11 @@ async fn tenants_keys_backends_and_sessions_are_managed_from_a_shell() {
     assert!(added.contains("file:///srv/a") && added.contains('A'), "{added}");
     let removed = ok(&[&["backend", "root", "remove"], &root[..]].concat()).await;
     assert!(removed.contains("file:///srv/a"), "{removed}");
+    ok(&["operator", "create", "ann", "--role", "viewer"]).await;
+    assert_eq!(broker.cli(&["operator", "create", "ann", "--role", "viewer"]).await.code, Some(1));
+    let labels = [("operation", "put_operator"), ("store", "sqlite")];
+    let failed = broker.admin().metric("mcp_store_errors_total", &labels).await;
+    assert_eq!(failed.unwrap_or_default(), 0.0, "a name that is taken is no failure of the store");
     ok(&["backend", "remove", "b", "--tenant", "acme"]).await;
     ok(&["tenant", "remove", "acme"]).await;
     assert_ne!(

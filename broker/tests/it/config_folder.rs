@@ -263,6 +263,11 @@ async fn a_config_map_changes_by_its_link_and_a_missing_folder_changes_nothing()
     std::fs::rename(&folder, &away).unwrap();
     broker.wait_for_log("include.folder is not applied").await;
     assert!(view(&broker).await["refused"]["faults"].to_string().contains("cannot be read"));
+    let refused = async |count: f64| {
+        let labels = [("state", "refused")];
+        broker.admin().wait_metric("mcp_config_files", &labels, |now| now == count).await;
+    };
+    refused(1.0).await;
     assert!(echoed(&broker, "two").await);
     std::fs::rename(&away, &folder).unwrap();
     eventually("the folder is read again", || async {
@@ -271,6 +276,39 @@ async fn a_config_map_changes_by_its_link_and_a_missing_folder_changes_nothing()
     })
     .await;
     wait_for_states(&broker, &["team.yaml=applied"]).await;
+    refused(0.0).await;
+}
+
+#[tokio::test]
+async fn a_start_warns_of_settings_without_an_effect_and_of_no_others() {
+    let backend = FakeBackend::echo().await;
+    let folder = TempDir::new().unwrap();
+    let file = json!({"tenants": {"search": {}}, "backends": {"search/docs": backend.spec()}});
+    write(folder.path(), "search.yaml", &file);
+    let mut broker = start(folder.path()).await;
+    let tenant = "/admin/v1/tenants/search";
+    let deny =
+        json!({"rules": [{"id": "a", "effect": "deny", "objects": {"tools": ["docs/delete"]}}]});
+    let tools = json!({"include": {"tools": ["docs/echo"]}});
+    for (path, document) in [("policy", deny), ("toolsets/read", tools)] {
+        let (status, answer) = broker.admin().put(&format!("{tenant}/{path}"), &document).await;
+        assert!([200, 201].contains(&status), "{status} {answer}");
+    }
+    let warnings =
+        ["a rule of the policy cannot", "a selector of the toolset cannot", "it is kept, disabled"];
+    assert!(broker.terminate().await.success());
+    broker.restart().await;
+    wait_for_states(&broker, &["search.yaml=applied"]).await;
+    for warning in warnings {
+        assert!(!broker.log().contains(warning), "{warning}: {}", broker.log());
+    }
+
+    assert!(broker.terminate().await.success());
+    std::fs::remove_file(folder.path().join("search.yaml")).unwrap();
+    broker.restart().await;
+    for warning in warnings {
+        broker.wait_for_log(warning).await;
+    }
 }
 
 #[tokio::test]
