@@ -364,6 +364,8 @@ pub const LAST_FRAMES_WAIT: Duration = Duration::from_secs(5);
 pub const LEASE_LOST_READY: Duration = Duration::from_millis(2_500);
 /// Earlier names of a replica whose sessions and tasks it has not reclaimed yet.
 pub const PAST_NAMES_MAX: usize = 64;
+/// Sessions that a replica reclaims with one statement.
+pub const RECLAIM_BATCH: usize = 500;
 /// Interval between two attempts to reach an unavailable store.
 pub const STORE_PROBE_EVERY: Duration = Duration::from_millis(250);
 /// Longest pause before a failed lease renewal is retried.

@@ -23,7 +23,7 @@ use std::{
 
 use protocol::ids::TaskId;
 use records::{LeaseRenewal, NodeName, SessionKey};
-use rules::limits::{PAST_NAMES_MAX, RENEWAL_RETRY_MAX};
+use rules::limits::{PAST_NAMES_MAX, RECLAIM_BATCH, RENEWAL_RETRY_MAX};
 use storage::{NodeStore, StoreError, fault_point};
 use tokio::{
     sync::Notify,
@@ -321,31 +321,7 @@ impl Node {
         // reclaim.
         let owned = replica.owned();
         past.add(self.durable.rename(to.clone()), owned);
-        let mut reclaimed = ReclaimedRecords::default();
-        // Only the sessions of this process are reclaimed. No process would end a row without a
-        // session.
-        let sessions: Vec<SessionKey> = past.owned.sessions.iter().copied().collect();
-        for from in &past.names {
-            // Each answer names all records that the new name has by then.
-            reclaimed.sessions.extend(
-                self.durable
-                    .run_for_lease(
-                        "reclaim_sessions",
-                        self.nodes.reclaim_sessions(from, &to, &sessions),
-                    )
-                    .await?,
-            );
-            reclaimed.tasks.extend(
-                self.durable
-                    .run_for_lease("reclaim_tasks", self.nodes.reclaim_tasks(from, &to))
-                    .await?,
-            );
-        }
-        reclaimed.sessions.sort_unstable();
-        reclaimed.sessions.dedup();
-        reclaimed.tasks.sort_unstable();
-        reclaimed.tasks.dedup();
-        self.extend(requested_at);
+        let reclaimed = self.reclaim(&to, requested_at, past).await?;
         let lost = std::mem::take(past).without(&reclaimed);
         tracing::warn!(
             node = %to,
@@ -359,6 +335,55 @@ impl Node {
         replica.reclaimed(reclaimed);
         replica.lost(lost);
         Ok(())
+    }
+
+    /// Moves the records of former names to `to`, and extends the lease that was requested at
+    /// `requested_at`. Removes each name that has no records left, so that a later attempt need not
+    /// begin again.
+    async fn reclaim(
+        &self,
+        to: &NodeName,
+        mut requested_at: Instant,
+        past: &mut FormerNames,
+    ) -> Result<ReclaimedRecords, StoreError> {
+        let mut reclaimed = ReclaimedRecords::default();
+        // Only the sessions of this process are reclaimed. No process would end a row without a
+        // session.
+        let sessions: Vec<SessionKey> = past.owned.sessions.iter().copied().collect();
+        while let Some(from) = past.names.first() {
+            // Each answer names all records that the new name has by then.
+            for batch in sessions.chunks(RECLAIM_BATCH) {
+                let reclaiming = self.nodes.reclaim_sessions(from, to, batch);
+                reclaimed
+                    .sessions
+                    .extend(self.durable.run_for_lease("reclaim_sessions", reclaiming).await?);
+                // Many batches may take longer than a lease.
+                if requested_at.elapsed() >= self.settings.lease / 3 {
+                    requested_at = self.renew_reclaiming(to).await?;
+                }
+            }
+            let reclaiming = self.nodes.reclaim_tasks(from, to);
+            reclaimed.tasks.extend(self.durable.run_for_lease("reclaim_tasks", reclaiming).await?);
+            past.names.remove(0);
+        }
+        reclaimed.sessions.sort_unstable();
+        reclaimed.sessions.dedup();
+        reclaimed.tasks.sort_unstable();
+        reclaimed.tasks.dedup();
+        self.extend(requested_at);
+        Ok(reclaimed)
+    }
+
+    /// Renews the lease before all records are reclaimed. Returns the time of the request.
+    async fn renew_reclaiming(&self, node: &NodeName) -> Result<Instant, StoreError> {
+        let (requested_at, lease) = (Instant::now(), self.settings.lease);
+        let draining = self.draining.load(Ordering::Acquire);
+        let renewing = self.nodes.renew_lease(node, lease, draining);
+        // The next renewal names the sessions to end again.
+        match self.durable.run_for_lease("renew", renewing).await?.renewed {
+            true => Ok(requested_at),
+            false => Err(StoreError::Busy { detail: "the lease ended during a reclaim".into() }),
+        }
     }
 
     async fn enter(&self, node: &NodeName) -> Result<(), StoreError> {
@@ -390,8 +415,9 @@ impl FormerNames {
     }
 
     fn add(&mut self, name: NodeName, owned: OwnedRecords) {
+        // The first name has most of the records: reclaims begin with it.
         if self.names.len() >= PAST_NAMES_MAX {
-            self.names.remove(0);
+            self.names.remove(1);
         }
         self.names.push(name);
         self.owned.sessions.extend(owned.sessions);

@@ -25,6 +25,8 @@ struct Database {
     down: bool,
     /// Number of next reclaims that are carried out, but whose answers are lost.
     deaf_reclaims: usize,
+    /// Time that each reclaim of sessions takes.
+    reclaim_time: Duration,
 }
 
 #[derive(Clone, Default)]
@@ -98,7 +100,13 @@ impl NodeStore for FakeNodes {
         to: &NodeName,
         keys: &[SessionKey],
     ) -> Result<Vec<(SessionKey, i64)>, StoreError> {
+        if keys.len() > RECLAIM_BATCH {
+            return Err(StoreError::Unavailable { detail: "the statement takes too long".into() });
+        }
+        let reclaim_time = self.up()?.reclaim_time;
+        sleep(reclaim_time).await;
         let mut database = self.up()?;
+        assert!(database.leases[to] > Instant::now(), "another node could claim the rows");
         let mut moved = Vec::new();
         for (session, (owner, epoch)) in &mut database.owners {
             if owner == from && keys.contains(session) {
@@ -270,6 +278,39 @@ async fn a_reclaim_with_a_lost_answer_loses_no_session() {
     assert!(rig.durable.lease.is_held() && rig.observed().lost.is_empty());
     let name = rig.durable.node();
     assert!(rig.nodes.lock().owners.values().all(|(owner, epoch)| *owner == name && *epoch >= 3));
+}
+
+#[tokio::test]
+async fn many_sessions_are_reclaimed_in_batches_with_a_valid_lease() {
+    let sessions: Vec<SessionKey> = (0..u16::try_from(2 * RECLAIM_BATCH + 1).unwrap())
+        .map(|number| {
+            let mut key = [0; 32];
+            key[..2].copy_from_slice(&number.to_be_bytes());
+            SessionKey::new(key)
+        })
+        .collect();
+    let rig = Rig::joined().await.with_sessions(&sessions);
+    rig.down(true);
+    rig.until_the_lease_is_lost().await;
+    rig.nodes.lock().reclaim_time = LEASE * 2 / 5;
+    rig.down(false);
+    rig.until("all are reclaimed", |rig| rig.observed().reclaimed.len() == sessions.len()).await;
+    assert!(rig.durable.lease.is_held() && rig.observed().lost.is_empty());
+    assert_eq!(rig.nodes.lock().leases.len(), 2, "at the first attempt");
+}
+
+#[test]
+fn the_former_name_with_most_records_is_never_forgotten() {
+    let mut past = FormerNames::default();
+    let name = |number: usize| NodeName::new(format!("test/{number}"));
+    for number in 0..=PAST_NAMES_MAX {
+        past.add(name(number), OwnedRecords::default());
+    }
+    assert_eq!(past.names.len(), PAST_NAMES_MAX);
+    assert_eq!(
+        (past.names.first(), past.names.last()),
+        (Some(&name(0)), Some(&name(PAST_NAMES_MAX)))
+    );
 }
 
 #[tokio::test]
