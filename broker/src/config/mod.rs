@@ -71,7 +71,10 @@ pub use backend_auth_check::is_resource;
 pub use body_schema::BodySchema;
 pub use compat::{CompatConfig, Eras};
 use protocol::ids::{BackendId, TenantId};
-use rules::{access::PolicyDocument, catalog::HostedPromptDocument, toolsets::ToolsetDocument};
+use rules::{
+    access::PolicyDocument, catalog::HostedPromptDocument, limits::QUIET_LOGGED_EVERY_MIN,
+    toolsets::ToolsetDocument,
+};
 use spec::{BackendSpec, TenantSpec};
 use transport::egress::EgressPolicy;
 
@@ -414,6 +417,14 @@ pub struct EventConfig {
     pub keepalive: Duration,
     /// `retry` that clients get before a deliberate disconnect.
     pub retry: Duration,
+}
+
+impl EventConfig {
+    /// Returns how long the log keeps a stream without additions. A stream that exists renews its
+    /// entry within a third of this time.
+    pub fn log_retention(&self) -> Duration {
+        self.retain.max(3 * QUIET_LOGGED_EVERY_MIN)
+    }
 }
 
 /// Storage of events for resumption.

@@ -2,8 +2,8 @@
 //! logs batches in order.
 //!
 //! A sender never waits and never fails. An event is lost if the queue is full or the store refuses
-//! it. Lost events are counted and noted. The next event of the stream is logged behind a mark that
-//! everything before it is gone. A log may thus end early or begin late, but it never has an
+//! it. Lost events are counted and noted. The next event or record of the stream is logged behind a
+//! mark that everything before it is gone. A log may thus end early or begin late, but it never has an
 //! unmarked hole.
 
 use std::{
@@ -40,7 +40,9 @@ struct EventWriterInner {
 }
 
 enum EventJob {
-    Log(LogEntry),
+    /// Logs an entry. The number is that of the last event that its stream had lost before, if the
+    /// entry is a record of the stream.
+    Log(LogEntry, Option<u64>),
     /// Forgets a session that is over, with its streams.
     Forget(SessionKey),
     /// Sends back whether everything of the session that was queued before is logged. It carries
@@ -82,10 +84,14 @@ impl EventWriter {
     pub fn log(&self, entry: LogEntry) {
         let inner = &self.0;
         let bytes = weight(&entry);
+        let lost = match &entry {
+            LogEntry::Stream { .. } => inner.lost.gap_of(stream_of(&entry)),
+            _ => None,
+        };
         if inner.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= EVENT_QUEUE_BYTES_MAX
             && let Ok(slot) = inner.queue.try_reserve()
         {
-            slot.send(EventJob::Log(entry));
+            slot.send(EventJob::Log(entry, lost));
             return;
         }
         inner.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -139,11 +145,14 @@ impl EventWorker {
             let mut bytes = 0;
             while let Some(job) = next.take() {
                 match job {
-                    EventJob::Log(entry) => {
+                    EventJob::Log(entry, lost) => {
                         let weight = weight(&entry);
                         self.queued_bytes.fetch_sub(weight, Ordering::Relaxed);
                         bytes += weight;
                         self.lost.mend(&entry, &mut batch);
+                        let (session, stream) = stream_of(&entry);
+                        let lost = lost.map(|through| (stream, through));
+                        self.lost.mend_all(session, lost.as_slice(), &mut batch);
                         batch.push(entry);
                     }
                     EventJob::Forget(session) => {
@@ -288,6 +297,11 @@ impl LossTracker {
             stream: *stream,
             through: event.sequence - 1,
         });
+    }
+
+    /// Returns the last lost event of a stream that has a gap.
+    fn gap_of(&self, stream: (SessionKey, u64)) -> Option<u64> {
+        self.lock().get(stream).map(|gap| gap.through)
     }
 
     /// Returns the gaps of a session: each stream with its last lost event.
@@ -452,6 +466,19 @@ mod tests {
         let trim = LogEntry::Trim { session: KEY, stream: 1, through: 2 };
         assert_eq!(*notebook.entries.lock(), [birth(), trim, event(3), event(4)]);
         assert!(metrics.render().contains("mcp_events_lost_total 2"));
+    }
+
+    #[tokio::test]
+    async fn lost_events_of_a_quiet_stream_are_marked_with_its_next_record() {
+        let (notebook, writer, _) = writer();
+        notebook.fails.store(true, Ordering::Relaxed);
+        [birth(), event(1)].into_iter().for_each(|entry| writer.log(entry));
+        assert!(!writer.flushed(KEY).await);
+        notebook.fails.store(false, Ordering::Relaxed);
+        writer.log(birth());
+        assert!(writer.flushed(SessionKey::new([8; 32])).await, "everything queued is logged");
+        let trim = LogEntry::Trim { session: KEY, stream: 1, through: 1 };
+        assert_eq!(*notebook.entries.lock(), [birth(), trim, birth()]);
     }
 
     #[tokio::test]

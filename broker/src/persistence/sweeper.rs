@@ -34,7 +34,7 @@ pub async fn sweep(durable: Arc<Persistence>, config: Arc<Config>, metrics: Arc<
         let _later = sweep.sessions(config.session.idle).await;
         let _later = sweep.tasks(&mut paces.tasks).await;
         let _later = sweep.results().await;
-        let _later = sweep.events(config.events.retain).await;
+        let _later = sweep.events(config.events.log_retention()).await;
     }
 }
 

@@ -62,7 +62,7 @@ impl OpenDatabase {
                     let options = RedisOptions {
                         url: url.expose().to_owned(),
                         key: *keys.redis,
-                        event_retention: config.events.retain,
+                        event_retention: config.events.log_retention(),
                     };
                     let redis = Arc::new(RedisStore::open(&options).await?);
                     if !redis.is_connected() {

@@ -8,6 +8,7 @@ mod batch;
 mod cursor;
 mod event_ids;
 mod latest_reader;
+mod logging;
 mod unread_budget;
 mod wakers;
 mod work_driver;
@@ -24,10 +25,9 @@ use protocol::{
     ids::{RequestId, TaskId},
     json::Limits,
 };
-use records::{LogEntry, LoggedEvent, SessionKey, StreamRecord};
 use rules::{
     event_log::{Event, EventKind, EventLog, LogLimits, Overflow, StreamSnapshot, Topic},
-    limits::{QUIET_LOGGED_EVERY_MIN, TRIM_LOGGED_EVERY},
+    limits::TRIM_LOGGED_EVERY,
 };
 
 pub use self::batch::Batch;
@@ -35,12 +35,12 @@ pub use self::cursor::StreamCursor;
 pub use self::event_ids::{EventId, PendingAnswer, decode_pending, parse_event_id};
 pub use self::unread_budget::{UnreadBudget, UnreadHolder};
 use self::{
-    event_ids::{encode_pending, encode_request_id, is_nameable},
+    event_ids::{encode_request_id, is_nameable},
     latest_reader::LatestReader,
+    logging::EventLogSink,
     unread_budget::UnreadAccount,
     wakers::{Wakers, unlock_and_wake},
 };
-use crate::persistence::EventWriter;
 
 /// One stream of a session.
 ///
@@ -80,17 +80,6 @@ struct StreamState {
     /// Steps of unread bytes, as counted in the budget of all streams.
     unread_steps: usize,
     wakers: Wakers,
-}
-
-/// A stream's entry in the event log.
-#[derive(Debug)]
-struct EventLogSink {
-    writer: EventWriter,
-    session: SessionKey,
-    was_read: bool,
-    trimmed_through: u64,
-    /// Time of the last record that kept the stream in the log.
-    touched: Instant,
 }
 
 /// Item for a reader.
@@ -231,55 +220,6 @@ impl EventStream {
         self.enforce_budget();
     }
 
-    /// Logs the stream from now on, with everything it holds.
-    pub fn start_logging(&self, writer: &EventWriter, session: SessionKey) {
-        let mut state = self.lock();
-        if state.sink.is_some() {
-            return;
-        }
-        let (was_read, trimmed_through) = (state.reader.count() > 0, state.log.trimmed_through());
-        state.sink = Some(EventLogSink {
-            writer: writer.clone(),
-            session,
-            was_read,
-            trimmed_through,
-            touched: Instant::now(),
-        });
-        state.log_record(self.number);
-        let StreamState { log, sink: Some(sink), .. } = &mut *state else { return };
-        if trimmed_through > 0 {
-            sink.trim(self.number, trimmed_through);
-        }
-        log.events().for_each(|event| {
-            sink.event(self.number, event.sequence, event.kind, event.frame.clone())
-        });
-    }
-
-    /// Continues the stream's entry in the log.
-    pub fn resume_logging(&self, writer: &EventWriter, session: SessionKey) {
-        let mut state = self.lock();
-        let trimmed_through = state.log.trimmed_through();
-        state.sink = Some(EventLogSink {
-            writer: writer.clone(),
-            session,
-            was_read: true,
-            trimmed_through,
-            touched: Instant::now(),
-        });
-    }
-
-    /// Removes the stream from the log, because no client will resume it.
-    pub fn drop_from_log(&self) {
-        if let Some(sink) = self.lock().sink.take() {
-            sink.writer.log(LogEntry::Drop { session: sink.session, stream: self.number });
-        }
-    }
-
-    /// Stops logging, because another process owns the session and its log now.
-    pub fn stop_logging(&self) {
-        self.lock().sink = None;
-    }
-
     /// Requests the reader to close its connection. The stream stays resumable.
     pub fn pause(&self) {
         let mut state = self.lock();
@@ -357,16 +297,7 @@ impl EventStream {
         let mut state = self.lock();
         let through = state.reader.expirable_through();
         state.log.expire(now, age, through);
-        let lost_through = state.log.trimmed_through();
-        let Some(sink) = &mut state.sink else { return };
-        if lost_through > sink.trimmed_through {
-            sink.trim(self.number, lost_through);
-        }
-        // The log expires a stream without new entries. This stream exists and is merely quiet.
-        if now.saturating_duration_since(sink.touched) > (age / 3).max(QUIET_LOGGED_EVERY_MIN) {
-            sink.touched = now;
-            state.log_record(self.number);
-        }
+        state.log_expiry(self.number, now, age);
     }
 
     pub fn take_dropped_count(&self) -> u64 {
@@ -463,30 +394,6 @@ impl StreamState {
             return Some(StreamEnd::Paused);
         }
         self.closed.then_some(StreamEnd::Complete)
-    }
-
-    fn log_record(&self, number: u64) {
-        if let Some(sink) = &self.sink {
-            let record = StreamRecord {
-                number,
-                standalone: !self.log.is_finite(),
-                pending_answers: encode_pending(&self.pending),
-                was_read: sink.was_read,
-            };
-            sink.writer.log(LogEntry::Stream { session: sink.session, record });
-        }
-    }
-}
-
-impl EventLogSink {
-    fn event(&self, stream: u64, sequence: u64, kind: EventKind, frame: Bytes) {
-        let event = LoggedEvent { sequence, kind: kind.code(), frame };
-        self.writer.log(LogEntry::Event { session: self.session, stream, event });
-    }
-
-    fn trim(&mut self, stream: u64, through: u64) {
-        self.trimmed_through = through;
-        self.writer.log(LogEntry::Trim { session: self.session, stream, through });
     }
 }
 
