@@ -7,92 +7,22 @@
 //! number of topics, so their events need no limit and cut no stream. A backend decides the number
 //! of parts of a resource, so these have the usual limits.
 
+mod event;
+
 use std::{
     collections::{HashMap, VecDeque},
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use protocol::method::Method;
+
+pub use self::event::{Event, EventKind, Topic};
 
 /// Limits of one stream's log.
 #[derive(Debug, Clone, Copy)]
 pub struct LogLimits {
     pub events: usize,
     pub bytes: usize,
-}
-
-/// Role of an event in the stream.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EventKind {
-    /// The answer to one of the stream's requests. Never dropped.
-    Answer,
-    /// A request or notification. Never dropped, but too many of them cut the stream.
-    Message,
-    /// Progress or a log message. Dropped, oldest first, when the client does not keep up.
-    Droppable,
-}
-
-impl EventKind {
-    /// Returns the code that is stored with an event.
-    pub const fn code(self) -> u8 {
-        match self {
-            Self::Answer => 1,
-            Self::Message => 2,
-            Self::Droppable => 3,
-        }
-    }
-
-    pub const fn from_code(code: u8) -> Self {
-        match code {
-            1 => Self::Answer,
-            3 => Self::Droppable,
-            _ => Self::Message, // never left out, whatever a later build means by it
-        }
-    }
-}
-
-/// Subject of a change notification. While one is unread, a second one about the same subject is
-/// not queued.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Topic {
-    /// A list, by its `list_changed`.
-    List(Method),
-    /// A subscribed resource, by the client's URI.
-    Resource(String),
-    /// A part of a subscribed resource, by the client's URI of the part.
-    ResourcePart(String),
-}
-
-impl Topic {
-    /// Returns whether events about the topic may exceed the limits of a log.
-    pub fn may_exceed(&self) -> bool {
-        !matches!(self, Self::ResourcePart(_))
-    }
-}
-
-/// One event as the client gets it.
-#[derive(Debug, Clone)]
-pub struct Event {
-    /// Position in the stream, from 1.
-    pub sequence: u64,
-    pub kind: EventKind,
-    pub topic: Option<Topic>,
-    pub frame: Bytes,
-    at: Instant,
-}
-
-impl Event {
-    /// Creates an event from its stored parts.
-    pub fn from_stored(
-        now: Instant,
-        sequence: u64,
-        kind: EventKind,
-        topic: Option<Topic>,
-        frame: Bytes,
-    ) -> Self {
-        Self { sequence, kind, topic, frame, at: now }
-    }
 }
 
 /// The state of a stream that an earlier owner stored.
@@ -140,6 +70,9 @@ pub struct EventLog {
     handed_count: u64,
     /// Bytes of delivered events that are still retained.
     handed_bytes: usize,
+    /// Set while an event that no connection had taken is gone, unless its client can do without
+    /// it.
+    lost_unread: bool,
 }
 
 /// More events than any client has received.
@@ -162,6 +95,7 @@ impl EventLog {
             strict: false,
             handed_count: 0,
             handed_bytes: 0,
+            lost_unread: false,
         }
     }
 
@@ -207,6 +141,7 @@ impl EventLog {
             self.answers_due = self.answers_due.map(|due| due.saturating_sub(1));
         }
         if self.cut {
+            self.lost_unread |= kind != EventKind::Droppable;
             return Err(Overflow);
         }
         let sequence = self.next_sequence;
@@ -227,7 +162,7 @@ impl EventLog {
         }
         // One event alone is never too much: it is within the limit of a message.
         if self.over_limit() && !may_exceed && self.events.len() > 1 {
-            self.cut = true;
+            (self.cut, self.lost_unread) = (true, true);
             if let Some(event) = self.events.pop_back() {
                 self.bytes -= event.frame.len(); // the next owner of the unread events must have capacity for them
                 forget_topic(&mut self.last_of_topic, &event);
@@ -425,8 +360,24 @@ impl EventLog {
         self.cut
     }
 
+    /// Cuts the stream. Drops the events that no connection has taken yet.
     pub fn cut(&mut self) {
         self.cut = true;
+        self.lost_unread |=
+            self.take_unread().iter().any(|event| event.kind != EventKind::Droppable);
+    }
+
+    /// Returns whether an event that no connection had taken is lost since the last call. The
+    /// position of a client shows this too, but a client that opens another stream has none.
+    pub fn take_lost_unread(&mut self) -> bool {
+        std::mem::take(&mut self.lost_unread)
+    }
+
+    /// Returns whether an event that matters waits for a connection.
+    pub fn has_unread(&self) -> bool {
+        self.events
+            .range(self.first_after(self.handed)..)
+            .any(|event| event.kind != EventKind::Droppable)
     }
 
     pub fn is_empty(&self) -> bool {
@@ -468,6 +419,8 @@ impl EventLog {
             self.bytes -= event.frame.len();
             if event.sequence <= self.handed {
                 self.handed_bytes -= event.frame.len();
+            } else {
+                self.lost_unread |= event.kind != EventKind::Droppable;
             }
             self.lost_through = event.sequence;
         }
@@ -494,6 +447,8 @@ fn handed_bytes(held: &StreamSnapshot) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use protocol::method::Method;
+
     use super::*;
 
     const LIMITS: LogLimits = LogLimits { events: 4, bytes: 100 };
@@ -602,6 +557,36 @@ mod tests {
         log.expire(Instant::now() + Duration::from_secs(10), Duration::from_secs(5), u64::MAX);
         assert!(log.is_empty());
         assert_eq!(log.can_resume(0), Err(PositionGone));
+    }
+
+    #[test]
+    fn the_loss_of_unread_events_is_known_once() {
+        let expired = |log: &mut EventLog| {
+            log.expire(Instant::now() + Duration::from_secs(10), Duration::ZERO, u64::MAX);
+            log.take_lost_unread()
+        };
+        let mut log = EventLog::new(LIMITS, None);
+        push(&mut log, EventKind::Message, "read").unwrap();
+        log.next_after(0).unwrap();
+        assert!(!expired(&mut log), "the client has it");
+        push(&mut log, EventKind::Droppable, "progress").unwrap();
+        assert!(!log.has_unread() && !expired(&mut log), "the client can do without it");
+        push(&mut log, EventKind::Message, "unread").unwrap();
+        assert!(log.has_unread());
+        assert_eq!((expired(&mut log), expired(&mut log), log.has_unread()), (true, false, false));
+
+        for _ in 0..LIMITS.events {
+            push(&mut log, EventKind::Message, "m").unwrap();
+        }
+        assert!(!log.take_lost_unread());
+        push(&mut log, EventKind::Message, "m").unwrap_err();
+        assert_eq!((log.take_lost_unread(), log.take_lost_unread()), (true, false));
+        push(&mut log, EventKind::Message, "m").unwrap_err();
+        assert!(log.take_lost_unread(), "the stream is cut");
+        log.cut();
+        assert!(log.take_lost_unread() && log.is_empty());
+        log.cut();
+        assert!(!log.take_lost_unread(), "nothing was left to lose");
     }
 
     #[test]

@@ -33,7 +33,7 @@ use rules::{
 pub use self::batch::Batch;
 pub use self::cursor::StreamCursor;
 pub use self::event_ids::{EventId, PendingAnswer, decode_pending, parse_event_id};
-pub use self::unread_budget::{UnreadBudget, UnreadHolder};
+pub use self::unread_budget::{LeftOut, UnreadBudget, UnreadHolder};
 use self::{
     event_ids::{encode_request_id, is_nameable},
     latest_reader::LatestReader,

@@ -2,7 +2,7 @@
 //! session may still do.
 
 use protocol::{envelope::Message, handshake, json, method::Method};
-use records::{LogEntry, StreamRecord, WriteOutcome};
+use records::{LogEntry, LoggedEvent, StreamRecord, WriteOutcome};
 use rules::{client_transport::Transport, log_level::LogLevel};
 use storage::{EventStore, NodeStore, SessionStore, SqliteStore, hot::MemoryHotStore};
 
@@ -159,6 +159,27 @@ async fn events_lost_before_the_first_read_are_reported_as_a_gap() {
             !StreamResumption::new(&adopted).open_general_stream().await.unwrap().gap,
             "said once"
         );
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_resume_its_stream_may_have_missed_events() {
+    let replicas = Replicas::start().await;
+    for (logged, gap) in [(0, false), (1, true)] {
+        let session = replicas.opened().await;
+        let (key, number) = (session.key, 1 << 32 | 1 << 1 | 1);
+        let record =
+            StreamRecord { number, standalone: true, pending_answers: Vec::new(), was_read: true };
+        let mut log = vec![LogEntry::Stream { session: key, record }];
+        let event = LoggedEvent { sequence: 1, kind: 2, frame: "{}".into() };
+        log.extend((logged > 0).then_some(LogEntry::Event { session: key, stream: number, event }));
+        replicas.store.append(&log).await.unwrap();
+        let AdoptionOutcome::Local(adopted) = replicas.adopted(&session.id).await else {
+            panic!("it is to be had")
+        };
+        let opened = async || StreamResumption::new(&adopted).open_general_stream().await.unwrap();
+        assert_eq!((opened().await.gap, opened().await.gap), (gap, false), "{logged} logged");
+        assert!(replicas.store.stream(&key, number, 0).await.unwrap().is_some(), "it can resume");
     }
 }
 

@@ -3,12 +3,13 @@
 
 use std::{
     fmt::Debug,
+    ops::AddAssign,
     sync::{Arc, Weak, atomic::Ordering},
     time::Instant,
 };
 
 use rules::{
-    event_log::{Event, Topic},
+    event_log::{Event, EventKind, Topic},
     limits::OUTBOX_STEP_BYTES,
 };
 
@@ -83,7 +84,35 @@ pub(super) struct UnreadAccount {
     stream: Weak<EventStream>,
 }
 
+/// Waiting messages that a stream does not have.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeftOut {
+    /// Number of messages that found no capacity.
+    pub count: usize,
+    /// True if the client must know that messages are missing.
+    pub is_gap: bool,
+}
+
+impl AddAssign for LeftOut {
+    fn add_assign(&mut self, other: Self) {
+        self.count += other.count;
+        self.is_gap |= other.is_gap;
+    }
+}
+
 impl EventStream {
+    /// Returns whether waiting messages are lost since the last call, and the client must know.
+    pub fn take_lost_unread(&self) -> bool {
+        self.lock().log.take_lost_unread()
+    }
+
+    /// Returns whether messages wait for a connection, or are lost, and the client must know if it
+    /// cannot get them.
+    pub fn is_missed(&self) -> bool {
+        let mut state = self.lock();
+        state.log.take_lost_unread() || state.log.has_unread()
+    }
+
     /// Takes the messages that no connection has read, for another stream.
     pub fn take_unread(&self) -> Vec<Event> {
         let mut state = self.lock();
@@ -96,16 +125,16 @@ impl EventStream {
     }
 
     /// Takes over messages that another stream could not deliver, as far as there is capacity.
-    /// Returns how many found none.
-    pub fn adopt(&self, now: Instant, events: Vec<Event>) -> usize {
+    /// Returns those that found none.
+    pub fn adopt(&self, now: Instant, events: Vec<Event>) -> LeftOut {
         let mut state = self.lock();
-        let mut left_out = 0;
+        let mut left_out = LeftOut::default();
         for event in events {
             let may_exceed = event.topic.as_ref().is_some_and(Topic::may_exceed);
             if may_exceed || state.log.has_capacity_for(event.frame.len()) {
                 let _fits = state.add(self.number, now, event.kind, event.topic, event.frame);
             } else {
-                left_out += 1;
+                left_out += LeftOut { count: 1, is_gap: event.kind != EventKind::Droppable };
             }
         }
         self.update_unread(&mut state);
@@ -155,7 +184,6 @@ impl UnreadHolder for EventStream {
         let mut state = self.lock();
         let is_first = !state.log.was_cut();
         state.log.cut();
-        let _released = state.log.take_unread();
         self.update_unread(&mut state);
         unlock_and_wake(state);
         is_first
@@ -178,7 +206,7 @@ impl Drop for EventStream {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use rules::event_log::{EventKind, LogLimits};
+    use rules::event_log::LogLimits;
 
     use super::*;
 

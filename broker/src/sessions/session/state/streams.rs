@@ -22,7 +22,7 @@ use rules::{
 
 use crate::{
     persistence::EventWriter,
-    sessions::stream::{EventStream, UnreadBudget},
+    sessions::stream::{EventStream, LeftOut, UnreadBudget},
 };
 
 /// Lowest bit of the epoch in a stream's number.
@@ -41,6 +41,8 @@ pub(in crate::sessions) struct SessionStreams {
     log: Option<(EventWriter, SessionKey)>,
     /// Set while an earlier owner's unread streams may still be in the log.
     pub(in crate::sessions) may_inherit: bool,
+    /// Set while messages of a forgotten GET stream are lost, and the client does not know.
+    lost_unread: bool,
     /// Budget that counts the unread bytes of these streams.
     unread_budget: Option<Arc<UnreadBudget>>,
 }
@@ -60,6 +62,7 @@ impl SessionStreams {
             general,
             log,
             may_inherit: false,
+            lost_unread: false,
             unread_budget: None,
         };
         streams.set_epoch(epoch);
@@ -127,12 +130,25 @@ impl SessionStreams {
         OpenedStream { stream, left_out }
     }
 
-    /// Moves the unread events of streams without a connection to this one. Returns how many found
-    /// no capacity.
-    pub(in crate::sessions) fn adopt_unread(&self, stream: &EventStream) -> usize {
-        let (now, without) =
-            (Instant::now(), self.general.iter().filter(|other| !other.is_connected()));
-        without.map(|other| stream.adopt(now, other.take_unread())).sum()
+    /// Moves the unread events of streams without a connection to this one. Returns those that it
+    /// does not have.
+    pub(in crate::sessions) fn adopt_unread(&mut self, stream: &EventStream) -> LeftOut {
+        self.adopt_from(stream, |other| !other.is_connected())
+    }
+
+    fn adopt_from(
+        &mut self,
+        stream: &EventStream,
+        is_meant: impl Fn(&EventStream) -> bool,
+    ) -> LeftOut {
+        let now = Instant::now();
+        let is_gap = std::mem::take(&mut self.lost_unread);
+        let mut left_out = LeftOut { count: 0, is_gap };
+        for other in self.general.iter().filter(|other| is_meant(other)) {
+            left_out.is_gap |= other.take_lost_unread();
+            left_out += stream.adopt(now, other.take_unread());
+        }
+        left_out
     }
 
     /// Continues a GET stream of an earlier owner.
@@ -140,11 +156,12 @@ impl SessionStreams {
         &mut self,
         stream: &Arc<EventStream>,
         inherited: Vec<Event>,
-    ) -> usize {
+    ) -> LeftOut {
         if let Some((writer, session)) = &self.log {
             stream.resume_logging(writer, *session);
         }
-        let left_out = stream.adopt(Instant::now(), inherited) + self.adopt_unknown(stream);
+        let mut left_out = stream.adopt(Instant::now(), inherited);
+        left_out += self.adopt_unknown(stream);
         self.retain_general(stream);
         self.forget_unknown(stream.number);
         left_out
@@ -159,16 +176,11 @@ impl SessionStreams {
         self.retained.insert(stream.number, stream.clone());
     }
 
-    /// Moves the events of streams that no client knows to this one. Returns how many found no
-    /// capacity.
-    pub(in crate::sessions) fn adopt_unknown(&mut self, stream: &Arc<EventStream>) -> usize {
-        let (now, mut left_out) = (Instant::now(), 0);
-        for other in
-            self.general.iter().filter(|other| other.number != stream.number && other.is_unknown())
-        {
-            left_out += stream.adopt(now, other.take_unread());
-        }
-        left_out
+    /// Moves the events of streams that no client knows to this one. Returns those that it does not
+    /// have.
+    pub(in crate::sessions) fn adopt_unknown(&mut self, stream: &Arc<EventStream>) -> LeftOut {
+        let number = stream.number;
+        self.adopt_from(stream, |other| other.number != number && other.is_unknown())
     }
 
     /// Forgets streams that no client knows and whose events were moved. The log must not count
@@ -227,6 +239,7 @@ impl SessionStreams {
     /// Forgets a stream. No client can resume it any more.
     pub(in crate::sessions) fn forget(&mut self, number: u64) {
         if let Some(stream) = self.retained.remove(&number) {
+            self.lost_unread |= stream.is_general() && stream.is_missed();
             stream.drop_from_log();
         }
         self.general.retain(|stream| stream.number != number);
@@ -290,10 +303,10 @@ impl SessionStreams {
     }
 }
 
-/// A new GET stream, and the number of moved events that did not fit in it.
+/// A new GET stream, and the waiting events that it does not have.
 pub(in crate::sessions) struct OpenedStream {
     pub(in crate::sessions) stream: Arc<EventStream>,
-    pub(in crate::sessions) left_out: usize,
+    pub(in crate::sessions) left_out: LeftOut,
 }
 
 /// Returns whether the number is that of a GET stream.
@@ -346,5 +359,58 @@ mod tests {
         let reader = old.read_from(0).unwrap();
         assert_eq!((reader.backlog(), waiting.is_empty()), (1, true));
         assert_eq!(streams.general().number, old.number, "it is the session's general stream");
+    }
+    /// Returns whether the next GET stream tells its client of a loss, and whether the one after it
+    /// does.
+    fn tells_of_loss(streams: &mut SessionStreams) -> [bool; 2] {
+        [(); 2].map(|()| streams.open_general(Vec::new(), Vec::new()).left_out.is_gap)
+    }
+
+    fn notify(streams: &mut SessionStreams) {
+        let frame = Bytes::from_static(b"{}");
+        let _may_be_cut = streams.general().push(Instant::now(), EventKind::Message, frame);
+    }
+
+    #[test]
+    fn the_next_get_stream_tells_of_each_loss_of_waiting_messages() {
+        let limits = LogLimits { events: 2, bytes: 1000 };
+        let new = || SessionStreams::new(limits, 1, None);
+        let age = |streams: &mut SessionStreams| {
+            streams.expire(Instant::now() + Duration::from_secs(60), Duration::ZERO);
+        };
+
+        let mut waiting = new();
+        notify(&mut waiting);
+        assert_eq!(tells_of_loss(&mut waiting), [false; 2], "nothing is lost");
+
+        let mut expired = new();
+        notify(&mut expired);
+        age(&mut expired);
+        assert_eq!(tells_of_loss(&mut expired), [true, false]);
+
+        let mut cut = new();
+        (0..=limits.events).for_each(|_| notify(&mut cut));
+        assert_eq!(tells_of_loss(&mut cut), [true, false]);
+
+        let mut left_out = new();
+        notify(&mut left_out);
+        let inherited = left_out.general().take_unread();
+        (0..limits.events).for_each(|_| notify(&mut left_out));
+        assert!(left_out.open_general(Vec::new(), inherited).left_out.is_gap);
+
+        let mut forgotten = new();
+        notify(&mut forgotten);
+        let number = forgotten.general().number;
+        forgotten.forget(number);
+        assert_eq!(tells_of_loss(&mut forgotten), [true, false]);
+
+        let mut resumed = new();
+        let known = resumed.open_general(Vec::new(), Vec::new()).stream;
+        drop(known.read_from(0).unwrap());
+        let unknown = resumed.open_general(Vec::new(), Vec::new()).stream;
+        unknown.push(Instant::now(), EventKind::Message, Bytes::from_static(b"{}")).unwrap();
+        age(&mut resumed);
+        assert!(resumed.adopt_unknown(&known).is_gap);
+        assert!(!resumed.adopt_unknown(&known).is_gap);
     }
 }
