@@ -431,7 +431,9 @@ pub const EVENTS_FLUSH_WAIT: Duration = Duration::from_secs(2);
 pub const RELEASED_AT_ONCE: usize = 64;
 /// First wait before the broker stores the end of a session again. It doubles with each failure.
 pub const END_RETRY_FIRST: Duration = Duration::from_millis(250);
-/// Time for which the broker retries to store the end of a session.
+/// Longest pause before the broker stores the end of a session again.
+pub const END_RETRY_PAUSE_MAX: Duration = Duration::from_secs(10);
+/// Time for which the broker retries to settle the owner of a session's row.
 pub const END_RETRY_MAX: Duration = Duration::from_secs(60);
 
 // Rates and overload.

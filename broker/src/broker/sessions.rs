@@ -1,7 +1,7 @@
 //! Sessions by id: how they are opened, found and ended. A session that ends leaves the store
 //! before its client gets the answer.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
@@ -20,7 +20,7 @@ use rules::{
     endpoint::Endpoint,
     endpoint_info::EndpointInfo,
     limits::{
-        CLIENT_TEXT_BYTES_MAX, DISPLAY_CHARS_MAX, END_RETRY_FIRST, END_RETRY_MAX,
+        CLIENT_TEXT_BYTES_MAX, DISPLAY_CHARS_MAX, END_RETRY_FIRST, END_RETRY_PAUSE_MAX,
         FIRST_CATALOG_WAIT,
     },
 };
@@ -383,22 +383,32 @@ impl EndingSession {
         Self { broker: broker.clone(), key }
     }
 
-    /// Removes the session from the store, with retries for a limited time. Its client must not
-    /// find it again.
+    /// Removes the session from the store. Its client must not find it again.
     fn store_later(self, session: &Arc<Session>, scope: EndScope) {
         let session = session.clone();
         let running = &self.broker.shared.running;
         running.clone().spawn(async move {
-            let (started_at, mut pause) = (Instant::now(), END_RETRY_FIRST);
-            while let Err(refusal) = self.broker.store_end(&session, scope).await {
-                if started_at.elapsed() > END_RETRY_MAX || self.broker.draining() {
-                    tracing::warn!(session = %session.digest, %refusal, "the end of a session could not be stored; it will pass when it is idle");
-                    break;
-                }
-                tokio::time::sleep(pause).await;
-                pause *= 2;
+            let store = || self.broker.store_end(&session, scope);
+            if let Err(refusal) = retry_until(store, || self.broker.draining()).await {
+                tracing::warn!(session = %session.digest, %refusal, "the end of a session could not be stored; it will pass when it is idle");
             }
         });
+    }
+}
+
+/// Repeats an operation until it succeeds or `is_over`. While this process lives, no other process
+/// removes the row of a session that has ended.
+async fn retry_until<O: Future<Output = Result<(), Refusal>>>(
+    operation: impl Fn() -> O,
+    is_over: impl Fn() -> bool,
+) -> Result<(), Refusal> {
+    let mut pause = END_RETRY_FIRST;
+    loop {
+        match operation().await {
+            Err(_) if !is_over() => tokio::time::sleep(pause).await,
+            outcome => return outcome,
+        }
+        pause = (pause * 2).min(END_RETRY_PAUSE_MAX);
     }
 }
 
@@ -454,4 +464,27 @@ pub fn check_transport(session: &Session, transport: Transport) -> Result<(), Re
 /// Returns a peer's text in a form that is safe to display.
 fn display(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(DISPLAY_CHARS_MAX).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_end_is_stored_after_a_long_outage_unless_the_process_ends() {
+        let (started, outage) = (Instant::now(), Duration::from_secs(600));
+        let store = || async {
+            match started.elapsed() < outage {
+                true => Err(Refusal::new(ErrorKind::StoreUnavailable, "an outage")),
+                false => Ok(()),
+            }
+        };
+        assert!(retry_until(store, || started.elapsed() > Duration::from_secs(100)).await.is_err());
+        retry_until(store, || false).await.unwrap();
+        assert!(started.elapsed() < outage + 2 * END_RETRY_PAUSE_MAX);
+    }
 }
