@@ -28,6 +28,7 @@ mod seal_rows;
 mod seal_store;
 mod session_store;
 mod sqlite;
+mod task_page;
 mod task_store;
 
 pub use approval_store::ApprovalStore;

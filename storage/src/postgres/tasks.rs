@@ -17,7 +17,7 @@ use super::{
     PostgresStore, StatementError,
     rows::{self, count, get, may_exist, task_id, task_name},
 };
-use crate::{StoreError, TaskStore};
+use crate::{StoreError, TaskStore, task_page::TaskPage};
 
 /// Progress of a task, as stored.
 pub(super) const QUEUED: i16 = 0;
@@ -165,16 +165,21 @@ impl TaskStore for PostgresStore {
         after: Option<&TaskListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredTask>, StoreError> {
-        let select = |_| {
-            sqlx::query(TASKS_FOR)
-                .bind(audience.tenant.as_str())
-                .bind(audience.principal.as_str())
-                .bind(audience.session.as_bytes().as_slice())
-                .bind(after.map(|position| position.created_at_us))
-                .bind(after.map(|position| position.task.as_str()))
-                .bind(i64::from(limit))
-        };
-        Ok(self.read_tasks(&self.rows(select).await?))
+        let mut page = TaskPage::new(after, limit);
+        while let Some((after, missing)) = page.missing() {
+            let select = |_| {
+                sqlx::query(TASKS_FOR)
+                    .bind(audience.tenant.as_str())
+                    .bind(audience.principal.as_str())
+                    .bind(audience.session.as_bytes().as_slice())
+                    .bind(after.as_ref().map(|position| position.created_at_us))
+                    .bind(after.as_ref().map(|position| position.task.as_str()))
+                    .bind(i64::from(missing))
+            };
+            let rows = self.rows(select).await?;
+            page.add(rows.len(), rows.last().and_then(position), self.read_tasks(&rows));
+        }
+        Ok(page.into_tasks())
     }
 
     async fn list_tasks(
@@ -184,15 +189,20 @@ impl TaskStore for PostgresStore {
         after: Option<&TaskListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredTask>, StoreError> {
-        let select = |_| {
-            sqlx::query(TASKS)
-                .bind(tenant.map(TenantId::as_str))
-                .bind(status.map(TaskStatus::name))
-                .bind(after.map(|position| position.created_at_us))
-                .bind(after.map(|position| position.task.as_str()))
-                .bind(i64::from(limit))
-        };
-        Ok(self.read_tasks(&self.rows(select).await?))
+        let mut page = TaskPage::new(after, limit);
+        while let Some((after, missing)) = page.missing() {
+            let select = |_| {
+                sqlx::query(TASKS)
+                    .bind(tenant.map(TenantId::as_str))
+                    .bind(status.map(TaskStatus::name))
+                    .bind(after.as_ref().map(|position| position.created_at_us))
+                    .bind(after.as_ref().map(|position| position.task.as_str()))
+                    .bind(i64::from(missing))
+            };
+            let rows = self.rows(select).await?;
+            page.add(rows.len(), rows.last().and_then(position), self.read_tasks(&rows));
+        }
+        Ok(page.into_tasks())
     }
 
     /// A call whose answer was lost has made this node the owner of tasks that it does not know. No
@@ -307,6 +317,11 @@ impl PostgresStore {
     fn read_tasks(&self, rows: &[PgRow]) -> Vec<StoredTask> {
         self.readable(rows, stored_task, task_name)
     }
+}
+
+fn position(row: &PgRow) -> Option<TaskListPosition> {
+    let task = TaskId::new(get::<String>(row, "task").ok()?);
+    Some(TaskListPosition { created_at_us: get(row, "created_at_us").ok()?, task })
 }
 
 fn status(row: &PgRow) -> Result<TaskStatus, StoreError> {

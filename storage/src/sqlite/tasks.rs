@@ -18,12 +18,17 @@ use super::{
     },
     with_deadline,
 };
-use crate::{StoreError, TaskStore};
+use crate::{StoreError, TaskStore, task_page::TaskPage};
 
 impl SqliteStore {
     fn readable_tasks(&self, rows: &[SqliteRow]) -> Vec<StoredTask> {
         self.readable(rows, task_name, stored_task)
     }
+}
+
+fn position(row: &SqliteRow) -> Option<TaskListPosition> {
+    let task = TaskId::new(get::<String>(row, "task").ok()?);
+    Some(TaskListPosition { created_at_us: get(row, "created_at_us").ok()?, task })
 }
 
 #[async_trait]
@@ -113,20 +118,25 @@ impl TaskStore for SqliteStore {
         limit: u32,
     ) -> Result<Vec<StoredTask>, StoreError> {
         with_deadline("listing tasks", async {
-            let (after_us, after_task) = start(after);
-            let select = sqlx::query(task_columns!(
-                "SELECT",
-                "FROM tasks INDEXED BY tasks_by_audience WHERE tenant = ? AND principal = ? AND (created_at_us, task) > (?, ?) AND (private = 0 OR session = ?)
-                 ORDER BY created_at_us, task LIMIT ?"
-            ))
-            .bind(audience.tenant.as_str())
-            .bind(audience.principal.as_str())
-            .bind(after_us)
-            .bind(after_task)
-            .bind(audience.session.as_bytes().as_slice())
-            .bind(limit);
-            let rows = select.fetch_all(&self.readers).await.map_err(map_error)?;
-            Ok(self.readable_tasks(&rows))
+            let mut page = TaskPage::new(after, limit);
+            while let Some((after, missing)) = page.missing() {
+                let (after_us, after_task) = start(after.as_ref());
+                let select = sqlx::query(task_columns!(
+                    "SELECT",
+                    "FROM tasks INDEXED BY tasks_by_audience WHERE tenant = ? AND principal = ? AND (created_at_us, task) > (?, ?) AND (private = 0 OR session = ?)
+                     ORDER BY created_at_us, task LIMIT ?"
+                ))
+                .bind(audience.tenant.as_str())
+                .bind(audience.principal.as_str())
+                .bind(after_us)
+                .bind(after_task)
+                .bind(audience.session.as_bytes().as_slice())
+                .bind(missing);
+                let rows = select.fetch_all(&self.readers).await.map_err(map_error)?;
+                let last = rows.last().and_then(position);
+                page.add(rows.len(), last, self.readable_tasks(&rows));
+            }
+            Ok(page.into_tasks())
         })
         .await
     }
@@ -139,19 +149,24 @@ impl TaskStore for SqliteStore {
         limit: u32,
     ) -> Result<Vec<StoredTask>, StoreError> {
         with_deadline("listing tasks", async {
-            let (after_us, after_task) = start(after);
-            let select = sqlx::query(task_columns!(
-                "SELECT",
-                "FROM tasks INDEXED BY tasks_by_creation WHERE (created_at_us, task) > (?1, ?2) AND (?3 IS NULL OR tenant = ?3) AND (?4 IS NULL OR status = ?4)
-                 ORDER BY created_at_us, task LIMIT ?5"
-            ))
-            .bind(after_us)
-            .bind(after_task)
-            .bind(tenant.map(TenantId::as_str))
-            .bind(status.map(TaskStatus::name))
-            .bind(limit);
-            let rows = select.fetch_all(&self.readers).await.map_err(map_error)?;
-            Ok(self.readable_tasks(&rows))
+            let mut page = TaskPage::new(after, limit);
+            while let Some((after, missing)) = page.missing() {
+                let (after_us, after_task) = start(after.as_ref());
+                let select = sqlx::query(task_columns!(
+                    "SELECT",
+                    "FROM tasks INDEXED BY tasks_by_creation WHERE (created_at_us, task) > (?1, ?2) AND (?3 IS NULL OR tenant = ?3) AND (?4 IS NULL OR status = ?4)
+                     ORDER BY created_at_us, task LIMIT ?5"
+                ))
+                .bind(after_us)
+                .bind(after_task)
+                .bind(tenant.map(TenantId::as_str))
+                .bind(status.map(TaskStatus::name))
+                .bind(missing);
+                let rows = select.fetch_all(&self.readers).await.map_err(map_error)?;
+                let last = rows.last().and_then(position);
+                page.add(rows.len(), last, self.readable_tasks(&rows));
+            }
+            Ok(page.into_tasks())
         })
         .await
     }

@@ -4,7 +4,9 @@
 use std::{str::FromStr, time::Duration};
 
 use protocol::ids::{BackendId, TaskId};
-use records::{NodeName, SessionClaimOutcome, SubscriptionRecord, TaskStatus, TaskStep, WriteOp};
+use records::{
+    NodeName, SessionClaimOutcome, SubscriptionRecord, TaskAudience, TaskStatus, TaskStep, WriteOp,
+};
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
 
 use super::{
@@ -58,6 +60,25 @@ async fn f_10_an_unreadable_row_does_not_hide_the_others() {
     assert_eq!(store.list_tasks(None, None, None, 10).await.unwrap().len(), 1);
     assert_eq!(store.task(&TaskId::new("t1")).await.unwrap(), None);
     assert_eq!(store.unreadable_rows(), 3);
+}
+
+#[tokio::test]
+async fn f_10_an_unreadable_row_does_not_shorten_a_page() {
+    let (server, store) = on_server().await;
+    store.write(&[open_session(1), create(1), create(2), create(3)]).await.unwrap();
+    server.sql(&server.url(), "UPDATE tasks SET status = 'lost' WHERE task = 't1'").await;
+    let page = store.list_tasks(None, None, None, 2).await.unwrap();
+    let record = &page[0].record;
+    let audience = TaskAudience {
+        tenant: record.tenant.clone(),
+        principal: record.principal.clone(),
+        session: record.session,
+    };
+    let visible = store.tasks_visible_to(&audience, None, 2).await.unwrap();
+    for page in [page, visible] {
+        let names: Vec<_> = page.iter().map(|task| task.record.task.as_str()).collect();
+        assert_eq!(names, ["t2", "t3"]);
+    }
 }
 
 #[tokio::test]

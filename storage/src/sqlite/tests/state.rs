@@ -404,3 +404,23 @@ async fn an_abandoned_call_is_executed_or_not_at_all() {
     assert_eq!(sessions.len(), tasks.len(), "no half of a batch");
     assert!(sessions.len() > finished, "{finished} of {}", sessions.len());
 }
+
+#[tokio::test]
+async fn f_10_an_unreadable_row_does_not_shorten_a_page() {
+    let (_folder, store) = in_file().await;
+    store.write(&[open(1), create("t1"), create("t2"), create("t3")]).await.unwrap();
+    let poison = sqlx::query("UPDATE tasks SET backend = '' WHERE task = 't1'");
+    poison.execute(&store.writer).await.unwrap();
+    let page = store.list_tasks(None, None, None, 2).await.unwrap();
+    let record = &page[0].record;
+    let audience = TaskAudience {
+        tenant: record.tenant.clone(),
+        principal: record.principal.clone(),
+        session: record.session,
+    };
+    let visible = store.tasks_visible_to(&audience, None, 2).await.unwrap();
+    for page in [page, visible] {
+        let names: Vec<_> = page.iter().map(|task| task.record.task.as_str()).collect();
+        assert_eq!(names, ["t2", "t3"]);
+    }
+}
