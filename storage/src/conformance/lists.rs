@@ -74,6 +74,7 @@ macro_rules! durable_conformance {
                 a_result_expires_and_is_removed
                 the_oldest_results_of_a_principal_are_evicted
                 a_tenant_without_capacity_stores_no_result
+                a_result_without_capacity_evicts_nothing
                 results_end_with_their_backend_and_tenant
             }
             approvals {

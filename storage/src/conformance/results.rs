@@ -65,6 +65,19 @@ pub async fn a_tenant_without_capacity_stores_no_result(store: &dyn DurableStore
     Ok(())
 }
 
+pub async fn a_result_without_capacity_evicts_nothing(store: &dyn DurableStore) -> Outcome {
+    let limits = ResultLimits { principal_bytes: 100, tenant_bytes: 120 };
+    let (other, own) = (result("a", "ann", 60), result("b", "bob", 50));
+    for one in [&other, &own] {
+        assert!(store.put_result(one, LONG, limits).await?);
+    }
+    assert!(!store.put_result(&result("c", "bob", 70), LONG, limits).await?);
+    assert!(store.result(&own.key).await?.is_some(), "its place would not have sufficed");
+    assert!(store.put_result(&result("d", "bob", 60), LONG, limits).await?);
+    assert!(store.result(&own.key).await?.is_none() && store.result(&other.key).await?.is_some());
+    Ok(())
+}
+
 pub async fn results_end_with_their_backend_and_tenant(store: &dyn DurableStore) -> Outcome {
     let acme = tenant("acme");
     store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;

@@ -12,6 +12,18 @@ use super::{
 };
 use crate::{ResultStore, StoreError};
 
+/// Stores a result if the tenant has capacity for it without the results that it evicts. The
+/// function itself evicts before it finds that there is too little.
+const PUT: &str = "
+    SELECT CASE WHEN length($8::bytea) + (
+            SELECT coalesce(sum(size), 0) FROM (
+                SELECT length(body) AS size, principal,
+                    sum(length(body)) OVER (PARTITION BY principal ORDER BY created_at_us DESC, result DESC) AS newest_bytes
+                FROM results WHERE tenant = $2 AND expires_at_us > now_us()) AS kept
+            WHERE principal <> $3 OR newest_bytes <= $10::bigint - length($8::bytea)) <= $11::bigint
+        THEN put_result($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+        ELSE EXISTS (SELECT FROM results WHERE result = $1) END AS is_stored";
+
 #[async_trait]
 impl ResultStore for PostgresStore {
     async fn put_result(
@@ -23,20 +35,18 @@ impl ResultStore for PostgresStore {
         let bound = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
         let KeptResult { key, backend, tool, mime_type, page_bytes, body } = result;
         let put = |_| {
-            sqlx::query(
-                "SELECT put_result($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AS is_stored",
-            )
-            .bind(key.id.as_str())
-            .bind(key.tenant.as_str())
-            .bind(key.principal.as_str())
-            .bind(backend.as_str())
-            .bind(tool.as_bytes())
-            .bind(mime_type.as_str())
-            .bind(i64::from(*page_bytes))
-            .bind(body.as_slice())
-            .bind(micros(life))
-            .bind(bound(limits.principal_bytes))
-            .bind(bound(limits.tenant_bytes))
+            sqlx::query(PUT)
+                .bind(key.id.as_str())
+                .bind(key.tenant.as_str())
+                .bind(key.principal.as_str())
+                .bind(backend.as_str())
+                .bind(tool.as_bytes())
+                .bind(mime_type.as_str())
+                .bind(i64::from(*page_bytes))
+                .bind(body.as_slice())
+                .bind(micros(life))
+                .bind(bound(limits.principal_bytes))
+                .bind(bound(limits.tenant_bytes))
         };
         let stored = self.rows_of(&self.write_pool, put).await?;
         Ok(stored.first().map(|row| get(row, "is_stored")).transpose()? == Some(true))

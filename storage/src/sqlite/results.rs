@@ -27,7 +27,10 @@ impl ResultStore for SqliteStore {
         with_deadline("storing a result", async {
             let mut writing = self.begin().await?;
             let is_stored = put(writing.connection(), result, life, limits).await?;
-            writing.commit().await?;
+            // Without capacity for the new result, the older ones stay.
+            if is_stored {
+                writing.commit().await?;
+            }
             Ok(is_stored)
         })
         .await
