@@ -136,7 +136,8 @@ pub fn markdown() -> String {
         "`mcp-broker serve --config FILE` reads a YAML file with the sections below. Without a file, every key has its default. \
          An environment variable can set each key: the tables name it, and it overrides the file. The broker does not start (exit \
          code 64) if the file or the environment has an unknown key or a value out of range. It reports each fault, as \
-         `mcp-broker check-config FILE` does.\n\n\
+         `mcp-broker check-config FILE` does. It checks the values of a tenant or backend only if all its keys exist and have the \
+         right type.\n\n\
          Durations are a whole number with one unit (`250ms`, `30s`, `5m`, `2h`), sizes a whole number of bytes or of a unit \
          (`512`, `64KiB`, `16MiB`, `1GiB`). Relative paths start at the working directory. A file can hold a secret (`..._file`): \
          one line. The line end is not part of the secret.\n\n\
