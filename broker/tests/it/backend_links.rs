@@ -1,8 +1,10 @@
 //! Links to HTTP backends: the sessions that share one, the messages it carries, and the end of its
 //! backend session.
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
-use testkit::{FakeBackend, Gate, RecordedRequest, Reply};
+use testkit::{FakeBackend, Gate, RecordedRequest, Reply, TestClient};
 
 use crate::{alone_with, broker_with, builder, text_of};
 
@@ -265,4 +267,35 @@ async fn a_backend_that_does_not_answer_set_level_gets_the_first_call() {
     client.result("logging/setLevel", json!({"level": "debug"})).await;
     client.call("b__echo", json!({})).await;
     backend.wait_for("the level", |seen| seen.is("logging/setLevel")).await;
+}
+
+#[tokio::test]
+async fn the_levels_of_sessions_that_share_a_link_wait_for_one_silent_request() {
+    let backend = FakeBackend::echo().await;
+    let spec = json!({
+        "transport": {"type": "http", "url": backend.url()},
+        "timeouts": {"control": "1s"},
+    });
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
+    let mut clients = Vec::new();
+    for _ in 0..12 {
+        let client = broker.connected(json!({})).await;
+        client.call("b__echo", json!({})).await;
+        clients.push(client);
+    }
+    backend.on("logging/setLevel", |_| async { Reply::Hang });
+    let begun = Instant::now();
+    let set = |client| TestClient::result(client, "logging/setLevel", json!({"level": "error"}));
+    futures_util::future::join_all(clients.iter().map(set)).await;
+    let elapsed = begun.elapsed();
+    assert!(elapsed < Duration::from_secs(6), "one request after the other: {elapsed:?}");
+    backend.on("logging/setLevel", |_| async { Reply::Result(json!({})) });
+    clients[0].result("logging/setLevel", json!({"level": "warning"})).await;
+    backend
+        .wait_for("the newest level", |seen| {
+            seen.is("logging/setLevel") && seen.message["params"]["level"] == "warning"
+        })
+        .await;
+    let sent = backend.recorded().iter().filter(|seen| seen.is("logging/setLevel")).count();
+    assert!(sent <= 5, "{sent} requests for 13 changes");
 }

@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use protocol::{envelope::Kind, method::Method};
 use rules::log_level::{self, LogLevel};
+use tokio::sync::watch;
 
 use super::{Link, connection::Connection, era::Era};
 
@@ -21,16 +22,16 @@ impl Link {
             users.has_level
         };
         if has_level && self.live().is_some() {
-            let link = self.clone();
-            self.backend.shared.running.spawn(async move { link.send_level().await });
+            let _sent = self.send_level();
         }
     }
 
     /// Sets the log level that the users of the link need. The broker filters the messages for each
-    /// of them.
+    /// of them. A backend that does not answer delays the end as long as one request.
     pub async fn set_level(self: &Arc<Self>) {
         self.lock().has_level = true;
-        self.send_level().await;
+        let mut sent = self.send_level();
+        let _late = tokio::time::timeout(self.backend.timeouts().control, sent.changed()).await;
     }
 
     /// Sets the log level on a new connection.
@@ -47,11 +48,26 @@ impl Link {
         let _late = tokio::time::timeout(NEW_CONNECTION_WAIT, sent).await;
     }
 
-    async fn send_level(self: &Arc<Self>) {
-        let mut level_sent = self.level_sent.lock().await;
-        if let Some(connection) = self.live() {
-            self.send_level_over(&connection, &mut level_sent).await;
+    /// Sends the level in the background. The returned receiver is closed at the end.
+    fn send_level(self: &Arc<Self>) -> watch::Receiver<()> {
+        let mut users = self.lock();
+        // A sender that waits for its turn reads the levels later, so it sends the newest one.
+        if let Some(sent) = &users.waiting_level {
+            return sent.clone();
         }
+        let (sending, sent) = watch::channel(());
+        users.waiting_level = Some(sent.clone());
+        drop(users);
+        let link = self.clone();
+        self.backend.shared.running.spawn(async move {
+            let _sending = sending;
+            let mut level_sent = link.level_sent.lock().await;
+            link.lock().waiting_level = None;
+            if let Some(connection) = link.live() {
+                link.send_level_over(&connection, &mut level_sent).await;
+            }
+        });
+        sent
     }
 
     /// Sends the level that the users need now, unless the backend has it.

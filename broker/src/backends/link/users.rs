@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Weak, time::Instant};
 
 use protocol::{capabilities::ClientCapabilities, ids::PrincipalId};
 use rules::link_sharing::LinkScope;
+use tokio::sync::watch;
 
 use crate::backends::{link_client::LinkClient, requester::Requester};
 
@@ -26,6 +27,8 @@ pub(super) struct LinkUsers {
     pub(super) backend_tasks: HashMap<String, Weak<dyn Requester>>,
     /// Set once a user has set a log level. Until then, the backend decides.
     pub(super) has_level: bool,
+    /// Set while a sender of the log level waits for its turn. Closed once it has sent the level.
+    pub(super) waiting_level: Option<watch::Receiver<()>>,
     /// Time since which the link has no user.
     pub(super) idle_since: Option<Instant>,
 }
