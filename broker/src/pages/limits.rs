@@ -397,7 +397,9 @@ fn met() -> Vec<Fixed> {
         INTROSPECTION_BYTES_MAX Refused(ErrorKind::IssuerUnavailable);
         INTROSPECTION_MAX Refused(ErrorKind::IssuerUnavailable);
         INTROSPECTIONS_AT_ONCE_MAX Describes("further ones wait");
+        INTROSPECTIONS_RESERVED Describes("new tokens wait");
         INTROSPECTION_WAITING_MAX Refused(ErrorKind::IssuerUnavailable);
+        INTROSPECTION_WAITING_RESERVED Refused(ErrorKind::IssuerUnavailable);
         INTROSPECTION_NEW_TOKENS_PER_SECOND Refused(ErrorKind::IssuerUnavailable);
         INTROSPECTION_INACTIVE_FOR Refused(ErrorKind::Unauthorized);
         INTROSPECTION_FAILURE_PAUSE Refused(ErrorKind::IssuerUnavailable);

@@ -54,12 +54,16 @@ pub const AUTHORIZATION_FORWARD_MAX: Duration = Duration::from_secs(10);
 pub const AUTHORIZATION_FORWARDS_MAX: usize = 64;
 /// An answer of an introspection endpoint.
 pub const INTROSPECTION_BYTES_MAX: usize = 16 * 1024;
-/// Deadline of one introspection.
+/// Deadline of one introspection, and of the wait for one of the introspections at the same time.
 pub const INTROSPECTION_MAX: Duration = Duration::from_secs(5);
 /// Introspections of one issuer at the same time.
 pub const INTROSPECTIONS_AT_ONCE_MAX: usize = 32;
+/// Introspections at the same time that tokens that were never valid here cannot use.
+pub const INTROSPECTIONS_RESERVED: usize = 8;
 /// Requests that wait for introspections of one issuer at the same time.
 pub const INTROSPECTION_WAITING_MAX: usize = 1_024;
+/// Waiting requests that tokens that were never valid here cannot use.
+pub const INTROSPECTION_WAITING_RESERVED: usize = 256;
 /// Introspections per second of tokens that were never valid here. Tokens that were valid are not
 /// counted.
 pub const INTROSPECTION_NEW_TOKENS_PER_SECOND: u32 = 100;
@@ -72,4 +76,6 @@ pub const INTROSPECTIONS_REMEMBERED_MAX: usize = 10_000;
 
 const _: () = assert!(KEY_SET_WAIT_MAX.as_millis() <= KEY_SET_FETCH_MAX.as_millis()); // who waits does not outwait the fetch
 const _: () = assert!(KEY_SET_PAUSE_MIN.as_millis() <= KEY_SET_RETRY_MAX.as_millis());
+const _: () = assert!(INTROSPECTIONS_RESERVED < INTROSPECTIONS_AT_ONCE_MAX); // new tokens need some too
+const _: () = assert!(INTROSPECTION_WAITING_RESERVED < INTROSPECTION_WAITING_MAX);
 const _: () = assert!(KEY_SET_REFRESH_INTERVAL.as_secs() < KEY_SET_AGE_MAX.as_secs()); // keys that are fetched in time never grow too old

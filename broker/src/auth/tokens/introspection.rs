@@ -6,8 +6,9 @@
 //! Invariants:
 //! - An answer is used for the configured time at most, and not after the expiry of the token.
 //! - One token is asked about once at a time, however many requests show it.
-//! - Tokens that were never valid have a rate of their own, so strangers neither flood the
-//!   authorization server nor keep out those who were here.
+//! - Tokens that were never valid have a rate of their own and cannot use the reserved permits, so
+//!   strangers neither flood the authorization server nor keep out those who were here.
+//! - The wait for a permit is not a failure of the authorization server.
 //! - Without an answer the token is refused for now, and never accepted.
 
 use std::{
@@ -20,19 +21,21 @@ use protocol::error::{ErrorKind, Refusal};
 use rules::{
     limits::tokens::{
         INTROSPECTION_FAILURE_PAUSE, INTROSPECTION_INACTIVE_FOR, INTROSPECTION_MAX,
-        INTROSPECTION_NEW_TOKENS_PER_SECOND, INTROSPECTION_WAITING_MAX, INTROSPECTIONS_AT_ONCE_MAX,
-        INTROSPECTIONS_REMEMBERED_MAX,
+        INTROSPECTION_NEW_TOKENS_PER_SECOND, INTROSPECTION_WAITING_MAX,
+        INTROSPECTION_WAITING_RESERVED, INTROSPECTIONS_AT_ONCE_MAX, INTROSPECTIONS_REMEMBERED_MAX,
+        INTROSPECTIONS_RESERVED,
     },
     local_rate_limit::{LocalRateLimiter, one_per, per_second},
     maps::FastMap,
 };
 use tokio::{
-    sync::{Semaphore, watch},
+    sync::watch,
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    introspection_permits::ReservedPermits,
     introspection_request::{IntrospectionClient, IntrospectionFailure},
     jwt::Claims,
 };
@@ -54,8 +57,8 @@ pub(in crate::auth) struct Introspector {
     answers: Mutex<Answers>,
     /// Introspections that run now. A receiver is closed at the end.
     running: SharedMap<TokenDigest, watch::Receiver<()>>,
-    at_once: Semaphore,
-    waiting: Semaphore,
+    at_once: ReservedPermits,
+    waiting: ReservedPermits,
     started: Instant,
 }
 
@@ -134,8 +137,11 @@ impl Introspector {
                 log_lines: LocalRateLimiter::new(one_per(LOG_INTERVAL)),
             }),
             running: SharedMap::default(),
-            at_once: Semaphore::new(INTROSPECTIONS_AT_ONCE_MAX),
-            waiting: Semaphore::new(INTROSPECTION_WAITING_MAX),
+            at_once: ReservedPermits::new(INTROSPECTIONS_AT_ONCE_MAX, INTROSPECTIONS_RESERVED),
+            waiting: ReservedPermits::new(
+                INTROSPECTION_WAITING_MAX,
+                INTROSPECTION_WAITING_RESERVED,
+            ),
             started: Instant::now(),
         }
     }
@@ -158,7 +164,10 @@ impl Introspector {
         digest: TokenDigest,
         bearer: &str,
     ) -> Result<(), Refusal> {
-        let Ok(_permit) = self.waiting.try_acquire() else { return Err(issuer_unavailable()) };
+        let was_valid = self.answers.lock().active.contains_key(&digest);
+        let Some(_permit) = self.waiting.try_acquire(was_valid) else {
+            return Err(issuer_unavailable());
+        };
         let mut over = match self.running.entry(digest) {
             dashmap::Entry::Occupied(running) => running.get().clone(),
             dashmap::Entry::Vacant(free) => {
@@ -201,11 +210,14 @@ impl Introspector {
 
     /// Asks the authorization server, and remembers the answer.
     async fn introspect(&self, digest: TokenDigest, bearer: String) {
-        let introspected = async {
-            let _permit = self.at_once.acquire().await;
-            self.client.send(&bearer).await
+        let was_valid = self.answers.lock().active.contains_key(&digest);
+        let permit = timeout(INTROSPECTION_MAX, self.at_once.acquire(was_valid)).await;
+        let Ok(_permit) = permit else {
+            // The server was not asked, so it did not fail.
+            self.log_failure(&mut self.answers.lock(), "too many other tokens are checked now");
+            return;
         };
-        let answer = timeout(INTROSPECTION_MAX, introspected).await;
+        let answer = timeout(INTROSPECTION_MAX, self.client.send(&bearer)).await;
         let late = || Err(IntrospectionFailure::Server("it takes too long".to_owned()));
         let answer = answer.unwrap_or_else(|_| late());
         let now = Instant::now();
@@ -222,15 +234,7 @@ impl Introspector {
                 answers.record(digest, answer, now, self.ttl);
             }
             Err(failure) => {
-                if let Ok(left_out) = answers.log_lines.check(self.started.elapsed()) {
-                    let error = failure.text();
-                    tracing::warn!(
-                        issuer = self.issuer,
-                        error,
-                        left_out,
-                        "an issuer did not confirm a token"
-                    );
-                }
+                self.log_failure(&mut answers, failure.text());
                 match failure {
                     IntrospectionFailure::Server(_) => {
                         answers.paused_until = Some(now + INTROSPECTION_FAILURE_PAUSE);
@@ -240,6 +244,17 @@ impl Introspector {
                     IntrospectionFailure::Token(_) => answers.record(digest, None, now, self.ttl),
                 }
             }
+        }
+    }
+
+    fn log_failure(&self, answers: &mut Answers, error: &str) {
+        if let Ok(left_out) = answers.log_lines.check(self.started.elapsed()) {
+            tracing::warn!(
+                issuer = self.issuer,
+                error,
+                left_out,
+                "an issuer did not confirm a token"
+            );
         }
     }
 }
@@ -277,10 +292,14 @@ impl Answers {
 /// expired token is remembered for a moment; its expiry is checked like that of a JWT.
 fn remaining_lifetime(claims: &[u8]) -> Duration {
     const MOMENT: Duration = Duration::from_secs(1);
-    let expires = Claims::parse(claims).ok().and_then(|claims| claims.moment("exp").ok().flatten());
-    expires
+    expiry(claims)
         .map_or(Duration::MAX / 4, |at| at.duration_since(SystemTime::now()).unwrap_or_default())
         .max(MOMENT)
+}
+
+/// Returns the expiry of an answer, if it has one that can be read.
+fn expiry(claims: &[u8]) -> Option<SystemTime> {
+    Claims::parse(claims).ok()?.moment("exp").ok().flatten()
 }
 
 /// Removes what is out of date from a full table, and everything if that is not enough.
@@ -316,6 +335,7 @@ impl Drop for RunningIntrospection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{IntrospectionCredential, Secret};
 
     fn answers() -> Answers {
         Answers {
@@ -344,6 +364,35 @@ mod tests {
                 "{remaining:?}"
             );
         }
+    }
+
+    fn introspector() -> Arc<Introspector> {
+        let http = transport::HttpClient::new(transport::HttpClientConfig::default()).unwrap();
+        let config = IntrospectionConfig {
+            endpoint: "http://127.0.0.1:1/introspect".parse().unwrap(),
+            client_id: "broker".to_owned(),
+            credential: IntrospectionCredential::Basic(Secret::new("a secret")),
+            ttl: Duration::from_secs(60),
+            includes_jwts: false,
+        };
+        let client = IntrospectionClient::new(http, "https://issuer.example", &config);
+        let metrics = Arc::new(Metrics::new(false));
+        Arc::new(Introspector::new("https://issuer.example", &config, client, metrics))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_wait_of_new_tokens_is_not_a_failure_and_delays_no_known_one() {
+        let introspector = introspector();
+        let claims = Arc::<[u8]>::from(&b"{\"active\":true}"[..]);
+        introspector.answers.lock().record([1; 32], Some(claims), Instant::now(), Duration::ZERO);
+        let mut of_new = Vec::new();
+        while let Some(permit) = introspector.at_once.try_acquire(false) {
+            of_new.push(permit);
+        }
+        assert!(introspector.check_active([0; 32], "stranger").await.is_err());
+        assert!(introspector.answers.lock().paused_until.is_none(), "the server was not asked");
+        assert!(introspector.check_active([1; 32], "known").await.is_err());
+        assert!(introspector.answers.lock().paused_until.is_some(), "the server was asked");
     }
 
     #[test]

@@ -14,6 +14,7 @@
 mod error;
 mod fetch;
 pub(super) mod introspection;
+mod introspection_permits;
 mod introspection_request;
 pub(super) mod issuer;
 mod jwt;
