@@ -23,7 +23,7 @@ use rules::{
         INTROSPECTION_FAILURE_PAUSE, INTROSPECTION_INACTIVE_FOR, INTROSPECTION_MAX,
         INTROSPECTION_NEW_TOKENS_PER_SECOND, INTROSPECTION_WAITING_MAX,
         INTROSPECTION_WAITING_RESERVED, INTROSPECTIONS_AT_ONCE_MAX, INTROSPECTIONS_REMEMBERED_MAX,
-        INTROSPECTIONS_RESERVED,
+        INTROSPECTIONS_RESERVED, TOKEN_LEEWAY,
     },
     local_rate_limit::{LocalRateLimiter, one_per, per_second},
     maps::FastMap,
@@ -84,6 +84,13 @@ pub(super) struct ActiveToken {
     pub(super) fresh_until: Instant,
     /// Cancelled when a later answer calls the token inactive.
     pub(super) ended: CancellationToken,
+}
+
+impl ActiveToken {
+    /// Returns the end of the token with the leeway for clocks, if the answer has it.
+    pub(super) fn ends_at(&self) -> Option<SystemTime> {
+        expiry(&self.claims).map(|at| at + TOKEN_LEEWAY)
+    }
 }
 
 /// Remembered answer about a token.

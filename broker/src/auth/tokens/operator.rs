@@ -18,7 +18,13 @@ use super::{
     jwt::{Claims, Header, Jwt},
     unchecked,
 };
-use crate::auth::auth_error::{AuthError, UnknownSigningKey, token_not_valid};
+use crate::{
+    auth::{
+        auth_error::{AuthError, UnknownSigningKey, token_not_valid},
+        token_digest::TokenDigest,
+    },
+    config::OperatorMapping,
+};
 
 impl TokenVerifier {
     /// Returns whether a bearer has the form of a token that [`Self::verify_operator`] verifies.
@@ -57,7 +63,7 @@ impl TokenVerifier {
         let issuer = issuer.ok_or((TokenError::Issuer, None))?;
         let operator = issuer.verify(&header, &jwt).and_then(|()| {
             let operator = issuer.operator(&header, &claims)?;
-            issuer.check_introspection(&self.digester.digest(bearer))?;
+            issuer.check_operator_introspection(&self.digester.digest(bearer), &claims)?;
             Ok(operator)
         });
         operator.map_err(|flaw| (flaw, Some(issuer.clone())))
@@ -65,9 +71,24 @@ impl TokenVerifier {
 }
 
 impl TokenIssuer {
+    fn operator_mapping(&self) -> Result<&OperatorMapping, TokenError> {
+        self.config().operators.as_ref().ok_or(TokenError::Issuer)
+    }
+
+    /// Checks the issuer's answer about an operator's token, if introspection is required.
+    fn check_operator_introspection(
+        &self,
+        digest: &TokenDigest,
+        claims: &Claims<'_>,
+    ) -> Result<(), TokenError> {
+        let mapping = self.operator_mapping()?;
+        let is_ours = |audience: &String| mapping.accepts_audience(self.resource(), audience);
+        self.check_introspection(digest, claims, is_ours).map(drop)
+    }
+
     /// Checks the claims of a verified token and returns its operator.
     fn operator(&self, header: &Header, claims: &Claims<'_>) -> Result<Operator, TokenError> {
-        let mapping = self.config().operators.as_ref().ok_or(TokenError::Issuer)?;
+        let mapping = self.operator_mapping()?;
         self.check_life(header.is_access_token, claims)?;
         if claims.bound_certificate()?.is_some() {
             return Err(TokenError::Certificate); // the admin plane asks for no certificate

@@ -63,12 +63,7 @@ impl TokenIssuer {
     ) -> Result<AuthenticatedCaller, TokenError> {
         let active = self.introspected(digest)?;
         let claims = Claims::parse(&active.claims)?;
-        if claims.has("iss") && claims.text("iss").as_deref() != Some(self.name()) {
-            return Err(TokenError::Issuer);
-        }
-        if claims.are_of_other_token() {
-            return Err(TokenError::Type);
-        }
+        self.check_kind(&claims)?;
         self.authenticate(false, &claims, Some(&active), keyring)
     }
 
@@ -93,11 +88,13 @@ impl TokenIssuer {
         keyring: &Keyring,
     ) -> Result<AuthenticatedCaller, TokenError> {
         let proven = self.authenticate(header.is_access_token, claims, None, keyring)?;
-        if !self.introspector.as_ref().is_some_and(|introspector| introspector.includes_jwts) {
-            return Ok(proven);
+        let accepts = |audience: &String| self.config.accepts_audience(&self.resource, audience);
+        match self.check_introspection(digest, claims, accepts)? {
+            Some(active) => {
+                self.authenticate(header.is_access_token, claims, Some(&active), keyring)
+            }
+            None => Ok(proven),
         }
-        let active = self.introspected(digest)?;
-        self.authenticate(header.is_access_token, claims, Some(&active), keyring)
     }
 
     /// Checks the claims of a token and returns its caller.
@@ -110,6 +107,8 @@ impl TokenIssuer {
     ) -> Result<AuthenticatedCaller, TokenError> {
         let bound_to = claims.bound_certificate()?;
         let (until, issued_at) = self.check_life(is_access_token, claims)?;
+        let reported_end = introspected.and_then(ActiveToken::ends_at);
+        let until = reported_end.map_or(until, |end| end.min(until));
         if !claims
             .audiences()
             .iter()
@@ -155,16 +154,8 @@ impl TokenIssuer {
         if !is_access_token && claims.are_of_id_token() {
             return Err(TokenError::IdToken);
         }
-        let now = SystemTime::now();
-        let until = claims.moment("exp")?.ok_or(TokenError::NoExpiry)? + TOKEN_LEEWAY;
-        if until <= now {
-            return Err(TokenError::Expired);
-        }
-        let (latest, issued_at) = (now + TOKEN_LEEWAY, claims.moment("iat")?);
-        if [claims.moment("nbf")?, issued_at].into_iter().flatten().any(|start| start > latest) {
-            return Err(TokenError::NotYet);
-        }
-        Ok((until, issued_at))
+        let (until, issued_at) = check_times(claims)?;
+        Ok((until.ok_or(TokenError::NoExpiry)?, issued_at))
     }
 
     /// Returns the principal of a token, in the format that `auth::reserved_reason` recognizes.
@@ -176,10 +167,38 @@ impl TokenIssuer {
         Ok(PrincipalId::new(format!("{} {name}", self.config.issuer)))
     }
 
-    /// Checks that the issuer reports the JWT as active, if introspection is required.
-    pub(super) fn check_introspection(&self, digest: &TokenDigest) -> Result<(), TokenError> {
-        match self.introspector.as_ref().is_some_and(|introspector| introspector.includes_jwts) {
-            true => self.introspected(digest).map(drop),
+    /// Checks that the issuer reports the JWT as active, and that the answer does not contradict the
+    /// token. Its members are optional (RFC 7662, 2.2). `None`: introspection is not required.
+    pub(super) fn check_introspection(
+        &self,
+        digest: &TokenDigest,
+        claims: &Claims<'_>,
+        accepts_audience: impl Fn(&String) -> bool,
+    ) -> Result<Option<ActiveToken>, TokenError> {
+        if !self.introspector.as_ref().is_some_and(|introspector| introspector.includes_jwts) {
+            return Ok(None);
+        }
+        let active = self.introspected(digest)?;
+        let answer = Claims::parse(&active.claims)?;
+        self.check_kind(&answer)?;
+        check_times(&answer)?;
+        if answer.has("aud") && !answer.audiences().iter().any(accepts_audience) {
+            return Err(TokenError::Audience);
+        }
+        let bound_to = answer.bound_certificate()?;
+        if bound_to.is_some() && bound_to != claims.bound_certificate()? {
+            return Err(TokenError::Bound);
+        }
+        Ok(Some(active))
+    }
+
+    /// Checks that an answer is of this issuer, if it names one, and about an access token.
+    fn check_kind(&self, answer: &Claims<'_>) -> Result<(), TokenError> {
+        if answer.has("iss") && answer.text("iss").as_deref() != Some(self.name()) {
+            return Err(TokenError::Issuer);
+        }
+        match answer.are_of_other_token() {
+            true => Err(TokenError::Type),
             false => Ok(()),
         }
     }
@@ -219,4 +238,21 @@ impl TokenIssuer {
         Refusal::new(ErrorKind::InsufficientScope, "the token lacks a scope that is needed here")
             .with("scope", self.config.scopes.join(" "))
     }
+}
+
+/// Checks the times of claims. Returns the end, with the leeway for clocks, and the time of the
+/// issue.
+fn check_times(
+    claims: &Claims<'_>,
+) -> Result<(Option<SystemTime>, Option<SystemTime>), TokenError> {
+    let now = SystemTime::now();
+    let until = claims.moment("exp")?.map(|end| end + TOKEN_LEEWAY);
+    if until.is_some_and(|until| until <= now) {
+        return Err(TokenError::Expired);
+    }
+    let (latest, issued_at) = (now + TOKEN_LEEWAY, claims.moment("iat")?);
+    if [claims.moment("nbf")?, issued_at].into_iter().flatten().any(|start| start > latest) {
+        return Err(TokenError::NotYet);
+    }
+    Ok((until, issued_at))
 }

@@ -196,3 +196,25 @@ async fn a_jwt_is_introspected_only_if_it_is_valid_and_configured() {
     assert_eq!(status(&broker, &server.token("revoked")).await, 401);
     assert_eq!(server.introspection_requests(), asked + 1);
 }
+
+#[tokio::test]
+async fn an_answer_that_contradicts_a_jwt_refuses_it() {
+    let (broker, server, _backend) = started("1h", json!({"check": "introspect"})).await;
+    let own = server.claims("ann", json!({}));
+    for (what, answer, wanted) in [
+        ("the same", json!({"iss": own["iss"], "aud": own["aud"], "exp": own["exp"]}), 200),
+        ("another scope", json!({"scope": "other", "token_type": "Bearer"}), 200),
+        ("expired", json!({"exp": now() - 100}), 401),
+        ("not yet valid", json!({"nbf": now() + 1_000}), 401),
+        ("of another issuer", json!({"iss": "https://evil.example"}), 401),
+        ("for another audience", json!({"aud": ["https://other.example"]}), 401),
+        ("a refresh token", json!({"token_use": "refresh_token"}), 401),
+        ("bound to a certificate", json!({"cnf": {"x5t#S256": "A".repeat(43)}}), 401),
+    ] {
+        let token = server.token_with("ann", json!({"jti": what}));
+        let mut answer = answer;
+        answer["active"] = json!(true);
+        server.set_introspected(&token, Some(answer));
+        assert_eq!(status(&broker, &token).await, wanted, "{what}");
+    }
+}
