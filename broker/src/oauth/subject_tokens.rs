@@ -32,6 +32,8 @@ use crate::{auth::ExchangeableToken, config::Secret, persistence::Persistence};
 pub struct SubjectTokens {
     vault: Vault,
     seen: Mutex<HashMap<(TenantId, PrincipalId), SubjectToken>>,
+    /// The last token of a principal that an authorization server did not accept.
+    refused: Mutex<HashMap<(TenantId, PrincipalId), Secret>>,
 }
 
 /// A token that can be exchanged.
@@ -56,7 +58,7 @@ impl SubjectToken {
 
 impl SubjectTokens {
     pub fn new(durable: Arc<Persistence>) -> Self {
-        Self { vault: Vault(durable), seen: Mutex::default() }
+        Self { vault: Vault(durable), seen: Mutex::default(), refused: Mutex::default() }
     }
 
     /// Returns whether a token of the principal is known that lives as long.
@@ -92,16 +94,31 @@ impl SubjectTokens {
             }
             seen.insert(of, subject.clone())
         };
-        let (all, vault_key) = (self.clone(), vault_key(tenant, principal));
+        let (all, of) = (self.clone(), (tenant.clone(), principal.clone()));
         tokio::spawn(async move {
-            if let Err(error) = all.keep(&vault_key, subject).await {
+            if let Err(error) = all.keep(&of, subject).await {
                 tracing::warn!(%error, "a token for exchanges cannot be stored");
             }
         });
         before.is_none_or(|before| !before.is_live())
     }
 
-    async fn keep(&self, vault_key: &SecretKey, subject: SubjectToken) -> Result<(), OauthError> {
+    /// Stores a token, unless the stored one lives longer: another replica may have seen that one.
+    async fn keep(
+        &self,
+        of: &(TenantId, PrincipalId),
+        subject: SubjectToken,
+    ) -> Result<(), OauthError> {
+        let vault_key = &vault_key(&of.0, &of.1);
+        let known = self.vault.secret::<StoredSubject>(vault_key).await?;
+        let is_refused = |text: &str| {
+            self.refused.lock().get(of).is_some_and(|refused| refused.expose() == text)
+        };
+        if known.is_some_and(|known| {
+            known.expires_at_us >= subject.expires_at_us && !is_refused(&known.text)
+        }) {
+            return Ok(());
+        }
         let remaining = u64::try_from(subject.expires_at_us.saturating_sub(now_us())).unwrap_or(0);
         let stored = StoredSubject {
             text: subject.text.expose().to_owned(),
@@ -140,13 +157,21 @@ impl SubjectTokens {
         }
     }
 
-    /// Forgets a token that an authorization server does not accept.
+    /// Forgets a token that an authorization server does not accept. The next token of the principal
+    /// replaces it in the database. Until then it stays there, because the server of another backend
+    /// may accept it.
     pub(super) fn forget(&self, tenant: &TenantId, principal: &PrincipalId, text: &str) {
         let of = (tenant.clone(), principal.clone());
         let mut seen = self.seen.lock();
         if seen.get(&of).is_some_and(|known| known.text.expose() == text) {
             seen.remove(&of);
         }
+        drop(seen);
+        let mut refused = self.refused.lock();
+        if refused.len() >= GRANT_CACHED_MAX {
+            refused.clear(); // a lost entry only delays the replacement of a stored token
+        }
+        refused.insert(of, Secret::new(text));
     }
 
     /// Returns a principal of the tenant with a live token.
@@ -160,4 +185,41 @@ impl SubjectTokens {
 fn vault_key(tenant: &TenantId, principal: &PrincipalId) -> SecretKey {
     let name = digest_of(principal.as_str());
     SecretKey { kind: SecretKind::Subject, tenant: tenant.clone(), name }
+}
+
+#[cfg(test)]
+mod tests {
+    use records::NodeName;
+
+    use super::*;
+    use crate::{auth::Keys, metrics::Metrics, persistence::Stores};
+
+    #[tokio::test]
+    async fn a_stored_token_is_replaced_by_one_that_lives_longer_or_after_a_refusal() {
+        let durable = Persistence::new(
+            Stores::in_memory().await,
+            NodeName::new("test/0"),
+            Keys::from_root(b"root").seal,
+            Arc::new(Metrics::new(false)),
+        );
+        let of = (TenantId::parse("acme").unwrap(), PrincipalId::new("https://issuer.example ann"));
+        let now = now_us();
+        let token = |text: &str, minutes: i64| SubjectToken {
+            text: Secret::new(text),
+            expires_at_us: now + minutes * 60_000_000,
+        };
+        let stored = async || {
+            let other_replica = SubjectTokens::new(durable.clone());
+            other_replica.of(&of.0, &of.1).await.unwrap().unwrap().text.expose().to_owned()
+        };
+        SubjectTokens::new(durable.clone()).keep(&of, token("long", 60)).await.unwrap();
+        let tokens = SubjectTokens::new(durable.clone());
+        tokens.keep(&of, token("short", 5)).await.unwrap();
+        assert_eq!(stored().await, "long");
+        tokens.forget(&of.0, &of.1, "long");
+        tokens.keep(&of, token("short", 5)).await.unwrap();
+        assert_eq!(stored().await, "short");
+        tokens.keep(&of, token("longer", 90)).await.unwrap();
+        assert_eq!(stored().await, "longer");
+    }
 }
