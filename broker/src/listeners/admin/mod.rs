@@ -18,6 +18,7 @@ mod configuration;
 mod connections;
 mod console;
 mod health;
+mod http2;
 mod input;
 mod issuers;
 mod live;
@@ -51,9 +52,9 @@ use axum::{
     routing::{get, post, put},
 };
 use bytes::Bytes;
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http1;
 use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
+    rt::{TokioIo, TokioTimer},
     server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
@@ -83,7 +84,6 @@ const CONNECTIONS_MAX: usize = 128;
 /// Time for an entire request head, and for the silence between two requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD_BYTES_MAX: usize = 32 * 1024;
-const HTTP2_STREAMS_MAX: u32 = 32;
 /// Time for running answers after the listener was stopped.
 const SHUTDOWN_WAIT: Duration = Duration::from_secs(3);
 /// Pause before the next accept when the process has no descriptors left. Without a pause the loop
@@ -127,7 +127,7 @@ pub async fn serve(
         };
         let (tls_acceptor, watcher, router, proxies) =
             (tls_acceptor.clone(), graceful.watcher(), router.clone(), proxies.clone());
-        let confinement = Arc::clone(&confinement);
+        let (confinement, stop) = (Arc::clone(&confinement), stop.clone());
         tokio::spawn(async move {
             let _permit = permit;
             if comes_from_child(&confinement, &stream).await {
@@ -146,14 +146,7 @@ pub async fn serve(
             let is_http2 = tls_acceptor::negotiated_http2(&stream);
             let stream = StallGuard::new(stream, CLIENT_WRITE_STALL_MAX);
             let ended = match is_http2 {
-                true => {
-                    watcher
-                        .watch(http2().serve_connection(
-                            TokioIo::new(stream),
-                            TowerToHyperService::new(router),
-                        ))
-                        .await
-                }
+                true => http2::serve(stream, router, &stop).await,
                 false => {
                     let stream = FramingGuard::new(
                         stream,
@@ -163,7 +156,8 @@ pub async fn serve(
                     );
                     let service =
                         TowerToHyperService::new(router.layer(middleware::from_fn(framed)));
-                    watcher.watch(http1().serve_connection(TokioIo::new(stream), service)).await
+                    let connection = http1().serve_connection(TokioIo::new(stream), service);
+                    watcher.watch(connection).await.map_err(Into::into)
                 }
             };
             if let Err(error) = ended {
@@ -209,17 +203,6 @@ async fn framed(request: Request, next: Next) -> Response {
 fn http1() -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
-    builder
-}
-
-/// Settings for clients that negotiate HTTP/2 in the TLS handshake.
-fn http2() -> http2::Builder<TokioExecutor> {
-    let mut builder = http2::Builder::new(TokioExecutor::new());
-    builder
-        .timer(TokioTimer::new())
-        .keep_alive_interval(Some(HEAD_TIMEOUT))
-        .keep_alive_timeout(HEAD_TIMEOUT);
-    builder.max_concurrent_streams(HTTP2_STREAMS_MAX).max_header_list_size(HEAD_BYTES_MAX as u32);
     builder
 }
 

@@ -16,7 +16,6 @@ mod detect_version;
 mod fast_path;
 mod get_delete;
 pub(super) mod headers;
-mod http2_stall;
 mod http_sse;
 pub(super) mod inbound_request;
 mod listed_issuers;
@@ -66,7 +65,6 @@ use self::{
     connection_cache::ConnectionCache,
     detect_version::{HttpVersion, PrefixedStream},
     fast_path::FallbackConnection,
-    http2_stall::Http2StallTracker,
     request_guard::RequestGuard,
     response::Body,
     sse_streams::SseStreams,
@@ -74,6 +72,7 @@ use self::{
 use super::{
     connection_limits::ConnectionLimiter,
     handoff_listener::{HandoffListener, listener_closing, stop_connections},
+    http2_stall::Http2StallTracker,
     tls_acceptor::{TlsAcceptor, certificate_expired},
     trusted_proxies::ProxyProtocol,
 };

@@ -22,12 +22,12 @@ pub(in crate::listeners) use super::response_body::{Body, BodyAborted};
 use super::{
     challenge,
     headers::PROTOCOL_VERSION,
-    http2_stall::Http2StallTracker,
     response_body::{EventBody, ExpiringBody, UnreadBody, UnreadCounter},
 };
 use crate::{
     auth::CredentialExpiry,
     config::EventLogStorage,
+    listeners::http2_stall::Http2StallTracker,
     metrics::{Direction, Side},
     sessions::{
         session::Session,

@@ -10,14 +10,14 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use parking_lot::{Mutex, MutexGuard};
 use rules::limits::{CLIENT_WRITE_STALL_MAX, HTTP2_PIECE_BYTES};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 #[derive(Debug, Default)]
 pub(super) struct Http2StallTracker {
