@@ -35,13 +35,14 @@ use super::{
     headers,
     request_guard::RequestGuard,
     response::{self, Body},
-    sse_streams::{PostSource, QueuedMessage, SseInbox, SseSink, SseStreams},
+    sse_streams::{PostSource, QueuedMessage, SseEvents, SseInbox, SseSink, SseStreams},
 };
 use crate::{
     auth::{AuthenticatedCaller, Caller, RemotePeer},
     broker::Broker,
     config::MessageWire,
     listeners::duplex::{self, ConnectionParams, IncomingConnection},
+    sessions::unread_answer::UnreadAnswer,
 };
 
 const STREAM: &str = "/sse";
@@ -205,8 +206,8 @@ async fn open_stream(
         },
     );
     let opening = format!("event: endpoint\ndata: {MESSAGES}?session={name}\n\n");
-    let (mut source, mut sink) =
-        (PostSource { posted, stream: events.clone() }, SseSink(Some(events)));
+    let mut source = PostSource { posted, stream: events.clone() };
+    let mut sink = SseSink { stream: Some(events), budget: broker.shared.unread_budget.clone() };
     let (broker_too, sessions) = (broker.clone(), context.sessions.clone());
     sessions.spawn(async move {
         let known = ConnectionParams { caller, until, endpoint, can_come_back: false, permit };
@@ -226,23 +227,35 @@ async fn open_stream(
 fn response(
     broker: &Arc<Broker>,
     opening: String,
-    events: mpsc::Receiver<Bytes>,
+    events: mpsc::Receiver<SseEvents>,
 ) -> Response<Body> {
     let keepalive = broker.shared.config.events.keepalive;
-    let body = stream::unfold((Some(opening), events), move |state| next_chunk(state, keepalive));
+    let state = SseBodyState { opening: Some(opening), events, unread: None };
+    let body = stream::unfold(state, move |state| next_chunk(state, keepalive));
     response::event_stream_response(body)
 }
 
-type SseBodyState = (Option<String>, mpsc::Receiver<Bytes>);
+struct SseBodyState {
+    opening: Option<String>,
+    events: mpsc::Receiver<SseEvents>,
+    /// Counts the last events until the client has taken them.
+    unread: Option<Arc<UnreadAnswer>>,
+}
 
-async fn next_chunk(
-    (opening, mut events): SseBodyState,
-    keepalive: Duration,
-) -> Option<(Bytes, SseBodyState)> {
-    let piece = match opening {
+/// Returns the next part of the stream. The stream ends after events that the budget of unread bytes
+/// cut.
+async fn next_chunk(mut state: SseBodyState, keepalive: Duration) -> Option<(Bytes, SseBodyState)> {
+    if state.unread.take().is_some_and(|unread| unread.is_cut()) {
+        return None;
+    }
+    let piece = match state.opening.take() {
         Some(opening) => opening.into(),
-        None => match tokio::time::timeout(keepalive, events.recv()).await {
-            Ok(piece) => piece?,
+        None => match tokio::time::timeout(keepalive, state.events.recv()).await {
+            Ok(events) => {
+                let SseEvents { text, unread } = events?;
+                state.unread = unread;
+                text
+            }
             Err(_) => {
                 let mut comment = Vec::new();
                 sse::write_comment(&mut comment, "keepalive");
@@ -250,5 +263,41 @@ async fn next_chunk(
             }
         },
     };
-    Some((piece, (None, events)))
+    Some((piece, state))
+}
+
+#[cfg(test)]
+mod tests {
+    use rules::limits::OUTBOX_STEP_BYTES;
+    use transport::frame::FrameSink;
+
+    use super::*;
+    use crate::{metrics::Metrics, sessions::stream::UnreadBudget};
+
+    #[tokio::test]
+    async fn events_in_the_channel_and_in_the_body_count_as_unread() {
+        let metrics = Arc::new(Metrics::new(false));
+        let budget = UnreadBudget::new(8 * OUTBOX_STEP_BYTES, metrics.clone());
+        let shown = || {
+            let text = metrics.render();
+            let value = text.lines().find_map(|line| line.strip_prefix("mcp_outbox_bytes "));
+            value.and_then(|value| value.parse::<usize>().ok()).unwrap() / OUTBOX_STEP_BYTES
+        };
+        let (stream, events) = mpsc::channel(1);
+        let mut sink = SseSink { stream: Some(stream), budget: budget.clone() };
+        let frames = |steps: usize| vec![Bytes::from(vec![b'x'; steps * OUTBOX_STEP_BYTES])];
+        let state = SseBodyState { opening: None, events, unread: None };
+        sink.send_all(&mut frames(1)).await.unwrap();
+        assert_eq!(shown(), 1);
+        let (_event, state) = next_chunk(state, Duration::MAX).await.unwrap();
+        sink.send_all(&mut frames(5)).await.unwrap();
+        assert_eq!(shown(), 6);
+        let (_event, state) = next_chunk(state, Duration::MAX).await.unwrap();
+        assert_eq!(shown(), 5, "the client has taken the first");
+        let other = UnreadAnswer::count(&budget, 4 * OUTBOX_STEP_BYTES).unwrap();
+        assert!(!other.is_cut());
+        let ended = next_chunk(state, Duration::MAX).await;
+        assert!(ended.is_none(), "the event was cut");
+        assert_eq!(shown(), 4);
+    }
 }

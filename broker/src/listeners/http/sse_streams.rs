@@ -9,7 +9,10 @@ use protocol::sse;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use transport::frame::{CloseReason, FrameSink, FrameSource, ReadError, WriteError};
 
-use crate::auth::Caller;
+use crate::{
+    auth::Caller,
+    sessions::{stream::UnreadBudget, unread_answer::UnreadAnswer},
+};
 
 /// Inboxes by the name in the address.
 #[derive(Debug, Default)]
@@ -32,7 +35,14 @@ pub(super) struct QueuedMessage {
 /// Messages that a client POSTs, until its stream closes.
 pub(super) struct PostSource {
     pub(super) posted: mpsc::Receiver<QueuedMessage>,
-    pub(super) stream: mpsc::Sender<Bytes>,
+    pub(super) stream: mpsc::Sender<SseEvents>,
+}
+
+/// Events on their way to the client. They count in the budget of unread bytes until they are
+/// dropped.
+pub(super) struct SseEvents {
+    pub(super) text: Bytes,
+    pub(super) unread: Option<Arc<UnreadAnswer>>,
 }
 
 impl FrameSource for PostSource {
@@ -53,21 +63,27 @@ impl FrameSource for PostSource {
     }
 }
 
-/// The stream. `None` after its end.
-pub(super) struct SseSink(pub(super) Option<mpsc::Sender<Bytes>>);
+pub(super) struct SseSink {
+    /// `None` after the end of the stream.
+    pub(super) stream: Option<mpsc::Sender<SseEvents>>,
+    pub(super) budget: Arc<UnreadBudget>,
+}
 
 impl FrameSink for SseSink {
     async fn send_all(&mut self, frames: &mut Vec<Bytes>) -> Result<(), WriteError> {
-        let mut piece =
+        let stream = self.stream.as_ref().ok_or(WriteError::Closed)?;
+        let slot = stream.reserve().await.map_err(|_| WriteError::Closed)?;
+        let mut text =
             Vec::with_capacity(frames.iter().map(|frame| frame.len() + EVENT_EXTRA_BYTES).sum());
-        frames.drain(..).for_each(|frame| sse::write_message(&mut piece, None, &frame));
-        let stream = self.0.as_ref().ok_or(WriteError::Closed)?;
-        stream.send(piece.into()).await.map_err(|_| WriteError::Closed)
+        frames.drain(..).for_each(|frame| sse::write_message(&mut text, None, &frame));
+        let unread = UnreadAnswer::count(&self.budget, text.len());
+        slot.send(SseEvents { text: text.into(), unread });
+        Ok(())
     }
 
     async fn close(&mut self, _: CloseReason) {
         // The response ends when the source drops its sender too.
-        self.0 = None;
+        self.stream = None;
     }
 }
 
