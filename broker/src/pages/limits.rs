@@ -266,6 +266,7 @@ fn met() -> Vec<Fixed> {
         LIST_BYTES_MAX Other(backend_fault, "");
         OWN_LISTS_BYTES_MAX Other("clients of the link get the shared lists; the log shows it", "");
         PINS_PER_BACKEND_MAX Other("the broker does not pin new objects, and modes that hold objects hold them; the log shows it", "");
+        DEFINITION_VALUES_MAX Other("the broker hashes the text of the definition, so each spelling is another definition", "");
         SCANNED_BYTES_MAX Other("the broker does not scan the rest, which is a finding", "`mcp_catalog_findings`");
         URI_BYTES_MAX Refused(ErrorKind::UriInvalid);
         BATCH_PARALLEL_MAX Other("further calls of the batch wait", "");

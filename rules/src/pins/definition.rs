@@ -5,21 +5,24 @@
 //! changes the hash. The set of members is part of the version of the hash: another set is another
 //! version, so that no upgrade makes every object a changed one.
 
-use std::{borrow::Cow, collections::HashSet, fmt};
+use std::{borrow::Cow, cell::Cell, collections::HashSet, fmt};
 
 use aws_lc_rs::digest;
 use bytes::Bytes;
 use memchr::memmem;
 use protocol::{json::Span, splice::Splice};
 use records::PinKind;
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value, json};
 
 use super::{
     EntryPin, Neighbours,
     scanner::{self, Finding},
 };
-use crate::{glob::Glob, limits::pins::FINDINGS_MAX};
+use crate::{
+    glob::Glob,
+    limits::pins::{DEFINITION_VALUES_MAX, FINDINGS_MAX},
+};
 
 /// Version of the hashes that this build computes.
 const VERSION: &str = "v1:";
@@ -111,13 +114,13 @@ pub struct PinDefinition {
 impl PinDefinition {
     /// Returns the definition of an entry of a list, as its backend wrote it.
     pub fn of_entry(kind: PinKind, name: &str, raw: &[u8], ignored: &IgnoredMembers) -> Self {
-        let definition = match serde_json::from_slice::<Unambiguous>(raw) {
-            Ok(Unambiguous(entry)) => {
+        let definition = match read_unambiguous(raw) {
+            Ok(entry) => {
                 let mut definition = members(kind, &entry);
                 ignored.remove_from(kind, name, &mut definition);
                 definition
             }
-            // Readers can differ in what they read, so every byte counts.
+            // Readers can differ in what they read, or it has too many values: every byte counts.
             Err(_) => {
                 let raw = match kind {
                     PinKind::Tool => without_execution(raw),
@@ -148,8 +151,8 @@ impl PinDefinition {
     /// Returns the definition of a user interface: its URI, and what the answer to its read holds.
     /// The contents themselves are a hash.
     pub fn of_app(uri: &str, result: &[u8]) -> Self {
-        let definition = match serde_json::from_slice::<Unambiguous>(result) {
-            Ok(Unambiguous(result)) => {
+        let definition = match read_unambiguous(result) {
+            Ok(result) => {
                 let contents = result["contents"].as_array().map(Vec::as_slice);
                 let parts: Vec<Value> =
                     contents.unwrap_or_default().iter().map(contents_of_app).collect();
@@ -250,21 +253,37 @@ fn members(kind: PinKind, entry: &Value) -> Value {
     members.into()
 }
 
-/// A JSON value in which every reader finds the same members and numbers.
-struct Unambiguous(Value);
-
-impl<'de> Deserialize<'de> for Unambiguous {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(UnambiguousVisitor).map(Self)
-    }
+/// Returns a JSON value in which every reader finds the same members and numbers. Fails above
+/// [`DEFINITION_VALUES_MAX`]: a value takes much more memory than its text.
+fn read_unambiguous(text: &[u8]) -> serde_json::Result<Value> {
+    let remaining = Cell::new(DEFINITION_VALUES_MAX);
+    let mut from = serde_json::Deserializer::from_slice(text);
+    let value = UnambiguousVisitor { remaining: &remaining }.deserialize(&mut from)?;
+    from.end()?;
+    Ok(value)
 }
 
 /// Integers above it have neighbours with the same value as a double.
 const EXACT_INTEGER_MAX: u64 = 1 << 53;
 
-struct UnambiguousVisitor;
+#[derive(Clone, Copy)]
+struct UnambiguousVisitor<'a> {
+    /// Values that may still follow.
+    remaining: &'a Cell<usize>,
+}
 
-impl<'de> Visitor<'de> for UnambiguousVisitor {
+impl<'de> DeserializeSeed<'de> for UnambiguousVisitor<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+        let remaining = self.remaining.get().checked_sub(1);
+        let too_many = || serde::de::Error::custom("it has too many values");
+        self.remaining.set(remaining.ok_or_else(too_many)?);
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for UnambiguousVisitor<'_> {
     type Value = Value;
 
     fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -299,7 +318,7 @@ impl<'de> Visitor<'de> for UnambiguousVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
         let mut values = Vec::new();
-        while let Some(Unambiguous(value)) = list.next_element()? {
+        while let Some(value) = list.next_element_seed(self)? {
             values.push(value);
         }
         Ok(values.into())
@@ -307,7 +326,8 @@ impl<'de> Visitor<'de> for UnambiguousVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut members = Map::new();
-        while let Some((name, Unambiguous(value))) = map.next_entry::<String, Unambiguous>()? {
+        while let Some(name) = map.next_key::<String>()? {
+            let value = map.next_value_seed(self)?;
             if members.insert(name, value).is_some() {
                 return Err(serde::de::Error::custom("a member occurs twice"));
             }
@@ -341,6 +361,19 @@ mod tests {
         ] {
             assert_eq!(tool(same).fingerprint, tool(PLAIN).fingerprint, "{same}");
         }
+    }
+
+    /// A value of a small object takes 80 times the memory of its text.
+    #[test]
+    fn a_definition_with_too_many_values_is_its_text() {
+        let of = |objects: usize| {
+            format!(r#"{{"name":"a","title":[{}1]}}"#, r#"{"":0},"#.repeat(objects))
+        };
+        let (most, more) = (of((DEFINITION_VALUES_MAX - 4) / 2), of(DEFINITION_VALUES_MAX / 2));
+        assert_eq!(tool(&most).text, most);
+        assert_eq!(tool(&more).text, json!({"text": more}).to_string());
+        let app = |objects: usize| PinDefinition::of_app("ui://a", of(objects).as_bytes()).text;
+        assert!(app(1).contains("contents") && app(DEFINITION_VALUES_MAX / 2).contains("sha256"));
     }
 
     /// The value is fixed: a build that computes another one under the same version would make
