@@ -16,6 +16,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::{RequestId, TaskId},
     method::Method,
+    stateless::downgrade,
 };
 use records::{StoredTask, TaskAudience, TaskListPosition, TaskRecord, TaskStatus};
 use rules::{
@@ -23,6 +24,7 @@ use rules::{
     cursor::{self, CursorScope},
     endpoint::Endpoint,
     limits::{PAGE_ENTRIES, TASK_POLLER_INTERVAL, TASK_RESULT_WAIT_MAX},
+    stateless_tasks::NO_SESSION,
     tasks::{self, TaskDetails, TaskOutcome},
 };
 
@@ -217,7 +219,7 @@ pub(in crate::sessions) async fn task_result(
     id: RequestId,
     stream: Arc<EventStream>,
 ) -> Result<Reply, Refusal> {
-    own_task(&session, &task).await?; // a foreign task is not even waited for
+    let stored = own_task(&session, &task).await?; // a foreign task is not even waited for
     let waiting = tasks.wait_for(&task, Arc::downgrade(&session), &stream);
     let mut forwarded_inputs = ForwardedInputs {
         tasks: tasks.clone(),
@@ -235,7 +237,11 @@ pub(in crate::sessions) async fn task_result(
     if response.bytes(response.fields.error_code) == Some(b"-32042") {
         questions::record_elicitations_required(&session, &response);
     }
-    Ok(Reply::Frame(response.frame))
+    // The outcome has the form for the client that made the task.
+    Ok(Reply::Frame(match stored.record.session == NO_SESSION && session.has_client {
+        true => downgrade::downgrade_answer(&response, Method::ToolsCall),
+        false => response.frame,
+    }))
 }
 
 async fn outcome_of(

@@ -8,6 +8,7 @@ use protocol::{envelope::Message, error::Refusal, json::Span, splice::Splice};
 use rules::{
     event_log::EventKind,
     log_level::LogLevel,
+    stateless_tasks::NO_SESSION,
     tasks::{self, BackendTask},
 };
 
@@ -57,10 +58,9 @@ impl Inbound for TaskRun {
         self.creator().map_or_else(|| self.stored_log_level(), |session| session.log_level())
     }
 
-    /// Returns the era of sessions. A run sends what a call of a session sends, also for a
-    /// stateless client.
+    /// Returns the era of the client that made the task, which decides the form of its outcome.
     fn client_era(&self) -> Era {
-        Era::Sessions
+        if self.record.session == NO_SESSION { Era::Stateless } else { Era::Sessions }
     }
 }
 

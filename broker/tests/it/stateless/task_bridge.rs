@@ -387,3 +387,26 @@ async fn n_task_02_any_replica_reports_a_task_and_accepts_its_inputs() {
     at(1).result("tasks/cancel", json!({"taskId": id})).await;
     wait(&at(0), &id, "cancelled").await;
 }
+
+#[tokio::test]
+async fn br_04_the_outcome_of_a_backend_task_has_the_form_of_its_client() {
+    let backend = StatelessBackend::http().await;
+    let result = json!({"resultType": "complete", "content": [], "structuredContent": [1, 2]});
+    with_task(&backend, state("completed", json!({"result": result})));
+    let broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
+    let key = broker.admin().create_key("default").await;
+    let client = client_of(&broker).bearer(&key);
+    let id = task(&client, "b__job", json!({})).await;
+    let completed = wait(&client, &id, "completed").await;
+    assert_eq!(completed["result"]["structuredContent"], json!([1, 2]), "{completed}");
+    let without_tasks = Modern::of(&broker, "/mcp").bearer(&key);
+    let answer = without_tasks.call("b__job", json!({})).await;
+    assert_eq!(answer["structuredContent"], json!([1, 2]), "{answer}");
+    let session = broker.client("/mcp").bearer(&key).connected(json!({})).await;
+    for result in [
+        session.call("b__job", json!({})).await,
+        session.result("tasks/result", json!({"taskId": id})).await,
+    ] {
+        assert_eq!((text_of(&result), result.get("structuredContent")), ("[1,2]", None));
+    }
+}

@@ -19,10 +19,7 @@ use protocol::{
         may_require_input, results::ResultType,
     },
 };
-use rules::{
-    limits::{BACKEND_INPUT_ROUNDS_MAX, BACKOFF_FIRST, BACKOFF_MAX},
-    tasks::decoded,
-};
+use rules::limits::{BACKEND_INPUT_ROUNDS_MAX, BACKOFF_FIRST, BACKOFF_MAX};
 
 use super::{
     inputs,
@@ -31,7 +28,7 @@ use super::{
 };
 use crate::backends::{
     link::{
-        Era, Link,
+        Link,
         connection::Connection,
         failure::Failure,
         request::{BackendRequest, WireRequest},
@@ -81,7 +78,7 @@ pub(in crate::backends::link) async fn exchange(
                 // The refused header may be one of the client, which does not show a fault of the
                 // backend.
                 Some(HEADER_MISMATCH) if !outgoing.requester.forwarded_headers().is_empty() => {
-                    return for_the_requester(&answer, method, outgoing.requester);
+                    return requests::for_the_requester(&answer, method, outgoing.requester);
                 }
                 Some(HEADER_MISMATCH) => {
                     return Err(Failure::Protocol(
@@ -91,11 +88,13 @@ pub(in crate::backends::link) async fn exchange(
                 Some(UNSUPPORTED_PROTOCOL_VERSION) => {
                     return Err(requests::changed_its_mind(connection, link));
                 }
-                _ => return for_the_requester(&answer, method, outgoing.requester),
+                _ => return requests::for_the_requester(&answer, method, outgoing.requester),
             }
         }
         let needed = match ResultType::of(&answer) {
-            ResultType::Complete => return for_the_requester(&answer, method, outgoing.requester),
+            ResultType::Complete => {
+                return requests::for_the_requester(&answer, method, outgoing.requester);
+            }
             ResultType::InputRequired if may_require_input(method) => {
                 InputRequired::parse(answer.bytes(answer.result).unwrap_or_default())
                     .map_err(|why| Failure::Protocol(why.to_owned()))?
@@ -185,17 +184,4 @@ fn prepare<'a>(
     let frame = connection.wire().finished(splice);
     let headers = requests::is_http(connection).then(|| requests::call_headers(link, outgoing));
     WireRequest { wire_id, frame, requester: Some(outgoing.requester), opening: false, headers }
-}
-
-/// Translates the answer for its requester. A client of 2026-07-28 gets it in that form.
-fn for_the_requester(
-    answer: &Message,
-    method: Method,
-    requester: &Arc<dyn Requester>,
-) -> Result<Message, Failure> {
-    if requester.client_era() == Era::Sessions {
-        return requests::for_the_client(answer, method);
-    }
-    let frame = downgrade::stateless_answer(answer, method);
-    decoded(frame).ok_or_else(|| Failure::Protocol("the answer cannot be read any more".to_owned()))
 }

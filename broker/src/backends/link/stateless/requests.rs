@@ -22,7 +22,7 @@ use rules::{log_level::LogLevel, tasks::decoded};
 
 use crate::backends::{
     link::{
-        Link,
+        Era, Link,
         connection::Connection,
         failure::Failure,
         request::{BackendRequest, WireRequest},
@@ -243,9 +243,17 @@ pub(super) async fn send(
     answer
 }
 
-/// Translates the answer to the form of earlier revisions.
-pub(super) fn for_the_client(answer: &Message, method: Method) -> Result<Message, Failure> {
-    let frame: Bytes = downgrade::downgrade_answer(answer, method);
+/// Translates the answer for its requester: to the form of earlier revisions, unless its client is
+/// one of 2026-07-28.
+pub(super) fn for_the_requester(
+    answer: &Message,
+    method: Method,
+    requester: &Arc<dyn Requester>,
+) -> Result<Message, Failure> {
+    let frame = match requester.client_era() {
+        Era::Sessions => downgrade::downgrade_answer(answer, method),
+        Era::Stateless => downgrade::stateless_answer(answer, method),
+    };
     decoded(frame).ok_or_else(|| Failure::Protocol("the answer cannot be read any more".to_owned()))
 }
 

@@ -23,7 +23,7 @@ use rules::{
 
 use super::{
     inputs,
-    requests::{self, for_the_client},
+    requests::{self, for_the_requester},
 };
 use crate::backends::{
     link::{Link, connection::Connection, failure::Failure},
@@ -95,7 +95,7 @@ async fn follow(
         .await;
         let state = state(link, requester, &task.id).await?;
         let Some(now) = read(&state, &task.id) else {
-            return for_the_client(&state, Method::TasksGet);
+            return for_the_requester(&state, Method::TasksGet, requester);
         };
         match now.status {
             TaskStatus::Working => {}
@@ -111,8 +111,8 @@ async fn follow(
                 }
                 answered.extend(needed.into_iter().map(|request| request.key));
             }
-            TaskStatus::Completed => return outcome(&state, "result"),
-            TaskStatus::Failed => return outcome(&state, "error"),
+            TaskStatus::Completed => return outcome(&state, "result", requester),
+            TaskStatus::Failed => return outcome(&state, "error", requester),
             TaskStatus::Cancelled => {
                 let frame = br#"{"jsonrpc":"2.0","id":0,"error":{"code":-32603,"message":"the backend cancelled its task"}}"#;
                 return decoded(Bytes::from_static(frame))
@@ -234,8 +234,16 @@ fn gone(link: &Link) -> Failure {
     Failure::Lost(format!("the link to backend {} was closed while its task ran", link.backend.id))
 }
 
-/// Returns the inlined outcome of a task that is over.
-fn outcome(state: &Message, member: &'static str) -> Result<Message, Failure> {
+/// Returns the inlined outcome of a task that is over, in the form for its requester.
+fn outcome(
+    state: &Message,
+    member: &'static str,
+    requester: &Arc<dyn Requester>,
+) -> Result<Message, Failure> {
+    for_the_requester(&inlined(state, member)?, Method::ToolsCall, requester)
+}
+
+fn inlined(state: &Message, member: &'static str) -> Result<Message, Failure> {
     let result = state.bytes(state.result).unwrap_or_default();
     let document = Document::parse(result, &json::Limits::with_bytes_max(result.len()));
     let inlined = document
@@ -248,9 +256,8 @@ fn outcome(state: &Message, member: &'static str) -> Result<Message, Failure> {
     let frame =
         [b"{\"jsonrpc\":\"2.0\",\"id\":0,\"", member.as_bytes(), b"\":", inlined.raw(), b"}"]
             .concat();
-    let answer = decoded(Bytes::from(frame))
-        .ok_or_else(|| Failure::Protocol(format!("the {member} of a task cannot be read")))?;
-    for_the_client(&answer, Method::ToolsCall)
+    decoded(Bytes::from(frame))
+        .ok_or_else(|| Failure::Protocol(format!("the {member} of a task cannot be read")))
 }
 
 /// Cancels the backend's task when its call is dropped.
@@ -288,12 +295,15 @@ mod tests {
         let done = state(
             r#"{"taskId":"t","status":"completed","result":{"resultType":"complete","content":[]}}"#,
         );
-        let answer = outcome(&done, "result").unwrap();
-        assert_eq!(answer.bytes(answer.result), Some(&br#"{"content":[]}"#[..]));
+        let answer = inlined(&done, "result").unwrap();
+        assert_eq!(
+            answer.bytes(answer.result),
+            Some(&br#"{"resultType":"complete","content":[]}"#[..])
+        );
         let failed =
             state(r#"{"taskId":"t","status":"failed","error":{"code":-32000,"message":"m"}}"#);
-        assert_eq!(outcome(&failed, "error").unwrap().kind, Kind::Error);
-        assert!(matches!(outcome(&failed, "result"), Err(Failure::Protocol(_))));
+        assert_eq!(inlined(&failed, "error").unwrap().kind, Kind::Error);
+        assert!(matches!(inlined(&failed, "result"), Err(Failure::Protocol(_))));
     }
 
     #[test]
