@@ -167,7 +167,7 @@ impl Backend {
             Ok(_) => self.admission.breaker.record_success(self.shared.uptime_at(over_at)),
             Err(failure) if !failure.is_the_backends() => {}
             // The calls of a connection that ends fail together and count once.
-            Err(Failure::Lost(_))
+            Err(Failure::Lost(_) | Failure::Unfinished(_))
                 if connection.wire().is_one_stream() && !connection.count_loss() => {}
             Err(_) => self.record_failure(took),
         }

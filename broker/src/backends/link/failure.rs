@@ -58,6 +58,10 @@ pub enum Failure {
     /// The request went out and its answer will not come.
     #[error("the answer is lost: {0}")]
     Lost(String),
+    /// A call broke off after its client got a question of the backend. A repetition would ask the
+    /// client again.
+    #[error("the call broke off after the backend had begun it: {0}")]
+    Unfinished(Box<Failure>),
     /// The backend did not answer in time.
     #[error("no answer to {} in time", .0.name())]
     TimedOut(Method),
@@ -98,6 +102,7 @@ impl Failure {
             Failure::QueueFull => "queue_full",
             Failure::SessionGone => "session_gone",
             Failure::Lost(_) => "lost",
+            Failure::Unfinished(_) => "unfinished",
             Failure::TimedOut(_) => "timeout",
             Failure::Protocol(_) => "protocol",
             Failure::TooLarge { .. } => "too_large",
@@ -132,6 +137,17 @@ impl Failure {
             | Failure::TooLarge { .. } => false,
             Failure::Denied(_) | Failure::NoToken(_) | Failure::OwnLimit(_) => false,
             Failure::Unconnected { .. } | Failure::TokenRequired(_) => false,
+            Failure::Unfinished(reason) => reason.is_the_backends(),
+        }
+    }
+
+    /// Returns the time after which the backend wants the request again, if it named one.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Failure::Busy { retry_after, .. } | Failure::Throttled { retry_after, .. } => {
+                *retry_after
+            }
+            _ => None,
         }
     }
 
@@ -200,6 +216,10 @@ impl Failure {
                     "the connection to backend {backend} ended before the answer; it may have acted"
                 ),
             ),
+            Failure::Unfinished(_) => (
+                ErrorKind::OutcomeUnknown,
+                format!("backend {backend} began the call and did not end it; it may have acted"),
+            ),
             Failure::TimedOut(_) => {
                 (ErrorKind::Timeout, format!("backend {backend} did not answer in time"))
             }
@@ -213,10 +233,9 @@ impl Failure {
             ),
         };
         let refusal = Refusal::new(kind, text);
-        match self {
-            Failure::Busy { retry_after: Some(after), .. }
-            | Failure::Throttled { retry_after: Some(after), .. } => refusal.retry_after(*after),
-            _ => refusal,
+        match self.retry_after() {
+            Some(after) => refusal.retry_after(after),
+            None => refusal,
         }
     }
 }

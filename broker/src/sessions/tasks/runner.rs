@@ -36,6 +36,7 @@ use rules::{
         BACKOFF_FIRST, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_OUTCOME_SUSPECT_BYTES,
         TASK_OUTCOME_TRIES, TASK_RESENDS_MAX,
     },
+    retries::AttemptOutcome,
     tasks::{self, BackendTask, TaskOutcome},
 };
 
@@ -235,7 +236,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             if !retry_timer.wait(refusal.retry_after).await {
                 return RunOutcome::Refused(refusal);
             }
-        } else if refusal.kind == ErrorKind::OutcomeUnknown
+        } else if failure.attempt() == AttemptOutcome::MaybeProcessed
             && run.details.is_repeatable()
             && resent < TASK_RESENDS_MAX
         {

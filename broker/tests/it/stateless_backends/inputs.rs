@@ -331,3 +331,99 @@ async fn two_clients_of_one_link_get_their_own_questions() {
         }
     }
 }
+
+/// Gives a backend a tool `ask` whose round with the user's answer fails `failures` times.
+fn backend_failing_after_the_answer(
+    backend: &StatelessBackend,
+    is_read_only: bool,
+    failure: StatelessReply,
+    failures: usize,
+) {
+    let rounds = AtomicUsize::new(0);
+    backend.tool("ask", move |call| {
+        let fails =
+            !call.input("who").is_null() && rounds.fetch_add(1, Ordering::SeqCst) < failures;
+        let failure = failure.clone();
+        async move {
+            match call.input("who") {
+                Value::Null => StatelessReply::needs(json!({"who": form("Ann")}), Some("s")),
+                _ if fails => failure,
+                who => StatelessReply::text(who["content"]["name"].as_str().unwrap()),
+            }
+        }
+    });
+    let mut tool = testkit::backend::tool("ask");
+    tool["annotations"] = json!({"readOnlyHint": is_read_only});
+    backend.list("tools", vec![tool]);
+}
+
+/// Returns answers that count the questions.
+fn counted(asked: &Arc<AtomicUsize>) -> impl Fn(&str, &Value) -> Result<Value, Value> + use<> {
+    let asked = asked.clone();
+    move |method, params| {
+        asked.fetch_add(1, Ordering::SeqCst);
+        answered(method, params)
+    }
+}
+
+#[tokio::test]
+async fn br_02_a_call_that_fails_after_an_answer_does_not_ask_again() {
+    for (failure, is_read_only) in [
+        (StatelessReply::Refused(429), false),
+        (StatelessReply::Refused(429), true),
+        (StatelessReply::Refused(503), true),
+        (StatelessReply::End, true),
+    ] {
+        let backend = StatelessBackend::http().await;
+        backend_failing_after_the_answer(&backend, is_read_only, failure.clone(), usize::MAX);
+        let broker = broker_with(&backend).await;
+        let asked = Arc::default();
+        let client = broker.client("/mcp").answers(counted(&asked)).connected(everything()).await;
+        let error = client.error("tools/call", json!({"name": "b__ask", "arguments": {}})).await;
+        assert_eq!(
+            (kind(&error), asked.load(Ordering::SeqCst)),
+            ("outcome_unknown", 1),
+            "{failure:?} {is_read_only}: {error}"
+        );
+        assert_eq!(error["data"].get("retryAfterMs"), None, "a repetition is not safe: {error}");
+    }
+}
+
+#[tokio::test]
+async fn br_02_a_round_that_the_backend_did_not_process_is_sent_again() {
+    let backend = StatelessBackend::http().await;
+    backend_failing_after_the_answer(&backend, false, StatelessReply::Refused(429), 1);
+    let broker = broker_with(&backend).await;
+    let asked = Arc::default();
+    let client = broker.client("/mcp").answers(counted(&asked)).connected(everything()).await;
+    assert_eq!(text_of(&client.call("b__ask", json!({})).await), "Ann");
+    let calls = backend.recorded_of("tools/call");
+    assert_eq!((calls.len(), asked.load(Ordering::SeqCst)), (3, 1));
+    let (failed, repeated) = (&calls[1].message, &calls[2].message);
+    assert_ne!(failed["id"], repeated["id"], "a request of its own");
+    for member in ["inputResponses", "requestState", "arguments"] {
+        assert_eq!(failed["params"][member], repeated["params"][member], "{member}");
+    }
+}
+
+#[tokio::test]
+async fn br_02_a_task_that_fails_after_an_answer_does_not_ask_again() {
+    for (failure, is_read_only) in
+        [(StatelessReply::Refused(429), false), (StatelessReply::End, true)]
+    {
+        let backend = StatelessBackend::http().await;
+        backend_failing_after_the_answer(&backend, is_read_only, failure.clone(), usize::MAX);
+        let broker = broker_with(&backend).await;
+        let asked = Arc::default();
+        let client = broker.client("/mcp").answers(counted(&asked)).connected(everything()).await;
+        let params = json!({"name": "b__ask", "arguments": {}, "task": {"ttl": 60000}});
+        let created = client.result("tools/call", params).await;
+        let error =
+            client.error("tasks/result", json!({"taskId": created["task"]["taskId"]})).await;
+        assert_eq!(
+            (kind(&error), asked.load(Ordering::SeqCst)),
+            ("outcome_unknown", 1),
+            "{failure:?} {is_read_only}: {error}"
+        );
+    }
+}

@@ -5,9 +5,16 @@
 //! - The backend may refuse the headers. The broker builds them again from fresh schemas, once.
 //! - The backend may create a task for the call. The broker follows it to its end.
 //!
-//! Invariant: a client of an earlier revision understands the answer, whatever came in between.
+//! Invariants:
+//!
+//! - A client of an earlier revision understands the answer, whatever came in between.
+//! - Once the backend has processed a request of the call, no failure permits a repetition of the
+//!   whole call that could have an effect, or that would ask the user again.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use protocol::{
     envelope::{Kind, Message},
@@ -19,7 +26,10 @@ use protocol::{
         may_require_input, results::ResultType,
     },
 };
-use rules::limits::{BACKEND_INPUT_ROUNDS_MAX, BACKOFF_FIRST, BACKOFF_MAX};
+use rules::{
+    limits::{BACKEND_INPUT_ROUNDS_MAX, BACKOFF_FIRST, BACKOFF_MAX},
+    retries::{self, AttemptOutcome},
+};
 
 use super::{
     inputs,
@@ -46,20 +56,75 @@ struct InputRound {
     state: Option<String>,
 }
 
+/// How far a call has come.
+#[derive(Default)]
+struct CallProgress {
+    /// Requests that the backend answered with a need for input.
+    rounds: u32,
+    /// Repetitions of requests that the backend did not process.
+    repeats: u32,
+    /// Set once the client has got a question of the backend.
+    client_was_asked: bool,
+}
+
+impl CallProgress {
+    /// Returns the wait before the same round is sent again. `None`: the failure ends the attempt.
+    fn repetition(
+        &mut self,
+        failure: &Failure,
+        connection: &Connection,
+        link: &Link,
+    ) -> Option<Duration> {
+        let is_possible = self.rounds > 0 && failure.was_not_seen() && !connection.is_closed();
+        let is_due = retries::may_retry(AttemptOutcome::NotProcessed, true, self.repeats);
+        let pause =
+            failure.retry_after().unwrap_or_else(|| retries::backoff(self.repeats, rand::random()));
+        if !is_possible || !is_due || pause > BACKOFF_MAX || !link.backend.spend_retry() {
+            return None;
+        }
+        self.repeats += 1;
+        Some(pause)
+    }
+
+    /// Returns the failure of the whole call. That of a later request alone would claim that the
+    /// backend did not process the call.
+    fn whole(&self, failure: Failure) -> Failure {
+        let permits_a_repetition =
+            failure.was_not_seen() || failure.attempt() == AttemptOutcome::MaybeProcessed;
+        if self.client_was_asked && permits_a_repetition {
+            Failure::Unfinished(Box::new(failure))
+        } else if self.rounds > 0 && failure.was_not_seen() {
+            Failure::Lost(failure.to_string())
+        } else {
+            failure
+        }
+    }
+}
+
 /// Sends a client's request and waits for its answer.
 pub(in crate::backends::link) async fn exchange(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
     outgoing: BackendRequest<'_>,
 ) -> Result<Message, Failure> {
+    let mut progress = CallProgress::default();
+    let answer = exchange_rounds(connection, link, outgoing, &mut progress).await;
+    answer.map_err(|failure| progress.whole(failure))
+}
+
+async fn exchange_rounds(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    outgoing: BackendRequest<'_>,
+    progress: &mut CallProgress,
+) -> Result<Message, Failure> {
     let method = outgoing.message.method;
     let mut round = InputRound::default();
-    let mut rounds = 0;
     let mut pause = BACKOFF_FIRST;
     let mut refreshed = false;
     loop {
         let request = prepare(connection, link, &outgoing, &round);
-        let at = if rounds == 0 { outgoing.sent_at } else { Instant::now() };
+        let at = if progress.rounds == 0 { outgoing.sent_at } else { Instant::now() };
         outgoing
             .requester
             .sent_as(SentRequest { connection: connection.clone(), wire_id: request.wire_id }, at);
@@ -67,7 +132,16 @@ pub(in crate::backends::link) async fn exchange(
         if !outgoing.requester.is_task() {
             link.backend.record_latency(at.elapsed());
         }
-        let answer = answer?;
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(failure) => match progress.repetition(&failure, connection, link) {
+                Some(pause) => {
+                    tokio::time::sleep(pause).await;
+                    continue;
+                }
+                None => return Err(failure),
+            },
+        };
         if answer.kind == Kind::Error {
             match downgrade::error_code(&answer) {
                 Some(HEADER_MISMATCH) if !refreshed => {
@@ -110,8 +184,8 @@ pub(in crate::backends::link) async fn exchange(
                 )));
             }
         };
-        rounds += 1;
-        if rounds > BACKEND_INPUT_ROUNDS_MAX {
+        progress.rounds += 1;
+        if progress.rounds > BACKEND_INPUT_ROUNDS_MAX {
             return Err(Failure::Protocol(format!(
                 "the backend asked more than {BACKEND_INPUT_ROUNDS_MAX} times before it answered"
             )));
@@ -122,6 +196,7 @@ pub(in crate::backends::link) async fn exchange(
             pause = (pause * 2).min(BACKOFF_MAX);
             None
         } else {
+            progress.client_was_asked = true;
             match inputs::gather(connection, link, outgoing.requester, &needed.requests).await? {
                 Ok(responses) => Some(responses),
                 Err(refusal) => return Ok(*refusal),
