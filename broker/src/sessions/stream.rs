@@ -8,6 +8,7 @@ mod batch;
 mod cursor;
 mod event_ids;
 mod latest_reader;
+mod log_level;
 mod logging;
 mod unread_budget;
 mod wakers;
@@ -28,6 +29,7 @@ use protocol::{
 use rules::{
     event_log::{Event, EventKind, EventLog, LogLimits, Overflow, StreamSnapshot, Topic},
     limits::TRIM_LOGGED_EVERY,
+    log_level::LogLevel,
 };
 
 pub use self::batch::Batch;
@@ -53,6 +55,8 @@ pub struct EventStream {
     /// The request that event ids name.
     request: Option<RequestId>,
     state: Mutex<StreamState>,
+    /// The lowest level of log messages that the request wants, if it has a level of its own.
+    log_level: Mutex<Option<LogLevel>>,
     unread_account: OnceLock<UnreadAccount>,
     /// Set when the stream holds more than at the last enforcement of the budget.
     grown: AtomicBool,
@@ -170,7 +174,14 @@ impl EventStream {
             wakers: Wakers::default(),
         };
         let (counted, grown) = (OnceLock::new(), AtomicBool::new(false));
-        Arc::new(Self { number, request, state: Mutex::new(state), unread_account: counted, grown })
+        Arc::new(Self {
+            number,
+            request,
+            state: Mutex::new(state),
+            log_level: Mutex::default(),
+            unread_account: counted,
+            grown,
+        })
     }
 
     pub fn push(&self, now: Instant, kind: EventKind, frame: Bytes) -> Result<(), Overflow> {

@@ -58,8 +58,9 @@ impl Inbound for Call {
         was_elicited
     }
 
+    /// Returns the level of the session, or that of a request without one.
     fn log_level(&self) -> Option<LogLevel> {
-        self.session.log_level()
+        if self.session.has_client { self.session.log_level() } else { self.stream.log_level() }
     }
 
     fn client_era(&self) -> Era {
@@ -82,7 +83,7 @@ impl Requester for Call {
         // A pooled session carries requests of several clients.
         let info =
             session.has_client.then(|| client_info(&session.client_name, &session.client_version));
-        ClientIdentity { capabilities: session.client.raw(), info, log_level: session.log_level() }
+        ClientIdentity { capabilities: session.client.raw(), info, log_level: self.log_level() }
     }
 
     fn forwarded_headers(&self) -> HeaderMap {

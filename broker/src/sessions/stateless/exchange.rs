@@ -138,6 +138,7 @@ impl StatelessClient {
         }
         // After a refusal the drop of the exchange cancels the request at the backend.
         waiting.recheck_access(&self.caller.subject, &request.message)?;
+        waiting.continue_with(request.log_level);
         answered
             .iter()
             .filter_map(|(input, answer)| Some((input.number?, *answer)))
@@ -195,6 +196,7 @@ impl StatelessClient {
             message = stateless_tasks::to_task_request(&message)?;
         }
         let stream = session.open_stream(vec![id.clone()], 0);
+        stream.set_log_level(request.log_level);
         let reader = stream
             .read_from(0)
             .map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))?;

@@ -13,6 +13,7 @@ use rules::{
     approvals::{ApprovalNotice, ApprovalStanding},
     event_log::EventKind,
     limits::PROMOTE_RETRY_INTERVAL,
+    log_level::LogLevel,
     stateless, tasks,
 };
 use tokio::sync::oneshot;
@@ -58,6 +59,12 @@ impl PendingExchange {
     /// Returns the parsed answer of the call, if the call kept it.
     pub(super) fn parsed_answer(&self, frame: &Bytes) -> Option<Message> {
         self.call_future.as_ref()?.call()?.take_parsed_answer(frame)
+    }
+
+    /// Continues with a further request of the client about the call, which has a log level of its
+    /// own.
+    pub(super) fn continue_with(&self, log_level: Option<LogLevel>) {
+        self.stream().set_log_level(log_level);
     }
 
     /// Returns the next event. Cancel-safe.

@@ -122,6 +122,7 @@ impl BatchRun {
         let stream = EventStream::for_answers(0, limits, vec![id.clone()], 0);
         let unreadable = |_| Refusal::new(ErrorKind::Internal, "a new stream cannot be read");
         let mut reader = stream.read_from(0).map_err(unreadable)?;
+        stream.set_log_level(self.stream.log_level());
         let mut work = handle_request_after_quiesce(&self.session, message, &stream).await?;
         loop {
             let next = async {

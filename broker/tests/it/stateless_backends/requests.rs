@@ -4,7 +4,11 @@ use serde_json::json;
 use testkit::{Gate, StatelessBackend, StatelessReply, eventually};
 
 use super::{broker_with, on_both_wires};
-use crate::{kind, text_of};
+use crate::{
+    builder, kind,
+    stateless::{Modern, meta},
+    text_of,
+};
 
 const CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 const VERSION: &str = "io.modelcontextprotocol/protocolVersion";
@@ -397,4 +401,34 @@ async fn operators_see_the_revision_of_a_backend() {
         }
     })
     .await;
+}
+
+#[tokio::test]
+async fn nb_meta_02_a_stateless_request_has_its_own_log_level() {
+    for backend in on_both_wires().await {
+        backend.list("tools", vec![testkit::backend::tool("echo")]);
+        let config = json!({"limits": {"batch_calls": 5}});
+        let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+        let client = Modern::of(&broker, "/mcp");
+        let batch = json!({"calls": [{"tool": "b__echo", "arguments": {}}]});
+        for (tool, arguments, level) in [
+            ("b__echo", json!({}), Some("debug")),
+            ("b__echo", json!({}), None),
+            ("b__echo", json!({}), Some("error")),
+            ("execute_batch", batch.clone(), Some("warning")),
+            ("execute_batch", batch, None),
+        ] {
+            let mut meta = meta(json!({}));
+            meta.as_object_mut()
+                .unwrap()
+                .extend(level.map(|level| (LEVEL.to_owned(), json!(level))));
+            let params = json!({"name": tool, "arguments": arguments, "_meta": meta});
+            client.result("tools/call", params).await;
+            let sent = backend.recorded_of("tools/call").pop().unwrap().message;
+            assert_eq!(
+                sent["params"]["_meta"].get(LEVEL),
+                level.map(|level| json!(level)).as_ref()
+            );
+        }
+    }
 }
