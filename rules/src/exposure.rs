@@ -12,6 +12,7 @@ use protocol::{
     envelope::Message,
     ids::BackendId,
     json::{self, AmbiguousMember, JsonError, Limits, Span, Tape, TapeValue},
+    method::Method,
     splice::Splice,
 };
 
@@ -79,9 +80,9 @@ pub enum UriError {
 pub struct ResourceUris(Vec<(Span, String)>);
 
 impl ResourceUris {
-    /// Finds the URIs. An answer whose URIs cannot be found is an error, because its client would
+    /// Finds the URIs in an answer to a request with this method. An answer whose URIs cannot be found is an error, because its client would
     /// get those of the backend.
-    pub fn find(answer: &Message, endpoint: &Endpoint) -> Result<Self, UriError> {
+    pub fn find(answer: &Message, method: Method, endpoint: &Endpoint) -> Result<Self, UriError> {
         let mut found = Vec::new();
         if !endpoint.is_merged() {
             return Ok(Self(found));
@@ -96,7 +97,10 @@ impl ResourceUris {
                     value.as_str().map(|uri| (value.span().shifted(span.start), uri.into_owned())),
                 )
             };
-            each_uri(tape.root(), &mut take)?;
+            match answer.result {
+                Some(_) => each_uri(tape.root(), method, &mut take)?,
+                None => tape.root().unambiguous_path(&["data", "uri"])?.map_or((), &mut take),
+            }
         }
         if let Some(span) = answer.fields.meta.filter(|_| answer.fields.meta_has_more) {
             let tape = parsed(span.of(&answer.frame))?;
@@ -120,23 +124,27 @@ fn parsed(text: &[u8]) -> Result<Tape<'_>, JsonError> {
     Tape::parse(text, &Limits::with_bytes_max(text.len()))
 }
 
+/// Takes the URIs of a result. Members that results of this method do not have stay as they are.
 fn each_uri(
     root: TapeValue<'_>,
+    method: Method,
     take: &mut impl FnMut(TapeValue<'_>),
 ) -> Result<(), AmbiguousMember> {
-    if let Some(uri) = root.unambiguous_path(&["data", "uri"])? {
-        take(uri);
-    }
-    for contents in root.unambiguous("contents")?.into_iter().flat_map(|value| value.elements()) {
-        contents.unambiguous("uri")?.map(&mut *take);
-    }
-    for block in root.unambiguous("content")?.into_iter().flat_map(|value| value.elements()) {
-        block_uri(block)?.map(&mut *take);
-    }
-    for message in root.unambiguous("messages")?.into_iter().flat_map(|value| value.elements()) {
-        if let Some(block) = message.unambiguous("content")? {
-            block_uri(block)?.map(&mut *take);
-        }
+    let member = match method {
+        Method::ResourcesRead => "contents",
+        Method::ToolsCall | Method::TasksResult => "content",
+        Method::PromptsGet => "messages",
+        _ => return Ok(()),
+    };
+    for entry in root.unambiguous(member)?.into_iter().flat_map(|value| value.elements()) {
+        let uri = match method {
+            Method::ResourcesRead => entry.unambiguous("uri")?,
+            Method::PromptsGet => {
+                entry.unambiguous("content")?.map(block_uri).transpose()?.flatten()
+            }
+            _ => block_uri(entry)?,
+        };
+        uri.map(&mut *take);
     }
     Ok(())
 }
@@ -160,12 +168,16 @@ mod tests {
 
     use super::*;
 
-    fn exposed(answer: &str) -> String {
+    const METHODS: [Method; 3] = [Method::ToolsCall, Method::ResourcesRead, Method::PromptsGet];
+
+    fn exposed(method: Method, answer: &str) -> String {
         let limits = Limits::with_bytes_max(answer.len());
         let message = Message::decode(Bytes::from(answer.to_owned()), &limits).unwrap();
         let backend = BackendId::parse("b").unwrap();
         let mut splice = Splice::new(&message.frame);
-        ResourceUris::find(&message, &Endpoint::Aggregated).unwrap().expose(&backend, &mut splice);
+        ResourceUris::find(&message, method, &Endpoint::Aggregated)
+            .unwrap()
+            .expose(&backend, &mut splice);
         String::from_utf8(splice.finish().to_vec()).unwrap()
     }
 
@@ -177,26 +189,52 @@ mod tests {
         let expected = answer
             .replace("\"file:///a\"", "\"b+file:///a\"")
             .replace("\"file:///b\"", "\"b+file:///b\"");
-        assert_eq!(exposed(answer), expected);
+        assert_eq!(exposed(Method::ToolsCall, answer), expected);
     }
 
     #[test]
     fn uris_of_contents_prompts_and_not_found_errors_are_exposed() {
-        for (from, to) in [
+        for (method, from, to) in [
             (
+                Method::ResourcesRead,
                 r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[{"uri":"x:1"}]}}"#,
                 r#"{"uri":"b+x:1"}"#,
             ),
             (
+                Method::PromptsGet,
                 r#"{"jsonrpc":"2.0","id":1,"result":{"messages":[{"role":"user","content":{"type":"resource","resource":{"uri":"x:1"}}}]}}"#,
                 r#""uri":"b+x:1""#,
             ),
             (
+                Method::ResourcesRead,
                 r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32002,"message":"no","data":{"uri":"x:1"}}}"#,
                 r#"{"uri":"b+x:1"}"#,
             ),
         ] {
-            assert!(exposed(from).contains(to), "{}", exposed(from));
+            assert!(exposed(method, from).contains(to), "{}", exposed(method, from));
+        }
+    }
+
+    #[test]
+    fn members_that_results_of_a_method_do_not_have_stay() {
+        let contents = r#""contents":[{"uri":"x:1"}]"#;
+        let content = r#""content":[{"type":"resource_link","uri":"x:1"}]"#;
+        let messages = r#""messages":[{"content":{"type":"resource_link","uri":"x:1"}}]"#;
+        for (method, own) in [
+            (Method::ResourcesRead, contents),
+            (Method::ToolsCall, content),
+            (Method::TasksResult, content),
+            (Method::PromptsGet, messages),
+            (Method::CompletionComplete, ""),
+        ] {
+            let answer = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"result":{{"data":{{"uri":"x:1"}},{contents},{content},{messages}}}}}"#
+            );
+            let expected = match own {
+                "" => answer.clone(),
+                own => answer.replace(own, &own.replace("x:1", "b+x:1")),
+            };
+            assert_eq!(exposed(method, &answer), expected, "{}", method.name());
         }
     }
 
@@ -207,7 +245,7 @@ mod tests {
         let expected = answer
             .replacen("\"ui://app/view.html\"", "\"ui://b+app/view.html\"", 1)
             .replacen("\"ui:\\/\\/app/view.html\"", "\"ui://b+app/view.html\"", 1);
-        assert_eq!(exposed(answer), expected);
+        assert_eq!(exposed(Method::ToolsCall, answer), expected);
         assert!(expected.contains(r#""other":"ui://app/view.html""#));
     }
 
@@ -222,7 +260,10 @@ mod tests {
             let answer =
                 format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[],"_meta":{meta}}}}}"#);
             let message = Message::decode(Bytes::from(answer), &Limits::default()).unwrap();
-            assert!(ResourceUris::find(&message, &Endpoint::Aggregated).is_err(), "{meta}");
+            assert!(
+                ResourceUris::find(&message, Method::ToolsCall, &Endpoint::Aggregated).is_err(),
+                "{meta}"
+            );
         }
     }
 
@@ -230,7 +271,7 @@ mod tests {
     fn an_answer_without_uris_keeps_its_bytes() {
         let answer =
             r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"plain"}]}}"#;
-        assert_eq!(exposed(answer), answer);
+        assert_eq!(exposed(Method::ToolsCall, answer), answer);
     }
 
     #[test]
@@ -243,11 +284,15 @@ mod tests {
         };
         let native = answer(r#""uri":"x:1""#);
         let expected = native.replacen("x:1", "b+x:1", 1).replacen("ui://a", "ui://b+a", 1);
-        assert!(exposed(&native) == expected, "the texts are too long to show");
+        assert!(
+            exposed(Method::ResourcesRead, &native) == expected,
+            "the texts are too long to show"
+        );
         let ambiguous = Bytes::from(answer(r#""uri":"x:1","uri":"c+x:1""#));
         let limits = Limits::with_bytes_max(ambiguous.len());
         let message = Message::decode(ambiguous, &limits).unwrap();
-        assert!(ResourceUris::find(&message, &Endpoint::Aggregated).is_err());
+        let found = ResourceUris::find(&message, Method::ResourcesRead, &Endpoint::Aggregated);
+        assert!(found.is_err());
     }
 
     #[test]
@@ -267,9 +312,11 @@ mod tests {
             let Ok(message) = Message::decode(Bytes::from(answer), &Limits::default()) else {
                 continue;
             };
-            assert!(ResourceUris::find(&message, &Endpoint::Aggregated).is_err(), "{result}");
+            let is_ambiguous =
+                |method| ResourceUris::find(&message, method, &Endpoint::Aggregated).is_err();
+            assert!(METHODS.into_iter().any(is_ambiguous), "{result}");
         }
         let escaped = r#"{"jsonrpc":"2.0","id":1,"result":{"contents":[{"\u0075ri":"x:1"}]}}"#;
-        assert_eq!(exposed(escaped), escaped.replace("x:1", "b+x:1"));
+        assert_eq!(exposed(Method::ResourcesRead, escaped), escaped.replace("x:1", "b+x:1"));
     }
 }

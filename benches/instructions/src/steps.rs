@@ -163,7 +163,7 @@ fn back(bytes: usize) -> Box<dyn FnMut()> {
         if let Some(span) = message.id_span {
             splice.replace(span, b"17".to_vec());
         }
-        let uris = ResourceUris::find(&message, &Endpoint::Aggregated)
+        let uris = ResourceUris::find(&message, Method::ToolsCall, &Endpoint::Aggregated)
             .expect("every reader finds the same");
         uris.expose(&backend, &mut splice);
         drop(black_box(splice.finish()));

@@ -353,8 +353,8 @@ impl Call {
         answer: Result<Message, Failure>,
     ) -> (Result<Message, Failure>, ResourceUris) {
         let answer = answer.map(|answer| self.scanned(answer));
-        let found =
-            answer.as_ref().map(|answer| ResourceUris::find(answer, &self.session.endpoint));
+        let endpoint = &self.session.endpoint;
+        let found = answer.as_ref().map(|answer| ResourceUris::find(answer, self.method, endpoint));
         match found.unwrap_or_else(|_| Ok(ResourceUris::default())) {
             Ok(uris) => (answer, uris),
             Err(error) => (Err(Failure::Protocol(error.to_string())), ResourceUris::default()),

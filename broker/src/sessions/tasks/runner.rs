@@ -412,7 +412,7 @@ async fn store_end(run: &TaskRun, ended: &TaskOutcome, tries: u32) -> Result<boo
 /// Returns the answer as a plain call would have brought it to this client.
 fn to_client_answer(run: &TaskRun, answer: &Message) -> Result<Message, Refusal> {
     let mut splice = Splice::new(&answer.frame);
-    let uris = ResourceUris::find(answer, &run.endpoint)
+    let uris = ResourceUris::find(answer, Method::ToolsCall, &run.endpoint)
         .map_err(|error| Failure::Protocol(error.to_string()).refusal(&run.record.backend))?;
     uris.expose(&run.record.backend, &mut splice);
     if answer.fields.meta_related_task_id.is_some() {

@@ -432,3 +432,22 @@ async fn nb_meta_02_a_stateless_request_has_its_own_log_level() {
         }
     }
 }
+
+#[tokio::test]
+async fn br_04_uris_outside_their_results_are_not_exposed() {
+    let backend = StatelessBackend::http().await;
+    let unknown = json!({"contents": [{"uri": "x:1"}], "messages": [{"content": {"type": "resource_link", "uri": "x:1"}}], "data": {"uri": "x:1"}});
+    let mut result = unknown.clone();
+    result["content"] = json!([{"type": "resource_link", "uri": "x:1", "name": "n"}]);
+    backend.tool("own", move |_| {
+        let result = result.clone();
+        async move { StatelessReply::Result(result) }
+    });
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let received = client.call("b__own", json!({})).await;
+    assert_eq!(received["content"][0]["uri"], "b+x:1");
+    for (member, sent) in unknown.as_object().unwrap() {
+        assert_eq!(&received[member], sent, "{member}");
+    }
+}
