@@ -197,7 +197,7 @@ fn integer(text: &[u8]) -> Option<i64> {
         let number = text.parse::<f64>().ok()?;
         (number.fract() == 0.0 && number.abs() <= INTEGER_MAX as f64).then_some(number as i64)
     })?;
-    (number.abs() <= INTEGER_MAX).then_some(number)
+    (number.unsigned_abs() <= INTEGER_MAX.unsigned_abs()).then_some(number)
 }
 
 #[cfg(test)]
@@ -253,6 +253,15 @@ mod tests {
             assert_eq!((region.text(arguments), region.is_present(arguments)), (None, false));
         }
         assert!(region.is_present(Some(br#"{"region":""}"#)));
+    }
+
+    #[test]
+    fn n_hdr_03_the_smallest_integer_matches_nothing() {
+        let headers = param_headers(SCHEMA.as_bytes()).unwrap();
+        let arguments = br#"{"deep":{"count":-9223372036854775808}}"#;
+        for value in ["-9223372036854775808", "-9.223372036854775808e18"] {
+            assert!(!headers[1].matches(value.as_bytes(), Some(arguments)), "{value}");
+        }
     }
 
     #[test]
