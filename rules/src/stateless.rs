@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use aws_lc_rs::digest;
 use bytes::Bytes;
 use protocol::{
-    envelope::{Kind, Message, check_body},
+    envelope::{Kind, Message, OWN_META, check_body},
     error::{ErrorKind, Refusal},
     handshake,
     ids::RequestId,
@@ -24,7 +24,7 @@ use protocol::{
     },
 };
 
-use super::catalog::ListKind;
+use super::{catalog::ListKind, tasks::RELATED_TASK};
 
 /// Members of a request that refer to an earlier attempt.
 const RETRY_MEMBERS: [&str; 3] = ["inputResponses", "requestState", "task"];
@@ -190,10 +190,7 @@ pub fn input_request(question: &Message) -> Option<(u64, InputRequest)> {
         Method::RootsList => format!("roots-{number}"),
         _ => return None,
     };
-    // Members for sessions and tasks have no meaning here.
-    let params = question
-        .params
-        .map(|params| without(params.of(&question.frame), &["elicitationId", "task", "_meta"]));
+    let params = question.params.map(|params| without_hop_members(params.of(&question.frame)));
     Some((number, InputRequest { key, method: question.method, params }))
 }
 
@@ -215,7 +212,7 @@ pub fn elicitations_required(error: &Message) -> Vec<InputRequest> {
     let requests = list.elements().enumerate().map(|(at, one)| InputRequest {
         key: format!("elicitation-{}", at + 1),
         method: Method::ElicitationCreate,
-        params: Some(without(one.raw(), &["elicitationId", "task", "_meta"])),
+        params: Some(without_hop_members(one.raw())),
     });
     requests.collect()
 }
@@ -232,10 +229,28 @@ fn opens_a_url(request: &json::Value<'_>) -> bool {
         && ["url", "message", "elicitationId"].into_iter().all(is_text)
 }
 
-fn without(object: &[u8], members: &[&str]) -> Bytes {
+/// Returns the params of a question without members that have a meaning only in sessions, or only
+/// between a backend and the broker.
+fn without_hop_members(params: &[u8]) -> Bytes {
+    let params = retained(params, |key| !matches!(key, "elicitationId" | "task"));
+    let limits = json::Limits::with_bytes_max(params.len());
+    let span = Document::parse(&params, &limits)
+        .ok()
+        .and_then(|document| document.root().get("_meta").map(|meta| meta.span()));
+    let Some(span) = span else { return params };
+    let meta = retained(span.of(&params), |key| {
+        !matches!(key, "progressToken" | RELATED_TASK) && !key.starts_with(OWN_META)
+    });
+    match &meta[..] {
+        [b'{', b'}'] => retained(&params, |key| key != "_meta"),
+        _ => Splice::new(&params).replace(span, meta.to_vec()).finish(),
+    }
+}
+
+fn retained(object: &[u8], is_kept: impl Fn(&str) -> bool) -> Bytes {
     let text = Bytes::copy_from_slice(object);
     let span = json::Span { start: 0, end: u32::try_from(text.len()).unwrap_or(u32::MAX) };
-    Splice::new(&text).retain_members(span, |key| !members.contains(&key)).finish()
+    Splice::new(&text).retain_members(span, is_kept).finish()
 }
 
 /// Returns whether this can be the answer to an input request of this method.
@@ -290,7 +305,7 @@ fn offered(kind: ListKind, page: &Bytes) -> Bytes {
                 .is_none_or(|schema| tool_headers::param_headers(schema.raw()).is_ok())
         })
         .map(|tool| match tool.get("execution") {
-            Some(_) => without(tool.raw(), &["execution"]),
+            Some(_) => retained(tool.raw(), |key| key != "execution"),
             None => Bytes::copy_from_slice(tool.raw()),
         })
         .collect();
@@ -370,6 +385,22 @@ mod tests {
                 (expected, Some(client_code))
             );
         }
+    }
+
+    #[test]
+    fn n_mrtr_02_questions_keep_the_meta_of_their_backend() {
+        let question = message(
+            r#"{"jsonrpc":"2.0","id":4,"method":"elicitation/create","params":{"message":"m","_meta":{"progressToken":4,"io.modelcontextprotocol/related-task":{"taskId":"t"},"dev.mcp-broker/token":"x","example.org/own":[1.0]}}}"#,
+        );
+        let (_, request) = input_request(&question).unwrap();
+        assert_eq!(request.params.unwrap(), r#"{"message":"m","_meta":{"example.org/own":[1.0]}}"#);
+        let error = message(
+            r#"{"jsonrpc":"2.0","id":4,"error":{"code":-32042,"message":"m","data":{"elicitations":[{"mode":"url","elicitationId":"e","url":"https://x","message":"m","_meta":{"a":1,"progressToken":4}}]}}}"#,
+        );
+        assert_eq!(
+            elicitations_required(&error)[0].params.as_deref(),
+            Some(&br#"{"mode":"url","url":"https://x","message":"m","_meta":{"a":1}}"#[..])
+        );
     }
 
     #[test]
