@@ -134,6 +134,12 @@ impl Requester for Call {
 }
 
 impl Call {
+    /// Begins a new series of progress, because the client continues the call with a request that
+    /// has a token of its own.
+    pub(in crate::sessions) fn restart_progress(&self) {
+        *self.last_progress.lock() = None;
+    }
+
     fn deliver(&self, kind: EventKind, frame: Bytes) {
         // A client that left before anything was streamed cannot come back to that stream.
         if self.stream.is_unreachable() {

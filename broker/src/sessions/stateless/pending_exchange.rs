@@ -61,10 +61,13 @@ impl PendingExchange {
         self.call_future.as_ref()?.call()?.take_parsed_answer(frame)
     }
 
-    /// Continues with a further request of the client about the call, which has a log level of its
-    /// own.
+    /// Continues with a further request of the client about the call, which has a log level and
+    /// progress of its own.
     pub(super) fn continue_with(&self, log_level: Option<LogLevel>) {
         self.stream().set_log_level(log_level);
+        if let Some(call) = &self.call {
+            call.restart_progress();
+        }
     }
 
     /// Returns the next event. Cancel-safe.

@@ -451,3 +451,51 @@ async fn br_04_uris_outside_their_results_are_not_exposed() {
         assert_eq!(&received[member], sent, "{member}");
     }
 }
+
+#[tokio::test]
+async fn n_meta_02_a_retry_has_its_own_progress_and_log_level() {
+    for backend in on_both_wires().await {
+        let form = json!({"method": "elicitation/create", "params": {"mode": "form", "message": "who?",
+            "requestedSchema": {"type": "object", "properties": {}}}});
+        backend.tool("ask", move |call| {
+            let form = form.clone();
+            async move {
+                if call.input("who").is_null() {
+                    call.progress(5.0).await;
+                    return StatelessReply::needs(json!({"who": form}), None);
+                }
+                call.progress(1.0).await;
+                StatelessReply::text("done")
+            }
+        });
+        let broker = broker_with(&backend).await;
+        let client = Modern::of(&broker, "/mcp");
+        let meta = |token: &str, level: Option<&str>| {
+            let mut meta = meta(json!({"elicitation": {"form": {}}}));
+            meta["progressToken"] = json!(token);
+            meta.as_object_mut()
+                .unwrap()
+                .extend(level.map(|level| (LEVEL.to_owned(), json!(level))));
+            meta
+        };
+        let first = json!({"name": "b__ask", "arguments": {}, "_meta": meta("one", Some("debug"))});
+        let (messages, required) = client.exchange("tools/call", first).await;
+        assert_eq!(messages[0]["params"]["progressToken"], "one", "{messages:?}");
+        let required = &required["result"];
+        let key = required["inputRequests"].as_object().unwrap().keys().next().unwrap();
+        let retry = json!({"name": "b__ask", "arguments": {}, "_meta": meta("two", None), "requestState": required["requestState"],
+            "inputResponses": {key: {"action": "accept", "content": {}}}});
+        let (messages, answer) = client.exchange("tools/call", retry).await;
+        assert_eq!(text_of(&answer["result"]), "done");
+        let progress: Vec<_> = messages.iter().map(|message| &message["params"]).collect();
+        assert_eq!(
+            progress,
+            [&json!({"progressToken": "two", "progress": 1.0})],
+            "a series of its own"
+        );
+        let calls = backend.recorded_of("tools/call");
+        let levels: Vec<_> =
+            calls.iter().map(|call| call.message["params"]["_meta"].get(LEVEL)).collect();
+        assert_eq!(levels, [Some(&json!("debug")), None]);
+    }
+}
