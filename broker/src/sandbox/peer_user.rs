@@ -9,7 +9,7 @@
 use std::{
     fs,
     io::{self, Read as _},
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket},
     time::Duration,
 };
 
@@ -39,7 +39,7 @@ const ANSWER_WAIT: Duration = Duration::from_secs(1);
 impl Confinement {
     /// Returns whether this connection is one of a child, or may be. May block briefly.
     pub fn is_from_child(&self, peer: SocketAddr, local: SocketAddr) -> bool {
-        if !self.may_have_users() || !is_of_this_host(peer.ip().to_canonical()) {
+        if !self.may_have_users() || !is_of_this_host(peer) {
             return false;
         }
         match owner(peer, local) {
@@ -51,8 +51,22 @@ impl Confinement {
 }
 
 /// Returns whether this host has the address.
-fn is_of_this_host(address: IpAddr) -> bool {
-    address.is_loopback() || UdpSocket::bind((address, 0)).is_ok()
+fn is_of_this_host(peer: SocketAddr) -> bool {
+    let address = peer.ip().to_canonical();
+    // A link-local address can be bound only together with its interface.
+    let bound = match address {
+        IpAddr::V4(ip) => SocketAddr::from((ip, 0)),
+        IpAddr::V6(ip) => SocketAddrV6::new(ip, 0, 0, scope(peer)).into(),
+    };
+    address.is_loopback() || UdpSocket::bind(bound).is_ok()
+}
+
+/// Returns the index of the interface of a link-local address. Other addresses have 0.
+fn scope(address: SocketAddr) -> u32 {
+    match address {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(address) => address.scope_id(),
+    }
 }
 
 /// Returns the user that owns the socket at that end.
@@ -115,7 +129,8 @@ fn question(peer: SocketAddr, local: SocketAddr) -> Vec<u8> {
     message.extend(local.port().to_be_bytes());
     message.extend(source);
     message.extend(destination);
-    message.extend([0; 4]); // any interface
+    // The kernel finds a socket with a link-local end only by its interface. 0 is any interface.
+    message.extend(scope(peer).max(scope(local)).to_ne_bytes());
     message.extend([0xff; 8]); // any cookie
     message
 }
@@ -179,14 +194,32 @@ impl SocketEnds {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::net::{Ipv6Addr, TcpListener, TcpStream};
 
     use super::*;
+
+    /// Returns a link-local address of this machine with its interface.
+    fn link_local() -> Option<SocketAddr> {
+        let table = fs::read_to_string("/proc/net/if_inet6").ok()?;
+        // Columns: address, index of the interface, prefix, scope, flags, name.
+        let rows = table.lines().map(|row| row.split_ascii_whitespace().collect::<Vec<_>>());
+        rows.filter(|row| row.get(3) == Some(&"20")).find_map(|row| {
+            let address = Ipv6Addr::from_bits(u128::from_str_radix(row[0], 16).ok()?);
+            let interface = u32::from_str_radix(row[1], 16).ok()?;
+            Some(SocketAddrV6::new(address, 0, 0, interface).into())
+        })
+    }
 
     #[test]
     fn s03_the_owner_of_a_connection_of_this_host_is_found() {
         let own = rustix::process::geteuid().as_raw();
-        for bind in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
+        let mut binds: Vec<SocketAddr> =
+            ["127.0.0.1:0", "[::1]:0", "[::]:0"].map(|bind| bind.parse().unwrap()).into();
+        match link_local() {
+            Some(address) => binds.push(address),
+            None => eprintln!("skipped: this machine has no IPv6 link-local address"),
+        }
+        for bind in binds {
             let Ok(listener) = TcpListener::bind(bind) else { continue };
             let address = listener.local_addr().unwrap();
             // The last one is an IPv4 address at an IPv6 socket.
@@ -198,6 +231,7 @@ mod tests {
             let client = TcpStream::connect(to).unwrap();
             let (server, peer) = listener.accept().unwrap();
             let local = server.local_addr().unwrap();
+            assert!(is_of_this_host(peer), "{bind}");
             assert_eq!(
                 (owner(peer, local), look_up(peer, local)),
                 (Some(own), Some(own)),
@@ -211,9 +245,14 @@ mod tests {
             drop(client);
             assert_eq!((owner(peer, local), look_up(peer, local)), (None, None), "{bind}");
         }
-        assert!(
-            is_of_this_host(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST))
-                && !is_of_this_host("192.0.2.1".parse().unwrap())
-        );
+        for (address, is_here) in [
+            ("127.0.0.1:9", true),
+            ("[::ffff:127.0.0.1]:9", true),
+            ("192.0.2.1:9", false),
+            ("[2001:db8::1]:9", false),
+            ("[fe80::1%4000000]:9", false),
+        ] {
+            assert_eq!(is_of_this_host(address.parse().unwrap()), is_here, "{address}");
+        }
     }
 }
