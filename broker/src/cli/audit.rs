@@ -7,7 +7,7 @@ use super::{
     args::{AuditCommand, AuditFilter},
     audit_verify,
     client::{AdminClient, ClientError, with_query},
-    output::{CommandOutput, render_list},
+    output::{CommandOutput, escaped, render_list},
     table::Column,
     write_output,
 };
@@ -53,7 +53,7 @@ pub(super) async fn audit(
                 .as_array()
                 .into_iter()
                 .flatten()
-                .map(|record| format!("{record}\n"))
+                .map(|record| escaped(&format!("{record}\n")))
                 .collect();
             // A closed pipe ends the export.
             let is_read = write_output(&lines)?;

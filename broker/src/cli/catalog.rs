@@ -9,7 +9,7 @@ use super::{
     args::{CatalogCommand, PromptCommand, ToolsetCommand},
     bodies::read_json,
     client::{AdminClient, ClientError, with_query},
-    output::{CommandOutput, remove, render, render_list},
+    output::{CommandOutput, json_document, remove, render, render_list},
     table::{self, Column},
 };
 
@@ -114,5 +114,5 @@ pub(super) async fn catalog(
 }
 
 fn whole(answer: Value) -> Result<CommandOutput, ClientError> {
-    Ok(CommandOutput { out: format!("{answer:#}\n"), note: String::new() })
+    Ok(CommandOutput { out: json_document(&answer), note: String::new() })
 }

@@ -1,6 +1,8 @@
 //! Output of a command for operators: the broker's answer as JSON, or as a table. Removals, which
 //! print alike, are here whole.
 
+use std::fmt::Write as _;
+
 use http::Method;
 use serde_json::{Value, json};
 
@@ -30,8 +32,30 @@ pub(super) fn render(
     output: &OutputOptions,
     people: impl FnOnce(&Value) -> String,
 ) -> CommandOutput {
-    let out = if output.json { format!("{answer:#}\n") } else { people(answer) };
+    let out = if output.json { json_document(answer) } else { people(answer) };
     CommandOutput { out, note: String::new() }
+}
+
+/// Returns an answer as JSON in several lines.
+pub(super) fn json_document(answer: &Value) -> String {
+    escaped(&format!("{answer:#}\n"))
+}
+
+/// Escapes the characters of JSON that are not seen or could control a terminal. Names in it may
+/// come from untrusted clients and servers.
+pub(super) fn escaped(json: &str) -> String {
+    let mut text = String::with_capacity(json.len());
+    // Outside strings, JSON has none of these characters except line ends.
+    for char in json.chars() {
+        if char != '\n' && table::is_hidden(char) {
+            for unit in char.encode_utf16(&mut [0; 2]) {
+                let _infallible = write!(text, "\\u{unit:04x}");
+            }
+        } else {
+            text.push(char);
+        }
+    }
+    text
 }
 
 /// Removes what is at a path of the admin API.
@@ -43,4 +67,19 @@ pub(super) async fn remove(
 ) -> Result<CommandOutput, ClientError> {
     client.request(Method::DELETE, path, None).await?;
     Ok(render(&json!({ "removed": name }), output, |_| format!("removed {}\n", table::clean(name))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_escapes_what_could_control_the_terminal_and_stays_the_same_json() {
+        let name = "\u{202e}evil\u{200b}\u{9b}2J\u{7f}\u{e0041}\u{1b}\n\u{e4}\u{1f600}";
+        let answer = json!({"sessions": [{"client_name": name, "\u{2066}": 1}]});
+        let text = json_document(&answer);
+        assert!(text.chars().all(|char| char == '\n' || !table::is_hidden(char)), "{text:?}");
+        assert!(text.contains(r"\u202eevil\u200b\u009b2J\u007f\udb40\udc41\u001b\n"), "{text}");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), answer);
+    }
 }

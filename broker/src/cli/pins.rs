@@ -13,7 +13,7 @@ use super::{
     client::{AdminClient, ClientError, escape},
     common_args::{OutputOptions, TenantArg},
     key_args::PinCommand,
-    output::{CommandOutput, render},
+    output::{CommandOutput, escaped, render},
     table::{self, Column},
 };
 
@@ -77,7 +77,7 @@ pub(super) async fn pins(
         }
         PinCommand::Export { backend, of } => {
             let pins = all_pins(client, &of, backend.as_ref()).await?;
-            let text = lock_of(&of, &pins, accepted).to_text();
+            let text = escaped(&lock_of(&of, &pins, accepted).to_text());
             Ok(CommandOutput { out: text, note: String::new() })
         }
         PinCommand::Verify { file, backend, of } => {

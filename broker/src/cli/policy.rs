@@ -7,7 +7,7 @@ use super::{
     args::PolicyCommand,
     bodies::read_json,
     client::{AdminClient, ClientError, with_query},
-    output::{CommandOutput, remove, render, render_list},
+    output::{CommandOutput, json_document, remove, render, render_list},
     table::{self, Column},
 };
 
@@ -51,8 +51,7 @@ pub(super) async fn policy(
         PolicyCommand::Get { of } => {
             let path = format!("tenants/{}/policy", of.tenant);
             let answer = client.request(Method::GET, &path, None).await?;
-            let text = serde_json::to_string_pretty(&answer).unwrap_or_default();
-            Ok(CommandOutput { out: format!("{text}\n"), note: String::new() })
+            Ok(CommandOutput { out: json_document(&answer), note: String::new() })
         }
         PolicyCommand::Remove { of, output } => {
             let path = format!("tenants/{}/policy", of.tenant);

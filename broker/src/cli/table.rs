@@ -92,7 +92,7 @@ pub(super) fn with_names(text: &str) -> String {
 }
 
 /// Returns whether a reader does not see the character, or it changes how others are seen.
-fn is_hidden(char: char) -> bool {
+pub(super) fn is_hidden(char: char) -> bool {
     char.is_control() || is_unseen(char)
 }
 
