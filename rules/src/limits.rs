@@ -221,6 +221,8 @@ pub const STREAMS_KEPT_MAX: usize = 128;
 pub const SUBSCRIBE_ATTEMPTS_MAX: usize = 3;
 /// Resources that one session subscribes to.
 pub const SUBSCRIPTIONS_PER_SESSION_MAX: usize = 1_000;
+/// URIs of the resources that one session subscribes to, together.
+pub const SUBSCRIPTION_BYTES_PER_SESSION_MAX: usize = 256 * 1024;
 /// Requests of backends (sampling, elicitation, roots) that wait for the client of one session.
 pub const QUESTIONS_MAX: usize = 100;
 /// Capabilities, name and version of a client, together.

@@ -323,6 +323,7 @@ fn met() -> Vec<Fixed> {
         TASK_STORE_WAIT_MAX Refused(ErrorKind::StoreUnavailable);
         STREAMS_KEPT_MAX Other(overflow, "");
         SUBSCRIPTIONS_PER_SESSION_MAX Refused(ErrorKind::Overloaded);
+        SUBSCRIPTION_BYTES_PER_SESSION_MAX Refused(ErrorKind::Overloaded);
         QUESTIONS_MAX Other("the broker answers the question of the backend with an error", "");
         CLIENT_TEXT_BYTES_MAX Refused(ErrorKind::InvalidParams);
         INSTRUCTIONS_BYTES_MAX Other("the rest is cut", "");

@@ -6,33 +6,60 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::BackendId,
 };
-use rules::{limits::SUBSCRIPTIONS_PER_SESSION_MAX, routing::ResourceTarget};
+use rules::{
+    limits::{SUBSCRIPTION_BYTES_PER_SESSION_MAX, SUBSCRIPTIONS_PER_SESSION_MAX},
+    routing::ResourceTarget,
+};
 
-/// Subscriptions of a session, at most [`SUBSCRIPTIONS_PER_SESSION_MAX`].
+/// Subscriptions of a session, at most [`SUBSCRIPTIONS_PER_SESSION_MAX`], with at most
+/// [`SUBSCRIPTION_BYTES_PER_SESSION_MAX`] of URIs.
 #[derive(Debug, Default)]
-pub(in crate::sessions) struct SubscriptionSet(HashMap<String, ResourceTarget>);
+pub(in crate::sessions) struct SubscriptionSet {
+    by_uri: HashMap<String, ResourceTarget>,
+    /// Bytes of all exposed URIs.
+    uri_bytes: usize,
+}
 
 impl FromIterator<ResourceTarget> for SubscriptionSet {
     fn from_iter<T: IntoIterator<Item = ResourceTarget>>(targets: T) -> Self {
-        Self(targets.into_iter().map(|target| (target.exposed_uri.clone(), target)).collect())
+        let by_uri: HashMap<String, ResourceTarget> =
+            targets.into_iter().map(|target| (target.exposed_uri.clone(), target)).collect();
+        let uri_bytes = by_uri.keys().map(String::len).sum();
+        Self { by_uri, uri_bytes }
     }
 }
 
 impl SubscriptionSet {
     /// Adds a subscription if there is capacity for it. A repeated subscription needs none.
     pub(in crate::sessions) fn add(&mut self, target: &ResourceTarget) -> Result<(), Refusal> {
-        if self.0.len() >= SUBSCRIPTIONS_PER_SESSION_MAX && !self.contains(&target.exposed_uri) {
-            let text = format!(
-                "the session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions, which is its limit"
-            );
-            return Err(Refusal::new(ErrorKind::Overloaded, text));
+        if !self.contains(&target.exposed_uri) {
+            self.check_capacity(target.exposed_uri.len())?;
+            self.uri_bytes += target.exposed_uri.len();
         }
-        self.0.insert(target.exposed_uri.clone(), target.clone());
+        self.by_uri.insert(target.exposed_uri.clone(), target.clone());
         Ok(())
     }
 
+    /// Checks the capacity for one more URI of this length.
+    fn check_capacity(&self, bytes: usize) -> Result<(), Refusal> {
+        let text = if self.by_uri.len() >= SUBSCRIPTIONS_PER_SESSION_MAX {
+            format!(
+                "the session has {SUBSCRIPTIONS_PER_SESSION_MAX} subscriptions, which is its limit"
+            )
+        } else if self.uri_bytes + bytes > SUBSCRIPTION_BYTES_PER_SESSION_MAX {
+            format!(
+                "the URIs of the session's subscriptions would exceed {SUBSCRIPTION_BYTES_PER_SESSION_MAX} bytes, which is the limit"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(Refusal::new(ErrorKind::Overloaded, text))
+    }
+
     pub(in crate::sessions) fn remove(&mut self, exposed_uri: &str) {
-        self.0.remove(exposed_uri);
+        if self.by_uri.remove(exposed_uri).is_some() {
+            self.uri_bytes -= exposed_uri.len();
+        }
     }
 
     /// Removes the subscriptions that `is_meant` selects, and returns their exposed URIs.
@@ -40,23 +67,26 @@ impl SubscriptionSet {
         &mut self,
         is_meant: impl Fn(&ResourceTarget) -> bool,
     ) -> Vec<String> {
-        self.0.extract_if(|_, target| is_meant(target)).map(|(uri, _)| uri).collect()
+        let removed = self.by_uri.extract_if(|_, target| is_meant(target));
+        let removed: Vec<String> = removed.map(|(uri, _)| uri).collect();
+        self.uri_bytes -= removed.iter().map(String::len).sum::<usize>();
+        removed
     }
 
     pub(in crate::sessions) fn clear(&mut self) {
-        self.0.clear();
+        *self = Self::default();
     }
 
     pub(in crate::sessions) fn contains(&self, exposed_uri: &str) -> bool {
-        self.0.contains_key(exposed_uri)
+        self.by_uri.contains_key(exposed_uri)
     }
 
     pub(in crate::sessions) fn len(&self) -> usize {
-        self.0.len()
+        self.by_uri.len()
     }
 
     pub(in crate::sessions) fn exposed_uris(&self) -> impl Iterator<Item = &String> {
-        self.0.keys()
+        self.by_uri.keys()
     }
 
     /// Returns the subscriptions to one backend.
@@ -64,12 +94,12 @@ impl SubscriptionSet {
         &self,
         backend: &BackendId,
     ) -> impl Iterator<Item = &ResourceTarget> {
-        self.0.values().filter(move |target| target.backend == *backend)
+        self.by_uri.values().filter(move |target| target.backend == *backend)
     }
 
     /// Returns the backends that have a subscription.
     pub(in crate::sessions) fn backends(&self) -> HashSet<BackendId> {
-        self.0.values().map(|target| target.backend.clone()).collect()
+        self.by_uri.values().map(|target| target.backend.clone()).collect()
     }
 }
 
@@ -95,6 +125,24 @@ mod tests {
         set.remove("a+0");
         set.add(&target("b", "0")).unwrap();
         assert_eq!(set.len(), SUBSCRIPTIONS_PER_SESSION_MAX);
+    }
+
+    #[test]
+    fn the_uris_of_a_session_are_bounded_in_bytes() {
+        let long = |number: usize| target("a", &format!("{number:08}{}", "x".repeat(8_182)));
+        let mut set = SubscriptionSet::default();
+        let fit = (0..1_000).take_while(|number| set.add(&long(*number)).is_ok()).count();
+        assert_eq!((fit, set.uri_bytes), (SUBSCRIPTION_BYTES_PER_SESSION_MAX / 8_192, 256 * 1024));
+        let refusal = set.add(&target("b", "1")).unwrap_err();
+        assert_eq!(refusal.kind, ErrorKind::Overloaded);
+        set.add(&long(0)).unwrap();
+        set.remove("a+unknown");
+        set.remove(&long(0).exposed_uri);
+        set.add(&target("b", "1")).unwrap();
+        assert_eq!(set.remove_where(|one| one.backend.as_str() == "a").len(), fit - 1);
+        assert_eq!(set.uri_bytes, "b+1".len());
+        set.clear();
+        assert_eq!((set.len(), set.uri_bytes), (0, 0));
     }
 
     #[test]
