@@ -171,7 +171,7 @@ pub(super) const LIMITS: &[ConfigKey] = &[
         "outbox_bytes_total",
         KeyKind::Size { min: MIB, max: 1024 * GIB },
         "1GiB",
-        "Bytes that wait for all clients of the process together, on every wire. Beyond it, the broker disconnects the client with the most waiting bytes. The bytes of one client count in steps of 256KiB. Absent: `1GiB`, or a quarter of the memory at which the broker refuses new requests, if that is less. The value must be less than that memory.",
+        "Bytes that wait for all clients of the process together, on every wire. Beyond it, the broker disconnects the client with the most waiting bytes of the tenant and principal with the most. The bytes of one client count in steps of 256KiB. Absent: `1GiB`, or a quarter of the memory at which the broker refuses new requests, if that is less. The value must be less than that memory.",
     ),
 ];
 

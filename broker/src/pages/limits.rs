@@ -116,7 +116,7 @@ const KEYS: &[(&str, Effect)] = &[
     (
         "limits.outbox_bytes_total",
         Other(
-            "the broker closes the connection with the most waiting bytes",
+            "the broker closes the largest connection of the tenant with the most waiting bytes",
             "`mcp_rate_limited_total{scope=\"outbox_bytes_total\"}`, `mcp_outbox_bytes`",
         ),
     ),
@@ -580,7 +580,8 @@ fn the_page_of_limits_is_up_to_date() {
         - At most one `notifications/roots/list_changed` waits for each backend of a session.\n\n\
         ## Clients that do not read\n\n\
         - The broker keeps waiting messages for a client that does not read. `limits.outbox_bytes` limits them if the connection is the session, and `limits.outbox_bytes_total` limits it for all clients together.\n\
-        - Over HTTP, an answer or an event of 256 KiB or more counts until the client has taken all of it. If all clients together hold too much, the broker disconnects the client with the most waiting bytes.\n\
+        - Over HTTP, an answer or an event of 256 KiB or more counts until the client has taken all of it.\n\
+        - If all clients together hold too much, the broker finds the tenant with the most waiting bytes, and its principal with the most. It disconnects the largest client of this principal. So a tenant with many small clients cannot displace the answers of another tenant.\n\
         - Over HTTP/1.1 without TLS, the broker frees the part of a large answer that a slow client has read, after half a second without progress.\n\
         - Freed memory goes back to the system within about two seconds, also while the broker is idle.\n\
         - Twenty answers of 4 MiB that no client reads took 5 to 13 MiB of resident memory after four seconds, with a backend over HTTP and with a child process. The kernel's send buffers held the rest. `python3 field/run.py --only broker broker-stdio --parts attacks --results /tmp/field --page /tmp/field/none.md` measures it.\n\n\

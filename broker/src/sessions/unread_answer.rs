@@ -11,7 +11,7 @@ use rules::limits::OUTBOX_STEP_BYTES;
 use tokio_util::sync::CancellationToken;
 
 use super::stream::{UnreadBudget, UnreadHolder};
-use crate::admission::outbox_budget::HolderId;
+use crate::admission::outbox_budget::{HolderId, UnreadOwner};
 
 /// An answer that counts until it is dropped.
 #[derive(Debug)]
@@ -23,9 +23,13 @@ pub struct UnreadAnswer {
 }
 
 impl UnreadAnswer {
-    /// Counts an answer of this size, and cuts the client with the most unread bytes while all of
-    /// them are too many. Returns `None` for an answer that does not count.
-    pub fn count(budget: &Arc<UnreadBudget>, bytes: usize) -> Option<Arc<Self>> {
+    /// Counts an answer of this size, and cuts clients of the tenant with the most unread bytes while
+    /// all of them are too many. Returns `None` for an answer that does not count.
+    pub fn count(
+        budget: &Arc<UnreadBudget>,
+        bytes: usize,
+        owner: impl FnOnce() -> UnreadOwner,
+    ) -> Option<Arc<Self>> {
         if bytes < OUTBOX_STEP_BYTES {
             return None;
         }
@@ -35,7 +39,7 @@ impl UnreadAnswer {
             steps: Mutex::new(0),
             cut: CancellationToken::new(),
         });
-        answer.settle(bytes);
+        answer.settle(bytes, owner);
         budget.enforce();
         Some(answer)
     }
@@ -49,15 +53,16 @@ impl UnreadAnswer {
         self.cut.is_cancelled()
     }
 
-    fn settle(self: &Arc<Self>, bytes: usize) {
+    fn settle(self: &Arc<Self>, bytes: usize, owner: impl FnOnce() -> UnreadOwner) {
         let handle: Weak<Self> = Arc::downgrade(self);
         let mut steps = self.steps.lock();
-        *steps = self.budget.settle(self.holder, *steps, bytes, || handle);
+        *steps = self.budget.settle(self.holder, *steps, bytes, || (owner(), handle));
     }
 
     fn release(&self) {
         let mut steps = self.steps.lock();
-        *steps = self.budget.settle(self.holder, *steps, 0, || Weak::<Self>::new());
+        let nothing = || (UnreadOwner::default(), Weak::<Self>::new() as _);
+        *steps = self.budget.settle(self.holder, *steps, 0, nothing);
     }
 }
 
@@ -87,6 +92,10 @@ mod tests {
 
     const STEP: usize = OUTBOX_STEP_BYTES;
 
+    fn count(budget: &Arc<UnreadBudget>, bytes: usize) -> Option<Arc<UnreadAnswer>> {
+        UnreadAnswer::count(budget, bytes, UnreadOwner::default)
+    }
+
     #[test]
     fn r16_the_largest_of_the_unread_answers_is_cut() {
         let metrics = Arc::new(Metrics::new(false));
@@ -96,11 +105,11 @@ mod tests {
             let value = text.lines().find_map(|line| line.strip_prefix("mcp_outbox_bytes "));
             value.and_then(|value| value.parse::<usize>().ok())
         };
-        assert!(UnreadAnswer::count(&budget, STEP - 1).is_none());
-        let small = UnreadAnswer::count(&budget, STEP).unwrap();
-        let large = UnreadAnswer::count(&budget, 3 * STEP).unwrap();
+        assert!(count(&budget, STEP - 1).is_none());
+        let small = count(&budget, STEP).unwrap();
+        let large = count(&budget, 3 * STEP).unwrap();
         assert_eq!((small.is_cut(), large.is_cut(), shown()), (false, false, Some(4 * STEP)));
-        let last = UnreadAnswer::count(&budget, STEP).unwrap();
+        let last = count(&budget, STEP).unwrap();
         assert_eq!((small.is_cut(), large.is_cut(), last.is_cut()), (false, true, false));
         assert_eq!(shown(), Some(2 * STEP));
         drop((small, large, last));

@@ -83,7 +83,7 @@ impl RequestDispatcher {
             bytes: broker.shared.config.limits.outbox_bytes,
         };
         let out = EventStream::outbox(0, limits, None);
-        out.attach_budget(&broker.shared.unread_budget);
+        out.attach_budget(&broker.shared.unread_budget, None);
         Arc::new(Self {
             broker,
             incoming,
@@ -346,8 +346,9 @@ impl RequestDispatcher {
         }
     }
 
-    /// Stores the sender of a request.
+    /// Stores the sender of a request. The unread bytes of the connection count for the first one.
     fn record_payer(&self, client: &StatelessClient) {
+        self.out.set_unread_owner(|| (&client.caller).into());
         let mut payer = self.payer.lock();
         let principal = &client.caller.principal;
         let is_known = payer.as_ref().is_some_and(|(tenant, known)| {

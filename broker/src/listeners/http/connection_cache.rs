@@ -19,7 +19,8 @@ use tokio::time::Instant;
 
 use super::headers::{self, names_stateless, session_id};
 use crate::{
-    auth::{AuthenticatedCaller, KeyringVersion},
+    admission::outbox_budget::UnreadOwner,
+    auth::{AuthenticatedCaller, Caller, KeyringVersion},
     broker::Broker,
     reusable_timer::ReusableTimer,
     sessions::{session::Session, tenant::Tenant},
@@ -82,6 +83,8 @@ pub(in crate::listeners) struct ValidatedHead {
     guard_edition: AtomicU64,
     /// Caller of the credential, with the version of the keys at the check.
     caller: Mutex<Option<(KeyringVersion, AuthenticatedCaller)>>,
+    /// Owner of the answers, once a caller was authenticated.
+    unread_owner: OnceLock<UnreadOwner>,
 }
 
 #[derive(Debug)]
@@ -220,6 +223,16 @@ impl ValidatedHead {
             .as_ref()
             .filter(|(limited_to, caller)| *limited_to == edition && !caller.is_past())
             .map(|(_, caller)| caller.clone())
+    }
+
+    /// Stores the caller as the owner of the answers.
+    pub(super) fn record_unread_owner(&self, caller: &Caller) {
+        self.unread_owner.get_or_init(|| caller.into());
+    }
+
+    /// Returns the owner of the answers to requests with this head.
+    pub(in crate::listeners) fn unread_owner(&self) -> UnreadOwner {
+        self.unread_owner.get().cloned().unwrap_or_default()
     }
 
     pub(super) fn cache_caller(&self, edition: KeyringVersion, caller: &AuthenticatedCaller) {

@@ -79,7 +79,10 @@ pub(super) async fn serve(
         // The close header of HTTP/1 during a drain: the client opens its next connection to
         // another process.
         let keeps = !broker.draining();
-        let unread = UnreadAnswer::count(&broker.shared.unread_budget, answer.whole_bytes());
+        let unread =
+            UnreadAnswer::count(&broker.shared.unread_budget, answer.whole_bytes(), || {
+                cache.validated_head.unread_owner()
+            });
         let sending = async {
             match answer {
                 ServerResponse::Json { version, text } => {

@@ -72,7 +72,7 @@ async fn open_event_stream(
     };
     Ok(with_protocol_version(
         response::event_stream(
-            &session.shared,
+            session,
             reader,
             &[],
             EventStreamOptions { gap, _permit: Some(permit), ..event_stream_options(session) },

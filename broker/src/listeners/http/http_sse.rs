@@ -207,7 +207,8 @@ async fn open_stream(
     );
     let opening = format!("event: endpoint\ndata: {MESSAGES}?session={name}\n\n");
     let mut source = PostSource { posted, stream: events.clone() };
-    let mut sink = SseSink { stream: Some(events), budget: broker.shared.unread_budget.clone() };
+    let budget = broker.shared.unread_budget.clone();
+    let mut sink = SseSink { stream: Some(events), budget, owner: (&caller).into() };
     let (broker_too, sessions) = (broker.clone(), context.sessions.clone());
     sessions.spawn(async move {
         let known = ConnectionParams { caller, until, endpoint, can_come_back: false, permit };
@@ -272,7 +273,9 @@ mod tests {
     use transport::frame::FrameSink;
 
     use super::*;
-    use crate::{metrics::Metrics, sessions::stream::UnreadBudget};
+    use crate::{
+        admission::outbox_budget::UnreadOwner, metrics::Metrics, sessions::stream::UnreadBudget,
+    };
 
     #[tokio::test]
     async fn events_in_the_channel_and_in_the_body_count_as_unread() {
@@ -284,7 +287,8 @@ mod tests {
             value.and_then(|value| value.parse::<usize>().ok()).unwrap() / OUTBOX_STEP_BYTES
         };
         let (stream, events) = mpsc::channel(1);
-        let mut sink = SseSink { stream: Some(stream), budget: budget.clone() };
+        let mut sink =
+            SseSink { stream: Some(stream), budget: budget.clone(), owner: UnreadOwner::default() };
         let frames = |steps: usize| vec![Bytes::from(vec![b'x'; steps * OUTBOX_STEP_BYTES])];
         let state = SseBodyState { opening: None, events, unread: None };
         sink.send_all(&mut frames(1)).await.unwrap();
@@ -294,7 +298,8 @@ mod tests {
         assert_eq!(shown(), 6);
         let (_event, state) = next_chunk(state, Duration::MAX).await.unwrap();
         assert_eq!(shown(), 5, "the client has taken the first");
-        let other = UnreadAnswer::count(&budget, 4 * OUTBOX_STEP_BYTES).unwrap();
+        let other =
+            UnreadAnswer::count(&budget, 4 * OUTBOX_STEP_BYTES, UnreadOwner::default).unwrap();
         assert!(!other.is_cut());
         let ended = next_chunk(state, Duration::MAX).await;
         assert!(ended.is_none(), "the event was cut");

@@ -324,14 +324,10 @@ fn service(
                 _ => {
                     let (head, body) = request.into_parts();
                     let remote = context.request_remote(&head.headers);
-                    let answer = request::handle(
-                        &broker,
-                        (&guard, remote),
-                        (&head, &ConnectionCache::default()),
-                        body,
-                    )
-                    .await;
-                    response::count_unread(&broker.shared, answer.into_response())
+                    let cache = ConnectionCache::default();
+                    let answer =
+                        request::handle(&broker, (&guard, remote), (&head, &cache), body).await;
+                    response::count_unread(&broker.shared, &cache, answer.into_response())
                 }
             };
             if is_head && !is_http1 {

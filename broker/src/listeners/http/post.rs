@@ -280,7 +280,7 @@ async fn respond(
 
 fn start_stream(session: &Arc<Session>, reader: StreamCursor, read: &[Event]) -> Response<Body> {
     session.retain_stream(&reader.stream);
-    response::event_stream(&session.shared, reader, read, event_stream_options(session))
+    response::event_stream(session, reader, read, event_stream_options(session))
 }
 
 /// Handles a batch of 2025-03-26: each request separately, with all answers in one array or on one

@@ -145,6 +145,7 @@ async fn dispatch(
             }
         },
     };
+    cache.validated_head.record_unread_owner(&caller);
     let tenant = cache.validated_head.tenant(broker, &caller.tenant);
     check_endpoint_of(tenant.as_deref(), &caller, &endpoint).map_err(refuse_without_id)?;
     let Some(tenant) = tenant else { return Err(refuse_without_id(tenant_gone())) };

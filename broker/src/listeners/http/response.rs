@@ -21,10 +21,12 @@ use rules::event_log::Event;
 pub(in crate::listeners) use super::response_body::{Body, BodyAborted};
 use super::{
     challenge,
+    connection_cache::ConnectionCache,
     headers::PROTOCOL_VERSION,
     response_body::{EventBody, ExpiringBody, UnreadBody, UnreadCounter},
 };
 use crate::{
+    admission::outbox_budget::UnreadOwner,
     auth::CredentialExpiry,
     config::EventLogStorage,
     listeners::http2_stall::Http2StallTracker,
@@ -139,15 +141,16 @@ fn whole_bytes(body: &Body) -> usize {
     }
 }
 
-/// Counts a large body among the unread bytes until the client has taken it.
+/// Counts a large body among the unread bytes of the head's caller until the client has taken it.
 pub(in crate::listeners) fn count_unread(
     shared: &Shared,
+    cache: &ConnectionCache,
     response: Response<Body>,
 ) -> Response<Body> {
     response.map(|mut body| {
-        let Some(unread) = UnreadAnswer::count(&shared.unread_budget, whole_bytes(&body)) else {
-            return body;
-        };
+        let owner = || cache.validated_head.unread_owner();
+        let unread = UnreadAnswer::count(&shared.unread_budget, whole_bytes(&body), owner);
+        let Some(unread) = unread else { return body };
         match body.frame().now_or_never() {
             Some(Some(Ok(frame))) => {
                 let rest = frame.into_data().unwrap_or_default();
@@ -225,7 +228,7 @@ pub(super) struct EventStreamOptions {
 
 /// Returns an event stream: first the events `read`, then those of the reader.
 pub(super) fn event_stream(
-    shared: &Arc<Shared>,
+    session: &Session,
     reader: StreamCursor,
     read: &[Event],
     style: EventStreamOptions,
@@ -251,21 +254,23 @@ pub(super) fn event_stream(
         reader.stream.mark_resumable();
     }
     let state = SseEventWriter {
-        shared: shared.clone(),
+        shared: session.shared.clone(),
         reader,
         opening: Some(opening),
         style,
         over: false,
     };
-    counted_event_stream(shared, stream::unfold(state, SseEventWriter::step))
+    let events = stream::unfold(state, SseEventWriter::step);
+    counted_event_stream(&session.shared, (&session.caller).into(), events)
 }
 
 /// Returns a stream of frames without resumption: it ends with its connection.
 pub(super) fn frame_stream(
     shared: &Arc<Shared>,
+    owner: UnreadOwner,
     frames: impl Stream<Item = Bytes> + Send + 'static,
-    keepalive: Duration,
 ) -> Response<Body> {
+    let keepalive = shared.config.events.keepalive;
     let written = stream::unfold(Box::pin(frames), move |mut frames| async move {
         let mut out = Vec::new();
         match tokio::time::timeout(keepalive, frames.next()).await {
@@ -275,15 +280,16 @@ pub(super) fn frame_stream(
         }
         Some((Bytes::from(out), frames))
     });
-    counted_event_stream(shared, written)
+    counted_event_stream(shared, owner, written)
 }
 
 /// Returns an event stream response of these events, which count as unread until they are sent.
 fn counted_event_stream(
     shared: &Arc<Shared>,
+    owner: UnreadOwner,
     events: impl Stream<Item = Bytes> + Send + 'static,
 ) -> Response<Body> {
-    event_stream_of(events, Some(UnreadCounter { shared: shared.clone(), current: None }))
+    event_stream_of(events, Some(UnreadCounter { shared: shared.clone(), owner, current: None }))
 }
 
 /// Returns an event stream response of these events. Their session counts them.

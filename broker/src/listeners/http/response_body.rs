@@ -12,7 +12,10 @@ use http_body_util::{Either, Full, combinators::UnsyncBoxBody};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use rules::limits::{EVENT_PIECE_BYTES, HTTP2_PIECE_BYTES};
 
-use crate::sessions::{shared::Shared, unread_answer::UnreadAnswer};
+use crate::{
+    admission::outbox_budget::UnreadOwner,
+    sessions::{shared::Shared, unread_answer::UnreadAnswer},
+};
 
 pub(in crate::listeners) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BodyAborted>>;
 
@@ -97,6 +100,7 @@ pub(super) struct EventBody {
 /// Counts a large event in the budget of unread bytes until the client has taken it.
 pub(super) struct UnreadCounter {
     pub(super) shared: Arc<Shared>,
+    pub(super) owner: UnreadOwner,
     /// The current event, if it is large.
     pub(super) current: Option<Arc<UnreadAnswer>>,
 }
@@ -123,8 +127,9 @@ impl HttpBody for EventBody {
             let Some(event) = ready!(self.events.poll_next_unpin(context)) else {
                 return Poll::Ready(None);
             };
-            if let Some(UnreadCounter { shared, current }) = &mut self.unread_counter {
-                *current = UnreadAnswer::count(&shared.unread_budget, event.len());
+            if let Some(UnreadCounter { shared, owner, current }) = &mut self.unread_counter {
+                let owner = || owner.clone();
+                *current = UnreadAnswer::count(&shared.unread_budget, event.len(), owner);
             }
             self.rest = event;
         }
@@ -146,7 +151,7 @@ mod tests {
         let budget = UnreadBudget::new(4 * OUTBOX_STEP_BYTES, Arc::new(Metrics::new(false)));
         let body = |bytes: usize| UnreadBody {
             rest: Bytes::from(vec![7; bytes]),
-            unread: UnreadAnswer::count(&budget, bytes).unwrap(),
+            unread: UnreadAnswer::count(&budget, bytes, UnreadOwner::default).unwrap(),
         };
         let mut large = body(3 * OUTBOX_STEP_BYTES);
         assert!(large.frame().await.unwrap().is_ok());

@@ -10,6 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use transport::frame::{CloseReason, FrameSink, FrameSource, ReadError, WriteError};
 
 use crate::{
+    admission::outbox_budget::UnreadOwner,
     auth::Caller,
     sessions::{stream::UnreadBudget, unread_answer::UnreadAnswer},
 };
@@ -67,6 +68,7 @@ pub(super) struct SseSink {
     /// `None` after the end of the stream.
     pub(super) stream: Option<mpsc::Sender<SseEvents>>,
     pub(super) budget: Arc<UnreadBudget>,
+    pub(super) owner: UnreadOwner,
 }
 
 impl FrameSink for SseSink {
@@ -76,7 +78,7 @@ impl FrameSink for SseSink {
         let mut text =
             Vec::with_capacity(frames.iter().map(|frame| frame.len() + EVENT_EXTRA_BYTES).sum());
         frames.drain(..).for_each(|frame| sse::write_message(&mut text, None, &frame));
-        let unread = UnreadAnswer::count(&self.budget, text.len());
+        let unread = UnreadAnswer::count(&self.budget, text.len(), || self.owner.clone());
         slot.send(SseEvents { text: text.into(), unread });
         Ok(())
     }

@@ -151,7 +151,9 @@ async fn answer_stateless(
         StatelessOutcome::Exchange(exchange) => {
             Ok(exchange_response(exchange, inbound.cache).await)
         }
-        StatelessOutcome::Notifications(listening) => Ok(listen_response(*listening).into()),
+        StatelessOutcome::Notifications(listening) => {
+            Ok(listen_response(*listening, inbound.cache).into())
+        }
         StatelessOutcome::OtherReplica(suspension) => {
             // Boxed, because it is rare and would enlarge the future of every call.
             Box::pin(forward_to_replica(inbound, &suspension, frame))
@@ -345,12 +347,11 @@ async fn exchange_response(mut exchange: Box<Exchange>, cache: &ConnectionCache)
             Some((frame, (Some(exchange), None)))
         }
     });
-    response::frame_stream(&shared, steps, keepalive).into()
+    response::frame_stream(&shared, cache.validated_head.unread_owner(), steps).into()
 }
 
-fn listen_response(listening: NotificationStream) -> Response<Body> {
+fn listen_response(listening: NotificationStream, cache: &ConnectionCache) -> Response<Body> {
     let shared: Arc<_> = listening.shared().clone();
-    let keepalive = shared.config.events.keepalive;
     let observed = shared.clone();
     let steps = stream::unfold(Some(listening), move |listening| {
         let shared = observed.clone();
@@ -365,5 +366,5 @@ fn listen_response(listening: NotificationStream) -> Response<Body> {
             Some((frame, rest))
         }
     });
-    response::frame_stream(&shared, steps, keepalive)
+    response::frame_stream(&shared, cache.validated_head.unread_owner(), steps)
 }

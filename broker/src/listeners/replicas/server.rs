@@ -69,5 +69,6 @@ async fn handle(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Bo
     let (head, body) = request.into_parts();
     let cache = ConnectionCache::default();
     let answer = request::serve_request(broker, RequestSource::Replica, (&head, &cache), body);
-    response::count_unread(&broker.shared, answer.await.into_response())
+    let answer = answer.await.into_response();
+    response::count_unread(&broker.shared, &cache, answer)
 }

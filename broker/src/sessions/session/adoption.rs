@@ -43,6 +43,7 @@ impl Session {
         let key = super::record::session_key(&id);
         let mut state = Self::new_state(
             &shared,
+            &params.caller,
             &key,
             claimed.epoch,
             SessionPhase::Ready,

@@ -160,6 +160,7 @@ impl Session {
         let announced = announced.offered_to(kinds).digests(&params.endpoint);
         let state = Self::new_state(
             &shared,
+            &params.caller,
             &record::session_key(&id),
             FIRST_EPOCH,
             SessionPhase::AwaitingInitialized,
@@ -189,6 +190,7 @@ impl Session {
             .digests(&params.endpoint);
         let mut state = Self::new_state(
             &shared,
+            &params.caller,
             &record::session_key(&id),
             FIRST_EPOCH,
             SessionPhase::Ready,
@@ -416,6 +418,7 @@ impl Session {
     /// Returns the state of a session that begins here, without anything in it.
     fn new_state(
         shared: &Shared,
+        caller: &Caller,
         key: &SessionKey,
         epoch: i64,
         phase: SessionPhase,
@@ -423,7 +426,7 @@ impl Session {
     ) -> SessionState {
         let log = shared.durable.event_log.clone().map(|log| (log, *key));
         let streams = SessionStreams::new(shared.stream_limits(), epoch, log)
-            .with_unread_budget(&shared.unread_budget);
+            .with_unread_budget(&shared.unread_budget, caller.into());
         SessionState::new(phase, epoch, shared.durable.node(), streams, announced)
     }
 

@@ -4,7 +4,7 @@
 use std::{
     fmt::Debug,
     ops::AddAssign,
-    sync::{Arc, Weak, atomic::Ordering},
+    sync::{Arc, OnceLock, Weak, atomic::Ordering},
     time::Instant,
 };
 
@@ -15,7 +15,7 @@ use rules::{
 
 use super::{EventStream, StreamState, wakers::unlock_and_wake};
 use crate::{
-    admission::outbox_budget::{HolderId, OutboxBudget},
+    admission::outbox_budget::{HolderId, OutboxBudget, UnreadOwner},
     metrics::Metrics,
 };
 
@@ -52,7 +52,7 @@ impl UnreadBudget {
         holder: HolderId,
         held: usize,
         bytes: usize,
-        handle: impl FnOnce() -> Weak<dyn UnreadHolder>,
+        handle: impl FnOnce() -> (UnreadOwner, Weak<dyn UnreadHolder>),
     ) -> usize {
         let steps = self.waiting.settle(holder, held, bytes, handle);
         if steps != held {
@@ -61,7 +61,8 @@ impl UnreadBudget {
         steps
     }
 
-    /// Cuts holders, the largest first, until the budget suffices. None may be locked.
+    /// Cuts holders until the budget suffices, each time the largest one of the tenant with the most
+    /// unread bytes. None may be locked.
     pub fn enforce(&self) {
         while let Some(largest) = self.waiting.to_be_cut().and_then(|holder| holder.upgrade()) {
             if !largest.cut() {
@@ -69,7 +70,7 @@ impl UnreadBudget {
             }
             tracing::warn!(
                 stream = largest.stream_number(),
-                "too much waits for all clients together: the client with most waiting bytes is disconnected"
+                "too much waits for all clients together: a client of the tenant with most waiting bytes is disconnected"
             );
             self.metrics.rate_limited("outbox_bytes_total");
         }
@@ -81,7 +82,21 @@ impl UnreadBudget {
 pub(super) struct UnreadAccount {
     budget: Arc<UnreadBudget>,
     holder: HolderId,
+    /// Unset while the caller is unknown.
+    owner: OnceLock<UnreadOwner>,
     stream: Weak<EventStream>,
+}
+
+impl UnreadAccount {
+    fn settle(&self, held: usize, bytes: usize) -> usize {
+        let source = || {
+            (
+                self.owner.get().cloned().unwrap_or_default(),
+                self.stream.clone() as Weak<dyn UnreadHolder>,
+            )
+        };
+        self.budget.settle(self.holder, held, bytes, source)
+    }
 }
 
 /// Waiting messages that a stream does not have.
@@ -142,11 +157,12 @@ impl EventStream {
         left_out
     }
 
-    /// Counts the stream's unread bytes from now on.
-    pub fn attach_budget(self: &Arc<Self>, all: &Arc<UnreadBudget>) {
+    /// Counts the stream's unread bytes from now on. `owner` is `None` if the caller is unknown.
+    pub fn attach_budget(self: &Arc<Self>, all: &Arc<UnreadBudget>, owner: Option<UnreadOwner>) {
         let counted = UnreadAccount {
             budget: all.clone(),
             holder: all.new_holder(),
+            owner: owner.map(OnceLock::from).unwrap_or_default(),
             stream: Arc::downgrade(self),
         };
         let mut state = self.lock();
@@ -155,13 +171,18 @@ impl EventStream {
         }
     }
 
+    /// Sets the owner of the stream, unless it has one.
+    pub fn set_unread_owner(&self, owner: impl FnOnce() -> UnreadOwner) {
+        if let Some(counted) = self.unread_account.get() {
+            counted.owner.get_or_init(owner);
+        }
+    }
+
     /// Updates the account with the present number of unread bytes.
     pub(super) fn update_unread(&self, state: &mut StreamState) {
         let Some(counted) = self.unread_account.get() else { return };
-        let all = &counted.budget;
         let unread = if state.log.was_cut() { 0 } else { state.log.unread_bytes() };
-        let steps =
-            all.settle(counted.holder, state.unread_steps, unread, || counted.stream.clone());
+        let steps = counted.settle(state.unread_steps, unread);
         let before = std::mem::replace(&mut state.unread_steps, steps);
         if steps != before {
             self.grown.store(true, Ordering::Relaxed);
@@ -197,8 +218,8 @@ impl UnreadHolder for EventStream {
 impl Drop for EventStream {
     fn drop(&mut self) {
         let steps = self.lock().unread_steps;
-        if let Some(UnreadAccount { budget: all, holder, stream }) = self.unread_account.get() {
-            all.settle(*holder, steps, 0, || stream.clone());
+        if let Some(counted) = self.unread_account.get() {
+            counted.settle(steps, 0);
         }
     }
 }
@@ -206,16 +227,22 @@ impl Drop for EventStream {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use protocol::ids::{PrincipalId, TenantId};
     use rules::event_log::LogLimits;
 
     use super::*;
+    use crate::auth::Caller;
 
     const STEP: usize = OUTBOX_STEP_BYTES;
 
     fn stream(all: &Arc<UnreadBudget>) -> Arc<EventStream> {
+        stream_of(all, None)
+    }
+
+    fn stream_of(all: &Arc<UnreadBudget>, owner: Option<UnreadOwner>) -> Arc<EventStream> {
         let limits = LogLimits { events: 1_000, bytes: 100 * STEP };
         let stream = EventStream::outbox(1, limits, Some(0));
-        stream.attach_budget(all);
+        stream.attach_budget(all, owner);
         stream
     }
 
@@ -237,6 +264,26 @@ mod tests {
         assert!(
             metrics.render().contains(r#"mcp_rate_limited_total{scope="outbox_bytes_total"} 1"#)
         );
+    }
+
+    #[test]
+    fn r16_many_small_clients_of_one_tenant_do_not_displace_the_large_one_of_another() {
+        let all = UnreadBudget::new(8 * STEP, Arc::new(Metrics::new(false)));
+        let owner = |tenant: &str| {
+            let tenant = TenantId::parse(tenant).unwrap();
+            UnreadOwner::from(&Caller::new(tenant, PrincipalId::new("one"), None))
+        };
+        let small: Vec<_> = (0..8).map(|_| stream_of(&all, Some(owner("a")))).collect();
+        assert!(small.iter().all(|one| push(one, STEP)));
+        // Its tenant is known later, like that of a connection of 2026-07-28.
+        let large = stream_of(&all, None);
+        large.set_unread_owner(|| owner("b"));
+        assert!(
+            push(&large, 3 * STEP) && push(&large, 1),
+            "the largest client, but not of the largest tenant"
+        );
+        assert_eq!(small.iter().filter(|one| !push(one, 1)).count(), 3);
+        assert_eq!(all.waiting.bytes(), 8 * STEP);
     }
 
     #[test]

@@ -181,12 +181,23 @@ async fn r16_f_19_the_unread_bytes_of_all_clients_are_bounded() {
 }
 
 /// Calls `wait` on a connection of its own, and reads nothing of the answer.
-async fn call_without_reading(broker: &TestBroker, session: &str, id: u64) -> TcpStream {
+async fn call_without_reading(
+    broker: &TestBroker,
+    (key, session): (&str, &str),
+    id: u64,
+) -> TcpStream {
     let mut socket = TcpStream::connect(broker.http_address()).await.unwrap();
     let call = request(id, "tools/call", json!({"name": "b__wait", "arguments": {}}));
-    let headers = format!("mcp-session-id: {session}\r\nconnection: close\r\n");
+    let headers = format!("{key}mcp-session-id: {session}\r\nconnection: close\r\n");
     socket.write_all(http::post("/mcp", &headers, &call).as_bytes()).await.unwrap();
     socket
+}
+
+/// Returns a tenant's key, as a header, and the session of a client with it.
+async fn session_of(broker: &TestBroker, tenant: &str) -> (String, String) {
+    let key = broker.admin().create_key(tenant).await;
+    let session = broker.client("/mcp").bearer(&key).connected(json!({})).await.session().unwrap();
+    (format!("authorization: Bearer {key}\r\n"), session)
 }
 
 /// Reads to the end of a connection, however it ends. Returns the number of bytes.
@@ -214,16 +225,54 @@ async fn r16_unread_answers_over_http_count_in_the_unread_bytes() {
     let client = broker.connected(json!({})).await;
     let session = client.session().unwrap();
     let scope = [("scope", "outbox_bytes_total")];
-    let one = call_without_reading(&broker, &session, 90).await;
+    let one = call_without_reading(&broker, ("", &session), 90).await;
     let waits = |bytes: f64| bytes >= ANSWER_BYTES as f64;
     broker.admin().wait_metric("mcp_outbox_bytes", &[], waits).await;
     assert_eq!(broker.admin().metric("mcp_rate_limited_total", &scope).await.unwrap_or(0.0), 0.0);
-    let other = call_without_reading(&broker, &session, 91).await;
+    let other = call_without_reading(&broker, ("", &session), 91).await;
     broker.admin().wait_metric("mcp_rate_limited_total", &scope, |count| count == 1.0).await;
     let mut read = [read_to_the_end(one).await, read_to_the_end(other).await];
     read.sort_unstable();
     assert!(read[0] < ANSWER_BYTES && read[1] > ANSWER_BYTES, "one of two is cut: {read:?}");
     broker.admin().wait_metric("mcp_outbox_bytes", &[], |bytes| bytes == 0.0).await;
+}
+
+#[tokio::test]
+async fn r16_the_unread_answers_of_one_tenant_do_not_cost_another_one_its_larger_answer() {
+    const MANY: usize = 4;
+    const MANY_BYTES: usize = 8 << 20;
+    const LARGE_BYTES: usize = 12 << 20;
+    let gate = Gate::new();
+    gate.open();
+    let (many, large) = (waiting(&gate, MANY_BYTES).await, waiting(&gate, LARGE_BYTES).await);
+    let broker = builder()
+        .single_process()
+        .auth_required()
+        .config(json!({"limits": {"outbox_bytes_total": "40MiB"}}))
+        .tenant("many")
+        .tenant("large")
+        .backend("many", "b", many.spec())
+        .backend("large", "b", large.spec())
+        .start()
+        .await;
+    let (key, session) = session_of(&broker, "many").await;
+    let mut unread = Vec::new();
+    for id in 0..MANY {
+        unread.push(call_without_reading(&broker, (&key, &session), 90 + id as u64).await);
+    }
+    let waits = |bytes: f64| bytes >= (MANY * MANY_BYTES) as f64;
+    broker.admin().wait_metric("mcp_outbox_bytes", &[], waits).await;
+    let (key, session) = session_of(&broker, "large").await;
+    let answer = call_without_reading(&broker, (&key, &session), 90).await;
+    let scope = [("scope", "outbox_bytes_total")];
+    broker.admin().wait_metric("mcp_rate_limited_total", &scope, |count| count == 1.0).await;
+    let read = read_to_the_end(answer).await;
+    assert!(read > LARGE_BYTES, "the largest answer, but not of the largest tenant: {read}");
+    let mut whole = 0;
+    for socket in unread {
+        whole += usize::from(read_to_the_end(socket).await > MANY_BYTES);
+    }
+    assert_eq!(whole, MANY - 1);
 }
 
 /// Returns the resident memory of a process that is not that of a file, in bytes.

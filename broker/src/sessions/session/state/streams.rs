@@ -21,6 +21,7 @@ use rules::{
 };
 
 use crate::{
+    admission::outbox_budget::UnreadOwner,
     persistence::EventWriter,
     sessions::stream::{EventStream, LeftOut, UnreadBudget},
 };
@@ -43,8 +44,8 @@ pub(in crate::sessions) struct SessionStreams {
     pub(in crate::sessions) may_inherit: bool,
     /// Set while messages of a forgotten GET stream are lost, and the client does not know.
     lost_unread: bool,
-    /// Budget that counts the unread bytes of these streams.
-    unread_budget: Option<Arc<UnreadBudget>>,
+    /// Budget that counts the unread bytes of these streams, and their owner.
+    unread_budget: Option<(Arc<UnreadBudget>, UnreadOwner)>,
 }
 
 impl SessionStreams {
@@ -69,15 +70,19 @@ impl SessionStreams {
         streams
     }
 
-    /// Counts the unread bytes of new streams against `waiting`.
-    pub(in crate::sessions) fn with_unread_budget(mut self, waiting: &Arc<UnreadBudget>) -> Self {
-        self.unread_budget = Some(waiting.clone());
+    /// Counts the unread bytes of new streams against `waiting`, for their owner.
+    pub(in crate::sessions) fn with_unread_budget(
+        mut self,
+        waiting: &Arc<UnreadBudget>,
+        owner: UnreadOwner,
+    ) -> Self {
+        self.unread_budget = Some((waiting.clone(), owner));
         self
     }
 
     pub(in crate::sessions) fn track_unread(&self, stream: Arc<EventStream>) -> Arc<EventStream> {
-        if let Some(waiting) = &self.unread_budget {
-            stream.attach_budget(waiting);
+        if let Some((waiting, owner)) = &self.unread_budget {
+            stream.attach_budget(waiting, Some(owner.clone()));
         }
         stream
     }
