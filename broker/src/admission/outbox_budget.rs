@@ -17,8 +17,6 @@ use parking_lot::Mutex;
 use protocol::ids::{PrincipalId, TenantId};
 use rules::limits::OUTBOX_STEP_BYTES;
 
-use crate::auth::Caller;
-
 /// Number of a stream, unique within the process.
 pub type HolderId = u64;
 
@@ -30,9 +28,9 @@ pub struct UnreadOwner {
     principal: Option<PrincipalId>,
 }
 
-impl From<&Caller> for UnreadOwner {
-    fn from(caller: &Caller) -> Self {
-        Self { tenant: Some(caller.tenant.clone()), principal: Some(caller.principal.clone()) }
+impl UnreadOwner {
+    pub fn new(tenant: TenantId, principal: PrincipalId) -> Self {
+        Self { tenant: Some(tenant), principal: Some(principal) }
     }
 }
 
@@ -166,7 +164,7 @@ mod tests {
 
     fn owner(tenant: &str, principal: &str) -> UnreadOwner {
         let tenant = TenantId::parse(tenant).unwrap();
-        UnreadOwner::from(&Caller::new(tenant, PrincipalId::new(principal), None))
+        UnreadOwner::new(tenant, PrincipalId::new(principal))
     }
 
     fn named(name: &str) -> (UnreadOwner, &str) {

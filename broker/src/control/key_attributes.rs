@@ -17,6 +17,17 @@ use crate::{
 const VALUES_MAX: usize = 64;
 const VALUE_BYTES_MAX: usize = 256;
 
+/// Settings of a new API key.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NewKey {
+    pub name: Option<String>,
+    /// Principal of the key. Several keys may have the same principal. `None`: the key's own id.
+    pub principal: Option<String>,
+    pub attributes: KeyAttributes,
+    /// Time until the key expires. `None`: never.
+    pub expires_in: Option<Duration>,
+}
+
 /// Attributes of one key.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

@@ -74,7 +74,7 @@ pub use self::{
     connections::{ConnectLinkView, ConnectionTestView, ConnectionView},
     error::ControlError,
     issuers::IssuerView,
-    key_attributes::KeyAttributes,
+    key_attributes::{KeyAttributes, NewKey},
     load::{LoadError, LoadSummary},
     operators::{NewOperator, OperatorShown, OperatorView},
     overview::CatalogFilter,
@@ -174,17 +174,6 @@ pub struct PutOutcome<View> {
 pub struct Tagged<View> {
     pub view: View,
     pub tag: String,
-}
-
-/// Settings of a new API key.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NewKey {
-    pub name: Option<String>,
-    /// Principal of the key. Several keys may have the same principal. `None`: the key's own id.
-    pub principal: Option<String>,
-    pub attributes: KeyAttributes,
-    /// Time until the key expires. `None`: never.
-    pub expires_in: Option<Duration>,
 }
 
 impl Control {

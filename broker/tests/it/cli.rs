@@ -266,7 +266,7 @@ async fn tenants_keys_backends_and_sessions_are_managed_from_a_shell() {
     assert_eq!(broker.cli(&["operator", "create", "ann", "--role", "viewer"]).await.code, Some(1));
     let labels = [("operation", "put_operator"), ("store", "sqlite")];
     let failed = broker.admin().metric("mcp_store_errors_total", &labels).await;
-    assert_eq!(failed.unwrap_or_default(), 0.0, "a name that is taken is no failure of the store");
+    assert_eq!(failed.unwrap_or_default(), 0.0, "a taken name does not count as a failure");
     ok(&["backend", "remove", "b", "--tenant", "acme"]).await;
     ok(&["tenant", "remove", "acme"]).await;
     assert_ne!(

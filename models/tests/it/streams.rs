@@ -176,7 +176,7 @@ fn unread_bytes_of_all_clients_stay_within_the_budget() {
             .map(|number| {
                 let (stream, metrics) =
                     (EventStream::outbox(number, limits, Some(0)), metrics.clone());
-                stream.attach_budget(&budget);
+                stream.attach_budget(&budget, None);
                 thread::spawn(move || {
                     let frame = Bytes::from(vec![b' '; STEP]);
                     for _ in 0..2 {
