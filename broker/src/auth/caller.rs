@@ -14,7 +14,7 @@ use super::{
     expiry::CredentialExpiry,
     verified_token::{CertificateThumbprint, VerifiedToken},
 };
-use crate::{admission::outbox_budget::UnreadOwner, config::Secret};
+use crate::config::Secret;
 
 /// Principal of callers without a credential.
 pub const ANONYMOUS: &str = "anonymous";
@@ -47,12 +47,6 @@ impl Eq for Caller {}
 impl Hash for Caller {
     fn hash<H: Hasher>(&self, state: &mut H) {
         (&self.tenant, &self.principal, &self.key).hash(state);
-    }
-}
-
-impl From<&Caller> for UnreadOwner {
-    fn from(caller: &Caller) -> Self {
-        Self::new(caller.tenant.clone(), caller.principal.clone())
     }
 }
 

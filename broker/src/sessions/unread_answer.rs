@@ -11,7 +11,10 @@ use rules::limits::OUTBOX_STEP_BYTES;
 use tokio_util::sync::CancellationToken;
 
 use super::stream::{UnreadBudget, UnreadHolder};
-use crate::admission::outbox_budget::{HolderId, UnreadOwner};
+use crate::{
+    admission::outbox_budget::{HolderId, UnreadOwner},
+    auth::Caller,
+};
 
 /// An answer that counts until it is dropped.
 #[derive(Debug)]
@@ -20,6 +23,12 @@ pub struct UnreadAnswer {
     holder: HolderId,
     steps: Mutex<usize>,
     cut: CancellationToken,
+}
+
+impl From<&Caller> for UnreadOwner {
+    fn from(caller: &Caller) -> Self {
+        Self::new(caller.tenant.clone(), caller.principal.clone())
+    }
 }
 
 impl UnreadAnswer {
