@@ -80,8 +80,8 @@ pub enum UriError {
 pub struct ResourceUris(Vec<(Span, String)>);
 
 impl ResourceUris {
-    /// Finds the URIs in an answer to a request with this method. An answer whose URIs cannot be found is an error, because its client would
-    /// get those of the backend.
+    /// Finds the URIs in an answer to a request with this method. An answer whose URIs cannot be
+    /// found is an error, because its client would get those of the backend.
     pub fn find(answer: &Message, method: Method, endpoint: &Endpoint) -> Result<Self, UriError> {
         let mut found = Vec::new();
         if !endpoint.is_merged() {

@@ -31,13 +31,15 @@ const COST: &[Column] =
 const MOST: &[Column] =
     &[("name", "name"), ("object", "object"), ("bytes", "bytes"), ("tokens", "tokens")];
 
-/// Members that the broker adds to a document when it shows it.
+/// Members that the broker adds to a document when it shows it. A shown document always has a source.
 const SHOWN_ONLY: &[&str] = &["name", "source", "endpoint", "lists"];
 
 /// Reads a document, or one as `get` prints it.
 fn read_document(file: &Path) -> Result<Value, ClientError> {
     let mut document = read_json(file)?;
-    if let Value::Object(members) = &mut document {
+    if let Value::Object(members) = &mut document
+        && members.contains_key("source")
+    {
         members.retain(|name, _| !SHOWN_ONLY.contains(&name.as_str()));
     }
     Ok(document)

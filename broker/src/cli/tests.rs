@@ -204,4 +204,7 @@ async fn a_document_can_be_stored_as_it_was_printed() {
     assert!(printed.contains("\"source\""), "{printed}");
     std::fs::write(&file, printed).unwrap();
     broker.run(&put).await.unwrap();
+    std::fs::write(&file, r#"{"name": "review", "messages": []}"#).unwrap();
+    let refused = broker.run(&put).await.unwrap_err().to_string();
+    assert!(refused.contains("name"), "only a printed document may have a name: {refused}");
 }

@@ -25,15 +25,10 @@ impl Control {
         let registry = self.registry.load_full();
         // Without an answer of the store, this warning is missing.
         for record in self.store().tenants().await.unwrap_or_default() {
-            let tenant = &record.tenant;
-            let is_stored = |tenant: &TenantId| {
-                registry
-                    .tenants
-                    .get(tenant)
-                    .is_some_and(|entry| entry.origin == EntryOrigin::Stored)
-            };
-            if record.settings == DECLARED && is_stored(tenant) {
-                tracing::warn!(%tenant, "the configuration file does not declare this tenant: it is kept, disabled");
+            let entry = registry.tenants.get(&record.tenant);
+            let is_declared = entry.is_none_or(|entry| entry.origin == EntryOrigin::Declared);
+            if record.settings == DECLARED && !is_declared {
+                tracing::warn!(tenant = %record.tenant, "the configuration file does not declare this tenant: it is kept, disabled");
             }
         }
         for (tenant, entry) in &registry.policies {

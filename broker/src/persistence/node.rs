@@ -351,7 +351,7 @@ impl Node {
         // session.
         let sessions: Vec<SessionKey> = past.owned.sessions.iter().copied().collect();
         while let Some(from) = past.names.first() {
-            // Each answer names all records that the new name has by then.
+            // Each answer names all records of the batch that the new name has by then.
             for batch in sessions.chunks(RECLAIM_BATCH) {
                 let reclaiming = self.nodes.reclaim_sessions(from, to, batch);
                 reclaimed

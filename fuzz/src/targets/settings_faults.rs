@@ -21,8 +21,8 @@ const SECRETS: [&str; 7] = [
 /// Maps whose values are secrets.
 const SECRET_MAPS: [&str; 2] = ["env", "headers"];
 
-/// Parts of the paths of policies, toolsets and prompts.
-const DOCUMENTS: [&str; 3] = [".policy.", ".toolsets.", ".prompts."];
+/// What the fault of a policy has, if it does not name what is allowed.
+const POLICY_REMEDIES: [&str; 3] = ["must ", "; ", "the policy decides"];
 
 /// Checks every fault of a refusal, and returns what tells them apart.
 pub(super) fn check_faults(faults: &[FieldError], body: &Value) -> Vec<String> {
@@ -33,12 +33,13 @@ pub(super) fn check_faults(faults: &[FieldError], body: &Value) -> Vec<String> {
         assert!(!fault.problem.is_empty(), "a fault says what is wrong: {fault:?}");
         assert!(!line.chars().any(char::is_control), "a fault is one line: {line:?}");
         let is_allowed_named = !fault.allowed.is_empty() || fault.problem.contains("allowed");
-        // The faults of documents say both in one sentence.
-        let is_of_document = DOCUMENTS.iter().any(|section| fault.path.contains(section));
+        // The faults of policies say both in one sentence: what must be, or what to do.
+        let is_of_policy = fault.path.contains(".policy.")
+            && POLICY_REMEDIES.iter().any(|words| fault.problem.contains(words));
         // A text that is not YAML has no field, and the reason has its line.
         let has_no_shape = fault.path.is_empty() && fault.problem.starts_with("is not YAML");
         assert!(
-            is_allowed_named || is_of_document || has_no_shape,
+            is_allowed_named || is_of_policy || has_no_shape,
             "a fault says what is allowed: {fault:?}"
         );
         assert!(!fault.problem.starts_with("is not accepted: "), "the shape has a gap: {fault:?}");

@@ -124,7 +124,10 @@ impl Compiler<'_> {
                 ("four_eyes", rule.four_eyes.is_some()),
             ];
             for (member, _) in given.iter().filter(|(_, is_given)| *is_given) {
-                self.fault(format!("{path}.{member}"), "is for rules with the effect approve");
+                self.fault(
+                    format!("{path}.{member}"),
+                    "is for rules with the effect approve; leave it out",
+                );
             }
             return;
         }

@@ -33,7 +33,10 @@ impl Policy {
         let named = named_object(&test.method, &test.object)
             .map_err(|(member, problem)| fault(member, problem))?;
         if test.annotations.is_some() && named.kind != ObjectKind::Tool {
-            return Err(fault("annotations", "is for the method tools/call".to_owned()));
+            return Err(fault(
+                "annotations",
+                "is for the method tools/call; leave it out".to_owned(),
+            ));
         }
         let decided = self.decided(test, &named, test.annotations.map(TestAnnotations::traits));
         if decided == test.expect {

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use protocol::{ids::BackendId, method::Method};
 
 use self::ceiling::Ceilings;
+pub(crate) use self::selection::unknown_backend;
 pub use self::{
     approval::{ApprovalRefused, ApprovalTerms, Approvers},
     ceiling::Ceiling,

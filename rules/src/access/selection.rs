@@ -147,7 +147,7 @@ fn pattern(
 }
 
 /// Returns the text of a fault: a pattern names a backend that the tenant does not have.
-pub(super) fn unknown_backend(backends: &[BackendId]) -> String {
+pub(crate) fn unknown_backend(backends: &[BackendId]) -> String {
     let known: Vec<&str> = backends.iter().map(BackendId::as_str).take(20).collect();
     format!("names an unknown backend; the tenant has: {}", known.join(", "))
 }

@@ -10,7 +10,7 @@ use super::{
     entry::{EntryShape, Trim},
 };
 use crate::{
-    access::{Ceiling, PolicyFault, Selection},
+    access::{Ceiling, PolicyFault, Selection, unknown_backend},
     catalog::FixedArguments,
     limits::{
         results::{RESULT_TOKENS_MAX, RESULT_TOKENS_MIN},
@@ -113,8 +113,8 @@ impl ToolsetCompiler<'_> {
             self.fault(path, "must be BACKEND/NAME, by the backend's own name");
             return None;
         };
-        if self.backends.is_some_and(|known| !known.contains(&backend)) {
-            self.fault(path, "names an unknown backend");
+        if let Some(known) = self.backends.filter(|known| !known.contains(&backend)) {
+            self.fault(path, unknown_backend(known));
             return None;
         }
         Some((backend, name))

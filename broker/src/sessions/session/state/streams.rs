@@ -365,6 +365,7 @@ mod tests {
         assert_eq!((reader.backlog(), waiting.is_empty()), (1, true));
         assert_eq!(streams.general().number, old.number, "it is the session's general stream");
     }
+
     /// Returns whether the next GET stream tells its client of a loss, and whether the one after it
     /// does.
     fn tells_of_loss(streams: &mut SessionStreams) -> [bool; 2] {
