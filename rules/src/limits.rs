@@ -353,6 +353,8 @@ pub const QUIC_REQUEST_STREAMS_MAX: u32 = 100;
 pub const QUIC_HANDSHAKES_MAX: usize = 1_024;
 /// Bytes of incomplete requests of one QUIC client, or of queued POSTs of one HTTP+SSE stream.
 pub const UNFINISHED_REQUESTS_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of incomplete messages of one tenant, or a sixteenth of the memory if that is less.
+pub const UNFINISHED_TENANT_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Queued POSTs for one HTTP+SSE stream; further ones wait with their request.
 pub const HTTP_SSE_QUEUE_FRAMES: usize = 64;
 /// Random bytes in the address for the POSTs of an HTTP+SSE stream.

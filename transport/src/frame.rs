@@ -12,6 +12,8 @@ use std::{future::Future, io, sync::Arc, time::Duration};
 use bytes::Bytes;
 use tokio::{sync::Semaphore, time::timeout};
 
+use crate::message_bound::MessageBound;
+
 /// Time to write the close message, and then again the time until the peer has seen it.
 pub const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -34,6 +36,10 @@ pub trait FrameSource: Send {
     /// takes a permit until it is complete. If no permit is free, the connection ends.
     /// `byte_budget` is for peers that are not authenticated yet.
     fn set_message_limit(&mut self, message_bytes_max: usize, byte_budget: Option<&Arc<Semaphore>>);
+
+    /// Bounds the time and the memory of each incomplete message from now on. For authenticated
+    /// peers. A source of whole messages ignores it.
+    fn bound_messages(&mut self, _bound: MessageBound) {}
 
     /// Reads and discards data until the peer ends. Callers use it after the close message: closing
     /// a socket with unread bytes resets the connection, and the peer would lose the last message.
@@ -166,6 +172,9 @@ pub enum ReadError {
     Protocol(&'static str),
     #[error("nothing was heard of the peer for {limit:?}")]
     IdleTimeout { limit: Duration },
+    /// A message was not complete in time. With `is_overload` it waited for memory.
+    #[error("a message was not complete within {limit:?}")]
+    Unfinished { limit: Duration, is_overload: bool },
     /// The peer closed and named a fault.
     #[error("the peer closed with code {code}: {reason:?}")]
     Closed { code: u64, reason: String },
@@ -184,7 +193,10 @@ impl ReadError {
             Self::NotText => CloseReason::NotText,
             Self::InvalidUtf8 => CloseReason::InvalidUtf8,
             Self::Protocol(_) => CloseReason::Protocol,
-            Self::IdleTimeout { .. } => CloseReason::Policy,
+            Self::IdleTimeout { .. } | Self::Unfinished { is_overload: false, .. } => {
+                CloseReason::Policy
+            }
+            Self::Unfinished { is_overload: true, .. } => CloseReason::Overloaded,
             Self::Io(error) if error.kind() == io::ErrorKind::QuotaExceeded => {
                 CloseReason::Overloaded
             }

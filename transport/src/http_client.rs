@@ -8,15 +8,16 @@
 //! this to decide whether it may send the request again.
 
 use std::error::Error;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{Request, uri::Scheme};
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -28,6 +29,7 @@ use crate::connect::Connector;
 use crate::egress::EgressPolicy;
 use crate::framing::ChunksTooLong;
 use crate::http1_client::{self, BodyStreamError, Http1Body, Pool};
+use crate::message_bound::MessageMemory;
 use crate::peer::PeerIdentityError;
 use crate::response::HttpResponse;
 use crate::send_error::SendError;
@@ -306,12 +308,29 @@ pub enum BodyError {
     Aborted { reason: String },
 }
 
+/// Bytes of a body that need no memory of a budget if they are there without a wait.
+const READY_BODY_BYTES: usize = 64 * 1024;
+
 /// Reads a body of at most `bytes_max` bytes. A body that arrives in a single chunk is not copied.
-pub async fn read_body<B>(mut body: B, bytes_max: usize) -> Result<Bytes, BodyError>
+pub async fn read_body<B>(body: B, bytes_max: usize) -> Result<Bytes, BodyError>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Error + 'static,
 {
+    read_body_within(body, bytes_max, None).await
+}
+
+/// Reads a body as [`read_body`] does. While it is incomplete, it holds a part of `memory`.
+pub async fn read_body_within<B>(
+    mut body: B,
+    bytes_max: usize,
+    mut memory: Option<&mut MessageMemory>,
+) -> Result<Bytes, BodyError>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Error + 'static,
+{
+    let mut has_waited = false;
     let too_large = BodyError::TooLarge { max: bytes_max };
     // A declared length over the limit is refused without reading the body.
     if body.size_hint().lower() > bytes_max as u64 {
@@ -319,7 +338,24 @@ where
     }
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+    loop {
+        let bytes = first.len() + rest.len();
+        let next = poll_fn(|context| {
+            let mut poll_hold = |context: &mut Context<'_>| match &mut memory {
+                Some(memory) => memory.poll_hold(context, bytes),
+                None => Poll::Ready(()),
+            };
+            if has_waited || bytes > READY_BODY_BYTES {
+                ready!(poll_hold(context));
+            }
+            let polled = Pin::new(&mut body).poll_frame(context);
+            if polled.is_pending() && !std::mem::replace(&mut has_waited, true) {
+                // The next poll waits for the permits, if there are none now.
+                let _later = poll_hold(context);
+            }
+            polled
+        });
+        let Some(frame) = next.await else { break };
         let frame = frame.map_err(|error| match ChunksTooLong::caused(&error) {
             true => too_large.clone(),
             false => BodyError::Aborted { reason: innermost_reason(&error) },

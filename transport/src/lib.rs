@@ -20,6 +20,7 @@ pub mod http1_server;
 pub mod http_client;
 pub mod lines;
 mod linger;
+pub mod message_bound;
 pub mod peer;
 mod process_group;
 pub mod proxy_protocol;
@@ -49,6 +50,7 @@ pub use frame::{
 };
 pub use http_client::{
     BodyError, HttpClient, HttpClientConfig, ResponseBody, TlsSetupError, read_body,
+    read_body_within,
 };
 pub use http1_client::BodyStreamError;
 pub use lines::{LineReader, LineWriter};

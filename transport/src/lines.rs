@@ -21,6 +21,7 @@ use tokio::{
 pub use crate::frame::ReadError;
 use crate::{
     frame::{CLOSE_TIMEOUT, CloseReason, FrameSink, FrameSource, WriteError},
+    message_bound::MessageBound,
     read_buffer::ReadBuffer,
     read_turns::ReadTurns,
 };
@@ -82,9 +83,9 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
                 return Err(self.give_up(ReadError::TooLong { limit: self.line_bytes_max }));
             }
             let (buffer, reader, limit) = (&mut self.buffer, &mut self.reader, self.line_bytes_max);
-            match poll_fn(|context| buffer.poll_fill(reader, context, limit)).await {
+            match poll_fn(|context| buffer.poll_fill_bounded(reader, context, limit, None)).await {
                 Ok(count) => self.at_end = count == 0,
-                Err(error) => return Err(self.give_up(error.into())),
+                Err(error) => return Err(self.give_up(error)),
             }
         }
     }
@@ -114,12 +115,14 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         let kept = line_bytes - usize::from(bytes[..line_bytes].ends_with(b"\r"));
         self.scanned = 0;
         self.is_unterminated = end_bytes == 0;
+        self.buffer.end_message();
         Some(self.buffer.take(line_bytes + end_bytes, kept))
     }
 
     fn give_up(&mut self, error: ReadError) -> ReadError {
         self.at_end = true;
         self.scanned = 0;
+        self.buffer.set_bound(None);
         self.buffer.discard();
         error
     }
@@ -143,9 +146,14 @@ impl<R: AsyncRead + Unpin + Send> FrameSource for LineReader<R> {
         self.buffer.set_budget(byte_budget);
     }
 
+    fn bound_messages(&mut self, bound: MessageBound) {
+        self.buffer.set_bound(Some(bound));
+    }
+
     async fn drain(&mut self) {
         self.at_end = true;
         self.buffer.set_budget(None);
+        self.buffer.set_bound(None);
         self.scanned = 0;
         self.buffer.drain(&mut self.reader).await;
     }

@@ -17,18 +17,22 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
 };
 
+use crate::{
+    frame::ReadError,
+    message_bound::{FREE_BYTES, MessageBound},
+};
+
 /// Space for the first read. A read that fills its space doubles the next one, up to the maximum.
 const READ_BYTES_MIN: usize = 8 * 1024;
 const READ_BYTES_MAX: usize = 64 * 1024;
 const COPIED_BYTES_MAX: usize = 4 * 1024;
-/// Bytes that every confined buffer may hold without a permit.
-const FREE_BYTES: usize = 8 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct ReadBuffer {
     bytes: BytesMut,
     read_bytes: usize,
     confined: Option<SharedBudget>,
+    bound: Option<Box<MessageBound>>,
 }
 
 /// A memory budget shared with other buffers, such as those of unauthenticated peers.
@@ -72,7 +76,7 @@ pub(crate) const SHARED_PERMIT_BYTES: usize = 1024;
 impl ReadBuffer {
     /// Starts with bytes that were already read from the connection.
     pub(crate) fn new(prefix: Bytes) -> Self {
-        Self { bytes: prefix.into(), read_bytes: READ_BYTES_MIN, confined: None }
+        Self { bytes: prefix.into(), read_bytes: READ_BYTES_MIN, confined: None, bound: None }
     }
 
     /// Sets the semaphore for permits from now on. `None` removes the bound.
@@ -90,6 +94,18 @@ impl ReadBuffer {
             Some(SharedBudget { semaphore, permit_bytes: Some(SHARED_PERMIT_BYTES), held: None });
     }
 
+    /// Bounds each incomplete message from now on.
+    pub(crate) fn set_bound(&mut self, bound: Option<MessageBound>) {
+        self.bound = bound.map(Box::new);
+    }
+
+    /// Ends the bounds of a message that was taken.
+    pub(crate) fn end_message(&mut self) {
+        if let Some(bound) = &mut self.bound {
+            bound.end_message();
+        }
+    }
+
     /// Returns the bytes that were read and not taken.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -97,6 +113,27 @@ impl ReadBuffer {
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
+    }
+
+    /// Reads once, within the bounds of the message. `outside` is the number of its bytes that the
+    /// buffer does not hold any more, or `None` outside a message.
+    pub(crate) fn poll_fill_bounded(
+        &mut self,
+        reader: &mut (impl AsyncRead + Unpin),
+        context: &mut Context<'_>,
+        wanted: usize,
+        outside: Option<usize>,
+    ) -> Poll<Result<usize, ReadError>> {
+        let held = self.bytes.len() + outside.unwrap_or(0);
+        let is_held = match &mut self.bound {
+            Some(bound) => bound.poll_hold(context, held).is_ready(),
+            None => true,
+        };
+        if is_held && let Poll::Ready(read) = self.poll_fill(reader, context, wanted) {
+            return Poll::Ready(read.map_err(ReadError::from));
+        }
+        let Some(bound) = &mut self.bound else { return Poll::Pending };
+        bound.poll_wait(context, held > 0 || outside.is_some()).map(Err)
     }
 
     /// Reads once. Returns 0 at the end. `wanted` is the number of bytes missing from the frame, or

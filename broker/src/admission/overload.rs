@@ -21,7 +21,8 @@ use std::{
 
 use protocol::error::{ErrorKind, Refusal};
 use rules::limits::{
-    OUTBOX_BYTES_TOTAL_DEFAULT, OVERLOAD_RETRY, OVERLOAD_SAMPLE_INTERVAL, OVERLOAD_SAMPLES_IN_A_ROW,
+    OUTBOX_BYTES_TOTAL_DEFAULT, OVERLOAD_RETRY, OVERLOAD_SAMPLE_INTERVAL,
+    OVERLOAD_SAMPLES_IN_A_ROW, UNFINISHED_TENANT_BYTES_MAX,
 };
 
 use crate::{
@@ -318,6 +319,17 @@ pub fn outbox_bytes_total(config: &config::Config) -> usize {
         );
     }
     total
+}
+
+/// Returns the limit of incomplete messages of one tenant's clients, in bytes.
+pub fn unfinished_tenant_bytes(config: &config::Config) -> usize {
+    part_of_memory(config, UNFINISHED_TENANT_BYTES_MAX, 16)
+}
+
+/// Returns `most`, or the memory mark divided by `divisor` if that is less.
+fn part_of_memory(config: &config::Config, most: usize, divisor: u64) -> usize {
+    let mark = MemoryLimit::find(&config.overload).map(|limit| limit.mark() / divisor);
+    mark.and_then(|part| usize::try_from(part).ok()).map_or(most, |part| part.min(most))
 }
 
 fn outbox_total_of(configured: Option<usize>, allowed: Option<u64>) -> (usize, bool) {

@@ -329,7 +329,7 @@ const TIMEOUTS: &[ConfigKey] = &[
         "request_read",
         DEADLINE,
         "30s",
-        "Wait for a whole HTTP request head, and for a whole body.",
+        "Wait for a whole HTTP request head, for a whole body, and for a whole message over TCP and WebSocket.",
     ),
     key("connect", DEADLINE, "5s", "Wait for a connection to a backend, including TLS."),
     key(

@@ -131,7 +131,10 @@ const KEYS: &[(&str, Effect)] = &[
     ("timeouts.initialize", Refused(ErrorKind::BackendUnavailable)),
     (
         "timeouts.request_read",
-        Other("400 `invalid_request` for a body, a request head ends the connection", ""),
+        Other(
+            "400 `invalid_request` for a body; a request head, or a message of TCP or WebSocket, ends the connection",
+            "",
+        ),
     ),
     ("timeouts.connect", Refused(ErrorKind::BackendUnavailable)),
     ("timeouts.handshake", Other(CONNECTION_ENDS, "")),
@@ -351,6 +354,7 @@ fn met() -> Vec<Fixed> {
         QUIC_REQUEST_STREAMS_MAX Other("further streams wait, by QUIC", "");
         QUIC_HANDSHAKES_MAX Other("the broker refuses new connections", "");
         UNFINISHED_REQUESTS_BYTES_MAX Other("a QUIC stream is reset (8), a POST waits", "`mcp_rate_limited_total{scope=\"quic_request_bytes\"}`");
+        UNFINISHED_TENANT_BYTES_MAX Other("further bytes wait for `timeouts.request_read`, then `overloaded`", "");
         HTTP_SSE_QUEUE_FRAMES Other("further ones wait for `timeouts.request_read`, then `overloaded`", "");
         ADMIN_LIST_MAX Other("the list ends there", "");
         INCLUDED_FILES_MAX Other("the broker applies no change of the folder", "`mcp_config_reloads_total`");
@@ -585,6 +589,11 @@ fn the_page_of_limits_is_up_to_date() {
         - Over HTTP/1.1 without TLS, the broker frees the part of a large answer that a slow client has read, after half a second without progress.\n\
         - Freed memory goes back to the system within about two seconds, also while the broker is idle.\n\
         - Twenty answers of 4 MiB that no client reads took 5 to 13 MiB of resident memory after four seconds, with a backend over HTTP and with a child process. The kernel's send buffers held the rest. `python3 field/run.py --only broker broker-stdio --parts attacks --results /tmp/field --page /tmp/field/none.md` measures it.\n\n\
+        ## Clients that do not end their messages\n\n\
+        - A message of a client has `timeouts.request_read` from its first bytes to its end, over HTTP, TCP and WebSocket. After that the broker refuses the body, or refuses the message and closes the connection (WebSocket: 1008).\n\
+        - Incomplete messages of one tenant's clients have at most `UNFINISHED_TENANT_BYTES_MAX` together. Beyond it, the broker reads no further from these clients until another message is complete. One message at a time may exceed the limit. A message that is not complete in time because of this gets `overloaded` (WebSocket: 1013).\n\
+        - The first 8 KiB of a message do not count, and neither does a body of up to 64 KiB that arrives without a wait.\n\
+        - A buffer may have twice the size of its message, so a tenant can use about 160 MiB with incomplete messages.\n\n\
         ## Rates over sessions and replicas\n\n\
         - A rate of a principal covers all its sessions, connections, wires and keys.\n\
         - Replicas share rates through Redis. Each replica reserves a small part in advance and reports its use, so that no request waits for Redis. Three replicas together admit the same number of requests as one, within 2 in 100 over ten seconds.\n\

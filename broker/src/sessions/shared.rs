@@ -25,6 +25,8 @@ pub struct Shared {
     task_host: OnceLock<Arc<dyn TaskService>>,
     /// Counts the bytes that wait for clients.
     pub unread_budget: Arc<UnreadBudget>,
+    /// Limit of incomplete messages of one tenant's clients.
+    pub unfinished_tenant_bytes: usize,
     /// Calls in flight, by deadline.
     pub deadlines: Arc<DeadlineList<dyn Expirable>>,
     /// Calls and tasks that wait for the approval of a person.
@@ -38,6 +40,7 @@ impl Shared {
                 overload::outbox_bytes_total(&context.config),
                 context.metrics.clone(),
             ),
+            unfinished_tenant_bytes: overload::unfinished_tenant_bytes(&context.config),
             context,
             registry: SessionRegistry::default(),
             task_host: OnceLock::new(),

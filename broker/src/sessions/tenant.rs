@@ -27,6 +27,7 @@ use rules::{
     shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
     toolsets::Toolsets,
 };
+use transport::message_bound::{MessageBound, MessageBudget, MessageMemory};
 
 use super::{
     access_checks,
@@ -66,6 +67,8 @@ pub struct Tenant {
     calls: Arc<SharedPermits>,
     /// Connections that are sessions, and open GET streams.
     connections: Arc<SharedPermits>,
+    /// Memory for incomplete messages of its clients.
+    message_budget: MessageBudget,
     /// Counters of its requests, from the first one on. `None` without tenant labels.
     counters: OnceLock<Option<TenantCounters>>,
 }
@@ -94,6 +97,7 @@ impl Tenant {
             publishing: Mutex::default(),
             sessions: TenantSessions::new(id.clone(), shared.permits.clone()),
             calls: shared.permits.permits(format!("calls/{id}"), CALL_PERMITS_RESERVED_MAX),
+            message_budget: MessageBudget::new(shared.unfinished_tenant_bytes),
             counters: OnceLock::new(),
             shared,
             share: TenantShare::of(id.clone()),
@@ -139,6 +143,17 @@ impl Tenant {
             .limits
             .message_sizes
             .of(self.spec.load().limits.message_profile.as_deref(), wire)
+    }
+
+    /// Returns the memory of one incomplete message of a client.
+    pub fn message_memory(&self) -> MessageMemory {
+        MessageMemory::new(self.message_budget.clone())
+    }
+
+    /// Returns the bounds of the incomplete messages of one connection.
+    pub fn message_bound(&self) -> MessageBound {
+        let time_max = self.shared.config.timeouts.request_read;
+        MessageBound::new(self.message_budget.clone(), time_max)
     }
 
     /// Returns the time limits of a request, as set by the backend, the tenant, or the

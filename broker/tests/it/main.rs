@@ -56,6 +56,7 @@ mod hostile_headers;
 mod hostile_http;
 mod hostile_http2;
 mod http_rules;
+mod incomplete_messages;
 mod leaks;
 mod lifecycle;
 mod limits;

@@ -10,6 +10,7 @@ use super::CODE_CANCELLED;
 use crate::{
     frame::{CLOSE_TIMEOUT, CloseReason, FrameSink, FrameSource, ReadError, WriteError},
     lines::{LineReader, one_line},
+    message_bound::MessageBound,
 };
 
 /// Messages passed to the connection together, each followed by its line end.
@@ -101,6 +102,10 @@ impl FrameSource for QuicSource {
         byte_budget: Option<&Arc<Semaphore>>,
     ) {
         self.lines.set_message_limit(message_bytes_max, byte_budget);
+    }
+
+    fn bound_messages(&mut self, bound: MessageBound) {
+        self.lines.bound_messages(bound);
     }
 
     async fn drain(&mut self) {

@@ -165,6 +165,15 @@ impl Decoder {
         self.head.map_or(0, |head| head.payload_bytes.saturating_sub(buffered))
     }
 
+    /// Returns the number of bytes of an incomplete message that were taken from the buffer, or
+    /// `None` outside a message.
+    pub(super) fn unfinished_bytes(&self) -> Option<usize> {
+        match &self.fragments {
+            Some(fragments) => Some(fragments.payload.len()),
+            None => self.head.map(|_| 0),
+        }
+    }
+
     /// Returns the frame's head and its length once it is complete. Refuses a frame that must not
     /// follow the previous one.
     fn parse_head(&self, bytes: &[u8]) -> Result<Option<(FrameHeader, usize)>, ReadError> {

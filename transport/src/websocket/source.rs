@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     frame::{CLOSE_TIMEOUT, CloseReason, FrameSource, ReadError},
+    message_bound::MessageBound,
     read_buffer::ReadBuffer,
     read_turns::ReadTurns,
 };
@@ -108,14 +109,17 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
             }
             ready!(self.turns.poll_step(context));
             match self.decoder.decode(&mut self.buffer) {
-                Ok(Some(DecodedFrame::Message(message))) => return Poll::Ready(Ok(Some(message))),
+                Ok(Some(DecodedFrame::Message(message))) => {
+                    self.buffer.end_message();
+                    return Poll::Ready(Ok(Some(message)));
+                }
                 Ok(Some(DecodedFrame::Ping(payload))) => self.answer_ping(&payload, context)?,
                 Ok(Some(DecodedFrame::Pong | DecodedFrame::Fragment)) => {}
                 Ok(Some(DecodedFrame::Close(received))) => self.start_close(received),
                 Ok(None) => match self.poll_read(context) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(self.end_without_close()),
                     Poll::Ready(Ok(_)) => self.last_received = Instant::now(),
-                    Poll::Ready(Err(error)) => return self.fail(error.into()),
+                    Poll::Ready(Err(error)) => return self.fail(error),
                     Poll::Pending => return self.poll_idle(context),
                 },
                 Err(error) => return self.fail(error),
@@ -165,9 +169,10 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
         }
     }
 
-    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<usize, ReadError>> {
         let wanted = self.decoder.wanted(self.buffer.bytes().len());
-        self.buffer.poll_fill(&mut self.reader, context, wanted)
+        let outside = self.decoder.unfinished_bytes();
+        self.buffer.poll_fill_bounded(&mut self.reader, context, wanted, outside)
     }
 
     /// Handles the case that no data is available. Checks the silence limit only here: data that
@@ -202,6 +207,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
 
     fn fail(&mut self, error: ReadError) -> Poll<Result<Option<Message>, ReadError>> {
         self.phase = Phase::Failed;
+        self.buffer.set_bound(None);
         self.buffer.discard();
         Poll::Ready(Err(error))
     }
@@ -225,6 +231,10 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> FrameSource for 
     ) {
         self.decoder.set_message_limit(message_bytes_max);
         self.buffer.set_budget(byte_budget);
+    }
+
+    fn bound_messages(&mut self, bound: MessageBound) {
+        self.buffer.set_bound(Some(bound));
     }
 
     /// Reads until the peer's close frame. After a fault it reads until the end of the connection,

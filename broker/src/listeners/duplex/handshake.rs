@@ -19,7 +19,10 @@ use protocol::{
     splice::Splice,
 };
 use rules::{client_transport::Transport, limits::FIRST_MESSAGE_BYTES_MAX};
-use transport::frame::{CloseReason, FrameSink, FrameSource};
+use transport::{
+    frame::{CloseReason, FrameSink, FrameSource},
+    message_bound::MessageBound,
+};
 
 use super::{
     authenticate::{
@@ -79,8 +82,9 @@ pub(super) async fn open_session(
                     source.set_message_limit(message_bytes_max, None);
                     return Ok(HandshakeOutcome::Session(session_connection, sent_count + 1));
                 }
-                HandshakeReply::Stateless => {
+                HandshakeReply::Stateless(bound) => {
                     source.set_message_limit(message_bytes_max, None);
+                    source.bound_messages(bound);
                     return Ok(HandshakeOutcome::Stateless(Box::new(message)));
                 }
                 HandshakeReply::Frame(frame) => (frame, None),
@@ -111,7 +115,8 @@ pub(super) enum HandshakeOutcome {
 
 /// Reply to a message before a session is open.
 enum HandshakeReply {
-    Stateless,
+    /// The bounds of messages of the client's tenant.
+    Stateless(MessageBound),
     Session(SessionConnection, Bytes),
     Frame(Bytes),
     /// Last frame of the connection.
@@ -140,7 +145,9 @@ async fn reply_to(
         // Unauthenticated clients get neither more time nor larger messages.
         _ if message.is_stateless() && eras.has_stateless() => {
             match authenticate(broker, incoming, message).await {
-                Ok(_) => return HandshakeReply::Stateless,
+                Ok(known) => {
+                    return HandshakeReply::Stateless(known.client.tenant.message_bound());
+                }
                 Err(refusal) => {
                     return HandshakeReply::FinalFrame(refused(broker, &refusal, Some(id)));
                 }

@@ -27,6 +27,7 @@ use transport::frame::{CloseReason, FrameSink, FrameSource, close_gracefully};
 pub(super) use self::{
     authenticate::acquire_connection,
     incoming::{ConnectionParams, IncomingConnection},
+    read_errors::unfinished_overload,
     session_connection::SessionConnection,
 };
 use self::{handshake::HandshakeOutcome, session_io::ReadOutcome};

@@ -19,6 +19,7 @@ use rules::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{
+    FrameSource as _,
     frame::{CloseReason, FrameSink, close_gracefully},
     quic::{
         Cancellation, Limits, QuicConnection, QuicListener, QuicSink, QuicSource, RequestStream,
@@ -204,7 +205,10 @@ async fn receive(
 }
 
 /// Serves one stream of a stateless client: one request. A reset of the stream cancels the request.
-async fn serve_stateless(dispatcher: Arc<RequestDispatcher>, stream: RequestStream) {
+async fn serve_stateless(dispatcher: Arc<RequestDispatcher>, mut stream: RequestStream) {
+    if let Some(bound) = dispatcher.message_bound() {
+        stream.source.bound_messages(bound);
+    }
     let Some((stream, frame)) = receive(dispatcher.shared(), stream).await else { return };
     let decoded = frame.and_then(|frame| dispatcher.decode(frame));
     let (mut sink, mut given_up) = stream.into_response_sink();
@@ -246,9 +250,10 @@ async fn serve_stateless(dispatcher: Arc<RequestDispatcher>, stream: RequestStre
 }
 
 /// Serves one stream of a session: a request and its messages.
-async fn serve_request(session: Arc<Session>, stream: RequestStream) {
+async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
     let shared = &session.shared;
     let limits = json::Limits::with_bytes_max(session.message_bytes());
+    stream.source.bound_messages(session.tenant.message_bound());
     let Some((stream, frame)) = receive(shared, stream).await else { return };
     let decoded = frame.and_then(|frame| {
         session.touch();

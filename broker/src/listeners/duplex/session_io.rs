@@ -134,6 +134,7 @@ pub(super) async fn read(
     let ear = ClientReader { session, outbox, capacity_freed, calls };
     let limits = json::Limits::with_bytes_max(session.message_bytes());
     source.set_message_limit(limits.bytes_max, None);
+    source.bound_messages(session.tenant.message_bound());
     let (mut in_a_row, mut bytes_in_a_row) = (0, 0);
     loop {
         let frame = match source.next().await {

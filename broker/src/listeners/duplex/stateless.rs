@@ -24,7 +24,10 @@ use rules::{
 };
 use tokio::sync::Notify;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use transport::frame::{CloseReason, FrameSink, FrameSource};
+use transport::{
+    frame::{CloseReason, FrameSink, FrameSource},
+    message_bound::MessageBound,
+};
 
 use super::{
     authenticate::{AuthenticatedClient, authenticate, is_of_sign_in},
@@ -344,6 +347,11 @@ impl RequestDispatcher {
         {
             self.shared().metrics.dropped_notification("unknown");
         }
+    }
+
+    /// Returns the bounds of messages of the last request's tenant.
+    pub(super) fn message_bound(&self) -> Option<MessageBound> {
+        self.payer.lock().as_ref().map(|(tenant, _)| tenant.message_bound())
     }
 
     /// Stores the sender of a request. The unread bytes of the connection count for the first one.

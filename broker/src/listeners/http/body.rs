@@ -6,9 +6,10 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use protocol::error::{ErrorKind, Refusal};
 use rules::limits::OVERLOAD_BODY_BYTES_MAX;
-use transport::BodyError;
+use transport::{BodyError, message_bound::MessageMemory};
 
 use super::inbound_request::RequestBody;
+use crate::listeners::duplex::unfinished_overload;
 
 /// Returns whether the body is small enough to be read under overload.
 pub(super) fn has_small_body(body: &impl RequestBody) -> bool {
@@ -36,13 +37,33 @@ fn too_large(bytes_max: usize) -> Refusal {
 }
 
 pub(in crate::listeners) async fn read_body(
-    mut body: impl RequestBody,
+    body: impl RequestBody,
     bytes_max: usize,
     time: Duration,
 ) -> Result<Bytes, Refusal> {
+    read(body, bytes_max, time, None).await
+}
+
+/// Reads the body of a tenant's client. While it is incomplete, it holds a part of `memory`.
+pub(super) async fn read_message(
+    body: impl RequestBody,
+    bytes_max: usize,
+    time: Duration,
+    mut memory: MessageMemory,
+) -> Result<Bytes, Refusal> {
+    read(body, bytes_max, time, Some(&mut memory)).await
+}
+
+async fn read(
+    mut body: impl RequestBody,
+    bytes_max: usize,
+    time: Duration,
+    mut memory: Option<&mut MessageMemory>,
+) -> Result<Bytes, Refusal> {
     check_body_size(&body, bytes_max)?;
     let read = {
-        let mut reading = pin!(transport::read_body(&mut body, bytes_max));
+        let memory = memory.as_deref_mut();
+        let mut reading = pin!(transport::read_body_within(&mut body, bytes_max, memory));
         // The body usually arrives with the head, and then needs no timer.
         match reading.as_mut().now_or_never() {
             Some(read) => Ok(read),
@@ -55,6 +76,7 @@ pub(in crate::listeners) async fn read_body(
         Ok(Err(BodyError::Aborted { .. })) => {
             Err(Refusal::new(ErrorKind::InvalidRequest, "the request body broke off"))
         }
+        Err(_) if memory.is_some_and(|memory| memory.is_waiting()) => Err(unfinished_overload()),
         Err(_) => {
             Err(Refusal::new(ErrorKind::InvalidRequest, "the request body did not come in time"))
         }

@@ -28,7 +28,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::{
     authenticate::authenticate,
-    body::{check_body_size, content_length, has_small_body, read_body},
+    body::{check_body_size, content_length, has_small_body, read_message},
     challenge,
     connection::ConnectionContext,
     cors::{preflight, with_cors_headers},
@@ -127,8 +127,9 @@ async fn receive_message(
     streams: &SseStreams,
 ) -> Result<Response<Body>, Refusal> {
     let config = &broker.shared.config;
-    let (bytes_max, time) =
-        (broker.message_bytes(caller, MessageWire::Http), config.timeouts.request_read);
+    let time = config.timeouts.request_read;
+    let tenant = broker.tenant(&caller.tenant).ok_or_else(stream_not_found)?;
+    let (bytes_max, memory) = (tenant.message_bytes(MessageWire::Http), tenant.message_memory());
     let name = head
         .uri
         .query()
@@ -138,7 +139,7 @@ async fn receive_message(
     let busy = || Refusal::new(ErrorKind::Overloaded, "too many messages wait on this stream");
     let Some((messages, byte_permit)) = inbox else {
         // Errors of the body have precedence.
-        read_body(body, bytes_max, time).await?;
+        read_message(body, bytes_max, time, memory).await?;
         return Err(stream_not_found());
     };
     check_body_size(&body, bytes_max)?;
@@ -148,7 +149,7 @@ async fn receive_message(
         .await
         .map_err(|_| busy())?
         .map_err(|_| stream_not_found())?;
-    let frame = read_body(body, bytes_max, time).await?;
+    let frame = read_message(body, bytes_max, time, memory).await?;
     match tokio::time::timeout(
         time,
         messages.send(QueuedMessage { frame, _byte_permit: byte_permit }),

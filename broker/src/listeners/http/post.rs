@@ -23,7 +23,7 @@ use rules::{
 use tokio::time::Instant;
 
 use super::{
-    body::{has_small_body, read_body},
+    body::{has_small_body, read_message},
     connection_cache::ConnectionCache,
     headers::{self, SESSION_ID, session_required},
     inbound_request::{InboundRequest, RequestBody, RequestSource, refuse_without_id},
@@ -72,9 +72,9 @@ pub(super) async fn serve(
     if !has_small_body(&body) {
         shared.overload.admits().map_err(refuse_without_id)?;
     }
-    let frame = read_body(body, limits.bytes_max, shared.config.timeouts.request_read)
-        .await
-        .map_err(refuse_without_id)?;
+    let (time, memory) = (shared.config.timeouts.request_read, request.tenant.message_memory());
+    let frame =
+        read_message(body, limits.bytes_max, time, memory).await.map_err(refuse_without_id)?;
     if let RequestSource::Client(..) | RequestSource::Operator(_) = request.source {
         shared.metrics.bytes(Direction::In, Side::Client, frame.len());
     }

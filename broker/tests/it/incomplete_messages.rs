@@ -1,0 +1,134 @@
+//! Clients with a session that begin a message and do not end it.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+use testkit::{FakeBackend, TestBroker, within};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::JoinSet,
+};
+
+use crate::{builder, initialize_body, kind};
+
+const MIB: usize = 1024 * 1024;
+const STALLED_BYTES: usize = 15 * MIB;
+/// Together they send all the memory that the broker may use.
+const STALLED: usize = 40;
+
+/// Returns the messages that open a session over TCP.
+fn opening_lines() -> String {
+    let initialized = json!({"jsonrpc": "2.0", "method": "notifications/initialized"});
+    format!("{}\n{initialized}\n", initialize_body("2025-11-25"))
+}
+
+/// Sends the beginning and so many bytes more. Returns all that the broker sent before it closed
+/// the connection.
+async fn stall(address: SocketAddr, begins: Vec<u8>, bytes: usize) -> String {
+    let (mut reader, mut writer) = TcpStream::connect(address).await.unwrap().into_split();
+    let sending = async {
+        writer.write_all(&begins).await?;
+        for _ in 0..bytes / MIB {
+            writer.write_all(&[b'x'; MIB]).await?;
+        }
+        std::io::Result::Ok(())
+    };
+    let mut received = Vec::new();
+    // The broker may reset a connection on which bytes are left.
+    let (_sent, _read) = tokio::join!(sending, reader.read_to_end(&mut received));
+    String::from_utf8_lossy(&received).into_owned()
+}
+
+async fn start(config: Value, backend: &FakeBackend) -> TestBroker {
+    builder()
+        .single_process()
+        .config(json!({"listen": {"tcp": "127.0.0.1:0"}}))
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await
+}
+
+#[tokio::test]
+async fn r17_an_incomplete_message_of_a_session_ends_its_connection() {
+    let backend = FakeBackend::echo().await;
+    let broker = start(json!({"timeouts": {"request_read": "1s"}}), &backend).await;
+    let idle = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
+    let (tcp, http) = (broker.tcp_address(), broker.http_address());
+
+    let line = format!("{}{{\"jsonrpc\":\"2.0\",", opening_lines());
+    let received = within("the end of the TCP connection", stall(tcp, line.into(), 0)).await;
+    let last: Value = serde_json::from_str(received.lines().last().unwrap()).unwrap();
+    assert_eq!(kind(&last["error"]), "invalid_request", "{last}");
+
+    // A frame without its last 99 bytes, and a message without its last fragment.
+    for unfinished in [&[0x81, 0xe4, 0, 0, 0, 0, b'{'][..], &[0x01, 0x81, 0, 0, 0, 0, b'{']] {
+        let mut begins = b"GET /ws HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\n\
+            connection: upgrade\r\nsec-websocket-version: 13\r\n\
+            sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+            .to_vec();
+        let text = initialize_body("2025-11-25");
+        begins.extend([0x81, 0xfe]);
+        begins.extend(u16::try_from(text.len()).unwrap().to_be_bytes());
+        begins.extend([0; 4]);
+        begins.extend(text.as_bytes());
+        begins.extend(unfinished);
+        let received = within("the end of the WebSocket", stall(http, begins, 0)).await;
+        assert!(received.ends_with("not allowed"), "the close frame: {received}");
+    }
+    idle.call("b__echo", json!({})).await;
+}
+
+/// Checks that clients which do not end their large messages take no memory from another client.
+async fn assert_bounded(broker: &TestBroker, address: SocketAddr, begins: &str) {
+    let other = broker.connected(json!({})).await;
+    let mut stalled = JoinSet::new();
+    for _ in 0..STALLED {
+        stalled.spawn(stall(address, begins.into(), STALLED_BYTES));
+    }
+    let mut answers = Vec::new();
+    within("the end of the stalled connections", async {
+        while !stalled.is_empty() {
+            other.call("b__echo", json!({})).await;
+            while let Some(answer) = stalled.try_join_next() {
+                answers.push(answer.unwrap());
+            }
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let overloaded = answers.iter().filter(|answer| answer.contains("\"overloaded\"")).count();
+    assert!(overloaded > 0, "{answers:?}");
+    let admin = broker.admin();
+    let refused = admin.metric("mcp_overload_refused_total", &[("reason", "memory")]).await;
+    assert_eq!(refused.unwrap_or(0.0), 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r16_incomplete_lines_of_a_tenant_are_bounded_in_bytes() {
+    let config = json!({
+        "overload": {"memory_bytes": "600MiB"},
+        "timeouts": {"request_read": "4s"},
+    });
+    let backend = FakeBackend::echo().await;
+    let broker = start(config, &backend).await;
+    assert_bounded(&broker, broker.tcp_address(), &opening_lines()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r16_incomplete_bodies_of_a_tenant_are_bounded_in_bytes() {
+    let config = json!({
+        "overload": {"memory_bytes": "600MiB"},
+        "timeouts": {"request_read": "4s"},
+    });
+    let backend = FakeBackend::echo().await;
+    let broker = start(config, &backend).await;
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+         content-type: application/json\r\naccept: application/json, text/event-stream\r\n\
+         content-length: {}\r\n\r\n",
+        16 * MIB
+    );
+    assert_bounded(&broker, broker.http_address(), &head).await;
+}

@@ -1,0 +1,210 @@
+//! Bounds of an incomplete message: its time, and its part of a memory budget.
+//!
+//! A reader without a permit reads no further, so its peer waits. One reader of a budget may exceed
+//! it. Readers that hold parts of all permits thus do not wait for each other for ever.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::{Instant, Sleep, sleep_until},
+};
+use tokio_util::sync::PollSemaphore;
+
+use crate::frame::ReadError;
+
+/// Bytes that one permit covers.
+const PERMIT_BYTES: usize = 1024;
+/// Bytes of an incomplete message that need no permit.
+pub const FREE_BYTES: usize = 8 * 1024;
+
+/// A memory budget for incomplete messages of several connections.
+#[derive(Debug, Clone)]
+pub struct MessageBudget {
+    bytes: Arc<Semaphore>,
+    /// Has one permit: the right to exceed the budget.
+    overdraft: Arc<Semaphore>,
+}
+
+impl MessageBudget {
+    pub fn new(bytes_max: usize) -> Self {
+        let permits = (bytes_max / PERMIT_BYTES).min(Semaphore::MAX_PERMITS);
+        Self { bytes: Arc::new(Semaphore::new(permits)), overdraft: Arc::new(Semaphore::new(1)) }
+    }
+}
+
+/// The part of a budget that one incomplete message has. A drop returns it.
+#[derive(Debug)]
+pub struct MessageMemory {
+    budget: MessageBudget,
+    held: Option<OwnedSemaphorePermit>,
+    overdraft: Option<OwnedSemaphorePermit>,
+    /// Waits for permits of `bytes` and `overdraft`.
+    waiting: Option<Box<[PollSemaphore; 2]>>,
+}
+
+impl MessageMemory {
+    pub fn new(budget: MessageBudget) -> Self {
+        Self { budget, held: None, overdraft: None, waiting: None }
+    }
+
+    /// Becomes ready when the message may hold this many bytes.
+    pub fn poll_hold(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
+        let wanted = bytes.saturating_sub(FREE_BYTES).div_ceil(PERMIT_BYTES);
+        let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let missing = u32::try_from(wanted.saturating_sub(held)).unwrap_or(u32::MAX);
+        if missing == 0 || self.overdraft.is_some() {
+            return Poll::Ready(());
+        }
+        if self.waiting.is_none() {
+            if let Ok(permits) = self.budget.bytes.clone().try_acquire_many_owned(missing) {
+                self.add(permits);
+                return Poll::Ready(());
+            }
+            let MessageBudget { bytes, overdraft } = self.budget.clone();
+            self.waiting = Some(Box::new([bytes, overdraft].map(PollSemaphore::new)));
+        }
+        let Some([bytes, overdraft]) = self.waiting.as_deref_mut() else { return Poll::Ready(()) };
+        if let Poll::Ready(permits) = bytes.poll_acquire_many(context, missing) {
+            self.waiting = None;
+            permits.into_iter().for_each(|permits| self.add(permits));
+            return Poll::Ready(());
+        }
+        match overdraft.poll_acquire(context) {
+            Poll::Ready(permit) => {
+                // The wait for bytes ends, and returns the permits that it has already.
+                self.waiting = None;
+                self.overdraft = permit;
+                Poll::Ready(())
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    /// Returns whether the message waits for permits.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    fn release(&mut self) {
+        (self.held, self.overdraft, self.waiting) = (None, None, None);
+    }
+
+    fn add(&mut self, permits: OwnedSemaphorePermit) {
+        match &mut self.held {
+            Some(held) => held.merge(permits),
+            None => self.held = Some(permits),
+        }
+    }
+}
+
+/// Bounds of the incomplete messages of one connection, one after the other.
+#[derive(Debug)]
+pub struct MessageBound {
+    memory: MessageMemory,
+    time_max: Duration,
+    /// Time at which the source began to wait for the rest of the message.
+    since: Option<Instant>,
+    /// Stays set after its message, because most messages are complete long before it fires.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl MessageBound {
+    pub fn new(budget: MessageBudget, time_max: Duration) -> Self {
+        Self { memory: MessageMemory::new(budget), time_max, since: None, timer: None }
+    }
+
+    /// Becomes ready when the message may hold this many bytes.
+    pub(crate) fn poll_hold(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
+        self.memory.poll_hold(context, bytes)
+    }
+
+    /// Handles the case that the source waits. Becomes ready when the message takes too long.
+    pub(crate) fn poll_wait(
+        &mut self,
+        context: &mut Context<'_>,
+        is_inside: bool,
+    ) -> Poll<ReadError> {
+        if !is_inside {
+            self.end_message();
+            // The timer has woken the task for a message that is complete.
+            self.timer.take_if(|timer| timer.is_elapsed());
+            return Poll::Pending;
+        }
+        let ends = *self.since.get_or_insert_with(Instant::now) + self.time_max;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(ends)));
+        loop {
+            // Usually it is still set for an earlier message.
+            if timer.deadline() > ends || timer.is_elapsed() {
+                timer.as_mut().reset(ends);
+            }
+            if timer.as_mut().poll(context).is_pending() {
+                return Poll::Pending;
+            }
+            if Instant::now() >= ends {
+                let is_overload = self.memory.is_waiting();
+                return Poll::Ready(ReadError::Unfinished { limit: self.time_max, is_overload });
+            }
+        }
+    }
+
+    /// Ends the message: it is complete, or the source discards it.
+    pub(crate) fn end_message(&mut self) {
+        self.since = None;
+        self.memory.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    fn hold(memory: &mut MessageMemory, bytes: usize) -> bool {
+        memory.poll_hold(&mut Context::from_waker(std::task::Waker::noop()), bytes).is_ready()
+    }
+
+    #[tokio::test]
+    async fn one_message_may_exceed_the_budget_and_the_others_wait_for_it() {
+        let budget = MessageBudget::new(16 * PERMIT_BYTES);
+        let [mut first, mut second, mut third] =
+            [(); 3].map(|()| MessageMemory::new(budget.clone()));
+        assert!(hold(&mut first, FREE_BYTES + 10 * PERMIT_BYTES));
+        assert!(hold(&mut second, FREE_BYTES + 6 * PERMIT_BYTES));
+        assert!(hold(&mut third, FREE_BYTES), "these bytes are free");
+        assert!(hold(&mut first, FREE_BYTES + 50 * PERMIT_BYTES), "it has the overdraft");
+        assert!(!hold(&mut second, FREE_BYTES + 7 * PERMIT_BYTES) && second.is_waiting());
+        assert!(!hold(&mut third, FREE_BYTES + 20 * PERMIT_BYTES), "more than the whole budget");
+        drop(first);
+        poll_fn(|context| second.poll_hold(context, FREE_BYTES + 7 * PERMIT_BYTES)).await;
+        assert!(second.overdraft.is_none() || second.held.is_some());
+        second.release();
+        poll_fn(|context| third.poll_hold(context, FREE_BYTES + 20 * PERMIT_BYTES)).await;
+        third.release();
+        assert_eq!(
+            (budget.bytes.available_permits(), budget.overdraft.available_permits()),
+            (16, 1)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_of_a_message_begins_with_the_message() {
+        let mut bound = MessageBound::new(MessageBudget::new(0), Duration::from_secs(10));
+        let started = Instant::now();
+        let wait = |bound: &mut MessageBound, is_inside| {
+            bound.poll_wait(&mut Context::from_waker(std::task::Waker::noop()), is_inside)
+        };
+        assert!(wait(&mut bound, true).is_pending());
+        tokio::time::advance(Duration::from_secs(6)).await;
+        bound.end_message();
+        poll_fn(|context| bound.poll_wait(context, true)).await;
+        assert_eq!(started.elapsed(), Duration::from_secs(16), "the timer was set for the first");
+        assert!(wait(&mut bound, false).is_pending() && bound.timer.is_none());
+    }
+}
