@@ -247,6 +247,11 @@ impl EventLog {
         waiting > self.limits.events / 2 || self.bytes - self.handed_bytes > self.limits.bytes / 2
     }
 
+    /// Returns the bytes of retained events that a connection has taken.
+    pub fn delivered_bytes(&self) -> usize {
+        self.handed_bytes
+    }
+
     /// Returns the bytes of events that no connection has taken yet.
     pub fn unread_bytes(&self) -> usize {
         self.bytes.saturating_sub(self.handed_bytes)

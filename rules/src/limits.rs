@@ -11,6 +11,7 @@ mod audit;
 pub mod console;
 pub mod included;
 mod lists;
+mod memory;
 pub mod oauth;
 pub mod own_lists;
 pub mod pins;
@@ -33,6 +34,10 @@ pub use self::{
     lists::{
         CURSOR_BYTES_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, PAGE_ENTRIES,
         REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN, URI_BYTES_MAX,
+    },
+    memory::{
+        OUTBOX_BYTES_TOTAL_DEFAULT, OUTBOX_STEP_BYTES, RETAINED_EVENTS_BYTES_MAX,
+        UNFINISHED_TENANT_BYTES_MAX,
     },
 };
 
@@ -353,8 +358,6 @@ pub const QUIC_REQUEST_STREAMS_MAX: u32 = 100;
 pub const QUIC_HANDSHAKES_MAX: usize = 1_024;
 /// Bytes of incomplete requests of one QUIC client, or of queued POSTs of one HTTP+SSE stream.
 pub const UNFINISHED_REQUESTS_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Bytes of incomplete messages of one tenant, or a sixteenth of the memory if that is less.
-pub const UNFINISHED_TENANT_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Queued POSTs for one HTTP+SSE stream; further ones wait with their request.
 pub const HTTP_SSE_QUEUE_FRAMES: usize = 64;
 /// Random bytes in the address for the POSTs of an HTTP+SSE stream.
@@ -465,11 +468,6 @@ pub const OVERLOAD_SAMPLES_IN_A_ROW: u32 = 4;
 /// An overloaded process still reads a body up to this size, to learn whether it is a new
 /// request.
 pub const OVERLOAD_BODY_BYTES_MAX: usize = 64 * 1024;
-/// Bytes that wait for all clients, unless the configuration or the available memory sets
-/// another limit.
-pub const OUTBOX_BYTES_TOTAL_DEFAULT: usize = 1024 * 1024 * 1024;
-/// Unit in which the bytes for one client count against the bytes for all clients.
-pub const OUTBOX_STEP_BYTES: usize = 256 * 1024;
 
 // Traces and the log.
 

@@ -22,7 +22,7 @@ use std::{
 use protocol::error::{ErrorKind, Refusal};
 use rules::limits::{
     OUTBOX_BYTES_TOTAL_DEFAULT, OVERLOAD_RETRY, OVERLOAD_SAMPLE_INTERVAL,
-    OVERLOAD_SAMPLES_IN_A_ROW, UNFINISHED_TENANT_BYTES_MAX,
+    OVERLOAD_SAMPLES_IN_A_ROW, RETAINED_EVENTS_BYTES_MAX, UNFINISHED_TENANT_BYTES_MAX,
 };
 
 use crate::{
@@ -324,6 +324,11 @@ pub fn outbox_bytes_total(config: &config::Config) -> usize {
 /// Returns the limit of incomplete messages of one tenant's clients, in bytes.
 pub fn unfinished_tenant_bytes(config: &config::Config) -> usize {
     part_of_memory(config, UNFINISHED_TENANT_BYTES_MAX, 16)
+}
+
+/// Returns the limit of delivered events that clients may request again, in bytes.
+pub fn retained_events_bytes(config: &config::Config) -> usize {
+    part_of_memory(config, RETAINED_EVENTS_BYTES_MAX, 8)
 }
 
 /// Returns `most`, or the memory mark divided by `divisor` if that is less.

@@ -9,7 +9,7 @@ use super::{
     approval_waits::ApprovalWaits,
     deadline_list::{DeadlineList, Expirable},
     registry::SessionRegistry,
-    stream::UnreadBudget,
+    stream::{RetainedBudget, UnreadBudget},
     task_host::TaskService,
 };
 use protocol::error::{ErrorKind, Refusal};
@@ -25,6 +25,8 @@ pub struct Shared {
     task_host: OnceLock<Arc<dyn TaskService>>,
     /// Counts the bytes that wait for clients.
     pub unread_budget: Arc<UnreadBudget>,
+    /// Counts the delivered bytes that clients may request again.
+    pub retained_budget: Arc<RetainedBudget>,
     /// Limit of incomplete messages of one tenant's clients.
     pub unfinished_tenant_bytes: usize,
     /// Calls in flight, by deadline.
@@ -40,6 +42,7 @@ impl Shared {
                 overload::outbox_bytes_total(&context.config),
                 context.metrics.clone(),
             ),
+            retained_budget: RetainedBudget::new(overload::retained_events_bytes(&context.config)),
             unfinished_tenant_bytes: overload::unfinished_tenant_bytes(&context.config),
             context,
             registry: SessionRegistry::default(),

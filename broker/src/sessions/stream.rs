@@ -10,6 +10,7 @@ mod event_ids;
 mod latest_reader;
 mod log_level;
 mod logging;
+mod retained_events;
 mod unread_budget;
 mod wakers;
 mod work_driver;
@@ -35,11 +36,13 @@ use rules::{
 pub use self::batch::Batch;
 pub use self::cursor::StreamCursor;
 pub use self::event_ids::{EventId, PendingAnswer, decode_pending, parse_event_id};
+pub use self::retained_events::{RetainedBudget, TenantRetained};
 pub use self::unread_budget::{LeftOut, UnreadBudget, UnreadHolder};
 use self::{
     event_ids::{encode_request_id, is_nameable},
     latest_reader::LatestReader,
     logging::EventLogSink,
+    retained_events::{RetainedAccount, RetainedPart},
     unread_budget::UnreadAccount,
     wakers::{Wakers, unlock_and_wake},
 };
@@ -58,6 +61,7 @@ pub struct EventStream {
     /// The lowest level of log messages that the request wants, if it has a level of its own.
     log_level: Mutex<Option<LogLevel>>,
     unread_account: OnceLock<UnreadAccount>,
+    retained_account: OnceLock<RetainedAccount>,
     /// Set when the stream holds more than at the last enforcement of the budget.
     grown: AtomicBool,
 }
@@ -83,6 +87,7 @@ struct StreamState {
     sink: Option<EventLogSink>,
     /// Steps of unread bytes, as counted in the budget of all streams.
     unread_steps: usize,
+    retained: RetainedPart,
     wakers: Wakers,
 }
 
@@ -171,16 +176,17 @@ impl EventStream {
             answered_at: None,
             sink: None,
             unread_steps: 0,
+            retained: RetainedPart::default(),
             wakers: Wakers::default(),
         };
-        let (counted, grown) = (OnceLock::new(), AtomicBool::new(false));
         Arc::new(Self {
             number,
             request,
             state: Mutex::new(state),
             log_level: Mutex::default(),
-            unread_account: counted,
-            grown,
+            unread_account: OnceLock::new(),
+            retained_account: OnceLock::new(),
+            grown: AtomicBool::new(false),
         })
     }
 
@@ -308,6 +314,7 @@ impl EventStream {
         let mut state = self.lock();
         let through = state.reader.expirable_through();
         state.log.expire(now, age, through);
+        self.update_retained(&mut state);
         state.log_expiry(self.number, now, age);
     }
 

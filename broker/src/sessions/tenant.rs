@@ -33,6 +33,7 @@ use super::{
     access_checks,
     session::Session,
     shared::Shared,
+    stream::TenantRetained,
     tenant_access::TenantCatalog,
     tenant_sessions::{SessionLimits, TenantSessions},
 };
@@ -69,6 +70,8 @@ pub struct Tenant {
     connections: Arc<SharedPermits>,
     /// Memory for incomplete messages of its clients.
     message_budget: MessageBudget,
+    /// Delivered events of its clients.
+    pub(super) retained: Arc<TenantRetained>,
     /// Counters of its requests, from the first one on. `None` without tenant labels.
     counters: OnceLock<Option<TenantCounters>>,
 }
@@ -98,6 +101,7 @@ impl Tenant {
             sessions: TenantSessions::new(id.clone(), shared.permits.clone()),
             calls: shared.permits.permits(format!("calls/{id}"), CALL_PERMITS_RESERVED_MAX),
             message_budget: MessageBudget::new(shared.unfinished_tenant_bytes),
+            retained: shared.retained_budget.new_tenant(),
             counters: OnceLock::new(),
             shared,
             share: TenantShare::of(id.clone()),

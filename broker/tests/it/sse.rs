@@ -359,6 +359,30 @@ async fn sse_12_a_resumption_from_an_evicted_event_is_refused() {
 }
 
 #[tokio::test]
+async fn r16_delivered_events_of_all_streams_are_bounded_in_bytes() {
+    let backend = FakeBackend::with_tool("large", |call| async move {
+        call.progress(1.0, 2.0).await;
+        Reply::text(&"x".repeat(8 * 1024 * 1024))
+    })
+    .await;
+    // Delivered events may have an eighth of 270 MiB.
+    let config =
+        json!({"overload": {"memory_bytes": "300MiB"}, "events": {"stream_bytes": "16MiB"}});
+    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    let mut first_ids = Vec::new();
+    for id in 1..=5 {
+        let params = json!({"name": "b__large", "_meta": {"progressToken": id}});
+        let events = client.post_stream(request(id, "tools/call", params)).await.rest().await;
+        first_ids.push(events[0].id.clone().unwrap());
+    }
+    let (status, error) = refused(client.get_stream_raw(Some(&first_ids[0])).await).await;
+    assert_eq!((status, kind(&error)), (400, "events_gone"), "{error}");
+    let again = client.resume(&first_ids[4]).await.rest().await;
+    assert!(again.iter().any(|event| event.message().is_some()), "the latest is still there");
+}
+
+#[tokio::test]
 async fn sse_12_a_finished_stream_expires() {
     let gate = Gate::new();
     gate.open();

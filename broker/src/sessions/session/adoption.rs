@@ -42,7 +42,7 @@ impl Session {
             claimed.stored;
         let key = super::record::session_key(&id);
         let mut state = Self::new_state(
-            &shared,
+            &params.tenant,
             &params.caller,
             &key,
             claimed.epoch,

@@ -159,7 +159,7 @@ impl Session {
         let announced = params.tenant.visible_catalog(&params.endpoint, &params.caller.subject);
         let announced = announced.offered_to(kinds).digests(&params.endpoint);
         let state = Self::new_state(
-            &shared,
+            &params.tenant,
             &params.caller,
             &record::session_key(&id),
             FIRST_EPOCH,
@@ -189,7 +189,7 @@ impl Session {
             .visible_catalog(&params.endpoint, &params.caller.subject)
             .digests(&params.endpoint);
         let mut state = Self::new_state(
-            &shared,
+            &params.tenant,
             &params.caller,
             &record::session_key(&id),
             FIRST_EPOCH,
@@ -417,16 +417,18 @@ impl Session {
 
     /// Returns the state of a session that begins here, without anything in it.
     fn new_state(
-        shared: &Shared,
+        tenant: &Tenant,
         caller: &Caller,
         key: &SessionKey,
         epoch: i64,
         phase: SessionPhase,
         announced: ListDigests,
     ) -> SessionState {
+        let shared = &tenant.shared;
         let log = shared.durable.event_log.clone().map(|log| (log, *key));
         let streams = SessionStreams::new(shared.stream_limits(), epoch, log)
-            .with_unread_budget(&shared.unread_budget, caller.into());
+            .with_unread_budget(&shared.unread_budget, caller.into())
+            .with_retained_budget(&tenant.retained);
         SessionState::new(phase, epoch, shared.durable.node(), streams, announced)
     }
 

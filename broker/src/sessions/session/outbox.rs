@@ -21,7 +21,12 @@ use crate::sessions::stream::{EventStream, StreamCursor};
 pub fn open(session: &Session, sent_before: Option<u64>) -> Option<StreamCursor> {
     let limits =
         LogLimits { events: OUTBOX_FRAMES_MAX, bytes: session.shared.config.limits.outbox_bytes };
-    let stream = session.lock().streams.open_outbox(limits, sent_before);
+    let mut state = session.lock();
+    let stream = state.streams.open_outbox(limits, sent_before);
+    if !session.transport.ends_with_connection() {
+        state.streams.track_retained(&stream);
+    }
+    drop(state);
     stream.read_from(0).ok()
 }
 

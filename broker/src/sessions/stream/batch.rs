@@ -70,16 +70,19 @@ impl StreamCursor {
         if let (None, Some(context)) = (found, waiting) {
             state.wakers.register_reader(context);
         }
+        drop(state);
+        self.stream.enforce_retained();
         found
     }
 
     /// Marks the taken messages as sent. As many as fit into `kept` stay for a repeated read.
     pub fn mark_sent(&self, kept: Option<LogLimits>) {
-        let log = &mut self.stream.lock().log;
+        let mut state = self.stream.lock();
         match kept {
-            None => log.discard_through(self.position),
-            Some(kept) => log.trim_sent(self.position, kept),
+            None => state.log.discard_through(self.position),
+            Some(kept) => state.log.trim_sent(self.position, kept),
         }
+        self.stream.update_retained(&mut state);
     }
 }
 

@@ -75,6 +75,8 @@ impl StreamCursor {
             self.position = event.sequence;
             state.reader.advance(event.sequence);
             self.stream.update_unread(&mut state);
+            drop(state);
+            self.stream.enforce_retained();
             return Poll::Ready(StreamItem::Event(event));
         }
         match state.end_reason() {

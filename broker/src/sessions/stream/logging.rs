@@ -76,15 +76,22 @@ impl StreamState {
 
     /// Logs which events have expired, and from time to time that the stream exists.
     pub(super) fn log_expiry(&mut self, number: u64, now: Instant, age: Duration) {
-        let lost_through = self.log.trimmed_through();
+        self.log_trimmed(number);
         let Some(sink) = &mut self.sink else { return };
-        if lost_through > sink.trimmed_through {
-            sink.trim(number, lost_through);
-        }
         // The log expires a stream without new entries. This stream exists and is merely quiet.
         if now.saturating_duration_since(sink.touched) > (age / 3).max(QUIET_LOGGED_EVERY_MIN) {
             sink.touched = now;
             self.log_record(number);
+        }
+    }
+
+    /// Logs which events are gone.
+    pub(super) fn log_trimmed(&mut self, number: u64) {
+        let lost_through = self.log.trimmed_through();
+        if let Some(sink) = &mut self.sink
+            && lost_through > sink.trimmed_through
+        {
+            sink.trim(number, lost_through);
         }
     }
 

@@ -180,6 +180,7 @@ impl EventStream {
 
     /// Updates the account with the present number of unread bytes.
     pub(super) fn update_unread(&self, state: &mut StreamState) {
+        self.update_retained(state);
         let Some(counted) = self.unread_account.get() else { return };
         let unread = if state.log.was_cut() { 0 } else { state.log.unread_bytes() };
         let steps = counted.settle(state.unread_steps, unread);
@@ -217,6 +218,7 @@ impl UnreadHolder for EventStream {
 
 impl Drop for EventStream {
     fn drop(&mut self) {
+        self.release_retained();
         let steps = self.lock().unread_steps;
         if let Some(counted) = self.unread_account.get() {
             counted.settle(steps, 0);

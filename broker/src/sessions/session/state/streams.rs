@@ -23,7 +23,7 @@ use rules::{
 use crate::{
     admission::outbox_budget::UnreadOwner,
     persistence::EventWriter,
-    sessions::stream::{EventStream, LeftOut, UnreadBudget},
+    sessions::stream::{EventStream, LeftOut, TenantRetained, UnreadBudget},
 };
 
 /// Lowest bit of the epoch in a stream's number.
@@ -46,6 +46,8 @@ pub(in crate::sessions) struct SessionStreams {
     lost_unread: bool,
     /// Budget that counts the unread bytes of these streams, and their owner.
     unread_budget: Option<(Arc<UnreadBudget>, UnreadOwner)>,
+    /// Budget that counts the delivered bytes of resumable streams.
+    retained_budget: Option<Arc<TenantRetained>>,
 }
 
 impl SessionStreams {
@@ -65,6 +67,7 @@ impl SessionStreams {
             may_inherit: false,
             lost_unread: false,
             unread_budget: None,
+            retained_budget: None,
         };
         streams.set_epoch(epoch);
         streams
@@ -85,6 +88,22 @@ impl SessionStreams {
             stream.attach_budget(waiting, Some(owner.clone()));
         }
         stream
+    }
+
+    /// Counts the delivered bytes of resumable streams against `budget`.
+    pub(in crate::sessions) fn with_retained_budget(
+        mut self,
+        budget: &Arc<TenantRetained>,
+    ) -> Self {
+        self.retained_budget = Some(budget.clone());
+        self
+    }
+
+    /// Counts the delivered bytes of a stream that its client can resume.
+    pub(in crate::sessions) fn track_retained(&self, stream: &Arc<EventStream>) {
+        if let Some(budget) = &self.retained_budget {
+            stream.attach_retained(budget);
+        }
     }
 
     /// Turns the log off for new streams.
@@ -121,6 +140,7 @@ impl SessionStreams {
     ) -> OpenedStream {
         let stream = EventStream::general(self.next_number(true), self.limits);
         let stream = self.track_unread(stream);
+        self.track_retained(&stream);
         let now = Instant::now();
         for (topic, frame) in first {
             let _never_cut = stream.push_coalesced(now, EventKind::Message, Some(topic), frame);
@@ -167,6 +187,7 @@ impl SessionStreams {
         }
         let mut left_out = stream.adopt(Instant::now(), inherited);
         left_out += self.adopt_unknown(stream);
+        self.track_retained(stream);
         self.retain_general(stream);
         self.forget_unknown(stream.number);
         left_out
@@ -178,6 +199,7 @@ impl SessionStreams {
             stream.resume_logging(writer, *session);
         }
         self.evict_oldest();
+        self.track_retained(stream);
         self.retained.insert(stream.number, stream.clone());
     }
 
@@ -217,6 +239,7 @@ impl SessionStreams {
     /// Keeps a POST stream for resumption.
     pub(in crate::sessions) fn retain(&mut self, stream: &Arc<EventStream>) {
         self.evict_oldest();
+        self.track_retained(stream);
         self.retained.insert(stream.number, stream.clone());
         if let Some((writer, session)) = &self.log {
             stream.start_logging(writer, *session);

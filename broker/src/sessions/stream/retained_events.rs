@@ -1,0 +1,237 @@
+//! Delivered events of a stream, and their part of the budget of all streams.
+//!
+//! A client may request delivered events again, so they stay for some time. All of them together
+//! have a limit. Beyond it, the tenant with the most loses those of its oldest stream, as if they
+//! had expired.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use parking_lot::Mutex;
+
+use super::{EventStream, StreamState};
+
+/// The budget of delivered events of all tenants.
+#[derive(Debug)]
+pub struct RetainedBudget {
+    bytes_max: usize,
+    bytes: AtomicUsize,
+    tenants: Mutex<Vec<Weak<TenantRetained>>>,
+}
+
+/// The delivered events of one tenant's streams.
+#[derive(Debug)]
+pub struct TenantRetained {
+    all: Arc<RetainedBudget>,
+    bytes: AtomicUsize,
+    holders: Mutex<Holders>,
+}
+
+/// Streams that hold delivered events, by the time of the first of them.
+#[derive(Debug, Default)]
+struct Holders {
+    added: u64,
+    by_age: BTreeMap<u64, Weak<EventStream>>,
+}
+
+/// A stream's account in the budget.
+#[derive(Debug)]
+pub(super) struct RetainedAccount {
+    tenant: Arc<TenantRetained>,
+    stream: Weak<EventStream>,
+}
+
+/// Delivered bytes of a stream, as counted in the budget.
+#[derive(Debug, Default)]
+pub(super) struct RetainedPart {
+    bytes: usize,
+    /// Key in the tenant's holders.
+    holder: Option<u64>,
+}
+
+impl RetainedBudget {
+    pub fn new(bytes_max: usize) -> Arc<Self> {
+        Arc::new(Self { bytes_max, bytes: AtomicUsize::new(0), tenants: Mutex::default() })
+    }
+
+    /// Adds a tenant.
+    pub fn new_tenant(self: &Arc<Self>) -> Arc<TenantRetained> {
+        let tenant = Arc::new(TenantRetained {
+            all: self.clone(),
+            bytes: AtomicUsize::new(0),
+            holders: Mutex::default(),
+        });
+        let mut tenants = self.tenants.lock();
+        tenants.retain(|tenant| tenant.strong_count() > 0);
+        tenants.push(Arc::downgrade(&tenant));
+        tenant
+    }
+
+    /// Drops events until the budget suffices. No stream may be locked.
+    fn enforce(&self) {
+        while self.bytes.load(Ordering::Relaxed) > self.bytes_max {
+            let Some(oldest) = self.largest_tenant().and_then(|tenant| tenant.take_oldest()) else {
+                return; // another thread drops the events now
+            };
+            oldest.drop_delivered();
+        }
+    }
+
+    fn largest_tenant(&self) -> Option<Arc<TenantRetained>> {
+        let tenants = self.tenants.lock();
+        tenants
+            .iter()
+            .filter_map(Weak::upgrade)
+            .max_by_key(|tenant| tenant.bytes.load(Ordering::Relaxed))
+    }
+}
+
+impl TenantRetained {
+    /// Updates the account of a stream that holds `bytes` delivered bytes now.
+    fn settle(&self, part: &mut RetainedPart, bytes: usize, stream: &Weak<EventStream>) {
+        let before = std::mem::replace(&mut part.bytes, bytes);
+        if bytes >= before {
+            self.bytes.fetch_add(bytes - before, Ordering::Relaxed);
+            self.all.bytes.fetch_add(bytes - before, Ordering::Relaxed);
+        } else {
+            self.bytes.fetch_sub(before - bytes, Ordering::Relaxed);
+            self.all.bytes.fetch_sub(before - bytes, Ordering::Relaxed);
+        }
+        match part.holder {
+            None if bytes > 0 => {
+                let mut holders = self.holders.lock();
+                holders.added += 1;
+                let key = holders.added;
+                holders.by_age.insert(key, stream.clone());
+                part.holder = Some(key);
+            }
+            Some(key) if bytes == 0 => {
+                self.holders.lock().by_age.remove(&key);
+                part.holder = None;
+            }
+            _ => {}
+        }
+    }
+
+    fn take_oldest(&self) -> Option<Arc<EventStream>> {
+        let mut holders = self.holders.lock();
+        while let Some((_, stream)) = holders.by_age.pop_first() {
+            // A stream that is being dropped updates its account by itself.
+            if let Some(stream) = stream.upgrade() {
+                return Some(stream);
+            }
+        }
+        None
+    }
+}
+
+impl EventStream {
+    /// Counts the stream's delivered events from now on.
+    pub fn attach_retained(self: &Arc<Self>, tenant: &Arc<TenantRetained>) {
+        let account = RetainedAccount { tenant: tenant.clone(), stream: Arc::downgrade(self) };
+        let mut state = self.lock();
+        if self.retained_account.set(account).is_ok() {
+            self.update_retained(&mut state);
+        }
+    }
+
+    /// Updates the account with the present number of delivered bytes.
+    pub(super) fn update_retained(&self, state: &mut StreamState) {
+        let Some(account) = self.retained_account.get() else { return };
+        let bytes = state.log.delivered_bytes();
+        if bytes != state.retained.bytes {
+            account.tenant.settle(&mut state.retained, bytes, &account.stream);
+        }
+    }
+
+    /// Enforces the budget after a delivery. No stream may be locked.
+    pub(super) fn enforce_retained(&self) {
+        if let Some(account) = self.retained_account.get() {
+            account.tenant.all.enforce();
+        }
+    }
+
+    /// Returns the stream's part to the budget.
+    pub(super) fn release_retained(&self) {
+        let Some(account) = self.retained_account.get() else { return };
+        account.tenant.settle(&mut self.lock().retained, 0, &account.stream);
+    }
+
+    /// Drops the delivered events. A client that requests them again learns of the loss.
+    fn drop_delivered(&self) {
+        let mut state = self.lock();
+        let through = state.log.sent_through();
+        state.log.discard_through(through);
+        state.log_trimmed(self.number);
+        self.update_retained(&mut state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use bytes::Bytes;
+    use rules::event_log::{EventKind, LogLimits, PositionGone};
+
+    use super::*;
+    use crate::sessions::stream::StreamItem;
+
+    /// Returns a stream whose client has received an answer of this size.
+    async fn delivered(tenant: &Arc<TenantRetained>, bytes: usize) -> Arc<EventStream> {
+        let limits = LogLimits { events: 10, bytes: 1_000 };
+        let stream = EventStream::for_answers(2, limits, Vec::new(), 1);
+        stream.attach_retained(tenant);
+        stream.push(Instant::now(), EventKind::Answer, Bytes::from(vec![b' '; bytes])).unwrap();
+        let mut reader = stream.read_from(0).unwrap();
+        assert!(matches!(reader.next().await, StreamItem::Event(_)));
+        stream
+    }
+
+    #[tokio::test]
+    async fn the_tenant_with_the_most_delivered_bytes_loses_its_oldest() {
+        let all = RetainedBudget::new(10_000);
+        let [small, large] = [(); 2].map(|()| all.new_tenant());
+        let kept = delivered(&small, 3_000).await;
+        let lost = delivered(&large, 4_000).await;
+        let later = delivered(&large, 3_000).await;
+        assert_eq!(all.bytes.load(Ordering::Relaxed), 10_000);
+        let last = delivered(&small, 2_000).await;
+        assert_eq!(all.bytes.load(Ordering::Relaxed), 8_000);
+        assert_eq!(lost.read_from(0).err(), Some(PositionGone), "as an expired event");
+        assert!(lost.read_from(1).is_ok(), "a client that has everything lost nothing");
+        for stream in [&kept, &later, &last] {
+            assert!(stream.read_from(0).is_ok());
+        }
+    }
+
+    #[tokio::test]
+    async fn expired_and_dropped_streams_return_their_bytes() {
+        let all = RetainedBudget::new(10_000);
+        let tenant = all.new_tenant();
+        let (expired, dropped) = (delivered(&tenant, 500).await, delivered(&tenant, 700).await);
+        expired.expire(Instant::now() + Duration::from_secs(9), Duration::from_secs(1));
+        assert_eq!(all.bytes.load(Ordering::Relaxed), 700);
+        drop(dropped);
+        assert_eq!(
+            (all.bytes.load(Ordering::Relaxed), tenant.bytes.load(Ordering::Relaxed)),
+            (0, 0)
+        );
+        assert!(tenant.holders.lock().by_age.is_empty());
+    }
+
+    #[tokio::test]
+    async fn unread_events_are_not_counted() {
+        let all = RetainedBudget::new(10);
+        let tenant = all.new_tenant();
+        let stream = EventStream::general(3, LogLimits { events: 10, bytes: 1_000 });
+        stream.attach_retained(&tenant);
+        stream.push(Instant::now(), EventKind::Message, Bytes::from_static(b"unread")).unwrap();
+        assert_eq!(all.bytes.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,11 @@
+//! Limits of bytes that many clients share.
+
+/// Bytes that wait for all clients, unless the configuration or the available memory sets
+/// another limit.
+pub const OUTBOX_BYTES_TOTAL_DEFAULT: usize = 1024 * 1024 * 1024;
+/// Unit in which the bytes for one client count against the bytes for all clients.
+pub const OUTBOX_STEP_BYTES: usize = 256 * 1024;
+/// Bytes of delivered events of all clients, or an eighth of the memory if that is less.
+pub const RETAINED_EVENTS_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Bytes of incomplete messages of one tenant, or a sixteenth of the memory if that is less.
+pub const UNFINISHED_TENANT_BYTES_MAX: usize = 64 * 1024 * 1024;
