@@ -7,6 +7,7 @@
 mod names;
 mod resources;
 mod search;
+mod template_values;
 
 use std::borrow::Cow;
 

@@ -247,13 +247,21 @@ impl NamePattern {
                 }
             }
             Object::Template { uri_template, .. } => {
-                let literal = uri_template.split('{').next().unwrap_or_default();
-                // A deny hides a template only if it denies all expansions. An allow shows a
-                // template if it allows some.
-                let some = || {
-                    coverage == Coverage::EverySpelling && self.name.prefix().starts_with(literal)
-                };
-                self.name.matches(uri_template) || some()
+                let readings = object.readings(uri_template);
+                match coverage {
+                    // A deny hides a template only if it denies all expansions.
+                    Coverage::AnySpelling => {
+                        readings.with(uri_template).any(|one| self.name.matches(one))
+                    }
+                    // An allow shows a template if it allows some.
+                    Coverage::EverySpelling => {
+                        let shows = |one: &str| {
+                            let literal = one.split('{').next().unwrap_or_default();
+                            self.name.matches(one) || self.name.prefix().starts_with(literal)
+                        };
+                        shows(uri_template) && readings.usual.iter().all(|one| shows(one))
+                    }
+                }
             }
         }
     }

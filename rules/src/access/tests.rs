@@ -206,9 +206,16 @@ fn a_deny_covers_every_spelling_of_a_resource_and_an_allow_only_its_own() {
     }
     let template = |uri_template| Object::Template { backend: &files, uri_template };
     assert_eq!(verdict(&deny, &anyone, &template("file:///{path}")), Verdict::Allow);
-    assert_eq!(verdict(&deny, &anyone, &template("file:///secret/{path}")), Verdict::Deny);
     assert_eq!(verdict(&allow, &anyone, &template("file:///{path}")), Verdict::Allow);
-    assert_eq!(verdict(&allow, &anyone, &template("file:///secret/{path}")), Verdict::Deny);
+    for spelling in [
+        "file:///secret/{path}",
+        "file:///%73ecret/{path}",
+        "file:///public/../secret/{path}",
+        "file://localhost/secret/{path}",
+    ] {
+        assert_eq!(verdict(&deny, &anyone, &template(spelling)), Verdict::Deny, "{spelling}");
+        assert_eq!(verdict(&allow, &anyone, &template(spelling)), Verdict::Deny, "{spelling}");
+    }
 }
 
 #[test]

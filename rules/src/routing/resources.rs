@@ -11,6 +11,7 @@ use protocol::{
 
 use super::{
     Decision, Named, Plan, ResourceTarget, check_held, held, quoted, required_text, supported,
+    template_values,
 };
 use crate::{
     access::{AccessCheck, Object},
@@ -88,7 +89,9 @@ pub(super) fn by_reference(
         let (span, uri) = required_text(message, fields.reference_uri, "params.ref.uri")?;
         let target = resource_target(&uri, endpoint, catalog)?;
         if let Some(access) = access {
-            let object = Object::Template { backend: &target.backend, uri_template: &target.uri };
+            // A backend completes for the resources that these values leave.
+            let uri_template = &template_values::with_values(&target.uri, message)?;
+            let object = Object::Template { backend: &target.backend, uri_template };
             access.check(object.listing_method(), &object, || {
                 resource_not_found(&target.exposed_uri)
             })?;

@@ -1,0 +1,171 @@
+//! The values that a completion gives for the variables of a resource template. With them, an
+//! access rule sees for which resources a backend completes.
+
+use std::borrow::Cow;
+
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    json::{Document, Limits, Value},
+};
+
+use crate::limits::{COMPLETION_DEPTH_MAX, URI_BYTES_MAX};
+
+/// Returns the template with the values that a completion has for its variables. A variable without
+/// a value stays, and the completed one stays behind the part that its client typed.
+pub(super) fn with_values(template: &str, message: &Message) -> Result<String, Refusal> {
+    let Some(params) = message.bytes(message.params) else { return Ok(template.to_owned()) };
+    let limits = Limits { bytes_max: params.len(), depth_max: COMPLETION_DEPTH_MAX };
+    let document = Document::parse(params, &limits).map_err(|_| unreadable())?;
+    let root = document.root();
+    let member = |path: &[&str]| root.unambiguous_path(path).map_err(|_| unreadable());
+    let completed = member(&["argument", "name"])?.and_then(|name| name.as_str());
+    let typed = member(&["argument", "value"])?.and_then(|value| value.as_str());
+    let context = member(&["context", "arguments"])?;
+    let mut expanded = String::with_capacity(template.len());
+    let mut rest = template;
+    while let Some((literal, variable, after)) = next_variable(rest) {
+        expanded.push_str(literal);
+        if completed.as_deref() == Some(variable.name) {
+            variable.push_value(&mut expanded, typed.as_deref().unwrap_or_default());
+            expanded.push_str(variable.text);
+        } else {
+            match value_of(context.as_ref(), variable.name)? {
+                Some(value) => variable.push_value(&mut expanded, &value),
+                None => expanded.push_str(variable.text),
+            }
+        }
+        if expanded.len() > URI_BYTES_MAX {
+            let text = format!("a URI of these values has more than {URI_BYTES_MAX} bytes");
+            return Err(Refusal::new(ErrorKind::UriInvalid, text));
+        }
+        rest = after;
+    }
+    expanded.push_str(rest);
+    Ok(expanded)
+}
+
+/// An expression of a template (RFC 6570, 2.2).
+struct Variable<'t> {
+    /// The expression with its braces.
+    text: &'t str,
+    /// Name of its only variable. An expression with several variables, or of a query, has a name
+    /// that no variable has.
+    name: &'t str,
+    /// Separator before the value.
+    separator: &'static str,
+    /// Characters of the value that count.
+    chars_max: usize,
+}
+
+impl<'t> Variable<'t> {
+    /// Reads an expression with its braces.
+    fn of(text: &'t str) -> Self {
+        let inner = &text[1..text.len() - 1];
+        let (separator, name) = match inner.as_bytes().first() {
+            Some(b'+') => ("", &inner[1..]),
+            Some(b'#') => ("#", &inner[1..]),
+            Some(b'/') => ("/", &inner[1..]),
+            Some(b'.') => (".", &inner[1..]),
+            _ => ("", inner),
+        };
+        let (name, chars_max) = match name.split_once(':') {
+            Some((name, count)) => (name, count.parse().unwrap_or(usize::MAX)),
+            None => (name.trim_end_matches('*'), usize::MAX),
+        };
+        Self { text, name, separator, chars_max }
+    }
+
+    /// Adds a value as a server may insert it. Its braces are encoded, because they would look like
+    /// an expression.
+    fn push_value(&self, expanded: &mut String, value: &str) {
+        expanded.push_str(self.separator);
+        for symbol in value.chars().take(self.chars_max) {
+            match symbol {
+                '{' => expanded.push_str("%7B"),
+                '}' => expanded.push_str("%7D"),
+                other => expanded.push(other),
+            }
+        }
+    }
+}
+
+/// Returns the text before the next expression, the expression, and the text after it.
+fn next_variable(template: &str) -> Option<(&str, Variable<'_>, &str)> {
+    let start = template.find('{')?;
+    let end = start + template[start..].find('}')?;
+    Some((&template[..start], Variable::of(&template[start..=end]), &template[end + 1..]))
+}
+
+fn value_of<'v>(values: Option<&Value<'v>>, name: &str) -> Result<Option<Cow<'v, str>>, Refusal> {
+    let Some(values) = values else { return Ok(None) };
+    let value = values.unambiguous(name).map_err(|_| unreadable())?;
+    Ok(value.and_then(|value| value.as_str()))
+}
+
+fn unreadable() -> Refusal {
+    Refusal::new(
+        ErrorKind::InvalidParams,
+        "a completion has one argument, and at most one value for each variable",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn expanded(template: &str, params: &str) -> Result<String, Refusal> {
+        let frame = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"completion/complete","params":{params}}}"#
+        );
+        let limits = Limits::with_bytes_max(frame.len());
+        with_values(template, &Message::decode(Bytes::from(frame), &limits).unwrap())
+    }
+
+    #[test]
+    fn known_values_are_inserted_and_the_completed_variable_stays_open() {
+        let template = "file:///{dir}/{name}";
+        for (params, result) in [
+            (r#"{"argument":{"name":"name","value":""}}"#, "file:///{dir}/{name}"),
+            (
+                r#"{"argument":{"name":"name","value":"a"},"context":{"arguments":{"dir":"secret"}}}"#,
+                "file:///secret/a{name}",
+            ),
+            (r#"{"argument":{"name":"dir","value":"../s"}}"#, "file:///../s{dir}/{name}"),
+            (
+                r#"{"argument":{"name":"name","value":""},"context":{"arguments":{"dir":"{x}/.."}}}"#,
+                "file:///%7Bx%7D/../{name}",
+            ),
+        ] {
+            assert_eq!(expanded(template, params).unwrap(), result, "{params}");
+        }
+        let params =
+            r#"{"argument":{"name":"q","value":""},"context":{"arguments":{"path":"a/b"}}}"#;
+        for (template, result) in [
+            ("file://{/path*}{?q}", "file:///a/b{?q}"),
+            ("file:///{+path}", "file:///a/b"),
+            ("file:///{path:1}/x", "file:///a/x"),
+            ("file:///{a,path}/{", "file:///{a,path}/{"),
+        ] {
+            assert_eq!(expanded(template, params).unwrap(), result);
+        }
+    }
+
+    #[test]
+    fn two_values_for_a_variable_and_too_long_ones_are_refused() {
+        for params in [
+            r#"{"argument":{"name":"name","value":""},"context":{"arguments":{"dir":"a","dir":"b"}}}"#,
+            r#"{"argument":{"name":"name","value":""},"context":{"arguments":{"dir":"a","DIR":"b"}}}"#,
+        ] {
+            assert_eq!(
+                expanded("file:///{dir}/{name}", params).unwrap_err().kind,
+                ErrorKind::InvalidParams
+            );
+        }
+        let long = "x".repeat(URI_BYTES_MAX);
+        let params = format!(r#"{{"argument":{{"name":"name","value":"{long}"}}}}"#);
+        assert_eq!(expanded("file:///{name}", &params).unwrap_err().kind, ErrorKind::UriInvalid);
+    }
+}
