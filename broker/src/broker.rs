@@ -39,11 +39,7 @@ use rules::{
 use self::{
     adoption_locks::AdoptionLocks, auth::SignInWaits, sign_in_failure_log::SignInFailureLog,
 };
-pub use self::{
-    auth::check_endpoint_of,
-    sessions::{check_transport, claim_local},
-    toolsets::catalog_version,
-};
+pub use self::{auth::check_endpoint_of, sessions::check_transport, toolsets::catalog_version};
 use crate::{
     auth::{
         AuthError, AuthSettings, AuthenticatedCaller, Caller, CertificateThumbprint, Keyring,

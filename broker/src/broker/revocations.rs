@@ -8,13 +8,14 @@ use records::{RevocationRecord, RevokedSubject};
 use rules::link_sharing::LinkScope;
 
 use super::Broker;
-use crate::auth::Caller;
+use crate::{auth::Caller, sessions::session::Session};
 
 impl Broker {
-    /// Ends the sessions and streams that were opened with a revoked key.
+    /// Ends the sessions that a revoked key opened or continued, with all their streams.
     pub fn end_sessions_of_key(self: &Arc<Self>, key: &KeyId) {
-        self.end_sessions_of_callers("its key was revoked", |caller| {
-            caller.key.as_ref() == Some(key)
+        let is_meant = |caller: &Caller| caller.key.as_ref() == Some(key);
+        self.end_sessions("its key was revoked", is_meant, |session| {
+            is_meant(&session.caller) || session.was_continued_with(key)
         });
     }
 
@@ -42,15 +43,24 @@ impl Broker {
     }
 
     fn end_sessions_of_callers(self: &Arc<Self>, why: &str, is_meant: impl Fn(&Caller) -> bool) {
-        self.stateless.end_of_callers(&is_meant);
+        self.end_sessions(why, &is_meant, |session| is_meant(&session.caller));
+    }
+
+    fn end_sessions(
+        self: &Arc<Self>,
+        why: &str,
+        is_meant_caller: impl Fn(&Caller) -> bool,
+        is_meant_session: impl Fn(&Session) -> bool,
+    ) {
+        self.stateless.end_of_callers(is_meant_caller);
         let tenants: Vec<_> = self.tenants.iter().map(|tenant| tenant.value().clone()).collect();
         let unkept = tenants.iter().flat_map(|tenant| tenant.sessions());
         unkept
-            .filter(|session| !session.has_client && is_meant(&session.caller))
+            .filter(|session| !session.has_client && is_meant_session(session))
             .for_each(|session| session.end(why));
         let opened = self.all_sessions().into_iter();
         opened
-            .filter(|session| is_meant(&session.caller))
+            .filter(|session| is_meant_session(session))
             .for_each(|session| self.close_session(&session, why));
     }
 

@@ -73,7 +73,31 @@ impl Broker {
         endpoint: &Endpoint,
     ) -> Result<Option<Arc<Session>>, Refusal> {
         let here = self.sessions.get(id).map(|session| session.clone());
-        here.map_or(Ok(None), |session| claim_local(session, caller, endpoint))
+        here.map_or(Ok(None), |session| self.claim_local(session, caller, endpoint))
+    }
+
+    /// Returns a session of this process unless it is leaving. Returns an error if it belongs to
+    /// another caller or endpoint, as for a missing session.
+    pub fn claim_local(
+        &self,
+        session: Arc<Session>,
+        caller: &Caller,
+        endpoint: &Endpoint,
+    ) -> Result<Option<Arc<Session>>, Refusal> {
+        if session.is_leaving() {
+            return Ok(None);
+        }
+        let is_own = session.caller.tenant == caller.tenant
+            && session.caller.principal == caller.principal
+            && session.endpoint == *endpoint;
+        if !is_own {
+            return Err(no_session());
+        }
+        if session.set_subject(&caller.subject) {
+            // After the session knows the key: a later revocation of the key finds the session.
+            self.readmit_caller(caller)?;
+        }
+        Ok(Some(session))
     }
 
     /// Performs the server's half of the handshake. Returns the new session and the result of
@@ -434,26 +458,6 @@ impl Drop for UnclaimedSession {
             broker.close_session(&session, "its client never got it");
         }
     }
-}
-
-/// Returns a session of this process unless it is leaving. Returns an error if it belongs to another
-/// caller or endpoint, as for a missing session.
-pub fn claim_local(
-    session: Arc<Session>,
-    caller: &Caller,
-    endpoint: &Endpoint,
-) -> Result<Option<Arc<Session>>, Refusal> {
-    if session.is_leaving() {
-        return Ok(None);
-    }
-    let is_own = session.caller.tenant == caller.tenant
-        && session.caller.principal == caller.principal
-        && session.endpoint == *endpoint;
-    if !is_own {
-        return Err(no_session());
-    }
-    session.set_subject(&caller.subject);
-    Ok(Some(session))
 }
 
 /// Refuses a session that began on another transport, as a missing session.

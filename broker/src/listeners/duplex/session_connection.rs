@@ -6,7 +6,7 @@ use std::{convert::Infallible, sync::Arc};
 use rules::limits::LAST_FRAMES_WAIT;
 
 use crate::{
-    auth::{self, CredentialExpiry},
+    auth::{self, Caller, CredentialExpiry},
     broker::Broker,
     listeners::tls_acceptor::CertificateCaller,
     sessions::{
@@ -22,6 +22,9 @@ pub(in crate::listeners) struct SessionConnection {
     pub(super) session: Arc<Session>,
     /// Set when the client has received the answer to `initialize`.
     pub(super) is_known: bool,
+    /// True if the client showed an API key for the connection, which has precedence over its
+    /// certificate.
+    shows_key: bool,
     _permit: Arc<SharedPermit>,
     /// Expiry time of the credential that the client showed for the connection.
     pub(super) until: Option<CredentialExpiry>,
@@ -60,31 +63,35 @@ impl SessionConnection {
         permit: Arc<SharedPermit>,
         until: Option<CredentialExpiry>,
     ) -> Self {
-        Self { broker, session, is_known: false, _permit: permit, until }
+        let shows_key = session.caller.key.is_some();
+        Self { broker, session, is_known: false, shows_key, _permit: permit, until }
     }
 
-    /// Attaches a resumed session to a new connection.
+    /// Attaches a resumed session to a new connection of a caller.
     pub(in crate::listeners) fn again(
         broker: Arc<Broker>,
         session: Arc<Session>,
+        caller: &Caller,
         permit: Arc<SharedPermit>,
         until: Option<CredentialExpiry>,
     ) -> Self {
         let mut session_connection = Self::new(broker, session, permit, until);
         session_connection.is_known = true;
+        session_connection.shows_key = caller.key.is_some();
         session_connection
     }
 
     /// Ends the session when its certificate is no longer valid. The client gets a close reason as
     /// after any other end.
     pub(super) async fn outlived(&self, certified: Option<CertificateCaller>) -> Infallible {
-        // A key has precedence over a certificate.
-        if let Some(certified) =
-            certified.filter(|certified| *certified.caller() == self.session.caller)
-        {
+        let is_shown = |certified: &CertificateCaller| {
+            let (of, caller) = (&self.session.caller, certified.caller());
+            !self.shows_key && (&caller.tenant, &caller.principal) == (&of.tenant, &of.principal)
+        };
+        if let Some(certified) = certified.filter(is_shown) {
             // Boxed: few connections have a certificate.
             Box::pin(certified.expired()).await;
-            self.close_session("the certificate it was opened with is good no longer");
+            self.close_session("the certificate of its connection is not valid any more");
         }
         std::future::pending().await
     }

@@ -147,9 +147,10 @@ async fn prepare_upgrade(
                 match locate_session(broker, id, &known, &head).await.map_err(refuse_without_id)? {
                     UpgradeTarget::Local(session) => {
                         let outbox = resume(&session, &head.headers).map_err(refuse_without_id)?;
-                        let (broker, ConnectionParams { permit, until, .. }) =
+                        let (broker, ConnectionParams { caller, permit, until, .. }) =
                             (broker.clone(), known);
-                        let attached = SessionConnection::again(broker, session, permit, until);
+                        let attached =
+                            SessionConnection::again(broker, session, &caller, permit, until);
                         UpgradeAction::Resume(attached, outbox)
                     }
                     UpgradeTarget::Remote(tunnel) => {

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     auth::Caller,
     broker::{
-        Broker, check_transport, claim_local,
+        Broker, check_transport,
         session_lookup::{self, ReplicaLookup},
     },
     listeners::http::{
@@ -71,9 +71,9 @@ impl<'a> SessionLookup<'a> {
 
     /// Returns the session that an earlier request with this head has found here.
     fn cached_session(&self) -> Result<Option<Arc<Session>>, Refusal> {
-        let InboundRequest { caller, endpoint, cache, .. } = self.request;
+        let InboundRequest { broker, caller, endpoint, cache, .. } = self.request;
         let known = cache.validated_head.session();
-        known.map_or(Ok(None), |session| claim_local(session, caller, endpoint))
+        known.map_or(Ok(None), |session| broker.claim_local(session, caller, endpoint))
     }
 
     /// Handles a session that moved before the request started. Returns `None` if the session must

@@ -23,7 +23,7 @@ use super::{
     tunnel::reader,
 };
 use crate::{
-    auth::RemotePeer,
+    auth::{Caller, RemotePeer},
     broker::{Broker, check_transport},
     listeners::{
         duplex,
@@ -36,22 +36,22 @@ use crate::{
     sessions::{session::Session, stream::StreamCursor, tenant::SharedPermit},
 };
 
-/// A resumed session, its messages that the client has not received, and a permit for the
-/// connection.
-type ResumedWebSocket = (Arc<Session>, StreamCursor, Arc<SharedPermit>);
+/// A resumed session, its messages that the client has not received, the caller, and a permit for
+/// the connection.
+type ResumedWebSocket = (Arc<Session>, StreamCursor, Caller, Arc<SharedPermit>);
 
 /// Serves the WebSocket of a client that is connected to another replica.
 pub(super) async fn handle(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Body> {
     let (head, body) = request.into_parts();
     match find_session(broker, &head).await {
-        Ok(Ok((session, outbox, permit))) => {
+        Ok(Ok((session, outbox, caller, permit))) => {
             let (near, far) = tokio::io::duplex(TUNNEL_BYTES);
             let writer = StallGuard::new(near, CLIENT_WRITE_STALL_MAX);
             let (mut source, mut sink) =
                 websocket::server_over(reader(body), writer, Bytes::new(), &limits(broker));
             // The other replica ends it when the credential expires.
             let session_connection =
-                duplex::SessionConnection::again(broker.clone(), session, permit, None);
+                duplex::SessionConnection::again(broker.clone(), session, &caller, permit, None);
             broker.shared.running.spawn(async move {
                 duplex::run_session(session_connection, outbox, &mut source, &mut sink, None).await;
             });
@@ -82,7 +82,7 @@ async fn find_session(
             broker.wait_until_adopted(&session).await;
             let permit = duplex::acquire_connection(broker, &caller).await?;
             let outbox = resume(&session, &head.headers)?;
-            Ok(Ok((session, outbox, permit)))
+            Ok(Ok((session, outbox, caller, permit)))
         }
         SessionLocation::Answered(elsewhere) => Ok(Err(elsewhere)),
     }

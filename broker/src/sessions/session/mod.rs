@@ -48,7 +48,7 @@ use protocol::{
     capabilities::{ClientCapabilities, ServerCapabilities},
     downlevel::Translator,
     error::Refusal,
-    ids::{RequestId, SessionId},
+    ids::{KeyId, RequestId, SessionId},
     phase::SessionPhase,
     version::Version,
 };
@@ -273,14 +273,16 @@ impl Session {
     }
 
     /// Notes the attributes of the latest credential. If the caller may use other objects now, its
-    /// client gets notifications about the lists.
-    pub fn set_subject(&self, subject: &Arc<Subject>) {
+    /// client gets notifications about the lists. Returns whether the credential is a key that has
+    /// not continued the session before.
+    pub fn set_subject(&self, subject: &Arc<Subject>) -> bool {
         let known = self.subject.load();
         // Requests with one credential share the value, so the attributes are rarely compared.
         if Arc::ptr_eq(&known, subject) || **known == **subject {
-            return;
+            return false;
         }
         drop(known);
+        let has_new_key = subject.key.as_ref().is_some_and(|key| self.add_key(key));
         let before = self.subject.swap(subject.clone());
         let catalog = self.catalog();
         let kinds = self.question_kinds;
@@ -290,6 +292,25 @@ impl Session {
         if !lists.is_empty() {
             self.on_lists_changed(&lists);
         }
+        has_new_key
+    }
+
+    /// Adds a key that continues the session. Returns false if the session knows it.
+    fn add_key(&self, key: &KeyId) -> bool {
+        if self.caller.key.as_ref() == Some(key) {
+            return false;
+        }
+        let mut state = self.lock();
+        let is_new = !state.further_keys.contains(key);
+        if is_new {
+            state.further_keys.push(key.clone());
+        }
+        is_new
+    }
+
+    /// Returns whether a key other than the first one continued the session.
+    pub fn was_continued_with(&self, key: &KeyId) -> bool {
+        self.lock().further_keys.contains(key)
     }
 
     /// Returns the catalog of the endpoint with the lists that backends show to this session alone,

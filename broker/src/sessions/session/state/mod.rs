@@ -15,7 +15,7 @@ use std::collections::HashSet;
 
 use protocol::{
     error::{ErrorKind, Refusal},
-    ids::RequestId,
+    ids::{KeyId, RequestId},
     phase::SessionPhase,
 };
 use records::NodeName;
@@ -47,6 +47,8 @@ pub(in crate::sessions) struct SessionState {
     pub(in crate::sessions) lists: ListAnnouncements,
     pub(in crate::sessions) ownership: Ownership,
     pub(in crate::sessions) log_level: Option<LogLevel>,
+    /// Keys of the principal that continued the session, without the one that opened it.
+    pub(in crate::sessions) further_keys: Vec<KeyId>,
     /// Parts of the state that still have to be stored.
     pub(in crate::sessions) dirty: DirtyFlags,
 }
@@ -78,6 +80,7 @@ impl SessionState {
             lists: ListAnnouncements::new(announced),
             ownership: Ownership::new(owner),
             log_level: None,
+            further_keys: Vec::new(),
             dirty: DirtyFlags::default(),
         }
     }
