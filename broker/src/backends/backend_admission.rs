@@ -96,22 +96,27 @@ impl Backend {
     ) -> Result<Permit, Refusal> {
         let CallOwner { share, weight, principal, .. } = caller;
         // First at the backend: a call that waits for a slow backend keeps no other call out.
-        let there = match self.admission.limiter.try_acquire(principal, 1) {
-            Some(there) => match self.shared.call_limiter.try_acquire(share, weight) {
-                Some(here) => return Ok(Permit { _backend_permit: there, _broker_permit: here }),
-                None => Some(there),
+        let backend_permit = match self.admission.limiter.try_acquire(principal, 1) {
+            Some(backend_permit) => match self.shared.call_limiter.try_acquire(share, weight) {
+                Some(broker_permit) => {
+                    return Ok(Permit {
+                        _backend_permit: backend_permit,
+                        _broker_permit: broker_permit,
+                    });
+                }
+                None => Some(backend_permit),
             },
             None => None,
         };
         // Boxed, because a wait is rare and would enlarge the future of every call.
-        Box::pin(self.wait_for_permit(there, caller, due)).await
+        Box::pin(self.wait_for_permit(backend_permit, caller, due)).await
     }
 
-    /// Waits for a permit when at least one limit is full. `there` is the permit of the backend, if
-    /// it had a free one.
+    /// Waits for a permit when at least one limit is full. `backend_permit` is the one of the
+    /// backend, if it was free.
     async fn wait_for_permit(
         &self,
-        there: Option<LimiterPermit<PrincipalId, SessionKey>>,
+        backend_permit: Option<LimiterPermit<PrincipalId, SessionKey>>,
         caller: CallOwner<'_>,
         due: Instant,
     ) -> Result<Permit, Refusal> {
@@ -119,30 +124,30 @@ impl Backend {
         // A call that begins too late for an answer would take the permit of a useful one.
         let needed = self.expected_latency().min(remaining() / 2);
         let CallOwner { share, weight, principal, session } = caller;
-        let there = match there {
-            Some(there) => there,
+        let backend_permit = match backend_permit {
+            Some(backend_permit) => backend_permit,
             None => {
-                let there = self
+                let backend_permit = self
                     .admission
                     .limiter
                     .acquire(principal, 1, session, remaining().saturating_sub(needed))
                     .await;
-                there.map_err(|error| self.acquire_refusal(error))?
+                backend_permit.map_err(|error| self.acquire_refusal(error))?
             }
         };
-        let here = self
+        let broker_permit = self
             .shared
             .call_limiter
             .acquire(share, weight, principal, remaining().saturating_sub(needed))
             .await;
-        let here = here.map_err(|error| {
+        let broker_permit = broker_permit.map_err(|error| {
             self.shared.metrics.resilience.queue_timeout("broker");
             overloaded("the broker".to_owned(), error)
         })?;
         if remaining() < needed {
             return Err(self.acquire_refusal(AcquireError::TooLate { wait: needed }));
         }
-        Ok(Permit { _backend_permit: there, _broker_permit: here })
+        Ok(Permit { _backend_permit: backend_permit, _broker_permit: broker_permit })
     }
 
     fn acquire_refusal(&self, error: AcquireError) -> Refusal {

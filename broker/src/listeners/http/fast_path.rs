@@ -10,13 +10,11 @@ use tokio::{net::TcpStream, time::Instant};
 use transport::http1_server::{NextRequest, PlainRequest, ServerConnection};
 
 use super::{
-    authorization_server, connect,
     connection::{BoxError, ConnectionContext},
     connection_cache::ConnectionCache,
-    http_sse, request,
+    request,
     request_guard::RequestGuard,
     response::{ServerResponse, document_head},
-    websocket,
 };
 use crate::{broker::Broker, sessions::unread_answer::UnreadAnswer};
 
@@ -38,33 +36,31 @@ pub(super) async fn serve(
     socket: TcpStream,
     mut deadline: Instant,
 ) -> Result<Option<FallbackConnection>, BoxError> {
-    let mut posts = ServerConnection::new(socket, REQUEST_HEAD_BYTES_MAX, CLIENT_WRITE_STALL_MAX);
+    let mut connection =
+        ServerConnection::new(socket, REQUEST_HEAD_BYTES_MAX, CLIENT_WRITE_STALL_MAX);
     // Created once and not for each request.
     let mut stopped = pin!(context.stop.cancelled());
     let mut cache = ConnectionCache::default();
     loop {
         let next = tokio::select! {
             biased;
-            next = posts.next() => next?,
+            next = connection.next() => next?,
             // An idle connection may close, and so may an incomplete request, because its service
             // has not begun.
             () = &mut stopped => return Ok(None),
             () = poll_fn(|context| cache.poll_deadline(context, deadline)) => return Err("no request came in time".into()),
         };
         match next {
-            NextRequest::Post
-                if !http_sse::matches_path(posts.path())
-                    && !websocket::matches_path(posts.path())
-                    && !connect::matches_path(posts.path())
-                    && !authorization_server::matches_path(posts.path()) => {}
-            NextRequest::EventStream if request::is_endpoint(posts.path()) => {}
+            NextRequest::Post if request::is_mcp_path(connection.path()) => {}
+            NextRequest::EventStream if request::is_endpoint(connection.path()) => {}
             NextRequest::Post | NextRequest::EventStream | NextRequest::Other => {
-                let (socket, first) = posts.into_parts();
+                let (socket, first) = connection.into_parts();
                 return Ok(Some(FallbackConnection { socket, first, deadline }));
             }
             NextRequest::Closed => return Ok(None),
         }
-        let Some(PlainRequest { head, is_repeated, body, client }) = posts.take_request() else {
+        let Some(PlainRequest { head, is_repeated, body, client }) = connection.take_request()
+        else {
             return Ok(None);
         };
         if !is_repeated {
@@ -78,7 +74,7 @@ pub(super) async fn serve(
         };
         // The close header of HTTP/1 during a drain: the client opens its next connection to
         // another process.
-        let keeps = !broker.draining();
+        let keeps_open = !broker.draining();
         let unread =
             UnreadAnswer::count(&broker.shared.unread_budget, answer.whole_bytes(), || {
                 cache.validated_head.unread_owner()
@@ -86,17 +82,17 @@ pub(super) async fn serve(
         let sending = async {
             match answer {
                 ServerResponse::Json { version, text } => {
-                    posts.respond_full(document_head(version), text, keeps).await
+                    connection.respond_full(document_head(version), text, keeps_open).await
                 }
-                ServerResponse::Other(response) => posts.respond(*response, keeps).await,
+                ServerResponse::Other(response) => connection.respond(*response, keeps_open).await,
             }
         };
-        let goes_on = match unread {
+        let stays_open = match unread {
             None => sending.await?,
             // Boxed, because it is rare and would enlarge the future of every connection.
             Some(unread) => Box::pin(send_unless_cut(sending, &unread)).await?,
         };
-        if !goes_on {
+        if !stays_open {
             return Ok(None);
         }
         deadline = Instant::now() + broker.shared.config.timeouts.request_read;

@@ -1,9 +1,9 @@
 //! Serves one HTTP request, from its head to its response (MCP 2025-11-25, Streamable HTTP).
 //!
-//! The checks have a fixed order: path, origin, method, credential, media types, body, envelope,
-//! version, session. A session does not depend on HTTP: it receives messages and pushes into
-//! streams. Requests of clients and of other replicas take the same path. [`RequestSource`] is the
-//! difference.
+//! The checks have a fixed order: path, origin and host, method, credential, endpoint, media types,
+//! overload, body, envelope, session, version. A session does not depend on HTTP: it receives
+//! messages and pushes into streams. Requests of clients, operators and other replicas take the same
+//! path. [`RequestSource`] is the difference.
 
 use std::sync::Arc;
 
@@ -183,6 +183,11 @@ fn is_sessionless(request: &InboundRequest<'_>) -> bool {
     !eras.has_sessions()
         || (eras.has_stateless()
             && request.cache.validated_head.names_stateless(&request.head.headers))
+}
+
+/// Returns whether the path is `/mcp` or begins with it.
+pub(super) fn is_mcp_path(path: &str) -> bool {
+    path.strip_prefix("/mcp").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 /// Returns whether the path is that of an endpoint.
