@@ -247,7 +247,7 @@ pub const COMPLETION_VALUES_MAX: usize = 100;
 
 // Links to backends.
 
-/// Frames that wait to be written to a child process.
+/// Frames that wait to be written to one backend over a pipe or a socket.
 pub const LINK_QUEUE_FRAMES: usize = 1_024;
 /// Bytes of the frames that wait to be written to one backend. A larger frame waits alone.
 pub const LINK_QUEUE_BYTES_MAX: usize = 64 << 20;
@@ -262,7 +262,7 @@ pub const ONE_WAY_QUEUE_FRAMES: usize = 256;
 pub const EVENT_ID_BYTES_MAX: usize = 1_024;
 /// Deadline of the DELETE that ends a session at an HTTP backend.
 pub const SESSION_DELETE_WAIT: Duration = Duration::from_secs(2);
-/// Consecutive lines on the standard output of a child that are not MCP.
+/// Consecutive messages of a backend that are not MCP.
 pub const NOISE_LINES_MAX: u32 = 1_000;
 /// Time after which the broker also sends `initialize` to a backend that has not answered
 /// `server/discover`. Also the deadline of HTTP+SSE at a URL that refused Streamable HTTP.

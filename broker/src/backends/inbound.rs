@@ -1,6 +1,8 @@
 //! Routing of messages from a backend to the client that they belong to.
 //!
-//! An answer goes to the request that waits for its wire id. Any other message needs an owner:
+//! An answer goes to the request that waits for its wire id. A notification about lists or resources
+//! goes to each subscriber of the link, and a log message may go to all its clients. Any other
+//! message needs one owner:
 //!
 //! - the call on whose stream it came;
 //! - the call that it names;

@@ -243,7 +243,7 @@ impl Broker {
         self.shared.metrics.session_adopted();
         tracing::info!(session = %session.digest, tenant = %tenant.id, epoch = session.epoch(), "session adopted");
         session.activate();
-        // [`Broker::taken_up`] waits for this.
+        // [`Broker::wait_until_adopted`] waits for this.
         let principal = &session.caller.principal;
         self.wait_for_lists(&tenant, &session.endpoint, principal).await;
         list_changes::restore_own_lists(&session).await;

@@ -106,7 +106,7 @@ pub(super) enum AcceptError {
     Handshake(#[from] tls::TlsHandshakeError),
     #[error("it does not speak TLS")]
     PlaintextRefused,
-    #[error("nothing was said in time")]
+    #[error("the client sent nothing in time")]
     TimedOut,
     #[error(transparent)]
     Io(#[from] io::Error),

@@ -585,7 +585,7 @@ fn the_page_of_limits_is_up_to_date() {
         - Answers to questions do not count.\n\
         - At most one `notifications/roots/list_changed` waits for each backend of a session.\n\n\
         ## Clients that do not read\n\n\
-        - The broker keeps waiting messages for a client that does not read. `limits.outbox_bytes` limits them if the connection is the session, and `limits.outbox_bytes_total` limits it for all clients together.\n\
+        - The broker keeps waiting messages for a client that does not read. `limits.outbox_bytes` limits those of one client whose connection is its session. `limits.outbox_bytes_total` limits those of all clients together.\n\
         - Over HTTP, an answer or an event of 256 KiB or more counts until the client has taken all of it.\n\
         - If all clients together hold too much, the broker finds the tenant with the most waiting bytes, and its principal with the most. It disconnects the largest client of this principal. So a tenant with many small clients cannot displace the answers of another tenant.\n\
         - Over HTTP/1.1 without TLS, the broker frees the part of a large answer that a slow client has read, after half a second without progress.\n\

@@ -1,8 +1,8 @@
 //! One request's search for the replica that serves it: the order of its sources, and its time
 //! limit.
 //!
-//! Called through [`super::SessionLocator`]. The caller forwards the request and reports the
-//! result. Invariant: a search ends within twice the lease and a second. It never reports a missing
+//! Listeners use it through [`crate::broker::session_lookup::ReplicaLookup`]. The caller forwards the
+//! request and reports the result. Invariant: a search ends within twice the lease and a second. It never reports a missing
 //! session because a source was away.
 
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(crate) trait LookupSources {
     /// Returns whether this replica drains and takes nothing new.
     fn draining(&self) -> bool;
 
-    /// Returns other replicas for a draining one, the best first.
+    /// Returns the other replicas that do not drain, in random order.
     fn replicas(&self) -> impl Future<Output = Vec<SessionOwner>> + Send;
 
     fn record(&self, owner: &SessionOwner);

@@ -6,8 +6,8 @@
 //! owner. Only the record can prove that a session does not exist.
 //!
 //! Invariant: lookups of missing sessions reach the stores at most at the tenant's rate, and not
-//! repeatedly for the same session. A search takes from the tenant's budget before it reaches them,
-//! and gives that back when it finds something.
+//! repeatedly for the same session. A search takes one request from the rates of the principal and
+//! the tenant before it reads a store. It returns this request unless the session does not exist.
 
 mod lookup;
 mod negative_cache;

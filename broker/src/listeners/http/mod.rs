@@ -1,5 +1,6 @@
-//! The data plane over Streamable HTTP: accepts connections and serves `/mcp` and `/mcp/{backend}`
-//! on them.
+//! The data plane over HTTP: accepts connections and routes requests by path. [`request`] serves
+//! Streamable HTTP. WebSocket upgrades, HTTP+SSE, the connect page and the authorization servers have
+//! a module each.
 //!
 //! HTTP/1.1 and HTTP/2 (with prior knowledge) share one port. The number of connections is bounded,
 //! in total and per address. A connection whose request head does not arrive in time is closed.
@@ -164,7 +165,7 @@ async fn serve_connection(
         tokio::select! {
             biased;
             detected = tokio::time::timeout_at(deadline, detect_version::detect(stream, first)) => Ok::<_, BoxError>(detected??),
-            () = context.stop.cancelled() => Err("nothing was said before the end".into()),
+            () = context.stop.cancelled() => Err("the broker stopped before the client sent a request".into()),
         }
     })
     .await?;
@@ -219,7 +220,7 @@ impl HttpConnection<Http1Stream> {
         );
         tokio::select! {
             ended = connection => ended,
-            () = certificate_expired(certified.as_ref()) => Err("the client's certificate is good no longer".into()),
+            () = certificate_expired(certified.as_ref()) => Err("the client's certificate is no longer valid".into()),
         }
     }
 }
@@ -255,7 +256,7 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
         tokio::select! {
             ended = connection => ended,
             () = unsent.stalled() => Err("the client does not take its answers".into()),
-            () = certificate_expired(certified.as_ref()) => Err("the client's certificate is good no longer".into()),
+            () = certificate_expired(certified.as_ref()) => Err("the client's certificate is no longer valid".into()),
         }
     }
 }

@@ -102,7 +102,7 @@ pub(super) async fn serve(
         let session = match lookup.locate(&frame).await {
             Ok(SessionLocation::Local(session)) => Ok(session),
             Ok(SessionLocation::Answered(response)) => return Ok(response.into()),
-            // Errors of the body have precedence.
+            // An error in the body of a batch has precedence over a missing session.
             Err(refusal) => Err(refusal),
         };
         // Only sessions of 2025-03-26 support batches.
