@@ -16,6 +16,8 @@ const MIB: usize = 1024 * 1024;
 const STALLED_BYTES: usize = 15 * MIB;
 /// Together they send all the memory that the broker may use.
 const STALLED: usize = 40;
+/// These many bodies of 1 MiB exceed the memory of incomplete messages.
+const STALLED_SMALL: usize = 60;
 
 /// Returns the messages that open a session over TCP.
 fn opening_lines() -> String {
@@ -29,8 +31,8 @@ async fn stall(address: SocketAddr, begins: Vec<u8>, bytes: usize) -> String {
     let (mut reader, mut writer) = TcpStream::connect(address).await.unwrap().into_split();
     let sending = async {
         writer.write_all(&begins).await?;
-        for _ in 0..bytes / MIB {
-            writer.write_all(&[b'x'; MIB]).await?;
+        for begin in (0..bytes).step_by(MIB) {
+            writer.write_all(&vec![b'x'; MIB.min(bytes - begin)]).await?;
         }
         std::io::Result::Ok(())
     };
@@ -81,11 +83,16 @@ async fn r17_an_incomplete_message_of_a_session_ends_its_connection() {
 }
 
 /// Checks that clients which do not end their large messages take no memory from another client.
-async fn assert_bounded(broker: &TestBroker, address: SocketAddr, begins: &str) {
+async fn assert_bounded(
+    broker: &TestBroker,
+    address: SocketAddr,
+    begins: &str,
+    (clients, bytes): (usize, usize),
+) {
     let other = broker.connected(json!({})).await;
     let mut stalled = JoinSet::new();
-    for _ in 0..STALLED {
-        stalled.spawn(stall(address, begins.into(), STALLED_BYTES));
+    for _ in 0..clients {
+        stalled.spawn(stall(address, begins.into(), bytes));
     }
     let mut answers = Vec::new();
     within("the end of the stalled connections", async {
@@ -113,7 +120,8 @@ async fn r16_incomplete_lines_of_a_tenant_are_bounded_in_bytes() {
     });
     let backend = FakeBackend::echo().await;
     let broker = start(config, &backend).await;
-    assert_bounded(&broker, broker.tcp_address(), &opening_lines()).await;
+    let stalled = (STALLED, STALLED_BYTES);
+    assert_bounded(&broker, broker.tcp_address(), &opening_lines(), stalled).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -124,11 +132,18 @@ async fn r16_incomplete_bodies_of_a_tenant_are_bounded_in_bytes() {
     });
     let backend = FakeBackend::echo().await;
     let broker = start(config, &backend).await;
-    let head = format!(
+    let stalled = (STALLED, STALLED_BYTES);
+    assert_bounded(&broker, broker.http_address(), &post_head(16 * MIB), stalled).await;
+    // A small body has only a little of its memory when it stalls.
+    let stalled = (STALLED_SMALL, MIB - 1);
+    assert_bounded(&broker, broker.http_address(), &post_head(MIB), stalled).await;
+}
+
+/// Returns the head of a POST with a body of this size.
+fn post_head(bytes: usize) -> String {
+    format!(
         "POST /mcp HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
          content-type: application/json\r\naccept: application/json, text/event-stream\r\n\
-         content-length: {}\r\n\r\n",
-        16 * MIB
-    );
-    assert_bounded(&broker, broker.http_address(), &head).await;
+         content-length: {bytes}\r\n\r\n"
+    )
 }

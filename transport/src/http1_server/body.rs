@@ -4,16 +4,20 @@ use std::{
     io,
     pin::Pin,
     sync::atomic::{AtomicUsize, Ordering},
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use tokio::net::TcpStream;
 
+use crate::message_bound::FREE_BYTES;
+
 /// Bytes collected before the body passes any of them on. A longer body comes in pieces of this
 /// size.
 const PIECE_BYTES_MAX: usize = 1024 * 1024;
+/// Space for the first bytes of a piece. An announced length alone takes no more memory.
+const FIRST_BYTES_MAX: usize = 64 * 1024;
 
 /// Returns whether it is better to copy this many bytes of `buffer`. A slice keeps the whole
 /// allocation of the buffer.
@@ -22,6 +26,7 @@ pub(super) fn is_wasteful(buffer: &BytesMut, bytes: usize) -> bool {
 }
 
 /// A body on its connection. A body up to the piece limit comes as one piece, without another copy.
+/// If it arrives with a wait, it comes in smaller pieces: its reader counts what it holds.
 #[derive(Debug)]
 pub struct RequestBody<'a> {
     pub(super) socket: &'a TcpStream,
@@ -44,10 +49,18 @@ impl Body for RequestBody<'_> {
         if rest == 0 {
             return Poll::Ready(None);
         }
-        let piece = rest.min(PIECE_BYTES_MAX);
+        let mut piece = rest.min(PIECE_BYTES_MAX);
         while buffer.len() < piece {
-            ready!(socket.poll_read_ready(context))?;
-            buffer.reserve(piece - buffer.len());
+            match socket.poll_read_ready(context)? {
+                Poll::Ready(()) => {}
+                Poll::Pending if buffer.len() > FREE_BYTES => {
+                    piece = buffer.len();
+                    break;
+                }
+                Poll::Pending => return Poll::Pending,
+            }
+            let space = if buffer.len() < FIRST_BYTES_MAX { FIRST_BYTES_MAX } else { piece };
+            buffer.reserve(space.min(piece) - buffer.len());
             match socket.try_read_buf(*buffer) {
                 Ok(0) => return Poll::Ready(Some(Err(io::ErrorKind::UnexpectedEof.into()))),
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {

@@ -209,6 +209,26 @@ async fn a_get_that_is_not_plain_is_returned_with_all_bytes_read() {
 }
 
 #[tokio::test]
+async fn the_received_part_of_a_body_does_not_wait_for_its_rest() {
+    let (mut posts, mut client) = connected().await;
+    let text = post("", &"x".repeat(1_000_000));
+    let (begun, rest) = text.as_bytes().split_at(100_000);
+    client.write_all(begun).await.unwrap();
+    assert_eq!(soon("a request", posts.next()).await.unwrap(), NextRequest::Post);
+    let mut body = posts.take_request().unwrap().body;
+    let mut received = 0;
+    // The last bytes are few, and may wait.
+    while received < 90_000 {
+        let frame = soon("a piece", body.frame()).await.unwrap().unwrap();
+        received += frame.data_ref().unwrap().len();
+    }
+    assert!(received < begun.len());
+    let (written, rest) = tokio::join!(client.write_all(rest), body.collect());
+    written.unwrap();
+    assert_eq!(received + rest.unwrap().to_bytes().len(), 1_000_000);
+}
+
+#[tokio::test]
 async fn a_body_of_the_largest_possible_length_can_be_declared() {
     for length in [1_u64 << 63, u64::MAX] {
         let (mut posts, mut client) = connected().await;
