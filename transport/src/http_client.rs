@@ -338,7 +338,8 @@ where
     }
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
-    loop {
+    // A body that is known to be complete needs no permits.
+    while !body.is_end_stream() {
         let bytes = first.len() + rest.len();
         let next = poll_fn(|context| {
             let mut poll_hold = |context: &mut Context<'_>| match &mut memory {
@@ -374,4 +375,24 @@ where
         rest.extend_from_slice(&chunk);
     }
     Ok(if rest.is_empty() { first } else { rest.freeze() })
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+    use crate::message_bound::{FREE_BYTES, MessageBudget};
+
+    #[test]
+    fn a_body_that_is_complete_waits_for_no_memory() {
+        let budget = MessageBudget::new(0);
+        let mut others = MessageMemory::new(budget.clone());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(others.poll_hold(&mut context, FREE_BYTES + 1).is_ready(), "the overdraft");
+        let body = Bytes::from(vec![b'x'; 2 * READY_BODY_BYTES]);
+        let mut memory = MessageMemory::new(budget);
+        let reading = read_body_within(Full::new(body.clone()), usize::MAX, Some(&mut memory));
+        assert_eq!(reading.now_or_never(), Some(Ok(body)));
+    }
 }
