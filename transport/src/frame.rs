@@ -37,8 +37,9 @@ pub trait FrameSource: Send {
     /// `byte_budget` is for peers that are not authenticated yet.
     fn set_message_limit(&mut self, message_bytes_max: usize, byte_budget: Option<&Arc<Semaphore>>);
 
-    /// Bounds the time and the memory of each incomplete message from now on. For authenticated
-    /// peers. A source of whole messages ignores it.
+    /// Bounds the time and the memory of each incomplete message from now on. A message keeps its
+    /// memory until the next call of [`FrameSource::next`]. For authenticated peers. A source of
+    /// whole messages ignores it.
     fn bound_messages(&mut self, _bound: MessageBound) {}
 
     /// Reads and discards data until the peer ends. Callers use it after the close message: closing

@@ -65,6 +65,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
     /// error once and then the end of the stream.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
         loop {
+            self.next_message();
             poll_fn(|context| self.turns.poll_step(context)).await;
             if let Some(line) = self.take_line() {
                 if line.len() > self.line_bytes_max {
@@ -95,6 +96,11 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         self.buffer.share(byte_budget);
     }
 
+    /// Returns the memory of the last message. [`LineReader::next`] does it too.
+    pub(crate) fn next_message(&mut self) {
+        self.buffer.next_message();
+    }
+
     /// Returns the byte stream, for operations other than reading.
     pub(crate) fn get_mut(&mut self) -> &mut R {
         &mut self.reader
@@ -115,7 +121,7 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         let kept = line_bytes - usize::from(bytes[..line_bytes].ends_with(b"\r"));
         self.scanned = 0;
         self.is_unterminated = end_bytes == 0;
-        self.buffer.end_message();
+        self.buffer.complete_message(line_bytes);
         Some(self.buffer.take(line_bytes + end_bytes, kept))
     }
 
@@ -240,4 +246,27 @@ pub(crate) fn one_line(frame: &Bytes) -> Option<Bytes> {
         }
     }
     Some(line.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::message_bound::MessageBudget;
+
+    #[tokio::test]
+    async fn a_line_keeps_its_memory_until_the_next_is_requested() {
+        let budget = MessageBudget::new(1024 * 1024);
+        let (long, short) = ("x".repeat(100_000), "y\n".repeat(1_000_000));
+        let text = format!("{long}\n{short}");
+        let mut lines = LineReader::new(text.as_bytes(), 200_000);
+        lines.bound_messages(MessageBound::new(budget.clone(), Duration::from_secs(1)));
+        assert_eq!(lines.next().await.unwrap().unwrap(), long);
+        assert!(budget.held_bytes() > 30_000);
+        // Later lines in the buffer do not count, so they are few.
+        assert!(lines.buffer.bytes().len() <= 64 * 1024, "{}", lines.buffer.bytes().len());
+        assert_eq!(lines.next().await.unwrap().unwrap(), "y");
+        assert_eq!(budget.held_bytes(), 0);
+    }
 }

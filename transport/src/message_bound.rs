@@ -2,6 +2,9 @@
 //!
 //! A reader without a permit reads no further, so its peer waits. One reader of a budget may exceed
 //! it. Readers that hold parts of all permits thus do not wait for each other for ever.
+//!
+//! A complete message keeps its part until its owner asks for the next one. A client that does not
+//! read its answers makes the owner wait, and the message with it.
 
 use std::{
     pin::Pin,
@@ -23,7 +26,7 @@ const PERMIT_BYTES: usize = 1024;
 /// Bytes of an incomplete message that need no permit.
 pub const FREE_BYTES: usize = 8 * 1024;
 
-/// A memory budget for incomplete messages of several connections.
+/// A memory budget for messages of several connections.
 #[derive(Debug, Clone)]
 pub struct MessageBudget {
     bytes: Arc<Semaphore>,
@@ -38,7 +41,15 @@ impl MessageBudget {
     }
 }
 
-/// The part of a budget that one incomplete message has. A drop returns it.
+#[cfg(test)]
+impl MessageBudget {
+    /// Returns the bytes that messages hold, in a budget of 1 MiB.
+    pub(crate) fn held_bytes(&self) -> usize {
+        1024 * 1024 - self.bytes.available_permits() * PERMIT_BYTES
+    }
+}
+
+/// The part of a budget that one message has. A drop returns it.
 #[derive(Debug)]
 pub struct MessageMemory {
     budget: MessageBudget,
@@ -55,15 +66,12 @@ impl MessageMemory {
 
     /// Becomes ready when the message may hold this many bytes.
     pub fn poll_hold(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
-        let wanted = bytes.saturating_sub(FREE_BYTES).div_ceil(PERMIT_BYTES);
-        let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let missing = u32::try_from(wanted.saturating_sub(held)).unwrap_or(u32::MAX);
+        let missing = self.missing(bytes);
         if missing == 0 || self.overdraft.is_some() {
             return Poll::Ready(());
         }
         if self.waiting.is_none() {
-            if let Ok(permits) = self.budget.bytes.clone().try_acquire_many_owned(missing) {
-                self.add(permits);
+            if self.try_add(missing) {
                 return Poll::Ready(());
             }
             let MessageBudget { bytes, overdraft } = self.budget.clone();
@@ -91,8 +99,28 @@ impl MessageMemory {
         self.waiting.is_some()
     }
 
+    /// Notes that a message of this size is complete. Returns the right to exceed the budget, if
+    /// there are permits for the message.
+    pub fn complete(&mut self, bytes: usize) {
+        if self.overdraft.is_some() && self.try_add(self.missing(bytes)) {
+            self.overdraft = None;
+        }
+    }
+
     fn release(&mut self) {
         (self.held, self.overdraft, self.waiting) = (None, None, None);
+    }
+
+    /// Returns the number of permits that the message needs for this many bytes and does not have.
+    fn missing(&self, bytes: usize) -> u32 {
+        let wanted = bytes.saturating_sub(FREE_BYTES).div_ceil(PERMIT_BYTES);
+        let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        u32::try_from(wanted.saturating_sub(held)).unwrap_or(u32::MAX)
+    }
+
+    fn try_add(&mut self, missing: u32) -> bool {
+        let permits = self.budget.bytes.clone().try_acquire_many_owned(missing);
+        permits.map(|permits| self.add(permits)).is_ok()
     }
 
     fn add(&mut self, permits: OwnedSemaphorePermit) {
@@ -103,10 +131,12 @@ impl MessageMemory {
     }
 }
 
-/// Bounds of the incomplete messages of one connection, one after the other.
+/// Bounds of the messages of one connection, one after the other.
 #[derive(Debug)]
 pub struct MessageBound {
     memory: MessageMemory,
+    /// Set while the owner has a complete message and did not ask for the next one.
+    is_complete: bool,
     time_max: Duration,
     /// Time at which the source began to wait for the rest of the message.
     since: Option<Instant>,
@@ -116,7 +146,13 @@ pub struct MessageBound {
 
 impl MessageBound {
     pub fn new(budget: MessageBudget, time_max: Duration) -> Self {
-        Self { memory: MessageMemory::new(budget), time_max, since: None, timer: None }
+        Self {
+            memory: MessageMemory::new(budget),
+            is_complete: false,
+            time_max,
+            since: None,
+            timer: None,
+        }
     }
 
     /// Becomes ready when the message may hold this many bytes.
@@ -153,8 +189,22 @@ impl MessageBound {
         }
     }
 
-    /// Ends the message: it is complete, or the source discards it.
-    pub(crate) fn end_message(&mut self) {
+    /// Notes that the message has this size and is complete. Its time ends.
+    pub(crate) fn complete_message(&mut self, bytes: usize) {
+        self.since = None;
+        self.is_complete = true;
+        self.memory.complete(bytes);
+    }
+
+    /// Returns the memory of a complete message, because its owner asks for the next one.
+    pub(crate) fn next_message(&mut self) {
+        if std::mem::take(&mut self.is_complete) {
+            self.memory.release();
+        }
+    }
+
+    /// Ends the message, complete or not.
+    fn end_message(&mut self) {
         self.since = None;
         self.memory.release();
     }
@@ -193,6 +243,24 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_complete_message_keeps_its_part_and_returns_the_overdraft() {
+        let budget = MessageBudget::new(16 * PERMIT_BYTES);
+        let mut bound = MessageBound::new(budget.clone(), Duration::MAX);
+        let mut other = MessageMemory::new(budget.clone());
+        assert!(hold(&mut other, FREE_BYTES + 10 * PERMIT_BYTES));
+        let bytes = FREE_BYTES + 12 * PERMIT_BYTES;
+        assert!(hold(&mut bound.memory, bytes) && bound.memory.overdraft.is_some());
+        bound.next_message();
+        assert!(bound.memory.overdraft.is_some(), "the message is incomplete");
+        drop(other);
+        bound.complete_message(bytes);
+        assert!(bound.memory.overdraft.is_none(), "another message may exceed the budget");
+        assert_eq!(budget.bytes.available_permits(), 4);
+        bound.next_message();
+        assert_eq!(budget.bytes.available_permits(), 16);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_time_of_a_message_begins_with_the_message() {
         let mut bound = MessageBound::new(MessageBudget::new(0), Duration::from_secs(10));
@@ -202,7 +270,7 @@ mod tests {
         };
         assert!(wait(&mut bound, true).is_pending());
         tokio::time::advance(Duration::from_secs(6)).await;
-        bound.end_message();
+        bound.complete_message(10);
         poll_fn(|context| bound.poll_wait(context, true)).await;
         assert_eq!(started.elapsed(), Duration::from_secs(16), "the timer was set for the first");
         assert!(wait(&mut bound, false).is_pending() && bound.timer.is_none());

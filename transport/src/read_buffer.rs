@@ -11,7 +11,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -99,10 +99,17 @@ impl ReadBuffer {
         self.bound = bound.map(Box::new);
     }
 
-    /// Ends the bounds of a message that was taken.
-    pub(crate) fn end_message(&mut self) {
+    /// Notes that a message of this size was taken. It keeps its memory.
+    pub(crate) fn complete_message(&mut self, bytes: usize) {
         if let Some(bound) = &mut self.bound {
-            bound.end_message();
+            bound.complete_message(bytes);
+        }
+    }
+
+    /// Returns the memory of the message that was taken last. Does nothing inside a message.
+    pub(crate) fn next_message(&mut self) {
+        if let Some(bound) = &mut self.bound {
+            bound.next_message();
         }
     }
 
@@ -156,8 +163,11 @@ impl ReadBuffer {
         }
         // Doubling keeps the copies of a long frame linear.
         self.bytes.reserve(wanted.min(self.bytes.len()).max(self.read_bytes));
-        let capacity = self.bytes.capacity() - self.bytes.len();
-        let polled = pin!(reader.read_buf(&mut self.bytes)).poll(context);
+        let spare = self.bytes.capacity() - self.bytes.len();
+        // Messages after the present one do not count in its bound.
+        let capacity = if self.bound.is_some() { spare.min(READ_BYTES_MAX) } else { spare };
+        let mut space = (&mut self.bytes).limit(capacity);
+        let polled = pin!(reader.read_buf(&mut space)).poll(context);
         if polled.is_pending() {
             self.read_bytes = READ_BYTES_MIN;
             if self.bytes.is_empty() {

@@ -595,8 +595,9 @@ fn the_page_of_limits_is_up_to_date() {
         ## Clients that do not end their messages\n\n\
         - A message of a client has `timeouts.request_read` from its first bytes to its end, over HTTP, TCP and WebSocket. After that the broker refuses the body, or refuses the message and closes the connection (WebSocket: 1008).\n\
         - Incomplete messages of one tenant's clients have at most `UNFINISHED_TENANT_BYTES_MAX` together. Beyond it, the broker reads no further from these clients until another message is complete. One message at a time may exceed the limit. A message that is not complete in time because of this gets `overloaded` (WebSocket: 1013).\n\
-        - The first 8 KiB of a message do not count, and neither does a body of up to 64 KiB that arrives without a wait.\n\
-        - A buffer may have twice the size of its message, so a tenant can use about 160 MiB with incomplete messages.\n\n\
+        - A complete message counts until its session has handled it. The session waits while its client does not read. It counts all messages of a text frame until the last one, and the queued POSTs of an HTTP+SSE stream. A POST that cannot be queued in time because of this gets `overloaded`.\n\
+        - The first 8 KiB of a message do not count, and neither does a body of up to 64 KiB that arrives without a wait. In the queue of an HTTP+SSE stream, that applies to the first message only. Up to 64 KiB of later messages on a connection do not count either.\n\
+        - A buffer may have twice the size of its message, so a tenant can use about 160 MiB with incomplete and waiting messages.\n\n\
         ## Rates over sessions and replicas\n\n\
         - A rate of a principal covers all its sessions, connections, wires and keys.\n\
         - Replicas share rates through Redis. Each replica reserves a small part in advance and reports its use, so that no request waits for Redis. Three replicas together admit the same number of requests as one, within 2 in 100 over ten seconds.\n\

@@ -7,5 +7,5 @@ pub const OUTBOX_BYTES_TOTAL_DEFAULT: usize = 1024 * 1024 * 1024;
 pub const OUTBOX_STEP_BYTES: usize = 256 * 1024;
 /// Bytes of delivered events of all clients, or an eighth of the memory if that is less.
 pub const RETAINED_EVENTS_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Bytes of incomplete messages of one tenant, or a sixteenth of the memory if that is less.
+/// Bytes of incomplete or waiting messages of one tenant, or a sixteenth of the memory if that is less.
 pub const UNFINISHED_TENANT_BYTES_MAX: usize = 64 * 1024 * 1024;

@@ -148,7 +148,10 @@ pub struct RequestStream {
 impl RequestStream {
     /// Receives the request. Returns `None` if the stream ends without one.
     pub async fn receive(&mut self) -> Result<Option<Bytes>, ReadError> {
-        self.source.next().await
+        let received = self.source.next().await;
+        // The stream is not read again before its answer.
+        self.source.next_message();
+        received
     }
 
     /// Returns the sink for the answer and the source of cancellations.

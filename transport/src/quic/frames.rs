@@ -33,6 +33,11 @@ impl QuicSource {
         self.lines.share(byte_budget);
     }
 
+    /// Returns the memory of the last message.
+    pub(super) fn next_message(&mut self) {
+        self.lines.next_message();
+    }
+
     /// Stops the peer from sending more on this stream.
     pub fn stop(&mut self, close_reason: CloseReason) {
         // An error means that the stream has already ended.

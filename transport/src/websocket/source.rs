@@ -94,6 +94,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
 
     /// Returns the next message with its kind.
     pub(super) async fn receive(&mut self) -> Result<Option<Message>, ReadError> {
+        self.buffer.next_message();
         poll_fn(|context| self.poll_message(context)).await
     }
 
@@ -110,7 +111,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
             ready!(self.turns.poll_step(context));
             match self.decoder.decode(&mut self.buffer) {
                 Ok(Some(DecodedFrame::Message(message))) => {
-                    self.buffer.end_message();
+                    self.buffer.complete_message(message.payload.len());
                     return Poll::Ready(Ok(Some(message)));
                 }
                 Ok(Some(DecodedFrame::Ping(payload))) => self.answer_ping(&payload, context)?,
@@ -244,5 +245,31 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> FrameSource for 
         if matches!(self.phase, Phase::Failed) {
             self.buffer.drain(&mut self.reader).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{message_bound::MessageBudget, websocket::codec::Role};
+
+    #[tokio::test]
+    async fn a_text_frame_keeps_its_memory_until_its_last_message_was_handled() {
+        let budget = MessageBudget::new(1024 * 1024);
+        let text = format!("[{}]\n[2]\n", "1,".repeat(50_000));
+        let mut frame = vec![0x81, 127];
+        frame.extend((text.len() as u64).to_be_bytes());
+        frame.extend(text.as_bytes());
+        let limits = Limits::default();
+        let outgoing = Arc::new(SharedWriter::new(tokio::io::sink(), Role::Client));
+        let decoder = Decoder::new(Role::Client, limits.message_bytes_max);
+        let mut source = WsSource::new(&frame[..], Bytes::new(), decoder, outgoing, &limits);
+        source.bound_messages(MessageBound::new(budget.clone(), Duration::from_secs(1)));
+        for length in [100_002, 3] {
+            assert_eq!(source.next().await.unwrap().unwrap().len(), length);
+            assert!(budget.held_bytes() > 30_000);
+        }
+        assert!(source.next().await.is_err(), "the connection ends without a close frame");
+        assert_eq!(budget.held_bytes(), 0);
     }
 }

@@ -1,6 +1,6 @@
 //! Reader of request bodies, with a size limit and a time limit.
 
-use std::{pin::pin, time::Duration};
+use std::{future::poll_fn, pin::pin, time::Duration};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -49,9 +49,21 @@ pub(super) async fn read_message(
     body: impl RequestBody,
     bytes_max: usize,
     time: Duration,
-    mut memory: MessageMemory,
+    memory: &mut MessageMemory,
 ) -> Result<Bytes, Refusal> {
-    read(body, bytes_max, time, Some(&mut memory)).await
+    read(body, bytes_max, time, Some(memory)).await
+}
+
+/// Counts a complete message that waits for its session, up to the time limit.
+pub(super) async fn hold_message(
+    memory: &mut MessageMemory,
+    bytes: usize,
+    time: Duration,
+) -> Result<(), Refusal> {
+    let holding = poll_fn(|context| memory.poll_hold(context, bytes));
+    tokio::time::timeout(time, holding).await.map_err(|_| unfinished_overload())?;
+    memory.complete(bytes);
+    Ok(())
 }
 
 async fn read(

@@ -25,10 +25,11 @@ use rules::{
     limits::{HTTP_SSE_NAME_BYTES, HTTP_SSE_QUEUE_FRAMES, UNFINISHED_REQUESTS_BYTES_MAX},
 };
 use tokio::sync::{Semaphore, mpsc};
+use transport::message_bound::FREE_BYTES;
 
 use super::{
     authenticate::authenticate,
-    body::{check_body_size, content_length, has_small_body, read_message},
+    body::{check_body_size, content_length, has_small_body, hold_message, read_message},
     challenge,
     connection::ConnectionContext,
     cors::{preflight, with_cors_headers},
@@ -129,17 +130,17 @@ async fn receive_message(
     let config = &broker.shared.config;
     let time = config.timeouts.request_read;
     let tenant = broker.tenant(&caller.tenant).ok_or_else(stream_not_found)?;
-    let (bytes_max, memory) = (tenant.message_bytes(MessageWire::Http), tenant.message_memory());
+    let bytes_max = tenant.message_bytes(MessageWire::Http);
+    let mut memory = tenant.message_memory();
     let name = head
         .uri
         .query()
         .and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("session=")));
     let inbox = name.and_then(|name| streams.0.get(name).filter(|inbox| inbox.caller == *caller));
     let inbox = inbox.map(|inbox| (inbox.messages.clone(), inbox.byte_budget.clone()));
-    let busy = || Refusal::new(ErrorKind::Overloaded, "too many messages wait on this stream");
     let Some((messages, byte_permit)) = inbox else {
         // Errors of the body have precedence.
-        read_message(body, bytes_max, time, memory).await?;
+        read_message(body, bytes_max, time, &mut memory).await?;
         return Err(stream_not_found());
     };
     check_body_size(&body, bytes_max)?;
@@ -149,17 +150,31 @@ async fn receive_message(
         .await
         .map_err(|_| busy())?
         .map_err(|_| stream_not_found())?;
-    let frame = read_message(body, bytes_max, time, memory).await?;
-    match tokio::time::timeout(
-        time,
-        messages.send(QueuedMessage { frame, _byte_permit: byte_permit }),
-    )
-    .await
-    {
-        Ok(Ok(())) => Ok(response::empty(StatusCode::ACCEPTED)),
+    let frame = read_message(body, bytes_max, time, &mut memory).await?;
+    let message = QueuedMessage { frame, memory, _byte_permit: byte_permit };
+    enqueue(&messages, message, time).await?;
+    Ok(response::empty(StatusCode::ACCEPTED))
+}
+
+/// Queues a message. It keeps its part of the memory until its session has handled it.
+async fn enqueue(
+    messages: &mpsc::Sender<QueuedMessage>,
+    mut message: QueuedMessage,
+    time: Duration,
+) -> Result<(), Refusal> {
+    // The first bytes of one message are free, those of a whole queue are not.
+    let is_first = messages.capacity() == messages.max_capacity();
+    let bytes = message.frame.len() + if is_first { 0 } else { FREE_BYTES };
+    hold_message(&mut message.memory, bytes, time).await?;
+    match tokio::time::timeout(time, messages.send(message)).await {
+        Ok(Ok(())) => Ok(()),
         Ok(Err(_)) => Err(stream_not_found()),
         Err(_) => Err(busy()),
     }
+}
+
+fn busy() -> Refusal {
+    Refusal::new(ErrorKind::Overloaded, "too many messages wait on this stream")
 }
 
 fn stream_not_found() -> Refusal {
@@ -207,7 +222,7 @@ async fn open_stream(
         },
     );
     let opening = format!("event: endpoint\ndata: {MESSAGES}?session={name}\n\n");
-    let mut source = PostSource { posted, stream: events.clone() };
+    let mut source = PostSource { posted, stream: events.clone(), held: None };
     let budget = broker.shared.unread_budget.clone();
     let mut sink = SseSink { stream: Some(events), budget, owner: (&caller).into() };
     let (broker_too, sessions) = (broker.clone(), context.sessions.clone());
@@ -271,12 +286,46 @@ async fn next_chunk(mut state: SseBodyState, keepalive: Duration) -> Option<(Byt
 #[cfg(test)]
 mod tests {
     use rules::limits::OUTBOX_STEP_BYTES;
-    use transport::frame::FrameSink;
+    use transport::{
+        frame::{FrameSink, FrameSource},
+        message_bound::{MessageBudget, MessageMemory},
+    };
 
     use super::*;
     use crate::{
         admission::outbox_budget::UnreadOwner, metrics::Metrics, sessions::stream::UnreadBudget,
     };
+
+    #[tokio::test(start_paused = true)]
+    async fn queued_messages_keep_their_memory_until_they_are_handled() {
+        let budget = MessageBudget::new(64 * 1024);
+        let (messages, posted) = mpsc::channel(10);
+        let (stream, _events) = mpsc::channel(1);
+        let mut source = PostSource { posted, stream, held: None };
+        let permits = Arc::new(Semaphore::new(10));
+        let post = async |bytes: usize| {
+            let message = QueuedMessage {
+                frame: Bytes::from(vec![b' '; bytes]),
+                memory: MessageMemory::new(budget.clone()),
+                _byte_permit: permits.clone().acquire_owned().await.unwrap(),
+            };
+            let posted = enqueue(&messages, message, Duration::from_secs(30)).await;
+            posted.map_err(|refusal| refusal.kind)
+        };
+        assert_eq!(post(60 * 1024).await, Ok(()));
+        assert_eq!(post(60 * 1024).await, Ok(()), "one message may exceed the budget");
+        assert_eq!(post(60 * 1024).await, Err(ErrorKind::Overloaded));
+        assert_eq!(post(10 * 1024).await, Ok(()), "there is some left");
+        assert_eq!(post(6 * 1024).await, Err(ErrorKind::Overloaded), "many small ones count too");
+        source.next().await.unwrap().unwrap();
+        assert_eq!(post(60 * 1024).await, Err(ErrorKind::Overloaded), "its session may wait");
+        source.next().await.unwrap().unwrap();
+        assert_eq!(post(20 * 1024).await, Ok(()));
+        for _ in 0..2 {
+            source.next().await.unwrap().unwrap();
+        }
+        assert_eq!(post(60 * 1024).await, Ok(()), "a client that is slow for a while is served");
+    }
 
     #[tokio::test]
     async fn events_in_the_channel_and_in_the_body_count_as_unread() {

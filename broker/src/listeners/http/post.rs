@@ -72,9 +72,11 @@ pub(super) async fn serve(
     if !has_small_body(&body) {
         shared.overload.admits().map_err(refuse_without_id)?;
     }
-    let (time, memory) = (shared.config.timeouts.request_read, request.tenant.message_memory());
-    let frame =
-        read_message(body, limits.bytes_max, time, memory).await.map_err(refuse_without_id)?;
+    let time = shared.config.timeouts.request_read;
+    let mut memory = request.tenant.message_memory();
+    let read = read_message(body, limits.bytes_max, time, &mut memory).await;
+    drop(memory);
+    let frame = read.map_err(refuse_without_id)?;
     if let RequestSource::Client(..) | RequestSource::Operator(_) = request.source {
         shared.metrics.bytes(Direction::In, Side::Client, frame.len());
     }

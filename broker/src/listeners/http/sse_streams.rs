@@ -7,7 +7,10 @@ use bytes::Bytes;
 use dashmap::DashMap;
 use protocol::sse;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use transport::frame::{CloseReason, FrameSink, FrameSource, ReadError, WriteError};
+use transport::{
+    frame::{CloseReason, FrameSink, FrameSource, ReadError, WriteError},
+    message_bound::MessageMemory,
+};
 
 use crate::{
     admission::outbox_budget::UnreadOwner,
@@ -27,9 +30,10 @@ pub(super) struct SseInbox {
     pub(super) byte_budget: Arc<Semaphore>,
 }
 
-/// A waiting message, with its share of the capacity.
+/// A waiting message, with its part of the tenant's memory and its share of the capacity.
 pub(super) struct QueuedMessage {
     pub(super) frame: Bytes,
+    pub(super) memory: MessageMemory,
     pub(super) _byte_permit: OwnedSemaphorePermit,
 }
 
@@ -37,6 +41,9 @@ pub(super) struct QueuedMessage {
 pub(super) struct PostSource {
     pub(super) posted: mpsc::Receiver<QueuedMessage>,
     pub(super) stream: mpsc::Sender<SseEvents>,
+    /// Memory of the message that was taken last. Its session may wait for a client that does not
+    /// read.
+    pub(super) held: Option<MessageMemory>,
 }
 
 /// Events on their way to the client. They count in the budget of unread bytes until they are
@@ -48,11 +55,15 @@ pub(super) struct SseEvents {
 
 impl FrameSource for PostSource {
     async fn next(&mut self) -> Result<Option<Bytes>, ReadError> {
-        tokio::select! {
+        self.held = None;
+        let message = tokio::select! {
             biased;
-            () = self.stream.closed() => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
-            waiting = self.posted.recv() => Ok(waiting.map(|waiting| waiting.frame)),
-        }
+            () = self.stream.closed() => return Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
+            message = self.posted.recv() => message,
+        };
+        let Some(QueuedMessage { frame, memory, .. }) = message else { return Ok(None) };
+        self.held = Some(memory);
+        Ok(Some(frame))
     }
 
     fn set_message_limit(&mut self, _: usize, _: Option<&Arc<Semaphore>>) {
