@@ -101,6 +101,11 @@ impl<R: AsyncRead + Unpin> LineReader<R> {
         self.buffer.next_message();
     }
 
+    /// Returns whether the incomplete message waits for memory of its bound.
+    pub(crate) fn waits_for_memory(&self) -> bool {
+        self.buffer.waits_for_memory()
+    }
+
     /// Returns the byte stream, for operations other than reading.
     pub(crate) fn get_mut(&mut self) -> &mut R {
         &mut self.reader

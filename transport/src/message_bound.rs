@@ -189,6 +189,11 @@ impl MessageBound {
         }
     }
 
+    /// Returns whether the message waits for memory.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.memory.is_waiting()
+    }
+
     /// Notes that the message has this size and is complete. Its time ends.
     pub(crate) fn complete_message(&mut self, bytes: usize) {
         self.since = None;

@@ -113,6 +113,11 @@ impl ReadBuffer {
         }
     }
 
+    /// Returns whether the incomplete message waits for memory.
+    pub(crate) fn waits_for_memory(&self) -> bool {
+        self.bound.as_ref().is_some_and(|bound| bound.is_waiting())
+    }
+
     /// Returns the bytes that were read and not taken.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes

@@ -1,13 +1,14 @@
 //! Clients with a session that begin a message and do not end it.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, TestBroker, within};
+use testkit::{Authority, FakeBackend, QuicPeer, TestBroker, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
     task::JoinSet,
+    time::timeout,
 };
 
 use crate::{builder, initialize_body, kind};
@@ -146,4 +147,37 @@ fn post_head(bytes: usize) -> String {
          content-type: application/json\r\naccept: application/json, text/event-stream\r\n\
          content-length: {bytes}\r\n\r\n"
     )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r16_a_quic_request_without_memory_gets_overloaded() {
+    let authority = Authority::new();
+    let server = authority.server("server");
+    let config = json!({
+        "listen": {"tcp": "127.0.0.1:0", "quic": "127.0.0.1:0"},
+        "tls": {"cert_file": server.cert, "key_file": server.key},
+        "overload": {"memory_bytes": "600MiB"},
+        "timeouts": {"request_read": "8s"},
+    });
+    let backend = FakeBackend::echo().await;
+    let broker = start(config, &backend).await;
+    let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
+    let _client = broker.duplex().over(peer.control().await).connected(json!({})).await;
+    // The time of the stream begins before that of its message.
+    let (mut writer, reader) = peer.connection.open_bi().await.unwrap();
+    writer.write_all(b"\n").await.unwrap();
+    let mut stalled = JoinSet::new();
+    for _ in 0..10 {
+        stalled.spawn(stall(broker.tcp_address(), opening_lines().into(), STALLED_BYTES));
+    }
+    // A message of this size waits when the memory is used up.
+    let mut other = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
+    let text = "x".repeat(MIB);
+    while timeout(Duration::from_millis(500), other.call("b__echo", json!({"text": text})))
+        .await
+        .is_ok()
+    {}
+    writer.write_all(&[b'x'; MIB]).await.unwrap();
+    let answers = QuicPeer::lines(reader).await;
+    assert_eq!(kind(&answers[0]["error"]), "overloaded", "{answers:?}");
 }

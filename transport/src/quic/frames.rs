@@ -38,6 +38,11 @@ impl QuicSource {
         self.lines.next_message();
     }
 
+    /// Returns whether the incomplete message waits for memory of its bound.
+    pub fn waits_for_memory(&self) -> bool {
+        self.lines.waits_for_memory()
+    }
+
     /// Stops the peer from sending more on this stream.
     pub fn stop(&mut self, close_reason: CloseReason) {
         // An error means that the stream has already ended.

@@ -31,7 +31,7 @@ use super::{
     OpenedConnection, drive_session,
     incoming::IncomingConnection,
     open,
-    read_errors::{refusal_of, stateless_unsupported},
+    read_errors::{refusal_of, stateless_unsupported, unfinished_overload},
     reply_stream::{ReplyStream, StartedRequest},
     slow_reader::{SendFailure, SlowReaderScope, log_slow_reader, send},
     stateless::RequestDispatcher,
@@ -196,6 +196,10 @@ async fn receive(
                 return None;
             }
         },
+        // The bound of the stream has the same limit, and may end a little later.
+        Err(_) if stream.source.waits_for_memory() => {
+            Err(RefusedMessage::new(unfinished_overload(), None))
+        }
         Ok(Ok(None)) | Err(_) => {
             stream.cancel();
             return None;
