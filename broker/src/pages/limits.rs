@@ -589,7 +589,7 @@ fn the_page_of_limits_is_up_to_date() {
         - Over HTTP, an answer or an event of 256 KiB or more counts until the client has taken all of it.\n\
         - If all clients together hold too much, the broker finds the tenant with the most waiting bytes, and its principal with the most. It disconnects the largest client of this principal. So a tenant with many small clients cannot displace the answers of another tenant.\n\
         - Over HTTP/1.1 without TLS, the broker frees the part of a large answer that a slow client has read, after half a second without progress.\n\
-        - Delivered events stay for `events.retain`. All together have at most `RETAINED_EVENTS_BYTES_MAX`. Beyond it, the tenant with the most delivered bytes loses those of its oldest stream. A client that resumes there gets `events_gone`, or a gap that the stream reports.\n\
+        - Delivered events stay for `events.retain`. All together have at most `RETAINED_EVENTS_BYTES_MAX`. Beyond it, the tenant with the most delivered bytes loses those of its oldest stream. A client that resumes there gets `events_gone`, or a gap that the stream reports. Events that a connected client is about to get again are the last ones that a tenant loses.\n\
         - Freed memory goes back to the system within about two seconds, also while the broker is idle.\n\
         - Twenty answers of 4 MiB that no client reads took 5 to 13 MiB of resident memory after four seconds, with a backend over HTTP and with a child process. The kernel's send buffers held the rest. `python3 field/run.py --only broker broker-stdio --parts attacks --results /tmp/field --page /tmp/field/none.md` measures it.\n\n\
         ## Clients that do not end their messages\n\n\

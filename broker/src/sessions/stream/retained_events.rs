@@ -2,7 +2,8 @@
 //!
 //! A client may request delivered events again, so they stay for some time. All of them together
 //! have a limit. Beyond it, the tenant with the most loses those of its oldest stream, as if they
-//! had expired.
+//! had expired. Events that a connected reader is about to get again are the last ones it loses:
+//! the limit holds for clients that read slowly too.
 
 use std::{
     collections::BTreeMap,
@@ -32,11 +33,19 @@ pub struct TenantRetained {
     holders: Mutex<Holders>,
 }
 
-/// Streams that hold delivered events, by the time of the first of them.
+/// Streams that hold delivered events, in the order in which they lose them.
 #[derive(Debug, Default)]
 struct Holders {
     added: u64,
-    by_age: BTreeMap<u64, Weak<EventStream>>,
+    in_order: BTreeMap<HolderKey, Weak<EventStream>>,
+}
+
+/// Position of a stream among its tenant's holders.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct HolderKey {
+    /// Set for a stream whose reader needed its delivered events when it was the oldest one.
+    is_read_again: bool,
+    added: u64,
 }
 
 /// A stream's account in the budget.
@@ -50,8 +59,7 @@ pub(super) struct RetainedAccount {
 #[derive(Debug, Default)]
 pub(super) struct RetainedPart {
     bytes: usize,
-    /// Key in the tenant's holders.
-    holder: Option<u64>,
+    holder: Option<HolderKey>,
 }
 
 impl RetainedBudget {
@@ -75,10 +83,11 @@ impl RetainedBudget {
     /// Drops events until the budget suffices. No stream may be locked.
     fn enforce(&self) {
         while self.bytes.load(Ordering::Relaxed) > self.bytes_max {
-            let Some(oldest) = self.largest_tenant().and_then(|tenant| tenant.take_oldest()) else {
+            let first = self.largest_tenant().and_then(|tenant| tenant.take_first());
+            let Some((stream, is_read_again)) = first else {
                 return; // another thread drops the events now
             };
-            oldest.drop_delivered();
+            stream.drop_delivered(is_read_again);
         }
     }
 
@@ -103,27 +112,39 @@ impl TenantRetained {
             self.all.bytes.fetch_sub(before - bytes, Ordering::Relaxed);
         }
         match part.holder {
-            None if bytes > 0 => {
-                let mut holders = self.holders.lock();
-                holders.added += 1;
-                let key = holders.added;
-                holders.by_age.insert(key, stream.clone());
-                part.holder = Some(key);
-            }
+            None if bytes > 0 => self.place_holder(part, false, stream),
             Some(key) if bytes == 0 => {
-                self.holders.lock().by_age.remove(&key);
+                self.holders.lock().in_order.remove(&key);
                 part.holder = None;
             }
             _ => {}
         }
     }
 
-    fn take_oldest(&self) -> Option<Arc<EventStream>> {
+    /// Places a stream after the others of its kind.
+    fn place_holder(
+        &self,
+        part: &mut RetainedPart,
+        is_read_again: bool,
+        stream: &Weak<EventStream>,
+    ) {
         let mut holders = self.holders.lock();
-        while let Some((_, stream)) = holders.by_age.pop_first() {
+        if let Some(before) = part.holder {
+            holders.in_order.remove(&before);
+        }
+        holders.added += 1;
+        let key = HolderKey { is_read_again, added: holders.added };
+        holders.in_order.insert(key, stream.clone());
+        part.holder = Some(key);
+    }
+
+    /// Removes the stream that loses its events first. Returns whether its reader needs them.
+    fn take_first(&self) -> Option<(Arc<EventStream>, bool)> {
+        let mut holders = self.holders.lock();
+        while let Some((key, stream)) = holders.in_order.pop_first() {
             // A stream that is being dropped updates its account by itself.
             if let Some(stream) = stream.upgrade() {
-                return Some(stream);
+                return Some((stream, key.is_read_again));
             }
         }
         None
@@ -162,13 +183,24 @@ impl EventStream {
         account.tenant.settle(&mut self.lock().retained, 0, &account.stream);
     }
 
-    /// Drops the delivered events. A client that requests them again learns of the loss.
-    fn drop_delivered(&self) {
-        let mut state = self.lock();
-        let through = state.log.sent_through();
-        state.log.discard_through(through);
+    /// Drops the delivered events of a stream that was taken from the holders. A client that
+    /// requests them again learns of the loss. Those after the position of a connected reader stay,
+    /// unless `is_read_again` is set and there are no others.
+    fn drop_delivered(&self, is_read_again: bool) {
+        let Some(RetainedAccount { tenant, stream }) = self.retained_account.get() else { return };
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        let before = state.log.delivered_bytes();
+        state.log.discard_through(state.reader.expirable_through());
+        if is_read_again && state.log.delivered_bytes() == before {
+            state.log.discard_through(u64::MAX);
+        }
         state.log_trimmed(self.number);
-        self.update_retained(&mut state);
+        let bytes = state.log.delivered_bytes();
+        if bytes > 0 {
+            tenant.place_holder(&mut state.retained, true, stream);
+        }
+        tenant.settle(&mut state.retained, bytes, stream);
     }
 }
 
@@ -180,7 +212,7 @@ mod tests {
     use rules::event_log::{EventKind, LogLimits, PositionGone};
 
     use super::*;
-    use crate::sessions::stream::StreamItem;
+    use crate::sessions::stream::{StreamEnd, StreamItem};
 
     /// Returns a stream whose client has received an answer of this size.
     async fn delivered(tenant: &Arc<TenantRetained>, bytes: usize) -> Arc<EventStream> {
@@ -211,6 +243,42 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_reader_that_gets_events_again_loses_them_last() {
+        let all = RetainedBudget::new(10_000);
+        let tenant = all.new_tenant();
+        let oldest = EventStream::general(3, LogLimits { events: 10, bytes: 10_000 });
+        oldest.attach_retained(&tenant);
+        let mut earlier = oldest.read_from(0).unwrap();
+        for _ in 0..4 {
+            let frame = Bytes::from(vec![b' '; 2_000]);
+            oldest.push(Instant::now(), EventKind::Message, frame).unwrap();
+            assert!(matches!(earlier.next().await, StreamItem::Event(_)));
+        }
+        let mut resumed = oldest.read_from(0).unwrap();
+        let later = delivered(&tenant, 1_000).await;
+        let mut kept = Vec::new();
+        let mut add = async |bytes| {
+            let other = all.new_tenant();
+            kept.push((delivered(&other, bytes).await, other));
+            all.bytes.load(Ordering::Relaxed)
+        };
+        for sequence in 1..=2 {
+            let item = resumed.next().await;
+            assert!(matches!(item, StreamItem::Event(event) if event.sequence == sequence));
+            if sequence == 1 {
+                assert_eq!(add(1_500).await, 8_500, "the event that the reader has");
+                assert!(later.read_from(0).is_ok());
+            }
+        }
+        assert_eq!(add(1_800).await, 9_300);
+        assert!(later.read_from(0).is_err(), "no reader needs it");
+        assert_eq!(add(1_000).await, 8_300, "the next event that the reader has");
+        assert_eq!(add(1_900).await, 6_200, "there is nothing else");
+        assert!(matches!(resumed.next().await, StreamItem::Ended(StreamEnd::Lost)));
+        assert!(tenant.holders.lock().in_order.is_empty());
+    }
+
+    #[tokio::test]
     async fn expired_and_dropped_streams_return_their_bytes() {
         let all = RetainedBudget::new(10_000);
         let tenant = all.new_tenant();
@@ -222,7 +290,7 @@ mod tests {
             (all.bytes.load(Ordering::Relaxed), tenant.bytes.load(Ordering::Relaxed)),
             (0, 0)
         );
-        assert!(tenant.holders.lock().by_age.is_empty());
+        assert!(tenant.holders.lock().in_order.is_empty());
     }
 
     #[tokio::test]
