@@ -448,6 +448,16 @@ impl FakeBackend {
         .await;
     }
 
+    /// Waits until a session has an open GET stream.
+    pub async fn wait_get_stream_of(&self, session: &str) {
+        self.wait_state("an open GET stream of the session", |state| {
+            let is_open =
+                |get: &GetStream| get.session.as_deref() == Some(session) && !get.out.is_closed();
+            state.gets.iter().any(is_open).then_some(())
+        })
+        .await;
+    }
+
     /// Returns the session ids that are alive now.
     pub fn live_sessions(&self) -> Vec<String> {
         self.shared.lock().sessions.iter().cloned().collect()

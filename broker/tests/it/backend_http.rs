@@ -219,19 +219,23 @@ async fn b_11_unusual_event_streams_are_parsed_by_the_standard() {
 async fn b_18_a_get_stream_without_the_earlier_events_may_use_their_ids_again() {
     let backend = FakeBackend::start().await;
     backend.list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
-    backend.no_resumption();
+    backend.no_resumption().sessions();
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     let mut events = client.open_get_stream().await;
     client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
-    backend.wait_get_streams(1).await;
+    let subscription =
+        backend.wait_for("the subscription", |seen| seen.is("resources/subscribe")).await;
+    // The catalog has a session and a GET stream too, without the subscription.
+    let session = subscription.header("mcp-session-id").unwrap();
+    backend.wait_get_stream_of(session).await;
     let update = json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": "test://one"}});
     for start in 0..2 {
         backend.push_raw(&format!("id: 1\nretry: 10\ndata: {update}\n\n")).await;
         let (_, message) = events.next_message().await.unwrap();
         assert_eq!(message["params"]["uri"], "b+test://one", "stream {start}");
         backend.end_get_streams().await;
-        backend.wait_get_streams(1).await;
+        backend.wait_get_stream_of(session).await;
     }
     let repeated = [("kind", "repeated")];
     backend.push_raw(&format!("id: 1\ndata: {update}\n\n").repeat(2)).await;
