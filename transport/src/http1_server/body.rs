@@ -15,7 +15,7 @@ use crate::message_bound::FREE_BYTES;
 
 /// Bytes collected before the body passes any of them on. A longer body comes in pieces of this
 /// size.
-const PIECE_BYTES_MAX: usize = 1024 * 1024;
+pub(crate) const PIECE_BYTES_MAX: usize = 1024 * 1024;
 /// Space for the first bytes of a piece. An announced length alone takes no more memory.
 const FIRST_BYTES_MAX: usize = 64 * 1024;
 
@@ -26,7 +26,7 @@ pub(super) fn is_wasteful(buffer: &BytesMut, bytes: usize) -> bool {
 }
 
 /// A body on its connection. A body up to the piece limit comes as one piece, without another copy.
-/// If it arrives with a wait, it comes in smaller pieces: its reader counts what it holds.
+/// If it arrives with a wait, it comes in smaller pieces, so that little of it stays here.
 #[derive(Debug)]
 pub struct RequestBody<'a> {
     pub(super) socket: &'a TcpStream,

@@ -35,6 +35,7 @@ use tokio::{
     time::timeout,
 };
 
+pub(crate) use self::body::PIECE_BYTES_MAX;
 pub use self::body::RequestBody;
 use self::{
     body::is_wasteful,
