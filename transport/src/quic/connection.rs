@@ -15,7 +15,7 @@ use rustls::pki_types::CertificateDer;
 use tokio::sync::Semaphore;
 
 use super::{
-    Limits,
+    CLIENT_WINDOW_BYTES, Limits,
     frames::{CloseScope, QuicSink, QuicSource, cancel},
     streams_allowed,
 };
@@ -87,6 +87,12 @@ impl QuicConnection {
         let mut stream = self.request_stream(sink, source);
         stream.source.share(self.request_budget.clone());
         Some(stream)
+    }
+
+    /// Lets a client send more at once, after it has proved who it is. Until then its unread bytes
+    /// belong to no budget.
+    pub fn open_window(&self) {
+        self.connection.set_receive_window(VarInt::from_u32(CLIENT_WINDOW_BYTES));
     }
 
     /// Closes the connection at once. Data that has not arrived is lost. For an orderly end close

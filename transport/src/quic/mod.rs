@@ -32,10 +32,16 @@ pub use self::{
 /// names this one.
 const CODE_CANCELLED: VarInt = VarInt::from_u32(16);
 
-/// Unread bytes of one stream. A longer message arrives as it is read.
+/// Unread bytes of one stream of a backend. A longer message arrives as it is read.
 const STREAM_WINDOW_BYTES: u32 = 512 * 1024;
-/// Unread bytes of all streams of a connection.
+/// Unread bytes of all streams of a backend.
 const CONNECTION_WINDOW_BYTES: u32 = 2 * 1024 * 1024;
+/// Unread bytes of one stream of a client.
+const CLIENT_STREAM_WINDOW_BYTES: u32 = 128 * 1024;
+/// Unread bytes of all streams of a client that [`QuicConnection::open_window`] has admitted.
+const CLIENT_WINDOW_BYTES: u32 = 512 * 1024;
+/// Unread bytes of all streams of a client before that.
+const FIRST_CLIENT_WINDOW_BYTES: u32 = 64 * 1024;
 /// Bytes sent and not acknowledged, for all streams of a connection.
 const SEND_WINDOW_BYTES: u64 = 2 * 1024 * 1024;
 
@@ -43,6 +49,8 @@ const SEND_WINDOW_BYTES: u64 = 2 * 1024 * 1024;
 /// the full limit applies. The library allocates a slot for each allowed stream, and most
 /// connections open none.
 const FIRST_REQUEST_STREAMS: u32 = 12;
+
+const _: () = assert!(CLIENT_STREAM_WINDOW_BYTES * 4 <= CLIENT_WINDOW_BYTES); // one request that waits must not block the others
 
 /// Limits of one connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,17 +95,18 @@ impl Limits {
             .max_concurrent_uni_streams(VarInt::from_u32(0))
             .datagram_receive_buffer_size(None)
             .max_idle_timeout(Some(idle_timeout(self.idle_timeout)))
-            .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
-            .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
             .send_window(SEND_WINDOW_BYTES);
         transport
     }
 
     fn server_transport(&self) -> Arc<TransportConfig> {
         let mut transport = self.transport();
-        transport.max_concurrent_bidi_streams(streams_allowed(
-            self.request_streams_max.min(FIRST_REQUEST_STREAMS),
-        ));
+        transport
+            .max_concurrent_bidi_streams(streams_allowed(
+                self.request_streams_max.min(FIRST_REQUEST_STREAMS),
+            ))
+            .stream_receive_window(VarInt::from_u32(CLIENT_STREAM_WINDOW_BYTES))
+            .receive_window(VarInt::from_u32(FIRST_CLIENT_WINDOW_BYTES));
         Arc::new(transport)
     }
 
@@ -105,6 +114,8 @@ impl Limits {
         let mut transport = self.transport();
         transport
             .max_concurrent_bidi_streams(VarInt::from_u32(0))
+            .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
+            .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
             .keep_alive_interval(Some(self.keep_alive));
         Arc::new(transport)
     }

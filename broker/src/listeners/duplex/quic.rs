@@ -121,7 +121,11 @@ async fn connection(
     let incoming =
         IncomingConnection { transport: Transport::Quic, certified, remote, known: None };
     let requests = TaskTracker::new();
-    let close_reason = match open(&broker, &incoming, &mut source, &mut sink, &stop).await {
+    let opened = open(&broker, &incoming, &mut source, &mut sink, &stop).await;
+    if opened.is_ok() {
+        connection.open_window();
+    }
+    let close_reason = match opened {
         // Boxed, so that a connection with a session needs no memory for it.
         Ok(OpenedConnection::Stateless(first)) => {
             Box::pin(async {

@@ -1,11 +1,14 @@
 //! QUIC in front: the control stream, streams of single requests, and duties of the connection
 //! itself.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use testkit::{
     Authority, BrokerBuilder, DuplexClient, PacketFaults, PipeBackend, QuicPeer, TestBroker,
     UdpProxy, authority::CertificateFiles, eventually, within,
 };
+use tokio::{task::JoinSet, time::timeout};
 
 use super::{answering, everything, features, listening};
 use crate::{builder, kind, stdio, text_of};
@@ -170,6 +173,28 @@ async fn q_08_lost_duplicated_and_reordered_packets_only_delay_calls() {
         }
         peer.close(0);
     }
+}
+
+#[tokio::test]
+async fn a_client_without_a_session_cannot_fill_the_memory() {
+    let (broker, authority) = started().await;
+    let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
+    let (mut control, _back) = peer.connection.open_bi().await.unwrap();
+    control.write_all(b"{").await.unwrap();
+    let mut sending = JoinSet::new();
+    for _ in 0..4 {
+        let (mut stream, back) = peer.connection.open_bi().await.unwrap();
+        sending.spawn(async move {
+            stream.write_all(&vec![b'x'; 512 * 1024]).await.unwrap();
+            stream.finish().unwrap();
+            let _acknowledged = stream.stopped().await;
+            drop(back);
+        });
+    }
+    let all = async { while sending.join_next().await.is_some() {} };
+    assert!(timeout(Duration::from_secs(2), all).await.is_err(), "the broker has taken 2 MiB");
+    let sent = peer.connection.stats().udp_tx.bytes;
+    assert!(sent < 256 * 1024, "{sent}");
 }
 
 #[tokio::test]

@@ -171,6 +171,49 @@ async fn an_unread_request_stream_is_reset_with_its_code() {
     assert!(connection.close_reason().is_none());
 }
 
+/// Sends on these streams until the server takes no more. Returns the number of bytes.
+async fn pour(streams: &mut [quinn::SendStream]) -> usize {
+    let pouring = streams.iter_mut().map(|stream| async {
+        let mut sent = 0;
+        let write = async |stream: &mut quinn::SendStream| {
+            tokio::time::timeout(Duration::from_secs(1), stream.write(&[b'x'; 4096])).await
+        };
+        while let Ok(written) = write(stream).await {
+            sent += written.unwrap();
+        }
+        sent
+    });
+    futures_util::future::join_all(pouring).await.into_iter().sum()
+}
+
+/// The library keeps what the server does not read.
+#[tokio::test]
+async fn a_client_has_little_unread_until_it_is_known() {
+    let authority = Authority::new();
+    let (address, mut outcomes) = serve(authority.server(ClientAuth::None), limits());
+    // So many bytes of a stream are not acknowledged.
+    let in_flight = 4096;
+    let connection = raw(&authority, address, "mcp", |transport| {
+        transport.send_window(in_flight as u64);
+    })
+    .await
+    .unwrap();
+    let (mut control, _control_back) = connection.open_bi().await.unwrap();
+    control.write_all(b"{").await.unwrap();
+    let (server, _source, _sink) = soon("the outcome", outcomes.recv()).await.unwrap().unwrap();
+    let (mut streams, mut backs) = (Vec::new(), Vec::new());
+    for _ in 0..4 {
+        let (stream, back) = connection.open_bi().await.unwrap();
+        streams.push(stream);
+        backs.push(back);
+    }
+    let before = pour(&mut streams).await;
+    assert!(before <= 64 * 1024 + in_flight, "{before}");
+    server.open_window();
+    let after = before + pour(&mut streams).await;
+    assert!((256 * 1024..=512 * 1024 + in_flight).contains(&after), "{after}");
+}
+
 #[tokio::test]
 async fn q_01_new_clients_must_validate_their_address_first() {
     let authority = Authority::new();
