@@ -205,14 +205,15 @@ impl RunningBroker {
             .map(|address| bind_or_inherit("listen.tcp", address, reuse_port, &mut inherited))
             .transpose()?;
         inherited.check_all_used()?;
-        let quic = bind_quic(&config, &acceptors[0], &quic_secret)?;
         let internal = config
             .listen
             .internal
             .map(|address| bind("listen.internal", address, false))
             .transpose()?;
+        let address = address_for_replicas(&config, internal.as_ref())?;
+        let quic = bind_quic(&config, &acceptors[0], &quic_secret, address.as_deref())?;
         isolation::close_ports_to_children(&broker, &admin, internal.as_ref());
-        let node = join(&control, &metrics, internal.as_ref()).await?;
+        let node = join(&control, &metrics, address).await?;
         let loaded = control.load().await?;
         root.record(broker.shared.durable.store.as_ref()).await?;
         files.follow(&control).await;
@@ -401,18 +402,25 @@ async fn open_stores(config: &Config) -> Result<(Stores, OpenRoot), ServeError> 
     Ok((database.into_stores(config, &root.keys).await?, root))
 }
 
+/// Returns the address at which other replicas reach this process, if they can.
+fn address_for_replicas(
+    config: &Config,
+    internal: Option<&TcpListener>,
+) -> Result<Option<String>, ServeError> {
+    let bound = internal.map(TcpListener::local_addr).transpose();
+    let bound =
+        bound.map_err(|source| ServeError::System { what: "the address of a listener", source })?;
+    Ok(config.node.advertise.clone().or(bound.map(|address| address.to_string())))
+}
+
 /// Joins the replicas. This process owns what it commits from now on, as long as it renews its
 /// lease.
 async fn join(
     control: &Arc<Control>,
     metrics: &Arc<Metrics>,
-    internal: Option<&TcpListener>,
+    address: Option<String>,
 ) -> Result<Arc<Node>, ServeError> {
     let config = &control.config;
-    let bound = internal.map(TcpListener::local_addr).transpose();
-    let bound =
-        bound.map_err(|source| ServeError::System { what: "the address of a listener", source })?;
-    let address = config.node.advertise.clone().or(bound.map(|address| address.to_string()));
     let settings =
         NodeSettings { id: config.node.id.clone(), lease: config.session.lease, address };
     let node =

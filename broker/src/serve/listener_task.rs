@@ -12,11 +12,11 @@ use tokio::{
     time::timeout,
 };
 use tokio_util::sync::CancellationToken;
-use transport::quic::QuicListener;
+use transport::quic::{ListenerSecret, QuicListener};
 
 use super::{error::ServeError, inherited_sockets::InheritedSockets};
 use crate::{
-    config::Config,
+    config::{Config, DatabaseConfig},
     listeners::{self, handoff_listener::HandoffListener, tls_acceptor::TlsAcceptor},
 };
 
@@ -206,17 +206,53 @@ pub(super) fn bind(
     listening().map_err(|source| ServeError::Bind { key, address, source })
 }
 
-/// Binds the QUIC listener, where one is configured with a certificate.
+/// Binds the QUIC listener, where one is configured with a certificate. `address` is that of this
+/// process for other replicas.
 pub(super) fn bind_quic(
     config: &Config,
     tls_acceptor: &TlsAcceptor,
     secret: &[u8; 32],
+    address: Option<&str>,
 ) -> Result<Option<QuicListener>, ServeError> {
-    let (Some(address), Some(tls)) = (config.listen.quic, tls_acceptor.tls()) else {
+    let (Some(listener), Some(tls)) = (config.listen.quic, tls_acceptor.tls()) else {
         return Ok(None);
     };
     let limits = listeners::duplex::quic::limits(config);
-    QuicListener::bind(address, tls, limits, Some(secret))
+    let secret = ListenerSecret { shared: secret, name: quic_name(config, address) };
+    QuicListener::bind(listener, tls, limits, Some(secret))
         .map(Some)
         .map_err(|source| ServeError::Quic { source })
+}
+
+/// Returns a name that no other process with the same root secret has. It is the same after a
+/// restart, as far as possible.
+fn quic_name<'a>(config: &'a Config, address: Option<&'a str>) -> &'a str {
+    match (address, &config.storage.database) {
+        (Some(address), _) => address,
+        (None, DatabaseConfig::Postgres(_)) => &config.node.id,
+        // The database serves one process.
+        (None, DatabaseConfig::Sqlite(_)) => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_quic_listeners_of_two_replicas_have_different_names() {
+        let config = |text: &str| crate::config::load_from(text, []).unwrap();
+        let alone = config("node: {id: one}");
+        assert_eq!(quic_name(&alone, None), quic_name(&config("node: {id: two}"), None));
+        let of = |id: &str| {
+            config(&format!(
+                "storage: {{url: 'postgres://localhost/db'}}\nnode: {{id: {id}, secret: 0123456789abcdef}}"
+            ))
+        };
+        let (one, two) = (of("one"), of("two"));
+        assert_ne!(quic_name(&one, None), quic_name(&two, None));
+        let address = Some("10.0.0.1:7400");
+        assert_eq!(quic_name(&one, address), quic_name(&two, address), "a generated name");
+        assert_ne!(quic_name(&one, address), quic_name(&one, Some("10.0.0.2:7400")));
+    }
 }

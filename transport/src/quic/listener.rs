@@ -49,6 +49,15 @@ pub enum EstablishError {
     Failed(#[from] ConnectionError),
 }
 
+/// Secret of a listener, of which it derives its keys.
+#[derive(Clone, Copy)]
+pub struct ListenerSecret<'a> {
+    /// Secret of all listeners of a cluster. It must be derived for this purpose alone.
+    pub shared: &'a [u8; 32],
+    /// Name of this listener in the cluster. It should be the same after a restart.
+    pub name: &'a str,
+}
+
 #[derive(Debug)]
 pub struct QuicListener {
     endpoint: Endpoint,
@@ -63,7 +72,7 @@ pub struct QuicListener {
 }
 
 impl QuicListener {
-    /// Binds the listener. `secret` must be derived for this purpose alone.
+    /// Binds the listener.
     ///
     /// With the same secret after a restart, clients learn at once that the new process does not
     /// have their connections. Without a secret they detect it only by silence.
@@ -71,11 +80,12 @@ impl QuicListener {
         address: SocketAddr,
         tls: Arc<ServerTls>,
         limits: Limits,
-        secret: Option<&[u8; 32]>,
+        secret: Option<ListenerSecret<'_>>,
     ) -> Result<Self, ListenError> {
         let mut random = [0; 32];
         aws_lc_rs::rand::fill(&mut random).expect("the system's random generator works");
-        let keys = DerivedKeys::derive(secret.unwrap_or(&random));
+        let secret = secret.unwrap_or(ListenerSecret { shared: &random, name: "" });
+        let keys = DerivedKeys::derive(secret);
         let limits = Arc::new(limits);
         let quic = tls.quic();
         let config = server_config(&quic, &limits, &keys.tokens)?;
@@ -180,16 +190,24 @@ fn server_config(
 
 /// Keys derived from the listener's secret.
 struct DerivedKeys {
+    /// Of this listener alone. With a shared key, each listener would tell an observer the reset
+    /// tokens of the connections of the others (RFC 9000, 21.11).
     reset: Arc<hmac::Key>,
+    /// Shared: a client may return to another listener with its token.
     tokens: Arc<hkdf::Prk>,
+    /// Of this listener alone, so that it sends no reset for the connections of the others.
     connection_ids: hmac::Key,
 }
 
 impl DerivedKeys {
-    fn derive(secret: &[u8; 32]) -> Self {
-        let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
+    fn derive(secret: ListenerSecret<'_>) -> Self {
+        let root = hmac::Key::new(hmac::HMAC_SHA256, secret.shared);
         let derived = |purpose: &[u8]| hmac::sign(&root, purpose);
-        let key_for = |purpose: &[u8]| hmac::Key::new(hmac::HMAC_SHA256, derived(purpose).as_ref());
+        let key_for = |purpose: &[u8]| {
+            let shared = hmac::Key::new(hmac::HMAC_SHA256, derived(purpose).as_ref());
+            let own = hmac::sign(&shared, secret.name.as_bytes());
+            hmac::Key::new(hmac::HMAC_SHA256, own.as_ref())
+        };
         let tokens = derived(b"quic address tokens");
         Self {
             reset: Arc::new(key_for(b"quic stateless reset")),
@@ -257,5 +275,30 @@ impl HandshakeSlot {
 impl Drop for HandshakeSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns what the keys for resets, connection ids and address tokens make of a text.
+    fn made(shared: u8, name: &str) -> [Vec<u8>; 3] {
+        let keys = DerivedKeys::derive(ListenerSecret { shared: &[shared; 32], name });
+        let mut token = [0; 32];
+        let okm = keys.tokens.expand(&[b"text"], hkdf::HKDF_SHA256).unwrap();
+        okm.fill(&mut token).unwrap();
+        let sign = |key: &hmac::Key| hmac::sign(key, b"text").as_ref().to_vec();
+        [sign(&keys.reset), sign(&keys.connection_ids), token.to_vec()]
+    }
+
+    #[test]
+    fn listeners_with_one_secret_share_only_the_key_of_address_tokens() {
+        let (one, other) = (made(1, "10.0.0.1:7400"), made(1, "10.0.0.2:7400"));
+        assert_eq!(one, made(1, "10.0.0.1:7400"), "the same after a restart");
+        assert_ne!(one[0], other[0], "stateless resets");
+        assert_ne!(one[1], other[1], "connection ids");
+        assert_eq!(one[2], other[2], "address tokens");
+        assert_ne!(one[2], made(2, "10.0.0.1:7400")[2]);
     }
 }

@@ -25,7 +25,7 @@ pub use self::{
     client::{ConnectOptions, QuicClient, connect},
     connection::{Cancellation, QuicConnection, RequestStream},
     frames::{QuicSink, QuicSource},
-    listener::{EstablishError, ListenError, QuicIncoming, QuicListener},
+    listener::{EstablishError, ListenError, ListenerSecret, QuicIncoming, QuicListener},
 };
 
 /// Code with which a client resets or stops a stream. Any code has this meaning, but the binding

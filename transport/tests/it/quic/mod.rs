@@ -8,7 +8,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use bytes::Bytes;
 use transport::{
     ClientAuth, CloseReason, FrameSink, FrameSource, ReadError, close_gracefully,
-    quic::{Limits, QuicClient, QuicConnection, QuicListener, QuicSource},
+    quic::{Limits, ListenerSecret, QuicClient, QuicConnection, QuicListener, QuicSource},
 };
 
 use crate::{
@@ -309,14 +309,14 @@ async fn q_07_a_client_that_moves_keeps_its_streams() {
 async fn q_10_a_restarted_listener_resets_old_connections() {
     let authority = Authority::new();
     let (tls, client_tls) = (Arc::new(authority.server(ClientAuth::None)), authority.client());
-    let secret = [7; 32];
+    let secret = ListenerSecret { shared: &[7; 32], name: "one" };
     // A separate runtime stands for the first process, because only the end of a runtime sends no
     // goodbye.
     let process =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let first = {
         let _inside = process.enter();
-        QuicListener::bind(ANYWHERE, Arc::clone(&tls), limits(), Some(&secret)).unwrap()
+        QuicListener::bind(ANYWHERE, Arc::clone(&tls), limits(), Some(secret)).unwrap()
     };
     let address = first.local_addr().unwrap();
     let ((connection, server), (_client, mut control)) =
@@ -327,7 +327,7 @@ async fn q_10_a_restarted_listener_resets_old_connections() {
     drop((connection, server, first));
     let mut again = None;
     until("the address is free", || {
-        again = QuicListener::bind(address, Arc::clone(&tls), limits(), Some(&secret)).ok();
+        again = QuicListener::bind(address, Arc::clone(&tls), limits(), Some(secret)).ok();
         again.is_some()
     })
     .await;
