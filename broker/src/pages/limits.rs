@@ -598,7 +598,8 @@ fn the_page_of_limits_is_up_to_date() {
         - A complete message counts until its session has handled it. The session waits while its client does not read. It counts all messages of a text frame until the last one, and the queued POSTs of an HTTP+SSE stream. A POST that cannot be queued in time because of this gets `overloaded`.\n\
         - The first 8 KiB of a message do not count, and neither does a body of up to 64 KiB that arrives without a wait. A larger body needs memory for its next 1 MiB before the broker reads it. In the queue of an HTTP+SSE stream, that applies to the first message only. Up to 64 KiB of later messages on a connection do not count either.\n\
         - A buffer may have twice the size of its message, so a tenant can use about 160 MiB with incomplete and waiting messages.\n\
-        - Over QUIC, bytes that the broker does not read yet do not count. A client without a session has at most 64 KiB of them. A client with one has at most 512 KiB, and 128 KiB on one stream. 1,000 such clients can thus hold 500 MiB for `timeouts.request_read` when their tenant has no memory left.\n\n\
+        - Over QUIC, bytes that the broker does not read yet do not count. A client without a session has at most 64 KiB of them. A client with one has at most 512 KiB, and 128 KiB on one stream. 1,000 such clients can thus hold 500 MiB for `timeouts.request_read` when their tenant has no memory left.\n\
+        - A request that another replica forwards does not count, because that replica has the whole message.\n\n\
         ## Rates over sessions and replicas\n\n\
         - A rate of a principal covers all its sessions, connections, wires and keys.\n\
         - Replicas share rates through Redis. Each replica reserves a small part in advance and reports its use, so that no request waits for Redis. Three replicas together admit the same number of requests as one, within 2 in 100 over ten seconds.\n\

@@ -3,7 +3,9 @@
 use std::{net::SocketAddr, time::Duration};
 
 use serde_json::{Value, json};
-use testkit::{Authority, FakeBackend, QuicPeer, TestBroker, within};
+use testkit::{
+    Authority, FakeBackend, Ledger, QuicPeer, TestBroker, TestClient, eventually, within,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -11,7 +13,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{builder, initialize_body, kind};
+use crate::{builder, cluster, initialize_body, kind, request};
 
 const MIB: usize = 1024 * 1024;
 const STALLED_BYTES: usize = 15 * MIB;
@@ -187,4 +189,53 @@ async fn r16_a_quic_request_without_memory_gets_overloaded() {
     let _stopped = writer.write_all(&[b'x'; MIB]).await;
     let answers = QuicPeer::lines(reader).await;
     assert_eq!(kind(&answers[0]["error"]), "overloaded", "{answers:?}");
+}
+
+/// Returns the limits with which bodies of this file wait for memory longer than a test.
+fn patient() -> Value {
+    json!({"overload": {"memory_bytes": "600MiB"}, "timeouts": {"request_read": "2m"}})
+}
+
+/// Returns a request that needs memory while it is incomplete.
+fn long_ping(id: u64, bytes: usize) -> String {
+    request(id, "ping", json!({"_meta": {"pad": "x".repeat(bytes)}}))
+}
+
+/// Uses up the memory for incomplete messages of the client's tenant. The memory is free again when
+/// the returned tasks have ended.
+async fn use_up_memory(
+    address: SocketAddr,
+    credential: &str,
+    client: &TestClient,
+) -> JoinSet<String> {
+    let head = format!(
+        "POST /mcp HTTP/1.1\r\nhost: localhost\r\n{credential}content-type: application/json\r\n\
+         accept: application/json, text/event-stream\r\ncontent-length: {}\r\n\r\n",
+        16 * MIB
+    );
+    let mut stalled = JoinSet::new();
+    for _ in 0..5 {
+        stalled.spawn(stall(address, head.clone().into(), STALLED_BYTES));
+    }
+    eventually("a message waits for memory", || async {
+        match timeout(Duration::from_millis(500), client.post(long_ping(900, MIB / 4))).await {
+            Ok(answer) => Err(answer.status),
+            Err(_) => Ok(()),
+        }
+    })
+    .await;
+    stalled
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r16_a_forwarded_message_does_not_wait_for_memory_at_the_owner() {
+    let ledger = Ledger::start().await;
+    let cluster = cluster::on(&ledger).config(patient()).cluster(2).start().await;
+    let key = cluster.operator().create_key("default").await;
+    let client = cluster::opened_at(&cluster, 0, &key).await;
+    let owner = cluster.replicas()[0].http_address();
+    let credential = format!("authorization: Bearer {key}\r\n");
+    let _stalled = use_up_memory(owner, &credential, &client).await;
+    let answer = cluster.at(1, &client).post(long_ping(7, MIB / 4)).await.json().await;
+    assert!(answer["result"].is_object(), "{answer}");
 }

@@ -44,14 +44,14 @@ pub(in crate::listeners) async fn read_body(
     read(body, bytes_max, time, None).await
 }
 
-/// Reads the body of a tenant's client. While it is incomplete, it holds a part of `memory`.
+/// Reads the body of a message. While it is incomplete, it holds a part of `memory`.
 pub(super) async fn read_message(
     body: impl RequestBody,
     bytes_max: usize,
     time: Duration,
-    memory: &mut MessageMemory,
+    memory: Option<&mut MessageMemory>,
 ) -> Result<Bytes, Refusal> {
-    read(body, bytes_max, time, Some(memory)).await
+    read(body, bytes_max, time, memory).await
 }
 
 /// Counts a complete message that waits for its session, up to the time limit.

@@ -140,7 +140,7 @@ async fn receive_message(
     let inbox = inbox.map(|inbox| (inbox.messages.clone(), inbox.byte_budget.clone()));
     let Some((messages, byte_permit)) = inbox else {
         // Errors of the body have precedence.
-        read_message(body, bytes_max, time, &mut memory).await?;
+        read_message(body, bytes_max, time, Some(&mut memory)).await?;
         return Err(stream_not_found());
     };
     check_body_size(&body, bytes_max)?;
@@ -150,7 +150,7 @@ async fn receive_message(
         .await
         .map_err(|_| busy())?
         .map_err(|_| stream_not_found())?;
-    let frame = read_message(body, bytes_max, time, &mut memory).await?;
+    let frame = read_message(body, bytes_max, time, Some(&mut memory)).await?;
     let message = QueuedMessage { frame, memory, _byte_permit: byte_permit };
     enqueue(&messages, message, time).await?;
     Ok(response::empty(StatusCode::ACCEPTED))

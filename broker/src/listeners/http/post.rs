@@ -61,20 +61,21 @@ pub(super) async fn serve(
         request.cache.validated_head.record(given);
     }
     let shared = &request.broker.shared;
-    // The sending replica has already checked the size by the limit of its client's wire.
-    let bytes_max = match request.source {
+    let (bytes_max, mut memory) = match request.source {
         RequestSource::Client(..) | RequestSource::Operator(_) => {
-            request.tenant.message_bytes(MessageWire::Http)
+            let memory = request.tenant.message_memory();
+            (request.tenant.message_bytes(MessageWire::Http), Some(memory))
         }
-        RequestSource::Replica => shared.config.limits.message_bytes,
+        // The sending replica has already checked the size by the limit of its client's wire, and
+        // has the whole message.
+        RequestSource::Replica => (shared.config.limits.message_bytes, None),
     };
     let limits = Limits::with_bytes_max(bytes_max);
     if !has_small_body(&body) {
         shared.overload.admits().map_err(refuse_without_id)?;
     }
     let time = shared.config.timeouts.request_read;
-    let mut memory = request.tenant.message_memory();
-    let read = read_message(body, limits.bytes_max, time, &mut memory).await;
+    let read = read_message(body, limits.bytes_max, time, memory.as_mut()).await;
     drop(memory);
     let frame = read.map_err(refuse_without_id)?;
     if let RequestSource::Client(..) | RequestSource::Operator(_) = request.source {
