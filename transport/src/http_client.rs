@@ -30,7 +30,7 @@ use crate::egress::EgressPolicy;
 use crate::framing::ChunksTooLong;
 use crate::http1_client::{self, BodyStreamError, Http1Body, Pool};
 use crate::http1_server::PIECE_BYTES_MAX;
-use crate::message_bound::MessageMemory;
+use crate::message_bound::{MessageMemory, WaitRefused};
 use crate::peer::PeerIdentityError;
 use crate::response::HttpResponse;
 use crate::send_error::SendError;
@@ -307,6 +307,8 @@ pub enum BodyError {
     TooLarge { max: usize },
     #[error("the response body ended early: {reason}")]
     Aborted { reason: String },
+    #[error("too many bodies of the connection wait for memory")]
+    Crowded,
 }
 
 /// Bytes of a body that need no memory of a budget if they are there without a wait.
@@ -347,19 +349,19 @@ where
         let next = poll_fn(|context| {
             let mut poll_hold = |context: &mut Context<'_>| match &mut memory {
                 Some(memory) => memory.poll_hold(context, bytes),
-                None => Poll::Ready(()),
+                None => Poll::Ready(Ok(())),
             };
             if has_waited || bytes > READY_BODY_BYTES {
-                ready!(poll_hold(context));
+                ready!(poll_hold(context)).map_err(|WaitRefused| BodyError::Crowded)?;
             }
             let polled = Pin::new(&mut body).poll_frame(context);
             if polled.is_pending() && !std::mem::replace(&mut has_waited, true) {
                 // The next poll waits for the permits, if there are none now.
                 let _later = poll_hold(context);
             }
-            polled
+            polled.map(Ok::<_, BodyError>)
         });
-        let Some(frame) = next.await else { break };
+        let Some(frame) = next.await? else { break };
         let frame = frame.map_err(|error| match ChunksTooLong::caused(&error) {
             true => too_large.clone(),
             false => BodyError::Aborted { reason: innermost_reason(&error) },

@@ -49,49 +49,79 @@ impl MessageBudget {
     }
 }
 
+/// Too many messages of the connection wait for permits already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitRefused;
+
 /// The part of a budget that one message has. A drop returns it.
 #[derive(Debug)]
 pub struct MessageMemory {
     budget: MessageBudget,
     held: Option<OwnedSemaphorePermit>,
     overdraft: Option<OwnedSemaphorePermit>,
-    /// Waits for permits of `bytes` and `overdraft`.
-    waiting: Option<Box<[PollSemaphore; 2]>>,
+    waiting: Option<Box<MessageWait>>,
+    /// Has a permit for each message of the connection that may wait. Without it, any number may.
+    waits: Option<Arc<Semaphore>>,
+}
+
+/// The wait for permits of a budget.
+#[derive(Debug)]
+struct MessageWait {
+    bytes: PollSemaphore,
+    overdraft: PollSemaphore,
+    /// The right to wait, once neither of the two has a permit.
+    right: Option<OwnedSemaphorePermit>,
 }
 
 impl MessageMemory {
     pub fn new(budget: MessageBudget) -> Self {
-        Self { budget, held: None, overdraft: None, waiting: None }
+        Self { budget, held: None, overdraft: None, waiting: None, waits: None }
+    }
+
+    /// Limits how many messages wait at the same time. Each of them takes a permit of `waits`.
+    #[must_use]
+    pub fn limit_waits(self, waits: Option<Arc<Semaphore>>) -> Self {
+        Self { waits, ..self }
     }
 
     /// Becomes ready when the message may hold this many bytes.
-    pub fn poll_hold(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
+    pub fn poll_hold(
+        &mut self,
+        context: &mut Context<'_>,
+        bytes: usize,
+    ) -> Poll<Result<(), WaitRefused>> {
         let missing = self.missing(bytes);
         if missing == 0 || self.overdraft.is_some() {
-            return Poll::Ready(());
+            return Poll::Ready(Ok(()));
         }
         if self.waiting.is_none() {
             if self.try_add(missing) {
-                return Poll::Ready(());
+                return Poll::Ready(Ok(()));
             }
             let MessageBudget { bytes, overdraft } = self.budget.clone();
-            self.waiting = Some(Box::new([bytes, overdraft].map(PollSemaphore::new)));
+            let [bytes, overdraft] = [bytes, overdraft].map(PollSemaphore::new);
+            self.waiting = Some(Box::new(MessageWait { bytes, overdraft, right: None }));
         }
-        let Some([bytes, overdraft]) = self.waiting.as_deref_mut() else { return Poll::Ready(()) };
-        if let Poll::Ready(permits) = bytes.poll_acquire_many(context, missing) {
+        let Some(wait) = self.waiting.as_deref_mut() else { return Poll::Ready(Ok(())) };
+        if let Poll::Ready(permits) = wait.bytes.poll_acquire_many(context, missing) {
             self.waiting = None;
             permits.into_iter().for_each(|permits| self.add(permits));
-            return Poll::Ready(());
+            return Poll::Ready(Ok(()));
         }
-        match overdraft.poll_acquire(context) {
-            Poll::Ready(permit) => {
-                // The wait for bytes ends, and returns the permits that it has already.
+        if let Poll::Ready(permit) = wait.overdraft.poll_acquire(context) {
+            // The wait for bytes ends, and returns the permits that it has already.
+            self.waiting = None;
+            self.overdraft = permit;
+            return Poll::Ready(Ok(()));
+        }
+        if let (Some(waits), None) = (&self.waits, &wait.right) {
+            let Ok(right) = waits.clone().try_acquire_owned() else {
                 self.waiting = None;
-                self.overdraft = permit;
-                Poll::Ready(())
-            }
-            Poll::Pending => Poll::Pending,
+                return Poll::Ready(Err(WaitRefused));
+            };
+            wait.right = Some(right);
         }
+        Poll::Pending
     }
 
     /// Returns whether the message waits for permits.
@@ -155,9 +185,10 @@ impl MessageBound {
         }
     }
 
-    /// Becomes ready when the message may hold this many bytes.
-    pub(crate) fn poll_hold(&mut self, context: &mut Context<'_>, bytes: usize) -> Poll<()> {
-        self.memory.poll_hold(context, bytes)
+    /// Returns whether the message may hold this many bytes. Otherwise the task wakes when it may.
+    pub(crate) fn may_hold(&mut self, context: &mut Context<'_>, bytes: usize) -> bool {
+        // Messages that follow one another never wait side by side, so none is refused.
+        self.memory.poll_hold(context, bytes) == Poll::Ready(Ok(()))
     }
 
     /// Handles the case that the source waits. Becomes ready when the message takes too long.
@@ -237,10 +268,10 @@ mod tests {
         assert!(!hold(&mut second, FREE_BYTES + 7 * PERMIT_BYTES) && second.is_waiting());
         assert!(!hold(&mut third, FREE_BYTES + 20 * PERMIT_BYTES), "more than the whole budget");
         drop(first);
-        poll_fn(|context| second.poll_hold(context, FREE_BYTES + 7 * PERMIT_BYTES)).await;
+        poll_fn(|context| second.poll_hold(context, FREE_BYTES + 7 * PERMIT_BYTES)).await.unwrap();
         assert!(second.overdraft.is_none() || second.held.is_some());
         second.release();
-        poll_fn(|context| third.poll_hold(context, FREE_BYTES + 20 * PERMIT_BYTES)).await;
+        poll_fn(|context| third.poll_hold(context, FREE_BYTES + 20 * PERMIT_BYTES)).await.unwrap();
         third.release();
         assert_eq!(
             (budget.bytes.available_permits(), budget.overdraft.available_permits()),
@@ -264,6 +295,26 @@ mod tests {
         assert_eq!(budget.bytes.available_permits(), 4);
         bound.next_message();
         assert_eq!(budget.bytes.available_permits(), 16);
+    }
+
+    #[tokio::test]
+    async fn so_many_messages_of_a_connection_wait_and_the_next_one_is_refused() {
+        let (budget, waits) = (MessageBudget::new(0), Arc::new(Semaphore::new(1)));
+        let [mut first, mut second, mut third, mut other] =
+            [(); 4].map(|()| MessageMemory::new(budget.clone()).limit_waits(Some(waits.clone())));
+        other = other.limit_waits(None);
+        let poll = |memory: &mut MessageMemory| {
+            let mut context = Context::from_waker(std::task::Waker::noop());
+            memory.poll_hold(&mut context, FREE_BYTES + 1)
+        };
+        assert_eq!(poll(&mut first), Poll::Ready(Ok(())), "it has the overdraft");
+        assert!(poll(&mut second).is_pending() && poll(&mut second).is_pending());
+        assert_eq!(poll(&mut third), Poll::Ready(Err(WaitRefused)));
+        assert!(!third.is_waiting() && poll(&mut other).is_pending(), "of another connection");
+        drop(other);
+        drop(first);
+        assert_eq!(poll(&mut second), Poll::Ready(Ok(())));
+        assert!(poll(&mut third).is_pending(), "the second does not wait any more");
     }
 
     #[tokio::test(start_paused = true)]

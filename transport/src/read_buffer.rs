@@ -138,7 +138,7 @@ impl ReadBuffer {
     ) -> Poll<Result<usize, ReadError>> {
         let held = self.bytes.len() + outside.unwrap_or(0);
         let is_held = match &mut self.bound {
-            Some(bound) => bound.poll_hold(context, held).is_ready(),
+            Some(bound) => bound.may_hold(context, held),
             None => true,
         };
         if is_held && let Poll::Ready(read) = self.poll_fill(reader, context, wanted) {

@@ -347,6 +347,8 @@ fn met() -> Vec<Fixed> {
         HTTP_HEADERS_MAX Other("431, by the HTTP library", "");
         CLIENT_WRITE_STALL_MAX Other(CONNECTION_ENDS, "");
         HTTP2_STREAMS_MAX Other("further streams are refused by HTTP/2", "");
+        HTTP2_STREAM_WINDOW_BYTES Other("further bytes wait, by HTTP/2", "");
+        HTTP2_WAITING_BODIES_MAX Refused(ErrorKind::Overloaded);
         FIRST_MESSAGE_BYTES_MAX Refused(ErrorKind::MessageTooLarge);
         LONG_FIRST_MESSAGES_MAX Other(CONNECTION_ENDS, "");
         OUTBOX_FRAMES_MAX Other(CONNECTION_ENDS, "`mcp_rate_limited_total{scope=\"outbox_bytes\"}`");
@@ -598,6 +600,7 @@ fn the_page_of_limits_is_up_to_date() {
         - A complete message counts until its session has handled it. The session waits while its client does not read. It counts all messages of a text frame until the last one, and the queued POSTs of an HTTP+SSE stream. A POST that cannot be queued in time because of this gets `overloaded`.\n\
         - The first 8 KiB of a message do not count, and neither does a body of up to 64 KiB that arrives without a wait. A larger body needs memory for its next 1 MiB before the broker reads it. In the queue of an HTTP+SSE stream, that applies to the first message only. Up to 64 KiB of later messages on a connection do not count either.\n\
         - A buffer may have twice the size of its message, so a tenant can use about 160 MiB with incomplete and waiting messages.\n\
+        - Over HTTP/2, the broker holds up to `HTTP2_STREAM_WINDOW_BYTES` of a body that waits. `HTTP2_WAITING_BODIES_MAX` bodies of a connection may wait. A further one gets `overloaded` at once. The other streams of the connection keep their windows.\n\
         - Over QUIC, bytes that the broker does not read yet do not count. A client without a session has at most 64 KiB of them. A client with one has at most 512 KiB, and 128 KiB on one stream. 1,000 such clients can thus hold 500 MiB for `timeouts.request_read` when their tenant has no memory left.\n\
         - A request that another replica forwards does not count, because that replica has the whole message.\n\n\
         ## Rates over sessions and replicas\n\n\

@@ -4,7 +4,8 @@ use std::{net::SocketAddr, time::Duration};
 
 use serde_json::{Value, json};
 use testkit::{
-    Authority, FakeBackend, Ledger, QuicPeer, TestBroker, TestClient, eventually, within,
+    Authority, FakeBackend, HttpVersion, Ledger, QuicPeer, TestBroker, TestClient, eventually,
+    within,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -225,6 +226,31 @@ async fn use_up_memory(
     })
     .await;
     stalled
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn r16_bodies_that_wait_for_memory_do_not_block_their_http2_connection() {
+    let backend = FakeBackend::echo().await;
+    let broker = start(patient(), &backend).await;
+    let client = broker.client("/mcp").http(HttpVersion::Http2).connected(json!({})).await;
+    let other = broker.connected(json!({})).await;
+    let stalled = use_up_memory(broker.http_address(), "", &other).await;
+    let mut bodies = JoinSet::new();
+    for id in 1_000..1_016 {
+        let client = client.clone();
+        bodies.spawn(async move { client.post(long_ping(id, MIB)).await.text().await });
+    }
+    for _ in 0..8 {
+        let refused = within("a refusal", bodies.join_next()).await.unwrap().unwrap();
+        assert!(refused.contains("\"overloaded\""), "{refused}");
+    }
+    client.result("ping", json!({})).await;
+    assert!(bodies.try_join_next().is_none(), "as many as may wait");
+    drop(stalled);
+    while let Some(answer) = within("an answer", bodies.join_next()).await {
+        let answer = answer.unwrap();
+        assert!(answer.contains("\"result\""), "{answer}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

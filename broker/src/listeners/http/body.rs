@@ -6,7 +6,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use protocol::error::{ErrorKind, Refusal};
 use rules::limits::OVERLOAD_BODY_BYTES_MAX;
-use transport::{BodyError, message_bound::MessageMemory};
+use transport::{BodyError, message_bound::{MessageMemory, WaitRefused}};
 
 use super::inbound_request::RequestBody;
 use crate::listeners::duplex::unfinished_overload;
@@ -61,7 +61,8 @@ pub(super) async fn hold_message(
     time: Duration,
 ) -> Result<(), Refusal> {
     let holding = poll_fn(|context| memory.poll_hold(context, bytes));
-    tokio::time::timeout(time, holding).await.map_err(|_| unfinished_overload())?;
+    let held = tokio::time::timeout(time, holding).await.map_err(|_| unfinished_overload())?;
+    held.map_err(|WaitRefused| unfinished_overload())?;
     memory.complete(bytes);
     Ok(())
 }
@@ -85,6 +86,7 @@ async fn read(
     match read {
         Ok(Ok(body)) => Ok(body),
         Ok(Err(BodyError::TooLarge { .. })) => Err(too_large(bytes_max)),
+        Ok(Err(BodyError::Crowded)) => Err(unfinished_overload()),
         Ok(Err(BodyError::Aborted { .. })) => {
             Err(Refusal::new(ErrorKind::InvalidRequest, "the request body broke off"))
         }

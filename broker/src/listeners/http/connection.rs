@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use hyper_util::rt::TokioIo;
 use rules::limits::CLIENT_WRITE_STALL_MAX;
+use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{StallGuard, WriteBatching, framing::FramingGuard, tcp::Stream};
 
@@ -30,6 +31,9 @@ pub(super) struct ConnectionContext {
     /// request, and so is the thumbprint of `remote`.
     pub(super) certified: Option<CertificateCaller>,
     pub(super) remote: RemotePeer,
+    /// Permits for bodies that wait for memory or for capacity, over HTTP/2. A body that waits
+    /// holds unread bytes there, and another request of the connection can follow it.
+    pub(super) waiting_bodies: Option<Arc<Semaphore>>,
 }
 
 impl ConnectionContext {

@@ -15,9 +15,12 @@ use http::{HeaderMap, HeaderValue, header::ORIGIN};
 use parking_lot::Mutex;
 use protocol::{error::Refusal, ids::TenantId};
 use rules::endpoint::Endpoint;
-use tokio::time::Instant;
+use tokio::{sync::Semaphore, time::Instant};
 
-use super::headers::{self, names_stateless, session_id};
+use super::{
+    connection::ConnectionContext,
+    headers::{self, names_stateless, session_id},
+};
 use crate::{
     admission::outbox_budget::UnreadOwner,
     auth::{AuthenticatedCaller, Caller, KeyringVersion},
@@ -33,10 +36,17 @@ pub(super) type MirroredValues<'a> = [Option<&'a [u8]>; 3];
 #[derive(Debug, Default)]
 pub(in crate::listeners) struct ConnectionCache {
     pub(in crate::listeners) validated_head: ValidatedHead,
+    /// [`ConnectionContext::waiting_bodies`].
+    pub(super) waiting_bodies: Option<Arc<Semaphore>>,
     timer: Mutex<ReusableTimer>,
 }
 
 impl ConnectionCache {
+    /// Returns a cache for one request of a connection.
+    pub(super) fn of_connection(context: &ConnectionContext) -> Self {
+        Self { waiting_bodies: context.waiting_bodies.clone(), ..Self::default() }
+    }
+
     /// Starts a new entry for a different head, which may be repeated.
     pub(super) fn reset_head(&mut self) {
         self.validated_head = ValidatedHead::repeating();

@@ -36,7 +36,7 @@ use super::{
     headers,
     request_guard::RequestGuard,
     response::{self, Body},
-    sse_streams::{PostSource, QueuedMessage, SseEvents, SseInbox, SseSink, SseStreams},
+    sse_streams::{PostSource, QueuedMessage, SseEvents, SseInbox, SseSink},
 };
 use crate::{
     auth::{AuthenticatedCaller, Caller, RemotePeer},
@@ -115,7 +115,7 @@ async fn handle_request(
     if !has_small_body(&body) {
         broker.shared.overload.admits()?;
     }
-    receive_message(broker, &head, body, &proven.caller, &context.streams).await
+    receive_message(broker, &head, body, &proven.caller, &context).await
 }
 
 /// Receives a POST for a stream. A client that sends too fast waits for capacity before its body is
@@ -125,18 +125,20 @@ async fn receive_message(
     head: &Parts,
     body: Incoming,
     caller: &Caller,
-    streams: &SseStreams,
+    context: &ConnectionContext,
 ) -> Result<Response<Body>, Refusal> {
     let config = &broker.shared.config;
     let time = config.timeouts.request_read;
     let tenant = broker.tenant(&caller.tenant).ok_or_else(stream_not_found)?;
-    let bytes_max = tenant.message_bytes(MessageWire::Http);
-    let mut memory = tenant.message_memory();
+    let (bytes_max, waits) =
+        (tenant.message_bytes(MessageWire::Http), context.waiting_bodies.clone());
+    let mut memory = tenant.message_memory().limit_waits(waits.clone());
     let name = head
         .uri
         .query()
         .and_then(|query| query.split('&').find_map(|pair| pair.strip_prefix("session=")));
-    let inbox = name.and_then(|name| streams.0.get(name).filter(|inbox| inbox.caller == *caller));
+    let inbox =
+        name.and_then(|name| context.streams.0.get(name).filter(|inbox| inbox.caller == *caller));
     let inbox = inbox.map(|inbox| (inbox.messages.clone(), inbox.byte_budget.clone()));
     let Some((messages, byte_permit)) = inbox else {
         // Errors of the body have precedence.
@@ -146,10 +148,16 @@ async fn receive_message(
     check_body_size(&body, bytes_max)?;
     let bytes = content_length(&body).unwrap_or(bytes_max);
     let permits = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).map_err(|_| busy())?;
-    let byte_permit = tokio::time::timeout(time, byte_permit.acquire_many_owned(permits))
-        .await
-        .map_err(|_| busy())?
-        .map_err(|_| stream_not_found())?;
+    let byte_permit = match byte_permit.clone().try_acquire_many_owned(permits) {
+        Ok(permit) => permit,
+        Err(_) => {
+            let _right = waits.map(Semaphore::try_acquire_owned).transpose().map_err(|_| busy())?;
+            tokio::time::timeout(time, byte_permit.acquire_many_owned(permits))
+                .await
+                .map_err(|_| busy())?
+                .map_err(|_| stream_not_found())?
+        }
+    };
     let frame = read_message(body, bytes_max, time, Some(&mut memory)).await?;
     let message = QueuedMessage { frame, memory, _byte_permit: byte_permit };
     enqueue(&messages, message, time).await?;

@@ -52,8 +52,14 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use protocol::error::{ErrorKind, Refusal};
-use rules::limits::{HTTP2_STREAMS_MAX, REQUEST_HEAD_BYTES_MAX};
-use tokio::{net::TcpStream, sync::Notify, time::Instant};
+use rules::limits::{
+    HTTP2_STREAM_WINDOW_BYTES, HTTP2_STREAMS_MAX, HTTP2_WAITING_BODIES_MAX, REQUEST_HEAD_BYTES_MAX,
+};
+use tokio::{
+    net::TcpStream,
+    sync::{Notify, Semaphore},
+    time::Instant,
+};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::{
     framing::{FramingGuard, FramingViolation, is_websocket_upgrade},
@@ -78,6 +84,10 @@ use super::{
     trusted_proxies::ProxyProtocol,
 };
 use crate::{auth::RemotePeer, broker::Broker};
+
+/// Unread bytes of all request bodies of an HTTP/2 connection. Bodies that wait leave the other
+/// streams their windows: clients of several tenants can share the connection of a gateway.
+const HTTP2_CONNECTION_WINDOW_BYTES: u32 = HTTP2_STREAMS_MAX * HTTP2_STREAM_WINDOW_BYTES;
 
 /// Serves until `stop`, then accepts what waits in the queue, and waits for the requests in flight.
 pub async fn serve(
@@ -113,7 +123,7 @@ pub async fn serve(
             let Some(client) = identified else { return };
             let address = client.address();
             let admitted = Arc::new(admitted);
-            let context = ConnectionContext { sessions, stop, admitted, streams, client, certified: None, remote: RemotePeer::default() };
+            let context = ConnectionContext { sessions, stop, admitted, streams, client, certified: None, remote: RemotePeer::default(), waiting_bodies: None };
             if let Err(error) = serve_connection(broker, guard, &tls_acceptor, socket, context).await {
                 tracing::debug!(%peer, client = %address, %error, "connection ended");
             }
@@ -179,6 +189,7 @@ async fn serve_connection(
         }
         // Boxed, so that an HTTP/1 connection needs no memory for it.
         HttpVersion::Http2 => {
+            context.waiting_bodies = Some(Arc::new(Semaphore::new(HTTP2_WAITING_BODIES_MAX)));
             Box::pin(
                 HttpConnection { stream: guard_io(stream), context, deadline }
                     .serve_http2(broker, guard),
@@ -235,6 +246,8 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(HTTP2_STREAMS_MAX)
+            .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
             .max_header_list_size(REQUEST_HEAD_BYTES_MAX as u32)
             .keep_alive_interval(Some(Duration::from_secs(20)))
             .keep_alive_timeout(Duration::from_secs(20));
@@ -325,7 +338,7 @@ fn service(
                 _ => {
                     let (head, body) = request.into_parts();
                     let remote = context.request_remote(&head.headers);
-                    let cache = ConnectionCache::default();
+                    let cache = ConnectionCache::of_connection(&context);
                     let answer =
                         request::handle(&broker, (&guard, remote), (&head, &cache), body).await;
                     response::count_unread(&broker.shared, &cache, answer.into_response())

@@ -63,7 +63,8 @@ pub(super) async fn serve(
     let shared = &request.broker.shared;
     let (bytes_max, mut memory) = match request.source {
         RequestSource::Client(..) | RequestSource::Operator(_) => {
-            let memory = request.tenant.message_memory();
+            let waits = request.cache.waiting_bodies.clone();
+            let memory = request.tenant.message_memory().limit_waits(waits);
             (request.tenant.message_bytes(MessageWire::Http), Some(memory))
         }
         // The sending replica has already checked the size by the limit of its client's wire, and

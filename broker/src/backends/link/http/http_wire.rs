@@ -185,6 +185,7 @@ impl HttpWire {
         response.into_body().read_whole(bytes_max).await.map_err(|error| match error {
             BodyError::TooLarge { max } => Failure::TooLarge { max },
             BodyError::Aborted { reason } => Failure::Lost(reason),
+            BodyError::Crowded => Failure::Lost(BodyError::Crowded.to_string()),
         })
     }
 
