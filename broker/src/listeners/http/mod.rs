@@ -13,6 +13,7 @@ mod connect;
 mod connection;
 pub(super) mod connection_cache;
 mod cors;
+mod detached_answers;
 mod detect_version;
 mod fast_path;
 mod get_delete;
@@ -70,6 +71,7 @@ use transport::{
 use self::{
     connection::{BoxError, ConnectionContext, GuardedIo, Http1Stream, guard_io},
     connection_cache::ConnectionCache,
+    detached_answers::DetachedAnswers,
     detect_version::{HttpVersion, PrefixedStream},
     fast_path::FallbackConnection,
     request_guard::RequestGuard,
@@ -284,6 +286,7 @@ fn service(
 ) -> impl Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send> + Send
 {
     let is_http1 = unsent.is_none();
+    let detached = DetachedAnswers::new(broker.shared.running.clone());
     service_fn(move |mut request: Request<Incoming>| {
         first.notify_one();
         let (broker, guard, context, unsent) =
@@ -299,7 +302,7 @@ fn service(
         let upgrades = request.headers().get_all(UPGRADE);
         let is_last = is_http1 && is_websocket_upgrade(upgrades.iter().map(HeaderValue::as_bytes));
         let is_head = request.method() == Method::HEAD;
-        let running = (request.method() == Method::DELETE).then(|| broker.shared.running.clone());
+        let is_delete = request.method() == Method::DELETE;
         let answer = async move {
             if let Some(violation) = violation {
                 return Ok(framing_violation(&broker, violation));
@@ -361,13 +364,12 @@ fn service(
                 None => response,
             })
         };
-        match running {
-            // The library drops the future of a client that hangs up, even before its first poll.
-            // Such a client still ends its session.
-            Some(running) => Either::Left(running.spawn(answer).map(|answered| {
-                answered.unwrap_or_else(|_| Ok(response::empty(StatusCode::INTERNAL_SERVER_ERROR)))
+        match is_delete {
+            // A client that hangs up still ends its session.
+            true => Either::Left(detached.start(answer).map(|answered| {
+                answered.unwrap_or_else(|| Ok(response::empty(StatusCode::INTERNAL_SERVER_ERROR)))
             })),
-            None => Either::Right(answer),
+            false => Either::Right(answer),
         }
     })
 }
