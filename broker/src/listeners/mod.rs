@@ -6,6 +6,7 @@ mod connection_limits;
 pub mod duplex;
 pub mod handoff_listener;
 pub mod http;
+mod http2_requests;
 mod http2_stall;
 pub mod replicas;
 mod stateless;

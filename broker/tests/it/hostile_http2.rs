@@ -10,7 +10,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{alone_with, initialize_body, request};
+use crate::{alone_with, builder, initialize_body, request};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -340,6 +340,41 @@ async fn h_23_unread_answers_end_the_connection_after_a_while() {
     })
     .await;
     unharmed(&broker, &canary).await;
+}
+
+/// A client without a credential must not hold a connection with pings alone.
+#[tokio::test]
+async fn an_unused_connection_ends_and_an_open_stream_keeps_its_connection() {
+    let backend = FakeBackend::echo().await;
+    let broker = builder()
+        .single_process()
+        .config(json!({"timeouts": {"request_read": "1s"}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    let canary = broker.connected(json!({})).await;
+    let session = canary.session().unwrap();
+    let get = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/mcp"),
+        (":authority", "localhost"),
+        ("accept", "text/event-stream"),
+        ("mcp-session-id", &*session),
+    ];
+    let mut listening = Raw::connect(&broker, &[]).await;
+    listening.pour(&frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&get))).await;
+    assert!(listening.find(|frame| frame.kind == HEADERS).await.is_some());
+    let mut unused = Raw::connect(&broker, &[]).await;
+    unused.pour(&frame(HEADERS, END_HEADERS, 1, &block(&POST))).await;
+    let body = initialize_body("2025-11-25");
+    unused.pour(&frame(DATA, END_STREAM, 1, body.as_bytes())).await;
+    assert!(unused.find(|frame| frame.kind == DATA).await.is_some());
+    within("the end of the unused connection", unused.answer_pings()).await;
+    let head = [block(&POST), block(&[("mcp-session-id", &*session)])].concat();
+    listening.pour(&frame(HEADERS, END_HEADERS, 3, &head)).await;
+    listening.pour(&frame(DATA, END_STREAM, 3, request(9, "ping", json!({})).as_bytes())).await;
+    assert!(listening.find(|frame| frame.stream == 3 && frame.kind == DATA).await.is_some());
 }
 
 /// RFC 9110, 9.3.2: an answer to HEAD has no content.

@@ -1,13 +1,9 @@
 //! Connections of the admin listener over HTTP/2, which clients negotiate in the TLS handshake.
-//!
-//! Invariant: a client has a connection only as long as it has requests and takes their answers,
-//! whatever pings it answers.
 
 use std::{
-    pin::{Pin, pin},
+    pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use axum::{
@@ -26,15 +22,12 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use rules::limits::{CLIENT_WRITE_STALL_MAX, HTTP2_PIECE_BYTES};
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    sync::watch,
-};
+use rules::limits::HTTP2_PIECE_BYTES;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_util::sync::CancellationToken;
 
 use super::{HEAD_BYTES_MAX, HEAD_TIMEOUT};
-use crate::listeners::http2_stall::Http2StallTracker;
+use crate::listeners::http2_requests::{RunningRequests, drive};
 
 const STREAMS_MAX: u32 = 32;
 
@@ -48,26 +41,7 @@ pub(super) async fn serve(
     let router = router.layer(middleware::from_fn_with_state(requests.clone(), counted));
     let connection =
         settings().serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    let mut connection = pin!(connection);
-    let mut unused = pin!(requests.unused_for(HEAD_TIMEOUT));
-    let mut is_ending = false;
-    loop {
-        tokio::select! {
-            biased; // what was read already is served
-            ended = connection.as_mut() => return Ok(ended?),
-            () = requests.stalls.stalled() => return Err("the client does not take its answers".into()),
-            () = unused.as_mut() => {
-                if is_ending {
-                    return Err("the client does not end the connection".into());
-                }
-                // The rest of the last answer may still be on its way.
-                unused.set(requests.unused_for(CLIENT_WRITE_STALL_MAX));
-            }
-            () = stop.cancelled(), if !is_ending => {}
-        }
-        is_ending = true;
-        connection.as_mut().graceful_shutdown();
-    }
+    drive(connection, http2::Connection::graceful_shutdown, &requests, HEAD_TIMEOUT, stop).await
 }
 
 fn settings() -> http2::Builder<TokioExecutor> {
@@ -80,41 +54,6 @@ fn settings() -> http2::Builder<TokioExecutor> {
     builder
 }
 
-/// Requests of one connection whose answers are not over.
-#[derive(Debug, Default)]
-struct RunningRequests {
-    count: watch::Sender<usize>,
-    stalls: Arc<Http2StallTracker>,
-}
-
-impl RunningRequests {
-    fn begin(self: &Arc<Self>) -> RunningRequest {
-        self.count.send_modify(|count| *count += 1);
-        RunningRequest(self.clone())
-    }
-
-    /// Resolves when no request has run for this time.
-    async fn unused_for(&self, time: Duration) {
-        let mut count = self.count.subscribe();
-        loop {
-            drop(count.wait_for(|count| *count == 0).await);
-            let another = count.wait_for(|count| *count > 0);
-            if tokio::time::timeout(time, another).await.is_err() {
-                return;
-            }
-        }
-    }
-}
-
-#[derive(Debug)]
-struct RunningRequest(Arc<RunningRequests>);
-
-impl Drop for RunningRequest {
-    fn drop(&mut self) {
-        self.0.count.send_modify(|count| *count -= 1);
-    }
-}
-
 /// Middleware around every route. Counts a request until its answer is over.
 async fn counted(
     State(requests): State<Arc<RunningRequests>>,
@@ -124,20 +63,19 @@ async fn counted(
     let running = requests.begin();
     let response = next.run(request).await;
     response.map(|body| {
-        let body = CountedBody { body, rest: Bytes::new(), _running: running };
-        Body::new(requests.stalls.watch(body))
+        let body = requests.stalls.watch(PiecewiseBody { body, rest: Bytes::new() });
+        Body::new(running.end_with(body))
     })
 }
 
 /// Body of an answer, in pieces. The library asks for a piece when the client has a window for it.
 #[derive(Debug)]
-struct CountedBody {
+struct PiecewiseBody {
     body: Body,
     rest: Bytes,
-    _running: RunningRequest,
 }
 
-impl HttpBody for CountedBody {
+impl HttpBody for PiecewiseBody {
     type Data = Bytes;
     type Error = Error;
 
@@ -179,6 +117,7 @@ mod tests {
     use axum::routing::get;
     use http_body_util::{BodyExt, StreamBody};
     use hyper::client::conn::http2::{Builder, SendRequest};
+    use rules::limits::CLIENT_WRITE_STALL_MAX;
     use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 
     use super::*;

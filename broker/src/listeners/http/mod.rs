@@ -81,7 +81,7 @@ use self::{
 use super::{
     connection_limits::ConnectionLimiter,
     handoff_listener::{HandoffListener, listener_closing, stop_connections},
-    http2_stall::Http2StallTracker,
+    http2_requests::{RunningRequests, drive},
     tls_acceptor::{TlsAcceptor, certificate_expired},
     trusted_proxies::ProxyProtocol,
 };
@@ -224,15 +224,11 @@ impl HttpConnection<Http1Stream> {
                 service(broker, guard, Arc::new(context), first.clone(), None),
             )
             .with_upgrades();
-        let connection = drive_connection(
-            connection,
-            http1::UpgradeableConnection::graceful_shutdown,
-            &stop,
-            &first,
-            deadline,
-        );
+        let finish = http1::UpgradeableConnection::graceful_shutdown;
         tokio::select! {
-            ended = connection => ended,
+            biased; // what was read already is served
+            ended = drive_http1(connection, finish, &stop) => ended,
+            () = none_in_time(&first, deadline) => Err("no request came in time".into()),
             () = certificate_expired(certified.as_ref()) => Err("the client's certificate is no longer valid".into()),
         }
     }
@@ -254,23 +250,19 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
             .keep_alive_interval(Some(Duration::from_secs(20)))
             .keep_alive_timeout(Duration::from_secs(20));
         let Self { stream, context, deadline } = self;
+        let unused_max = broker.shared.config.timeouts.request_read;
         let (stop, certified, first) =
             (context.stop.clone(), context.certified.clone(), Arc::<Notify>::default());
-        let unsent = Arc::<Http2StallTracker>::default();
+        let requests = Arc::<RunningRequests>::default();
         let connection = builder.serve_connection(
             stream,
-            service(broker, guard, Arc::new(context), first.clone(), Some(unsent.clone())),
+            service(broker, guard, Arc::new(context), first.clone(), Some(requests.clone())),
         );
-        let connection = drive_connection(
-            connection,
-            http2::Connection::graceful_shutdown,
-            &stop,
-            &first,
-            deadline,
-        );
+        let finish = http2::Connection::graceful_shutdown;
         tokio::select! {
-            ended = connection => ended,
-            () = unsent.stalled() => Err("the client does not take its answers".into()),
+            biased; // what was read already is served
+            ended = drive(connection, finish, &requests, unused_max, &stop) => ended,
+            () = none_in_time(&first, deadline) => Err("no request came in time".into()),
             () = certificate_expired(certified.as_ref()) => Err("the client's certificate is no longer valid".into()),
         }
     }
@@ -282,15 +274,15 @@ fn service(
     guard: Arc<RequestGuard>,
     context: Arc<ConnectionContext>,
     first: Arc<Notify>,
-    unsent: Option<Arc<Http2StallTracker>>,
+    requests: Option<Arc<RunningRequests>>,
 ) -> impl Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send> + Send
 {
-    let is_http1 = unsent.is_none();
+    let is_http1 = requests.is_none();
     let detached = DetachedAnswers::new(broker.shared.running.clone());
     service_fn(move |mut request: Request<Incoming>| {
         first.notify_one();
-        let (broker, guard, context, unsent) =
-            (broker.clone(), guard.clone(), context.clone(), unsent.clone());
+        let (broker, guard, context) = (broker.clone(), guard.clone(), context.clone());
+        let running = requests.as_ref().map(RunningRequests::begin);
         if let Some(certified) = &context.certified {
             request.extensions_mut().insert(certified.clone());
         }
@@ -359,8 +351,8 @@ fn service(
             if closes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
-            Ok(match unsent {
-                Some(unsent) => response::track_stalls(response, &unsent),
+            Ok(match running {
+                Some(running) => response::track(response, running),
                 None => response,
             })
         };
@@ -401,30 +393,27 @@ fn framing_violation(broker: &Broker, violation: FramingViolation) -> Response<B
     response
 }
 
-/// Serves a connection to its end, or closes it when its first request does not arrive in time.
-/// After `stop`, it finishes the requests in flight.
-async fn drive_connection<C>(
+/// Resolves at the deadline, unless a first request has come.
+async fn none_in_time(first: &Notify, deadline: Instant) {
+    if tokio::time::timeout_at(deadline, first.notified()).await.is_ok() {
+        std::future::pending().await
+    }
+}
+
+/// Serves an HTTP/1 connection to its end. After `stop`, it finishes the request in flight.
+async fn drive_http1<C>(
     connection: C,
     finish: fn(Pin<&mut C>),
     stop: &CancellationToken,
-    first: &Notify,
-    deadline: Instant,
 ) -> Result<(), BoxError>
 where
     C: Future<Output = hyper::Result<()>>,
 {
-    tokio::pin!(connection);
-    let (mut has_request, mut is_ending) = (false, false);
-    loop {
-        tokio::select! {
-            biased; // what was read already is served
-            ended = &mut connection => return Ok(ended?),
-            () = first.notified(), if !has_request => has_request = true,
-            () = tokio::time::sleep_until(deadline), if !has_request => return Err("no request came in time".into()),
-            () = stop.cancelled(), if !is_ending => {
-                is_ending = true;
-                finish(connection.as_mut());
-            }
-        }
+    let mut connection = pin!(connection);
+    tokio::select! {
+        biased; // what was read already is served
+        ended = connection.as_mut() => return Ok(ended?),
+        () = stop.cancelled() => finish(connection.as_mut()),
     }
+    Ok(connection.await?)
 }

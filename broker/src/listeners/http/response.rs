@@ -29,7 +29,7 @@ use crate::{
     admission::outbox_budget::UnreadOwner,
     auth::CredentialExpiry,
     config::EventLogStorage,
-    listeners::http2_stall::Http2StallTracker,
+    listeners::http2_requests::RunningRequest,
     metrics::{Direction, Side},
     sessions::{
         session::Session,
@@ -161,21 +161,20 @@ pub(in crate::listeners) fn count_unread(
     })
 }
 
-/// Tracks the response's body until the client has taken it.
-pub(super) fn track_stalls(
-    response: Response<Body>,
-    unsent: &Arc<Http2StallTracker>,
-) -> Response<Body> {
+/// Tracks the response's body until the client has taken it. The request ends with it.
+pub(super) fn track(response: Response<Body>, request: RunningRequest) -> Response<Body> {
+    let unsent = request.connection().stalls.clone();
     response.map(|body| match body {
         Either::Left(mut answer) => match answer.frame().now_or_never() {
             Some(Some(Ok(frame))) => {
                 let answer = unsent.track(frame.into_data().unwrap_or_default());
-                Either::Right(answer.map_err(|never| match never {}).boxed_unsync())
+                let answer = answer.map_err(|never| match never {});
+                Either::Right(request.end_with(answer).boxed_unsync())
             }
             _ => Either::Left(answer),
         },
         // Already in pieces.
-        Either::Right(body) => Either::Right(unsent.watch(body).boxed_unsync()),
+        Either::Right(body) => Either::Right(request.end_with(unsent.watch(body)).boxed_unsync()),
     })
 }
 
