@@ -6,7 +6,10 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use protocol::error::{ErrorKind, Refusal};
 use rules::limits::OVERLOAD_BODY_BYTES_MAX;
-use transport::{BodyError, message_bound::{MessageMemory, WaitRefused}};
+use transport::{
+    BodyError,
+    message_bound::{MessageMemory, WaitRefused},
+};
 
 use super::inbound_request::RequestBody;
 use crate::listeners::duplex::unfinished_overload;
