@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use aws_lc_rs::digest::{SHA256, digest};
 use parking_lot::Mutex;
 use protocol::{error::Refusal, ids::PrincipalId};
 use rules::{
@@ -234,6 +235,8 @@ fn content_of(lists: &BackendLists) -> Vec<u8> {
         content.push(kind as u8);
         for entry in lists.entries(kind) {
             content.extend_from_slice(&entry.definition);
+            // The digest of the definition leaves out the `execution` of a tool.
+            content.extend_from_slice(digest(&SHA256, &entry.native).as_ref());
             content.push(u8::from(entry.pin.is_held));
         }
     }
@@ -243,4 +246,50 @@ fn content_of(lists: &BackendLists) -> Vec<u8> {
 fn bytes_of(lists: &BackendLists) -> usize {
     let entries = ListKind::ALL.into_iter().flat_map(|kind| lists.entries(kind));
     entries.map(|entry| size_of_val(entry) + entry.native.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use protocol::{
+        capabilities::ServerCapabilities, handshake::InitializeResult, ids::BackendId,
+        version::Version,
+    };
+    use rules::catalog::{HeldParts, TaskHost, read_page};
+
+    use super::*;
+
+    fn lists_with(tool: &str) -> BackendLists {
+        let server = InitializeResult {
+            version: Version::LATEST_WITH_SESSIONS,
+            capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
+            server_info: Bytes::from_static(b"{}"),
+            server_name: "b".to_owned(),
+            server_version: String::new(),
+            instructions: None,
+        };
+        let (backend, page) = (BackendId::parse("b").unwrap(), format!(r#"{{"tools":[{tool}]}}"#));
+        let page = read_page(ListKind::Tools, &backend, TaskHost::Backend, page.as_bytes());
+        BackendLists {
+            server: Arc::new(server),
+            tools: page.unwrap().entries,
+            prompts: vec![],
+            resources: vec![],
+            resource_templates: vec![],
+            stale: false,
+            held: HeldParts::default(),
+        }
+    }
+
+    #[test]
+    fn lists_that_differ_in_the_task_support_of_a_tool_are_different() {
+        let tool = |support: &str| {
+            let execution = format!(r#""execution":{{"taskSupport":"{support}"}}"#);
+            lists_with(&format!(r#"{{"name":"a","inputSchema":{{}},{execution}}}"#))
+        };
+        let [optional, required] = ["optional", "required"].map(tool);
+        assert_eq!(optional.tools[0].definition, required.tools[0].definition);
+        assert_ne!(content_of(&optional), content_of(&required));
+        assert_eq!(content_of(&optional), content_of(&tool("optional")));
+    }
 }
