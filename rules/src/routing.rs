@@ -32,7 +32,7 @@ use super::{
 };
 
 use self::{
-    names::{ambiguous_tool, by_name, check_held, unknown_name},
+    names::{ambiguous_tool, by_name, called_target, check_held, unknown_name},
     resources::{by_reference, by_uri, kept_result},
     search::{Searched, searched},
 };
@@ -427,11 +427,13 @@ pub fn called_tool(
     endpoint: &Endpoint,
     catalog: &Catalog,
 ) -> Option<(BackendId, String)> {
-    let name = call.text(call.fields.name)?;
     match endpoint {
-        Endpoint::Single(backend) => Some((backend.clone(), name.into_owned())),
+        Endpoint::Single(backend) => {
+            Some((backend.clone(), call.text(call.fields.name)?.into_owned()))
+        }
         Endpoint::Aggregated | Endpoint::Toolset(_) => {
-            catalog.tool(&name).map(|target| (target.backend.clone(), target.name.clone()))
+            let target = called_target(call, catalog)?;
+            Some((target.backend.clone(), target.name.clone()))
         }
     }
 }
@@ -491,7 +493,11 @@ mod tests {
     use std::{collections::BTreeMap, sync::Arc};
 
     use aws_lc_rs::hmac;
-    use protocol::{handshake::InitializeResult, ids::TenantId, splice::Splice};
+    use protocol::{
+        handshake::InitializeResult,
+        ids::{TenantId, ToolsetId},
+        splice::Splice,
+    };
 
     use super::*;
     use crate::catalog::{BackendLists, TaskHost, read_page};
@@ -663,6 +669,37 @@ mod tests {
                     "a client that was not offered tasks: {support:?}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_call_in_a_searched_toolset_depends_on_the_found_tool() {
+        let tools = r#"{"tools":[{"name":"must","inputSchema":{},"execution":{"taskSupport":"required"}},{"name":"never","inputSchema":{}}]}"#;
+        let capabilities = r#"{"tools":{},"tasks":{"requests":{"tools":{"call":{}}}}}"#;
+        let (id, lists) = backend("b", capabilities, r#"{"tools":[]}"#, r#"{"prompts":[]}"#);
+        let page = read_page(ListKind::Tools, &id, TaskHost::Backend, tools.as_bytes()).unwrap();
+        let lists = BackendLists { tools: page.entries, ..(*lists).clone() };
+        let set = ToolsetId::parse("set").unwrap();
+        let backends = BTreeMap::from([(id.clone(), Arc::new(lists))]);
+        let searched = catalog().of_toolset(set.clone(), true, backends);
+        let endpoint = Endpoint::Toolset(set);
+        for (tool, arguments, expected) in [
+            ("call_tool_destructive", r#"{"name":"b__must"}"#, Some(TaskSupport::Required)),
+            ("call_tool_destructive", r#"{"name":"b__never"}"#, Some(TaskSupport::Forbidden)),
+            ("call_tool_destructive", r#"{"name":"b__none"}"#, None),
+            ("call_tool_destructive", "[]", None),
+            ("describe_tool", r#"{"name":"b__must"}"#, None),
+            ("b__must", "{}", None),
+        ] {
+            let text = format!(
+                r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"{tool}","arguments":{arguments}}}}}"#
+            );
+            let call = Message::decode(Bytes::from(text), &json::Limits::default()).unwrap();
+            assert_eq!(task_support(&call, &endpoint, &searched), expected, "{tool} {arguments}");
+            let of = expected.is_some().then(|| id.clone());
+            assert_eq!(backend_of(&call, &endpoint, &searched), of, "{tool} {arguments}");
+            let called = called_tool(&call, &endpoint, &searched).map(|(backend, _)| backend);
+            assert_eq!(called, of, "{tool} {arguments}");
         }
     }
 

@@ -54,6 +54,11 @@ impl SearchTool {
         }
     }
 
+    /// Returns whether the tool calls other tools.
+    pub fn calls_tools(self) -> bool {
+        matches!(self, Self::CallRead | Self::CallWrite | Self::CallDestructive)
+    }
+
     /// Returns the tool that calls tools of these traits.
     pub fn caller_of(traits: ToolTraits) -> Self {
         match traits {

@@ -14,7 +14,7 @@ use protocol::{
 use super::{Plan, quoted, required_text, supported};
 use crate::{
     access::AccessCheck,
-    catalog::{Catalog, ListKind, Target},
+    catalog::{Catalog, FoundCall, ListKind, SearchTool, Target},
     endpoint::Endpoint,
     exposed_names,
 };
@@ -25,9 +25,7 @@ pub fn backend_of(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> 
         return Some(backend.clone());
     }
     match message.method {
-        Method::ToolsCall => {
-            Some(catalog.tool(&message.text(message.fields.name)?)?.backend.clone())
-        }
+        Method::ToolsCall => Some(called_target(message, catalog)?.backend.clone()),
         Method::PromptsGet => {
             Some(catalog.prompt(&message.text(message.fields.name)?)?.backend.clone())
         }
@@ -35,6 +33,16 @@ pub fn backend_of(message: &Message, endpoint: &Endpoint, catalog: &Catalog) -> 
             .map(|(backend, _)| backend),
         _ => None,
     }
+}
+
+/// Returns the target of the tool that is called at an endpoint of several backends. Where clients
+/// search the tools, this is the tool that they found.
+pub(super) fn called_target<'a>(call: &Message, catalog: &'a Catalog) -> Option<Cow<'a, Target>> {
+    let name = call.text(call.fields.name)?;
+    let Some(search) = catalog.search() else { return catalog.tool(&name) };
+    SearchTool::parse(&name).filter(|tool| tool.calls_tools())?;
+    let found = FoundCall::read(call.bytes(call.fields.arguments)).ok()?;
+    search.target(&found.name).map(|(target, _)| Cow::Borrowed(target))
 }
 
 /// Returns the target of a name of a tool or prompt on the aggregated endpoint.

@@ -34,7 +34,7 @@ pub(super) fn searched(
     };
     let tool = SearchTool::parse(&name).ok_or_else(|| unknown(&name))?;
     let arguments = message.bytes(message.fields.arguments);
-    if matches!(tool, SearchTool::Search | SearchTool::Describe) {
+    if !tool.calls_tools() {
         refuse_task(message, offers_tasks)?;
         let answer = match tool {
             SearchTool::Search => search.search(arguments)?,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testkit::{FakeBackend, Gate, Reply, StatelessBackend, TestBroker, eventually};
 
 use super::{
-    Modern, listening,
+    Modern, listening, meta,
     tasks::{broker_for, client_of, get, needs, task, update, wait, with_tasks},
 };
 use crate::{
@@ -123,6 +123,31 @@ async fn br_06_n_task_01_a_tool_that_requires_a_task_starts_as_a_task() {
     for tool in ["b__job", "b__never"] {
         assert_eq!(text_of(&client.call(tool, json!({})).await), "without a task");
     }
+}
+
+#[tokio::test]
+async fn br_06_a_found_tool_that_requires_a_task_starts_as_a_task() {
+    let done = Gate::new();
+    let backend = legacy_with_tasks(&done).await;
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let set = json!({"published": true, "search": true, "include": {"tools": ["b/*"]}});
+    assert_eq!(broker.admin().put("/admin/v1/tenants/default/toolsets/set", &set).await.0, 201);
+    let client = Modern::of(&broker, "/mcp/t/set").with(with_tasks(json!({})));
+    let (caller, must) = ("call_tool_destructive", json!({"name": "b__must"}));
+    let id = task(&client, caller, must.clone()).await;
+    backend.wait_for("the call", |seen| seen.calls("must")).await;
+    done.open();
+    let completed = wait(&client, &id, "completed").await;
+    assert_eq!(text_of(&completed["result"]), "result of task-1");
+    let asked = json!({"name": caller, "arguments": must});
+    let error = Modern::of(&broker, "/mcp/t/set").error("tools/call", asked).await;
+    assert_eq!(error["code"], -32021, "the extension is required: {error}");
+    // A tool that may not run as a task is called plainly, also with a key.
+    let mut keyed = meta(client.capabilities.clone());
+    keyed["dev.mcp-broker/idempotency-key"] = json!("one");
+    let never = json!({"name": caller, "arguments": {"name": "b__never"}, "_meta": keyed});
+    assert_eq!(text_of(&client.result("tools/call", never).await), "without a task");
 }
 
 #[tokio::test]
