@@ -36,7 +36,8 @@ pub struct OwnLists {
     /// A number that no other value of this process has.
     pub number: u64,
     pub difference: ListDifference,
-    _held: HeldBytes,
+    /// Shared by the same lists with other marks.
+    held: Arc<HeldBytes>,
 }
 
 /// Kinds of lists to read, and whether a task reads them.
@@ -114,9 +115,24 @@ impl LinkLists {
             self.own.store(None);
             return None;
         };
-        let number = next_number();
-        self.own.store(Some(Arc::new(OwnLists { number, difference, _held: held })));
+        let (number, held) = (next_number(), Arc::new(held));
+        self.own.store(Some(Arc::new(OwnLists { number, difference, held })));
         Some(true)
+    }
+
+    /// Marks what is held in the own lists. Returns whether something else is held than before.
+    pub(super) fn mark(&self, mark: impl Fn(ListKind, &mut [CatalogEntry])) -> bool {
+        let mut is_changed = false;
+        // The connection may end meanwhile, and its lists with it.
+        self.own.rcu(|own| {
+            let marked = own.as_ref().and_then(|own| {
+                let difference = own.difference.marked(&mark)?;
+                Some(OwnLists { number: next_number(), difference, held: own.held.clone() })
+            });
+            is_changed = marked.is_some();
+            marked.map(Arc::new).or_else(|| own.clone())
+        });
+        is_changed
     }
 
     /// Drops the own lists, because the connection that showed them has ended. Returns whether there

@@ -31,6 +31,7 @@ pub mod link_client;
 pub mod link_lists;
 mod list_fetch;
 mod list_refresh;
+mod look_alikes;
 mod own_lists;
 pub mod pins;
 pub mod placeholder;

@@ -39,6 +39,19 @@ impl Link {
         });
     }
 
+    /// Marks what pins hold by now in the own lists of the link. The backend is not asked: it may
+    /// not answer.
+    pub fn remark_own_lists(&self) {
+        if self.backend.pins.publish_own_again(&self.lists) {
+            self.announce_own_lists();
+        }
+    }
+
+    /// Notifies the clients of the link that their own lists have changed.
+    pub(super) fn announce_own_lists(&self) {
+        self.clients().iter().for_each(|client| client.on_own_lists_changed());
+    }
+
     /// Makes the lists of the link's principal due, because the backend announced a change to it.
     fn principal_lists_changed(&self) {
         let Some(principal) = &self.principal else { return };
@@ -65,10 +78,11 @@ async fn read_own(link: &Arc<Link>, connection: &Arc<Connection>, kinds: &[ListK
     for kind in kinds.iter().copied().filter(|kind| offered(*kind, &agreed.capabilities)) {
         let read = fetch_list(link, connection, kind).await;
         let Ok(FetchedList { entries, definitions, .. }) = read else { continue };
-        let entries = link.backend.pins.admit_own(kind, entries, definitions).await;
+        let pins = &link.backend.pins;
+        pins.admit_own(kind, definitions).await;
         let Some(shared) = link.backend.lists.load_full() else { continue };
-        let total = &link.backend.shared.own_lists_bytes;
-        has_changed |= link.lists.store(kind, entries, &shared, total).unwrap_or_else(|| {
+        let stored = pins.publish_own(&link.lists, (kind, entries), &shared);
+        has_changed |= stored.unwrap_or_else(|| {
             tracing::warn!(backend = %link.backend.id, list = kind.member(), "a list of one session finds no room, the shared one applies");
             true
         });
@@ -77,6 +91,6 @@ async fn read_own(link: &Arc<Link>, connection: &Arc<Connection>, kinds: &[ListK
         has_changed |= link.lists.clear();
     }
     if has_changed {
-        link.clients().iter().for_each(|client| client.on_own_lists_changed());
+        link.announce_own_lists();
     }
 }

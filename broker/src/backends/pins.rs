@@ -4,8 +4,9 @@
 //! a link to [`PinKeeper::admit_own`]. Both store what they see first, so that a crash cannot make a
 //! changed definition a new one. Invariants:
 //!
-//! - [`PinKeeper::publish`] alone stores lists that a client sees, and marks what is held in them by
-//!   the pins as known at that moment.
+//! - [`PinKeeper::publish`] alone stores lists that a client sees, and [`PinKeeper::publish_own`]
+//!   those of one link. Both mark what is held in them by the pins as known at that moment.
+//! - A decision of an operator needs no answer of the backend. It marks the stored lists again.
 //! - Without the store, modes that hold objects hold what they have no pin for.
 
 use std::{
@@ -24,12 +25,13 @@ use rules::{
     catalog::{self, BackendLists, CatalogEntry, ListKind},
     limits::pins::{PINS_PER_BACKEND_MAX, PINS_STORED_AT_ONCE, SKIPPED_LOGGED_MAX},
     pins::{
-        EntryPin, FindingSeverity, Fingerprint, IgnoredMembers, Neighbours, PinBook, PinDefinition,
-        PinMode, PinState, ResultScan,
+        EntryPin, FindingSeverity, Fingerprint, IgnoredMembers, PinBook, PinDefinition, PinMode,
+        PinState, ResultScan,
     },
     routing,
 };
 
+use super::{link_lists::LinkLists, look_alikes::find_look_alikes};
 use crate::{
     config::spec::PinSettings,
     context::Context,
@@ -203,23 +205,32 @@ impl PinKeeper {
         lists.mark_held(&self.loaded.lock().book, self.mode, pin);
     }
 
-    /// Pins a list that the backend shows to one link, and marks what is held in it. Resources of
-    /// single sessions are pinned only where they are held without a pin, because each session may
-    /// have others.
-    pub async fn admit_own(
-        &self,
-        kind: ListKind,
-        mut entries: Vec<CatalogEntry>,
-        definitions: Vec<PinDefinition>,
-    ) -> Vec<CatalogEntry> {
-        if self.mode == PinMode::Off {
-            return entries;
-        }
-        if kind != ListKind::Resources || self.mode.holds_unknown() {
+    /// Pins a list that the backend shows to one link. Resources of single sessions are pinned only
+    /// where they are held without a pin, because each session may have others.
+    pub async fn admit_own(&self, kind: ListKind, definitions: Vec<PinDefinition>) {
+        let is_pinned = kind != ListKind::Resources || self.mode.holds_unknown();
+        if self.mode != PinMode::Off && is_pinned {
             self.record(definitions, PinScope::Link).await;
         }
-        catalog::mark_held(&self.loaded.lock().book, self.mode, kind, &mut entries);
-        entries
+    }
+
+    /// Stores a list for the clients of one link, like [`LinkLists::store`].
+    pub(super) fn publish_own(
+        &self,
+        own: &LinkLists,
+        (kind, mut entries): (ListKind, Vec<CatalogEntry>),
+        shared: &BackendLists,
+    ) -> Option<bool> {
+        let loaded = self.loaded.lock(); // no decision falls between the marks and the lists
+        catalog::mark_held(&loaded.book, self.mode, kind, &mut entries);
+        own.store(kind, entries, shared, &self.shared.own_lists_bytes)
+    }
+
+    /// Marks what the pins hold by now in the own lists of a link. Returns whether something else
+    /// is held than before.
+    pub(super) fn publish_own_again(&self, own: &LinkLists) -> bool {
+        let loaded = self.loaded.lock();
+        own.mark(|kind, entries| catalog::mark_held(&loaded.book, self.mode, kind, entries))
     }
 
     /// Pins a user interface as a client is about to get it. Refuses one that is held.
@@ -425,36 +436,6 @@ fn with_instructions(
     let pin = instructions.as_ref().map(PinDefinition::entry_pin).unwrap_or_default();
     definitions.extend(instructions);
     pin
-}
-
-/// Adds the findings about tools that pass for those of other backends.
-fn find_look_alikes(
-    lists: &mut BackendLists,
-    definitions: &mut [PinDefinition],
-    others: &[(BackendId, Arc<BackendLists>)],
-) {
-    if lists.tools.is_empty() || others.is_empty() {
-        return;
-    }
-    let mut neighbours = Neighbours::default();
-    for (other, lists) in others {
-        for tool in &lists.tools {
-            neighbours.add(other.as_str(), &tool.key, &tool.exposed_key);
-        }
-    }
-    let names: Vec<String> = lists.tools.iter().map(|tool| tool.key.clone()).collect();
-    let own: HashSet<&str> = names.iter().map(String::as_str).collect();
-    let mut serious = HashSet::new();
-    let tools = definitions.iter_mut().filter(|definition| definition.kind == PinKind::Tool);
-    for definition in tools {
-        definition.compare(&neighbours, &own);
-        if definition.entry_pin().has_serious_finding {
-            serious.insert(definition.name.as_str());
-        }
-    }
-    for tool in &mut lists.tools {
-        tool.pin.has_serious_finding |= serious.contains(tool.key.as_str());
-    }
 }
 
 /// Counts the listed objects of a backend by the state of their pins.

@@ -6,20 +6,15 @@ use storage::StoreError;
 use super::Broker;
 
 impl Broker {
-    /// Applies the stored decisions about the pins of a backend here. Own lists of links are read
-    /// again.
+    /// Applies the stored decisions about the pins of a backend here, to all lists of it.
     pub async fn reload_pins(&self, tenant: &TenantId, id: &BackendId) -> Result<(), StoreError> {
         let Some(tenant) = self.tenant(tenant) else { return Ok(()) };
         let Some(backend) = tenant.backend(id) else { return Ok(()) };
         backend.pins.load().await?;
         backend.pins.publish_again(&backend.lists);
+        backend.links().iter().for_each(|link| link.remark_own_lists());
         tenant.publish_catalog();
         tenant.remark_principal_lists(&backend);
-        for link in backend.links() {
-            if let Some(own) = link.lists.own() {
-                link.read_own_lists(&own.difference.kinds().collect::<Vec<_>>());
-            }
-        }
         Ok(())
     }
 

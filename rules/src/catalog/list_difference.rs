@@ -55,6 +55,23 @@ impl ListDifference {
         own
     }
 
+    /// Returns the difference once `mark` has marked what is held in its lists. `None`: it marks
+    /// nothing else than before.
+    pub fn marked(&self, mark: impl Fn(ListKind, &mut [CatalogEntry])) -> Option<Self> {
+        let mut next = self.clone();
+        let mut is_changed = false;
+        for (kind, list) in ListKind::ALL.into_iter().zip(&mut next.lists) {
+            let Some(entries) = list else { continue };
+            let mut marked = entries.to_vec();
+            mark(kind, &mut marked);
+            if !are_same(entries, &marked) {
+                *list = Some(Arc::new(marked));
+                is_changed = true;
+            }
+        }
+        is_changed.then_some(next)
+    }
+
     /// Returns the bytes that are held for this difference alone, at most.
     pub fn bytes(&self) -> usize {
         let entries = self.lists.iter().flatten().flat_map(|entries| entries.iter());
@@ -131,6 +148,24 @@ mod tests {
         let own = ListDifference::default().with(ListKind::Tools, tools(&["a", "b"]), &before);
         assert!(own.apply(&before).is_some());
         assert!(own.apply(&shared(&["a", "b"])).is_none());
+    }
+
+    #[test]
+    fn a_difference_is_marked_by_later_pins() {
+        let shared = shared(&["a"]);
+        let own = ListDifference::default().with(ListKind::Tools, tools(&["a", "b"]), &shared);
+        let hold = |held: &'static str| {
+            move |_, entries: &mut [CatalogEntry]| {
+                entries.iter_mut().for_each(|entry| entry.pin.is_held = entry.key == held);
+            }
+        };
+        let marked = own.marked(hold("a")).unwrap();
+        let held = |lists: &BackendLists| -> Vec<bool> {
+            lists.tools.iter().map(|tool| tool.pin.is_held).collect()
+        };
+        assert_eq!(held(&marked.apply(&shared).unwrap()), [true, false]);
+        assert!(marked.marked(hold("a")).is_none(), "nothing else is held");
+        assert_eq!(held(&marked.marked(hold("b")).unwrap().apply(&shared).unwrap()), [false, true]);
     }
 
     #[test]

@@ -197,7 +197,7 @@ impl Link {
     /// Forgets the lists that the last connection showed to this link alone.
     pub fn forget_own_lists(&self) {
         if self.lists.clear() {
-            self.clients().iter().for_each(|client| client.on_own_lists_changed());
+            self.announce_own_lists();
         }
     }
 

@@ -5,6 +5,7 @@ mod contents;
 mod decisions;
 mod findings;
 mod modes;
+mod own_lists;
 mod replicas;
 mod shell;
 
