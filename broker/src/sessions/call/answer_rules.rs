@@ -99,11 +99,13 @@ impl Call {
     }
 
     /// Holds a user interface to its pin, if a tool of its backend links it under this or another
-    /// spelling of its URI.
+    /// spelling of its URI. The tool is in the shared lists, or in those of this session or
+    /// principal.
     async fn admit_app(&self, uri: &str, answer: &Message) -> Result<(), Refusal> {
         let Some(backend) = &self.registered_backend else { return Ok(()) };
-        let Some(lists) = backend.lists.load_full() else { return Ok(()) };
-        let links = lists.tools.iter().flat_map(CatalogEntry::ui_links);
+        let lists = [backend.lists.load_full(), self.session.lists_of(&backend.id)];
+        let tools = lists.iter().flatten().flat_map(|lists| &lists.tools);
+        let links = tools.flat_map(CatalogEntry::ui_links);
         let result = answer.bytes(answer.result).unwrap_or_default();
         for link in links_read_as(uri, links) {
             backend.pins.admit_app(&link, result).await?;

@@ -48,7 +48,7 @@ use protocol::{
     capabilities::{ClientCapabilities, ServerCapabilities},
     downlevel::Translator,
     error::Refusal,
-    ids::{KeyId, RequestId, SessionId},
+    ids::{BackendId, KeyId, RequestId, SessionId},
     phase::SessionPhase,
     version::Version,
 };
@@ -70,7 +70,7 @@ pub(in crate::sessions) use self::{
 use records::SessionKey;
 use rules::{
     access::Subject,
-    catalog::{Catalog, ListDigests, QuestionKinds},
+    catalog::{BackendLists, Catalog, ListDigests, QuestionKinds},
     client_transport::Transport,
     endpoint::Endpoint,
     limits::SESSION_ID_BYTES,
@@ -316,12 +316,22 @@ impl Session {
     /// Returns the catalog of the endpoint with the lists that backends show to this session alone,
     /// and the policy that restricts it, as one snapshot.
     pub fn catalog(&self) -> Arc<TenantCatalog> {
+        self.tenant_catalog().at(&self.endpoint)
+    }
+
+    /// Returns the catalog of the tenant with the lists that backends show to this session alone.
+    fn tenant_catalog(&self) -> Arc<TenantCatalog> {
         let shared = self.tenant.catalog().of(&self.caller.principal);
         if !self.has_own_lists.load(Ordering::Acquire) {
-            return shared.at(&self.endpoint);
+            return shared;
         }
         let own = self.lock().links.own_lists();
-        shared.with_own_lists(&own).at(&self.endpoint)
+        shared.with_own_lists(&own)
+    }
+
+    /// Returns the whole lists that a backend shows to this session, for what no client sees.
+    pub fn lists_of(&self, backend: &BackendId) -> Option<Arc<BackendLists>> {
+        self.tenant_catalog().full.backends.get(backend).cloned()
     }
 
     /// Returns the catalog that the caller sees.
