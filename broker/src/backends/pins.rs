@@ -56,7 +56,10 @@ pub struct PinKeeper {
 #[derive(Debug, Default)]
 struct LoadedPins {
     book: PinBook,
-    is_loaded: bool,
+    /// Number of loads that started.
+    loads: u64,
+    /// The load that the book is of. 0: none has ended.
+    last_load: u64,
     /// Number of decisions at the last load.
     decisions: i64,
     /// The last sightings that this replica has loaded, or written to the store.
@@ -262,7 +265,7 @@ impl PinKeeper {
         definitions: Vec<PinDefinition>,
         scope: PinScope,
     ) -> Result<(), StoreError> {
-        let is_first = !self.loaded.lock().is_loaded;
+        let is_first = self.loaded.lock().last_load == 0;
         if is_first {
             self.load().await?;
         }
@@ -294,22 +297,17 @@ impl PinKeeper {
         Ok(())
     }
 
-    /// Loads the pins with the decisions of operators from the store.
-    pub async fn load(&self) -> Result<(), StoreError> {
+    /// Loads the pins with the decisions of operators from the store. Returns whether the store has
+    /// lost sightings: their objects have to be listed again.
+    pub async fn load(&self) -> Result<bool, StoreError> {
         if self.mode == PinMode::Off {
-            return Ok(());
+            return Ok(false);
         }
+        let (load, changes) = self.loaded.lock().start_load();
         let durable = &self.shared.durable;
         let pins = durable.store.pins_of(&self.tenant, &self.backend);
         let pins = durable.run("pins_of", pins).await?;
-        let mut loaded = self.loaded.lock();
-        loaded.book.merge(&pins);
-        loaded.decisions = pins.iter().map(|pin| pin.decisions).sum();
-        if !std::mem::replace(&mut loaded.is_loaded, true) {
-            loaded.stored =
-                pins.into_iter().filter(|pin| pin.is_listed).map(stored_sighting).collect();
-        }
-        Ok(())
+        Ok(self.loaded.lock().end_load(load, changes, pins))
     }
 
     /// Logs what is new at a backend.
@@ -338,6 +336,31 @@ impl PinKeeper {
     fn count(&self, loaded: &mut LoadedPins, now: PinCounts) {
         let before = std::mem::replace(&mut loaded.counted, now);
         self.shared.metrics.pins.moved(before, now);
+    }
+}
+
+impl LoadedPins {
+    /// Returns the number of a new load, and of the changes of the book before it.
+    fn start_load(&mut self) -> (u64, u64) {
+        self.loads += 1;
+        (self.loads, self.book.changes())
+    }
+
+    fn end_load(&mut self, load: u64, changes: u64, pins: Vec<StoredPin>) -> bool {
+        if load < self.last_load {
+            return false; // one that started later has ended, and read what this one did or more
+        }
+        let is_first = std::mem::replace(&mut self.last_load, load) == 0;
+        self.book.replace(&pins, changes);
+        self.decisions = pins.iter().map(|pin| pin.decisions).sum();
+        if is_first {
+            let listed = pins.into_iter().filter(|pin| pin.is_listed);
+            self.stored = listed.map(stored_sighting).collect();
+            return false;
+        }
+        let before = self.stored.len();
+        self.stored.retain(|key, _| self.book.pin(key.kind, &key.name).is_some());
+        self.stored.len() < before
     }
 }
 

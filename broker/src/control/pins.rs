@@ -1,6 +1,6 @@
 //! Decisions of operators about pins, and what they need to decide.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use protocol::ids::{BackendId, TenantId};
 use records::{AdminChange, PinApproval, PinBlock, PinKey, PinKind, StoredPin};
@@ -205,10 +205,15 @@ impl Control {
     /// Applies decisions that another replica stored.
     pub(super) async fn apply_pin_decisions(&self) -> Result<(), StoreError> {
         let decided = self.query_store("pin_decisions", self.store().pin_decisions()).await?;
-        for (tenant, backend, decisions) in decided {
-            if self.broker.pin_decisions(&tenant, &backend).is_some_and(|known| known != decisions)
-            {
-                self.apply_pins(&tenant, &backend).await?;
+        let decided: HashMap<_, _> = decided
+            .into_iter()
+            .map(|(tenant, backend, decisions)| ((tenant, backend), decisions))
+            .collect();
+        for (tenant, backend, known) in self.broker.pin_decisions() {
+            let name = (tenant, backend);
+            // Without a row: the pins were removed with an earlier backend of the name.
+            if decided.get(&name).copied().unwrap_or_default() != known {
+                self.apply_pins(&name.0, &name.1).await?;
             }
         }
         Ok(())

@@ -56,6 +56,13 @@ impl<Spec> RegistryEntry<Spec> {
         })
     }
 
+    /// Returns whether both are rows of the store, and `next` was created after a removal of this
+    /// one.
+    pub(super) fn is_other_row(&self, next: &Self) -> bool {
+        let are_rows = [self, next].iter().all(|entry| entry.origin == EntryOrigin::Stored);
+        are_rows && self.created_at_us != next.created_at_us
+    }
+
     pub(super) fn declared(spec: Spec, now_us: i64) -> Arc<Self> {
         Arc::new(Self {
             spec,

@@ -144,7 +144,12 @@ impl Control {
         }
         for ((tenant, backend), entry) in &next.backends {
             let before = old.backends.get(&(tenant.clone(), backend.clone()));
-            if before.is_none_or(|before| before.spec != entry.spec) {
+            let is_other = before.is_some_and(|before| before.is_other_row(entry));
+            if is_other {
+                // Removed and registered again: the new one inherits neither pins nor lists.
+                self.broker.remove_backend(tenant, backend);
+            }
+            if is_other || before.is_none_or(|before| before.spec != entry.spec) {
                 self.broker.put_backend(tenant, backend, entry.spec.clone());
                 reloaded.backends += 1;
             }

@@ -156,7 +156,8 @@ impl World {
                 (row.is_blocked, row.decisions) = (true, row.decisions + 1);
             }
             Event::Sync { replica } => {
-                self.replicas[replica].book.merge(self.rows.values());
+                let changes = self.replicas[replica].book.changes();
+                self.replicas[replica].book.replace(self.rows.values(), changes);
                 self.publish(replica, mode);
             }
             Event::Crash { replica } => {
@@ -311,6 +312,35 @@ fn a_pin_row_with_fewer_decisions_is_ignored() {
         book.merge(rows);
         assert!(book.pin(PinKind::Tool, &name(0)).unwrap().is_blocked, "{rows:?}");
     }
+}
+
+/// A backend that is removed and registered again has other rows under the same names.
+#[test]
+fn a_read_of_all_rows_removes_pins_without_a_row() {
+    let mut world = World::new();
+    [0, 1, 2].iter().for_each(|number| world.store(*number, 1));
+    let mut book = PinBook::default();
+    let rows = world.rows.values().cloned();
+    let rows: Vec<_> =
+        rows.map(|row| StoredPin { is_blocked: true, decisions: 9, ..row }).collect();
+    book.merge(&rows[..2]);
+    let changes = book.changes();
+    book.merge(&rows[2..]);
+    let again = StoredPin { decisions: 0, is_blocked: false, ..rows[1].clone() };
+    let blocked = |book: &PinBook| -> Vec<Option<bool>> {
+        let pins = [0, 1, 2].map(|number| book.pin(PinKind::Tool, &name(number)).cloned());
+        pins.into_iter().map(|pin| pin.map(|pin| pin.is_blocked)).collect()
+    };
+    book.replace([&again], changes);
+    assert_eq!(blocked(&book), [None, Some(false), Some(true)], "the last came after the read");
+    let older = StoredPin { decisions: 8, is_blocked: false, ..rows[2].clone() };
+    book.replace([&older], changes);
+    assert_eq!(blocked(&book)[2], Some(true), "it is newer than the read");
+    let unknown = StoredPin { first_hash: "v9:".to_owned(), ..rows[2].clone() };
+    book.replace([&unknown], book.changes());
+    assert_eq!(blocked(&book), [None, None, Some(true)], "a newer build wrote the row");
+    book.replace([], book.changes());
+    assert_eq!(blocked(&book), [None, None, None]);
 }
 
 #[test]

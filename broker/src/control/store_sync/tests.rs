@@ -2,8 +2,16 @@
 
 use std::{path::Path, time::Duration};
 
-use protocol::ids::{BackendId, KeyId};
-use records::AdminChange;
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use protocol::{
+    capabilities::ServerCapabilities,
+    handshake::InitializeResult,
+    ids::{BackendId, KeyId},
+    version::Version,
+};
+use records::{AdminChange, PinKey, PinKind, PinSighting};
+use rules::catalog::{BackendLists, HeldParts, ListKind, TaskHost, read_page};
 use serde_json::json;
 use storage::{DurableStore, MemoryHotStore, SqliteStore};
 use tokio::time::Instant;
@@ -15,7 +23,7 @@ use crate::{
         spec::{BackendSpec, TenantSpec},
         validation::parse_backend_spec,
     },
-    control::{Author, NewKey, Preconditions, tests::Rig},
+    control::{Author, NewKey, PinBlockItem, PinBlockRequest, Preconditions, tests::Rig},
     persistence::{Stores, tests::Meddled},
 };
 
@@ -286,6 +294,84 @@ async fn an_unreadable_row_does_not_affect_other_entries() {
     replicas.second_reads().await;
     assert!(two.backend(&tenant("default"), &backend("a")).is_ok(), "what was in force stays");
     assert!(two.backend(&tenant("default"), &backend("b")).is_ok());
+}
+
+/// Returns the lists of a backend with the tool `t`.
+fn lists_with_a_tool() -> BackendLists {
+    let page = br#"{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}"#;
+    let page = read_page(ListKind::Tools, &backend("a"), TaskHost::Backend, page);
+    let server = InitializeResult {
+        version: Version::LATEST_WITH_SESSIONS,
+        capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
+        server_info: Bytes::from_static(b"{}"),
+        server_name: "a".to_owned(),
+        server_version: String::new(),
+        instructions: None,
+    };
+    BackendLists {
+        server: Arc::new(server),
+        tools: page.unwrap().entries,
+        prompts: vec![],
+        resources: vec![],
+        resource_templates: vec![],
+        stale: false,
+        held: HeldParts::default(),
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Again {
+    WithTheSameSettings,
+    WithOtherSettings,
+    /// A replica that does not know of the removal stores its row.
+    AsTheSameRow,
+}
+
+/// One read shows the removal and the new backend together.
+#[tokio::test]
+async fn a_backend_that_is_registered_again_begins_without_pins_on_every_replica() {
+    for again in [Again::WithTheSameSettings, Again::WithOtherSettings, Again::AsTheSameRow] {
+        let replicas = Replicas::start("", "").await;
+        let (one, two) = (&replicas.one.control, &replicas.two.control);
+        let (owner, name) = (tenant("default"), backend("a"));
+        let put = async |spec| {
+            let (any, author) = (Preconditions::default(), Author::default());
+            one.put_backend(owner.clone(), name.clone(), spec, false, any, author).await.unwrap();
+        };
+        put(at(1)).await;
+        let seen = PinSighting {
+            key: PinKey { kind: PinKind::Tool, name: "t".to_owned() },
+            hash: format!("v1:{:064}", 1),
+            definition: "{}".to_owned(),
+            findings: "[]".to_owned(),
+        };
+        replicas.store.record_sightings(&owner, &name, &[seen], &[], 10).await.unwrap();
+        let item = PinBlockItem { kind: "tool".to_owned(), name: "t".to_owned() };
+        let block = PinBlockRequest { items: vec![item] };
+        one.block_pins(owner.clone(), name.clone(), block, Author::default()).await.unwrap();
+        replicas.second_reads().await;
+        let is_held = || {
+            let backend = two.broker.tenant(&owner).unwrap().backend(&name).unwrap();
+            let published = ArcSwapOption::empty();
+            backend.pins.publish(&published, lists_with_a_tool());
+            (published.load_full().unwrap().tools[0].pin.is_held, backend.pins.decisions())
+        };
+        assert_eq!(is_held(), (true, 1), "{again:?}");
+
+        let record = replicas.store.backends().await.unwrap().remove(0);
+        let (any, author) = (Preconditions::default(), Author::default());
+        one.delete_backend(owner.clone(), name.clone(), any, author).await.unwrap();
+        match again {
+            Again::WithTheSameSettings => put(at(1)).await,
+            Again::WithOtherSettings => put(at(2)).await,
+            Again::AsTheSameRow => {
+                let row = AdminChange::PutBackend(&record);
+                assert!(replicas.store.apply(row, None).await.unwrap());
+            }
+        }
+        replicas.second_reads().await;
+        assert_eq!(is_held(), (false, 0), "{again:?}");
+    }
 }
 
 #[tokio::test]
