@@ -104,6 +104,12 @@ pub struct TaskDetails {
     pub log_level: Option<String>,
     pub read_only: bool,
     pub idempotent: bool,
+    /// `None` in the records of earlier builds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    destructive: Option<bool>,
+    /// `None` in the records of earlier builds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    open_world: Option<bool>,
     /// Set when the call was in flight when it became a task. It may have been sent, whatever its
     /// step.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -147,6 +153,8 @@ impl TaskDetails {
             log_level: None,
             read_only: traits.read_only,
             idempotent: traits.idempotent,
+            destructive: Some(traits.destructive),
+            open_world: Some(traits.open_world),
             sent_before: false,
             tool,
             native: None,
@@ -188,6 +196,19 @@ impl TaskDetails {
 
     pub fn endpoint(&self) -> Endpoint {
         Endpoint::named(self.endpoint.as_ref())
+    }
+
+    /// Returns the annotations of the tool at the creation of the task. An unknown one has its worse
+    /// value.
+    pub fn traits(&self) -> ToolTraits {
+        let worst = ToolTraits::default();
+        ToolTraits {
+            read_only: self.read_only,
+            idempotent: self.idempotent,
+            destructive: self.destructive.unwrap_or(worst.destructive),
+            open_world: self.open_world.unwrap_or(worst.open_world),
+            ..worst
+        }
     }
 
     /// Returns whether the tool declares that a second call has no further effect.
@@ -556,6 +577,27 @@ mod tests {
         assert!(details.is_repeatable());
         details.format = 2;
         assert_eq!(TaskDetails::decode(&details.encode()), None);
+    }
+
+    #[test]
+    fn task_details_have_the_annotations_of_the_tool() {
+        let traits = ToolTraits {
+            read_only: true,
+            destructive: false,
+            open_world: false,
+            ..ToolTraits::default()
+        };
+        let details =
+            TaskDetails::new("2025-11-25", &Endpoint::Aggregated, b"{}", traits, "x".to_owned());
+        let read = TaskDetails::decode(&details.encode()).unwrap();
+        assert_eq!(read.traits(), traits);
+        // An earlier build wrote two of them.
+        let mut earlier: Json = serde_json::from_slice(&details.encode()).unwrap();
+        for member in ["destructive", "open_world"] {
+            assert!(earlier.as_object_mut().unwrap().remove(member).is_some(), "{member}");
+        }
+        let read = TaskDetails::decode(earlier.to_string().as_bytes()).unwrap();
+        assert_eq!(read.traits(), ToolTraits { read_only: true, ..ToolTraits::default() });
     }
 
     #[test]

@@ -8,6 +8,7 @@ use testkit::{
 
 use crate::{
     builder, kind,
+    restarts::{back, written_behind},
     stateless::Modern,
     tasks::{start, wait_status},
 };
@@ -245,6 +246,37 @@ async fn a_change_of_the_policy_reaches_open_sessions_and_their_tasks() {
     assert_eq!(status, 204);
     stream.find(|message| message["method"] == "notifications/tools/list_changed").await;
     client.result("tasks/result", json!({"taskId": task})).await;
+}
+
+#[tokio::test]
+async fn a_task_stays_visible_while_its_tool_is_not_listed() {
+    let backend = backend().await;
+    let mut broker = started(&backend).await;
+    put(&broker, &readers()).await;
+    let bearer = key(&broker, json!({})).await;
+    let client = broker.client("/mcp").bearer(&bearer).connected(json!({})).await;
+    let task = start(&client, "b__read").await;
+    wait_status(&client, &task, "completed").await;
+    written_behind(&broker.admin()).await;
+    // The next process does not know the tools of the backend.
+    broker.kill().await;
+    backend.die().await;
+    broker.restart().await;
+    let client = back(&broker, &client).bearer(&bearer);
+    assert_eq!(client.tool_names().await, [""; 0]);
+    let asked = json!({"taskId": task});
+    let listed = client.list_all("tasks/list", "tasks").await;
+    assert_eq!(listed.iter().map(|one| &one["taskId"]).collect::<Vec<_>>(), [&json!(task)]);
+    assert_eq!(client.result("tasks/get", asked.clone()).await["status"], "completed");
+    let outcome = client.result("tasks/result", asked.clone()).await;
+    assert_eq!(outcome["content"][0]["text"], "done", "{outcome}");
+    // The policy still decides by what the tool declared.
+    put(
+        &broker,
+        &json!({"rules": [{"id": "d", "effect": "deny", "objects": {"classes": ["read"]}}]}),
+    )
+    .await;
+    assert_eq!(kind(&client.error("tasks/get", asked).await), "task_not_found");
 }
 
 #[tokio::test]

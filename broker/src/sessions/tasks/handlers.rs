@@ -111,11 +111,12 @@ fn with_tool(
     if !tenant.has_policy(endpoint) {
         return Ok(());
     }
-    let details = TaskDetails::decode(&record.details);
-    let name = details.and_then(|details| details.native).ok_or_else(not_found)?;
-    let catalog = tenant.catalog_of(&record.principal);
-    let traits = catalog.traits(&record.backend, &name).unwrap_or_default();
-    check(&Object::Tool { backend: &record.backend, name: &name, traits })
+    let details = TaskDetails::decode(&record.details).ok_or_else(not_found)?;
+    let name = details.native.as_deref().ok_or_else(not_found)?;
+    let listed = tenant.catalog_of(&record.principal).traits(&record.backend, name);
+    // The tool of a task may be unlisted for a while: its backend is away, or a pin holds it.
+    let traits = listed.unwrap_or_else(|| details.traits());
+    check(&Object::Tool { backend: &record.backend, name, traits })
 }
 
 async fn own_task(session: &Session, task: &TaskId) -> Result<StoredTask, Refusal> {
