@@ -162,7 +162,7 @@ async fn start(
                 .text(request.message.fields.request_state)
                 .filter(|_| may_require_input(method));
             let Some(state) = state else {
-                let exchange = client.start(request, &offer, false).await?;
+                let exchange = client.start(request, &offer, None).await?;
                 return Ok(StatelessOutcome::Exchange(exchange));
             };
             let returned = match client.returned_state(&state, &request.message) {
@@ -174,9 +174,10 @@ async fn start(
             };
             let suspension = match returned {
                 ReturnedState::Suspension(suspension) => suspension,
-                ReturnedState::Approval => {
+                ReturnedState::Approval(approval) => {
                     drop(state);
-                    let exchange = Box::pin(client.start(request, &offer, true)).await?;
+                    let starting = client.start(request, &offer, Some(approval));
+                    let exchange = Box::pin(starting).await?;
                     return Ok(StatelessOutcome::Exchange(exchange));
                 }
             };

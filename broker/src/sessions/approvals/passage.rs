@@ -93,6 +93,26 @@ pub(in crate::sessions) async fn use_approval(
     Ok(Ok(()))
 }
 
+/// Returns how an approval of this call ended without a use. `None`: it did not end so, it is for
+/// another call, or it was removed.
+pub(in crate::sessions) async fn ended_unused(
+    shared: &Shared,
+    id: &ApprovalId,
+    binding: &ApprovalBinding,
+) -> Result<Option<ApprovalNotice>, Refusal> {
+    let found = approval(shared, id).await?;
+    let Some(found) = found.filter(|found| found.record.binding.key() == binding.key()) else {
+        return Ok(None);
+    };
+    let standing = match found.state {
+        ApprovalState::Denied => ApprovalStanding::Denied,
+        ApprovalState::Expired if found.is_void => ApprovalStanding::ToolChanged,
+        ApprovalState::Expired => ApprovalStanding::Expired,
+        ApprovalState::Pending | ApprovalState::Approved | ApprovalState::Used => return Ok(None),
+    };
+    Ok(Some(ApprovalNotice::new(&found, standing)))
+}
+
 async fn approval(shared: &Shared, id: &ApprovalId) -> Result<Option<StoredApproval>, Refusal> {
     let durable = &shared.durable;
     durable.timed("approval", durable.store.approval(id)).await

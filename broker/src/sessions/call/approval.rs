@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use protocol::error::Refusal;
+use protocol::{error::Refusal, ids::ApprovalId};
 use rules::{
     approvals::{ApprovalNotice, ApprovalStanding},
     limits::approvals::APPROVAL_ANSWER_MARGIN,
@@ -17,7 +17,7 @@ use rules::{
 use super::Call;
 use crate::{
     backends::requester::Requester as _,
-    sessions::approvals::{HeldCall, OpenedApproval, await_decision, use_approval},
+    sessions::approvals::{HeldCall, OpenedApproval, await_decision, ended_unused, use_approval},
     telemetry::request,
 };
 
@@ -27,14 +27,20 @@ pub(super) struct CallApproval {
     held: HeldCall,
     /// Set if the client gets a notice at once that the call waits.
     answers_at_once: AtomicBool,
+    /// The approval for which the client comes back.
+    returned_for: OnceLock<ApprovalId>,
     notice: OnceLock<ApprovalNotice>,
 }
 
 impl Call {
     /// Holds the call until a person has approved it. Called before the call runs.
     pub(in crate::sessions) fn hold(&self, held: HeldCall) {
-        let approval =
-            CallApproval { held, answers_at_once: AtomicBool::new(false), notice: OnceLock::new() };
+        let approval = CallApproval {
+            held,
+            answers_at_once: AtomicBool::new(false),
+            returned_for: OnceLock::new(),
+            notice: OnceLock::new(),
+        };
         let _set_once = self.approval.set(Box::new(approval));
     }
 
@@ -46,6 +52,14 @@ impl Call {
     pub fn answer_at_once(&self) {
         if let Some(approval) = self.approval.get() {
             approval.answers_at_once.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes the approval for which the client of a held call comes back. Called before the call
+    /// runs.
+    pub fn return_for(&self, id: ApprovalId) {
+        if let Some(approval) = self.approval.get() {
+            let _set_once = approval.returned_for.set(id);
         }
     }
 
@@ -66,9 +80,16 @@ impl Call {
 
     async fn request_approval(
         &self,
-        CallApproval { held, answers_at_once, .. }: &CallApproval,
+        CallApproval { held, answers_at_once, returned_for, .. }: &CallApproval,
     ) -> Result<Result<(), ApprovalNotice>, Refusal> {
         let shared = &self.session.shared;
+        // The client learns how its approval ended, before it requests another one.
+        if let Some(id) = returned_for.get()
+            && let Some(notice) = ended_unused(shared, id, held.binding()).await?
+        {
+            let _outside = request::with_current(|request| request.record_approval(id));
+            return Ok(Err(notice));
+        }
         let opened = match held.open(shared).await? {
             OpenedApproval::Approval(opened) => opened,
             OpenedApproval::Window(id) => {

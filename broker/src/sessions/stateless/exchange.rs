@@ -15,7 +15,7 @@ use protocol::{
     envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
     handshake,
-    ids::RequestId,
+    ids::{ApprovalId, RequestId},
     json,
     method::Method,
     splice::Splice,
@@ -91,16 +91,17 @@ impl From<Refusal> for RequestRefusal {
 
 impl StatelessClient {
     /// Begins a request. A call that needs an approval waits for it, if its client was notified of
-    /// that before (`waits`). An `Err` is the answer, and nothing was started.
+    /// that before (`returned_for` is the approval). An `Err` is the answer, and nothing was started.
     pub async fn start(
         &self,
         request: Box<StatelessRequest>,
         offer: &EndpointInfo,
-        waits: bool,
+        returned_for: Option<ApprovalId>,
     ) -> Result<Box<Exchange>, RequestRefusal> {
         let early_answers = InputResponses::parse(&request.message)?.answers;
         let as_task = self.shall_be_a_task(&request, offer)?;
-        let waiting = self.submit(&request, offer, (as_task, waits)).await?;
+        let waiting = self.submit(&request, offer, as_task).await?;
+        waiting.limit_approval_wait(returned_for);
         let mut exchange = self.exchange(request, offer, 0, Some(waiting));
         (exchange.early_answers, exchange.as_task) = (early_answers, as_task);
         Ok(exchange)
@@ -121,7 +122,7 @@ impl StatelessClient {
             // The backend refused the first attempt before it did anything, so the request is sent
             // again.
             let round = suspended.round();
-            return match self.submit(&request, offer, (false, true)).await {
+            return match self.submit(&request, offer, false).await {
                 Ok(waiting) => Ok(self.exchange(request, offer, round, Some(waiting))),
                 Err(refused) => {
                     self.suspend_again(suspension, suspended);
@@ -183,7 +184,7 @@ impl StatelessClient {
         &self,
         request: &StatelessRequest,
         offer: &EndpointInfo,
-        (as_task, waits): (bool, bool),
+        as_task: bool,
     ) -> Result<PendingExchange, RequestRefusal> {
         let lease = self.stateless.session_pools.lease(self, request, offer).await?;
         let (id, session) = (lease.next_id(), lease.session().clone());
@@ -204,13 +205,10 @@ impl StatelessClient {
         let call_future = submit::handle_request_and_wait(&session, message, &stream)
             .await
             .map_err(|refusal| RequestRefusal { refusal, is_counted: true })?;
-        if let Some(call) = call_future.as_ref().and_then(CallFuture::call) {
-            if !request.passed.is_empty() {
-                call.set_forwarded_headers(request.passed.clone());
-            }
-            if !waits {
-                call.answer_at_once();
-            }
+        if let Some(call) = call_future.as_ref().and_then(CallFuture::call)
+            && !request.passed.is_empty()
+        {
+            call.set_forwarded_headers(request.passed.clone());
         }
         waiting.set_call_future(call_future);
         Ok(waiting)

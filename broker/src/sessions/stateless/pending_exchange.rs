@@ -7,7 +7,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use protocol::{envelope::Message, error::Refusal, handshake, ids::RequestId};
+use protocol::{
+    envelope::Message,
+    error::Refusal,
+    handshake,
+    ids::{ApprovalId, RequestId},
+};
 use rules::{
     access::Subject,
     approvals::{ApprovalNotice, ApprovalStanding},
@@ -49,6 +54,16 @@ impl PendingExchange {
     pub(super) fn set_call_future(&mut self, call: Option<CallFuture>) {
         self.call = call.as_ref().and_then(CallFuture::call).cloned();
         self.call_future = call;
+    }
+
+    /// Makes a call that waits for an approval end at once, unless its client was notified before
+    /// and comes back for the approval. Called before the call runs.
+    pub(super) fn limit_approval_wait(&self, returned_for: Option<ApprovalId>) {
+        let Some(call) = &self.call else { return };
+        match returned_for {
+            Some(approval) => call.return_for(approval),
+            None => call.answer_at_once(),
+        }
     }
 
     /// Lets the call run by itself, because no waiter may poll it for a while.

@@ -75,7 +75,8 @@ struct RequestState {
 }
 
 /// The content of a request state, sealed. The state of a call that waits for an approval grants
-/// nothing: it shows that the client was notified, so the call may wait.
+/// nothing: it shows that the client was notified, so the call may wait. It also names the approval,
+/// whose end the client learns.
 #[derive(Serialize, Deserialize)]
 struct AwaitedApproval {
     /// Id of the approval.
@@ -90,7 +91,7 @@ pub enum ReturnedState {
     /// A request that is suspended.
     Suspension(SuspensionId),
     /// The approval of a person. Any replica can return its state.
-    Approval,
+    Approval(ApprovalId),
 }
 
 /// Address of a suspended request.
@@ -196,7 +197,8 @@ impl StatelessClient {
         let digest = URL_SAFE_NO_PAD.encode(stateless::request_digest(request));
         if let Ok(approval) = serde_json::from_slice::<AwaitedApproval>(&text) {
             let is_same = approval.d == digest;
-            return is_same.then_some(ReturnedState::Approval).ok_or(RequestStateError::Invalid);
+            let returned = is_same.then(|| ReturnedState::Approval(ApprovalId::new(approval.a)));
+            return returned.ok_or(RequestStateError::Invalid);
         }
         let state: RequestState =
             serde_json::from_slice(&text).map_err(|_| RequestStateError::Invalid)?;

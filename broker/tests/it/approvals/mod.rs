@@ -42,6 +42,16 @@ pub(crate) async fn change_definition(backend: &FakeBackend) {
     backend.notify("notifications/tools/list_changed", json!({})).await;
 }
 
+/// Waits until a client sees the other description of `send`.
+async fn wait_changed(client: &TestClient) {
+    eventually("the changed definition", || async {
+        let tools = client.list_all("tools/list", "tools").await;
+        let is_changed = tools[0]["description"] == "sends twice as much";
+        if is_changed { Ok(()) } else { Err(tools) }
+    })
+    .await;
+}
+
 /// A broker that asks for approvals, and one caller.
 struct Desk {
     broker: TestBroker,

@@ -1,8 +1,9 @@
 //! Calls of 2026-07-28. They are answered with `input_required` and a request state.
 
 use serde_json::{Value, json};
+use testkit::eventually;
 
-use super::{Desk, approval_of, decide, id_of, list, to};
+use super::{Desk, approval_of, change_definition, decide, id_of, list, to, wait_changed};
 use crate::{kind, stateless::Modern, text_of};
 
 fn modern(desk: &Desk) -> Modern {
@@ -58,10 +59,16 @@ async fn an_equal_call_without_the_state_joins_and_a_denial_is_a_result() {
     let (state, id) = required(&client.call("b__send", to("ann")).await);
     assert_eq!(required(&client.call("b__send", to("ann")).await).1, id);
     desk.decide("deny").await;
-    let answer = client.retry("b__send", to("ann"), &state, json!({})).await;
-    // The denied approval is over, so this call asks for the next one.
-    assert_ne!(required(&answer["result"]).1, id);
-    let (state, id) = required(&answer["result"]);
+    // The client comes back for the denied approval, and hears it as often as it does.
+    for _ in 0..2 {
+        let answer = client.retry("b__send", to("ann"), &state, json!({})).await;
+        assert_eq!(approval_of(&answer["result"]), (id.clone(), "denied".to_owned()));
+    }
+    assert_eq!(list(&desk.broker.admin(), "pending").await, [json!(null); 0]);
+    // A call without the state asks for the next one.
+    let answer = client.call("b__send", to("ann")).await;
+    assert_ne!(required(&answer).1, id);
+    let (state, id) = required(&answer);
     let retry = client.retry("b__send", to("ann"), &state, json!({}));
     let denial = async {
         let admin = desk.broker.admin();
@@ -71,6 +78,35 @@ async fn an_equal_call_without_the_state_joins_and_a_denial_is_a_result() {
     let (answer, ()) = tokio::join!(retry, denial);
     assert_eq!(approval_of(&answer["result"]), (id, "denied".to_owned()));
     assert_eq!(desk.sent(), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_comes_back_too_late_hears_that_its_approval_expired() {
+    let desk = Desk::start(json!({"ttl": "1s"})).await;
+    let client = modern(&desk);
+    let (state, id) = required(&client.call("b__send", to("ann")).await);
+    eventually("the approval to expire", || async {
+        let expired = list(&desk.broker.admin(), "expired").await;
+        if expired.iter().any(|one| id_of(one) == id) { Ok(()) } else { Err(expired) }
+    })
+    .await;
+    let answer = client.retry("b__send", to("ann"), &state, json!({})).await;
+    assert_eq!(approval_of(&answer["result"]), (id.clone(), "expired".to_owned()));
+    assert_ne!(required(&client.call("b__send", to("ann")).await).1, id);
+    assert_eq!(desk.sent(), 0);
+}
+
+#[tokio::test]
+async fn a_denial_of_another_definition_does_not_answer_a_call() {
+    let desk = Desk::start(json!({})).await;
+    let client = modern(&desk);
+    let (state, id) = required(&client.call("b__send", to("ann")).await);
+    desk.decide("deny").await;
+    desk.backend.wait_get_streams(1).await;
+    change_definition(&desk.backend).await;
+    wait_changed(&desk.client().await).await;
+    let answer = client.retry("b__send", to("ann"), &state, json!({})).await;
+    assert_ne!(required(&answer["result"]).1, id, "the changed tool needs another approval");
 }
 
 #[tokio::test]
