@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{catalog::ToolTraits, endpoint::Endpoint};
 use crate::{
+    approvals::UsedWindow,
     limits::{
         IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN,
         TASK_TTL_MIN,
@@ -128,6 +129,9 @@ pub struct TaskDetails {
     /// Id of the approval without which the call must not be sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<String>,
+    /// The approval window by which the call passes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub window: Option<UsedWindow>,
 }
 
 impl TaskDetails {
@@ -136,6 +140,9 @@ impl TaskDetails {
     const FORMAT_SENT_BEFORE: u8 = 2;
     /// Format of a call that needs an approval. A build that does not know it must not send it.
     const FORMAT_APPROVAL: u8 = 3;
+    /// Format of a call that passes by a window. A build that does not know it would not compare the
+    /// tool with the approved one.
+    const FORMAT_WINDOW: u8 = 4;
 
     pub fn new(
         version: &str,
@@ -161,6 +168,7 @@ impl TaskDetails {
             request: None,
             trace: None,
             approval: None,
+            window: None,
         }
     }
 
@@ -177,18 +185,25 @@ impl TaskDetails {
         Self { format: Self::FORMAT_APPROVAL, approval, ..self }
     }
 
+    /// Marks a call that passes by an approval window.
+    #[must_use]
+    pub fn with_window(self, window: UsedWindow) -> Self {
+        Self { format: Self::FORMAT_WINDOW, window: Some(window), ..self }
+    }
+
     pub fn encode(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("strings and flags are always JSON")
+        serde_json::to_vec(self).expect("strings, numbers and flags are always JSON")
     }
 
     /// Decodes the details. `None`: a later version wrote them, or they are damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         serde_json::from_slice(bytes).ok().filter(|details: &Self| {
-            let format = match (details.sent_before, &details.approval) {
-                (false, None) => Self::FORMAT,
-                (true, None) => Self::FORMAT_SENT_BEFORE,
-                (false, Some(_)) => Self::FORMAT_APPROVAL,
-                (true, Some(_)) => return false,
+            let format = match (details.sent_before, &details.approval, &details.window) {
+                (false, None, None) => Self::FORMAT,
+                (true, None, None) => Self::FORMAT_SENT_BEFORE,
+                (false, Some(_), None) => Self::FORMAT_APPROVAL,
+                (false, None, Some(_)) => Self::FORMAT_WINDOW,
+                _ => return false,
             };
             details.format == format
         })
@@ -452,8 +467,8 @@ fn parsed(text: &[u8]) -> Result<Document<'_>, json::JsonError> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use protocol::ids::{PrincipalId, TenantId};
-    use records::{SessionKey, TaskRecord};
+    use protocol::ids::{BackendId, PrincipalId, TenantId};
+    use records::{ApprovalBinding, SessionKey, TaskRecord};
     use serde_json::{Value as Json, json};
 
     use super::*;
@@ -475,7 +490,7 @@ mod tests {
             principal: PrincipalId::new("p"),
             session: SessionKey::new([1; 32]),
             private: false,
-            backend: protocol::ids::BackendId::parse("b").unwrap(),
+            backend: BackendId::parse("b").unwrap(),
             request: vec![],
             details: vec![],
             idempotency: None,
@@ -598,6 +613,29 @@ mod tests {
         }
         let read = TaskDetails::decode(earlier.to_string().as_bytes()).unwrap();
         assert_eq!(read.traits(), ToolTraits { read_only: true, ..ToolTraits::default() });
+    }
+
+    #[test]
+    fn an_earlier_build_does_not_read_the_task_of_an_approval_window() {
+        let traits = ToolTraits::default();
+        let details =
+            TaskDetails::new("2025-11-25", &Endpoint::Aggregated, b"{}", traits, "x".to_owned());
+        let binding = ApprovalBinding {
+            tenant: TenantId::parse("acme").unwrap(),
+            principal: PrincipalId::new("ann"),
+            backend: BackendId::parse("pay").unwrap(),
+            tool: "send".to_owned(),
+            definition: [7; 32],
+            pin: None,
+            arguments_hash: [0; 32],
+        };
+        let window = UsedWindow::new(&ApprovalId::new("apr_1"), &binding);
+        let details = details.with_window(window.clone());
+        let read = TaskDetails::decode(&details.encode()).unwrap();
+        assert_eq!((read.format, read.window), (TaskDetails::FORMAT_WINDOW, Some(window)));
+        let mut earlier: Json = serde_json::from_slice(&details.encode()).unwrap();
+        earlier["format"] = json!(TaskDetails::FORMAT);
+        assert_eq!(TaskDetails::decode(earlier.to_string().as_bytes()), None);
     }
 
     #[test]

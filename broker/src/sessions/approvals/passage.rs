@@ -113,7 +113,10 @@ pub(in crate::sessions) async fn ended_unused(
     Ok(Some(ApprovalNotice::new(&found, standing)))
 }
 
-async fn approval(shared: &Shared, id: &ApprovalId) -> Result<Option<StoredApproval>, Refusal> {
+pub(in crate::sessions) async fn approval(
+    shared: &Shared,
+    id: &ApprovalId,
+) -> Result<Option<StoredApproval>, Refusal> {
     let durable = &shared.durable;
     durable.timed("approval", durable.store.approval(id)).await
 }

@@ -1,5 +1,6 @@
-//! A task whose call waits for the approval of a person. The record of the task names the approval,
-//! so the wait continues after a crash and on another replica.
+//! A task whose call needs the approval of a person. The record of the task names the approval, so
+//! the wait continues after a crash and on another replica. The record of a call that passes by a
+//! window has the tool for which the window was open.
 
 use std::{
     sync::Arc,
@@ -11,67 +12,114 @@ use protocol::{
     ids::ApprovalId,
 };
 use records::StoredApproval;
-use rules::{catalog::ToolIdentity, limits::STORE_RETRY_MAX};
+use rules::{
+    approvals::{ApprovalNotice, ApprovalStanding, UsedWindow},
+    catalog::ToolIdentity,
+    limits::STORE_RETRY_MAX,
+};
 
 use super::{outcome::RunOutcome, run::TaskRun};
-use crate::sessions::approvals::{await_decision, use_approval};
+use crate::sessions::approvals::{approval, await_decision, use_approval};
 
 /// Interval at which a task looks for the tools of a backend that was not read so far.
 const CATALOG_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The approval that a task needs.
-pub(super) struct TaskApproval(StoredApproval);
+/// What lets the call of a task pass.
+pub(super) enum TaskApproval {
+    Approval(Box<StoredApproval>),
+    Window(UsedWindow),
+}
 
 impl TaskApproval {
     /// Waits for the decision about the call of a task. `None`: the task needs none. An error ends
     /// the task.
     pub(super) async fn awaited(run: &Arc<TaskRun>) -> Result<Option<Self>, RunOutcome> {
+        if let Some(window) = &run.details.window {
+            return Ok(Some(Self::Window(window.clone())));
+        }
         let Some(id) = run.details.approval.as_deref().map(ApprovalId::new) else {
             return Ok(None);
         };
-        let gone = || {
-            let text = "the approval that the task waited for was removed";
-            RunOutcome::Refused(Refusal::new(ErrorKind::PermissionDenied, text))
-        };
         let found = await_decision(&run.shared, &id, run.deadline, false).await;
-        found.map_err(RunOutcome::Refused)?.map(Self).map(Some).ok_or_else(gone)
+        let found = found.map_err(RunOutcome::Refused)?.ok_or_else(removed)?;
+        Ok(Some(Self::Approval(Box::new(found))))
     }
 
     /// Uses the approval for the task. The same task may use it again, after a crash. An error ends
     /// the task.
     pub(super) async fn used(&self, run: &Arc<TaskRun>) -> Result<(), RunOutcome> {
-        let user = format!("task {}", super::digest(&run.id));
-        let tool = self.tool(run).await.map_err(RunOutcome::Refused)?;
-        loop {
-            match use_approval(&run.shared, &self.0, &user, tool).await {
-                Ok(used) => return used.map_err(RunOutcome::NotApproved),
-                Err(refusal) if run.remaining_time().is_zero() => {
-                    return Err(RunOutcome::Refused(refusal));
+        match self {
+            Self::Approval(found) => {
+                let tool = tool_of(run, &found.record.binding.tool).await?;
+                use_decided(run, found, tool).await
+            }
+            Self::Window(window) => {
+                let name = run.details.native.as_deref().unwrap_or_default();
+                match window.is_for(tool_of(run, name).await?) {
+                    true => Ok(()),
+                    false => Err(closed(run, &window.approval()).await),
                 }
-                // The store is away, and may have noted the use. A second use changes nothing.
-                Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await,
             }
         }
     }
+}
 
-    /// Returns what the tool is now, or `None` if it is gone. After a start the list of
-    /// the backend may not be read yet.
-    async fn tool(&self, run: &TaskRun) -> Result<Option<ToolIdentity>, Refusal> {
-        let binding = &self.0.record.binding;
-        let give_up = Instant::now() + run.timeouts().initialize;
-        loop {
-            let catalog = match run.creator() {
-                Some(session) => session.catalog().full.clone(),
-                None => run.tenant.catalog_of(&run.record.principal),
-            };
-            if catalog.backends.contains_key(&binding.backend) {
-                return Ok(catalog.tool_identity(&binding.backend, &binding.tool));
+async fn use_decided(
+    run: &TaskRun,
+    found: &StoredApproval,
+    tool: Option<ToolIdentity>,
+) -> Result<(), RunOutcome> {
+    let user = format!("task {}", super::digest(&run.id));
+    loop {
+        match use_approval(&run.shared, found, &user, tool).await {
+            Ok(used) => return used.map_err(RunOutcome::NotApproved),
+            Err(refusal) if run.remaining_time().is_zero() => {
+                return Err(RunOutcome::Refused(refusal));
             }
-            if Instant::now() >= give_up {
-                let text = "the tools of the backend are not known, so the approval was not used";
-                return Err(Refusal::new(ErrorKind::BackendUnavailable, text));
-            }
-            tokio::time::sleep(CATALOG_LOOK_INTERVAL).await;
+            // The store is away, and may have noted the use. A second use changes nothing.
+            Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await,
         }
+    }
+}
+
+/// Returns the end of a task whose tool is not the one for which the window was open.
+async fn closed(run: &TaskRun, id: &ApprovalId) -> RunOutcome {
+    tracing::warn!(tenant = %run.tenant.id, backend = %run.record.backend, task = %run.digest(), approval = %id, "a task was not executed, because its tool changed after a window let it pass");
+    loop {
+        match approval(&run.shared, id).await {
+            Ok(Some(found)) => {
+                let notice = ApprovalNotice::new(&found, ApprovalStanding::ToolChanged);
+                return RunOutcome::NotApproved(notice);
+            }
+            Ok(None) => return removed(),
+            Err(refusal) if run.remaining_time().is_zero() => return RunOutcome::Refused(refusal),
+            Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await,
+        }
+    }
+}
+
+fn removed() -> RunOutcome {
+    let text = "the approval that the task needs was removed";
+    RunOutcome::Refused(Refusal::new(ErrorKind::PermissionDenied, text))
+}
+
+/// Returns what the tool is now, or `None` if it is gone. After a start, the lists of the backend may
+/// not be read yet.
+async fn tool_of(run: &TaskRun, name: &str) -> Result<Option<ToolIdentity>, RunOutcome> {
+    let backend = &run.record.backend;
+    let give_up = Instant::now() + run.timeouts().initialize;
+    loop {
+        let catalog = match run.creator() {
+            Some(session) => session.catalog().full.clone(),
+            None => run.tenant.catalog_of(&run.record.principal),
+        };
+        if catalog.backends.contains_key(backend) {
+            return Ok(catalog.tool_identity(backend, name));
+        }
+        if Instant::now() >= give_up {
+            let text = "the tools of the backend are not known, so the call was not sent";
+            return Err(RunOutcome::Refused(Refusal::new(ErrorKind::BackendUnavailable, text)));
+        }
+        tokio::time::sleep(CATALOG_LOOK_INTERVAL).await;
     }
 }

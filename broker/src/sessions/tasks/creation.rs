@@ -22,6 +22,7 @@ use records::{
     WriteOutcome,
 };
 use rules::{
+    approvals::UsedWindow,
     limits::{
         COMMIT_LOOK_MAX, COMMIT_SETTLES_WITHIN, STORE_RETRY_FIRST, STORE_RETRY_MAX,
         TASK_REQUEST_BYTES_MAX, TASK_RUN_MAX, TASK_STORE_WAIT_MAX,
@@ -119,13 +120,16 @@ impl TaskCreation {
     }
 
     /// Requests the approval of the call. The record names it, so that no process sends the call
-    /// before.
+    /// before. For a call that passes by a window, the record has the tool of the window.
     async fn hold(&self, details: TaskDetails, held: &HeldCall) -> Result<TaskDetails, Refusal> {
         let (id, details) = match held.open(&self.session.shared).await? {
             OpenedApproval::Approval(opened) => {
                 (opened.record.id.clone(), details.with_approval(&opened.record.id))
             }
-            OpenedApproval::Window(id) => (id, details),
+            OpenedApproval::Window(id) => {
+                let window = UsedWindow::new(&id, held.binding());
+                (id, details.with_window(window))
+            }
         };
         let _outside = request::with_current(|request| request.record_approval(&id));
         Ok(details)

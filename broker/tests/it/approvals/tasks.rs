@@ -1,9 +1,12 @@
 //! Durable tasks whose calls wait, through crashes of the broker.
 
 use serde_json::{Value, json};
-use testkit::{TestBroker, TestClient};
+use testkit::{Gate, Reply, TestBroker, TestClient, backend::tool};
 
-use super::{Desk, approval_of, bank, decide, key, pending, policy_requiring_approval, to};
+use super::{
+    Desk, approval_of, bank, change_definition, decide, id_of, key, pending,
+    policy_requiring_approval, to, wait_changed,
+};
 use crate::{builder, tasks::wait_status, text_of};
 
 /// Starts a task of `send`. Returns its id.
@@ -90,6 +93,54 @@ async fn a_cancelled_task_is_not_executed_by_a_later_approval() {
     wait_status(&client, &task, "cancelled").await;
     assert_eq!(text_of(&client.call("b__send", to("ann")).await), "sent ann");
     assert_eq!(desk.sent(), 1, "the approval is there for the same call");
+}
+
+/// Opens a window for calls of `send`. Returns the id of its approval.
+async fn open_window(desk: &Desk, client: &TestClient) -> String {
+    let call = client.start_call("b__send", to("ann"));
+    let id = id_of(&desk.pending(1).await[0]);
+    let path = format!("{}/{id}", super::APPROVALS);
+    let (status, approval) =
+        desk.broker.admin().post(&path, &json!({"decision": "approve", "for": "10m"})).await;
+    assert_eq!(status, 200, "{approval}");
+    assert_eq!(text_of(&call.result().await), "sent ann");
+    id
+}
+
+#[tokio::test]
+async fn a_task_in_a_window_is_not_executed_after_its_tool_changed() {
+    let (backend, done) = (bank().await, Gate::new());
+    let passed = done.clone();
+    backend.tool("read", move |_| {
+        let passed = passed.clone();
+        async move {
+            passed.passed().await;
+            Reply::text("read")
+        }
+    });
+    backend.list("tools", vec![tool("send"), tool("read")]);
+    let mut spec = backend.spec();
+    spec["limits"] = json!({"calls_in_flight": 1});
+    let broker = builder().single_process().auth_required().backend("default", "b", spec);
+    let broker = broker.start().await;
+    let desk = Desk { key: key(&broker.admin(), "ann").await, broker, backend };
+    desk.put(&policy_requiring_approval(json!({}))).await;
+    let client = desk.client().await;
+    let window = open_window(&desk, &client).await;
+    let executed = start(&client, "bob").await;
+    assert_eq!(text_of(&outcome(&client, &executed).await["result"]), "sent bob");
+
+    // The next task waits for the only permit of the backend.
+    crate::tasks::start(&client, "b__read").await;
+    desk.backend.wait_for("the call", |seen| seen.calls("read")).await;
+    let late = start(&client, "cat").await;
+    desk.backend.wait_get_streams(1).await;
+    change_definition(&desk.backend).await;
+    wait_changed(&client).await;
+    done.open();
+    let answer = outcome(&client, &late).await;
+    assert_eq!(approval_of(&answer["result"]), (window, "expired".to_owned()));
+    assert_eq!(desk.sent(), 2);
 }
 
 async fn broker_on(
