@@ -14,7 +14,8 @@ use protocol::{
 use records::StoredApproval;
 use rules::{
     approvals::{ApprovalNotice, ApprovalStanding, UsedWindow},
-    catalog::ToolIdentity,
+    catalog::{Catalog, ToolIdentity},
+    endpoint::Endpoint,
     limits::STORE_RETRY_MAX,
 };
 
@@ -103,17 +104,15 @@ fn removed() -> RunOutcome {
     RunOutcome::Refused(Refusal::new(ErrorKind::PermissionDenied, text))
 }
 
-/// Returns what the tool is now, or `None` if it is gone. After a start, the lists of the backend may
-/// not be read yet.
+/// Returns what the tool is now, or `None` if it is gone. After a start, the lists of the backend or
+/// those of the principal may not be read yet.
 async fn tool_of(run: &TaskRun, name: &str) -> Result<Option<ToolIdentity>, RunOutcome> {
     let backend = &run.record.backend;
     let give_up = Instant::now() + run.timeouts().initialize;
     loop {
-        let catalog = match run.creator() {
-            Some(session) => session.catalog().full.clone(),
-            None => run.tenant.catalog_of(&run.record.principal),
-        };
-        if catalog.backends.contains_key(backend) {
+        read_lists(run, give_up).await;
+        if let Some(catalog) = catalog_of(run).filter(|known| known.backends.contains_key(backend))
+        {
             return Ok(catalog.tool_identity(backend, name));
         }
         if Instant::now() >= give_up {
@@ -122,4 +121,29 @@ async fn tool_of(run: &TaskRun, name: &str) -> Result<Option<ToolIdentity>, RunO
         }
         tokio::time::sleep(CATALOG_LOOK_INTERVAL).await;
     }
+}
+
+/// Reads the lists that the backend shows to the principal, where they are due. The client may have
+/// no session here that reads them.
+async fn read_lists(run: &TaskRun, until: Instant) {
+    let endpoint = Endpoint::Single(run.record.backend.clone());
+    let within = until.saturating_duration_since(Instant::now());
+    run.tenant.wait_for_lists_of(&endpoint, &run.record.principal, within).await;
+}
+
+/// Returns the catalog of the client that made the task. `None` while a placeholder stands for the
+/// lists of the backend.
+fn catalog_of(run: &TaskRun) -> Option<Arc<Catalog>> {
+    let (id, principal) = (&run.record.backend, &run.record.principal);
+    let snapshot = run.tenant.catalog();
+    let backend = run.tenant.backend(id);
+    let lists = backend.as_ref().map(|known| &known.principal_lists);
+    // Checked before the catalog is taken: lists that come in between are in the catalog.
+    let is_unread = snapshot.without_user().iter().any(|one| one.id == *id)
+        || lists.is_some_and(|lists| lists.is_on() && lists.of(principal).is_none());
+    let catalog = || match run.creator() {
+        Some(session) => session.catalog().full.clone(),
+        None => run.tenant.catalog_of(principal),
+    };
+    (!is_unread).then(catalog)
 }

@@ -7,7 +7,16 @@ use super::{
     Desk, approval_of, bank, change_definition, decide, id_of, key, pending,
     policy_requiring_approval, to, wait_changed,
 };
-use crate::{builder, tasks::wait_status, text_of};
+use crate::{
+    accounts::{Browser, World},
+    builder,
+    stateless::{
+        Modern,
+        tasks::{self as stateless_tasks, with_tasks},
+    },
+    tasks::wait_status,
+    text_of,
+};
 
 /// Starts a task of `send`. Returns its id.
 pub(super) async fn start(client: &TestClient, name: &str) -> String {
@@ -141,6 +150,30 @@ async fn a_task_in_a_window_is_not_executed_after_its_tool_changed() {
     let answer = outcome(&client, &late).await;
     assert_eq!(approval_of(&answer["result"]), (window, "expired".to_owned()));
     assert_eq!(desk.sent(), 2);
+}
+
+#[tokio::test]
+async fn an_approved_task_waits_for_the_lists_of_its_principal_after_a_crash() {
+    let world = World::start(3600).await;
+    world.backend.tool("send", |_| async { Reply::text("sent") });
+    let mut broker = builder().single_process().start().await;
+    let mut spec = world.spec();
+    spec["auth"]["catalog_auth"] = json!("per_principal");
+    assert_eq!(broker.admin().put_backend("default", "b", &spec).await.0, 201);
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    assert_eq!(Browser::new(&broker).connect().await, 200);
+    let (status, answer) =
+        broker.admin().put(super::POLICY, &policy_requiring_approval(json!({}))).await;
+    assert_eq!(status, 201, "{answer}");
+    let client = |broker: &TestBroker| Modern::of(broker, "/mcp").with(with_tasks(json!({})));
+    let task = stateless_tasks::task(&client(&broker), "b__send", to("ann")).await;
+    let id = id_of(&pending(&broker.admin(), 1).await[0]);
+    broker.kill().await;
+    broker.restart().await;
+    // No request of the client reads the lists in the new process.
+    assert_eq!(decide(&broker.admin(), &id, "approve").await.0, 200);
+    let done = stateless_tasks::wait(&client(&broker), &task, "completed").await;
+    assert_eq!(text_of(&done["result"]), "sent", "{done}");
 }
 
 async fn broker_on(

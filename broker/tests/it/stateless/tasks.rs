@@ -31,7 +31,7 @@ pub(super) fn client_of(broker: &TestBroker) -> Modern {
 }
 
 /// Calls a tool that becomes a task; returns its id.
-pub(super) async fn task(client: &Modern, tool: &str, arguments: Value) -> String {
+pub(crate) async fn task(client: &Modern, tool: &str, arguments: Value) -> String {
     let created = client.call(tool, arguments).await;
     assert_eq!(created["resultType"], "task", "{created}");
     created["taskId"].as_str().unwrap_or_else(|| panic!("flat: {created}")).to_owned()
@@ -42,7 +42,7 @@ pub(super) async fn get(client: &Modern, id: &str) -> Value {
 }
 
 /// Waits until the task has this status.
-pub(super) async fn wait(client: &Modern, id: &str, status: &str) -> Value {
+pub(crate) async fn wait(client: &Modern, id: &str, status: &str) -> Value {
     eventually(&format!("the task to be {status}"), || async {
         let task = get(client, id).await;
         if task["status"] == status { Ok(task) } else { Err(task) }
