@@ -14,9 +14,10 @@ use protocol::{
 use records::StoredApproval;
 use rules::{
     approvals::{ApprovalNotice, ApprovalStanding, UsedWindow},
-    catalog::{Catalog, ToolIdentity},
+    catalog::{Catalog, ListKind, ToolIdentity},
     endpoint::Endpoint,
     limits::STORE_RETRY_MAX,
+    routing,
 };
 
 use super::{outcome::RunOutcome, run::TaskRun};
@@ -113,7 +114,11 @@ async fn tool_of(run: &TaskRun, name: &str) -> Result<Option<ToolIdentity>, RunO
         read_lists(run, give_up).await;
         if let Some(catalog) = catalog_of(run).filter(|known| known.backends.contains_key(backend))
         {
-            return Ok(catalog.tool_identity(backend, name));
+            // The tool may be the approved one again, once an operator has decided about its pin.
+            return match catalog.is_held(backend, ListKind::Tools, name) {
+                true => Err(RunOutcome::Refused(routing::held())),
+                false => Ok(catalog.tool_identity(backend, name)),
+            };
         }
         if Instant::now() >= give_up {
             let text = "the tools of the backend are not known, so the call was not sent";

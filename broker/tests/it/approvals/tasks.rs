@@ -1,7 +1,7 @@
 //! Durable tasks whose calls wait, through crashes of the broker.
 
 use serde_json::{Value, json};
-use testkit::{Gate, Reply, TestBroker, TestClient, backend::tool};
+use testkit::{Gate, Reply, TestBroker, TestClient, backend::tool, eventually};
 
 use super::{
     Desk, approval_of, bank, change_definition, decide, id_of, key, pending,
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     accounts::{Browser, World},
-    builder,
+    builder, kind,
     stateless::{
         Modern,
         tasks::{self as stateless_tasks, with_tasks},
@@ -150,6 +150,33 @@ async fn a_task_in_a_window_is_not_executed_after_its_tool_changed() {
     let answer = outcome(&client, &late).await;
     assert_eq!(approval_of(&answer["result"]), (window, "expired".to_owned()));
     assert_eq!(desk.sent(), 2);
+}
+
+#[tokio::test]
+async fn an_approved_task_of_a_held_tool_does_not_use_its_approval() {
+    let backend = bank().await;
+    let mut spec = backend.spec();
+    spec["pins"] = json!("hold_changed");
+    let broker = builder().single_process().auth_required().backend("default", "b", spec);
+    let broker = broker.start().await;
+    let desk = Desk { key: key(&broker.admin(), "ann").await, broker, backend };
+    desk.put(&policy_requiring_approval(json!({}))).await;
+    let client = desk.client().await;
+    let task = start(&client, "ann").await;
+    desk.pending(1).await;
+    desk.backend.wait_get_streams(1).await;
+    change_definition(&desk.backend).await;
+    eventually("the tool to be held", || async {
+        let names = client.tool_names().await;
+        if names.is_empty() { Ok(()) } else { Err(names) }
+    })
+    .await;
+    let id = desk.decide("approve").await;
+    let answer = outcome(&client, &task).await;
+    assert_eq!(kind(&answer["error"]), "tool_held", "{answer}");
+    let approved = super::list(&desk.broker.admin(), "approved").await;
+    assert_eq!(approved.iter().map(id_of).collect::<Vec<_>>(), [id]);
+    assert_eq!(desk.sent(), 0);
 }
 
 #[tokio::test]
