@@ -72,7 +72,8 @@ pub(super) async fn policy(
                     table::rows(&answer["considered"], CONSIDERED)
                 )
             };
-            Ok(render(&answer, &output, explained))
+            let note = answer["note"].as_str().map(table::clean).unwrap_or_default();
+            Ok(CommandOutput { note, ..render(&answer, &output, explained) })
         }
         PolicyCommand::Report { since, of, output } => {
             let path = format!("tenants/{}/policy/report", of.tenant);

@@ -3,7 +3,9 @@
 
 use protocol::ids::{TenantId, ToolsetId};
 use rules::{
+    access::PolicyFault,
     catalog::{HostedPrompt, HostedPromptDocument, is_prompt_name},
+    limits::toolsets::HOSTED_PROMPT_NAME_BYTES_MAX,
     toolsets::{Toolset, ToolsetDocument},
 };
 use serde::de::DeserializeOwned;
@@ -13,7 +15,7 @@ use utoipa::ToSchema;
 use super::{
     BodySchema,
     config_reader::ConfigReader,
-    field_error::{FieldError, join},
+    field_error::{FieldError, NAME_ALLOWED, join},
 };
 
 /// Documents by tenant and name.
@@ -22,26 +24,33 @@ pub(super) type Declared<Document> = Vec<(TenantId, String, Document)>;
 pub(super) fn toolsets(reading: &mut ConfigReader<'_>) -> Declared<ToolsetDocument> {
     documents(reading, "toolsets", |name, document: &ToolsetDocument| {
         let id = ToolsetId::parse(name)
-            .map_err(|_| vec![("".to_owned(), "is not a name for a toolset".to_owned())])?;
+            .map_err(|_| vec![FieldError::new("", "is not a name for a toolset", NAME_ALLOWED)])?;
+        let field = |fault: PolicyFault| FieldError::new(fault.path, fault.problem, "");
         Toolset::compile(id, document, None)
             .map(drop)
-            .map_err(|faults| faults.into_iter().map(|fault| (fault.path, fault.problem)).collect())
+            .map_err(|faults| faults.into_iter().map(field).collect())
     })
 }
 
 pub(super) fn prompts(reading: &mut ConfigReader<'_>) -> Declared<HostedPromptDocument> {
     documents(reading, "prompts", |name, document: &HostedPromptDocument| {
         if !is_prompt_name(name) {
-            return Err(vec![("".to_owned(), "is not a name for a prompt".to_owned())]);
+            let allowed = format!(
+                "1 to {HOSTED_PROMPT_NAME_BYTES_MAX} letters, digits, '-' and '_', without '__'"
+            );
+            return Err(vec![FieldError::new("", "is not a name for a prompt", allowed)]);
         }
-        HostedPrompt::compile(document).map(drop)
+        let field = |(path, problem)| FieldError::new(path, problem, "");
+        HostedPrompt::compile(document)
+            .map(drop)
+            .map_err(|faults| faults.into_iter().map(field).collect())
     })
 }
 
 fn documents<D: DeserializeOwned + ToSchema>(
     reading: &mut ConfigReader<'_>,
     member: &str,
-    check: impl Fn(&str, &D) -> Result<(), Vec<(String, String)>>,
+    check: impl Fn(&str, &D) -> Result<(), Vec<FieldError>>,
 ) -> Declared<D> {
     let schema = BodySchema::<D>::new();
     let mut read = Vec::new();
@@ -57,13 +66,8 @@ fn documents<D: DeserializeOwned + ToSchema>(
         };
         for (name, body) in entries {
             let path = join(&path, name);
-            let document = schema.read(body).and_then(|document| match check(name, &document) {
-                Ok(()) => Ok(document),
-                Err(faults) => {
-                    let field = |(path, problem)| FieldError::new(path, problem, "");
-                    Err(faults.into_iter().map(field).collect())
-                }
-            });
+            let read_one = schema.read(body);
+            let document = read_one.and_then(|document| check(name, &document).map(|()| document));
             match (TenantId::parse(tenant), document) {
                 (Ok(tenant), Ok(document)) => read.push((tenant, name.clone(), document)),
                 (_, Err(faults)) => {

@@ -156,13 +156,6 @@ pub(super) fn check_backend(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
     for (name, count) in [("failures", breaker.failures), ("requests", breaker.requests)] {
         check_count(format!("breaker.{name}"), count.map(u64::from), COUNT, faults);
     }
-    if breaker.error_ratio.is_some_and(|ratio| ratio.get() < 0.01) {
-        faults.push(FieldError::new(
-            "breaker.error_ratio",
-            "is out of range",
-            ERROR_RATIO.allowed(),
-        ));
-    }
     for (name, time) in [
         ("window", breaker.window),
         ("probe_after", breaker.probe_after),
@@ -289,13 +282,13 @@ mod tests {
         faults.sort();
         assert_eq!(
             faults,
-            ["breaker.enabled", "breaker.treshold", "timeouts.tools.t"],
+            ["breaker.enabled", "breaker.error_ratio", "breaker.treshold", "timeouts.tools.t"],
             "the shape first"
         );
         let body = json!({
             "transport": {"type": "stdio", "command": "x"},
             "timeouts": {"call_max": "48h", "methods": {"sampling/createMessage": "9s", "tools/call": "2h"}, "tools": {"": "1s"}},
-            "breaker": {"failures": 0, "error_ratio": 0, "window": "1ms"},
+            "breaker": {"failures": 0, "window": "1ms"},
             "limits": {"calls_in_flight": 0},
         });
         let mut faults: Vec<String> =
@@ -304,7 +297,6 @@ mod tests {
         assert_eq!(
             faults,
             [
-                "breaker.error_ratio",
                 "breaker.failures",
                 "breaker.window",
                 "limits.calls_in_flight",
@@ -314,6 +306,13 @@ mod tests {
                 "timeouts.tools",
             ]
         );
+        for ratio in [json!("high"), json!(0), json!(1.5)] {
+            let body = json!({
+                "transport": {"type": "stdio", "command": "x"}, "breaker": {"error_ratio": ratio},
+            });
+            let faults = parse_backend_spec(&body).unwrap_err();
+            assert_eq!(faults[0].allowed, "a number from 0.01 to 1", "{ratio}");
+        }
         for (text, path) in [
             ("breaker: {error_ratio: 1.5}", "breaker.error_ratio"),
             ("breaker: {probe_max: 500ms}", "breaker.probe_max"),

@@ -191,7 +191,7 @@ pub struct BackendBreaker {
     pub failures: Option<u32>,
     /// Share of failures in the window that opens it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<f64>, minimum = 0, maximum = 1, example = 0.5)]
+    #[schema(value_type = Option<f64>, minimum = 0.01, maximum = 1, example = 0.5)]
     pub error_ratio: Option<Ratio>,
     /// Minimum number of calls in the window before the share counts.
     #[serde(skip_serializing_if = "Option::is_none")]

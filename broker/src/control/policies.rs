@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use protocol::ids::TenantId;
+use protocol::ids::{BackendId, TenantId};
 use records::{AdminChange, PolicyRecord};
 use rules::access::{
     DecisionRow, Policy, PolicyDocument, PolicyFault, PolicyWarning, RuleEffect, TestSubject,
@@ -68,6 +68,9 @@ pub struct PolicyCheckView {
     pub hidden: usize,
     /// Every rule, in order.
     pub considered: Vec<ConsideredRule>,
+    /// Reason why the object cannot be used, whatever the verdict is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// What a policy decided at one replica.
@@ -212,7 +215,12 @@ impl Control {
                 outcome: trace.outcome.name().to_owned(),
             })
             .collect();
+        let registry = self.registry.load();
+        let (backend, key) = (&named.backend, (tenant.clone(), named.backend.clone()));
+        let is_known = *backend == BackendId::hosted() || registry.backends.contains_key(&key);
+        let note = || format!("no backend {backend} is registered in the tenant {tenant}");
         Ok(PolicyCheckView {
+            note: (!is_known).then(note),
             verdict: decision.verdict,
             rule: decision.rule.map(|rule| rule.id.clone()),
             required_scopes: decision.required_scopes.iter().map(|&scope| scope.into()).collect(),

@@ -362,6 +362,10 @@ async fn a_policy_is_checked_versioned_and_explained() {
         .map(|rule| rule["outcome"].as_str().unwrap())
         .collect();
     assert_eq!(outcomes, ["other_subject", "other_object", "other_object"]);
+    assert_eq!(decided.get("note"), None, "{decided}");
+    let checked = broker.cli(&["policy", "check", "tools/call", "ghost/read"]).await;
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    assert!(checked.stderr.contains("no backend ghost is registered"), "{checked:?}");
     let (_, log) = admin.get("/admin/v1/audit?kind=admin&tenant=default").await;
     let log = log.to_string();
     assert!(log.contains(POLICY), "the audit log has the change: {log}");

@@ -59,6 +59,14 @@ async fn check_config_names_every_fault_on_its_own_line() {
     assert!(output.contains("not available in this build"), "{output}");
     for (text, output) in [
         ("tenants: {a: {foo: 1}}\n", "timeouts, policy, toolsets, prompts"),
+        (
+            "tenants: {a: {toolsets: {Set: {include: {tools: ['b/x']}}}}}\n",
+            "is not a name for a toolset; allowed: 1 to 32 characters of a-z 0-9 and -",
+        ),
+        (
+            "tenants: {a: {prompts: {a__b: {messages: []}}}}\n",
+            "is not a name for a prompt; allowed: 1 to 64 letters, digits, '-' and '_', without '__'",
+        ),
         ("limits: {}\nlimits: {}\n", "document: is not YAML: duplicate mapping key `limits`"),
         ("a: 1\n---\nb: 2\n", "document: is not YAML: only single YAML document expected"),
     ] {

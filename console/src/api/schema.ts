@@ -2412,6 +2412,8 @@ export interface components {
             hidden: number;
             /** @description Every rule, in order. */
             considered: components["schemas"]["ConsideredRule"][];
+            /** @description Reason why the object cannot be used, whatever the verdict is. */
+            note?: string | null;
         };
         /** @description The decisions of one rule. */
         PolicyDecisionView: {
