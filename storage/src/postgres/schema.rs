@@ -119,6 +119,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0016_tenant_removal.sql"),
         ["migration.16.begun", "migration.16.applied"],
     ),
+    (
+        17,
+        "secrets by end",
+        include_str!("../../../migrations/postgres/0017_secrets_by_end.sql"),
+        ["migration.17.begun", "migration.17.applied"],
+    ),
 ];
 
 /// Returns the version that this build works with.

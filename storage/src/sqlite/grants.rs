@@ -203,8 +203,10 @@ impl GrantStore for SqliteStore {
         with_deadline("writing a secret", async {
             let now = now_us();
             let mut writing = self.begin().await?;
-            let expired =
-                sqlx::query("DELETE FROM upstream_secrets WHERE expires_at_us <= ?").bind(now);
+            let expired = sqlx::query(
+                "DELETE FROM upstream_secrets INDEXED BY upstream_secrets_by_end WHERE expires_at_us <= ?",
+            )
+            .bind(now);
             expired.execute(writing.connection()).await.map_err(map_error)?;
             let written = sqlx::query(
                 "INSERT INTO upstream_secrets (kind, tenant, name, sealed, expires_at_us) VALUES (?, ?, ?, ?, ?)

@@ -40,6 +40,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "sessions by creation",
         include_str!("../../../migrations/sqlite/0016_sessions_by_creation.sql"),
     ),
+    (17, "secrets by end", include_str!("../../../migrations/sqlite/0017_secrets_by_end.sql")),
 ];
 
 /// Schema versions before and after opening. They are equal if no migration was missing.
