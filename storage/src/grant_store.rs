@@ -47,12 +47,15 @@ pub trait GrantStore: Send + Sync {
     /// Returns the grants of a tenant, by backend and principal.
     async fn grants_of(&self, tenant: &TenantId) -> Result<Vec<StoredGrant>, StoreError>;
 
-    /// Returns the oldest grant of a backend that is connected.
-    async fn first_grant(
+    /// Returns connected grants of a backend, the oldest first: at most `limit`, after the first
+    /// `skip`.
+    async fn oldest_grants(
         &self,
         tenant: &TenantId,
         backend: &BackendId,
-    ) -> Result<Option<StoredGrant>, StoreError>;
+        skip: u32,
+        limit: u32,
+    ) -> Result<Vec<StoredGrant>, StoreError>;
 
     /// Returns the number of grants in each state.
     async fn grant_counts(&self) -> Result<Vec<(GrantState, u64)>, StoreError>;

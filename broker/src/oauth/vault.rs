@@ -7,8 +7,9 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use protocol::ids::TenantId;
+use protocol::ids::{BackendId, TenantId};
 use records::{GrantError, GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant};
+use rules::limits::oauth::{GRANTS_SOUGHT_AT_ONCE, GRANTS_SOUGHT_MAX};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::fetch::OauthError;
@@ -113,11 +114,25 @@ impl Vault {
         Ok(found.and_then(|stored| self.opened(stored)))
     }
 
-    /// Returns the grant of the principal that connected first.
-    pub(super) async fn first(&self, key: &GrantKey) -> Result<Option<OpenGrant>, OauthError> {
-        let first = self.0.store.first_grant(&key.tenant, &key.backend);
-        let found = self.0.run("first_grant", first).await.map_err(away)?;
-        Ok(found.and_then(|stored| self.opened(stored)))
+    /// Returns the grant of the principal that connected first, among the grants of a backend that
+    /// can be opened and are for this URL.
+    pub(super) async fn first(
+        &self,
+        (tenant, backend): (&TenantId, &BackendId),
+        url: &str,
+    ) -> Result<Option<OpenGrant>, OauthError> {
+        for skip in (0..GRANTS_SOUGHT_MAX).step_by(GRANTS_SOUGHT_AT_ONCE as usize) {
+            let page = self.0.store.oldest_grants(tenant, backend, skip, GRANTS_SOUGHT_AT_ONCE);
+            let page = self.0.run("oldest_grants", page).await.map_err(away)?;
+            if page.is_empty() {
+                break;
+            }
+            let mut opened = page.into_iter().filter_map(|stored| self.opened(stored));
+            if let Some(first) = opened.find(|open| open.grant.url == url) {
+                return Ok(Some(first));
+            }
+        }
+        Ok(None)
     }
 
     fn opened(&self, stored: StoredGrant) -> Option<OpenGrant> {

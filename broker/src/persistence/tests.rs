@@ -336,12 +336,14 @@ impl GrantStore for Meddled {
     async fn grants_of(&self, tenant: &TenantId) -> Result<Vec<StoredGrant>, StoreError> {
         self.inner.grants_of(tenant).await
     }
-    async fn first_grant(
+    async fn oldest_grants(
         &self,
         tenant: &TenantId,
         backend: &BackendId,
-    ) -> Result<Option<StoredGrant>, StoreError> {
-        self.inner.first_grant(tenant, backend).await
+        skip: u32,
+        limit: u32,
+    ) -> Result<Vec<StoredGrant>, StoreError> {
+        self.inner.oldest_grants(tenant, backend, skip, limit).await
     }
     async fn weak_grants(&self) -> Result<Vec<(TenantId, WeakGrants)>, StoreError> {
         self.inner.weak_grants().await

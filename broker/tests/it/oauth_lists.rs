@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use testkit::{AuthorizationServer, Reply, TestBroker, TestClient, eventually};
 
 use crate::{
-    accounts::{Browser, World, call},
+    accounts::{Browser, World, call, parameter},
     builder, kind,
     oauth_exchange::{Protected, broker_for, member, payload},
     restarts::back,
@@ -219,6 +219,42 @@ async fn a_user_sees_its_own_lists_once_its_account_is_connected() {
     let (status, events) = tested().await;
     assert_eq!((status, &events["ok"]), (200, &json!(false)));
     assert!(events["error"].as_str().unwrap().contains("no account"), "{events}");
+}
+
+/// Returns a browser that is signed in as this principal.
+async fn browser_of(broker: &TestBroker, principal: &str) -> Browser {
+    let path = "/admin/v1/tenants/default/connections";
+    let wanted = json!({"principal": principal, "backend": "b"});
+    let (status, link) = broker.admin().post(path, &wanted).await;
+    assert_eq!(status, 201, "{link}");
+    let secret = parameter(link["url"].as_str().unwrap(), "link").unwrap();
+    let browser = Browser::new(broker);
+    assert_eq!(browser.send("POST", "/connect", &format!("link={secret}")).await.status, 303);
+    browser
+}
+
+/// The oldest grant is for the earlier URL. Another replica may still use it.
+#[tokio::test]
+async fn after_a_change_of_the_url_the_first_user_of_the_new_one_fetches_the_lists() {
+    let world = World::start(3600).await;
+    let broker =
+        builder().single_process().auth_required().admin_token("operator-of-tests").start().await;
+    let admin = broker.admin();
+    let mut spec = world.spec();
+    assert_eq!(admin.put_backend("default", "b", &spec).await.0, 201);
+    assert_eq!(browser_of(&broker, "ann").await.connect().await, 200);
+    admin.wait_backend_state("default", "b", "ready").await;
+    spec["transport"]["url"] = json!(format!("{}?moved=1", world.backend.url()));
+    assert_eq!(admin.put_backend("default", "b", &spec).await.0, 200);
+    admin.wait_backend_state("default", "b", "degraded").await;
+    assert_eq!(browser_of(&broker, "bob").await.connect().await, 200);
+    admin.wait_backend_state("default", "b", "ready").await;
+    let (_, list) = admin.get("/admin/v1/tenants/default/connections").await;
+    for (number, principal) in ["ann", "bob"].iter().enumerate() {
+        let connection = &list["connections"][number];
+        assert_eq!(connection["principal"], json!(principal), "{list}");
+        assert_eq!(connection["state"], "connected", "{list}");
+    }
 }
 
 fn declared() -> Value {

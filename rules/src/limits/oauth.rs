@@ -16,6 +16,10 @@ pub const OAUTH_TRIES_MAX: u32 = 3;
 pub const OAUTH_TOKEN_BYTES_MAX: usize = 16 * 1024;
 /// Principals of one backend whose tokens a replica remembers.
 pub const GRANT_CACHED_MAX: usize = 10_000;
+/// Grants that are read at a time to find the oldest one that can be used.
+pub const GRANTS_SOUGHT_AT_ONCE: u32 = 50;
+/// Oldest grants of a backend among which the broker looks for one that fetches the lists.
+pub const GRANTS_SOUGHT_MAX: u32 = 1_000;
 /// Time after which a replica looks whether a grant has changed or ended.
 pub const GRANT_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Time for which one replica alone may use a refresh token.

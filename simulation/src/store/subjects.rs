@@ -64,7 +64,7 @@ pass_on! { GrantStore:
     record_grant_error(key: &GrantKey, version: i64, error: GrantError, lease_ends_in: Option<Duration>) -> ();
     remove_grant(key: &GrantKey) -> bool;
     grants_of(tenant: &TenantId) -> Vec<StoredGrant>;
-    first_grant(tenant: &TenantId, backend: &BackendId) -> Option<StoredGrant>;
+    oldest_grants(tenant: &TenantId, backend: &BackendId, skip: u32, limit: u32) -> Vec<StoredGrant>;
     grant_counts() -> Vec<(GrantState, u64)>;
     weak_grants() -> Vec<(TenantId, WeakGrants)>;
     put_secret(key: &SecretKey, sealed: &[u8], life: Duration) -> ();

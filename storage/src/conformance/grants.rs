@@ -118,21 +118,29 @@ pub async fn only_one_of_many_gets_the_lease_of_a_grant(store: &dyn DurableStore
     Ok(())
 }
 
-pub async fn the_first_connected_grant_is_found_and_grants_are_counted(
+pub async fn connected_grants_are_found_by_age_and_grants_are_counted(
     store: &dyn DurableStore,
 ) -> Outcome {
     let (acme, one) = (tenant("acme"), backend("one"));
-    assert_eq!(store.first_grant(&acme, &one).await?, None);
-    store.put_grant(&record("zoe", 1), None).await?;
-    store.put_grant(&record("ann", 2), None).await?;
-    let first = store.first_grant(&acme, &one).await?.map(|grant| grant.record.key.principal);
-    assert!(first.is_some());
-    for name in ["ann", "zoe"] {
+    let found = async |skip, limit| {
+        let grants = store.oldest_grants(&acme, &one, skip, limit).await?.into_iter();
+        Ok::<_, StoreError>(grants.map(|grant| grant.record).collect::<Vec<_>>())
+    };
+    assert_eq!(found(0, 9).await?, []);
+    let grants = [record("ann", 1), record("max", 2), record("zoe", 3)];
+    for grant in &grants {
+        store.put_grant(grant, None).await?;
+    }
+    assert_eq!(found(0, 9).await?, grants);
+    assert_eq!(found(0, 2).await?, grants[..2]);
+    assert_eq!(found(2, 2).await?, grants[2..]);
+    assert_eq!(found(3, 2).await?, []);
+    for name in ["ann", "max", "zoe"] {
         let lost = GrantRecord { state: GrantState::Reconnect, ..record(name, 3) };
         store.put_grant(&lost, None).await?;
     }
-    assert_eq!(store.first_grant(&acme, &one).await?, None);
-    assert_eq!(store.grant_counts().await?, [(GrantState::Reconnect, 2)]);
+    assert_eq!(found(0, 9).await?, []);
+    assert_eq!(store.grant_counts().await?, [(GrantState::Reconnect, 3)]);
     Ok(())
 }
 

@@ -108,7 +108,7 @@ macro_rules! durable_conformance {
                 a_grant_that_is_made_again_has_no_earlier_version
                 the_error_of_a_grant_stays_until_its_next_write
                 only_one_of_many_gets_the_lease_of_a_grant
-                the_first_connected_grant_is_found_and_grants_are_counted
+                connected_grants_are_found_by_age_and_grants_are_counted
                 weak_grants_are_counted_by_tenant
                 grants_end_with_their_backend_and_their_tenant
                 a_secret_is_taken_once_and_expires

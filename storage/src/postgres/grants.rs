@@ -140,19 +140,23 @@ impl GrantStore for PostgresStore {
         Ok(self.stored_grants(&self.rows(select).await?))
     }
 
-    async fn first_grant(
+    async fn oldest_grants(
         &self,
         tenant: &TenantId,
         backend: &BackendId,
-    ) -> Result<Option<StoredGrant>, StoreError> {
+        skip: u32,
+        limit: u32,
+    ) -> Result<Vec<StoredGrant>, StoreError> {
         let select = |_| {
             sqlx::query(grants!(
-                "WHERE tenant = $1 AND backend = $2 AND state = 'connected' ORDER BY created_at_us, principal LIMIT 1"
+                "WHERE tenant = $1 AND backend = $2 AND state = 'connected' ORDER BY created_at_us, principal LIMIT $3 OFFSET $4"
             ))
             .bind(tenant.as_str())
             .bind(backend.as_str())
+            .bind(i64::from(limit))
+            .bind(i64::from(skip))
         };
-        Ok(self.stored_grants(&self.rows(select).await?).pop())
+        Ok(self.stored_grants(&self.rows(select).await?))
     }
 
     async fn grant_counts(&self) -> Result<Vec<(GrantState, u64)>, StoreError> {

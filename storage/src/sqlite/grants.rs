@@ -149,14 +149,26 @@ impl GrantStore for SqliteStore {
         self.grants("WHERE tenant = ? ORDER BY backend, principal", &[tenant.as_str()]).await
     }
 
-    async fn first_grant(
+    async fn oldest_grants(
         &self,
         tenant: &TenantId,
         backend: &BackendId,
-    ) -> Result<Option<StoredGrant>, StoreError> {
-        let rest = "WHERE tenant = ? AND backend = ? AND state = 'connected' ORDER BY created_at_us, principal LIMIT 1";
-        let found = self.grants(rest, &[tenant.as_str(), backend.as_str()]).await?;
-        Ok(found.into_iter().next())
+        skip: u32,
+        limit: u32,
+    ) -> Result<Vec<StoredGrant>, StoreError> {
+        with_deadline("reading grants", async {
+            let statement = format!(
+                "{COLUMNS} WHERE tenant = ? AND backend = ? AND state = 'connected' ORDER BY created_at_us, principal LIMIT ? OFFSET ?"
+            );
+            let query = sqlx::query(sqlx::AssertSqlSafe(statement))
+                .bind(tenant.as_str())
+                .bind(backend.as_str())
+                .bind(limit)
+                .bind(skip);
+            let rows = query.fetch_all(&self.readers).await.map_err(map_error)?;
+            Ok(self.readable(&rows, |_| "a grant".to_owned(), stored))
+        })
+        .await
     }
 
     async fn grant_counts(&self) -> Result<Vec<(GrantState, u64)>, StoreError> {
