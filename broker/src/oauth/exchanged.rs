@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! - Every look-up takes a principal. Only the link of the catalog uses the token of any of them.
-//! - A token is used no longer than the token that it was made of.
+//! - A token is used no longer than the token or the grant that it was made of.
 //! - Of the tokens of one principal, one is requested at a time.
 
 use std::{
@@ -25,6 +25,7 @@ use super::{
     client_keys::RegisteredClient,
     discovery::DiscoveredServer,
     fetch::{ConnectReason, OauthError, OauthFetcher},
+    identity::GrantLookup,
     machine::{MachineTokens, RenewedToken, TokenHeader},
     server_cache::{ServerCache, chosen_scopes},
     subject_tokens::SubjectTokens,
@@ -86,6 +87,8 @@ pub(super) struct Subject {
     /// `urn:ietf:params:oauth:token-type:…`
     pub(super) kind: &'static str,
     pub(super) expires_at_us: Option<i64>,
+    /// The grant that it belongs to. `None` for the token of a caller.
+    pub(super) grant: Option<GrantLookup>,
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +106,8 @@ struct HeldToken {
     token: AccessToken,
     /// End of the token that it was made of.
     subject_ends: Option<Instant>,
+    /// The grant that it was made of, if there is one.
+    grant: Option<GrantLookup>,
 }
 
 impl HeldToken {
@@ -141,6 +146,7 @@ impl ExchangedTokens {
             (Err(_), Some(header)) => return Ok(header),
             (Err(_), None) => turn.lock().await,
         };
+        self.check_grant(&principal).await?;
         match self.held(&principal) {
             Some(header) => Ok(header),
             None => self.request(&principal, None).await,
@@ -151,7 +157,30 @@ impl ExchangedTokens {
     fn valid(&self, principal: &PrincipalId) -> Option<TokenHeader> {
         let state = self.state.lock();
         let held = state.get(principal)?.token.as_ref()?;
-        held.is_valid().then(|| held.token.header.clone())
+        let is_valid = held.is_valid() && self.has_recent_grant(held);
+        is_valid.then(|| held.token.header.clone())
+    }
+
+    /// Returns whether a token can be used without a lookup of its grant.
+    fn has_recent_grant(&self, held: &HeldToken) -> bool {
+        match (self.provider(), &held.grant) {
+            (Some(provider), Some(grant)) => provider.is_recent(grant),
+            _ => true,
+        }
+    }
+
+    /// Drops the token of a principal whose grant has changed or ended. The caller has the turn of
+    /// the principal.
+    async fn check_grant(&self, principal: &PrincipalId) -> Result<(), OauthError> {
+        let Some(provider) = self.provider() else { return Ok(()) };
+        let known = self.state.lock().get(principal).and_then(|known| known.token.as_ref()?.grant);
+        let Some(old) = known.filter(|grant| !provider.is_recent(grant)) else { return Ok(()) };
+        let grant = provider.looked_up_again(principal, old).await?;
+        if let Some(known) = self.state.lock().get_mut(principal) {
+            known.token = known.token.take().filter(|_| grant.is_some());
+            known.token.iter_mut().for_each(|held| held.grant = grant);
+        }
+        Ok(())
     }
 
     /// Returns another header after a refusal.
@@ -168,6 +197,7 @@ impl ExchangedTokens {
         self.subject_arrival(&principal).await;
         let turn = self.turn(&principal);
         let _turn = turn.lock().await;
+        self.check_grant(&principal).await?;
         match self.held(&principal).filter(|held| held != refused) {
             Some(header) => Ok(RenewedToken { header, is_new: false }),
             None => {
@@ -206,7 +236,8 @@ impl ExchangedTokens {
     pub(super) fn held(&self, principal: &PrincipalId) -> Option<TokenHeader> {
         let state = self.state.lock();
         let held = state.get(principal)?.token.as_ref()?;
-        (!held.is_due()).then(|| held.token.header.clone())
+        let is_usable = !held.is_due() && self.has_recent_grant(held);
+        is_usable.then(|| held.token.header.clone())
     }
 
     fn turn(&self, principal: &PrincipalId) -> Arc<tokio::sync::Mutex<()>> {
@@ -286,6 +317,7 @@ impl ExchangedTokens {
                     text: subject.text.expose().to_owned(),
                     kind: ACCESS_TOKEN,
                     expires_at_us: Some(subject.expires_at_us),
+                    grant: None,
                 }
             }
             SubjectOrigin::Provider(tokens) => tokens.subject(principal).await?,
@@ -329,7 +361,8 @@ impl ExchangedTokens {
             let remaining = u64::try_from(at_us.saturating_sub(now_us())).unwrap_or(0);
             Instant::now().checked_add(Duration::from_micros(remaining))
         };
-        Ok((HeldToken { token, subject_ends: subject.expires_at_us.and_then(ends) }, scopes))
+        let (subject_ends, grant) = (subject.expires_at_us.and_then(ends), subject.grant);
+        Ok((HeldToken { token, subject_ends, grant }, scopes))
     }
 
     /// Returns the error of a token that the server of the backend does not accept. The principal

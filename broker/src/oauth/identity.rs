@@ -1,13 +1,14 @@
 //! Principals that sign in at an identity provider, which vouches for them at other authorization
 //! servers (ID-JAG).
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use protocol::ids::PrincipalId;
 use records::GrantState;
+use rules::limits::oauth::GRANT_LOOK_INTERVAL;
 
 use super::{
     client_keys::signed,
@@ -20,6 +21,15 @@ use super::{
 
 const ID_TOKEN: &str = "urn:ietf:params:oauth:token-type:id_token";
 const REFRESH_TOKEN: &str = "urn:ietf:params:oauth:token-type:refresh_token";
+
+/// The grant of a sign-in, as it was looked up last.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct GrantLookup {
+    version: i64,
+    at: Instant,
+    /// Those that this process knew of.
+    account_changes: u64,
+}
 
 impl UserTokens {
     /// Checks that a sign-in at an identity provider is that of the principal. `claim` names the
@@ -45,12 +55,32 @@ impl UserTokens {
         }
     }
 
+    /// Returns whether a grant needs no further lookup yet.
+    pub(super) fn is_recent(&self, lookup: &GrantLookup) -> bool {
+        lookup.at.elapsed() < GRANT_LOOK_INTERVAL
+            && lookup.account_changes == self.account_changes()
+    }
+
+    /// Looks the grant of a principal up again. `None`: it has changed or ended.
+    pub(super) async fn looked_up_again(
+        &self,
+        principal: &PrincipalId,
+        lookup: GrantLookup,
+    ) -> Result<Option<GrantLookup>, OauthError> {
+        let (at, account_changes) = (Instant::now(), self.account_changes());
+        let found = self.vault.grant(&self.key(principal)).await?;
+        let is_same = found.is_some_and(|open| open.stored.version == lookup.version);
+        Ok(is_same.then_some(GrantLookup { at, account_changes, ..lookup }))
+    }
+
     /// Returns what stands for the principal at the provider: its ID token, or the refresh token
     /// when that has expired.
     pub(super) async fn subject(
         self: &Arc<Self>,
         principal: &PrincipalId,
     ) -> Result<Subject, OauthError> {
+        // Before the grant is read, so that no later change is missed.
+        let (at, account_changes) = (Instant::now(), self.account_changes());
         // Renews what is due.
         self.header(Some(principal)).await?;
         let new = OauthError::Unconnected(ConnectReason::New);
@@ -58,14 +88,15 @@ impl UserTokens {
         if open.stored.record.state != GrantState::Connected {
             return Err(OauthError::Unconnected(ConnectReason::Ended));
         }
+        let grant = Some(GrantLookup { version: open.stored.version, at, account_changes });
         let (client, server) = self.client(principal).await?;
         let id_token = open.grant.id_token.clone().and_then(|text| {
             let read = IdToken::of(&text, &server.issuer, client.client_id())?;
-            Some(Subject { text, kind: ID_TOKEN, expires_at_us: Some(read.expires_at_us) })
+            Some(Subject { text, kind: ID_TOKEN, expires_at_us: Some(read.expires_at_us), grant })
         });
         let refresh_token = || {
             let text = open.grant.refresh_token.clone()?;
-            Some(Subject { text, kind: REFRESH_TOKEN, expires_at_us: None })
+            Some(Subject { text, kind: REFRESH_TOKEN, expires_at_us: None, grant })
         };
         match id_token.or_else(refresh_token) {
             Some(subject) => Ok(subject),

@@ -8,7 +8,14 @@
 //!   was leased only, so a process that is late changes nothing.
 //! - A grant is for one URL of the backend, or for one identity provider.
 
-use std::{collections::HashMap, sync::Arc, time::Instant};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
 
 use http::HeaderValue;
 use parking_lot::Mutex;
@@ -89,6 +96,8 @@ impl AuthorizationTarget {
 pub(super) struct UserTokenState {
     server: Mutex<Option<(Arc<DiscoveredServer>, Instant)>>,
     cache: TokenCache,
+    /// Grows with every account that was connected or has ended, as far as this process knows.
+    account_changes: AtomicU64,
     /// Puts the renewals of a principal in order. The locks hold no data.
     turns: Mutex<HashMap<PrincipalId, Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -158,9 +167,15 @@ impl UserTokens {
         self.current(&principal, Some(refused)).await.map(Some)
     }
 
-    /// Drops what this process remembers of a principal.
+    /// Drops what this process remembers of a principal, whose account was connected or has ended.
     pub fn forget(&self, principal: &PrincipalId) {
         self.state.cache.remove(principal);
+        self.state.account_changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Returns a number that grows with every account that was connected or has ended.
+    pub(super) fn account_changes(&self) -> u64 {
+        self.state.account_changes.load(Ordering::Acquire)
     }
 
     async fn resolved(&self, principal: Option<&PrincipalId>) -> Result<PrincipalId, OauthError> {
@@ -218,7 +233,7 @@ impl UserTokens {
         let stored = |header| RenewedToken { header, is_new: false };
         let until = Instant::now() + GRANT_WAIT_MAX;
         loop {
-            self.forget(principal);
+            self.state.cache.remove(principal);
             let new = OauthError::Unconnected(ConnectReason::New);
             let open = Arc::new(self.vault.grant(&key).await?.ok_or(new)?);
             if open.stored.record.state != GrantState::Connected

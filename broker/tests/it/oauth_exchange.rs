@@ -285,7 +285,7 @@ async fn a_token_is_exchanged_on_behalf_of_the_caller_in_the_form_of_entra() {
 }
 
 /// An identity provider: signs users in, and gives `jag-NUMBER` for an ID token.
-async fn identity_provider() -> (AuthorizationServer, Arc<Mutex<Value>>) {
+pub(crate) async fn identity_provider() -> (AuthorizationServer, Arc<Mutex<Value>>) {
     let provider = AuthorizationServer::start().await;
     provider.set_metadata(json!({"code_challenge_methods_supported": ["S256"]}));
     let claims = Arc::new(Mutex::new(json!({"aud": "broker-at-idp"})));
@@ -379,6 +379,40 @@ async fn an_assertion_of_the_identity_provider_is_exchanged_for_a_token() {
     let (_, list) = broker.admin().get("/admin/v1/tenants/default/connections").await;
     assert_eq!(list["connections"][0]["state"], "reconnect", "{list}");
     assert!(!broker.log().contains(&id_token) && !list.to_string().contains(&id_token));
+}
+
+/// The token for the backend could be used for another hour.
+#[tokio::test]
+async fn a_token_is_not_used_after_the_sign_in_that_it_was_made_of() {
+    let protected = Protected::start(|request| member(request, "assertion")).await;
+    let (provider, claims) = identity_provider().await;
+    let settings = json!({"issuer": provider.issuer(), "client_id": "broker-at-idp"});
+    let spec = protected.spec(json!({"type": "enterprise", "provider": settings}));
+    let broker = builder().single_process().start().await;
+    let path = "/admin/v1/tenants/default/backends/b";
+    assert_eq!(broker.admin().put(path, &spec).await.0, 201);
+    let browser = Browser::new(&broker);
+    assert_eq!(browser.connect().await, 200);
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let client = broker.client("/mcp/b").connected(json!({})).await;
+    assert_ne!(echo(&client, "ann").await["isError"], true);
+
+    // Another user signs in, in place of the first one.
+    *claims.lock() = json!({"aud": "broker-at-idp", "sub": "bob"});
+    assert_eq!(browser.connect().await, 200);
+    assert_ne!(echo(&client, "bob").await["isError"], true);
+    let callers = protected.callers();
+    assert_eq!(callers.len(), 2, "{callers:?}");
+    assert_ne!(callers[0].1, callers[1].1, "the token of the first user");
+    let asked = provider.take_token_requests();
+    let subject = asked.iter().rev().find_map(|one| member(one, "subject_token"));
+    assert_eq!(payload(&subject.expect("an exchange"))["sub"], "bob");
+
+    let path = "/admin/v1/tenants/default/connections/anonymous/b";
+    assert_eq!(broker.admin().delete(path).await.0, 204);
+    let answer = echo(&client, "bob").await;
+    assert!(answer.to_string().contains("/connect/b"), "{answer}");
+    assert_eq!(protected.callers(), callers, "no call has the token of the ended sign-in");
 }
 
 #[tokio::test]

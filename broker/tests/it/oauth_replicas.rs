@@ -8,6 +8,7 @@ use testkit::{EventReader, TestClient, TestCluster, eventually};
 use crate::{
     accounts::{Browser, World, call, member},
     builder,
+    oauth_exchange::{self, Protected, identity_provider},
     stateless::Modern,
     text_of,
 };
@@ -165,6 +166,27 @@ async fn newly_granted_scopes_are_valid_at_every_replica() {
     world.gate_except(before);
     let answer = call(&client, "echo").await;
     assert_ne!(answer["isError"], true, "{answer}");
+}
+
+/// A replica has a token that was made of the sign-in, and the sign-in ends at the other one.
+#[tokio::test]
+async fn a_sign_in_that_ends_at_one_replica_ends_its_tokens_at_the_other_one() {
+    let protected = Protected::start(|request| oauth_exchange::member(request, "assertion")).await;
+    let (provider, _claims) = identity_provider().await;
+    let settings = json!({"issuer": provider.issuer(), "client_id": "broker-at-idp"});
+    let spec = protected.spec(json!({"type": "enterprise", "provider": settings}));
+    let cluster = builder().config(json!({"auth": {"resource": ADDRESS}})).cluster(2).start().await;
+    assert_eq!(cluster.operator().put_backend("default", "b", &spec).await.0, 201);
+    assert_eq!(Browser::at(cluster.replicas()[0].http_address()).connect().await, 200);
+    let client = cluster.client_of(1, "/mcp/b").connected(json!({})).await;
+    assert_ne!(call(&client, "echo").await["isError"], true);
+    let path = "/admin/v1/tenants/default/connections/anonymous/b";
+    assert_eq!(cluster.admin(0).delete(path).await.0, 204);
+    eventually("the end of the token", || async {
+        let answer = call(&client, "echo").await;
+        if answer.to_string().contains("/connect/b") { Ok(()) } else { Err(answer) }
+    })
+    .await;
 }
 
 /// The stored token is newer than that of one replica when the backend refuses all of them. That
