@@ -20,6 +20,7 @@ use super::{
     fetch::{ConnectReason, OauthError, OauthFetcher},
     machine::TokenHeader,
     refresh::{end_of, with_token},
+    scopes::with_demanded,
     secret_text::{digest_of, random_text},
     token_request::error_code,
     user_tokens::{UserTokens, for_resource},
@@ -275,8 +276,7 @@ impl UserTokens {
             let header = self.remember(principal, &open.grant)?;
             return Ok((header != *refused).then_some(header));
         }
-        let mut wanted = held.clone();
-        wanted.extend(challenge.scopes.iter().filter(|scope| !held.contains(scope)).cloned());
+        let wanted = with_demanded(held, &self.auth.scopes, &challenge.scopes);
         let record = &open.stored.record;
         let grant = Grant { wanted, lacks_scopes: true, ..open.grant.clone() };
         let status = GrantStatus::of(record);

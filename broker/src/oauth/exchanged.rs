@@ -27,7 +27,8 @@ use super::{
     fetch::{ConnectReason, OauthError, OauthFetcher},
     identity::GrantLookup,
     machine::{MachineTokens, RenewedToken, TokenHeader},
-    server_cache::{ServerCache, chosen_scopes},
+    scopes::chosen_scopes,
+    server_cache::ServerCache,
     subject_tokens::SubjectTokens,
     token_request::{AccessToken, request_assertion, request_token},
     user_tokens::UserTokens,
@@ -327,7 +328,7 @@ impl ExchangedTokens {
             let state = self.state.lock();
             state.get(principal).map(|known| known.scopes.clone()).unwrap_or_default()
         };
-        let scopes = chosen_scopes(&self.scopes, &server, before, challenge.as_ref());
+        let scopes = chosen_scopes(&self.scopes, &server.scopes, before, challenge.as_ref());
         let form = match &self.origin {
             SubjectOrigin::Callers {
                 grant: ExchangeGrant::TokenExchange, audience, actor, ..

@@ -16,7 +16,8 @@ use super::{
     client_keys::{RegisteredClient, TenantKeys},
     discovery::ProtectedBackend,
     fetch::{OauthError, OauthFetcher},
-    server_cache::{ServerCache, chosen_scopes},
+    scopes::chosen_scopes,
+    server_cache::ServerCache,
     token_request::{AccessToken, request_token},
 };
 use crate::{config::spec::BackendSpec, metrics::Metrics};
@@ -192,7 +193,7 @@ impl MachineTokens {
     async fn requested(&self, challenge: Option<Challenge>) -> Result<AccessToken, OauthError> {
         let server = self.server.get(&self.fetcher, challenge.clone()).await?;
         let held = self.state.lock().scopes.clone();
-        let scopes = chosen_scopes(&self.scopes, &server, held, challenge.as_ref());
+        let scopes = chosen_scopes(&self.scopes, &server.scopes, held, challenge.as_ref());
         let mut form = vec![
             ("grant_type", "client_credentials".to_owned()),
             ("resource", server.resource.clone()),

@@ -27,6 +27,7 @@ mod operator_logins;
 mod public_address;
 mod refresh;
 mod registration;
+mod scopes;
 mod secret_text;
 mod server_cache;
 mod sign_in;

@@ -61,23 +61,3 @@ impl ServerCache {
         Ok(found)
     }
 }
-
-/// Returns the scopes to request: those of the settings or of discovery. After a challenge, those
-/// that the last token had, and those of the challenge.
-pub(super) fn chosen_scopes(
-    configured: &[String],
-    server: &DiscoveredServer,
-    held: Vec<String>,
-    challenge: Option<&Challenge>,
-) -> Vec<String> {
-    let named = if configured.is_empty() { &server.scopes } else { configured };
-    let wanted = challenge.filter(|challenge| challenge.wants_scopes());
-    let mut scopes: Vec<String> = match wanted {
-        Some(challenge) => held.into_iter().chain(challenge.scopes.clone()).collect(),
-        None if held.is_empty() => named.to_vec(),
-        None => held,
-    };
-    let mut seen = std::collections::HashSet::new();
-    scopes.retain(|scope| seen.insert(scope.clone()));
-    scopes
-}

@@ -418,6 +418,8 @@ fn met() -> Vec<Fixed> {
         OAUTH_FAILURE_PAUSE Refused(ErrorKind::BackendUnavailable);
         OAUTH_TOKEN_BYTES_MAX Refused(ErrorKind::BackendUnavailable);
         OAUTH_TRIES_MAX Refused(ErrorKind::BackendProtocolError);
+        TOKEN_SCOPES_MAX Describes("the broker requests the scopes of `auth.scopes` or of discovery, with those of the last challenge, up to the limit");
+        TOKEN_SCOPES_BYTES_MAX Describes("see `TOKEN_SCOPES_MAX`");
         GRANTS_SOUGHT_MAX Other("the broker reads no lists with `catalog_auth: first_user`, until one of these principals connects the account again", "");
         CONNECT_REQUEST_LIFE Describes("the page answers 403");
         CONNECT_LINK_LIFE Describes("the page answers 403");

@@ -14,6 +14,10 @@ pub const OAUTH_FAILURE_PAUSE: Duration = Duration::from_secs(1);
 pub const OAUTH_TRIES_MAX: u32 = 3;
 /// An access token.
 pub const OAUTH_TOKEN_BYTES_MAX: usize = 16 * 1024;
+/// Scopes of a token, if a backend demanded some of them in challenges.
+pub const TOKEN_SCOPES_MAX: usize = 100;
+/// Those scopes together, with spaces between them.
+pub const TOKEN_SCOPES_BYTES_MAX: usize = 8 * 1024;
 /// Principals of one backend whose tokens a replica remembers.
 pub const GRANT_CACHED_MAX: usize = 10_000;
 /// Grants that are read at a time to find the oldest one that can be used.
