@@ -129,10 +129,22 @@ impl Broker {
         self.tokens.principal_claim(issuer)
     }
 
-    /// Returns the principal of a person who signed in, if the tenant is enabled.
-    pub fn signed_in(&self, person: &ProvenSignIn) -> Option<(TenantId, PrincipalId)> {
+    /// Returns the principal of a person who signed in, if the tenant is enabled. The signing key of
+    /// the ID token may have to be fetched first.
+    pub async fn signed_in(&self, person: &ProvenSignIn) -> Option<(TenantId, PrincipalId)> {
         let ProvenSignIn { issuer, nonce, id_token, .. } = person;
-        let (tenant, principal) = self.tokens.signed_in(issuer, nonce, id_token)?;
+        let mut read = self.tokens.signed_in(issuer, nonce, id_token);
+        if let Err(AuthError::KeyUnknown(key)) = &read {
+            key.wait_for_keys().await;
+            read = self.tokens.signed_in(issuer, nonce, id_token);
+        }
+        if let Err(AuthError::KeyUnknown(_)) = &read {
+            tracing::warn!(
+                issuer,
+                "an ID token is refused: its key is not among those of the issuer"
+            );
+        }
+        let (tenant, principal) = read.ok()?;
         self.tenant(&tenant).is_some_and(|tenant| tenant.enabled()).then_some((tenant, principal))
     }
 

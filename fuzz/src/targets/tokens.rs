@@ -143,11 +143,11 @@ fn proven(token: &str, purpose: TokenUse) -> (Option<String>, String) {
             Err(denied) => Err(format!("{:?}", denied.into_parts())),
         },
         TokenUse::SignIn => match verifier.signed_in(ISSUER, NONCE, token) {
-            Some((tenant, principal)) => {
+            Ok((tenant, principal)) => {
                 assert_eq!(tenant.as_str(), TENANT, "the issuer has one tenant");
                 Ok(principal.as_str().to_owned())
             }
-            None => Err(String::new()),
+            Err(denied) => Err(format!("{:?}", denied.into_parts())),
         },
     });
     let answer = read.as_ref().err().cloned().unwrap_or_default();

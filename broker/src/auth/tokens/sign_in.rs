@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use protocol::ids::{PrincipalId, TenantId};
+use rules::sign_in_failures::SignInFailureReason;
 
 use super::{
     TokenVerifier,
@@ -14,7 +15,10 @@ use super::{
     jwt::{Claims, Jwt},
 };
 use crate::{
-    auth::verified_token::VerifiedToken,
+    auth::{
+        auth_error::{AuthError, UnknownSigningKey, token_not_valid},
+        verified_token::VerifiedToken,
+    },
     config::{IssuerConfig, LoginClient},
 };
 
@@ -61,20 +65,22 @@ impl TokenVerifier {
         known.unwrap_or_else(|| "sub".to_owned())
     }
 
-    /// Returns the principal of an ID token that the broker requested with this nonce. `None`: the
-    /// token proves nothing.
+    /// Returns the principal of an ID token that the broker requested with this nonce.
     pub fn signed_in(
         &self,
         issuer: &str,
         nonce: &str,
         id_token: &str,
-    ) -> Option<(TenantId, PrincipalId)> {
-        let issuer = self.issuers.load().get(issuer).cloned()?;
-        let read = self.check_id_token(&issuer, nonce, id_token);
-        if let Err(flaw) = &read {
+    ) -> Result<(TenantId, PrincipalId), AuthError> {
+        let refused = || AuthError::failed(token_not_valid(), SignInFailureReason::Token);
+        let issuer = self.issuers.load().get(issuer).cloned().ok_or_else(refused)?;
+        self.check_id_token(&issuer, nonce, id_token).map_err(|flaw| {
+            if flaw == TokenError::UnknownKey {
+                return AuthError::KeyUnknown(UnknownSigningKey(issuer));
+            }
             tracing::warn!(issuer = issuer.name(), reason = %flaw, "an ID token is refused");
-        }
-        read.ok()
+            refused()
+        })
     }
 
     fn check_id_token(

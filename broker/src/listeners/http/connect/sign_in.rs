@@ -62,7 +62,7 @@ impl Visit<'_> {
             Ok(None) => return refused(),
             Err(error) => return failed("the broker", &error),
         };
-        let Some((tenant, principal)) = self.broker.signed_in(&signed_in) else {
+        let Some((tenant, principal)) = self.broker.signed_in(&signed_in).await else {
             return refused();
         };
         let person = Person::new(tenant, principal.as_str());
