@@ -55,6 +55,7 @@ use crate::{
     },
     maps::SharedMap,
     metrics::Metrics,
+    oauth::LoginServers,
     persistence::{BackendVerdict, Stores},
     session_location::SessionLocator,
     sessions::{
@@ -93,6 +94,7 @@ pub struct Broker {
     keyring: Arc<Keyring>,
     auth: AuthSettings,
     tokens: TokenVerifier,
+    login_servers: Arc<LoginServers>,
     failed_sign_ins: SignInFailureLog,
     tenants: SharedMap<TenantId, Arc<Tenant>>,
     /// Access policies of tenants, also of those that are not running.

@@ -109,8 +109,6 @@ pub enum SecretKind {
     Key,
     /// The access token with which a caller came.
     Subject,
-    /// The sign-in of a person that a browser began.
-    SignIn,
     /// A login of the console that its operator ended.
     EndedLogin,
     /// What ends the login of an operator at an issuer.
@@ -125,7 +123,6 @@ impl SecretKind {
             Self::Client => "client",
             Self::Key => "key",
             Self::Subject => "subject",
-            Self::SignIn => "sign_in",
             Self::EndedLogin => "ended_login",
             Self::IssuerLogin => "issuer_login",
         }

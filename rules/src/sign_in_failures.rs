@@ -52,6 +52,8 @@ pub enum SignInFailureReason {
     Certificate,
     /// A credential of a tenant that is not served.
     Tenant,
+    /// A one-time link that is not valid, or a login of a browser that failed at its issuer.
+    Login,
     /// A wrong admin token.
     AdminToken,
     /// No certificate, or one that is not of a replica.
@@ -59,7 +61,7 @@ pub enum SignInFailureReason {
 }
 
 impl SignInFailureReason {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Missing,
         Self::Malformed,
         Self::ApiKey,
@@ -67,6 +69,7 @@ impl SignInFailureReason {
         Self::ExpiredToken,
         Self::Certificate,
         Self::Tenant,
+        Self::Login,
         Self::AdminToken,
         Self::PeerCertificate,
     ];
@@ -80,6 +83,7 @@ impl SignInFailureReason {
             Self::ExpiredToken => "expired_token",
             Self::Certificate => "certificate",
             Self::Tenant => "tenant",
+            Self::Login => "login",
             Self::AdminToken => "admin_token",
             Self::PeerCertificate => "peer_certificate",
         }

@@ -9,6 +9,7 @@ use protocol::{
     ids::{PrincipalId, TenantId},
 };
 use rules::{endpoint::Endpoint, operators::Operator, sign_in_failures::SignInFailureReason};
+use tokio::sync::SemaphorePermit;
 
 use super::{Broker, key_required, unknown_backend, unknown_toolset};
 use crate::{
@@ -77,7 +78,17 @@ impl Broker {
 
     /// Returns what carries out logins of operators at issuers.
     pub fn operator_logins(&self) -> OperatorLogins {
-        OperatorLogins::new(self.tokens.operator_login_issuers(), self.tokens.clients())
+        let issuers = self.tokens.operator_login_issuers();
+        OperatorLogins::new(issuers, self.tokens.clients(), self.login_servers.clone())
+    }
+
+    /// Returns the right to use an issuer for a login of a browser. `None`: too many logins do.
+    pub fn login_permit(&self) -> Option<SemaphorePermit<'_>> {
+        let permit = self.login_servers.permit();
+        if permit.is_none() {
+            self.shared.metrics.rate_limited("logins");
+        }
+        permit
     }
 
     /// Admits a caller to its tenant as [`Broker::admit_authenticated`] does. `None`: the tenant is
@@ -115,8 +126,8 @@ impl Broker {
 
     /// Returns what carries out sign-ins of people.
     pub fn sign_ins(&self) -> SignIns {
-        let shared = &self.shared;
-        SignIns::new(shared.durable.clone(), self.tokens.clients(), shared.address.clone())
+        let (clients, servers) = (self.tokens.clients(), self.login_servers.clone());
+        SignIns::new(clients, servers, self.shared.address.clone())
     }
 
     /// Returns the issuers at which people can sign in.

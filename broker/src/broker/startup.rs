@@ -82,6 +82,7 @@ impl Broker {
             keyring: parts.keyring,
             auth,
             tokens,
+            login_servers: Arc::default(),
             failed_sign_ins: SignInFailureLog::default(),
             tenants: SharedMap::default(),
             policies: SharedMap::default(),

@@ -77,6 +77,7 @@ pub(super) const LIMITS_REACHED: &[&str] = &[
     "connections_per_second_per_address",
     "connections_per_tenant",
     "descriptors",
+    "logins",
     "outbox_bytes",
     "outbox_bytes_total",
     "principal",

@@ -4,6 +4,8 @@
 //!
 //! Invariant: nothing of an answer is used or shown before its issuer is checked.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -11,13 +13,14 @@ use super::{
     connect::{AuthorizationAnswer, announce_pkce, authorization_url, browser_endpoint},
     discovery::DiscoveredServer,
     fetch::{OauthError, OauthFetcher},
+    login_servers::LoginServers,
     registration::secret_credential,
     secret_text::{digest_of, random_text},
     token_request::{AccessToken, request_token},
 };
 use crate::{
     auth::{ClientAuthentication, ClientCredential, KeyFetcher},
-    config::{IssuerConfig, LoginClient, spec::IssuerComparison},
+    config::{IssuerConfig, LoginClient},
 };
 
 /// A login that waits for its answer.
@@ -35,22 +38,22 @@ pub struct StartedLogin {
 /// An issuer, with the broker as its client.
 pub(super) struct CodeFlow<'a> {
     client: &'a LoginClient,
-    server: DiscoveredServer,
+    server: Arc<DiscoveredServer>,
     /// Reaches the endpoint of tokens.
     fetcher: OauthFetcher,
 }
 
 impl<'a> CodeFlow<'a> {
-    /// Reads the metadata of the issuer. The broker sends a request to a host that only the
-    /// metadata names at addresses that `egress` permits.
+    /// Finds the issuer. The broker sends a request to a host that only the metadata names at
+    /// addresses that `egress` permits.
     pub(super) async fn at(
+        servers: &Arc<LoginServers>,
         clients: &KeyFetcher,
         issuer: &IssuerConfig,
         client: &'a LoginClient,
     ) -> Result<Self, OauthError> {
         let name = &issuer.issuer;
-        let fetcher = OauthFetcher::new(clients.trusting(), name);
-        let server = DiscoveredServer::of_issuer(&fetcher, name, IssuerComparison::Exact).await?;
+        let server = servers.get(OauthFetcher::new(clients.trusting(), name), name).await?;
         let http = clients.client_for(issuer, &server.token_endpoint).clone();
         Ok(Self { client, server, fetcher: OauthFetcher::new(http, name) })
     }

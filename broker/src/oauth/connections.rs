@@ -56,7 +56,12 @@ impl Connections {
     ) -> Result<Option<(TenantId, ConnectLink)>, OauthError> {
         let tenant = secret.split_once('.').and_then(|(tenant, _)| TenantId::parse(tenant).ok());
         let Some(tenant) = tenant else { return Ok(None) };
-        let link = self.0.take_secret(&vault_key(&tenant, secret)).await?;
+        let key = vault_key(&tenant, secret);
+        // A stranger can send any text, and a write takes the turn of others.
+        if self.0.secret::<ConnectLink>(&key).await?.is_none() {
+            return Ok(None);
+        }
+        let link = self.0.take_secret(&key).await?;
         Ok(link.map(|link| (tenant, link)))
     }
 }

@@ -22,6 +22,7 @@ mod exchanged;
 mod fetch;
 mod id_token;
 mod identity;
+mod login_servers;
 mod machine;
 mod operator_logins;
 mod public_address;
@@ -45,6 +46,7 @@ pub use self::{
     connect::{AuthorizationAnswer, PendingLogin, backend_of, connect_elicitation},
     connections::{ConnectLink, Connections},
     fetch::{ConnectReason, OauthError},
+    login_servers::LoginServers,
     machine::{MachineTokens, RenewedToken, TokenHeader},
     operator_logins::{FinishedLogin, IssuerLogin, OperatorLogins},
     public_address::PublicAddress,
@@ -52,7 +54,7 @@ pub use self::{
         CALLBACK_PATH, CLIENT_METADATA_PATH, KEY_SET_PATH, client_metadata, tenant_of_metadata,
     },
     secret_text::{digest_of, random_text},
-    sign_in::{ProvenSignIn, SignIns},
+    sign_in::{PendingSignIn, ProvenSignIn, SignIns},
     subject_tokens::SubjectTokens,
     token_cache::{LinkPost, LinkPosts, TokenCache, UsableToken},
     token_source::{LinkTokens, OauthResources, TokenSource},

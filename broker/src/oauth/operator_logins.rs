@@ -3,12 +3,15 @@
 //! Invariant: the result of a login is a token, which is verified like any other before its holder is
 //! an operator.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
     code_flow::{CodeFlow, StartedLogin},
     connect::AuthorizationAnswer,
     fetch::OauthError,
+    login_servers::LoginServers,
     secret_text::random_text,
 };
 use crate::auth::{KeyFetcher, OperatorLoginIssuer};
@@ -17,6 +20,7 @@ use crate::auth::{KeyFetcher, OperatorLoginIssuer};
 pub struct OperatorLogins {
     issuers: Vec<OperatorLoginIssuer>,
     clients: KeyFetcher,
+    servers: Arc<LoginServers>,
 }
 
 /// A login that succeeded at its issuer.
@@ -39,8 +43,12 @@ pub struct IssuerLogin {
 }
 
 impl OperatorLogins {
-    pub fn new(issuers: Vec<OperatorLoginIssuer>, clients: KeyFetcher) -> Self {
-        Self { issuers, clients }
+    pub fn new(
+        issuers: Vec<OperatorLoginIssuer>,
+        clients: KeyFetcher,
+        servers: Arc<LoginServers>,
+    ) -> Self {
+        Self { issuers, clients, servers }
     }
 
     /// Returns the names of the issuers.
@@ -90,6 +98,6 @@ impl OperatorLogins {
     }
 
     async fn flow<'a>(&self, issuer: &'a OperatorLoginIssuer) -> Result<CodeFlow<'a>, OauthError> {
-        CodeFlow::at(&self.clients, &issuer.config, &issuer.client).await
+        CodeFlow::at(&self.servers, &self.clients, &issuer.config, &issuer.client).await
     }
 }

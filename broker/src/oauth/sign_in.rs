@@ -1,25 +1,23 @@
 //! People sign in at the connect page with an issuer of callers, as OpenID Connect Core 1.0 has it.
 //! What the ID token proves is judged by `auth`.
 //!
-//! Invariant: a request belongs to one browser, and its answer counts once.
+//! Invariant: the broker keeps nothing of a sign-in that waits for its answer. The browser has it,
+//! sealed, because a stranger can begin any number of them.
 
 use std::sync::Arc;
 
-use protocol::ids::TenantId;
-use records::{SecretKey, SecretKind};
-use rules::limits::oauth::CONNECT_REQUEST_LIFE;
 use serde::{Deserialize, Serialize};
 
 use super::{
     code_flow::{CodeFlow, StartedLogin},
     connect::AuthorizationAnswer,
     fetch::OauthError,
+    login_servers::LoginServers,
     public_address::PublicAddress,
     registration::CALLBACK_PATH,
-    secret_text::{digest_of, random_text},
-    vault::Vault,
+    secret_text::random_text,
 };
-use crate::{auth::KeyFetcher, config::IssuerConfig, persistence::Persistence};
+use crate::{auth::KeyFetcher, config::IssuerConfig};
 
 /// Begins the `state` of a sign-in, and of no other request. No tenant has this name.
 const STATE_PREFIX: &str = "~.";
@@ -27,21 +25,26 @@ const STATE_PREFIX: &str = "~.";
 /// Sign-ins of people.
 #[derive(Debug)]
 pub struct SignIns {
-    vault: Vault,
     /// Reach the issuers of the configuration file.
     clients: KeyFetcher,
+    servers: Arc<LoginServers>,
     address: Arc<PublicAddress>,
 }
 
 /// A sign-in that waits for its answer.
-#[derive(Serialize, Deserialize)]
-struct StoredSignIn {
+#[derive(Debug, Serialize, Deserialize)]
+pub struct PendingSignIn {
     #[serde(flatten)]
     login: StartedLogin,
-    /// Digest of the browser's cookie.
-    browser: String,
-    /// Backend whose page the person wanted.
+    /// Backend whose page the person wanted. Empty: the page of all of them.
     backend: String,
+}
+
+impl PendingSignIn {
+    /// Returns the `state` of its answer.
+    pub fn state(&self) -> &str {
+        &self.login.state
+    }
 }
 
 /// The claims of an issuer about the person at a browser.
@@ -56,11 +59,11 @@ pub struct ProvenSignIn {
 
 impl SignIns {
     pub fn new(
-        durable: Arc<Persistence>,
         clients: KeyFetcher,
+        servers: Arc<LoginServers>,
         address: Arc<PublicAddress>,
     ) -> Self {
-        Self { vault: Vault(durable), clients, address }
+        Self { clients, servers, address }
     }
 
     /// Returns whether an answer belongs to a sign-in.
@@ -68,57 +71,40 @@ impl SignIns {
         answer.state.starts_with(STATE_PREFIX)
     }
 
-    /// Begins a sign-in. Returns the address for the browser.
+    /// Begins a sign-in. Returns the address for the browser, and what its answer belongs to.
     pub async fn start(
         &self,
         issuer: &IssuerConfig,
-        browser: &str,
-        backend: &str,
-    ) -> Result<String, OauthError> {
+        backend: String,
+    ) -> Result<(String, PendingSignIn), OauthError> {
         let flow = self.flow(issuer).await?.announces_pkce()?;
         let base = self.address.base().unwrap_or_default();
         let state = format!("{STATE_PREFIX}{}", random_text());
         let (address, login) = flow.start(state, format!("{base}{CALLBACK_PATH}"), None)?;
-        let vault_key = vault_key(&login.state);
-        let (browser, backend) = (digest_of(browser), backend.to_owned());
-        let sign_in = StoredSignIn { login, browser, backend };
-        self.vault.put_secret(&vault_key, &sign_in, CONNECT_REQUEST_LIFE).await?;
-        Ok(address)
+        Ok((address, PendingSignIn { login, backend }))
     }
 
-    /// Ends a sign-in with the answer of the issuer. `None`: the answer belongs to no sign-in of this
-    /// browser, or its issuer is none of these any more.
+    /// Ends a sign-in with the answer of the issuer, which must be one of these.
     pub async fn finish(
         &self,
         issuers: &[Arc<IssuerConfig>],
+        PendingSignIn { login, backend }: PendingSignIn,
         answer: &AuthorizationAnswer,
-        browser: &str,
-    ) -> Result<Option<ProvenSignIn>, OauthError> {
-        let vault_key = vault_key(&answer.state);
-        let known: Option<StoredSignIn> = self.vault.secret(&vault_key).await?;
-        if known.is_none_or(|known| known.browser != digest_of(browser)) {
-            return Ok(None);
-        }
-        let taken: Option<StoredSignIn> = self.vault.take_secret(&vault_key).await?;
-        let Some(StoredSignIn { login, backend, .. }) = taken else { return Ok(None) };
-        let issuer = issuers.iter().find(|issuer| issuer.issuer == login.issuer);
-        let Some(issuer) = issuer else { return Ok(None) };
+    ) -> Result<ProvenSignIn, OauthError> {
         let code = login.code_of(answer)?;
-        let token = self.flow(issuer).await?.finish(&login, code, None).await?;
+        let gone = || OauthError::Refused(format!("{} has no sign-in any more", login.issuer));
+        let issuer = issuers.iter().find(|issuer| issuer.issuer == login.issuer);
+        let flow = self.flow(issuer.ok_or_else(gone)?).await?;
+        let token = flow.finish(&login, code, None).await?;
         let nameless = || OauthError::Refused(format!("{} gives no ID token", login.issuer));
         let id_token = token.id_token.ok_or_else(nameless)?;
         let StartedLogin { issuer, nonce, .. } = login;
-        Ok(Some(ProvenSignIn { issuer, nonce, id_token, backend }))
+        Ok(ProvenSignIn { issuer, nonce, id_token, backend })
     }
 
     async fn flow<'a>(&self, issuer: &'a IssuerConfig) -> Result<CodeFlow<'a>, OauthError> {
         let nothing = || OauthError::Refused(format!("{} has no sign-in", issuer.issuer));
         let client = issuer.sign_in.as_ref().ok_or_else(nothing)?;
-        CodeFlow::at(&self.clients, issuer, client).await
+        CodeFlow::at(&self.servers, &self.clients, issuer, client).await
     }
-}
-
-fn vault_key(state: &str) -> SecretKey {
-    let tenant = TenantId::default_tenant();
-    SecretKey { kind: SecretKind::SignIn, tenant, name: digest_of(state) }
 }

@@ -424,6 +424,9 @@ fn met() -> Vec<Fixed> {
         CONNECT_REQUEST_LIFE Describes("the page answers 403");
         CONNECT_LINK_LIFE Describes("the page answers 403");
         CONNECT_LOGIN_LIFE Describes("the page answers 403");
+        LOGIN_METADATA_AGE_MAX Describes("time after which a change of the metadata is in force");
+        LOGIN_METADATA_PAUSE Describes("the page answers 502");
+        LOGINS_AT_ONCE_MAX Other("the page answers 503 with `Retry-After`", "`mcp_rate_limited_total{scope=\"logins\"}`");
         CONNECT_FORM_BYTES_MAX Refused(ErrorKind::MessageTooLarge);
     }
 }

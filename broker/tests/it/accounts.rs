@@ -32,6 +32,8 @@ use crate::builder;
 /// A browser: cookies, and requests to the broker.
 pub(crate) struct Browser {
     broker: SocketAddr,
+    /// Its address, as a trusted proxy names it.
+    address: Option<String>,
     cookies: Mutex<HashMap<String, String>>,
 }
 
@@ -41,21 +43,27 @@ impl Browser {
     }
 
     pub(crate) fn at(broker: SocketAddr) -> Self {
-        Self { broker, cookies: Mutex::default() }
+        Self { broker, address: None, cookies: Mutex::default() }
+    }
+
+    pub(crate) fn from(self, address: &str) -> Self {
+        Self { address: Some(address.to_owned()), ..self }
     }
 
     pub(crate) async fn send(&self, method: &str, path: &str, form: &str) -> RawResponse {
         let cookies: Vec<String> =
             self.cookies.lock().iter().map(|(name, value)| format!("{name}={value}")).collect();
         let address = self.broker;
-        let request = Request::builder()
+        let mut request = Request::builder()
             .method(method)
             .uri(path)
             .header("host", address.to_string())
             .header("cookie", cookies.join("; "))
-            .header("content-type", "application/x-www-form-urlencoded")
-            .body(Full::new(Bytes::from(form.to_owned())))
-            .unwrap();
+            .header("content-type", "application/x-www-form-urlencoded");
+        if let Some(address) = &self.address {
+            request = request.header("x-forwarded-for", address);
+        }
+        let request = request.body(Full::new(Bytes::from(form.to_owned()))).unwrap();
         let answer = within("a page", send_http1(address, request)).await.unwrap();
         for value in answer.headers.get_all("set-cookie") {
             let (name, value) = value.to_str().unwrap().split_once('=').unwrap();

@@ -169,6 +169,21 @@ async fn a_login_at_an_issuer_is_bound_to_its_browser_and_its_request() {
     }
 }
 
+/// A stranger can begin logins.
+#[tokio::test]
+async fn the_metadata_of_an_issuer_is_fetched_once_for_many_logins() {
+    let server = AuthorizationServer::start().await;
+    let issuer = json!({"jwks_url": server.keys_url(), "admin": {
+        "claim": "groups", "audiences": [AUDIENCE], "map": [{"value": "auditors", "role": "auditor"}],
+        "login": {"client_id": "console", "scopes": ["openid"]},
+    }});
+    let (_broker, page) = page_of(&server, issuer).await;
+    for _ in 0..10 {
+        page.started_login(server.issuer()).await;
+    }
+    assert_eq!(server.metadata_requests(), 1);
+}
+
 #[tokio::test]
 async fn a_login_names_its_audience_only_as_the_issuer_accepts_it() {
     for (parameter_rule, name) in [("strip", None), ("audience", Some("audience"))] {

@@ -73,6 +73,7 @@ mod oauth_people;
 mod oauth_registrations;
 mod oauth_replicas;
 mod oauth_secrets;
+mod oauth_sign_ins;
 mod operators;
 mod peers;
 mod pins;

@@ -270,55 +270,6 @@ async fn tokens_of_users_are_in_no_output_and_in_no_file() {
     assert_eq!(outputs_containing(&secrets, &outputs(&broker, &collector.spans()).await), [""; 0]);
 }
 
-/// Sends the form of the page that offers an issuer. Returns the address of the authorization
-/// request.
-async fn start_sign_in(browser: &Browser) -> String {
-    let page = browser.send("GET", "/connect/b", "").await.text().await;
-    let value = |name: &str| {
-        between(&page, &format!("name=\"{name}\" value=\""), "\"").expect(&page).to_owned()
-    };
-    let form = format!("issuer={}&backend=b&proof={}", value("issuer"), value("proof"));
-    let sent = browser.send("POST", "/connect", &form).await;
-    let status = sent.status;
-    let location = sent.header("location").map(str::to_owned);
-    location.unwrap_or_else(|| panic!("no redirect, but {status}"))
-}
-
-/// The broker fetches the keys of an issuer every five minutes.
-#[tokio::test]
-async fn a_person_signs_in_with_a_key_that_the_issuer_has_just_published() {
-    let issuer = AuthorizationServer::start().await;
-    issuer.set_metadata(json!({"code_challenge_methods_supported": ["S256"]}));
-    let broker = builder()
-        .single_process()
-        .auth_required()
-        .admin_token("operator-of-tests")
-        .config(issuer.config("default", json!({"sign_in": {"client_id": "pages"}})))
-        .config(json!({"limits": {"sign_in_failures_per_minute": 0}}))
-        .start()
-        .await;
-    eventually("the keys of the issuer", || async {
-        if issuer.key_requests() > 0 { Ok(()) } else { Err("no request") }
-    })
-    .await;
-    let new = SigningKey::ed("two");
-    issuer.publish(&[&new]);
-    eventually("a sign-in with the new key", || async {
-        let browser = Browser::new(&broker);
-        let request = start_sign_in(&browser).await;
-        let claims = json!({"aud": "pages", "nonce": parameter(&request, "nonce")});
-        let token = new.sign(&issuer.claims("ann", claims));
-        issuer.answer_tokens(Arc::new(move |_, _| {
-            (200, json!({"access_token": "x", "token_type": "Bearer", "id_token": token}))
-        }));
-        match browser.answer(&request, "&code=c").await {
-            303 => Ok(()),
-            other => Err(other),
-        }
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn a_person_signs_in_with_the_issuer_of_its_tokens() {
     let world = World::start(3600).await;

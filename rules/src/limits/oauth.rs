@@ -54,6 +54,12 @@ pub const CONNECT_LOGIN_LIFE: Duration = Duration::from_secs(3_600);
 /// Wait for another replica that is notified of a connection, and the tries to notify it.
 pub const CONNECTION_NOTICE_WAIT: Duration = Duration::from_secs(5);
 pub const CONNECTION_NOTICE_TRIES: u32 = 3;
+/// Time for which the broker uses the metadata of an issuer at which people log in.
+pub const LOGIN_METADATA_AGE_MAX: Duration = Duration::from_secs(300);
+/// Time without requests for the metadata of such an issuer after one that failed.
+pub const LOGIN_METADATA_PAUSE: Duration = Duration::from_secs(5);
+/// Sign-ins at the connect page and logins at the console that use an issuer at the same time.
+pub const LOGINS_AT_ONCE_MAX: usize = 64;
 /// Body of a form of the connect page.
 pub const CONNECT_FORM_BYTES_MAX: usize = 8 * 1024;
 /// Stored credentials that are read at a time to be sealed again.

@@ -7,12 +7,14 @@ use axum::{
     http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
+use rules::sign_in_failures::{Plane, SignInFailureReason};
 use serde::{Deserialize, Serialize};
 use transport::parse_http_url;
 use utoipa::ToSchema;
 
 use super::{ConsoleState, login};
 use crate::{
+    auth::RemotePeer,
     listeners::admin::{
         audit::ClientIp,
         input::{JsonBody, read_as},
@@ -79,6 +81,11 @@ pub(super) async fn start(
     if !is_console_callback(&redirect_uri, origin.unwrap_or_default()) {
         return Err(Problem::invalid("redirect_uri", "is not the callback of this console"));
     }
+    let busy = || {
+        let detail = "too many logins at issuers wait at the moment: try again in a few seconds";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "issuer-unavailable", detail)
+    };
+    let _permit = control.broker.login_permit().ok_or_else(busy)?;
     let login = control.broker.operator_logins().start(&issuer, &redirect_uri).await;
     let login = login.ok_or_else(|| Problem::not_found("issuer", &issuer))?;
     let (url, started) = login.map_err(|fault| {
@@ -107,14 +114,22 @@ pub(super) async fn callback(
     let answer = Query::<LoginAnswer>::try_from_uri(&uri)
         .map(|Query(answer)| AuthorizationAnswer::from(answer));
     let Ok(answer) = answer else { return failed() };
+    let address = peer.map(|Extension(ClientIp(address))| address);
+    // The issuer gets no request for an address with too many failed sign-ins.
+    if control.broker.check_address(RemotePeer { address, ..RemotePeer::default() }).is_err() {
+        return failed();
+    }
+    let Some(permit) = control.broker.login_permit() else { return failed() };
     let finished = match control.broker.operator_logins().finish(&started, &answer).await {
         Ok(finished) => finished,
         Err(fault) => {
             tracing::warn!(%fault, "an operator's login at an issuer failed");
+            let reason = SignInFailureReason::Login;
+            control.broker.sign_in_failed(Plane::Admin, reason, address);
             return failed();
         }
     };
-    let address = peer.map(|Extension(ClientIp(address))| address);
+    drop(permit);
     let Ok(operator) = access.authenticate(&control, Some(Some(&finished.token))).await else {
         tracing::warn!("an issuer signed in a person who is not an operator");
         return failed();

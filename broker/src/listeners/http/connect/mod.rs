@@ -11,16 +11,20 @@ mod page;
 mod person;
 mod sign_in;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{
-    Method as HttpMethod, Request, Response, StatusCode,
-    header::{LOCATION, ORIGIN, SET_COOKIE},
+    HeaderValue, Method as HttpMethod, Request, Response, StatusCode,
+    header::{LOCATION, ORIGIN, RETRY_AFTER, SET_COOKIE},
     request::Parts as HeadParts,
 };
 use protocol::ids::{BackendId, DEFAULT_TENANT, TenantId};
-use rules::limits::oauth::CONNECT_FORM_BYTES_MAX;
+use rules::{
+    limits::{LIMIT_RETRY_AFTER, oauth::CONNECT_FORM_BYTES_MAX},
+    sign_in_failures::{Plane, SignInFailureReason},
+};
+use tokio::sync::SemaphorePermit;
 
 use self::{
     page::HtmlPage,
@@ -33,7 +37,7 @@ use super::{
     response::{self, Body},
 };
 use crate::{
-    auth::{RemotePeer, adapted::form_decoded},
+    auth::{RemotePeer, SealKey, adapted::form_decoded},
     broker::Broker,
     oauth::{
         AuthorizationAnswer, CALLBACK_PATH, CLIENT_METADATA_PATH, Connections, KEY_SET_PATH,
@@ -122,6 +126,23 @@ struct Visit<'v> {
 impl Visit<'_> {
     fn cookies(&self) -> Cookies<'_> {
         Cookies { base: self.base, headers: &self.head.headers }
+    }
+
+    fn seal(&self) -> &SealKey {
+        &self.broker.shared.durable.seal
+    }
+
+    /// Returns the right to sign a browser in. `None`: the process is overloaded, or too many
+    /// browsers sign in at the same time.
+    fn login_permit(&self) -> Option<SemaphorePermit<'_>> {
+        self.broker.shared.overload.admits().ok()?;
+        self.broker.login_permit()
+    }
+
+    /// Counts a failed sign-in of a browser. Returns `Some` wait if its address has failed too often.
+    fn login_failed(&self) -> Option<Duration> {
+        let (plane, reason) = (Plane::Data, SignInFailureReason::Login);
+        self.broker.sign_in_failed(plane, reason, self.remote.address)
     }
 
     async fn person(&self) -> Option<Person> {
@@ -265,20 +286,23 @@ impl Visit<'_> {
 
     /// Signs the browser in with a one-time link.
     async fn sign_in(&self, link: &str) -> Response<Body> {
+        let Some(_permit) = self.login_permit() else { return busy() };
         let connections = Connections::new(self.broker.shared.durable.clone());
         match connections.take_link(link).await {
             Ok(Some((tenant, link))) => {
                 let person = Person::new(tenant, &link.principal);
-                let mut answer = redirect(&format!("{CONNECT}/{}", link.backend));
-                let seal = &self.broker.shared.durable.seal;
-                if let Some(cookie) = self.cookies().set_login(seal, &person) {
-                    answer.headers_mut().append(SET_COOKIE, cookie);
-                }
-                answer
+                let cookie = self.cookies().set_login(self.seal(), &person);
+                with_cookie(redirect(&format!("{CONNECT}/{}", link.backend)), cookie)
             }
-            Ok(None) => HtmlPage::new("The link is not valid")
-                .text("It was used already, or is too old. Ask your operator for another one.")
-                .respond(StatusCode::FORBIDDEN),
+            Ok(None) => {
+                let text = "It was used already, or is too old. Ask your operator for another one.";
+                let page = HtmlPage::new("The link is not valid").text(text);
+                let wait = self.login_failed();
+                wait.map_or_else(
+                    || page.respond(StatusCode::FORBIDDEN),
+                    |wait| too_many(Some(wait)),
+                )
+            }
             Err(error) => failed("the broker", &error),
         }
     }
@@ -342,6 +366,32 @@ fn redirect(address: &str) -> Response<Body> {
         }
         Err(_) => unknown(),
     }
+}
+
+fn with_cookie(mut answer: Response<Body>, cookie: Option<HeaderValue>) -> Response<Body> {
+    if let Some(cookie) = cookie {
+        answer.headers_mut().append(SET_COOKIE, cookie);
+    }
+    answer
+}
+
+/// Returns the page for a browser that has to come back in a moment.
+fn busy() -> Response<Body> {
+    let text = "Too many people sign in at the moment. Try again in a few seconds.";
+    let page = HtmlPage::new("Busy").text(text).respond(StatusCode::SERVICE_UNAVAILABLE);
+    retry_after(page, LIMIT_RETRY_AFTER)
+}
+
+/// Returns the page for an address with too many failed sign-ins.
+fn too_many(wait: Option<Duration>) -> Response<Body> {
+    let text = "Too many sign-ins of your address have failed within a minute. Try again later.";
+    let page = HtmlPage::new("Not signed in").text(text).respond(StatusCode::TOO_MANY_REQUESTS);
+    retry_after(page, wait.unwrap_or_default())
+}
+
+fn retry_after(mut page: Response<Body>, wait: Duration) -> Response<Body> {
+    page.headers_mut().insert(RETRY_AFTER, HeaderValue::from(wait.as_secs() + 1));
+    page
 }
 
 fn unknown() -> Response<Body> {

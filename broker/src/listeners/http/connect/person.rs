@@ -14,9 +14,11 @@ use crate::{
     auth::{ANONYMOUS, RemotePeer, SealKey},
     broker::Broker,
     listeners::http::authenticate::authenticate,
+    oauth::PendingSignIn,
 };
 
 const SEAL_CONTEXT: &str = "connect login";
+const PENDING_SEAL_CONTEXT: &str = "connect sign-in that is pending at an issuer";
 
 /// Tenant and principal of a browser.
 pub(super) struct Person {
@@ -126,6 +128,37 @@ impl Cookies<'_> {
         let text = seal.seal_for_client(SEAL_CONTEXT, &serde_json::to_vec(&login).ok()?).ok()?;
         Some(self.set("login", &text, CONNECT_LOGIN_LIFE.as_secs()))
     }
+
+    /// Returns the sign-in of this browser that an answer with this `state` belongs to.
+    pub(super) fn sign_in(&self, seal: &SealKey, state: &str) -> Option<PendingSignIn> {
+        let sealed = self.get(&pending_name(state))?;
+        let opened = seal.open_from_client(PENDING_SEAL_CONTEXT, sealed).ok()?;
+        let (until, pending): (u64, PendingSignIn) = serde_json::from_slice(&opened).ok()?;
+        (until > now() && pending.state() == state).then_some(pending)
+    }
+
+    pub(super) fn set_sign_in(
+        &self,
+        seal: &SealKey,
+        pending: &PendingSignIn,
+    ) -> Option<HeaderValue> {
+        let seconds = CONNECT_REQUEST_LIFE.as_secs();
+        let text = serde_json::to_vec(&(now() + seconds, pending)).ok()?;
+        let text = seal.seal_for_client(PENDING_SEAL_CONTEXT, &text).ok()?;
+        Some(self.set(&pending_name(pending.state()), &text, seconds))
+    }
+
+    /// Returns the cookie that removes a sign-in.
+    pub(super) fn forget_sign_in(&self, state: &str) -> HeaderValue {
+        self.set(&pending_name(state), "", 0)
+    }
+}
+
+/// Returns the name of the cookie of a sign-in. Pages in several tabs of a browser can sign in at the
+/// same time, and all their cookies fit into a request.
+fn pending_name(state: &str) -> String {
+    let slot = state.chars().find(char::is_ascii_alphanumeric).unwrap_or('0');
+    format!("sign-in-{}", slot.to_ascii_lowercase())
 }
 
 fn now() -> u64 {
@@ -157,7 +190,12 @@ mod tests {
         let seal = Keys::from_root(b"root").seal;
         for (base, is_tls) in [(SECURE, true), (LOOPBACK, false)] {
             let cookies = Cookies { base, headers: &HeaderMap::new() };
-            for set in [cookies.set_browser("x"), cookies.set_login(&seal, &ann()).unwrap()] {
+            for set in [
+                cookies.set_browser("x"),
+                cookies.set_login(&seal, &ann()).unwrap(),
+                cookies.set_sign_in(&seal, &pending("~.s")).unwrap(),
+                cookies.forget_sign_in("~.s"),
+            ] {
                 let text = set.to_str().unwrap();
                 let parts: Vec<&str> = text.split("; ").skip(1).collect();
                 // The page of an authorization server leads the browser back.
@@ -169,6 +207,39 @@ mod tests {
                 assert!(!text.contains("Domain"), "{text}");
             }
         }
+    }
+
+    fn pending(state: &str) -> PendingSignIn {
+        let pending = serde_json::json!({
+            "issuer": "i", "state": state, "redirect_uri": "r", "nonce": "n", "verifier": "v", "sends_issuer": false, "backend": "b",
+        });
+        serde_json::from_value(pending).unwrap()
+    }
+
+    #[test]
+    fn a_pending_sign_in_opens_for_its_state_until_it_expires() {
+        let seal = Keys::from_root(b"root").seal;
+        let opens = |cookie: &str, state: &str, seal: &SealKey| {
+            let headers = HeaderMap::from_iter([(COOKIE, cookie.parse().unwrap())]);
+            Cookies { base: SECURE, headers: &headers }.sign_in(seal, state).is_some()
+        };
+        let none = HeaderMap::new();
+        let set = Cookies { base: SECURE, headers: &none }.set_sign_in(&seal, &pending("~.sA"));
+        let set = set.unwrap();
+        let sent = set.to_str().unwrap().split(';').next().unwrap();
+        assert!(opens(sent, "~.sA", &seal));
+        assert!(
+            !opens(sent, "~.sB", &seal) && !opens(sent, "~.xA", &seal) && !opens(sent, "", &seal)
+        );
+        assert!(!opens(sent, "~.sA", &Keys::from_root(b"toor").seal));
+        assert!(!opens(&sent.replace("__Host-", ""), "~.sA", &seal));
+        let until = |until: u64, context: &str| {
+            let text = serde_json::to_vec(&(until, pending("~.sA"))).unwrap();
+            let sealed = seal.seal_for_client(context, &text).unwrap();
+            opens(&format!("__Host-mcp-broker-sign-in-s={sealed}"), "~.sA", &seal)
+        };
+        assert!(until(now() + 60, PENDING_SEAL_CONTEXT) && !until(now() - 1, PENDING_SEAL_CONTEXT));
+        assert!(!until(now() + 60, SEAL_CONTEXT));
     }
 
     #[test]

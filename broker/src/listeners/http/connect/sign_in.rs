@@ -1,11 +1,15 @@
 //! The sign-in of a person with an issuer whose tokens the broker accepts.
 
 use http::{Response, StatusCode, header::SET_COOKIE};
+use protocol::ids::BackendId;
 
-use super::{CONNECT, Visit, failed, form_proof, page::HtmlPage, parameter, redirect};
+use super::{
+    CONNECT, Visit, busy, failed, form_proof, page::HtmlPage, parameter, person::Person, redirect,
+    too_many, unknown, with_cookie,
+};
 use crate::{
-    listeners::http::{connect::person::Person, response::Body},
-    oauth::{AuthorizationAnswer, random_text},
+    listeners::http::response::Body,
+    oauth::{AuthorizationAnswer, PendingSignIn, random_text},
 };
 
 impl Visit<'_> {
@@ -38,39 +42,61 @@ impl Visit<'_> {
         let proven = self.cookies().browser().filter(|browser| {
             parameter(form, "proof").is_some_and(|proof| proof == form_proof(browser))
         });
-        let (Some(issuer), Some(browser)) = (issuer, proven) else {
+        let (Some(issuer), Some(_)) = (issuer, proven) else {
             let text = "The form is too old or comes from elsewhere. Open the page again.";
             return HtmlPage::new("Not accepted").text(text).respond(StatusCode::FORBIDDEN);
         };
         let backend = parameter(form, "backend").unwrap_or_default();
-        match self.broker.sign_ins().start(issuer, &browser, &backend).await {
-            Ok(address) => redirect(&address),
+        if !backend.is_empty() && BackendId::parse(&backend).is_err() {
+            return unknown();
+        }
+        let Some(_permit) = self.login_permit() else { return busy() };
+        match self.broker.sign_ins().start(issuer, backend).await {
+            Ok((address, pending)) => {
+                let cookie = self.cookies().set_sign_in(self.seal(), &pending);
+                with_cookie(redirect(&address), cookie)
+            }
             Err(error) => failed("the broker", &error),
         }
     }
 
-    /// Signs the browser in with the answer of an issuer.
+    /// Signs the browser in with the answer of an issuer. The issuer gets no request for an address
+    /// with too many failed sign-ins.
     pub(super) async fn finish_sign_in(&self, answer: &AuthorizationAnswer) -> Response<Body> {
-        let refused = || {
-            let text = "The answer belongs to no sign-in of this browser. Open the page of your client again.";
-            HtmlPage::new("Not signed in").text(text).respond(StatusCode::FORBIDDEN)
-        };
-        let issuers = self.broker.sign_in_issuers();
-        let Some(browser) = self.cookies().browser() else { return refused() };
-        let signed_in = match self.broker.sign_ins().finish(&issuers, answer, &browser).await {
-            Ok(Some(signed_in)) => signed_in,
-            Ok(None) => return refused(),
-            Err(error) => return failed("the broker", &error),
-        };
-        let Some((tenant, principal)) = self.broker.signed_in(&signed_in).await else {
+        let Some(pending) = self.cookies().sign_in(self.seal(), &answer.state) else {
             return refused();
         };
-        let person = Person::new(tenant, principal.as_str());
-        let mut answer = redirect(&format!("{CONNECT}/{}", signed_in.backend));
-        let seal = &self.broker.shared.durable.seal;
-        if let Some(cookie) = self.cookies().set_login(seal, &person) {
-            answer.headers_mut().append(SET_COOKIE, cookie);
+        if let Err(refusal) = self.broker.check_address(self.remote) {
+            return too_many(refusal.retry_after);
         }
-        answer
+        let Some(_permit) = self.login_permit() else { return busy() };
+        let response = match self.signed_in(pending, answer).await {
+            Ok((person, backend)) => {
+                let cookie = self.cookies().set_login(self.seal(), &person);
+                with_cookie(redirect(&format!("{CONNECT}/{backend}")), cookie)
+            }
+            Err(page) => self.login_failed().map_or(*page, |wait| too_many(Some(wait))),
+        };
+        with_cookie(response, Some(self.cookies().forget_sign_in(&answer.state)))
     }
+
+    /// Returns the person whom an issuer names, and the backend whose page the person wanted, or the
+    /// page that reports the failure.
+    async fn signed_in(
+        &self,
+        pending: PendingSignIn,
+        answer: &AuthorizationAnswer,
+    ) -> Result<(Person, String), Box<Response<Body>>> {
+        let issuers = self.broker.sign_in_issuers();
+        let finished = self.broker.sign_ins().finish(&issuers, pending, answer).await;
+        let proven = finished.map_err(|error| failed("the broker", &error))?;
+        let (tenant, principal) = self.broker.signed_in(&proven).await.ok_or_else(refused)?;
+        Ok((Person::new(tenant, principal.as_str()), proven.backend))
+    }
+}
+
+fn refused() -> Response<Body> {
+    let text =
+        "The answer belongs to no sign-in of this browser. Open the page of your client again.";
+    HtmlPage::new("Not signed in").text(text).respond(StatusCode::FORBIDDEN)
 }
