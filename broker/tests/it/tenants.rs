@@ -266,8 +266,8 @@ async fn a_revoked_key_also_ends_the_sessions_that_it_continued() {
     }
     let text = |key: &Value| key["key"].as_str().unwrap().to_owned();
     let opener = client(&broker, &text(&keys[0]), "red");
-    let (opened, other) =
-        (opener.connected(json!({})).await, opener.fresh().connected(json!({})).await);
+    let other = opener.fresh().connected(json!({})).await;
+    let opened = opener.connected(json!({})).await;
     let joined = broker.client("/mcp").bearer(&text(&keys[1]));
     joined.set_session(opened.session().as_deref());
     joined.set_version(Some("2025-11-25"));
