@@ -227,13 +227,13 @@ impl StreamRig {
             events: storage.store.clone(),
             hot: Arc::new(MemoryHotStore::new()),
         };
-        let durable = Persistence::new(
+        let persistence = Persistence::new(
             stores,
             NodeName::new("bench"),
             Keys::from_root(b"bench").seal,
             metrics.clone(),
         );
-        let writer = durable.event_log.clone();
+        let writer = persistence.event_log.clone();
         let (mut streams, mut readers) = (Vec::new(), JoinSet::new());
         let read = Arc::new(AtomicU64::new(0));
         for number in 1..=STREAMS {

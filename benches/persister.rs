@@ -160,7 +160,7 @@ impl WriteMode {
     /// Writes once. False: the store was too busy.
     async fn write(&self, write: WriteOp) -> anyhow::Result<bool> {
         let written = match self {
-            Self::Grouped(durable) => match durable.write(write).await {
+            Self::Grouped(persistence) => match persistence.write(write).await {
                 Ok(written) => Some(written),
                 Err(refusal) if refusal.kind == ErrorKind::StoreBusy => return Ok(false),
                 Err(refusal) => bail!("{refusal:?}"),
@@ -207,13 +207,13 @@ async fn compare(
     let stores =
         Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
     let keys = Keys::from_root(b"a secret of this bench alone");
-    let durable = Persistence::new(
+    let persistence = Persistence::new(
         stores,
         NodeName::new(NODE),
         keys.seal.clone(),
         Arc::new(Metrics::new(false)),
     );
-    let ways = [WriteMode::Grouped(durable), WriteMode::Single(store.clone())];
+    let ways = [WriteMode::Grouped(persistence), WriteMode::Single(store.clone())];
     let mut table = Table::new([
         "writers",
         "grouped/s",

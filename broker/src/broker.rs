@@ -267,7 +267,7 @@ impl Broker {
 
     /// Handles another replica's verdict about a backend.
     pub fn receive_verdict(&self, verdict: &BackendVerdict) {
-        if verdict.node == self.shared.durable.node().as_str() {
+        if verdict.node == self.shared.persistence.node().as_str() {
             return;
         }
         let tenant = self.tenant(&verdict.tenant);

@@ -43,7 +43,7 @@ pub struct Context {
     pub metrics: Arc<Metrics>,
     pub http: HttpClient,
     /// State that outlives the process.
-    pub durable: Arc<Persistence>,
+    pub persistence: Arc<Persistence>,
     /// Permits for calls at backends. Tenants share them by their weight.
     pub call_limiter: Arc<ConcurrencyLimiter<TenantShare, PrincipalId>>,
     pub traces: Tracer,
@@ -83,7 +83,7 @@ impl Context {
         metrics: Arc<Metrics>,
         http: HttpClient,
         cursor_key: hmac::Key,
-        durable: Arc<Persistence>,
+        persistence: Arc<Persistence>,
         traces: Tracer,
     ) -> Arc<Self> {
         let (started, redis) = (Instant::now(), config.storage.redis_url.is_some());
@@ -100,10 +100,10 @@ impl Context {
             call_limiter,
             confinement: Confinement::new(&config),
             address: Arc::new(PublicAddress::of(config.auth.resource.as_deref())),
-            client_keys: Arc::new(ClientKeys::new(durable.clone())),
-            subjects: Arc::new(SubjectTokens::new(durable.clone())),
+            client_keys: Arc::new(ClientKeys::new(persistence.clone())),
+            subjects: Arc::new(SubjectTokens::new(persistence.clone())),
             config,
-            durable,
+            persistence,
             traces,
             metrics,
             http,
@@ -122,7 +122,7 @@ impl Context {
     pub fn oauth_resources(&self) -> OauthResources {
         OauthResources {
             http: self.http.clone(),
-            durable: self.durable.clone(),
+            persistence: self.persistence.clone(),
             metrics: self.metrics.clone(),
             address: self.address.clone(),
             client_keys: self.client_keys.clone(),

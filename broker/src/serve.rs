@@ -215,7 +215,7 @@ impl RunningBroker {
         isolation::close_ports_to_children(&broker, &admin, internal.as_ref());
         let node = join(&control, &metrics, address).await?;
         let loaded = control.load().await?;
-        root.record(broker.shared.durable.store.as_ref()).await?;
+        root.record(broker.shared.persistence.store.as_ref()).await?;
         files.follow(&control).await;
         control.warn_of_unused_settings().await;
         tracing::info!(
@@ -270,7 +270,7 @@ impl RunningBroker {
         report_certificates(&acceptors, &metrics);
         tokio::spawn(memory_return::run());
         tokio::spawn(persistence::sweep(
-            Arc::clone(&broker.shared.durable),
+            Arc::clone(&broker.shared.persistence),
             Arc::clone(&config),
             metrics,
         ));
@@ -424,7 +424,7 @@ async fn join(
     let settings =
         NodeSettings { id: config.node.id.clone(), lease: config.session.lease, address };
     let node =
-        Node::join(settings, Arc::clone(&control.broker.shared.durable), Arc::clone(metrics))
+        Node::join(settings, Arc::clone(&control.broker.shared.persistence), Arc::clone(metrics))
             .await?;
     let replica: Arc<dyn LeaseObserver> = Arc::clone(control) as _;
     tokio::spawn(Arc::clone(&node).keep(Arc::downgrade(&replica)));

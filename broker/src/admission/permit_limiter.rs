@@ -229,7 +229,7 @@ impl PermitLimiter {
     }
 
     /// Settles permits with Redis until the stores are dropped.
-    pub async fn keep(self: Arc<Self>, durable: Weak<Persistence>) {
+    pub async fn keep(self: Arc<Self>, persistence: Weak<Persistence>) {
         if !self.sharing.has_redis() {
             return;
         }
@@ -242,26 +242,26 @@ impl PermitLimiter {
                 () = self.wanted.notified() => false,
                 _ = ticks.tick() => true,
             };
-            let Some(durable) = durable.upgrade() else { return };
-            self.settle_urgent(&durable).await;
+            let Some(persistence) = persistence.upgrade() else { return };
+            self.settle_urgent(&persistence).await;
             if !is_tick {
                 continue;
             }
             if renewed.is_none_or(|at| at.elapsed() >= PERMITS_RENEW_INTERVAL) {
                 renewed = Some(Instant::now());
                 renewals = renewals.wrapping_add(1);
-                self.renew(&durable, renewals).await;
+                self.renew(&persistence, renewals).await;
             }
             // While Redis is away, one renewal each second finds out whether it is back.
             if self.sharing.shares().sharing == SharingMode::Global {
-                self.settle_due(&durable).await;
+                self.settle_due(&persistence).await;
             }
         }
     }
 
     /// Renews the lease, and queues the reports that are due with this renewal.
-    async fn renew(&self, durable: &Persistence, renewals: u32) {
-        self.exchange(durable, &[]).await;
+    async fn renew(&self, persistence: &Persistence, renewals: u32) {
+        self.exchange(persistence, &[]).await;
         let all = renewals.is_multiple_of(PERMITS_REPORT_RENEWALS);
         let reserves =
             renewals.is_multiple_of(reserve_report_renewals(self.sharing.shares().replicas));
@@ -279,7 +279,7 @@ impl PermitLimiter {
         }
     }
 
-    async fn settle_urgent(&self, durable: &Persistence) {
+    async fn settle_urgent(&self, persistence: &Persistence) {
         let (batch, mut permits) = {
             let mut urgent = self.urgent.lock();
             urgent.batch += u64::from(!urgent.permits.is_empty());
@@ -288,22 +288,22 @@ impl PermitLimiter {
         permits.sort_unstable_by_key(Arc::as_ptr);
         permits.dedup_by(|one, other| Arc::ptr_eq(one, other));
         for some in permits.chunks(PERMIT_REQUESTS_BATCH_MAX) {
-            self.exchange(durable, some).await;
+            self.exchange(persistence, some).await;
         }
         self.batches.send_replace(batch);
     }
 
-    async fn settle_due(&self, durable: &Persistence) {
+    async fn settle_due(&self, persistence: &Persistence) {
         let due = std::mem::take(&mut *self.due.lock());
         for some in due.chunks(PERMIT_REQUESTS_BATCH_MAX) {
-            self.exchange(durable, some).await;
+            self.exchange(persistence, some).await;
             some.iter().for_each(|permits| self.report_if_due(permits));
-            self.settle_urgent(durable).await;
+            self.settle_urgent(persistence).await;
         }
     }
 
     /// Reports to the hot store and stores its answers.
-    async fn exchange(&self, durable: &Persistence, permits: &[Arc<SharedPermits>]) {
+    async fn exchange(&self, persistence: &Persistence, permits: &[Arc<SharedPermits>]) {
         let replicas = self.sharing.shares().replicas;
         let reports: Vec<_> = permits.iter().map(|permits| permits.next_report(replicas)).collect();
         let requests: Vec<PermitsRequest> = permits
@@ -317,8 +317,8 @@ impl PermitLimiter {
             })
             .collect();
         let started_at = Instant::now();
-        let answer = durable.hot.settle_permits(LIFETIME, &requests).await;
-        let engine = durable.hot.engine();
+        let answer = persistence.hot.settle_permits(LIFETIME, &requests).await;
+        let engine = persistence.hot.engine();
         self.metrics.store("settle_places", engine, started_at.elapsed(), answer.is_none());
         let Some(answer) = answer else {
             self.sharing.record_answer(false);
@@ -367,11 +367,11 @@ mod tests {
     async fn shared() -> (Arc<PermitLimiter>, Arc<Persistence>) {
         let metrics = Arc::new(Metrics::new(false));
         let (node, seal) = (NodeSettings::fresh_name("a"), Keys::from_root(b"root").seal);
-        let durable = Persistence::new(Stores::in_memory().await, node, seal, metrics.clone());
+        let persistence = Persistence::new(Stores::in_memory().await, node, seal, metrics.clone());
         let sharing = ReplicaSharing::new(true, RedisOutagePolicy::LocalShare, metrics.clone());
         let limiter = Arc::new(PermitLimiter::new(sharing, Instant::now(), metrics));
-        tokio::spawn(limiter.clone().keep(Arc::downgrade(&durable)));
-        (limiter, durable)
+        tokio::spawn(limiter.clone().keep(Arc::downgrade(&persistence)));
+        (limiter, persistence)
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

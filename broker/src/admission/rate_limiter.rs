@@ -98,30 +98,30 @@ impl RateLimiter {
     }
 
     /// Settles used rates with the hot store until the stores are dropped.
-    pub async fn keep(self: Arc<Self>, durable: Weak<Persistence>) {
+    pub async fn keep(self: Arc<Self>, persistence: Weak<Persistence>) {
         let is_global = self.sharing.shares().sharing == SharingMode::Global;
         let mut counted: Option<Instant> = None;
-        while let Some(durable) = durable.upgrade() {
-            if !is_global && !durable.is_shared() {
+        while let Some(persistence) = persistence.upgrade() {
+            if !is_global && !persistence.is_shared() {
                 return;
             }
-            if durable.is_shared()
+            if persistence.is_shared()
                 && counted.is_none_or(|at| at.elapsed() >= REPLICAS_COUNT_INTERVAL)
             {
                 counted = Some(Instant::now());
-                self.sharing.count_replicas(&durable).await;
+                self.sharing.count_replicas(&persistence).await;
             }
             let _or_counted_anew =
                 tokio::time::timeout(REPLICAS_COUNT_INTERVAL, self.wanted.notified()).await;
             let meters = std::mem::take(&mut *self.queue.lock());
             for some in meters.chunks(BUDGET_REQUESTS_BATCH_MAX) {
-                self.settle(&durable, some).await;
+                self.settle(&persistence, some).await;
             }
             tokio::time::sleep(BUDGET_SETTLE_INTERVAL).await;
         }
     }
 
-    async fn settle(&self, durable: &Persistence, meters: &[Arc<SharedRateLimiter>]) {
+    async fn settle(&self, persistence: &Persistence, meters: &[Arc<SharedRateLimiter>]) {
         let (shares, now) = (self.sharing.shares(), self.now());
         let wants: Vec<QuotaRequest> =
             meters.iter().map(|meter| meter.next_request(shares, now)).collect();
@@ -134,10 +134,10 @@ impl RateLimiter {
         };
         let requests: Vec<BudgetRequest> = meters.iter().zip(&wants).map(ask).collect();
         let started_at = Instant::now();
-        let answer = durable.hot.take_from_budgets(&requests).await;
+        let answer = persistence.hot.take_from_budgets(&requests).await;
         self.metrics.store(
             "take_from_budgets",
-            durable.hot.engine(),
+            persistence.hot.engine(),
             started_at.elapsed(),
             answer.is_none(),
         );

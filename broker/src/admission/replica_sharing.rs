@@ -59,8 +59,10 @@ impl ReplicaSharing {
     }
 
     /// Counts the replicas that share: those with a lease that do not drain.
-    pub(super) async fn count_replicas(&self, durable: &Persistence) {
-        let Ok(nodes) = durable.timed("nodes", durable.store.live_nodes()).await else { return };
+    pub(super) async fn count_replicas(&self, persistence: &Persistence) {
+        let Ok(nodes) = persistence.timed("nodes", persistence.store.live_nodes()).await else {
+            return;
+        };
         let living =
             nodes.iter().filter(|node| !node.draining && !node.remaining_lease.is_zero()).count();
         let living = u32::try_from(living).unwrap_or(u32::MAX).max(1);

@@ -287,9 +287,9 @@ impl PinKeeper {
         if seen.is_empty() && gone.is_empty() {
             return Ok(());
         }
-        let (durable, max) = (&self.shared.durable, PINS_PER_BACKEND_MAX);
-        let work = durable.store.record_sightings(&self.tenant, &self.backend, seen, gone, max);
-        let stored = durable.run("record_sightings", work).await?;
+        let (persistence, max) = (&self.shared.persistence, PINS_PER_BACKEND_MAX);
+        let work = persistence.store.record_sightings(&self.tenant, &self.backend, seen, gone, max);
+        let stored = persistence.run("record_sightings", work).await?;
         if stored.len() < seen.len() {
             tracing::warn!(tenant = %self.tenant, backend = %self.backend, max, "a backend has too many pins, new objects are not pinned");
         }
@@ -304,9 +304,9 @@ impl PinKeeper {
             return Ok(false);
         }
         let (load, changes) = self.loaded.lock().start_load();
-        let durable = &self.shared.durable;
-        let pins = durable.store.pins_of(&self.tenant, &self.backend);
-        let pins = durable.run("pins_of", pins).await?;
+        let persistence = &self.shared.persistence;
+        let pins = persistence.store.pins_of(&self.tenant, &self.backend);
+        let pins = persistence.run("pins_of", pins).await?;
         Ok(self.loaded.lock().end_load(load, changes, pins))
     }
 

@@ -94,14 +94,14 @@ impl ReplicaVerdicts {
 
 /// Sends a new state of a breaker to the other replicas.
 pub(super) fn send(
-    durable: &Persistence,
+    persistence: &Persistence,
     (tenant, backend): (&TenantId, &BackendId),
     state: CircuitState,
     reason: Option<OpenReason>,
 ) {
     // An operator's choice reaches them through the store. A confirmed verdict is known.
     let is_own = !matches!(reason, Some(OpenReason::Operator | OpenReason::Verdict));
-    if !durable.is_shared() || !is_own {
+    if !persistence.is_shared() || !is_own {
         return;
     }
     let state = match state {
@@ -109,10 +109,10 @@ pub(super) fn send(
         CircuitState::HalfOpen => VerdictState::HalfOpen,
         CircuitState::Open => VerdictState::Open,
     };
-    durable.hot.publish(Wakeup::Verdict(BackendVerdict {
+    persistence.hot.publish(Wakeup::Verdict(BackendVerdict {
         tenant: tenant.clone(),
         backend: backend.clone(),
-        node: durable.node().to_string(),
+        node: persistence.node().to_string(),
         state,
     }));
 }

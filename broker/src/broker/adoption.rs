@@ -110,12 +110,14 @@ impl Broker {
                 "the broker is shutting down and takes no sessions",
             ));
         }
-        let durable = &self.shared.durable;
-        let (identity, node) =
-            (record::session_scope(&caller.tenant, &caller.principal, &endpoint), durable.node());
+        let persistence = &self.shared.persistence;
+        let (identity, node) = (
+            record::session_scope(&caller.tenant, &caller.principal, &endpoint),
+            persistence.node(),
+        );
         let idle = self.shared.config.session.idle;
-        let claim = durable
-            .timed("claim_session", durable.store.claim_session(&key, &identity, &node, idle))
+        let claim = persistence
+            .timed("claim_session", persistence.store.claim_session(&key, &identity, &node, idle))
             .await;
         let taken = match claim.inspect_err(|_| self.recheck_later(key, &identity))? {
             SessionClaimOutcome::OwnedElsewhere(owner) => {
@@ -127,7 +129,7 @@ impl Broker {
             }
         };
         fault_point::hit("session.claimed");
-        let stored = match record::decode(&taken.record, &durable.seal) {
+        let stored = match record::decode(&taken.record, &persistence.seal) {
             Ok(stored) => stored,
             Err(error) => {
                 self.shared.metrics.session_unreadable();
@@ -153,7 +155,7 @@ impl Broker {
         else {
             return Ok(AdoptionOutcome::Unusable);
         };
-        if !session.is_owned_by(&self.shared.durable.node()) {
+        if !session.is_owned_by(&self.shared.persistence.node()) {
             self.remove_session(&session);
             session.abandon("the lease was lost while it was taken up");
             return Err(Refusal::new(
@@ -195,11 +197,11 @@ impl Broker {
         if self.all_sessions().iter().any(|session| session.key == key) {
             return Ok(()); // its client came again
         }
-        let (durable, idle) = (&self.shared.durable, self.shared.config.session.idle);
-        let claim = durable
+        let (persistence, idle) = (&self.shared.persistence, self.shared.config.session.idle);
+        let claim = persistence
             .timed(
                 "claim_session",
-                durable.store.claim_session(&key, identity, &durable.node(), idle),
+                persistence.store.claim_session(&key, identity, &persistence.node(), idle),
             )
             .await?;
         if let SessionClaimOutcome::Acquired { record, epoch, created_at_us, subscriptions } = claim
@@ -215,7 +217,7 @@ impl Broker {
         let SessionRecord { key, state, links, .. } = taken.record;
         let release =
             WriteOp::ReleaseSession { key, epoch: taken.epoch, idle: Duration::ZERO, state, links };
-        let _kept_until_the_process_ends = self.shared.durable.write(release).await;
+        let _kept_until_the_process_ends = self.shared.persistence.write(release).await;
     }
 
     /// Starts an adopted session. `None` if its key or tenant is gone; the session is then ended.

@@ -36,7 +36,7 @@ impl Broker {
             }
             let released = SessionRelease::new(&session, forced).release().await;
             if released == ReleaseOutcome::Done {
-                broker.shared.durable.hot.remove_owner_hint(&session.key).await;
+                broker.shared.persistence.hot.remove_owner_hint(&session.key).await;
                 broker.remove_session(&session);
             }
             released

@@ -20,7 +20,7 @@ impl Broker {
     /// Keeps these sessions, under these epochs.
     pub fn apply_reclaimed(&self, sessions: &[(SessionKey, i64)]) {
         let (kept, node): (HashMap<_, _>, _) =
-            (sessions.iter().copied().collect(), self.shared.durable.node());
+            (sessions.iter().copied().collect(), self.shared.persistence.node());
         for session in self.all_sessions() {
             if let Some(epoch) = kept.get(&session.key) {
                 session.confirm_ownership(Some(*epoch), &node);
@@ -30,7 +30,7 @@ impl Broker {
 
     /// Abandons these sessions, because they have another owner now.
     pub fn drop_lost_sessions(&self, sessions: &HashSet<SessionKey>) {
-        let node = self.shared.durable.node();
+        let node = self.shared.persistence.node();
         for session in self.all_sessions() {
             if sessions.contains(&session.key) && !session.confirm_ownership(None, &node) {
                 self.remove_session(&session);

@@ -50,7 +50,7 @@ impl<'a> ReplicaLookup<'a> {
     /// Notes that the owner did not serve the request. If it named this replica, that name is
     /// ignored: the lookup checks this replica itself.
     pub fn record_failure(&mut self, owner: &SessionOwner, failure: ForwardFailure) {
-        let own = self.broker.shared.durable.node();
+        let own = self.broker.shared.persistence.node();
         let failure = match failure {
             ForwardFailure::NotOwner(named) => {
                 ForwardFailure::NotOwner(named.filter(|named| named.node != own.as_str()))
@@ -69,8 +69,8 @@ impl<'a> ReplicaLookup<'a> {
 
 /// Returns whether this replica could take a session over.
 pub fn holds_lease(broker: &Broker) -> bool {
-    let durable = &broker.shared.durable;
-    durable.is_shared() && durable.lease.is_held()
+    let persistence = &broker.shared.persistence;
+    persistence.is_shared() && persistence.lease.is_held()
 }
 
 /// Finds, or takes over, the session of a request that another replica sent.
@@ -85,10 +85,11 @@ pub async fn lookup_for_peer(
 
 /// Returns replicas that accept sessions and do not drain, in random order.
 pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<SessionOwner> {
-    let durable = &broker.shared.durable;
+    let persistence = &broker.shared.persistence;
     // If the store fails, no replica is known.
-    let nodes = durable.timed("nodes", durable.store.live_nodes()).await.unwrap_or_default();
-    let own = durable.node();
+    let nodes =
+        persistence.timed("nodes", persistence.store.live_nodes()).await.unwrap_or_default();
+    let own = persistence.node();
     let mut others: Vec<SessionOwner> = nodes
         .into_iter()
         .filter(|node| node.node != own && !node.draining)
@@ -102,8 +103,9 @@ pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<SessionOwner> {
 
 /// Returns the replica of this name, which may be draining.
 pub async fn find_replica(broker: &Arc<Broker>, name: &str) -> Option<SessionOwner> {
-    let durable = &broker.shared.durable;
-    let nodes = durable.timed("nodes", durable.store.live_nodes()).await.unwrap_or_default();
+    let persistence = &broker.shared.persistence;
+    let nodes =
+        persistence.timed("nodes", persistence.store.live_nodes()).await.unwrap_or_default();
     nodes.into_iter().filter(|node| node.node.as_str() == name).find_map(owner)
 }
 
@@ -166,9 +168,9 @@ impl LookupSources for LookupContext<'_> {
         if self.is_absent() {
             return None;
         }
-        let (key, durable) = (self.key(), &self.broker.shared.durable);
-        let OwnerHint { node, address } = durable.hot.owner_hint(&key).await?;
-        let is_own = node == durable.node().as_str() || durable.address() == Some(&address);
+        let (key, persistence) = (self.key(), &self.broker.shared.persistence);
+        let OwnerHint { node, address } = persistence.hot.owner_hint(&key).await?;
+        let is_own = node == persistence.node().as_str() || persistence.address() == Some(&address);
         (!is_own).then_some(SessionOwner { node, address })
     }
 

@@ -157,7 +157,7 @@ impl Broker {
         // An error is possible although the session was stored.
         SessionPersister::new(&session).store_new().await?;
         // The name may have lapsed during the write, so that the reclaim missed the session.
-        if session.is_leaving() || !session.is_owned_by(&self.shared.durable.node()) {
+        if session.is_leaving() || !session.is_owned_by(&self.shared.persistence.node()) {
             self.admits_sessions()?;
             return Err(Refusal::new(
                 ErrorKind::StoreUnavailable,
@@ -316,8 +316,8 @@ impl Broker {
     /// Returns whether other replicas may own the sessions of this process. The return to the
     /// database decides about them.
     fn is_fenced(&self) -> bool {
-        let durable = &self.shared.durable;
-        durable.is_shared() && !durable.lease.is_held()
+        let persistence = &self.shared.persistence;
+        persistence.is_shared() && !persistence.lease.is_held()
     }
 
     /// Ends a session in this process.
@@ -332,12 +332,12 @@ impl Broker {
     }
 
     async fn store_end(&self, session: &Session, scope: EndScope) -> Result<(), Refusal> {
-        let (durable, key) = (&self.shared.durable, session.key);
+        let (persistence, key) = (&self.shared.persistence, session.key);
         let end = WriteOp::EndSession { key, epoch: session.epoch() };
-        if durable.write(end).await? != WriteOutcome::Done && scope == EndScope::EveryOwner {
+        if persistence.write(end).await? != WriteOutcome::Done && scope == EndScope::EveryOwner {
             self.end_stored(&key).await?;
         }
-        durable.forget_session(&key).await;
+        persistence.forget_session(&key).await;
         Ok(())
     }
 
@@ -345,20 +345,20 @@ impl Broker {
     /// the row is gone, another process owns it and gets the request to end it, or this process
     /// owns it under another epoch.
     async fn end_stored(&self, key: &SessionKey) -> Result<(), Refusal> {
-        let durable = &self.shared.durable;
-        if !durable
-            .timed("ask_session_end", durable.store.apply(AdminChange::EndSession(key), None))
+        let persistence = &self.shared.persistence;
+        if !persistence
+            .timed("ask_session_end", persistence.store.apply(AdminChange::EndSession(key), None))
             .await?
         {
             return Ok(());
         }
-        let rows = durable
-            .timed("sessions_by_digest", durable.store.sessions_by_digest(&key.digest()))
+        let rows = persistence
+            .timed("sessions_by_digest", persistence.store.sessions_by_digest(&key.digest()))
             .await?;
         let Some(row) = rows.into_iter().find(|row| row.record.key == *key) else { return Ok(()) };
-        if row.owner.is_some_and(|owner| owner.node == durable.node()) {
+        if row.owner.is_some_and(|owner| owner.node == persistence.node()) {
             // If the write is fenced, the new owner got the request to end it.
-            durable.write(WriteOp::EndSession { key: *key, epoch: row.epoch }).await?;
+            persistence.write(WriteOp::EndSession { key: *key, epoch: row.epoch }).await?;
         }
         Ok(())
     }

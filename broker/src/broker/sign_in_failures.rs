@@ -92,8 +92,8 @@ impl Broker {
             let left_out = (left_out > 0).then_some(left_out);
             tracing::warn!(plane, reason, address, count, left_out, "sign-ins failed");
         }
-        let durable = &self.shared.durable;
-        durable.audit.add(audit::sign_in_failures(report, durable.node().as_str()));
+        let persistence = &self.shared.persistence;
+        persistence.audit.add(audit::sign_in_failures(report, persistence.node().as_str()));
     }
 }
 

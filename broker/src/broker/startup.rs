@@ -38,7 +38,8 @@ impl Broker {
             ..HttpClientConfig::default()
         })?;
         let node = NodeSettings::fresh_name(&parts.config.node.id);
-        let durable = Persistence::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
+        let persistence =
+            Persistence::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
         let placement = SessionLocator::new(&parts.keys.peer)?;
         // The operator configures the collector's address, so the policy for backends does not
         // apply.
@@ -67,7 +68,7 @@ impl Broker {
             parts.metrics,
             http,
             parts.keys.cursor,
-            durable,
+            persistence,
             traces,
         ));
         let tasks = TaskManager::new(shared.clone());
@@ -97,8 +98,10 @@ impl Broker {
         tokio::spawn(housekeeping::reap(Arc::downgrade(&broker)));
         tokio::spawn(sign_in_failures::run_reports(Arc::downgrade(&broker)));
         tokio::spawn(DeadlineList::run(Arc::downgrade(&broker.shared.deadlines)));
-        tokio::spawn(broker.shared.rates.clone().keep(Arc::downgrade(&broker.shared.durable)));
-        tokio::spawn(broker.shared.permits.clone().keep(Arc::downgrade(&broker.shared.durable)));
+        tokio::spawn(broker.shared.rates.clone().keep(Arc::downgrade(&broker.shared.persistence)));
+        tokio::spawn(
+            broker.shared.permits.clone().keep(Arc::downgrade(&broker.shared.persistence)),
+        );
         broker.shared.overload.watch(&broker.shared.config.overload);
         Ok(broker)
     }

@@ -155,7 +155,7 @@ impl Control {
         change: AdminChange<'_>,
         author: &Author,
     ) -> Result<bool, ControlError> {
-        let record = author.record(self.durable().node().as_str(), None, |_| true);
+        let record = author.record(self.persistence().node().as_str(), None, |_| true);
         let made = self
             .query_store(change.name(), self.store().apply(change, record.as_ref()))
             .await
@@ -182,10 +182,10 @@ impl Control {
         let is_tenant = |name: &str| {
             TenantId::parse(name).is_ok_and(|tenant| self.check_tenant(&tenant).is_ok())
         };
-        let node = self.durable().node();
+        let node = self.persistence().node();
         let Some(record) = author.record(node.as_str(), error, is_tenant) else { return };
         let text = record.body.clone();
-        if let Err(error) = self.durable().audit.add_now(record).await {
+        if let Err(error) = self.persistence().audit.add_now(record).await {
             tracing::error!(record = text, %error, "what an operator did could not be put into the audit log yet");
         }
     }

@@ -39,7 +39,7 @@ impl Control {
     /// Signs the stored audit log. Called last, when no more records are added.
     pub(super) async fn seal_audit(&self) {
         let sealing = async {
-            self.durable().audit.flush().await;
+            self.persistence().audit.flush().await;
             self.checkpoint_audit(1).await;
         };
         if timeout(AUDIT_FLUSH_WAIT, sealing).await.is_err() {
@@ -174,7 +174,7 @@ fn append(path: &Path, lines: &[String]) -> io::Result<()> {
 /// begins.
 async fn run_maintenance(control: Weak<Control>) {
     let Some((interval, many)) = control.upgrade().map(|control| {
-        (control.config.audit.checkpoint_interval, control.durable().audit.unsigned())
+        (control.config.audit.checkpoint_interval, control.persistence().audit.unsigned())
     }) else {
         return;
     };

@@ -241,7 +241,7 @@ impl Control {
             backend,
             entry,
             self.broker.backend(tenant, backend),
-            self.durable().node().as_str(),
+            self.persistence().node().as_str(),
         )
     }
 }

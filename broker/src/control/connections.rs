@@ -135,7 +135,7 @@ impl Control {
     }
 
     fn all_connections(&self) -> Connections {
-        Connections::new(self.broker.shared.durable.clone())
+        Connections::new(self.broker.shared.persistence.clone())
     }
 
     fn user_tokens(

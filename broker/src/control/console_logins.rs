@@ -28,7 +28,8 @@ impl Control {
         self.query_store("put_secret", store.put_secret(&ended, &[], life)).await?;
         let at_issuer = key(SecretKind::IssuerLogin, login);
         let sealed = self.query_store("take_secret", store.take_secret(&at_issuer)).await?;
-        let opened = sealed.and_then(|sealed| self.durable().seal.open(SEAL_CONTEXT, &sealed).ok());
+        let opened =
+            sealed.and_then(|sealed| self.persistence().seal.open(SEAL_CONTEXT, &sealed).ok());
         let login = opened.and_then(|text| serde_json::from_slice::<IssuerLogin>(&text).ok());
         match login {
             Some(login) => Ok(self.broker.operator_logins().logout_address(&login).await),
@@ -47,7 +48,7 @@ impl Control {
     /// Stores what ends a login at its issuer. Without it, the login ends at the broker only.
     pub async fn record_issuer_login(&self, login: &str, at_issuer: &IssuerLogin) {
         let text = serde_json::to_vec(at_issuer).expect("a login is plain texts");
-        let Ok(sealed) = self.durable().seal.seal(SEAL_CONTEXT, &text) else { return };
+        let Ok(sealed) = self.persistence().seal.seal(SEAL_CONTEXT, &text) else { return };
         let key = key(SecretKind::IssuerLogin, login);
         let put = self.store().put_secret(&key, &sealed, CONSOLE_LOGIN_LIFE);
         if let Err(error) = self.query_store("put_secret", put).await {

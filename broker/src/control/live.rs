@@ -22,12 +22,12 @@ impl Control {
     /// Returns the replicas with a valid lease.
     pub async fn nodes(&self) -> Result<Vec<NodeView>, ControlError> {
         let nodes = self.query_store("nodes", self.store().live_nodes()).await?;
-        let own = self.durable().node();
+        let own = self.persistence().node();
         let view = |node: NodeRecord| NodeView {
             is_this: node.node == own,
             draining: node.draining || (node.node == own && self.broker.draining()),
             lease_ms: self
-                .durable()
+                .persistence()
                 .is_shared()
                 .then(|| u64::try_from(node.remaining_lease.as_millis()).unwrap_or(u64::MAX)),
             node: node.node.to_string(),
@@ -91,7 +91,7 @@ impl Control {
         {
             let key = stored.record.key;
             found |= self.commit(AdminChange::EndSession(&key), author).await?;
-            self.durable().hot.publish(Wakeup::SessionEnd(key));
+            self.persistence().hot.publish(Wakeup::SessionEnd(key));
             tracing::info!(session = digest, "an operator asked for the session's end");
         }
         found |= self.broker.end_session(digest);

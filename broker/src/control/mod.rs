@@ -206,19 +206,19 @@ impl Control {
             Readiness::Draining
         } else if !self.loaded.load(Ordering::Acquire) {
             Readiness::Starting
-        } else if self.durable().lease.lost_for() >= LEASE_LOST_READY {
+        } else if self.persistence().lease.lost_for() >= LEASE_LOST_READY {
             Readiness::StoreUnavailable
         } else {
             Readiness::Ready
         }
     }
 
-    fn durable(&self) -> &Persistence {
-        &self.broker.shared.durable
+    fn persistence(&self) -> &Persistence {
+        &self.broker.shared.persistence
     }
 
     fn store(&self) -> &dyn DurableStore {
-        &*self.broker.shared.durable.store
+        &*self.broker.shared.persistence.store
     }
 
     async fn query_store<T>(
@@ -226,7 +226,7 @@ impl Control {
         operation: &'static str,
         work: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
-        self.durable().run(operation, work).await
+        self.persistence().run(operation, work).await
     }
 
     pub fn tenants(&self) -> Vec<TenantView> {
@@ -420,7 +420,7 @@ impl Control {
         self.broker.shutdown_traces().await;
         self.broker.report_sign_in_failures();
         self.seal_audit().await;
-        self.durable().close().await;
+        self.persistence().close().await;
     }
 
     /// Runs one change in a task of its own, so that a client that disconnects cannot interrupt it.
@@ -435,7 +435,7 @@ impl Control {
         let (control, work) = (Arc::clone(self), change(Arc::clone(self)));
         let task = tokio::spawn(async move {
             let _turn = control.changing.lock().await;
-            let is_shared = control.durable().is_shared();
+            let is_shared = control.persistence().is_shared();
             if is_shared || control.is_in_doubt() {
                 // This change must see the changes that another replica has just made.
                 control.apply_store_changes().await?;
@@ -444,7 +444,7 @@ impl Control {
             control.settle_doubt().await;
             control.reapply_breakers();
             if is_shared {
-                control.durable().hot.publish(Wakeup::Config);
+                control.persistence().hot.publish(Wakeup::Config);
             }
             done
         });

@@ -34,7 +34,7 @@ impl Control {
     pub async fn overview(&self, operator: &Operator) -> OverviewView {
         let mut view = OverviewView {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            replica: self.durable().node().to_string(),
+            replica: self.persistence().node().to_string(),
             readiness: readiness_name(self.readiness()).to_owned(),
             uptime_seconds: self.broker.shared.uptime().as_secs(),
             address: self.broker.shared.address.base(),
@@ -172,7 +172,7 @@ impl Control {
 
     /// Returns the name of this replica.
     pub fn replica(&self) -> String {
-        self.durable().node().to_string()
+        self.persistence().node().to_string()
     }
 }
 

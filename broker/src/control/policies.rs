@@ -251,7 +251,7 @@ impl Control {
             objects: row.objects,
         };
         Ok(PolicyReportView {
-            replica: self.durable().node().as_str().to_owned(),
+            replica: self.persistence().node().as_str().to_owned(),
             since: time(since),
             decisions: self.broker.decisions(tenant, since).into_iter().map(view).collect(),
         })

@@ -39,8 +39,8 @@ impl Control {
         self.store_declared(&records, &old, &next).await?;
         // Before a backend of the next configuration starts a child.
         self.broker.shared.confinement.record_reload(config);
-        if self.durable().is_shared() {
-            self.durable().hot.publish(Wakeup::Config);
+        if self.persistence().is_shared() {
+            self.persistence().hot.publish(Wakeup::Config);
         }
         let reloaded = self.apply_difference(&old, next);
         self.reapply_breakers();
@@ -55,7 +55,7 @@ impl Control {
 
     /// Checks a reload. The caller holds the lock `changing`.
     async fn checked_reload(&self, config: &Config) -> Result<CheckedReload, LoadError> {
-        if self.durable().is_shared() || self.is_in_doubt() {
+        if self.persistence().is_shared() || self.is_in_doubt() {
             // The reload must see the changes that another replica has just made.
             self.apply_store_changes().await?;
         }

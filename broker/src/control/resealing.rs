@@ -48,11 +48,11 @@ impl Control {
     }
 
     async fn reseal(&self) -> Result<Resealed, StoreError> {
-        let (durable, mut resealed) = (self.durable(), Resealed::default());
-        let (seal, store) = (&durable.seal, &durable.store);
+        let (persistence, mut resealed) = (self.persistence(), Resealed::default());
+        let (seal, store) = (&persistence.seal, &persistence.store);
         loop {
             let found = store.sealed_before(seal.active(), resealed.unreadable, RESEALED_AT_ONCE);
-            let found = durable.run("sealed_before", found).await?;
+            let found = persistence.run("sealed_before", found).await?;
             if found.is_empty() {
                 return Ok(resealed);
             }
@@ -64,7 +64,7 @@ impl Control {
                     resealed.unreadable += 1;
                     continue;
                 };
-                durable.run("reseal", store.reseal(&value, &sealed)).await?;
+                persistence.run("reseal", store.reseal(&value, &sealed)).await?;
                 resealed.done += 1;
             }
         }

@@ -38,7 +38,7 @@ impl Control {
     /// Follows the changes of other replicas, for the life of the process. Must be called inside
     /// the runtime.
     pub fn start_store_sync(self: &Arc<Self>) {
-        if self.durable().is_shared() {
+        if self.persistence().is_shared() {
             self.keyring.refresh().enable(self.changed.clone());
         }
         tokio::spawn(listen(Arc::downgrade(self)));
@@ -238,7 +238,7 @@ fn entry_or_equal<Spec: PartialEq>(
 
 /// Receives the wake-ups that the hot store sends to all replicas.
 async fn listen(control: Weak<Control>) {
-    let Some(mut wakeups) = control.upgrade().map(|control| control.durable().hot.subscribe())
+    let Some(mut wakeups) = control.upgrade().map(|control| control.persistence().hot.subscribe())
     else {
         return;
     };
@@ -246,7 +246,7 @@ async fn listen(control: Weak<Control>) {
         let wakeup = wakeups.recv().await;
         let Some(control) = control.upgrade() else { return };
         match wakeup {
-            Ok(Wakeup::Config) if control.durable().is_shared() => control.changed.notify_one(),
+            Ok(Wakeup::Config) if control.persistence().is_shared() => control.changed.notify_one(),
             Ok(Wakeup::SessionEnd(session)) => control.end_sessions(vec![session]),
             Ok(Wakeup::Verdict(verdict)) => control.broker.receive_verdict(&verdict),
             Ok(_) => {}

@@ -181,7 +181,8 @@ async fn start(
                     return Ok(StatelessOutcome::Exchange(exchange));
                 }
             };
-            if !client.shared.durable.names().iter().any(|own| own.as_str() == suspension.node) {
+            if !client.shared.persistence.names().iter().any(|own| own.as_str() == suspension.node)
+            {
                 return Ok(StatelessOutcome::OtherReplica(suspension));
             }
             drop(state);

@@ -47,8 +47,8 @@ pub struct ClientKeys {
 }
 
 impl ClientKeys {
-    pub fn new(durable: Arc<Persistence>) -> Self {
-        Self { vault: Vault(durable), published: Mutex::default() }
+    pub fn new(persistence: Arc<Persistence>) -> Self {
+        Self { vault: Vault(persistence), published: Mutex::default() }
     }
 
     /// Returns the public keys of a tenant, which must exist.

@@ -310,11 +310,11 @@ pub struct PendingLogin(StoredLogin);
 
 /// Returns the backend of an authorization request, before it is taken.
 pub async fn backend_of(
-    durable: &Arc<crate::persistence::Persistence>,
+    persistence: &Arc<crate::persistence::Persistence>,
     tenant: &TenantId,
     state: &str,
 ) -> Result<Option<String>, OauthError> {
-    let vault = super::vault::Vault(durable.clone());
+    let vault = super::vault::Vault(persistence.clone());
     let login: Option<StoredLogin> = vault.secret(&login_vault_key(tenant, state)).await?;
     Ok(login.map(|login| login.backend))
 }

@@ -26,8 +26,8 @@ pub struct ConnectLink {
 pub struct Connections(Vault);
 
 impl Connections {
-    pub fn new(durable: Arc<Persistence>) -> Self {
-        Self(Vault(durable))
+    pub fn new(persistence: Arc<Persistence>) -> Self {
+        Self(Vault(persistence))
     }
 
     /// Returns the connections of a tenant, by backend and principal.

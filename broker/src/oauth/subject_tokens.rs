@@ -57,8 +57,8 @@ impl SubjectToken {
 }
 
 impl SubjectTokens {
-    pub fn new(durable: Arc<Persistence>) -> Self {
-        Self { vault: Vault(durable), seen: Mutex::default(), refused: Mutex::default() }
+    pub fn new(persistence: Arc<Persistence>) -> Self {
+        Self { vault: Vault(persistence), seen: Mutex::default(), refused: Mutex::default() }
     }
 
     /// Returns whether a token of the principal is known that lives as long.
@@ -196,7 +196,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stored_token_is_replaced_by_one_that_lives_longer_or_after_a_refusal() {
-        let durable = Persistence::new(
+        let persistence = Persistence::new(
             Stores::in_memory().await,
             NodeName::new("test/0"),
             Keys::from_root(b"root").seal,
@@ -209,11 +209,11 @@ mod tests {
             expires_at_us: now + minutes * 60_000_000,
         };
         let stored = async || {
-            let other_replica = SubjectTokens::new(durable.clone());
+            let other_replica = SubjectTokens::new(persistence.clone());
             other_replica.of(&of.0, &of.1).await.unwrap().unwrap().text.expose().to_owned()
         };
-        SubjectTokens::new(durable.clone()).keep(&of, token("long", 60)).await.unwrap();
-        let tokens = SubjectTokens::new(durable.clone());
+        SubjectTokens::new(persistence.clone()).keep(&of, token("long", 60)).await.unwrap();
+        let tokens = SubjectTokens::new(persistence.clone());
         tokens.keep(&of, token("short", 5)).await.unwrap();
         assert_eq!(stored().await, "long");
         tokens.forget(&of.0, &of.1, "long");

@@ -43,7 +43,7 @@ pub enum TokenSource {
 #[derive(Debug)]
 pub struct OauthResources {
     pub http: HttpClient,
-    pub durable: Arc<Persistence>,
+    pub persistence: Arc<Persistence>,
     pub metrics: Arc<Metrics>,
     pub address: Arc<PublicAddress>,
     pub client_keys: Arc<ClientKeys>,
@@ -176,7 +176,7 @@ impl SourceSettings<'_> {
             target,
             auth,
             fetcher: self.fetcher(),
-            vault: Vault(self.resources.durable.clone()),
+            vault: Vault(self.resources.persistence.clone()),
             address: self.resources.address.clone(),
             keys: self.keys(),
             service,

@@ -165,7 +165,7 @@ impl NodeSettings {
 /// This process among the nodes.
 pub struct Node {
     settings: NodeSettings,
-    durable: Arc<Persistence>,
+    persistence: Arc<Persistence>,
     nodes: Arc<dyn NodeStore>,
     metrics: Arc<Metrics>,
     /// True if no other process uses the store. The lease then needs no renewal.
@@ -182,27 +182,27 @@ impl Node {
     /// Joins under the name in `persistence`. From now on this process owns what it commits.
     pub async fn join(
         settings: NodeSettings,
-        durable: Arc<Persistence>,
+        persistence: Arc<Persistence>,
         metrics: Arc<Metrics>,
     ) -> Result<Arc<Self>, StoreError> {
-        let nodes = durable.store.clone();
-        let alone = !durable.is_shared();
-        Self::new(nodes, alone, settings, durable, metrics).enter_first().await
+        let nodes = persistence.store.clone();
+        let alone = !persistence.is_shared();
+        Self::new(nodes, alone, settings, persistence, metrics).enter_first().await
     }
 
     fn new(
         nodes: Arc<dyn NodeStore>,
         alone: bool,
         settings: NodeSettings,
-        durable: Arc<Persistence>,
+        persistence: Arc<Persistence>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        durable.record_address(settings.address.clone());
+        persistence.record_address(settings.address.clone());
         let (draining, renew_now, has_left) =
             (AtomicBool::new(false), Notify::new(), CancellationToken::new());
         Self {
             settings,
-            durable,
+            persistence,
             nodes,
             metrics,
             alone,
@@ -215,7 +215,7 @@ impl Node {
 
     async fn enter_first(self) -> Result<Arc<Self>, StoreError> {
         let requested_at = Instant::now();
-        self.enter(&self.durable.node()).await?;
+        self.enter(&self.persistence.node()).await?;
         self.extend(requested_at);
         fault_point::hit("node.joined");
         Ok(Arc::new(self))
@@ -263,8 +263,8 @@ impl Node {
         // A renewal in progress may be changing the name. The process then leaves under the new
         // one.
         let _over = tokio::time::timeout(self.settings.lease, self.renewing.lock()).await;
-        let node = self.durable.node();
-        if self.durable.run_for_lease("leave", self.nodes.leave(&node)).await.is_ok() {
+        let node = self.persistence.node();
+        if self.persistence.run_for_lease("leave", self.nodes.leave(&node)).await.is_ok() {
             fault_point::hit("node.left");
             tracing::info!(%node, "left the other replicas");
         }
@@ -272,10 +272,10 @@ impl Node {
 
     /// Renews the lease once. Returns whether the process holds a lease afterwards.
     async fn renew(&self, replica: &dyn LeaseObserver, past: &mut FormerNames) -> bool {
-        let (requested_at, node) = (Instant::now(), self.durable.node());
+        let (requested_at, node) = (Instant::now(), self.persistence.node());
         let draining = self.draining.load(Ordering::Acquire);
         let renewal = if past.is_empty() {
-            self.durable
+            self.persistence
                 .run_for_lease(
                     "renew",
                     self.nodes.renew_lease(&node, self.settings.lease, draining),
@@ -320,7 +320,7 @@ impl Node {
         // The order matters: records that are opened from here on have the new name and need no
         // reclaim.
         let owned = replica.owned();
-        past.add(self.durable.rename(to.clone()), owned);
+        past.add(self.persistence.rename(to.clone()), owned);
         let reclaimed = self.reclaim(&to, requested_at, past).await?;
         let lost = std::mem::take(past).without(&reclaimed);
         tracing::warn!(
@@ -356,14 +356,16 @@ impl Node {
                 let reclaiming = self.nodes.reclaim_sessions(from, to, batch);
                 reclaimed
                     .sessions
-                    .extend(self.durable.run_for_lease("reclaim_sessions", reclaiming).await?);
+                    .extend(self.persistence.run_for_lease("reclaim_sessions", reclaiming).await?);
                 // Many batches may take longer than a lease.
                 if requested_at.elapsed() >= self.settings.lease / 3 {
                     requested_at = self.renew_reclaiming(to).await?;
                 }
             }
             let reclaiming = self.nodes.reclaim_tasks(from, to);
-            reclaimed.tasks.extend(self.durable.run_for_lease("reclaim_tasks", reclaiming).await?);
+            reclaimed
+                .tasks
+                .extend(self.persistence.run_for_lease("reclaim_tasks", reclaiming).await?);
             past.names.remove(0);
         }
         reclaimed.sessions.sort_unstable();
@@ -380,7 +382,7 @@ impl Node {
         let draining = self.draining.load(Ordering::Acquire);
         let renewing = self.nodes.renew_lease(node, lease, draining);
         // The next renewal names the sessions to end again.
-        match self.durable.run_for_lease("renew", renewing).await?.renewed {
+        match self.persistence.run_for_lease("renew", renewing).await?.renewed {
             true => Ok(requested_at),
             false => Err(StoreError::Busy { detail: "the lease ended during a reclaim".into() }),
         }
@@ -388,16 +390,16 @@ impl Node {
 
     async fn enter(&self, node: &NodeName) -> Result<(), StoreError> {
         let lease = if self.alone { FOR_GOOD } else { self.settings.lease };
-        self.durable
+        self.persistence
             .run_for_lease("join", self.nodes.join(node, self.settings.address.as_deref(), lease))
             .await
     }
 
     fn extend(&self, requested_at: Instant) {
         if self.alone {
-            self.durable.lease.extend_for_good();
+            self.persistence.lease.extend_for_good();
         } else {
-            self.durable.lease.extend(requested_at, self.settings.lease);
+            self.persistence.lease.extend(requested_at, self.settings.lease);
         }
     }
 }

@@ -20,14 +20,14 @@ use super::Persistence;
 use crate::{config::Config, metrics::Metrics};
 
 /// Sweeps until the future is dropped.
-pub async fn sweep(durable: Arc<Persistence>, config: Arc<Config>, metrics: Arc<Metrics>) {
+pub async fn sweep(persistence: Arc<Persistence>, config: Arc<Config>, metrics: Arc<Metrics>) {
     let mut paces = CountPaces::default();
     loop {
         // The interval is random, so that replicas that started together spread.
         sleep(SWEEP_INTERVAL.mul_f64(rand::random_range(0.5..1.5))).await;
-        metrics.rows_unreadable(durable.store.unreadable_rows());
-        metrics.hot_store(durable.hot.engine(), durable.hot.is_connected());
-        let sweep = Sweep { durable: &durable, metrics: &metrics };
+        metrics.rows_unreadable(persistence.store.unreadable_rows());
+        metrics.hot_store(persistence.hot.engine(), persistence.hot.is_connected());
+        let sweep = Sweep { persistence: &persistence, metrics: &metrics };
         // An error is in the log and counted already. The next round does the rest.
         let _later = sweep.count_grants(&mut paces.grants).await;
         let _later = sweep.approvals(&mut paces.approvals).await;
@@ -72,13 +72,13 @@ impl CountPace {
 }
 
 struct Sweep<'s> {
-    durable: &'s Persistence,
+    persistence: &'s Persistence,
     metrics: &'s Metrics,
 }
 
 impl Sweep<'_> {
     async fn count_grants(&self, pace: &mut CountPace) -> Result<(), StoreError> {
-        let counting = self.durable.run("grant_counts", self.durable.store.grant_counts());
+        let counting = self.persistence.run("grant_counts", self.persistence.store.grant_counts());
         let Some(counts) = pace.count(counting).await? else { return Ok(()) };
         for state in GrantState::ALL {
             let count = counts.iter().find(|(counted, _)| *counted == state);
@@ -88,19 +88,21 @@ impl Sweep<'_> {
     }
 
     async fn approvals(&self, pace: &mut CountPace) -> Result<(), StoreError> {
-        let store = &self.durable.store;
+        let store = &self.persistence.store;
         for _ in 0..SWEEP_ROUNDS_MAX {
-            let expired =
-                self.durable.run("expire_approvals", store.expire_approvals(SWEEP_ROWS)).await?;
+            let expired = self
+                .persistence
+                .run("expire_approvals", store.expire_approvals(SWEEP_ROWS))
+                .await?;
             self.metrics.approvals.expired(expired);
             let removing = store.remove_approvals(APPROVAL_KEPT, APPROVAL_EXPIRED_KEPT, SWEEP_ROWS);
-            let removed = self.durable.run("remove_approvals", removing).await?;
+            let removed = self.persistence.run("remove_approvals", removing).await?;
             self.metrics.expired("approvals", removed);
             if expired.max(removed) < u64::from(SWEEP_ROWS) {
                 break;
             }
         }
-        let counting = self.durable.run("approval_counts", store.approval_counts());
+        let counting = self.persistence.run("approval_counts", store.approval_counts());
         let Some(counts) = pace.count(counting).await? else { return Ok(()) };
         for state in ApprovalState::ALL {
             let count = counts.iter().find(|(counted, _)| *counted == state);
@@ -112,12 +114,12 @@ impl Sweep<'_> {
     async fn sessions(&self, idle: Duration) -> Result<(), StoreError> {
         for _ in 0..SWEEP_ROUNDS_MAX {
             let gone = self
-                .durable
-                .run("sweep_sessions", self.durable.store.sweep_sessions(idle, SWEEP_ROWS))
+                .persistence
+                .run("sweep_sessions", self.persistence.store.sweep_sessions(idle, SWEEP_ROWS))
                 .await?;
             self.metrics.expired("sessions", gone.len() as u64);
             for session in &gone {
-                self.durable.forget_session(session).await;
+                self.persistence.forget_session(session).await;
             }
             if gone.len() < SWEEP_ROWS as usize {
                 break;
@@ -129,15 +131,15 @@ impl Sweep<'_> {
     async fn tasks(&self, pace: &mut CountPace) -> Result<(), StoreError> {
         for _ in 0..SWEEP_ROUNDS_MAX {
             let gone = self
-                .durable
-                .run("expire_tasks", self.durable.store.expire_tasks(SWEEP_ROWS))
+                .persistence
+                .run("expire_tasks", self.persistence.store.expire_tasks(SWEEP_ROWS))
                 .await?;
             self.metrics.expired("tasks", gone.len() as u64);
             if gone.len() < SWEEP_ROWS as usize {
                 break;
             }
         }
-        let counting = self.durable.run("task_counts", self.durable.store.task_counts());
+        let counting = self.persistence.run("task_counts", self.persistence.store.task_counts());
         let Some(counts) = pace.count(counting).await? else { return Ok(()) };
         for status in TaskStatus::ALL {
             let count = counts
@@ -151,8 +153,8 @@ impl Sweep<'_> {
 
     async fn results(&self) -> Result<(), StoreError> {
         for _ in 0..SWEEP_ROUNDS_MAX {
-            let removing = self.durable.store.remove_results(SWEEP_ROWS);
-            let removed = self.durable.run("remove_results", removing).await?;
+            let removing = self.persistence.store.remove_results(SWEEP_ROWS);
+            let removed = self.persistence.run("remove_results", removing).await?;
             self.metrics.expired("results", removed);
             if removed < u64::from(SWEEP_ROWS) {
                 break;
@@ -162,10 +164,10 @@ impl Sweep<'_> {
     }
 
     async fn events(&self, retain: Duration) -> Result<(), StoreError> {
-        let Some(events) = &self.durable.events else { return Ok(()) };
+        let Some(events) = &self.persistence.events else { return Ok(()) };
         for _ in 0..SWEEP_ROUNDS_MAX {
             let gone = self
-                .durable
+                .persistence
                 .run_on(
                     events.engine(),
                     "expire_events",

@@ -38,7 +38,7 @@ impl ApprovalWait {
 impl ApprovalWaits {
     pub(in crate::sessions) fn wait_for(
         self: &Arc<Self>,
-        durable: &Arc<Persistence>,
+        persistence: &Arc<Persistence>,
         id: &ApprovalId,
     ) -> ApprovalWait {
         let mut waiting = self.0.lock();
@@ -46,7 +46,7 @@ impl ApprovalWaits {
         let notify = known.unwrap_or_default();
         waiting.approvals.insert(id.clone(), Arc::downgrade(&notify));
         if !std::mem::replace(&mut waiting.is_polled, true) {
-            tokio::spawn(poll(Arc::downgrade(self), Arc::downgrade(durable)));
+            tokio::spawn(poll(Arc::downgrade(self), Arc::downgrade(persistence)));
         }
         ApprovalWait(notify)
     }
@@ -69,18 +69,20 @@ impl ApprovalWaits {
 }
 
 /// Looks for decisions as long as calls wait for some.
-async fn poll(waits: Weak<ApprovalWaits>, durable: Weak<Persistence>) {
+async fn poll(waits: Weak<ApprovalWaits>, persistence: Weak<Persistence>) {
     loop {
         tokio::time::sleep(APPROVAL_POLL_INTERVAL).await;
-        let (Some(waits), Some(durable)) = (waits.upgrade(), durable.upgrade()) else { return };
+        let (Some(waits), Some(persistence)) = (waits.upgrade(), persistence.upgrade()) else {
+            return;
+        };
         let wanted = waits.wanted();
         if wanted.is_empty() {
             return;
         }
         for some in wanted.chunks(APPROVAL_POLL_BATCH) {
-            let looking = durable.store.settled_approvals(some);
+            let looking = persistence.store.settled_approvals(some);
             // If the store fails, the next round looks again.
-            let Ok(settled) = durable.timed("settled_approvals", looking).await else { break };
+            let Ok(settled) = persistence.timed("settled_approvals", looking).await else { break };
             settled.iter().for_each(|id| waits.wake(id));
         }
     }
@@ -95,8 +97,8 @@ mod tests {
     async fn an_ended_wait_leaves_no_state_and_ends_its_polling() {
         let broker = Broker::over(Stores::in_memory().await);
         let (waits, id) = (&broker.shared.approval_waits, ApprovalId::new("a"));
-        let one = waits.wait_for(&broker.shared.durable, &id);
-        let other = waits.wait_for(&broker.shared.durable, &id);
+        let one = waits.wait_for(&broker.shared.persistence, &id);
+        let other = waits.wait_for(&broker.shared.persistence, &id);
         assert!(Arc::ptr_eq(&one.0, &other.0));
         // The store has no such approval, which settles it.
         one.decided().await;

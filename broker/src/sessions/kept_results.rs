@@ -21,8 +21,9 @@ pub(super) async fn read(session: Arc<Session>, page: ResultPage) -> Result<Repl
         principal: session.caller.principal.clone(),
         id: page.id.clone(),
     };
-    let durable = &session.shared.durable;
-    let kept = durable.timed("result", durable.store.result(&key)).await?.ok_or_else(absent)?;
+    let persistence = &session.shared.persistence;
+    let kept =
+        persistence.timed("result", persistence.store.result(&key)).await?.ok_or_else(absent)?;
     let (subject, snapshot) = (session.subject(), session.catalog());
     if let Some(view) = snapshot.view(&subject) {
         let traits = snapshot.full.traits(&kept.backend, &kept.tool).unwrap_or_default();

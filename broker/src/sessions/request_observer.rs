@@ -122,7 +122,7 @@ pub fn end_request(shared: &Context, caller: &Caller, outcome: RequestOutcome) {
         }
         shared.activity.record(request, caller, outcome, error);
         if let Some(draft) = request.take_draft() {
-            let node = shared.durable.node();
+            let node = shared.persistence.node();
             let record = draft.into_record(
                 request.name,
                 request.trace(),
@@ -130,7 +130,7 @@ pub fn end_request(shared: &Context, caller: &Caller, outcome: RequestOutcome) {
                 outcome.label(),
                 error.map(str::to_owned),
             );
-            shared.durable.audit.add(record);
+            shared.persistence.audit.add(record);
         }
     });
 }

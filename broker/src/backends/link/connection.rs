@@ -349,7 +349,7 @@ mod tests {
         let http = HttpClient::new(HttpClientConfig::default()).unwrap();
         let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &[1; 32]);
         let (metrics, keys) = (Arc::new(Metrics::new(false)), Keys::from_root(b"root"));
-        let durable = Persistence::new(
+        let persistence = Persistence::new(
             Stores::in_memory().await,
             NodeName::new("node"),
             keys.seal,
@@ -360,7 +360,7 @@ mod tests {
             metrics,
             http,
             key,
-            durable,
+            persistence,
             Tracer::default(),
         );
         let spec: BackendSpec =

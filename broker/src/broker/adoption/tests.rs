@@ -108,7 +108,7 @@ async fn a_released_session_can_be_adopted_and_is_removed_here() {
 async fn an_owned_row_whose_claim_answer_was_lost_is_released() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
-    let (caller, node) = (Caller::anonymous(), replicas.other.shared.durable.node());
+    let (caller, node) = (Caller::anonymous(), replicas.other.shared.persistence.node());
     let identity = record::session_scope(&caller.tenant, &caller.principal, &Endpoint::Aggregated);
     let claim = replicas
         .store
@@ -213,7 +213,7 @@ async fn a_session_in_an_unknown_format_is_not_changed() {
         state: state.clone(),
         links: Vec::new(),
     };
-    assert_eq!(replicas.one.shared.durable.write(release).await.unwrap(), WriteOutcome::Done);
+    assert_eq!(replicas.one.shared.persistence.write(release).await.unwrap(), WriteOutcome::Done);
     assert!(matches!(replicas.adopted(&session.id).await, AdoptionOutcome::Unusable));
     let stored = replicas.store.list_sessions(None, None, 10).await.unwrap();
     assert_eq!((&stored[0].record.state, &stored[0].owner), (&state, &None));
@@ -231,9 +231,9 @@ async fn a_session_of_a_revoked_key_is_ended_instead_of_adopted() {
         (record::session_key(&id), Some(protocol::ids::KeyId::new("gone")));
     let open = WriteOp::OpenSession {
         record: Box::new(record),
-        owner: replicas.one.shared.durable.node(),
+        owner: replicas.one.shared.persistence.node(),
     };
-    replicas.one.shared.durable.write(open).await.unwrap();
+    replicas.one.shared.persistence.write(open).await.unwrap();
     assert!(matches!(replicas.adopted(&id).await, AdoptionOutcome::Unusable));
     // Its end is stored in the background.
     while replicas.store.list_sessions(None, None, 10).await.unwrap().len() > 1 {
@@ -246,7 +246,7 @@ async fn a_session_of_a_revoked_key_is_ended_instead_of_adopted() {
 async fn after_a_lapse_reclaimed_sessions_continue_and_lost_ones_end() {
     let replicas = Replicas::start().await;
     let (kept, lost) = (replicas.opened().await, replicas.opened().await);
-    let from = replicas.one.shared.durable.node();
+    let from = replicas.one.shared.persistence.node();
     let to = records::NodeName::new("one/again");
     assert!(matches!(replicas.adopted(&lost.id).await, AdoptionOutcome::Local(_)));
     let reclaimed =
@@ -255,7 +255,7 @@ async fn after_a_lapse_reclaimed_sessions_continue_and_lost_ones_end() {
     replicas.one.apply_reclaimed(&reclaimed);
     assert_eq!(kept.epoch(), 2);
     SessionPersister::new(&kept).store_log_level(LogLevel::Error).await.unwrap();
-    replicas.one.shared.durable.rename(to);
+    replicas.one.shared.persistence.rename(to);
     replicas.one.drop_lost_sessions(&[lost.key].into());
     assert_eq!((kept.is_leaving(), lost.is_leaving()), (false, true));
 }
@@ -264,8 +264,8 @@ async fn after_a_lapse_reclaimed_sessions_continue_and_lost_ones_end() {
 async fn a_write_fenced_by_its_own_reclaim_waits_for_the_new_epoch() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
-    let (durable, to) = (&replicas.one.shared.durable, records::NodeName::new("one/again"));
-    let from = durable.rename(to.clone());
+    let (persistence, to) = (&replicas.one.shared.persistence, records::NodeName::new("one/again"));
+    let from = persistence.rename(to.clone());
     let reclaimed = replicas.store.reclaim_sessions(&from, &to, &[session.key]).await.unwrap();
     let (written, ()) =
         tokio::join!(SessionPersister::new(&session).store_log_level(LogLevel::Error), async {
@@ -289,7 +289,7 @@ fn durable_fenced(broker: &Broker) -> bool {
 async fn a_session_end_applies_even_if_the_row_has_another_epoch() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
-    let node = replicas.one.shared.durable.node();
+    let node = replicas.one.shared.persistence.node();
     replicas.store.join(&node, None, Duration::from_secs(3_600)).await.unwrap();
     replicas.store.reclaim_sessions(&node, &node, &[session.key]).await.unwrap();
     replicas.one.delete_session(&session).await.unwrap();

@@ -108,7 +108,7 @@ impl Access {
         if shown.is_none()
             && let Some(host) = requested_host(uri, headers)
             && let Some(login) =
-                login_cookie::login(headers, &host, &control.broker.shared.durable.seal)?
+                login_cookie::login(headers, &host, &control.broker.shared.persistence.seal)?
             && !control.is_login_ended(&login.id).await
         {
             let admitted = self.authenticate(control, Some(Some(&login.token))).await;

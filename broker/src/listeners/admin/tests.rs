@@ -429,7 +429,7 @@ async fn web_pages_cannot_reach_a_loopback_listener() {
 
 /// Stores a session of another replica, and a task of that session.
 async fn stored_elsewhere(control: &Control) -> (SessionKey, TaskId) {
-    let store = &control.broker.shared.durable.store;
+    let store = &control.broker.shared.persistence.store;
     let other = NodeName::new("other/1");
     store.join(&other, Some("127.0.0.1:1"), Duration::from_secs(600)).await.unwrap();
     let (key, task) = (SessionKey::new([7; 32]), TaskId::new("task-1"));
@@ -511,7 +511,7 @@ async fn sessions_and_tasks_of_other_replicas_are_listed_and_can_be_ended() {
     );
 
     assert_eq!(admin.request("DELETE", &path, None).await.0, 204);
-    let store = &admin.control.broker.shared.durable.store;
+    let store = &admin.control.broker.shared.persistence.store;
     let renewal = store
         .renew_lease(&NodeName::new("other/1"), Duration::from_secs(600), false)
         .await

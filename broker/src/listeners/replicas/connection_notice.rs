@@ -47,7 +47,7 @@ pub(in crate::listeners) fn announce(
     backend: BackendId,
 ) {
     broker.account_connected((&tenant, &principal), &backend);
-    if !broker.shared.durable.is_shared() {
+    if !broker.shared.persistence.is_shared() {
         return;
     }
     let notice = ConnectionNotice {

@@ -159,7 +159,7 @@ pub(super) async fn locate_for_peer(
 ) -> Result<SessionLocation, Refusal> {
     // The replica that reaches the database can find the session's owner.
     if replica_headers::holds_lease(headers)
-        && broker.shared.durable.is_shared()
+        && broker.shared.persistence.is_shared()
         && !session_lookup::holds_lease(broker)
     {
         return Ok(SessionLocation::Answered(replica_headers::lease_lapsed_response()));

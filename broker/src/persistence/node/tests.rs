@@ -164,14 +164,14 @@ struct Rig {
     nodes: FakeNodes,
     replica: Arc<FakeReplica>,
     node: Arc<Node>,
-    durable: Arc<Persistence>,
+    persistence: Arc<Persistence>,
 }
 
 impl Rig {
     async fn joined() -> Self {
         let metrics = Arc::new(Metrics::new(false));
         let stores = Stores::in_memory().await;
-        let durable = Persistence::new(
+        let persistence = Persistence::new(
             stores,
             NodeName::new("test/0"),
             Keys::from_root(b"root").seal,
@@ -179,18 +179,19 @@ impl Rig {
         );
         let (nodes, replica) = (FakeNodes::default(), Arc::new(FakeReplica::default()));
         let settings = NodeSettings { id: "test".into(), lease: LEASE, address: None };
-        let node = Node::new(Arc::new(nodes.clone()), false, settings, durable.clone(), metrics)
-            .enter_first()
-            .await
-            .unwrap();
+        let node =
+            Node::new(Arc::new(nodes.clone()), false, settings, persistence.clone(), metrics)
+                .enter_first()
+                .await
+                .unwrap();
         let observer: Arc<dyn LeaseObserver> = replica.clone();
         tokio::spawn(node.clone().keep(Arc::downgrade(&observer)));
-        Self { nodes, replica, node, durable }
+        Self { nodes, replica, node, persistence }
     }
 
     /// Gives the replica these sessions.
     fn with_sessions(self, sessions: &[SessionKey]) -> Self {
-        self.nodes.own(sessions, &self.durable.node());
+        self.nodes.own(sessions, &self.persistence.node());
         self.observed().owned.extend(sessions);
         self
     }
@@ -213,7 +214,7 @@ impl Rig {
     }
 
     async fn until_the_lease_is_lost(&self) {
-        self.until("the lease runs out", |rig| !rig.durable.lease.is_held()).await;
+        self.until("the lease runs out", |rig| !rig.persistence.lease.is_held()).await;
     }
 
     async fn until_renewed(&self, times: usize) {
@@ -231,8 +232,8 @@ async fn a_lease_is_renewed_long_before_it_ends() {
     let rig = Rig::joined().await.with_sessions(&[session(1)]);
     let started = Instant::now();
     rig.until_renewed(4).await;
-    assert!(started.elapsed() > LEASE && rig.durable.lease.is_held());
-    assert_eq!(rig.durable.node(), NodeName::new("test/0"));
+    assert!(started.elapsed() > LEASE && rig.persistence.lease.is_held());
+    assert_eq!(rig.persistence.node(), NodeName::new("test/0"));
     assert!(rig.observed().reclaimed.is_empty() && rig.observed().lost.is_empty());
 }
 
@@ -243,8 +244,8 @@ async fn an_outage_shorter_than_the_lease_changes_nothing() {
     sleep(LEASE / 2).await;
     rig.down(false);
     rig.until_renewed(2).await;
-    assert!(rig.durable.lease.is_held());
-    assert_eq!(rig.durable.node(), NodeName::new("test/0"));
+    assert!(rig.persistence.lease.is_held());
+    assert_eq!(rig.persistence.node(), NodeName::new("test/0"));
     assert!(rig.observed().reclaimed.is_empty() && rig.observed().lost.is_empty());
 }
 
@@ -253,14 +254,16 @@ async fn after_a_long_outage_unclaimed_sessions_are_reclaimed_under_a_new_name()
     let rig = Rig::joined().await.with_sessions(&[session(1), session(2), session(3)]);
     rig.down(true);
     rig.until_the_lease_is_lost().await;
-    rig.until("its loss is told", |rig| rig.durable.lease.lost_for() > Duration::from_millis(300))
-        .await;
+    rig.until("its loss is told", |rig| {
+        rig.persistence.lease.lost_for() > Duration::from_millis(300)
+    })
+    .await;
     rig.nodes.own(&[session(2)], &NodeName::new("other/0"));
     rig.nodes.lock().owners.remove(&session(3));
     rig.down(false);
     rig.until("what is lost is told", |rig| !rig.observed().lost.is_empty()).await;
-    assert!(rig.durable.lease.is_held());
-    let name = rig.durable.node();
+    assert!(rig.persistence.lease.is_held());
+    let name = rig.persistence.node();
     assert!(name != NodeName::new("test/0") && name.as_str().starts_with("test/"), "{name}");
     assert_eq!(rig.nodes.lock().owners[&session(1)], (name, 2));
     assert_eq!(rig.observed().reclaimed, HashMap::from([(session(1), 2)]));
@@ -275,8 +278,8 @@ async fn a_reclaim_with_a_lost_answer_loses_no_session() {
     rig.nodes.lock().deaf_reclaims = 3;
     rig.down(false);
     rig.until("the sessions are taken back", |rig| rig.observed().reclaimed.len() == 2).await;
-    assert!(rig.durable.lease.is_held() && rig.observed().lost.is_empty());
-    let name = rig.durable.node();
+    assert!(rig.persistence.lease.is_held() && rig.observed().lost.is_empty());
+    let name = rig.persistence.node();
     assert!(rig.nodes.lock().owners.values().all(|(owner, epoch)| *owner == name && *epoch >= 3));
 }
 
@@ -295,7 +298,7 @@ async fn many_sessions_are_reclaimed_in_batches_with_a_valid_lease() {
     rig.nodes.lock().reclaim_time = LEASE * 2 / 5;
     rig.down(false);
     rig.until("all are reclaimed", |rig| rig.observed().reclaimed.len() == sessions.len()).await;
-    assert!(rig.durable.lease.is_held() && rig.observed().lost.is_empty());
+    assert!(rig.persistence.lease.is_held() && rig.observed().lost.is_empty());
     assert_eq!(rig.nodes.lock().leases.len(), 2, "at the first attempt");
 }
 

@@ -108,10 +108,10 @@ impl HeldCall {
         &self,
         shared: &Shared,
     ) -> Result<OpenedApproval, Refusal> {
-        let durable = &shared.durable;
-        let opening = durable.store.open_approval(&self.record, LIMITS);
+        let persistence = &shared.persistence;
+        let opening = persistence.store.open_approval(&self.record, LIMITS);
         let ApprovalBinding { tenant, principal, backend, tool, .. } = &self.record.binding;
-        match durable.timed("open_approval", opening).await? {
+        match persistence.timed("open_approval", opening).await? {
             ApprovalOpening::Open(approval) => {
                 let is_new = approval.record.id == self.record.id;
                 if is_new {

@@ -25,7 +25,7 @@ pub(in crate::sessions) async fn await_decision(
     until: Instant,
     is_drained: bool,
 ) -> Result<Option<StoredApproval>, Refusal> {
-    let wait = shared.approval_waits.wait_for(&shared.durable, id);
+    let wait = shared.approval_waits.wait_for(&shared.persistence, id);
     loop {
         let decided = wait.decided();
         tokio::pin!(decided);
@@ -71,10 +71,11 @@ pub(in crate::sessions) async fn use_approval(
         ApprovalState::Expired => return notice(ApprovalStanding::Expired),
         ApprovalState::Approved | ApprovalState::Used => {}
     }
-    let (durable, id) = (&shared.durable, &approval.record.id);
+    let (persistence, id) = (&shared.persistence, &approval.record.id);
     if !is_for(&approval.record.binding, tool) {
         // The approver sees that the call was not executed, and why.
-        let is_ended = durable.timed("void_approval", durable.store.void_approval(id)).await?;
+        let is_ended =
+            persistence.timed("void_approval", persistence.store.void_approval(id)).await?;
         if is_ended {
             shared.metrics.approvals.expired(1);
         }
@@ -82,7 +83,8 @@ pub(in crate::sessions) async fn use_approval(
         tracing::warn!(%tenant, %principal, %backend, tool, approval = %id, by = approval.decided_by, "an approved call was not executed, because its tool changed");
         return notice(ApprovalStanding::ToolChanged);
     }
-    let is_used = durable.timed("use_approval", durable.store.use_approval(id, user)).await?;
+    let is_used =
+        persistence.timed("use_approval", persistence.store.use_approval(id, user)).await?;
     if !is_used {
         return notice(ApprovalStanding::UsedElsewhere);
     }
@@ -117,6 +119,6 @@ pub(in crate::sessions) async fn approval(
     shared: &Shared,
     id: &ApprovalId,
 ) -> Result<Option<StoredApproval>, Refusal> {
-    let durable = &shared.durable;
-    durable.timed("approval", durable.store.approval(id)).await
+    let persistence = &shared.persistence;
+    persistence.timed("approval", persistence.store.approval(id)).await
 }

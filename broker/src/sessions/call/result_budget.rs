@@ -44,9 +44,9 @@ impl Call {
             page_bytes: u32::try_from(short.page_bytes).unwrap_or(u32::MAX),
             body: short.text.into_bytes(),
         };
-        let durable = &self.session.shared.durable;
-        let putting = durable.store.put_result(&kept, KEPT_RESULT_TTL, LIMITS);
-        match durable.timed("put_result", putting).await {
+        let persistence = &self.session.shared.persistence;
+        let putting = persistence.store.put_result(&kept, KEPT_RESULT_TTL, LIMITS);
+        match persistence.timed("put_result", putting).await {
             Ok(true) => (converted, ResourceUris::default()),
             Ok(false) => {
                 tracing::warn!(tenant = %kept.key.tenant, backend = %self.backend, tool, "a long result is not shortened: the tenant has no room for stored results");

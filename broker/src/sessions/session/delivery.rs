@@ -32,7 +32,7 @@ impl Session {
     /// Leaves this stream to the session's next owner. Returns false if the client cannot come back
     /// to it.
     pub(super) fn retain_for_next_owner(&self, stream: &Arc<EventStream>) -> bool {
-        let is_logged = self.shared.durable.event_log.is_some();
+        let is_logged = self.shared.persistence.event_log.is_some();
         let has_event_id = stream.is_resumable() || self.version.priming_event();
         // A stream of any other kind of connection exists only in this process.
         let is_bound = stream.is_outbox() || self.transport.ends_with_connection();

@@ -442,7 +442,7 @@ impl Session {
             subscriptions: state.subscriptions.len(),
             idle_seconds: idle,
             created_at: self.created_at.to_string(),
-            node: Some(self.shared.durable.node().to_string()),
+            node: Some(self.shared.persistence.node().to_string()),
         }
     }
 
@@ -456,11 +456,11 @@ impl Session {
         announced: ListDigests,
     ) -> SessionState {
         let shared = &tenant.shared;
-        let log = shared.durable.event_log.clone().map(|log| (log, *key));
+        let log = shared.persistence.event_log.clone().map(|log| (log, *key));
         let streams = SessionStreams::new(shared.stream_limits(), epoch, log)
             .with_unread_budget(&shared.unread_budget, caller.into())
             .with_retained_budget(&tenant.retained);
-        SessionState::new(phase, epoch, shared.durable.node(), streams, announced)
+        SessionState::new(phase, epoch, shared.persistence.node(), streams, announced)
     }
 
     fn lock(&self) -> MutexGuard<'_, SessionState> {

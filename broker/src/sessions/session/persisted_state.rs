@@ -65,7 +65,7 @@ impl<'s> SessionPersister<'s> {
         let unwritable =
             || Refusal::new(protocol::error::ErrorKind::Internal, "the session cannot be stored");
         let record = Box::new(record::encode(self.session, &changing).ok_or_else(unwritable)?);
-        match self.session.shared.durable.write(WriteOp::OpenSession { record, owner }).await? {
+        match self.session.shared.persistence.write(WriteOp::OpenSession { record, owner }).await? {
             WriteOutcome::Done => {
                 fault_point::hit("session.opened");
                 self.publish_location();
@@ -80,15 +80,16 @@ impl<'s> SessionPersister<'s> {
     pub(super) fn publish_location(self) {
         let session = self.session.clone();
         self.session.shared.running.spawn(async move {
-            let (durable, idle) = (&session.shared.durable, session.shared.config.session.idle);
+            let (persistence, idle) =
+                (&session.shared.persistence, session.shared.config.session.idle);
             if session.is_leaving() {
                 return;
             }
-            durable.record_owned(&session.key, idle).await;
+            persistence.record_owned(&session.key, idle).await;
             // The session was released meanwhile. An entry with this process would send the next
             // request to the wrong replica.
             if session.is_leaving() {
-                durable.hot.remove_owner_hint(&session.key).await;
+                persistence.hot.remove_owner_hint(&session.key).await;
             }
         });
     }
@@ -170,7 +171,7 @@ impl<'s> SessionPersister<'s> {
     async fn try_write(self, write: impl Fn(i64) -> WriteOp) -> Result<(), StoreFailure> {
         loop {
             let epoch = self.session.epoch();
-            match self.session.shared.durable.write(write(epoch)).await {
+            match self.session.shared.persistence.write(write(epoch)).await {
                 Ok(WriteOutcome::Fenced | WriteOutcome::NotFound) => {
                     self.wait_for_newer_epoch(epoch).await?
                 }
@@ -186,7 +187,7 @@ impl<'s> SessionPersister<'s> {
     async fn wait_for_newer_epoch(self, fenced: i64) -> Result<(), StoreFailure> {
         let started_at = Instant::now();
         while self.session.epoch() == fenced {
-            if self.session.is_owned_by(&self.session.shared.durable.node()) {
+            if self.session.is_owned_by(&self.session.shared.persistence.node()) {
                 // The epoch came between the two reads, or another process fenced the write off.
                 return if self.session.epoch() == fenced {
                     Err(StoreFailure::Fenced)
@@ -313,7 +314,7 @@ impl<'s> SessionPersister<'s> {
     /// Waits until the event log holds the events of this session so far. Returns false if that
     /// takes too long.
     async fn events_logged(self) -> bool {
-        match &self.session.shared.durable.event_log {
+        match &self.session.shared.persistence.event_log {
             Some(log) => tokio::time::timeout(EVENTS_FLUSH_WAIT, log.flushed(self.session.key))
                 .await
                 .unwrap_or(false),
@@ -322,7 +323,7 @@ impl<'s> SessionPersister<'s> {
     }
 
     fn links_text(self, links: &std::collections::HashMap<BackendId, BackendSession>) -> Vec<u8> {
-        record::links_text(&self.session.shared.durable.seal, &self.session.key, links)
+        record::links_text(&self.session.shared.persistence.seal, &self.session.key, links)
     }
 }
 

@@ -239,10 +239,14 @@ async fn answer_input(
     let mut wait = STORE_RETRY_FIRST;
     loop {
         let write = WriteOp::AnswerInput { task: task.clone(), number, answer: answer.to_vec() };
-        match session.shared.durable.write(write).await {
+        match session.shared.persistence.write(write).await {
             Ok(WriteOutcome::Done) => {
                 fault_point::hit("task.input.answered");
-                return session.shared.durable.hot.publish(Wakeup::Task { task, session: maker });
+                return session
+                    .shared
+                    .persistence
+                    .hot
+                    .publish(Wakeup::Task { task, session: maker });
             }
             Ok(_) => return session.shared.metrics.dropped_answer("late"),
             Err(_) if Instant::now() < give_up => tokio::time::sleep(wait).await,

@@ -118,7 +118,7 @@ pub(super) fn encode(session: &Session, changing: &MutableState) -> Option<Sessi
         version: session.version.as_str().to_owned(),
         agreement: agreement_text(session)?,
         state: mutable_state_text(changing),
-        links: links_text(&session.shared.durable.seal, &session.key, &HashMap::new()),
+        links: links_text(&session.shared.persistence.seal, &session.key, &HashMap::new()),
     })
 }
 

@@ -82,11 +82,11 @@ impl<'s> StreamResumption<'s> {
             true => match self
                 .session
                 .shared
-                .durable
+                .persistence
                 .logged_stream(&self.session.key, number, position.saturating_sub(1))
                 .await
             {
-                Err(_) if is_general(number) && self.session.shared.durable.logs_apart() => {
+                Err(_) if is_general(number) && self.session.shared.persistence.logs_apart() => {
                     return self.open_after_gap(Some(number)).await;
                 }
                 stored => stored?,
@@ -255,7 +255,7 @@ impl<'s> StreamResumption<'s> {
     /// `None` if the log cannot be read now. The client still gets its stream then.
     async fn load_inherited(self) -> Result<Option<Vec<StoredStream>>, Refusal> {
         match self.load_general().await {
-            Err(_) if self.session.shared.durable.logs_apart() => Ok(None),
+            Err(_) if self.session.shared.persistence.logs_apart() => Ok(None),
             loaded => loaded.map(Some),
         }
     }
@@ -264,14 +264,14 @@ impl<'s> StreamResumption<'s> {
         if !self.session.lock().streams.may_inherit {
             return Ok(Vec::new());
         }
-        let durable = &self.session.shared.durable;
-        let all = durable.logged_streams(&self.session.key).await?.into_iter();
+        let persistence = &self.session.shared.persistence;
+        let all = persistence.logged_streams(&self.session.key).await?.into_iter();
         let mut streams = Vec::new();
         for record in all.filter(|stream| stream.standalone) {
             // A stream that the client knows is resumed from its position. Its events are not
             // needed here.
             let position = if record.was_read { u64::MAX } else { 0 };
-            let stored = durable.logged_stream(&self.session.key, record.number, position);
+            let stored = persistence.logged_stream(&self.session.key, record.number, position);
             streams.extend(stored.await?);
         }
         Ok(streams)
@@ -315,7 +315,7 @@ impl<'s> StreamResumption<'s> {
     /// Removes streams from the log. Called after their events were logged elsewhere, so that none
     /// is lost in between.
     fn drop_from_log(self, streams: &[u64]) {
-        if let Some(log) = &self.session.shared.durable.event_log {
+        if let Some(log) = &self.session.shared.persistence.event_log {
             streams.iter().for_each(|stream| {
                 log.log(LogEntry::Drop { session: self.session.key, stream: *stream })
             });

@@ -143,7 +143,7 @@ impl StatelessClient {
         let within = self.shared.config.timeouts.client_request;
         let number = rand::random::<u128>();
         let state = RequestState {
-            n: self.shared.durable.node().as_str().to_owned(),
+            n: self.shared.persistence.node().as_str().to_owned(),
             p: format!("{number:032x}"),
             r: suspension.round,
             x: now_ms().saturating_add(millis(within)),
@@ -175,9 +175,9 @@ impl StatelessClient {
 
     fn sealed(&self, state: &impl Serialize) -> Result<String, Refusal> {
         let seal_context = self.seal_context();
-        let sealed = serde_json::to_vec(state)
-            .ok()
-            .and_then(|text| self.shared.durable.seal.seal_for_client(&seal_context, &text).ok());
+        let sealed = serde_json::to_vec(state).ok().and_then(|text| {
+            self.shared.persistence.seal.seal_for_client(&seal_context, &text).ok()
+        });
         sealed
             .ok_or_else(|| Refusal::new(ErrorKind::Internal, "the request state cannot be sealed"))
     }
@@ -190,7 +190,7 @@ impl StatelessClient {
     ) -> Result<ReturnedState, RequestStateError> {
         let text = self
             .shared
-            .durable
+            .persistence
             .seal
             .open_from_client(&self.seal_context(), state)
             .map_err(|_| RequestStateError::Invalid)?;

@@ -61,8 +61,8 @@ impl StatelessClient {
         let mut watch = TaskWatch::new(&self.tasks, &requested); // before looking, so that no change is missed
         let snapshots = self
             .shared
-            .durable
-            .timed("look_at", self.shared.durable.store.task_snapshots(&requested))
+            .persistence
+            .timed("look_at", self.shared.persistence.store.task_snapshots(&requested))
             .await?;
         let audience = self.audience();
         let own = snapshots
@@ -123,14 +123,14 @@ impl TaskSubscription {
         &self,
         subscription: &RequestId,
     ) -> Result<Vec<(TaskId, NotifiedState, Bytes)>, Refusal> {
-        let durable = &self.client.shared.durable;
+        let persistence = &self.client.shared.persistence;
         let tasks: Vec<TaskId> = self.notified.keys().cloned().collect();
         if tasks.is_empty() {
             return Ok(Vec::new());
         }
         let (mut updates, mut bytes) = (Vec::new(), 0);
         for StoredTaskSnapshot { stored, inputs } in
-            durable.timed("look_at", durable.store.task_snapshots(&tasks)).await?
+            persistence.timed("look_at", persistence.store.task_snapshots(&tasks)).await?
         {
             let (task, now) = (stored.record.task.clone(), (stored.status, inputs));
             if bytes >= OUTBOX_BATCH_BYTES {

@@ -117,14 +117,16 @@ impl StatelessClient {
 
     /// Loads the parts of a task that its status needs.
     pub(super) async fn seen(&self, task: StoredTask) -> Result<LoadedTask, Refusal> {
-        let (durable, id) = (&self.shared.durable, &task.record.task);
+        let (persistence, id) = (&self.shared.persistence, &task.record.task);
         let (mut outcome, mut inputs) = (None, Vec::new());
         match task.status {
             TaskStatus::Completed | TaskStatus::Failed => {
-                outcome = durable.timed("task_outcome", durable.store.task_outcome(id)).await?
+                outcome =
+                    persistence.timed("task_outcome", persistence.store.task_outcome(id)).await?
             }
             TaskStatus::InputRequired => {
-                inputs = durable.timed("task_inputs", durable.store.open_task_inputs(id)).await?
+                inputs =
+                    persistence.timed("task_inputs", persistence.store.open_task_inputs(id)).await?
             }
             TaskStatus::Working | TaskStatus::Cancelled => {}
         }
@@ -137,22 +139,28 @@ impl StatelessClient {
         if message.fields.input_responses.is_none() {
             return Err(Refusal::new(ErrorKind::InvalidParams, "params.inputResponses is missing"));
         }
-        let (durable, id) = (&self.shared.durable, &task.record.task);
+        let (persistence, id) = (&self.shared.persistence, &task.record.task);
         let responses = InputResponses::parse(message)?;
         if task.status != TaskStatus::InputRequired || responses.answers.is_empty() {
             return Ok(());
         }
-        let inputs = durable.timed("task_inputs", durable.store.open_task_inputs(id)).await?;
+        let inputs =
+            persistence.timed("task_inputs", persistence.store.open_task_inputs(id)).await?;
         let mut stored = false;
         for (number, answer) in stateless_tasks::match_answers(&inputs, &responses)? {
-            match durable.write(WriteOp::AnswerInput { task: id.clone(), number, answer }).await? {
+            match persistence
+                .write(WriteOp::AnswerInput { task: id.clone(), number, answer })
+                .await?
+            {
                 WriteOutcome::Done => stored = true,
                 _ => self.shared.metrics.dropped_answer("late"),
             }
         }
         if stored {
             fault_point::hit("task.input.answered");
-            durable.hot.publish(Wakeup::Task { task: id.clone(), session: task.record.session });
+            persistence
+                .hot
+                .publish(Wakeup::Task { task: id.clone(), session: task.record.session });
         }
         Ok(())
     }

@@ -154,7 +154,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_resumed_stream_is_whole_in_the_log_if_its_entry_has_expired() {
-        let durable = logged().await;
+        let persistence = logged().await;
         let event = |sequence, text: &'static str| {
             let frame = Bytes::from_static(text.as_bytes());
             Event::from_stored(Instant::now(), sequence, EventKind::Message, None, frame)
@@ -167,11 +167,12 @@ mod tests {
         };
         let due = Some(vec![RequestId::from_u64(1).into()]);
         let stream = EventStream::restored(6, LIMITS, due, held);
-        let writer = durable.event_log.clone().unwrap();
+        let writer = persistence.event_log.clone().unwrap();
         stream.resume_logging(&writer, KEY);
         stream.push(Instant::now(), EventKind::Message, Bytes::from_static(b"nine")).unwrap();
         assert!(writer.flushed(KEY).await);
-        let logged = durable.logged_stream(&KEY, 6, 0).await.unwrap().expect("the entry is back");
+        let logged =
+            persistence.logged_stream(&KEY, 6, 0).await.unwrap().expect("the entry is back");
         let events: Vec<_> =
             logged.events.iter().map(|event| (event.sequence, &event.frame[..])).collect();
         assert_eq!(events, [(4, &b"four"[..]), (5, b"five"), (9, b"nine")]);
@@ -180,18 +181,19 @@ mod tests {
 
     #[tokio::test]
     async fn a_quiet_stream_marks_its_lost_events_with_each_record() {
-        let durable = logged().await;
-        let writer = durable.event_log.clone().unwrap();
+        let persistence = logged().await;
+        let writer = persistence.event_log.clone().unwrap();
         let (stream, started) = (EventStream::general(3, LIMITS), Instant::now());
         stream.start_logging(&writer, KEY);
         stream.push(started, EventKind::Message, Bytes::from_static(b"one")).unwrap();
         stream.expire(started + Duration::from_secs(60), Duration::ZERO);
         assert!(writer.flushed(KEY).await);
-        let events = durable.events.clone().unwrap();
+        let events = persistence.events.clone().unwrap();
         events.forget_session(&KEY).await.unwrap();
         stream.expire(started + Duration::from_secs(120), Duration::ZERO);
         assert!(writer.flushed(KEY).await);
-        let logged = durable.logged_stream(&KEY, 3, 0).await.unwrap().expect("the entry is back");
+        let logged =
+            persistence.logged_stream(&KEY, 3, 0).await.unwrap().expect("the entry is back");
         assert_eq!(logged.trimmed_through, 1);
     }
 }

@@ -134,7 +134,7 @@ fn step(
     backend_task: &str,
 ) -> Result<TaskStep, SealError> {
     let way = serde_json::to_vec(&SealedBackendSession::of(link, connection)).unwrap_or_default();
-    let link = run.shared.durable.seal.seal(&seal_context(run), &way)?;
+    let link = run.shared.persistence.seal.seal(&seal_context(run), &way)?;
     Ok(TaskStep::Delegated { backend_task: backend_task.to_owned(), link })
 }
 
@@ -167,7 +167,7 @@ pub(super) async fn follow(
 
 /// Watches a task of the backend that another process left.
 pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u8]) -> RunOutcome {
-    let opened = run.shared.durable.seal.open(&seal_context(run), sealed);
+    let opened = run.shared.persistence.seal.open(&seal_context(run), sealed);
     let way: Option<SealedBackendSession> =
         opened.ok().and_then(|way| serde_json::from_slice(&way).ok()).flatten();
     let mut retry_timer = RetryTimer::new(run.timeouts().call);

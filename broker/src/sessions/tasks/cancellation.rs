@@ -17,8 +17,9 @@ impl TaskManager {
     pub async fn cancel(self: &Arc<Self>, id: &str) -> Result<(), Refusal> {
         let unknown = || Refusal::new(ErrorKind::TaskNotFound, "no such task");
         let task = TaskId::new(id);
-        let durable = &self.shared.durable;
-        let known = durable.timed("task", durable.store.task(&task)).await?.ok_or_else(unknown)?;
+        let persistence = &self.shared.persistence;
+        let known =
+            persistence.timed("task", persistence.store.task(&task)).await?.ok_or_else(unknown)?;
         let over = || Refusal::new(ErrorKind::InvalidParams, "the task is over already");
         if self.cancel_stored(&known).await? { Ok(()) } else { Err(over()) }
     }
@@ -38,7 +39,7 @@ impl TaskManager {
             message,
             outcome: Some(outcome),
         };
-        match self.shared.durable.write(change).await? {
+        match self.shared.persistence.write(change).await? {
             WriteOutcome::Done => {}
             WriteOutcome::AlreadyFinished => return Ok(false),
             _ => return Err(Refusal::new(ErrorKind::TaskNotFound, "no such task")),
@@ -49,7 +50,7 @@ impl TaskManager {
         if let Some(run) = self.run(&task) {
             run.stop(super::StopReason::Cancelled);
         }
-        self.shared.durable.hot.publish(Wakeup::Task { task, session: known.record.session });
+        self.shared.persistence.hot.publish(Wakeup::Task { task, session: known.record.session });
         Ok(true)
     }
 }

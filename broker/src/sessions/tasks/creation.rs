@@ -99,7 +99,7 @@ impl TaskCreation {
             details = self.hold(details, &held).await?;
         }
         let record = record_with(&details);
-        let owner = self.session.shared.durable.node();
+        let owner = self.session.shared.persistence.node();
         match self.store(&record, &owner).await? {
             WriteOutcome::Created { at_us } => Ok(self.created(record, at_us, owner)),
             WriteOutcome::Duplicate(task) => self.existing(&task, &record).await,
@@ -114,9 +114,9 @@ impl TaskCreation {
     /// Returns the task that an earlier copy of the request created.
     async fn task_of_key(&self, key: &[u8]) -> Result<Option<TaskId>, Refusal> {
         let Session { shared, tenant, caller, .. } = &*self.session;
-        let durable = &shared.durable;
-        let task = durable.store.task_of_key(&tenant.id, &caller.principal, key);
-        durable.timed("task_of_key", task).await
+        let persistence = &shared.persistence;
+        let task = persistence.store.task_of_key(&tenant.id, &caller.principal, key);
+        persistence.timed("task_of_key", task).await
     }
 
     /// Requests the approval of the call. The record names it, so that no process sends the call
@@ -155,7 +155,7 @@ impl TaskCreation {
     /// meanwhile, the task may belong to another process. In that case the orphan sweep or a claim
     /// finds it.
     fn start(&self, stored: StoredTask, owner: &NodeName) {
-        if self.session.shared.durable.node() != *owner {
+        if self.session.shared.persistence.node() != *owner {
             return;
         }
         if let Some(plan) = RunPlan::read(&stored.record) {
@@ -172,7 +172,7 @@ impl TaskCreation {
 
     /// Answers with the task that an earlier copy of this request created.
     async fn existing(&self, task: &TaskId, requested: &TaskRecord) -> Result<Reply, Refusal> {
-        let persistence = &self.session.shared.durable;
+        let persistence = &self.session.shared.persistence;
         let found = persistence.timed("whole_task", persistence.store.full_task(task)).await?;
         let found = found.filter(|found| self.creator().audience().may_see(&found.stored.record));
         let found_task = found.ok_or_else(|| {
@@ -209,7 +209,7 @@ impl TaskCreation {
                 owner: owner.clone(),
                 limits,
             };
-            let error = match self.session.shared.durable.commit(create).await {
+            let error = match self.session.shared.persistence.commit(create).await {
                 Ok(written) => return Ok(written),
                 Err(error) => error,
             };
@@ -352,8 +352,8 @@ pub(super) async fn await_commit(
     while tokio::time::timeout(wait, tasks.shared.draining.cancelled()).await.is_err() {
         match tasks
             .shared
-            .durable
-            .timed("whole_task", tasks.shared.durable.store.full_task(task))
+            .persistence
+            .timed("whole_task", tasks.shared.persistence.store.full_task(task))
             .await
         {
             Ok(Some(found)) => return Some(found),

@@ -48,7 +48,7 @@ pub(in crate::sessions) async fn load_visible(
     (tenant, subject): (&Tenant, &Subject),
     task: &TaskId,
 ) -> Result<StoredTask, Refusal> {
-    let found = shared.durable.timed("task", shared.durable.store.task(task)).await?;
+    let found = shared.persistence.timed("task", shared.persistence.store.task(task)).await?;
     let found = found.filter(|found| audience.may_see(&found.record)).ok_or_else(not_found)?;
     check_tool(shared, tenant, subject, &found.record)?;
     Ok(found)
@@ -179,12 +179,12 @@ pub(in crate::sessions) async fn list_tasks(
                 .ok_or_else(bad_cursor)
         })
         .transpose()?;
-    let durable = &session.shared.durable;
+    let persistence = &session.shared.persistence;
     let limit = u32::try_from(PAGE_ENTRIES + 1).unwrap_or(u32::MAX);
-    let mut found = durable
+    let mut found = persistence
         .timed(
             "tasks_for",
-            durable.store.tasks_visible_to(
+            persistence.store.tasks_visible_to(
                 &TaskCreator::new(&session).audience(),
                 after.as_ref(),
                 limit,
@@ -287,17 +287,17 @@ async fn result_or_forward_inputs(
     id: &TaskId,
     forwarded_inputs: &mut ForwardedInputs,
 ) -> Result<Option<Vec<u8>>, Refusal> {
-    let durable = &session.shared.durable;
+    let persistence = &session.shared.persistence;
     let task = own_task(session, id).await?;
     if task.status.is_finished() {
-        let outcome = durable.timed("task_outcome", durable.store.task_outcome(id)).await?;
+        let outcome = persistence.timed("task_outcome", persistence.store.task_outcome(id)).await?;
         return Ok(Some(
             outcome.unwrap_or_else(|| TaskOutcome::cancelled(&crate::request_id()).outcome),
         ));
     }
     let inputs = match task.status {
         TaskStatus::InputRequired => {
-            durable.timed("task_inputs", durable.store.open_task_inputs(id)).await?
+            persistence.timed("task_inputs", persistence.store.open_task_inputs(id)).await?
         }
         _ => Vec::new(),
     };

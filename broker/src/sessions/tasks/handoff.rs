@@ -70,7 +70,7 @@ pub(super) async fn release(run: &TaskRun) {
 async fn store_with_retries(run: &TaskRun, change: impl Fn(i64) -> WriteOp) -> bool {
     let (mut wait, mut tries) = (STORE_RETRY_FIRST, 1);
     loop {
-        match run.shared.durable.write(change(run.epoch())).await {
+        match run.shared.persistence.write(change(run.epoch())).await {
             Ok(stored) => return stored == WriteOutcome::Done,
             Err(refusal) if tries == TASK_RELEASE_TRIES => {
                 tracing::warn!(task = %run.digest(), %refusal, "a task could not be given away");

@@ -239,8 +239,9 @@ fn expire(run: &Arc<TaskRun>) -> BTreeSet<i64> {
 }
 
 async fn take_answers(run: &Arc<TaskRun>, open: &BTreeSet<i64>) -> Result<(), Refusal> {
-    let durable = &run.shared.durable;
-    let stored = durable.timed("task_inputs", durable.store.open_task_inputs(&run.id)).await?;
+    let persistence = &run.shared.persistence;
+    let stored =
+        persistence.timed("task_inputs", persistence.store.open_task_inputs(&run.id)).await?;
     for input in stored.iter().filter(|input| open.contains(&input.number)) {
         let Some(answer) = &input.answer else { continue };
         let Some(waiting) = take(run, input.number) else { continue };
@@ -274,9 +275,9 @@ fn to_backend_ids(run: &TaskRun, answer: Bytes) -> Bytes {
 
 /// Stops the run if another process or a client has ended or deleted the task.
 async fn stop_if_ended(run: &TaskRun) -> Result<(), Refusal> {
-    let durable = &run.shared.durable;
-    if durable
-        .timed("task", durable.store.task(&run.id))
+    let persistence = &run.shared.persistence;
+    if persistence
+        .timed("task", persistence.store.task(&run.id))
         .await?
         .is_none_or(|task| task.status.is_finished())
     {

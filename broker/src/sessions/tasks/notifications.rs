@@ -29,7 +29,7 @@ impl TaskRun {
             ),
             None if frame.len() <= TASK_NOTIFICATION_BYTES_MAX => {
                 self.shared
-                    .durable
+                    .persistence
                     .hot
                     .publish(Wakeup::TaskNotification { session: self.record.session, frame });
             }

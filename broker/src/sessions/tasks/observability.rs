@@ -111,10 +111,10 @@ fn audit_end(
     error: Option<&'static str>,
 ) {
     if let Some(draft) = request.take_draft() {
-        shared.durable.audit.add(draft.into_record(
+        shared.persistence.audit.add(draft.into_record(
             request.name,
             request.trace(),
-            shared.durable.node().as_str(),
+            shared.persistence.node().as_str(),
             status.name(),
             error.map(str::to_owned),
         ));
@@ -134,8 +134,8 @@ impl TaskManager {
         // The task runs elsewhere or not at all, and its call is in the store alone.
         let (tasks, task) = (self.clone(), task.clone());
         self.shared.running.spawn(async move {
-            let durable = &tasks.shared.durable;
-            let found = durable.timed("whole_task", durable.store.full_task(&task)).await;
+            let persistence = &tasks.shared.persistence;
+            let found = persistence.timed("whole_task", persistence.store.full_task(&task)).await;
             let record = found.ok().flatten().map(|found| found.stored.record);
             let details = record.as_ref().and_then(|record| TaskDetails::decode(&record.details));
             let Some((record, details)) = record.zip(details) else {

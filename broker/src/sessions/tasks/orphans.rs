@@ -31,10 +31,11 @@ pub(super) async fn sweep_once(
     tasks: &Arc<TaskManager>,
     before: HashSet<TaskId>,
 ) -> HashSet<TaskId> {
-    let durable = &tasks.shared.durable;
+    let persistence = &tasks.shared.persistence;
     // Without an answer of the store the comparison keeps its earlier state.
-    let Ok(owned) =
-        durable.timed("tasks_of", durable.store.unfinished_tasks_of(&durable.names())).await
+    let Ok(owned) = persistence
+        .timed("tasks_of", persistence.store.unfinished_tasks_of(&persistence.names()))
+        .await
     else {
         return before;
     };
@@ -50,8 +51,9 @@ pub(super) async fn sweep_once(
 }
 
 async fn adopt(tasks: Arc<TaskManager>, task: TaskId) {
-    let durable = &tasks.shared.durable;
-    let Ok(found) = durable.timed("whole_task", durable.store.full_task(&task)).await else {
+    let persistence = &tasks.shared.persistence;
+    let Ok(found) = persistence.timed("whole_task", persistence.store.full_task(&task)).await
+    else {
         return;
     };
     match found {

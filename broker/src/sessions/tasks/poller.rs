@@ -29,7 +29,7 @@ type TaskSnapshot = Option<(i64, i64, InputCounts)>;
 pub(super) async fn poll(tasks: Arc<TaskManager>) {
     let mut seen: HashMap<TaskId, TaskSnapshot> = HashMap::new();
     for round in 1_u64.. {
-        let connected = tasks.shared.durable.hot.is_connected();
+        let connected = tasks.shared.persistence.hot.is_connected();
         tokio::time::sleep(if connected {
             TASK_POLLER_INTERVAL
         } else {
@@ -44,8 +44,8 @@ pub(super) async fn poll(tasks: Arc<TaskManager>) {
             // If the store fails, the next round reads again.
             let Ok(snapshots) = tasks
                 .shared
-                .durable
-                .timed("look_at", tasks.shared.durable.store.task_snapshots(some))
+                .persistence
+                .timed("look_at", tasks.shared.persistence.store.task_snapshots(some))
                 .await
             else {
                 break;

@@ -143,10 +143,10 @@ async fn store(
     }
     let record = creator.record(&call_of(&message, &plan)?, plan.backend, &details, None);
     let (owner, limits) =
-        (session.shared.durable.node(), limits_of(session.shared.task_settings()));
+        (session.shared.persistence.node(), limits_of(session.shared.task_settings()));
     let create =
         WriteOp::CreateTask { record: Box::new(record.clone()), owner: owner.clone(), limits };
-    let written = session.shared.durable.commit(create).await;
+    let written = session.shared.persistence.commit(create).await;
     if let Err(StoreError::OutcomeUnknown(_)) = written {
         session.shared.running.spawn(cancel_if_committed(
             tasks.clone(),
@@ -157,7 +157,7 @@ async fn store(
     match written.map_err(|error| refusal(&error))? {
         // After a change of name the task may belong to another process, so that a claim or the
         // orphan sweep finds it.
-        WriteOutcome::Created { at_us } if session.shared.durable.node() == owner => {
+        WriteOutcome::Created { at_us } if session.shared.persistence.node() == owner => {
             fault_point::hit("task.promoted");
             Ok(creator.record_stored(record, at_us, &owner))
         }

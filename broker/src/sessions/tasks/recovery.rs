@@ -68,10 +68,10 @@ pub(super) async fn claim_unowned(tasks: Arc<TaskManager>) {
         if tasks.shared.draining.is_cancelled() {
             return;
         }
-        let (durable, node) = (&tasks.shared.durable, tasks.shared.durable.node());
+        let (persistence, node) = (&tasks.shared.persistence, tasks.shared.persistence.node());
         let capacity = TASK_RUNS_MAX.saturating_sub(tasks.running());
-        let may_take =
-            !durable.is_shared() || durable.lease.is_settled(tasks.shared.config.session.lease);
+        let may_take = !persistence.is_shared()
+            || persistence.lease.is_settled(tasks.shared.config.session.lease);
         let limit = if may_take {
             TASK_CLAIM_BATCH.min(u32::try_from(capacity).unwrap_or(u32::MAX))
         } else {
@@ -98,18 +98,19 @@ pub(super) async fn claim_unowned(tasks: Arc<TaskManager>) {
 /// again. If the process changed its name meanwhile, the claimed tasks may have another owner. They
 /// are then reclaimed with the others of the old name, or claimed again.
 async fn claim(tasks: &Arc<TaskManager>, node: &NodeName, limit: u32) -> Vec<FullTask> {
-    let (durable, Some(except)) = (&tasks.shared.durable, tasks.deferred()) else {
+    let (persistence, Some(except)) = (&tasks.shared.persistence, tasks.deferred()) else {
         return Vec::new();
     };
-    let claim = durable.timed("claim_tasks", durable.store.claim_tasks(node, limit, &except));
-    let claimed = if durable.is_shared() {
+    let claim =
+        persistence.timed("claim_tasks", persistence.store.claim_tasks(node, limit, &except));
+    let claimed = if persistence.is_shared() {
         // A claim that waited through an outage would come before the owners could renew their
         // leases.
         tokio::time::timeout(tasks.shared.config.session.lease / 2, claim).await.ok()
     } else {
         Some(claim.await)
     };
-    claimed.and_then(Result::ok).filter(|_| durable.node() == *node).unwrap_or_default()
+    claimed.and_then(Result::ok).filter(|_| persistence.node() == *node).unwrap_or_default()
 }
 
 async fn recover_all(manager: Arc<TaskManager>, tasks: HashMap<TaskId, i64>) {
@@ -118,8 +119,8 @@ async fn recover_all(manager: Arc<TaskManager>, tasks: HashMap<TaskId, i64>) {
         let stored = loop {
             match manager
                 .shared
-                .durable
-                .timed("whole_task", manager.shared.durable.store.full_task(&task))
+                .persistence
+                .timed("whole_task", manager.shared.persistence.store.full_task(&task))
                 .await
             {
                 Ok(stored) => break stored,
@@ -138,7 +139,7 @@ async fn recover_all(manager: Arc<TaskManager>, tasks: HashMap<TaskId, i64>) {
 /// Returns whether this process owns an unfinished task.
 pub(super) fn is_owned_here(shared: &Shared, stored: &StoredTask) -> bool {
     !stored.status.is_finished()
-        && stored.owner.as_ref().is_some_and(|owner| shared.durable.is_own_name(owner))
+        && stored.owner.as_ref().is_some_and(|owner| shared.persistence.is_own_name(owner))
 }
 
 /// Continues a task that this process owns. The task may run here already.
@@ -200,10 +201,10 @@ async fn close_inputs(tasks: &Arc<TaskManager>, stored: &StoredTask) {
     if stored.status != TaskStatus::InputRequired {
         return;
     }
-    let (durable, task) = (&tasks.shared.durable, &stored.record.task);
+    let (persistence, task) = (&tasks.shared.persistence, &stored.record.task);
     let mut wait = STORE_RETRY_FIRST;
     let inputs = loop {
-        match durable.timed("task_inputs", durable.store.open_task_inputs(task)).await {
+        match persistence.timed("task_inputs", persistence.store.open_task_inputs(task)).await {
             Ok(inputs) => break inputs,
             Err(_) => tokio::time::sleep(wait).await,
         }
@@ -216,7 +217,7 @@ async fn close_inputs(tasks: &Arc<TaskManager>, stored: &StoredTask) {
         )
         .await;
     }
-    durable.hot.publish(Wakeup::Task { task: task.clone(), session: stored.record.session });
+    persistence.hot.publish(Wakeup::Task { task: task.clone(), session: stored.record.session });
 }
 
 /// Ends a task without its answer. `request` is the request that made the task.
@@ -248,7 +249,7 @@ async fn give_up(
     if is_stored {
         tasks.shared.metrics.task_transition(status.name());
         observability::record_end(&tasks.shared, request, status);
-        tasks.shared.durable.hot.publish(Wakeup::Task { task, session: stored.record.session });
+        tasks.shared.persistence.hot.publish(Wakeup::Task { task, session: stored.record.session });
     }
 }
 
@@ -257,7 +258,7 @@ async fn give_up(
 async fn store_until_done(tasks: &Arc<TaskManager>, change: &WriteOp) -> WriteOutcome {
     let mut wait = STORE_RETRY_FIRST;
     loop {
-        match tasks.shared.durable.write(change.clone()).await {
+        match tasks.shared.persistence.write(change.clone()).await {
             Ok(written) => return written,
             Err(_) => tokio::time::sleep(wait).await,
         }

@@ -327,7 +327,7 @@ impl TaskRun {
         let mut wait = STORE_RETRY_FIRST;
         loop {
             let epoch = self.epoch();
-            match self.shared.durable.write(change(epoch)).await {
+            match self.shared.persistence.write(change(epoch)).await {
                 Ok(WriteOutcome::AlreadyFinished) => {
                     return Err(self.stopped_by(StopReason::Cancelled));
                 }
@@ -364,11 +364,11 @@ impl TaskRun {
         if self.epoch() != epoch {
             return Ok(true);
         }
-        let durable = &self.shared.durable;
-        let Some(found) = durable.timed("task", durable.store.task(&self.id)).await? else {
+        let persistence = &self.shared.persistence;
+        let Some(found) = persistence.timed("task", persistence.store.task(&self.id)).await? else {
             return Ok(false);
         };
-        let is_owned = found.owner.as_ref().is_some_and(|owner| durable.is_own_name(owner));
+        let is_owned = found.owner.as_ref().is_some_and(|owner| persistence.is_own_name(owner));
         if is_owned {
             self.set_epoch(found.epoch);
         }
@@ -378,7 +378,7 @@ impl TaskRun {
     /// Wakes the waiters for this task, here and on other replicas.
     pub(super) fn announce(&self) {
         self.shared
-            .durable
+            .persistence
             .hot
             .publish(Wakeup::Task { task: self.id.clone(), session: self.record.session });
     }

@@ -386,9 +386,9 @@ async fn end(run: &TaskRun, ended: TaskOutcome) {
 /// Returns the status with which the owner under this epoch ended the task. `None` if the task has
 /// not ended, or has ended otherwise.
 pub(super) async fn ended_under(shared: &Shared, task: &TaskId, epoch: i64) -> Option<TaskStatus> {
-    let (durable, mut wait) = (&shared.durable, STORE_RETRY_FIRST);
+    let (persistence, mut wait) = (&shared.persistence, STORE_RETRY_FIRST);
     let transitions = loop {
-        match durable.timed("transitions", durable.store.task_transitions(task)).await {
+        match persistence.timed("transitions", persistence.store.task_transitions(task)).await {
             Ok(transitions) => break transitions,
             Err(_) => tokio::time::sleep(wait).await,
         }

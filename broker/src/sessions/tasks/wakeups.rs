@@ -26,7 +26,7 @@ const SENT_STATUSES_MAX: usize = 10_000;
 
 /// Listens until the process ends.
 pub(super) async fn listen(tasks: Arc<TaskManager>) {
-    let mut subscription = tasks.shared.durable.hot.subscribe();
+    let mut subscription = tasks.shared.persistence.hot.subscribe();
     // Another task reads the store, so that a slow store does not delay the waiters.
     let (status_changes, changes) = mpsc::channel::<(TaskId, Arc<Session>)>(STATUS_CHANGES_MAX);
     tokio::spawn(notify_status(tasks.clone(), changes));
@@ -82,8 +82,8 @@ async fn notify_status(
         let changed: Vec<TaskId> = sessions.keys().cloned().collect();
         let Ok(snapshots) = tasks
             .shared
-            .durable
-            .timed("look_at", tasks.shared.durable.store.task_snapshots(&changed))
+            .persistence
+            .timed("look_at", tasks.shared.persistence.store.task_snapshots(&changed))
             .await
         else {
             continue;

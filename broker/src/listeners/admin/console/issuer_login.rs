@@ -92,7 +92,7 @@ pub(super) async fn start(
         tracing::warn!(issuer, %fault, "an operator's login could not begin");
         Problem::new(StatusCode::BAD_GATEWAY, "issuer-unavailable", fault.to_string())
     })?;
-    let cookie = channel.pending_login(&control.broker.shared.durable.seal, &started)?;
+    let cookie = channel.pending_login(&control.broker.shared.persistence.seal, &started)?;
     Ok(([(header::SET_COOKIE, cookie)], axum::Json(LoginAddress { url })).into_response())
 }
 
@@ -105,7 +105,7 @@ pub(super) async fn callback(
     headers: HeaderMap,
 ) -> Response {
     let Ok(host) = login::host(&uri, &headers) else { return redirect(FAILED, []) };
-    let seal = &control.broker.shared.durable.seal;
+    let seal = &control.broker.shared.persistence.seal;
     let Some((channel, started)) = login_cookie::pending(&headers, &host, seal) else {
         return redirect(FAILED, []);
     };

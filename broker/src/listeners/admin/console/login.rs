@@ -49,7 +49,7 @@ pub(super) async fn sign_in(
         Err(denied) => return Ok(access::answer(&control, denied, address)),
     };
     let login = ConsoleLogin::new(token);
-    let cookie = channel.login(&control.broker.shared.durable.seal, &login)?;
+    let cookie = channel.login(&control.broker.shared.persistence.seal, &login)?;
     record(&control, &operator, address).await;
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())
 }
@@ -83,7 +83,7 @@ pub(super) async fn sign_out(
 ) -> Result<Response, Problem> {
     let host = host(&uri, &headers)?;
     let channel = BrowserChannel::of_page(&headers, &host)?;
-    let login = login_cookie::login(&headers, &host, &control.broker.shared.durable.seal)?;
+    let login = login_cookie::login(&headers, &host, &control.broker.shared.persistence.seal)?;
     let mut response = match &login {
         None => StatusCode::NO_CONTENT.into_response(),
         Some(login) => match control.end_login(&login.id, login.remaining_time()).await {

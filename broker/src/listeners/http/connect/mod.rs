@@ -129,7 +129,7 @@ impl Visit<'_> {
     }
 
     fn seal(&self) -> &SealKey {
-        &self.broker.shared.durable.seal
+        &self.broker.shared.persistence.seal
     }
 
     /// Returns the right to sign a browser in. `None`: the process is overloaded, or too many
@@ -287,7 +287,7 @@ impl Visit<'_> {
     /// Signs the browser in with a one-time link.
     async fn sign_in(&self, link: &str) -> Response<Body> {
         let Some(_permit) = self.login_permit() else { return busy() };
-        let connections = Connections::new(self.broker.shared.durable.clone());
+        let connections = Connections::new(self.broker.shared.persistence.clone());
         match connections.take_link(link).await {
             Ok(Some((tenant, link))) => {
                 let person = Person::new(tenant, &link.principal);
@@ -328,8 +328,8 @@ impl Visit<'_> {
         if answer.tenant().as_ref() != Some(&person.tenant) {
             return wrong();
         }
-        let durable = &self.broker.shared.durable;
-        let name = match backend_of(durable, &person.tenant, &answer.state).await {
+        let persistence = &self.broker.shared.persistence;
+        let name = match backend_of(persistence, &person.tenant, &answer.state).await {
             Ok(Some(name)) => name,
             Ok(None) => return wrong(),
             Err(error) => return failed("the broker", &error),

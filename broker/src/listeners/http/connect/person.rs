@@ -59,7 +59,7 @@ pub(super) async fn of(
     head: &HeadParts,
     remote: RemotePeer,
 ) -> Option<Person> {
-    if let Some(person) = cookies.login(&broker.shared.durable.seal) {
+    if let Some(person) = cookies.login(&broker.shared.persistence.seal) {
         return Some(person);
     }
     if head.headers.contains_key(AUTHORIZATION) {

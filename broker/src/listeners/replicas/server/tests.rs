@@ -329,7 +329,7 @@ async fn a_draining_replica_forwards_new_and_released_sessions_to_another() {
     let (edge, other) = (Replica::start().await, Replica::start().await);
     let session = other.open_session().await;
     let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string();
-    let store = &edge.broker.shared.durable.store;
+    let store = &edge.broker.shared.persistence.store;
     for (node, address) in
         [("gone", Some(&*gone)), ("other", Some(&*other.internal)), ("nowhere", None)]
     {

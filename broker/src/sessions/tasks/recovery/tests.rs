@@ -79,7 +79,7 @@ impl Alone {
         let limits = TaskLimits { running: u64::MAX, stored: u64::MAX, bytes: u64::MAX };
         let create = WriteOp::CreateTask { record: Box::new(record), owner: owner.clone(), limits };
         assert!(matches!(
-            self.tasks().shared.durable.write(create).await.unwrap(),
+            self.tasks().shared.persistence.write(create).await.unwrap(),
             WriteOutcome::Created { .. }
         ));
         self.store.full_task(&task).await.unwrap().unwrap()
@@ -115,7 +115,7 @@ fn away() -> StoreError {
 #[tokio::test]
 async fn a_claim_that_fails_changes_no_epoch() {
     let alone = Alone::start().await;
-    let own = alone.stored(record("t1"), &alone.tasks().shared.durable.node()).await;
+    let own = alone.stored(record("t1"), &alone.tasks().shared.persistence.node()).await;
     alone.store.on_claim(|| Verdict::LoseAnswer(away()));
     let looking = tokio::spawn(claim_unowned(alone.tasks().clone()));
     testkit::eventually("several looks", async || {
@@ -135,25 +135,25 @@ async fn tasks_claimed_under_an_outdated_node_name_are_dropped() {
     let alone = Alone::start().await;
     let (tasks, gone) = (alone.tasks().clone(), NodeName::new("gone"));
     alone.stored(record("t1"), &gone).await;
-    let durable = tasks.shared.durable.clone();
+    let persistence = tasks.shared.persistence.clone();
     alone.store.on_claim(move || {
-        durable.rename(NodeName::new("another"));
+        persistence.rename(NodeName::new("another"));
         Verdict::Pass
     });
-    let before = tasks.shared.durable.node();
+    let before = tasks.shared.persistence.node();
     assert_eq!(claim(&tasks, &before, 10).await, []);
     let owner = alone.store.task(&TaskId::new("t1")).await.unwrap().unwrap().owner;
     assert_eq!(owner, Some(before), "it is to be reclaimed with the rest of that name");
     alone.store.on_claim(|| Verdict::Pass);
     alone.stored(record("t2"), &gone).await;
-    let claimed = claim(&tasks, &tasks.shared.durable.node(), 1).await;
+    let claimed = claim(&tasks, &tasks.shared.persistence.node(), 1).await;
     assert_eq!(claimed.len(), 1, "under a name that stays");
 }
 
 #[tokio::test]
 async fn a_task_that_cannot_run_here_is_released_and_not_claimed_again() {
     let alone = Alone::start().await;
-    let node = alone.tasks().shared.durable.node();
+    let node = alone.tasks().shared.persistence.node();
     let later = String::from_utf8(record("t1").details)
         .unwrap()
         .replace("\"format\":1", "\"format\":99")
@@ -193,13 +193,13 @@ async fn a_task_that_cannot_run_here_is_released_and_not_claimed_again() {
 impl Alone {
     /// Returns a run of a task whose call is in the record as sent.
     async fn sent(&self) -> Arc<TaskRun> {
-        let whole = self.stored(record("t1"), &self.tasks().shared.durable.node()).await;
+        let whole = self.stored(record("t1"), &self.tasks().shared.persistence.node()).await;
         let sent = WriteOp::AdvanceTask {
             task: TaskId::new("t1"),
             epoch: whole.stored.epoch,
             step: TaskStep::Sent,
         };
-        assert_eq!(self.tasks().shared.durable.write(sent).await.unwrap(), WriteOutcome::Done);
+        assert_eq!(self.tasks().shared.persistence.write(sent).await.unwrap(), WriteOutcome::Done);
         let tenant = self.broker.tenant(&whole.stored.record.tenant).unwrap();
         let plan = RunPlan::read(&whole.stored.record).unwrap();
         TaskRun::new(whole, plan, tenant, self.tasks())
@@ -231,7 +231,7 @@ async fn a_task_is_released_only_with_the_recorded_state_of_its_call() {
     handoff::release(&run).await;
     assert_eq!(
         alone.stored_state().await,
-        (Some(alone.tasks().shared.durable.node()), TaskStep::Sent)
+        (Some(alone.tasks().shared.persistence.node()), TaskStep::Sent)
     );
     alone.busy_with_steps(2);
     handoff::release(&run).await;
@@ -272,13 +272,13 @@ async fn an_answer_that_has_arrived_wins_over_a_stop_of_the_run() {
 #[tokio::test]
 async fn an_owned_task_without_a_run_is_found_at_the_second_sweep() {
     let alone = Alone::start().await;
-    let (tasks, node) = (alone.tasks(), alone.tasks().shared.durable.node());
+    let (tasks, node) = (alone.tasks(), alone.tasks().shared.persistence.node());
     let [stray, attended] =
         [alone.stored(record("stray"), &node).await, alone.stored(record("attended"), &node).await];
     alone.stored(record("anothers"), &NodeName::new("another")).await;
     let recovering = tasks.start_recovery(&attended.stored.record.task).unwrap();
     // The tasks have the name of before.
-    tasks.shared.durable.rename(NodeName::new("renamed"));
+    tasks.shared.persistence.rename(NodeName::new("renamed"));
     let reads = alone.store.count("whole_task");
     let missing = orphans::sweep_once(tasks, HashSet::new()).await;
     assert_eq!(missing, HashSet::from([stray.stored.record.task.clone()]));
@@ -303,7 +303,7 @@ async fn an_owned_task_without_a_run_is_found_at_the_second_sweep() {
 async fn a_task_reclaimed_while_its_run_stops_is_not_lost() {
     let alone = Alone::start().await;
     let tasks = alone.tasks();
-    let whole = alone.stored(record("t1"), &tasks.shared.durable.node()).await;
+    let whole = alone.stored(record("t1"), &tasks.shared.persistence.node()).await;
     let tenant = alone.broker.tenant(&whole.stored.record.tenant).unwrap();
     let run =
         TaskRun::new(whole.clone(), RunPlan::read(&whole.stored.record).unwrap(), tenant, tasks);
@@ -325,7 +325,7 @@ async fn a_task_reclaimed_while_its_run_stops_is_not_lost() {
 #[tokio::test]
 async fn the_remaining_time_of_a_task_comes_from_the_store() {
     let alone = Alone::start().await;
-    let whole = alone.stored(record("t1"), &alone.tasks().shared.durable.node()).await;
+    let whole = alone.stored(record("t1"), &alone.tasks().shared.persistence.node()).await;
     let tenant = alone.broker.tenant(&whole.stored.record.tenant).unwrap();
     let (minute, hour) = (Duration::from_secs(60), 3_600_000_000);
     for (created_at_us, remaining) in
@@ -396,7 +396,7 @@ impl Alone {
 async fn an_end_whose_commit_lost_its_answer_is_recorded_counted_and_announced() {
     let alone = Alone::start_audited().await;
     let run = alone.sent().await;
-    let mut wakeups = alone.tasks().shared.durable.hot.subscribe();
+    let mut wakeups = alone.tasks().shared.persistence.hot.subscribe();
     alone.lose_an_answer();
     let answer = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"result":{}}"#);
     let answer = rules::tasks::decoded(answer).unwrap();
@@ -413,7 +413,7 @@ async fn the_end_of_a_task_with_an_unknown_outcome_is_recorded() {
     for loses_answer in [false, true] {
         let alone = Alone::start_audited().await;
         alone.add_backend();
-        let (tasks, node) = (alone.tasks(), alone.tasks().shared.durable.node());
+        let (tasks, node) = (alone.tasks(), alone.tasks().shared.persistence.node());
         let mut left = alone.stored(record_with_origin(), &node).await;
         left.stored.step = TaskStep::Sent;
         if loses_answer {
@@ -445,6 +445,6 @@ async fn the_process_that_cancels_a_task_of_another_records_the_end() {
         "{record}"
     );
     assert!(!alone.tasks().cancel_stored(&other.stored).await.unwrap(), "it is over");
-    alone.tasks().shared.durable.audit.flush().await;
+    alone.tasks().shared.persistence.audit.flush().await;
     alone.recorded_end().await;
 }

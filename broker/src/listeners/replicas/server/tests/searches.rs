@@ -27,12 +27,12 @@ impl Replica {
     /// Opens a session here, and moves it to another replica in the store.
     async fn taken_by(&self, node: &NodeName, address: &str) -> String {
         let id = self.open_session().await;
-        let (session, durable) = (self.session(&id).unwrap(), &self.broker.shared.durable);
-        durable.store.join(node, Some(address), LEASE).await.unwrap();
+        let (session, persistence) = (self.session(&id).unwrap(), &self.broker.shared.persistence);
+        persistence.store.join(node, Some(address), LEASE).await.unwrap();
         assert_eq!(
-            durable
+            persistence
                 .store
-                .reclaim_sessions(&durable.node(), node, &[session.key])
+                .reclaim_sessions(&persistence.node(), node, &[session.key])
                 .await
                 .unwrap()
                 .len(),
@@ -63,7 +63,7 @@ fn breaks_off() -> FakePeer {
 async fn f_13_a_request_is_not_repeated_if_a_replica_may_have_received_it() {
     let (edge, peer, node) = (Replica::start().await, breaks_off(), NodeName::new("peer/1"));
     let id = edge.taken_by(&node, &peer.address).await;
-    let store = edge.broker.shared.durable.store.clone();
+    let store = edge.broker.shared.persistence.store.clone();
     let keeping = tokio::spawn(async move {
         loop {
             store.renew_lease(&node, LEASE, false).await.unwrap();
