@@ -90,7 +90,7 @@ pub struct Broker {
     pub stateless: Arc<StatelessState>,
     pub tasks: Arc<TaskManager>,
     /// The other replicas, and the location of sessions that are not here.
-    pub placement: SessionLocator,
+    pub session_locator: SessionLocator,
     keyring: Arc<Keyring>,
     auth: AuthSettings,
     tokens: TokenVerifier,

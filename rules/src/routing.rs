@@ -58,7 +58,7 @@ pub enum Decision {
     /// The request goes to one backend, as a task.
     CreateTask(Plan, TaskTarget),
     /// The request is about a task.
-    Task(TaskQuestion),
+    Task(TaskOperation),
     ListTasks,
 }
 
@@ -97,7 +97,7 @@ impl Decision {
 
 /// The subject of a request about one task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TaskQuestion {
+pub enum TaskOperation {
     State,
     Result,
     Cancel,
@@ -448,9 +448,9 @@ pub fn task_support(call: &Message, endpoint: &Endpoint, catalog: &Catalog) -> O
 
 fn about_task(message: &Message, version: Version) -> Result<Decision, Refusal> {
     let question = match message.method {
-        Method::TasksGet => TaskQuestion::State,
-        Method::TasksResult => TaskQuestion::Result,
-        Method::TasksCancel => TaskQuestion::Cancel,
+        Method::TasksGet => TaskOperation::State,
+        Method::TasksResult => TaskOperation::Result,
+        Method::TasksCancel => TaskOperation::Cancel,
         _ => return Err(unknown_method(message, version)),
     };
     Ok(Decision::Task(question))

@@ -296,14 +296,14 @@ impl Backend {
         let redacted = self.redactor.redact(failure);
         let leaving = self.stop.is_cancelled() || self.shared.draining.is_cancelled();
         // The log already has a line about an outage. Further attempts are not logged.
-        let is_usual = failure.is_of_user();
+        let is_usual = failure.needs_user_action();
         if leaving || is_usual || self.state() != BackendState::Ready {
             tracing::debug!(tenant = %self.tenant, backend = %self.id, failure = redacted, "a request to a backend failed");
         } else {
             tracing::warn!(tenant = %self.tenant, backend = %self.id, failure = redacted, "a request to a backend failed");
         }
         // An account that one user did not connect is not a fault of a backend that works.
-        let of_user = failure.is_of_user() && self.state() == BackendState::Ready;
+        let of_user = failure.needs_user_action() && self.state() == BackendState::Ready;
         if !leaving && !of_user {
             self.status.lock().last_error = Some(redacted);
         }

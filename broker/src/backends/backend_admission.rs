@@ -170,7 +170,7 @@ impl Backend {
     ) {
         match answer {
             Ok(_) => self.admission.breaker.record_success(self.shared.uptime_at(over_at)),
-            Err(failure) if !failure.is_the_backends() => {}
+            Err(failure) if !failure.counts_for_breaker() => {}
             // The calls of a connection that ends fail together and count once.
             Err(Failure::Lost(_) | Failure::Unfinished(_))
                 if connection.wire().is_one_stream() && !connection.count_loss() => {}
@@ -181,7 +181,7 @@ impl Backend {
     /// Reports the duration of a call that held a permit to the adaptive limit. Tasks hold none and
     /// last as long as their work, so they are not reported.
     pub fn record_call_duration(&self, answer: &Result<Message, Failure>, took: Duration) {
-        if answer.as_ref().err().is_none_or(Failure::is_the_backends) {
+        if answer.as_ref().err().is_none_or(Failure::counts_for_breaker) {
             self.adapt_limit(took, answer.is_err());
         }
     }

@@ -133,7 +133,7 @@ fn request(
     if message.method == Method::RootsList && link.backend.roots.are_configured() {
         return answer_roots_list(link, connection, message, origin);
     }
-    if link.is_catalog() {
+    if link.has_no_client() {
         connection.send_later(catalog_answer(message.method, &id));
         return;
     }
@@ -173,7 +173,7 @@ fn answer_roots_list(
     let Some(id) = message.id.clone() else { return };
     let roots = &link.backend.roots;
     if roots.include_clients()
-        && !link.is_catalog()
+        && !link.has_no_client()
         && let Some(client) = recipient(link, connection, message, origin)
     {
         connection.pending().merge_roots(id.clone(), roots.clone());
@@ -311,7 +311,7 @@ fn log_message(
             .into_iter()
             .filter(|client| log_level::passes(level, client.log_level()));
         listening.for_each(|client| client.receive(EventKind::Droppable, message));
-    } else if !link.is_catalog() {
+    } else if !link.has_no_client() {
         link.backend.shared.metrics.dropped_notification("unattributed");
     }
 }

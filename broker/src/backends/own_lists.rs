@@ -20,7 +20,7 @@ impl Link {
         if self.backend.principal_lists.is_on() {
             return self.principal_lists_changed();
         }
-        if self.is_catalog() || !has_sessions() || !self.lists.want(kinds) {
+        if self.has_no_client() || !has_sessions() || !self.lists.want(kinds) {
             return;
         }
         let link = self.clone();

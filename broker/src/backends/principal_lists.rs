@@ -76,7 +76,7 @@ pub(super) struct PrincipalRead {
 pub(super) struct ReadFailure {
     pub(super) refusal: Refusal,
     /// Whether the backend is unreachable or unhealthy.
-    pub(super) is_the_backends: bool,
+    pub(super) counts_for_breaker: bool,
 }
 
 /// Lists of one principal as they were read.

@@ -88,7 +88,7 @@ async fn read_due(
         }
         Err(failure) => (Err(failure), PRINCIPAL_LISTS_RETRY),
     };
-    let is_failure = matches!(&lists, Err(failure) if !is_of_user(failure));
+    let is_failure = matches!(&lists, Err(failure) if !needs_user_action(failure));
     let read = PrincipalRead { at, good_for, for_sessions, is_failure };
     ReadLists { lists, read, changes }
 }
@@ -101,7 +101,7 @@ pub fn store(backend: &Backend, principal: &PrincipalId, read: ReadLists) -> boo
             view_of(backend, lists)
         }
         Err(failure) => {
-            if failure.is_the_backends {
+            if failure.counts_for_breaker {
                 backend.set_unreachable(BackendState::Degraded, &failure.refusal);
             }
             None
@@ -145,7 +145,7 @@ fn reader_of(backend: &Arc<Backend>, principal: &PrincipalId) -> Arc<Link> {
 }
 
 /// Returns whether the principal lacks an account or a token.
-fn is_of_user(failure: &ReadFailure) -> bool {
+fn needs_user_action(failure: &ReadFailure) -> bool {
     [ErrorKind::ConnectionRequired, ErrorKind::TokenRequired].contains(&failure.refusal.kind)
 }
 
@@ -156,14 +156,14 @@ async fn read_once(
 ) -> Result<FetchedLists, ReadFailure> {
     let link = reader_of(backend, principal);
     let connection = link.open_probe().await.map_err(|failure| ReadFailure {
-        is_the_backends: failure.is_the_backends(),
+        counts_for_breaker: failure.counts_for_breaker(),
         refusal: backend.refusal(&failure),
     })?;
     let lists = list_fetch::fetch(&link, &connection).await;
     link.shut(); // what ends now ends in order
     connection.close().await;
     lists.map_err(|refusal| {
-        let failure = ReadFailure { refusal, is_the_backends: false };
-        ReadFailure { is_the_backends: !is_of_user(&failure), ..failure }
+        let failure = ReadFailure { refusal, counts_for_breaker: false };
+        ReadFailure { counts_for_breaker: !needs_user_action(&failure), ..failure }
     })
 }

@@ -128,7 +128,7 @@ impl<'a> LookupContext<'a> {
 
     /// Returns whether the record did not have the session a moment ago.
     fn is_absent(&self) -> bool {
-        self.broker.placement.absent.has(&trace(&self.id, self.caller, self.endpoint))
+        self.broker.session_locator.absent.has(&trace(&self.id, self.caller, self.endpoint))
     }
 
     /// Returns the session's key. It is computed on demand, because a session that is here needs
@@ -149,7 +149,7 @@ impl LookupSources for LookupContext<'_> {
     }
 
     fn known(&self) -> Option<SessionOwner> {
-        self.broker.placement.owners.get(&self.key())
+        self.broker.session_locator.owners.get(&self.key())
     }
 
     fn charge(&self) -> Result<(), Refusal> {
@@ -185,7 +185,11 @@ impl LookupSources for LookupContext<'_> {
             }
             AdoptionOutcome::Unusable => ClaimOutcome::Absent,
             AdoptionOutcome::Absent => {
-                self.broker.placement.absent.record(trace(&self.id, self.caller, self.endpoint));
+                self.broker.session_locator.absent.record(trace(
+                    &self.id,
+                    self.caller,
+                    self.endpoint,
+                ));
                 ClaimOutcome::Absent
             }
         })
@@ -201,10 +205,10 @@ impl LookupSources for LookupContext<'_> {
     }
 
     fn record(&self, owner: &SessionOwner) {
-        self.broker.placement.owners.record(self.key(), owner.clone());
+        self.broker.session_locator.owners.record(self.key(), owner.clone());
     }
 
     fn forget(&self, owner: &SessionOwner) {
-        self.broker.placement.owners.forget(&self.key(), owner);
+        self.broker.session_locator.owners.forget(&self.key(), owner);
     }
 }

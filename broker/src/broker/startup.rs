@@ -40,7 +40,7 @@ impl Broker {
         let node = NodeSettings::fresh_name(&parts.config.node.id);
         let persistence =
             Persistence::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
-        let placement = SessionLocator::new(&parts.keys.peer)?;
+        let session_locator = SessionLocator::new(&parts.keys.peer)?;
         // The operator configures the collector's address, so the policy for backends does not
         // apply.
         let everywhere = EgressPolicy {
@@ -74,7 +74,7 @@ impl Broker {
         let tasks = TaskManager::new(shared.clone());
         shared.set_task_host(tasks.clone());
         let broker = Arc::new(Broker {
-            placement,
+            session_locator,
             tasks,
             shared,
             backend_resources: Arc::default(),

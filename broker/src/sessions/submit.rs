@@ -35,7 +35,7 @@ use rules::{
     access::{AccessCheck, ObjectKind},
     catalog::ListKind,
     event_log::EventKind,
-    routing::{self, Decision, Plan, TaskQuestion},
+    routing::{self, Decision, Plan, TaskOperation},
     tasks::IDEMPOTENCY_KEY,
 };
 use tokio::sync::oneshot;
@@ -287,18 +287,18 @@ fn start(
         Decision::Task(question) => {
             let task = named_task(&message)?;
             match question {
-                TaskQuestion::State => {
+                TaskOperation::State => {
                     spawn_local_request(session, request, CancelScope::Wait, |session| {
                         task_state(session, task)
                     })
                 }
-                TaskQuestion::Cancel => {
+                TaskOperation::Cancel => {
                     let host = session.shared.task_host()?;
                     spawn_local_request(session, request, CancelScope::Wait, |session| {
                         host.cancel(session, task)
                     })
                 }
-                TaskQuestion::Result => await_task(session, request, task),
+                TaskOperation::Result => await_task(session, request, task),
             }
         }
         Decision::ListTasks => {

@@ -60,7 +60,7 @@ impl Backend {
         self.era.forget();
         self.status.lock().wire = None;
         self.refresh(); // so that the catalog's connection notices too
-        if link.is_catalog() {
+        if link.has_no_client() {
             return;
         }
         let clients = link.clients();

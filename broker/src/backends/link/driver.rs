@@ -76,7 +76,7 @@ async fn restore(link: &Arc<Link>, connection: &Arc<Connection>) {
         connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |n| n.version),
         Side::Backend,
     );
-    if link.is_catalog() {
+    if link.has_no_client() {
         feed_streams::watch_lists(connection, link);
     }
     link.restore_level(connection).await;

@@ -127,7 +127,7 @@ impl Failure {
 
     /// Returns whether the failure counts for the breaker: the backend is unhealthy or unreachable.
     /// Refusals of the broker and requests of a healthy backend for less load do not count.
-    pub fn is_the_backends(&self) -> bool {
+    pub fn counts_for_breaker(&self) -> bool {
         match self {
             Failure::NotSent(_) | Failure::Busy { .. } | Failure::Unclear(_) => true,
             Failure::Lost(_) | Failure::TimedOut(_) | Failure::Protocol(_) => true,
@@ -137,7 +137,7 @@ impl Failure {
             | Failure::TooLarge { .. } => false,
             Failure::Denied(_) | Failure::NoToken(_) | Failure::OwnLimit(_) => false,
             Failure::Unconnected { .. } | Failure::TokenRequired(_) => false,
-            Failure::Unfinished(reason) => reason.is_the_backends(),
+            Failure::Unfinished(reason) => reason.counts_for_breaker(),
         }
     }
 
@@ -152,7 +152,7 @@ impl Failure {
     }
 
     /// Returns whether the user lacks something that others may have.
-    pub fn is_of_user(&self) -> bool {
+    pub fn needs_user_action(&self) -> bool {
         matches!(self, Failure::Unconnected { .. } | Failure::TokenRequired(_))
     }
 

@@ -159,8 +159,8 @@ impl Link {
         })
     }
 
-    /// Returns whether this link fetches the catalog. No session uses such a link.
-    pub fn is_catalog(&self) -> bool {
+    /// Returns whether the link only reads lists: no session uses it.
+    pub fn has_no_client(&self) -> bool {
         matches!(self.scope, LinkScope::Catalog | LinkScope::Probe)
     }
 
@@ -172,7 +172,7 @@ impl Link {
     /// Returns the era of its clients. The catalog's link uses 2026-07-28 until the first client
     /// with a session arrives.
     pub(super) fn client_era(&self) -> Era {
-        let nobody_yet = self.is_catalog() && !self.backend.era.sessions_wanted();
+        let nobody_yet = self.has_no_client() && !self.backend.era.sessions_wanted();
         if nobody_yet { Era::Stateless } else { self.client_era }
     }
 
@@ -231,7 +231,7 @@ impl Link {
         if let Some(connection) = self.live() {
             return Ok(connection);
         }
-        if !self.is_catalog() {
+        if !self.has_no_client() {
             self.backend.check_breaker()?;
         }
         if let Some(last) = self.current.swap(None) {
@@ -274,12 +274,12 @@ impl Link {
             Err(OpenError::Waiting(refusal)) => Err(refusal),
             Err(OpenError::Failed(failure)) => {
                 // The next call may come right after the user connected an account.
-                if !failure.is_of_user() {
+                if !failure.needs_user_action() {
                     backoff.record_failure();
                 }
                 // The catalog connects again forever, so its failures count for a suspect alone.
-                let counts = !self.is_catalog() || self.backend.admission.is_suspected();
-                if counts && failure.is_the_backends() {
+                let counts = !self.has_no_client() || self.backend.admission.is_suspected();
+                if counts && failure.counts_for_breaker() {
                     self.backend.record_failure(Duration::ZERO);
                 }
                 self.backend.record_attempts(backoff.failures, backoff.not_before);

@@ -191,7 +191,7 @@ async fn expired(
     connection: &Connection,
     rules: &EffectiveChildLimits,
 ) -> &'static str {
-    if link.is_catalog() || (rules.idle.is_none() && rules.lifetime.is_none()) {
+    if link.has_no_client() || (rules.idle.is_none() && rules.lifetime.is_none()) {
         return std::future::pending().await;
     }
     let mut idle = IdleTimer { since: Instant::now(), requests_sent: connection.requests_sent() };

@@ -68,7 +68,7 @@ async fn send(broker: &Broker, replica: &SessionOwner, text: &Bytes) {
         let mut request = Request::new(Full::new(text.clone()));
         *request.method_mut() = Method::POST;
         *request.uri_mut() = Uri::from_static(PATH);
-        let sent = broker.placement.peers.send(&replica.address, request);
+        let sent = broker.session_locator.peers.send(&replica.address, request);
         match tokio::time::timeout(CONNECTION_NOTICE_WAIT, sent).await {
             Ok(Ok(answer)) if answer.status() == StatusCode::NO_CONTENT => return,
             Ok(Ok(answer)) => {

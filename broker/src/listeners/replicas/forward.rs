@@ -219,7 +219,7 @@ pub(super) async fn forward(
     outgoing: &ReplicaRequest,
 ) -> ForwardResult {
     let shared = &broker.shared;
-    let forwarded = match broker.placement.peers.send(address, outgoing.request()).await {
+    let forwarded = match broker.session_locator.peers.send(address, outgoing.request()).await {
         Ok(response) => match replica_headers::read_miss(&response) {
             Some(miss) => ForwardResult::SessionMissing(miss),
             None => relay_response(shared, response, outgoing).await,

@@ -37,7 +37,7 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: Cancellatio
     let confinement = Arc::clone(&broker.shared.confinement);
     let suspicion = Arc::clone(&confinement);
     let weak_broker = Arc::downgrade(&broker);
-    let server = PeerServer::new(&broker.placement.identity)
+    let server = PeerServer::new(&broker.session_locator.identity)
         .refuse_connections(
             move || suspicion.may_have_users(),
             move |peer, local| confinement.is_from_child(peer, local),

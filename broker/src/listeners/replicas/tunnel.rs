@@ -61,7 +61,11 @@ pub(in crate::listeners) async fn open(
     *request.method_mut() = HttpMethod::POST;
     *request.uri_mut() = uri.clone();
     *request.headers_mut() = headers;
-    let (dug, outcome) = match broker.placement.peers.send_streaming(&owner.address, request).await
+    let (dug, outcome) = match broker
+        .session_locator
+        .peers
+        .send_streaming(&owner.address, request)
+        .await
     {
         Ok(response) => match replica_headers::read_miss(&response) {
             Some(miss) => (TunnelResult::SessionMissing(miss), ForwardOutcome::NotThere),

@@ -57,7 +57,7 @@ async fn keep_open(
         match (outcome, response) {
             (GetOutcome::Open, Ok(response)) => {
                 was_open = true;
-                if link.is_catalog() && !is_first {
+                if link.has_no_client() && !is_first {
                     link.backend.refresh(); // messages sent meanwhile are lost when the backend keeps no log
                 }
                 failures = match reading.read(&mut response.into_body()).await {

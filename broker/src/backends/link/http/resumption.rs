@@ -51,10 +51,10 @@ impl Link {
     /// Ends a session at a backend that no link has used.
     pub async fn end_unused(backend: Arc<Backend>, session: BackendSession) {
         // Whose session it was is unknown here, so no token may go with its end.
-        let is_of_user = backend.tokens.as_ref().is_some_and(TokenSource::is_per_principal);
+        let needs_user_action = backend.tokens.as_ref().is_some_and(TokenSource::is_per_principal);
         let wire = HttpWire::to(&backend, None, &session.url);
         let Ok((wire, _nothing_to_send)) = wire.await else { return };
-        if is_of_user {
+        if needs_user_action {
             return;
         }
         if backend.has_url(&session.url) && wire.adopt_session(&session) {

@@ -259,7 +259,7 @@ async fn agreed(
 /// Reports to the listeners that updates may have been missed.
 fn notify_gap(link: &Arc<Link>) {
     link.subscriptions.notify_gaps(&link.backend.id);
-    if link.is_catalog() {
+    if link.has_no_client() {
         link.backend.refresh();
     }
 }
