@@ -43,3 +43,4 @@ pub mod stateless_tasks;
 pub mod stored_trace;
 pub mod tasks;
 pub mod toolsets;
+pub mod used_window;

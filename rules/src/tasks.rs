@@ -18,12 +18,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{catalog::ToolTraits, endpoint::Endpoint};
 use crate::{
-    approvals::UsedWindow,
     limits::{
         IDEMPOTENCY_KEY_BYTES_MAX, STATUS_MESSAGE_CHARS_MAX, TASK_POLL_MAX, TASK_POLL_MIN,
         TASK_TTL_MIN,
     },
     stored_trace::StoredTrace,
+    used_window::UsedWindow,
 };
 
 /// Member of `_meta` that names the task of a message.

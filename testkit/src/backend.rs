@@ -450,12 +450,10 @@ impl FakeBackend {
 
     /// Waits until a session has an open GET stream.
     pub async fn wait_get_stream_of(&self, session: &str) {
-        self.wait_state("an open GET stream of the session", |state| {
-            let is_open =
-                |get: &GetStream| get.session.as_deref() == Some(session) && !get.out.is_closed();
-            state.gets.iter().any(is_open).then_some(())
-        })
-        .await;
+        let is_open =
+            |get: &GetStream| get.session.as_deref() == Some(session) && !get.out.is_closed();
+        self.wait_state("its GET stream", |state| state.gets.iter().any(is_open).then_some(()))
+            .await;
     }
 
     /// Returns the session ids that are alive now.

@@ -8,15 +8,16 @@ use records::{RevocationRecord, RevokedSubject};
 use rules::link_sharing::LinkScope;
 
 use super::Broker;
-use crate::{auth::Caller, sessions::session::Session};
+use crate::{
+    auth::Caller,
+    sessions::session::{Session, keys},
+};
 
 impl Broker {
     /// Ends the sessions that a revoked key opened or continued, with all their streams.
     pub fn end_sessions_of_key(self: &Arc<Self>, key: &KeyId) {
         let is_meant = |caller: &Caller| caller.key.as_ref() == Some(key);
-        self.end_sessions("its key was revoked", is_meant, |session| {
-            is_meant(&session.caller) || session.was_continued_with(key)
-        });
+        self.end_sessions("its key was revoked", is_meant, |session| keys::has_used(session, key));
     }
 
     /// Ends what a revocation names. It is in force already, so that nothing more is opened.

@@ -42,7 +42,7 @@ use self::{
     event_ids::{encode_request_id, is_nameable},
     latest_reader::LatestReader,
     logging::EventLogSink,
-    retained_events::{RetainedAccount, RetainedPart},
+    retained_events::{RetainedAccount, RetainedShare},
     unread_budget::UnreadAccount,
     wakers::{Wakers, unlock_and_wake},
 };
@@ -85,10 +85,15 @@ struct StreamState {
     answered_at: Option<u64>,
     /// The stream's entry in the event log.
     sink: Option<EventLogSink>,
-    /// Steps of unread bytes, as counted in the budget of all streams.
-    unread_steps: usize,
-    retained: RetainedPart,
+    counted: CountedBytes,
     wakers: Wakers,
+}
+
+/// Bytes of a stream, as counted in the budgets of all streams.
+#[derive(Debug, Default)]
+struct CountedBytes {
+    unread_steps: usize,
+    retained: RetainedShare,
 }
 
 /// Item for a reader.
@@ -175,8 +180,7 @@ impl EventStream {
             gave_up_answers: false,
             answered_at: None,
             sink: None,
-            unread_steps: 0,
-            retained: RetainedPart::default(),
+            counted: CountedBytes::default(),
             wakers: Wakers::default(),
         };
         Arc::new(Self {

@@ -27,7 +27,7 @@ use rules::{
     shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
     toolsets::Toolsets,
 };
-use transport::message_bound::{MessageBound, MessageBudget, MessageMemory};
+use transport::message_bound::{MessageBound, MessageBudget};
 
 use super::{
     access_checks,
@@ -69,7 +69,7 @@ pub struct Tenant {
     /// Connections that are sessions, and open GET streams.
     connections: Arc<SharedPermits>,
     /// Memory for incomplete messages of its clients.
-    message_budget: MessageBudget,
+    pub message_budget: MessageBudget,
     /// Delivered events of its clients.
     pub(super) retained: Arc<TenantRetained>,
     /// Counters of its requests, from the first one on. `None` without tenant labels.
@@ -147,11 +147,6 @@ impl Tenant {
             .limits
             .message_sizes
             .of(self.spec.load().limits.message_profile.as_deref(), wire)
-    }
-
-    /// Returns the memory of one incomplete message of a client.
-    pub fn message_memory(&self) -> MessageMemory {
-        MessageMemory::new(self.message_budget.clone())
     }
 
     /// Returns the bounds of the incomplete messages of one connection.

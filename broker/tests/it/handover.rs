@@ -19,7 +19,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{builder, read_to_close};
+use crate::{builder, read_bytes_to_close};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 const CLIENTS: usize = 8;
@@ -346,7 +346,7 @@ async fn a_drain_sends_goaway_over_http_2_and_close_over_http_1() {
     .await;
     gate.open();
     assert_eq!(crate::text_of(&call.result().await), "finished");
-    let frames = read_to_close(&mut stream).await.into_bytes();
+    let frames = read_bytes_to_close(&mut stream).await;
     let kinds: Vec<u8> = kinds(&frames);
     assert!(kinds.contains(&GOAWAY), "{kinds:?}");
     assert!(broker.wait_for_exit().await.success());

@@ -222,7 +222,11 @@ async fn read_answer(stream: &mut TcpStream) -> String {
 }
 
 async fn read_to_close(stream: &mut TcpStream) -> String {
+    String::from_utf8_lossy(&read_bytes_to_close(stream).await).into_owned()
+}
+
+async fn read_bytes_to_close(stream: &mut TcpStream) -> Vec<u8> {
     let mut answer = Vec::new();
     let _ = within("the broker to close the connection", stream.read_to_end(&mut answer)).await;
-    String::from_utf8_lossy(&answer).into_owned()
+    answer
 }

@@ -3,33 +3,20 @@
 
 mod arguments;
 mod notice;
-mod used_window;
 
 use records::ApprovalBinding;
 
-use crate::catalog::{DefinitionDigest, ToolIdentity};
+use crate::catalog::ToolIdentity;
 
 pub use self::{
     arguments::{arguments_hash, canonical_arguments},
     notice::{APPROVAL_META, ApprovalNotice, ApprovalStanding},
-    used_window::UsedWindow,
 };
 
 /// Returns whether a tool is the one that an approval is bound to: by its pin where it is pinned,
 /// else by its definition. `None`: the tool is not listed.
 pub fn is_for(binding: &ApprovalBinding, tool: Option<ToolIdentity>) -> bool {
-    is_same_tool((&binding.definition, binding.pin.as_deref()), tool)
-}
-
-fn is_same_tool(
-    (definition, pin): (&DefinitionDigest, Option<&str>),
-    tool: Option<ToolIdentity>,
-) -> bool {
-    let Some(tool) = tool else { return false };
-    match (pin, tool.pin) {
-        (Some(approved), Some(now)) => approved == now.to_string(),
-        _ => *definition == tool.definition,
-    }
+    tool.is_some_and(|tool| tool.is_as(&binding.definition, binding.pin.as_deref()))
 }
 
 #[cfg(test)]

@@ -160,6 +160,17 @@ pub struct ToolIdentity {
     pub pin: Option<Fingerprint>,
 }
 
+impl ToolIdentity {
+    /// Returns whether the tool is as it was with this definition and pin. If both have a pin, the
+    /// pins count.
+    pub fn is_as(&self, definition: &DefinitionDigest, pin: Option<&str>) -> bool {
+        match (pin, self.pin) {
+            (Some(before), Some(now)) => before == now.to_string(),
+            _ => *definition == self.definition,
+        }
+    }
+}
+
 /// An entry of a backend's list that was left out, with the reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkippedEntry {

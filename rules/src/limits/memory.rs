@@ -10,7 +10,7 @@ pub const RETAINED_EVENTS_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Bytes of incomplete or waiting messages of one tenant, or a sixteenth of the memory if that is less.
 pub const UNFINISHED_TENANT_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Unread bytes of one request body over HTTP/2.
-pub const HTTP2_STREAM_WINDOW_BYTES: u32 = 128 * 1024;
+pub const HTTP2_STREAM_WINDOW_BYTES: usize = 128 * 1024;
 /// Request bodies of one HTTP/2 connection that wait for memory of their tenants, or for their
 /// HTTP+SSE stream.
 pub const HTTP2_WAITING_BODIES_MAX: usize = 8;

@@ -25,7 +25,7 @@ use rules::{
     limits::{HTTP_SSE_NAME_BYTES, HTTP_SSE_QUEUE_FRAMES, UNFINISHED_REQUESTS_BYTES_MAX},
 };
 use tokio::sync::{Semaphore, mpsc};
-use transport::message_bound::FREE_BYTES;
+use transport::message_bound::{FREE_BYTES, MessageMemory};
 
 use super::{
     authenticate::authenticate,
@@ -132,7 +132,7 @@ async fn receive_message(
     let tenant = broker.tenant(&caller.tenant).ok_or_else(stream_not_found)?;
     let (bytes_max, waits) =
         (tenant.message_bytes(MessageWire::Http), context.waiting_bodies.clone());
-    let mut memory = tenant.message_memory().limit_waits(waits.clone());
+    let mut memory = MessageMemory::new(tenant.message_budget.clone()).limit_waits(waits.clone());
     let name = head
         .uri
         .query()

@@ -89,7 +89,7 @@ use crate::{auth::RemotePeer, broker::Broker};
 
 /// Unread bytes of all request bodies of an HTTP/2 connection. Bodies that wait leave the other
 /// streams their windows: clients of several tenants can share the connection of a gateway.
-const HTTP2_CONNECTION_WINDOW_BYTES: u32 = HTTP2_STREAMS_MAX * HTTP2_STREAM_WINDOW_BYTES;
+const HTTP2_CONNECTION_WINDOW_BYTES: u32 = HTTP2_STREAMS_MAX * HTTP2_STREAM_WINDOW_BYTES as u32;
 
 /// Serves until `stop`, then accepts what waits in the queue, and waits for the requests in flight.
 pub async fn serve(
@@ -244,7 +244,7 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(HTTP2_STREAMS_MAX)
-            .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
+            .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES as u32)
             .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
             .max_header_list_size(REQUEST_HEAD_BYTES_MAX as u32)
             .keep_alive_interval(Some(Duration::from_secs(20)))

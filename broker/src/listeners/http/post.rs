@@ -21,6 +21,7 @@ use rules::{
     event_log::{Event, EventKind},
 };
 use tokio::time::Instant;
+use transport::message_bound::MessageMemory;
 
 use super::{
     body::{has_small_body, read_message},
@@ -64,7 +65,8 @@ pub(super) async fn serve(
     let (bytes_max, mut memory) = match request.source {
         RequestSource::Client(..) | RequestSource::Operator(_) => {
             let waits = request.cache.waiting_bodies.clone();
-            let memory = request.tenant.message_memory().limit_waits(waits);
+            let memory = MessageMemory::new(request.tenant.message_budget.clone());
+            let memory = memory.limit_waits(waits);
             (request.tenant.message_bytes(MessageWire::Http), Some(memory))
         }
         // The sending replica has already checked the size by the limit of its client's wire, and

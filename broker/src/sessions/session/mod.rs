@@ -14,6 +14,7 @@ mod access;
 mod adoption;
 mod delivery;
 pub mod expiry;
+pub mod keys;
 mod link_client;
 mod links;
 pub mod list_changes;
@@ -22,6 +23,7 @@ pub mod notifications;
 pub(in crate::sessions) mod observation;
 mod open_call;
 pub mod outbox;
+pub(in crate::sessions) mod own_catalog;
 mod persisted_state;
 pub mod questions;
 pub mod record;
@@ -48,7 +50,7 @@ use protocol::{
     capabilities::{ClientCapabilities, ServerCapabilities},
     downlevel::Translator,
     error::Refusal,
-    ids::{BackendId, KeyId, RequestId, SessionId},
+    ids::{RequestId, SessionId},
     phase::SessionPhase,
     version::Version,
 };
@@ -70,7 +72,7 @@ pub(in crate::sessions) use self::{
 use records::SessionKey;
 use rules::{
     access::Subject,
-    catalog::{BackendLists, Catalog, ListDigests, QuestionKinds},
+    catalog::{Catalog, ListDigests, QuestionKinds},
     client_transport::Transport,
     endpoint::Endpoint,
     limits::SESSION_ID_BYTES,
@@ -282,7 +284,7 @@ impl Session {
             return false;
         }
         drop(known);
-        let has_new_key = subject.key.as_ref().is_some_and(|key| self.add_key(key));
+        let has_new_key = subject.key.as_ref().is_some_and(|key| keys::add(self, key));
         let before = self.subject.swap(subject.clone());
         let catalog = self.catalog();
         let kinds = self.question_kinds;
@@ -295,43 +297,10 @@ impl Session {
         has_new_key
     }
 
-    /// Adds a key that continues the session. Returns false if the session knows it.
-    fn add_key(&self, key: &KeyId) -> bool {
-        if self.caller.key.as_ref() == Some(key) {
-            return false;
-        }
-        let mut state = self.lock();
-        let is_new = !state.further_keys.contains(key);
-        if is_new {
-            state.further_keys.push(key.clone());
-        }
-        is_new
-    }
-
-    /// Returns whether a key other than the first one continued the session.
-    pub fn was_continued_with(&self, key: &KeyId) -> bool {
-        self.lock().further_keys.contains(key)
-    }
-
     /// Returns the catalog of the endpoint with the lists that backends show to this session alone,
     /// and the policy that restricts it, as one snapshot.
     pub fn catalog(&self) -> Arc<TenantCatalog> {
-        self.tenant_catalog().at(&self.endpoint)
-    }
-
-    /// Returns the catalog of the tenant with the lists that backends show to this session alone.
-    fn tenant_catalog(&self) -> Arc<TenantCatalog> {
-        let shared = self.tenant.catalog().of(&self.caller.principal);
-        if !self.has_own_lists.load(Ordering::Acquire) {
-            return shared;
-        }
-        let own = self.lock().links.own_lists();
-        shared.with_own_lists(&own)
-    }
-
-    /// Returns the whole lists that a backend shows to this session, for what no client sees.
-    pub fn lists_of(&self, backend: &BackendId) -> Option<Arc<BackendLists>> {
-        self.tenant_catalog().full.backends.get(backend).cloned()
+        own_catalog::of_tenant(self).at(&self.endpoint)
     }
 
     /// Returns the catalog that the caller sees.

@@ -30,12 +30,12 @@ pub struct RetainedBudget {
 pub struct TenantRetained {
     all: Arc<RetainedBudget>,
     bytes: AtomicUsize,
-    holders: Mutex<Holders>,
+    holders: Mutex<RetainedHolders>,
 }
 
 /// Streams that hold delivered events, in the order in which they lose them.
 #[derive(Debug, Default)]
-struct Holders {
+struct RetainedHolders {
     added: u64,
     in_order: BTreeMap<HolderKey, Weak<EventStream>>,
 }
@@ -57,7 +57,7 @@ pub(super) struct RetainedAccount {
 
 /// Delivered bytes of a stream, as counted in the budget.
 #[derive(Debug, Default)]
-pub(super) struct RetainedPart {
+pub(super) struct RetainedShare {
     bytes: usize,
     holder: Option<HolderKey>,
 }
@@ -102,7 +102,7 @@ impl RetainedBudget {
 
 impl TenantRetained {
     /// Updates the account of a stream that holds `bytes` delivered bytes now.
-    fn settle(&self, part: &mut RetainedPart, bytes: usize, stream: &Weak<EventStream>) {
+    fn settle(&self, part: &mut RetainedShare, bytes: usize, stream: &Weak<EventStream>) {
         let before = std::mem::replace(&mut part.bytes, bytes);
         if bytes >= before {
             self.bytes.fetch_add(bytes - before, Ordering::Relaxed);
@@ -124,7 +124,7 @@ impl TenantRetained {
     /// Places a stream after the others of its kind.
     fn place_holder(
         &self,
-        part: &mut RetainedPart,
+        part: &mut RetainedShare,
         is_read_again: bool,
         stream: &Weak<EventStream>,
     ) {
@@ -165,8 +165,8 @@ impl EventStream {
     pub(super) fn update_retained(&self, state: &mut StreamState) {
         let Some(account) = self.retained_account.get() else { return };
         let bytes = state.log.delivered_bytes();
-        if bytes != state.retained.bytes {
-            account.tenant.settle(&mut state.retained, bytes, &account.stream);
+        if bytes != state.counted.retained.bytes {
+            account.tenant.settle(&mut state.counted.retained, bytes, &account.stream);
         }
     }
 
@@ -180,7 +180,7 @@ impl EventStream {
     /// Returns the stream's part to the budget.
     pub(super) fn release_retained(&self) {
         let Some(account) = self.retained_account.get() else { return };
-        account.tenant.settle(&mut self.lock().retained, 0, &account.stream);
+        account.tenant.settle(&mut self.lock().counted.retained, 0, &account.stream);
     }
 
     /// Drops the delivered events of a stream that was taken from the holders. A client that
@@ -198,9 +198,9 @@ impl EventStream {
         state.log_trimmed(self.number);
         let bytes = state.log.delivered_bytes();
         if bytes > 0 {
-            tenant.place_holder(&mut state.retained, true, stream);
+            tenant.place_holder(&mut state.counted.retained, true, stream);
         }
-        tenant.settle(&mut state.retained, bytes, stream);
+        tenant.settle(&mut state.counted.retained, bytes, stream);
     }
 }
 

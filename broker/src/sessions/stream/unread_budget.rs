@@ -183,8 +183,8 @@ impl EventStream {
         self.update_retained(state);
         let Some(counted) = self.unread_account.get() else { return };
         let unread = if state.log.was_cut() { 0 } else { state.log.unread_bytes() };
-        let steps = counted.settle(state.unread_steps, unread);
-        let before = std::mem::replace(&mut state.unread_steps, steps);
+        let steps = counted.settle(state.counted.unread_steps, unread);
+        let before = std::mem::replace(&mut state.counted.unread_steps, steps);
         if steps != before {
             self.grown.store(true, Ordering::Relaxed);
         }
@@ -219,7 +219,7 @@ impl UnreadHolder for EventStream {
 impl Drop for EventStream {
     fn drop(&mut self) {
         self.release_retained();
-        let steps = self.lock().unread_steps;
+        let steps = self.lock().counted.unread_steps;
         if let Some(counted) = self.unread_account.get() {
             counted.settle(steps, 0);
         }

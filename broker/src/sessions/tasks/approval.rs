@@ -13,11 +13,12 @@ use protocol::{
 };
 use records::StoredApproval;
 use rules::{
-    approvals::{ApprovalNotice, ApprovalStanding, UsedWindow},
+    approvals::{ApprovalNotice, ApprovalStanding},
     catalog::{Catalog, ListKind, ToolIdentity},
     endpoint::Endpoint,
     limits::STORE_RETRY_MAX,
     routing,
+    used_window::UsedWindow,
 };
 
 use super::{outcome::RunOutcome, run::TaskRun};

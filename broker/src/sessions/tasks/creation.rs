@@ -22,13 +22,13 @@ use records::{
     WriteOutcome,
 };
 use rules::{
-    approvals::UsedWindow,
     limits::{
         COMMIT_LOOK_MAX, COMMIT_SETTLES_WITHIN, STORE_RETRY_FIRST, STORE_RETRY_MAX,
         TASK_REQUEST_BYTES_MAX, TASK_RUN_MAX, TASK_STORE_WAIT_MAX,
     },
     routing, stateless_tasks,
     tasks::{self, IDEMPOTENCY_KEY, TaskDetails, TaskOptions},
+    used_window::UsedWindow,
 };
 
 use super::{

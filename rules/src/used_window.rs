@@ -4,7 +4,6 @@ use protocol::ids::ApprovalId;
 use records::ApprovalBinding;
 use serde::{Deserialize, Serialize};
 
-use super::is_same_tool;
 use crate::catalog::{DefinitionDigest, ToolIdentity};
 
 /// An approval window, and the definition of the tool for which it was open.
@@ -33,6 +32,6 @@ impl UsedWindow {
     /// Returns whether a tool is the one for which the window was open. `None`: the tool is not
     /// listed.
     pub fn is_for(&self, tool: Option<ToolIdentity>) -> bool {
-        is_same_tool((&self.definition, self.pin.as_deref()), tool)
+        tool.is_some_and(|tool| tool.is_as(&self.definition, self.pin.as_deref()))
     }
 }
