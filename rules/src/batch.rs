@@ -15,7 +15,7 @@ use protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
-use crate::{limits::toolsets::BATCH_RESULT_BYTES_MAX, tasks::is_tool_error};
+use crate::{limits::toolsets::BATCH_RESULT_BYTES_MAX, tool_error::is_tool_error};
 
 /// The name of the tool.
 pub const BATCH_TOOL: &str = "execute_batch";

@@ -42,5 +42,6 @@ pub mod stateless;
 pub mod stateless_tasks;
 pub mod stored_trace;
 pub mod tasks;
+pub mod tool_error;
 pub mod toolsets;
 pub mod used_window;

@@ -23,6 +23,7 @@ use crate::{
         TASK_TTL_MIN,
     },
     stored_trace::StoredTrace,
+    tool_error::is_tool_error,
     used_window::UsedWindow,
 };
 
@@ -314,11 +315,6 @@ impl TaskOutcome {
 
 fn for_people(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(STATUS_MESSAGE_CHARS_MAX).collect()
-}
-
-/// Returns whether the result reports an error of the tool (MCP 2025-11-25, Tools: Error Handling).
-pub fn is_tool_error(answer: &Message) -> bool {
-    answer.kind == Kind::Result && answer.bytes(answer.fields.is_error) == Some(b"true")
 }
 
 /// Returns the response to `tasks/result` of a task with this outcome. `None` if the stored outcome

@@ -46,7 +46,7 @@ use rules::{
     exposure::ResourceUris,
     retries::{self, AttemptOutcome},
     routing::ToolCalled,
-    tasks::is_tool_error,
+    tool_error::is_tool_error,
 };
 
 use self::{

@@ -13,7 +13,7 @@ use protocol::{
     method::Method,
     splice::Splice,
 };
-use rules::tasks::is_tool_error;
+use rules::tool_error::is_tool_error;
 
 use super::{
     context::{BAGGAGE_BYTES_MAX, TraceParent, truncate_baggage},
