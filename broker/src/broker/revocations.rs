@@ -10,14 +10,16 @@ use rules::link_sharing::LinkScope;
 use super::Broker;
 use crate::{
     auth::Caller,
-    sessions::session::{Session, keys},
+    sessions::session::{self, Session},
 };
 
 impl Broker {
     /// Ends the sessions that a revoked key opened or continued, with all their streams.
     pub fn end_sessions_of_key(self: &Arc<Self>, key: &KeyId) {
         let is_meant = |caller: &Caller| caller.key.as_ref() == Some(key);
-        self.end_sessions("its key was revoked", is_meant, |session| keys::has_used(session, key));
+        self.end_sessions("its key was revoked", is_meant, |session| {
+            session::has_used_key(session, key)
+        });
     }
 
     /// Ends what a revocation names. It is in force already, so that nothing more is opened.

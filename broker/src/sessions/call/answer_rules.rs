@@ -19,7 +19,7 @@ use rules::{
 };
 
 use super::Call;
-use crate::{backends::backend::Backend, sessions::session::own_catalog};
+use crate::{backends::backend::Backend, sessions::session};
 
 /// The scheme of user interfaces (MCP Apps).
 const APP_SCHEME: &str = "ui://";
@@ -103,7 +103,7 @@ impl Call {
     /// principal.
     async fn admit_app(&self, uri: &str, answer: &Message) -> Result<(), Refusal> {
         let Some(backend) = &self.registered_backend else { return Ok(()) };
-        let lists = [backend.lists.load_full(), own_catalog::lists_of(&self.session, &backend.id)];
+        let lists = [backend.lists.load_full(), session::lists_of(&self.session, &backend.id)];
         let tools = lists.iter().flatten().flat_map(|lists| &lists.tools);
         let links = tools.flat_map(CatalogEntry::ui_links);
         let result = answer.bytes(answer.result).unwrap_or_default();

@@ -14,7 +14,6 @@ mod access;
 mod adoption;
 mod delivery;
 pub mod expiry;
-pub mod keys;
 mod link_client;
 mod links;
 pub mod list_changes;
@@ -23,7 +22,6 @@ pub mod notifications;
 pub(in crate::sessions) mod observation;
 mod open_call;
 pub mod outbox;
-pub(in crate::sessions) mod own_catalog;
 mod persisted_state;
 pub mod questions;
 pub mod record;
@@ -50,7 +48,7 @@ use protocol::{
     capabilities::{ClientCapabilities, ServerCapabilities},
     downlevel::Translator,
     error::Refusal,
-    ids::{RequestId, SessionId},
+    ids::{BackendId, KeyId, RequestId, SessionId},
     phase::SessionPhase,
     version::Version,
 };
@@ -72,7 +70,7 @@ pub(in crate::sessions) use self::{
 use records::SessionKey;
 use rules::{
     access::Subject,
-    catalog::{Catalog, ListDigests, QuestionKinds},
+    catalog::{BackendLists, Catalog, ListDigests, QuestionKinds},
     client_transport::Transport,
     endpoint::Endpoint,
     limits::SESSION_ID_BYTES,
@@ -284,7 +282,7 @@ impl Session {
             return false;
         }
         drop(known);
-        let has_new_key = subject.key.as_ref().is_some_and(|key| keys::add(self, key));
+        let has_new_key = subject.key.as_ref().is_some_and(|key| add_key(self, key));
         let before = self.subject.swap(subject.clone());
         let catalog = self.catalog();
         let kinds = self.question_kinds;
@@ -300,7 +298,7 @@ impl Session {
     /// Returns the catalog of the endpoint with the lists that backends show to this session alone,
     /// and the policy that restricts it, as one snapshot.
     pub fn catalog(&self) -> Arc<TenantCatalog> {
-        own_catalog::of_tenant(self).at(&self.endpoint)
+        tenant_catalog(self).at(&self.endpoint)
     }
 
     /// Returns the catalog that the caller sees.
@@ -443,4 +441,36 @@ enum SessionKind {
     Client,
     /// Stateless requests of several clients.
     Pooled { becomes_tasks: bool },
+}
+
+/// Adds a key that continues a session. Returns false if the session knows it.
+fn add_key(session: &Session, key: &KeyId) -> bool {
+    if has_used_key(session, key) {
+        return false;
+    }
+    session.lock().further_keys.push(key.clone());
+    true
+}
+
+/// Returns whether a key opened or continued a session.
+pub fn has_used_key(session: &Session, key: &KeyId) -> bool {
+    session.caller.key.as_ref() == Some(key) || session.lock().further_keys.contains(key)
+}
+
+/// Returns the catalog of the tenant with the lists that backends show to this session alone.
+fn tenant_catalog(session: &Session) -> Arc<TenantCatalog> {
+    let shared = session.tenant.catalog().of(&session.caller.principal);
+    if !session.has_own_lists.load(Ordering::Acquire) {
+        return shared;
+    }
+    let own = session.lock().links.own_lists();
+    shared.with_own_lists(&own)
+}
+
+/// Returns the whole lists that a backend shows to a session, for what no client sees.
+pub(in crate::sessions) fn lists_of(
+    session: &Session,
+    backend: &BackendId,
+) -> Option<Arc<BackendLists>> {
+    tenant_catalog(session).full.backends.get(backend).cloned()
 }
