@@ -1,12 +1,16 @@
 //! All keys of the broker, derived from the root key. None of these types shows its bytes.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use aws_lc_rs::{
     aead::{AES_256_GCM, Aad, NONCE_LEN, Nonce, RandomizedNonceKey},
     hkdf, hmac,
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use serde::{Serialize, de::DeserializeOwned};
 
 use super::signing::SigningKey;
 
@@ -158,6 +162,33 @@ impl SealKey {
         let sealed = URL_SAFE_NO_PAD.decode(sealed).map_err(|_| SealError)?;
         self.open(seal_context, &sealed)
     }
+
+    /// Seals a value that a client returns within `life`.
+    pub fn seal_for_a_while<T: Serialize>(
+        &self,
+        seal_context: &str,
+        value: &T,
+        life: Duration,
+    ) -> Result<String, SealError> {
+        let text = serde_json::to_vec(&(unix_seconds() + life.as_secs(), value));
+        self.seal_for_client(seal_context, &text.map_err(|_| SealError)?)
+    }
+
+    /// Opens such a value. `None`: its time is over, or it is not what the broker sealed.
+    pub fn open_unexpired<T: DeserializeOwned>(
+        &self,
+        seal_context: &str,
+        sealed: &str,
+    ) -> Option<T> {
+        let text = self.open_from_client(seal_context, sealed).ok()?;
+        let (until, value): (u64, T) = serde_json::from_slice(&text).ok()?;
+        (until > unix_seconds()).then_some(value)
+    }
+}
+
+/// Returns the time in seconds since 1970.
+pub fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 fn aead_key(key: &[u8; 32]) -> RandomizedNonceKey {

@@ -6,7 +6,7 @@
 //! - A request with the cookie counts only if a page of this origin sent it.
 //! - The cookie is sent over TLS only, or to a loopback name.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, uri::Authority};
 use rules::limits::{
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::problem::Problem;
 use crate::{
-    auth::SealKey,
+    auth::{SealKey, unix_seconds},
     config::private_url::is_loopback_host,
     oauth::{StartedLogin, random_text},
 };
@@ -52,13 +52,13 @@ impl ConsoleLogin {
         Self {
             id: random_text(),
             token: token.to_owned(),
-            until: now() + CONSOLE_LOGIN_LIFE.as_secs(),
+            until: unix_seconds() + CONSOLE_LOGIN_LIFE.as_secs(),
         }
     }
 
     /// Returns the time for which the cookie would still be accepted.
     pub(super) fn remaining_time(&self) -> Duration {
-        Duration::from_secs(self.until.saturating_sub(now()))
+        Duration::from_secs(self.until.saturating_sub(unix_seconds()))
     }
 }
 
@@ -110,11 +110,10 @@ impl BrowserChannel {
         seal: &SealKey,
         started: &StartedLogin,
     ) -> Result<HeaderValue, Problem> {
-        let until = now() + CONNECT_REQUEST_LIFE.as_secs();
-        let text = serde_json::to_vec(&(until, started)).expect("a started login is plain texts");
         let internal = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "no login");
-        let value = seal.seal_for_client(PENDING_SEAL_CONTEXT, &text).map_err(|_| internal())?;
-        self.pending_cookie(&value, CONNECT_REQUEST_LIFE.as_secs()).ok_or_else(internal)
+        let life = CONNECT_REQUEST_LIFE;
+        let value = seal.seal_for_a_while(PENDING_SEAL_CONTEXT, started, life);
+        self.pending_cookie(&value.map_err(|_| internal())?, life.as_secs()).ok_or_else(internal)
     }
 
     /// Returns the cookie that removes a pending login.
@@ -156,7 +155,7 @@ pub(super) fn login(
     let Some(sealed) = cookie(headers, SECURE_NAME).or_else(plain) else { return Ok(None) };
     let opened = seal.open_from_client(SEAL_CONTEXT, sealed).ok();
     let login = opened.and_then(|text| serde_json::from_slice::<ConsoleLogin>(&text).ok());
-    let Some(login) = login.filter(|login| login.until > now()) else { return Ok(None) };
+    let Some(login) = login.filter(|login| login.until > unix_seconds()) else { return Ok(None) };
     check_page_of_this_origin(headers, host)?;
     Ok(Some(login))
 }
@@ -173,9 +172,7 @@ pub(super) fn pending(
     };
     let secure = cookie(headers, SECURE_PENDING).map(|sealed| (BrowserChannel::Tls, sealed));
     let (channel, sealed) = secure.or_else(plain)?;
-    let opened = seal.open_from_client(PENDING_SEAL_CONTEXT, sealed).ok()?;
-    let (until, started): (u64, StartedLogin) = serde_json::from_slice(&opened).ok()?;
-    (until > now()).then_some((channel, started))
+    Some((channel, seal.open_unexpired(PENDING_SEAL_CONTEXT, sealed)?))
 }
 
 /// Refuses a request that a page of this origin did not send. Older browsers send no
@@ -208,10 +205,6 @@ fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let mut pairs =
         texts.flat_map(|text| text.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
-}
-
-fn now() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 #[cfg(test)]
@@ -285,13 +278,16 @@ mod tests {
             let sent = headers(&[("cookie", &format!("{name}={sealed}"))]);
             pending(&sent, &host(at), &seal).map(|(channel, _)| channel)
         };
-        let live = until(now() + 60, PENDING_SEAL_CONTEXT);
+        let live = until(unix_seconds() + 60, PENDING_SEAL_CONTEXT);
         assert_eq!(channel(SECURE_PENDING, &live, OURS), Some(BrowserChannel::Tls));
         let here = "127.0.0.1:9090";
         assert_eq!(channel(LOOPBACK_PENDING, &live, here), Some(BrowserChannel::Loopback));
         assert_eq!(channel(LOOPBACK_PENDING, &live, OURS), None, "without TLS");
-        assert_eq!(channel(SECURE_PENDING, &until(now() - 1, PENDING_SEAL_CONTEXT), OURS), None);
-        assert_eq!(channel(SECURE_PENDING, &until(now() + 60, SEAL_CONTEXT), OURS), None);
+        assert_eq!(
+            channel(SECURE_PENDING, &until(unix_seconds() - 1, PENDING_SEAL_CONTEXT), OURS),
+            None
+        );
+        assert_eq!(channel(SECURE_PENDING, &until(unix_seconds() + 60, SEAL_CONTEXT), OURS), None);
     }
 
     #[test]
@@ -331,8 +327,8 @@ mod tests {
             let cookie = format!("{SECURE_NAME}={sealed}");
             token(&headers(&[("cookie", &cookie), ("mcp-broker-console", "1")]), &host(OURS), &seal)
         };
-        assert!(sealed_until(now() + 60).is_some());
-        assert!(sealed_until(now() - 1).is_none());
+        assert!(sealed_until(unix_seconds() + 60).is_some());
+        assert!(sealed_until(unix_seconds() - 1).is_none());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use rules::limits::oauth::{CONNECT_LOGIN_LIFE, CONNECT_REQUEST_LIFE};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    auth::{ANONYMOUS, RemotePeer, SealKey},
+    auth::{ANONYMOUS, RemotePeer, SealKey, unix_seconds},
     broker::Broker,
     listeners::http::authenticate::authenticate,
     oauth::PendingSignIn,
@@ -116,14 +116,14 @@ impl Cookies<'_> {
         let opened = seal.open_from_client(SEAL_CONTEXT, self.get("login")?).ok()?;
         let login: Login = serde_json::from_slice(&opened).ok()?;
         let tenant = TenantId::parse(&login.tenant).ok()?;
-        (login.until > now()).then(|| Person::new(tenant, &login.principal))
+        (login.until > unix_seconds()).then(|| Person::new(tenant, &login.principal))
     }
 
     pub(super) fn set_login(&self, seal: &SealKey, person: &Person) -> Option<HeaderValue> {
         let login = Login {
             tenant: person.tenant.to_string(),
             principal: person.principal.as_str().to_owned(),
-            until: now() + CONNECT_LOGIN_LIFE.as_secs(),
+            until: unix_seconds() + CONNECT_LOGIN_LIFE.as_secs(),
         };
         let text = seal.seal_for_client(SEAL_CONTEXT, &serde_json::to_vec(&login).ok()?).ok()?;
         Some(self.set("login", &text, CONNECT_LOGIN_LIFE.as_secs()))
@@ -132,9 +132,8 @@ impl Cookies<'_> {
     /// Returns the sign-in of this browser that an answer with this `state` belongs to.
     pub(super) fn sign_in(&self, seal: &SealKey, state: &str) -> Option<PendingSignIn> {
         let sealed = self.get(&pending_name(state))?;
-        let opened = seal.open_from_client(PENDING_SEAL_CONTEXT, sealed).ok()?;
-        let (until, pending): (u64, PendingSignIn) = serde_json::from_slice(&opened).ok()?;
-        (until > now() && pending.state() == state).then_some(pending)
+        let pending: PendingSignIn = seal.open_unexpired(PENDING_SEAL_CONTEXT, sealed)?;
+        (pending.state() == state).then_some(pending)
     }
 
     pub(super) fn set_sign_in(
@@ -142,10 +141,9 @@ impl Cookies<'_> {
         seal: &SealKey,
         pending: &PendingSignIn,
     ) -> Option<HeaderValue> {
-        let seconds = CONNECT_REQUEST_LIFE.as_secs();
-        let text = serde_json::to_vec(&(now() + seconds, pending)).ok()?;
-        let text = seal.seal_for_client(PENDING_SEAL_CONTEXT, &text).ok()?;
-        Some(self.set(&pending_name(pending.state()), &text, seconds))
+        let life = CONNECT_REQUEST_LIFE;
+        let text = seal.seal_for_a_while(PENDING_SEAL_CONTEXT, pending, life).ok()?;
+        Some(self.set(&pending_name(pending.state()), &text, life.as_secs()))
     }
 
     /// Returns the cookie that removes a sign-in.
@@ -159,11 +157,6 @@ impl Cookies<'_> {
 fn pending_name(state: &str) -> String {
     let slot = state.chars().find(char::is_ascii_alphanumeric).unwrap_or('0');
     format!("sign-in-{}", slot.to_ascii_lowercase())
-}
-
-fn now() -> u64 {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    now.unwrap_or_default().as_secs()
 }
 
 #[cfg(test)]
@@ -238,8 +231,11 @@ mod tests {
             let sealed = seal.seal_for_client(context, &text).unwrap();
             opens(&format!("__Host-mcp-broker-sign-in-s={sealed}"), "~.sA", &seal)
         };
-        assert!(until(now() + 60, PENDING_SEAL_CONTEXT) && !until(now() - 1, PENDING_SEAL_CONTEXT));
-        assert!(!until(now() + 60, SEAL_CONTEXT));
+        assert!(
+            until(unix_seconds() + 60, PENDING_SEAL_CONTEXT)
+                && !until(unix_seconds() - 1, PENDING_SEAL_CONTEXT)
+        );
+        assert!(!until(unix_seconds() + 60, SEAL_CONTEXT));
     }
 
     #[test]
@@ -258,6 +254,6 @@ mod tests {
             let sealed = seal.seal_for_client(SEAL_CONTEXT, &text).unwrap();
             person(SECURE, &format!("__Host-mcp-broker-login={sealed}"), &seal)
         };
-        assert_eq!((ended(now() + 60), ended(now() - 1)), (known, None));
+        assert_eq!((ended(unix_seconds() + 60), ended(unix_seconds() - 1)), (known, None));
     }
 }
