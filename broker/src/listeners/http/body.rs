@@ -44,17 +44,7 @@ pub(in crate::listeners) async fn read_body(
     bytes_max: usize,
     time: Duration,
 ) -> Result<Bytes, Refusal> {
-    read(body, bytes_max, time, None).await
-}
-
-/// Reads the body of a message. While it is incomplete, it holds a part of `memory`.
-pub(super) async fn read_message(
-    body: impl RequestBody,
-    bytes_max: usize,
-    time: Duration,
-    memory: Option<&mut MessageMemory>,
-) -> Result<Bytes, Refusal> {
-    read(body, bytes_max, time, memory).await
+    read_message(body, bytes_max, time, None).await
 }
 
 /// Counts a complete message that waits for its session, up to the time limit.
@@ -70,7 +60,8 @@ pub(super) async fn hold_message(
     Ok(())
 }
 
-async fn read(
+/// Reads the body of a message. While it is incomplete, it holds a part of `memory`.
+pub(super) async fn read_message(
     mut body: impl RequestBody,
     bytes_max: usize,
     time: Duration,

@@ -229,7 +229,7 @@ impl HttpConnection<Http1Stream> {
             biased; // what was read already is served
             ended = drive_http1(connection, finish, &stop) => ended,
             () = none_in_time(&first, deadline) => Err("no request came in time".into()),
-            () = certificate_expired(certified.as_ref()) => Err("the client's certificate is no longer valid".into()),
+            () = certificate_expired(certified.as_ref()) => Err("the client's certificate is not valid any more".into()),
         }
     }
 }
@@ -263,7 +263,7 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
             biased; // what was read already is served
             ended = drive(connection, finish, &requests, unused_max, &stop) => ended,
             () = none_in_time(&first, deadline) => Err("no request came in time".into()),
-            () = certificate_expired(certified.as_ref()) => Err("the client's certificate is no longer valid".into()),
+            () = certificate_expired(certified.as_ref()) => Err("the client's certificate is not valid any more".into()),
         }
     }
 }

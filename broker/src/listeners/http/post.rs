@@ -21,10 +21,10 @@ use rules::{
     event_log::{Event, EventKind},
 };
 use tokio::time::Instant;
-use transport::message_bound::MessageMemory;
+use transport::message_bound::{FREE_BYTES, MessageMemory};
 
 use super::{
-    body::{has_small_body, read_message},
+    body::{content_length, has_small_body, read_message},
     connection_cache::ConnectionCache,
     headers::{self, SESSION_ID, session_required},
     inbound_request::{InboundRequest, RequestBody, RequestSource, refuse_without_id},
@@ -64,10 +64,13 @@ pub(super) async fn serve(
     let shared = &request.broker.shared;
     let (bytes_max, mut memory) = match request.source {
         RequestSource::Client(..) | RequestSource::Operator(_) => {
-            let waits = request.cache.waiting_bodies.clone();
-            let memory = MessageMemory::new(request.tenant.message_budget.clone());
-            let memory = memory.limit_waits(waits);
-            (request.tenant.message_bytes(MessageWire::Http), Some(memory))
+            // Most bodies are so small that they need no permits.
+            let is_free = content_length(&body).is_some_and(|bytes| bytes <= FREE_BYTES);
+            let memory = || {
+                MessageMemory::new(request.tenant.message_budget.clone())
+                    .limit_waits(request.cache.waiting_bodies.clone())
+            };
+            (request.tenant.message_bytes(MessageWire::Http), (!is_free).then(memory))
         }
         // The sending replica has already checked the size by the limit of its client's wire, and
         // has the whole message.
