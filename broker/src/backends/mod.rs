@@ -31,6 +31,8 @@ pub mod link_client;
 pub mod link_lists;
 mod list_fetch;
 mod list_refresh;
+#[cfg(test)]
+pub(crate) mod lists_for_tests;
 mod look_alikes;
 mod own_lists;
 pub mod pins;

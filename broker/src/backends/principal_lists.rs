@@ -250,42 +250,17 @@ fn bytes_of(lists: &BackendLists) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use protocol::{
-        capabilities::ServerCapabilities, handshake::InitializeResult, ids::BackendId,
-        version::Version,
-    };
-    use rules::catalog::{HeldParts, TaskHost, read_page};
+    use protocol::ids::BackendId;
 
     use super::*;
-
-    fn lists_with(tool: &str) -> BackendLists {
-        let server = InitializeResult {
-            version: Version::LATEST_WITH_SESSIONS,
-            capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
-            server_info: Bytes::from_static(b"{}"),
-            server_name: "b".to_owned(),
-            server_version: String::new(),
-            instructions: None,
-        };
-        let (backend, page) = (BackendId::parse("b").unwrap(), format!(r#"{{"tools":[{tool}]}}"#));
-        let page = read_page(ListKind::Tools, &backend, TaskHost::Backend, page.as_bytes());
-        BackendLists {
-            server: Arc::new(server),
-            tools: page.unwrap().entries,
-            prompts: vec![],
-            resources: vec![],
-            resource_templates: vec![],
-            stale: false,
-            held: HeldParts::default(),
-        }
-    }
+    use crate::backends::lists_for_tests::lists_with_tool;
 
     #[test]
     fn lists_that_differ_in_the_task_support_of_a_tool_are_different() {
         let tool = |support: &str| {
             let execution = format!(r#""execution":{{"taskSupport":"{support}"}}"#);
-            lists_with(&format!(r#"{{"name":"a","inputSchema":{{}},{execution}}}"#))
+            let tool = format!(r#"{{"name":"a","inputSchema":{{}},{execution}}}"#);
+            lists_with_tool(&BackendId::parse("b").unwrap(), &tool)
         };
         let [optional, required] = ["optional", "required"].map(tool);
         assert_eq!(optional.tools[0].definition, required.tools[0].definition);

@@ -127,12 +127,8 @@ fn assert_overloaded(answers: &[String]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r16_incomplete_lines_of_a_tenant_are_bounded_in_bytes() {
-    let config = json!({
-        "overload": {"memory_bytes": "600MiB"},
-        "timeouts": {"request_read": "4s"},
-    });
     let backend = FakeBackend::echo().await;
-    let broker = start(config, &backend).await;
+    let broker = start(little_memory("4s"), &backend).await;
     let stalled = (STALLED, STALLED_BYTES);
     let lines = opening_lines();
     assert_overloaded(&assert_bounded(&broker, broker.tcp_address(), &lines, stalled).await);
@@ -140,12 +136,8 @@ async fn r16_incomplete_lines_of_a_tenant_are_bounded_in_bytes() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r16_incomplete_bodies_of_a_tenant_are_bounded_in_bytes() {
-    let config = json!({
-        "overload": {"memory_bytes": "600MiB"},
-        "timeouts": {"request_read": "4s"},
-    });
     let backend = FakeBackend::echo().await;
-    let broker = start(config, &backend).await;
+    let broker = start(little_memory("4s"), &backend).await;
     let (address, stalled) = (broker.http_address(), (STALLED, STALLED_BYTES));
     assert_overloaded(&assert_bounded(&broker, address, &post_head(16 * MIB), stalled).await);
     // Their time ends in the order in which they wait, so each of them gets memory just before.
@@ -195,9 +187,9 @@ async fn r16_a_quic_request_without_memory_gets_overloaded() {
     assert_eq!(kind(&answers[0]["error"]), "overloaded", "{answers:?}");
 }
 
-/// Returns the limits with which bodies of this file wait for memory longer than a test.
-fn patient() -> Value {
-    json!({"overload": {"memory_bytes": "600MiB"}, "timeouts": {"request_read": "2m"}})
+/// Returns settings with which the bodies of this file wait for memory, up to `request_read`.
+fn little_memory(request_read: &str) -> Value {
+    json!({"overload": {"memory_bytes": "600MiB"}, "timeouts": {"request_read": request_read}})
 }
 
 /// Returns a request that needs memory while it is incomplete.
@@ -247,7 +239,7 @@ async fn exchange(mut sender: SendRequest<Full<Bytes>>, session: String, body: S
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r16_bodies_that_wait_for_memory_do_not_block_their_http2_connection() {
     let backend = FakeBackend::echo().await;
-    let broker = start(patient(), &backend).await;
+    let broker = start(little_memory("2m"), &backend).await;
     let client = broker.connected(json!({})).await;
     let stalled = use_up_memory(broker.http_address(), "", &client).await;
     let socket = TcpStream::connect(broker.http_address()).await.unwrap();
@@ -276,7 +268,7 @@ async fn r16_bodies_that_wait_for_memory_do_not_block_their_http2_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn r16_a_forwarded_message_does_not_wait_for_memory_at_the_owner() {
     let ledger = Ledger::start().await;
-    let cluster = cluster::on(&ledger).config(patient()).cluster(2).start().await;
+    let cluster = cluster::on(&ledger).config(little_memory("2m")).cluster(2).start().await;
     let key = cluster.operator().create_key("default").await;
     let client = cluster::opened_at(&cluster, 0, &key).await;
     let owner = cluster.replicas()[0].http_address();

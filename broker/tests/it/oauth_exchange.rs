@@ -284,6 +284,16 @@ async fn a_token_is_exchanged_on_behalf_of_the_caller_in_the_form_of_entra() {
     }
 }
 
+/// Starts an identity provider and a backend that accepts its assertions. Returns both, the claims of
+/// the user, and the settings of the backend.
+async fn enterprise_backend() -> (Protected, AuthorizationServer, Arc<Mutex<Value>>, Value) {
+    let protected = Protected::start(|request| member(request, "assertion")).await;
+    let (provider, claims) = identity_provider().await;
+    let settings = json!({"issuer": provider.issuer(), "client_id": "broker-at-idp"});
+    let spec = protected.spec(json!({"type": "enterprise", "provider": settings}));
+    (protected, provider, claims, spec)
+}
+
 /// An identity provider: signs users in, and gives `jag-NUMBER` for an ID token.
 pub(crate) async fn identity_provider() -> (AuthorizationServer, Arc<Mutex<Value>>) {
     let provider = AuthorizationServer::start().await;
@@ -384,10 +394,7 @@ async fn an_assertion_of_the_identity_provider_is_exchanged_for_a_token() {
 /// The token for the backend could be used for another hour.
 #[tokio::test]
 async fn a_token_is_not_used_after_the_sign_in_that_it_was_made_of() {
-    let protected = Protected::start(|request| member(request, "assertion")).await;
-    let (provider, claims) = identity_provider().await;
-    let settings = json!({"issuer": provider.issuer(), "client_id": "broker-at-idp"});
-    let spec = protected.spec(json!({"type": "enterprise", "provider": settings}));
+    let (protected, provider, claims, spec) = enterprise_backend().await;
     let broker = builder().single_process().start().await;
     let path = "/admin/v1/tenants/default/backends/b";
     assert_eq!(broker.admin().put(path, &spec).await.0, 201);
@@ -527,10 +534,7 @@ async fn an_exchange_names_the_broker_as_the_acting_party() {
 /// A principal of the identity provider is one of its users, and connects no account of another one.
 #[tokio::test]
 async fn a_principal_of_an_identity_provider_can_sign_in_only_as_itself() {
-    let protected = Protected::start(|request| member(request, "assertion")).await;
-    let (provider, claims) = identity_provider().await;
-    let settings = json!({"issuer": provider.issuer(), "client_id": "broker-at-idp"});
-    let spec = protected.spec(json!({"type": "enterprise", "provider": settings}));
+    let (_protected, provider, claims, spec) = enterprise_backend().await;
     let broker =
         builder().single_process().auth_required().admin_token("operator-of-tests").start().await;
     let admin = broker.admin();
@@ -554,10 +558,7 @@ async fn a_principal_of_an_identity_provider_can_sign_in_only_as_itself() {
 /// The claim that names the principals of an issuer decides who has signed in there.
 #[tokio::test]
 async fn a_sign_in_is_compared_by_the_claim_that_names_the_principal() {
-    let protected = Protected::start(|request| member(request, "assertion")).await;
-    let (provider, claims) = identity_provider().await;
-    let settings = json!({"issuer": provider.issuer(), "client_id": "broker-at-idp"});
-    let spec = protected.spec(json!({"type": "enterprise", "provider": settings}));
+    let (_protected, provider, claims, spec) = enterprise_backend().await;
     let broker = builder()
         .single_process()
         .auth_required()

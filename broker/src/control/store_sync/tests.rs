@@ -3,21 +3,15 @@
 use std::{path::Path, time::Duration};
 
 use arc_swap::ArcSwapOption;
-use bytes::Bytes;
-use protocol::{
-    capabilities::ServerCapabilities,
-    handshake::InitializeResult,
-    ids::{BackendId, KeyId},
-    version::Version,
-};
+use protocol::ids::{BackendId, KeyId};
 use records::{AdminChange, PinKey, PinKind, PinSighting};
-use rules::catalog::{BackendLists, HeldParts, ListKind, TaskHost, read_page};
 use serde_json::json;
 use storage::{DurableStore, MemoryHotStore, SqliteStore};
 use tokio::time::Instant;
 
 use super::{super::registry::tenant_settings, *};
 use crate::{
+    backends::lists_for_tests::lists_with_tool,
     config::{
         load_from,
         spec::{BackendSpec, TenantSpec},
@@ -296,28 +290,8 @@ async fn an_unreadable_row_does_not_affect_other_entries() {
     assert!(two.backend(&tenant("default"), &backend("b")).is_ok());
 }
 
-/// Returns the lists of a backend with the tool `t`.
-fn lists_with_a_tool() -> BackendLists {
-    let page = br#"{"tools":[{"name":"t","inputSchema":{"type":"object"}}]}"#;
-    let page = read_page(ListKind::Tools, &backend("a"), TaskHost::Backend, page);
-    let server = InitializeResult {
-        version: Version::LATEST_WITH_SESSIONS,
-        capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
-        server_info: Bytes::from_static(b"{}"),
-        server_name: "a".to_owned(),
-        server_version: String::new(),
-        instructions: None,
-    };
-    BackendLists {
-        server: Arc::new(server),
-        tools: page.unwrap().entries,
-        prompts: vec![],
-        resources: vec![],
-        resource_templates: vec![],
-        stale: false,
-        held: HeldParts::default(),
-    }
-}
+/// The tool of the backend.
+const TOOL: &str = r#"{"name":"t","inputSchema":{"type":"object"}}"#;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Again {
@@ -353,7 +327,7 @@ async fn a_backend_that_is_registered_again_begins_without_pins_on_every_replica
         let is_held = || {
             let backend = two.broker.tenant(&owner).unwrap().backend(&name).unwrap();
             let published = ArcSwapOption::empty();
-            backend.pins.publish(&published, lists_with_a_tool());
+            backend.pins.publish(&published, lists_with_tool(&name, TOOL));
             (published.load_full().unwrap().tools[0].pin.is_held, backend.pins.decisions())
         };
         assert_eq!(is_held(), (true, 1), "{again:?}");
