@@ -402,6 +402,54 @@ async fn a_revoked_certificate_is_refused_and_its_sessions_end() {
     }
 }
 
+/// Opens a WebSocket over TLS.
+async fn websocket(
+    broker: &TestBroker,
+    authority: &Authority,
+    identity: Option<&CertificateFiles>,
+    headers: &[(&str, &str)],
+) -> DuplexClient {
+    let port = broker.http_address().port();
+    let stream = within("TLS", authority.connect(port, identity, &["http/1.1"])).await.unwrap();
+    let (wire, _) = Wire::websocket(stream, "localhost", "/ws", headers).await.unwrap();
+    broker.duplex().over(wire)
+}
+
+#[tokio::test]
+async fn a_revoked_certificate_ends_the_session_of_a_key_that_it_resumed() {
+    let authority = Authority::new();
+    let server = authority.server("server");
+    let lists = server.cert.with_file_name("revoked.pem");
+    std::fs::write(&lists, authority.revocation_list(&[])).unwrap();
+    let config = json!({"client_ca_file": authority.ca(), "client_crl_file": lists, "client_auth": "optional"});
+    let broker =
+        certified(listening(), &server, config).auth_required().tenant("acme").start().await;
+    let ann = authority.client_numbered("acme", "ann", 1);
+    let keys = "/admin/v1/tenants/acme/keys";
+    let (_, key) = broker.admin().post(keys, &json!({"principal": "ann"})).await;
+    let bearer = format!("Bearer {}", key["key"].as_str().unwrap());
+    let key = [("authorization", bearer.as_str())];
+    let mut resumed = Vec::new();
+    for shown in [&[][..], &key] {
+        let opened = websocket(&broker, &authority, None, &key).await;
+        let answer = opened.initialize(json!({}), json!({})).await;
+        let id = answer["result"]["_meta"]["dev.mcp-broker/session"].as_str().unwrap();
+        opened.notify("notifications/initialized", json!({})).await;
+        opened.result("ping", json!({})).await;
+        opened.disconnect();
+        let headers = [&[("mcp-session-id", id)], shown].concat();
+        let client = websocket(&broker, &authority, Some(&ann), &headers).await;
+        client.result("ping", json!({})).await;
+        resumed.push(client);
+    }
+    std::fs::write(&lists, authority.revocation_list(&[1])).unwrap();
+    broker.signal(Signal::HUP);
+    resumed[0].wait_for_close().await;
+    broker.admin().wait_sessions("acme", 1).await;
+    // Its key has precedence over the certificate.
+    resumed[1].result("ping", json!({})).await;
+}
+
 #[tokio::test]
 async fn clients_without_a_required_certificate_are_disconnected() {
     let authority = Authority::new();
