@@ -1,8 +1,8 @@
 //! `mcp-broker`: one endpoint in front of many MCP servers, for many tenants.
 //!
 //! Read it in this order: [`listeners`] (sockets), [`sessions`] (state of clients), [`backends`]
-//! (connections to servers), the crate `rules` (decisions). See ARCHITECTURE.md for the glossary and the
-//! journey of a call.
+//! (connections to servers), the crate `rules` (decisions). ARCHITECTURE.md describes the path of a
+//! call, and docs/internals/glossary.md defines the terms.
 
 pub mod admission;
 pub mod auth;
