@@ -2,7 +2,7 @@
 //!
 //! The file stands above sessions, calls and tasks.
 //!
-//! A request is admitted in this order: overload, phase and id, rates, the decision of [`routing`],
+//! The checks of a request have this order: overload, phase and id, rates, the decision of [`routing`],
 //! the policy and the rate of the backend, and the number of requests in flight. An `Err` is the
 //! answer, and nothing was started. Work that was started answers exactly once, on the stream of
 //! the request:
@@ -61,35 +61,35 @@ use crate::{
     telemetry::request,
 };
 
-/// Admits a request. The answer comes on `stream`. An `Err` is the answer itself, and nothing was
-/// begun.
-pub fn admit(
+/// Submits a request, whose call runs by itself. The answer comes on `stream`. An `Err` is the
+/// answer itself, and nothing was started.
+pub fn submit_detached(
     session: &Arc<Session>,
     message: Message,
     stream: &Arc<EventStream>,
 ) -> Result<(), Refusal> {
-    handle_request(session, message, stream).map(drop) // a dropped call continues by itself
+    submit_request(session, message, stream).map(drop) // a dropped call continues by itself
 }
 
-/// Admits a request as [`admit`] does. The caller polls the returned call while it waits for the
-/// answer. A call that starts only after a wait runs by itself.
-pub fn handle_request(
+/// Submits a request as [`submit_detached`] does. The caller polls the returned call while it waits
+/// for the answer. A call that starts only after a wait runs by itself.
+pub fn submit_request(
     session: &Arc<Session>,
     message: Message,
     stream: &Arc<EventStream>,
 ) -> Result<Option<CallFuture>, Refusal> {
-    handle(session, message, stream, None)
+    submit_observed(session, message, stream, None)
 }
 
-/// Admits a request as [`handle_request`] does, and waits until its call starts.
-pub async fn handle_request_and_wait(
+/// Submits a request as [`submit_request`] does, and waits until its call starts.
+pub async fn submit_and_wait_for_start(
     session: &Arc<Session>,
     message: Message,
     stream: &Arc<EventStream>,
 ) -> Result<Option<CallFuture>, Refusal> {
     let mut later = None;
     let permit = session.tenant.wait_for_call().await;
-    let call = handle(session, message, stream, Some(&mut later))?;
+    let call = submit_observed(session, message, stream, Some(&mut later))?;
     drop(permit);
     match later {
         None => Ok(call),
@@ -98,7 +98,8 @@ pub async fn handle_request_and_wait(
     }
 }
 
-fn handle(
+/// Submits a request, and records its refusal for traces, metrics and the audit log.
+fn submit_observed(
     session: &Arc<Session>,
     message: Message,
     stream: &Arc<EventStream>,
@@ -108,7 +109,7 @@ fn handle(
     let request = observation::start(session, &message, started_at);
     request::enter(request, || {
         let method = message.method;
-        let result = dispatch(session, message, stream, started_at, later);
+        let result = check_and_start(session, message, stream, started_at, later);
         if let Err(refusal) = &result {
             match refusal.kind {
                 ErrorKind::SessionElsewhere => observation::discard(),
@@ -122,20 +123,20 @@ fn handle(
     })
 }
 
-/// Admits a request of a connection, which cannot go to another replica. The request waits while
+/// Submits a request of a connection, which cannot go to another replica. The request waits while
 /// the session may leave.
-pub async fn handle_request_after_quiesce(
+pub async fn submit_after_quiesce(
     session: &Arc<Session>,
     message: Message,
     stream: &Arc<EventStream>,
 ) -> Result<Option<CallFuture>, Refusal> {
     let _permit = session.tenant.wait_for_call().await;
     if !session.shared.draining.is_cancelled() {
-        return handle_request(session, message, stream);
+        return submit_request(session, message, stream);
     }
     loop {
         release::wait_while_quiescing(session).await;
-        match handle_request(session, message.clone(), stream) {
+        match submit_request(session, message.clone(), stream) {
             // Another attempt to release the session has started.
             Err(refusal)
                 if refusal.kind == ErrorKind::SessionElsewhere && !session.is_leaving() => {}
@@ -144,7 +145,8 @@ pub async fn handle_request_after_quiesce(
     }
 }
 
-fn dispatch(
+/// Makes the checks that do not depend on the backend, and starts the request.
+fn check_and_start(
     session: &Arc<Session>,
     mut message: Message,
     stream: &Arc<EventStream>,
@@ -225,29 +227,37 @@ fn decide_and_start(
     }
     // The policy, rates and permits are those of this backend, even if another of that name
     // replaces it meanwhile.
-    let home = decision.goes_to().and_then(|backend| session.tenant.backend(backend));
-    let mut check = None;
-    if let Some(home) = &home {
-        if connect_tool::is_unlisted(home, catalog, decision.tool()) {
-            return connect_tool::answer(session, request, home.clone()).map(|()| None);
+    let backend = decision.goes_to().and_then(|backend| session.tenant.backend(backend));
+    let mut arguments_check = None;
+    if let Some(backend) = &backend {
+        if connect_tool::is_unlisted(backend, catalog, decision.tool()) {
+            return connect_tool::answer(session, request, backend.clone()).map(|()| None);
         }
-        check = check_policy((home, &session.caller.principal), &message, &decision)?;
-        session.tenant.take_backend_budget(home, decision.tool())?;
+        arguments_check = check_policy(backend, &session.caller.principal, &message, &decision)?;
+        session.tenant.take_backend_budget(backend, decision.tool())?;
     }
-    start(session, message, request, decision, (home, check))
+    start(session, message, request, decision, CheckedBackend { backend, arguments_check })
 }
 
-/// Starts what was decided. `home` is the backend that the request goes to.
+/// The backend of a request that its policy and its rate admitted.
+struct CheckedBackend {
+    /// `None` for a request that the broker answers itself.
+    backend: Option<Arc<Backend>>,
+    /// The validation of the arguments, if it is too expensive for this thread.
+    arguments_check: Option<ArgumentsCheck>,
+}
+
+/// Starts what was decided.
 fn start(
     session: &Arc<Session>,
     message: Message,
     request: RequestContext<'_>,
     decision: Decision,
-    (home, check): (Option<Arc<Backend>>, Option<ArgumentsCheck>),
+    checked: CheckedBackend,
 ) -> Result<Option<CallFuture>, Refusal> {
     match decision {
         Decision::Forward(plan) => {
-            return start_call(session, message, request, plan, (home, check)).map(Some);
+            return start_call(session, message, request, plan, checked).map(Some);
         }
         Decision::Answer(result) => {
             let result = session
@@ -278,7 +288,7 @@ fn start(
             let host = session.shared.task_host()?;
             let task = NewTask { message, id: request.id.clone(), plan, target };
             spawn_local_request(session, request, CancelScope::Nothing, |session| async move {
-                if let Some(check) = check {
+                if let Some(check) = checked.arguments_check {
                     check.run().await?;
                 }
                 host.create(session, task).await
@@ -331,13 +341,13 @@ fn start_call(
     message: Message,
     request: RequestContext<'_>,
     plan: Plan,
-    (home, check): (Option<Arc<Backend>>, Option<ArgumentsCheck>),
+    checked: CheckedBackend,
 ) -> Result<CallFuture, Refusal> {
     let held = HeldCall::of_plan(session, &message, &plan)?;
     let RequestContext { id, stream, started_at, .. } = request;
     let tool = plan.names.tool();
     observation::record_backend(session, &plan.backend, tool.map(|tool| tool.name.as_str()));
-    let backend = (plan.backend.clone(), home);
+    let backend = (plan.backend.clone(), checked.backend);
     let call = Call::new(&message, id.clone(), session, stream, backend, tool, started_at);
     if let Some(held) = held {
         call.hold(held);
@@ -345,7 +355,8 @@ fn start_call(
     call.record_answer_rule(&plan);
     let Plan { edits, .. } = plan;
     session.open_request(id, InFlight::Call(call.clone()))?;
-    let work = box_pin_with(|| call.clone().run(message, edits, check.map(Box::new)));
+    let work =
+        box_pin_with(|| call.clone().run(message, edits, checked.arguments_check.map(Box::new)));
     Ok(CallFuture::new(work, &session.shared.running).with_call(call))
 }
 
@@ -405,7 +416,8 @@ fn names_object(method: Method) -> bool {
 
 /// Checks a request against the policy of its backend.
 fn check_policy(
-    (backend, principal): (&Backend, &PrincipalId),
+    backend: &Backend,
+    principal: &PrincipalId,
     message: &Message,
     decision: &Decision,
 ) -> Result<Option<ArgumentsCheck>, Refusal> {

@@ -312,7 +312,7 @@ async fn start(
             let unread = || Refusal::new(ErrorKind::Internal, "a new stream cannot be read");
             let reader =
                 stream.read_from(0).map_err(|_| RefusedMessage::new(unread(), id.clone()))?;
-            let call = submit::handle_request_after_quiesce(session, message, &stream)
+            let call = submit::submit_after_quiesce(session, message, &stream)
                 .await
                 .map_err(|refusal| RefusedMessage::new(refusal, id.clone()))?;
             return Ok(id.map(|id| (id, reader, call)));

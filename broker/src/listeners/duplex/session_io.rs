@@ -212,8 +212,7 @@ impl ClientReader<'_> {
                 self.wait_for_capacity().await;
                 self.wait_for_calls().await;
                 let id = message.id.clone();
-                match submit::handle_request_after_quiesce(self.session, message, self.outbox).await
-                {
+                match submit::submit_after_quiesce(self.session, message, self.outbox).await {
                     Ok(call) => call.into_iter().for_each(|call| self.calls.add(call)),
                     Err(refusal) => self.refuse(&RefusedMessage::new(refusal, id)).await,
                 }

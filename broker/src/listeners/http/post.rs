@@ -253,7 +253,7 @@ async fn handle_message(
                 refuse_without_id(Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))
             })?;
             let permit = session.tenant.wait_for_call().await;
-            let call = submit::handle_request(session, message, &stream)
+            let call = submit::submit_request(session, message, &stream)
                 .map_err(|refusal| RefusedMessage::new(refusal, id))?;
             drop(permit);
             return Ok(respond(session, reader, call, cache).await);
@@ -374,7 +374,7 @@ fn submit_into(
             let submitted = if message.method == Method::Initialize {
                 Err(Refusal::new(ErrorKind::InvalidRequest, "initialize is never part of a batch"))
             } else {
-                submit::admit(session, message, stream)
+                submit::submit_detached(session, message, stream)
             };
             return submitted.map(|()| true).map_err(|refusal| RefusedMessage::new(refusal, id));
         }

@@ -202,7 +202,7 @@ impl StatelessClient {
             .read_from(0)
             .map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))?;
         let mut waiting = PendingExchange::new(lease, id, reader);
-        let call_future = submit::handle_request_and_wait(&session, message, &stream)
+        let call_future = submit::submit_and_wait_for_start(&session, message, &stream)
             .await
             .map_err(|refusal| RequestRefusal { refusal, is_counted: true })?;
         if let Some(call) = call_future.as_ref().and_then(CallFuture::call)

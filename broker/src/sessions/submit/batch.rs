@@ -29,7 +29,7 @@ use rules::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::handle_request_after_quiesce;
+use super::submit_after_quiesce;
 use crate::{
     sessions::{
         session::{
@@ -123,7 +123,7 @@ impl BatchRun {
         let unreadable = |_| Refusal::new(ErrorKind::Internal, "a new stream cannot be read");
         let mut reader = stream.read_from(0).map_err(unreadable)?;
         stream.set_log_level(self.stream.log_level());
-        let mut work = handle_request_after_quiesce(&self.session, message, &stream).await?;
+        let mut work = submit_after_quiesce(&self.session, message, &stream).await?;
         loop {
             let next = async {
                 match &mut work {
