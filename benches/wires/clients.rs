@@ -37,7 +37,8 @@ pub(crate) async fn load(
     wire: Wire,
     address: SocketAddr,
     ca: &Path,
-    (connections, window): (usize, usize),
+    connections: usize,
+    window: usize,
     time: Duration,
 ) -> anyhow::Result<f64> {
     let mut clients = JoinSet::new();

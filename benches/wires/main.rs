@@ -58,7 +58,7 @@ async fn bench(scale: Scale) -> anyhow::Result<()> {
                 for ((_, address), rates) in ways.iter().zip(&mut rates) {
                     let time = scale.of(Duration::from_secs(1), Duration::from_millis(20));
                     rates.push(
-                        load(wire, *address, &authority.ca(), (connections, window), time).await?,
+                        load(wire, *address, &authority.ca(), connections, window, time).await?,
                     );
                 }
             }

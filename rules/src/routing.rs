@@ -247,8 +247,7 @@ pub fn decide(
     match info.route {
         Route::ByTool => tool_call(message, endpoint, advertised, catalog, access),
         Route::ByPrompt => {
-            let seen = (catalog, access);
-            let (plan, prompt) = by_name(message, endpoint, seen, ListKind::Prompts)?;
+            let (plan, prompt) = by_name(message, endpoint, catalog, access, ListKind::Prompts)?;
             if let Some(access) = access {
                 let object = Object::Prompt { backend: &plan.backend, name: &prompt };
                 access
@@ -313,19 +312,20 @@ fn tool_call(
     if let Some(batch) = called_batch(message, endpoint, advertised, catalog)? {
         return Ok(Decision::Batch(Box::new(batch)));
     }
-    let seen = (catalog, access);
     let (mut plan, tool) = match catalog.search().filter(|_| endpoint.is_merged()) {
         None => {
-            let found = by_name(message, endpoint, seen, ListKind::Tools);
+            let found = by_name(message, endpoint, catalog, access, ListKind::Tools);
             found.map_err(|refusal| match refusal.kind {
                 ErrorKind::ToolNotFound => ambiguous_tool(message, catalog).unwrap_or(refusal),
                 _ => refusal,
             })?
         }
-        Some(search) => match searched(message, seen, search, advertised.tasks_tools_call)? {
-            Searched::Answered(answer) => return Ok(answer),
-            Searched::Called(plan, tool) => (plan, tool),
-        },
+        Some(search) => {
+            match searched(message, catalog, access, search, advertised.tasks_tools_call)? {
+                Searched::Answered(answer) => return Ok(answer),
+                Searched::Called(plan, tool) => (plan, tool),
+            }
+        }
     };
     let backend_has_tasks = catalog
         .backends

@@ -158,13 +158,14 @@ mod tests {
 
     fn token(all: &Arc<Revocations>, id: Option<&str>, issued_at: Option<u64>) -> VerifiedToken {
         let issued_at = issued_at.map(|at| SystemTime::UNIX_EPOCH + Duration::from_secs(at));
-        let of = (tenant("acme"), PrincipalId::new("https://a ann"));
         VerifiedToken::new(
-            of,
+            tenant("acme"),
+            PrincipalId::new("https://a ann"),
             id.map(str::to_owned),
             issued_at,
             None,
-            (Arc::default(), all.clone()),
+            Arc::default(),
+            all.clone(),
         )
     }
 

@@ -27,11 +27,13 @@ pub struct VerifiedToken {
 
 impl VerifiedToken {
     pub(super) fn new(
-        (tenant, principal): (TenantId, PrincipalId),
+        tenant: TenantId,
+        principal: PrincipalId,
         id: Option<String>,
         issued_at: Option<SystemTime>,
         bound_to: Option<CertificateThumbprint>,
-        (withdrawn, revocations): (Arc<CancellationToken>, Arc<Revocations>),
+        withdrawn: Arc<CancellationToken>,
+        revocations: Arc<Revocations>,
     ) -> Self {
         let since = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let micros = |at| i64::try_from(since(at).as_micros()).unwrap_or(i64::MAX);

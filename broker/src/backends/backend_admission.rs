@@ -358,7 +358,7 @@ impl Backend {
         let (tenant, backend) = (&self.tenant, &self.id);
         let details = self.admission.breaker.open_details(self.shared.uptime());
         let reason = details.map(|details| details.reason);
-        verdicts::send(&self.shared.persistence, (tenant, backend), state, reason);
+        verdicts::send(&self.shared.persistence, tenant, backend, state, reason);
         match (before, state) {
             (CircuitState::Closed, _) => {
                 let why = reason.map(OpenReason::name);

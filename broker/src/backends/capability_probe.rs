@@ -135,5 +135,5 @@ fn probe_link(backend: &Arc<Backend>, kinds: QuestionKinds) -> Arc<Link> {
     let declared = serde_json::Value::Object(declared).to_string();
     let declared = ClientCapabilities::parse(declared.as_bytes())
         .unwrap_or_else(|_| ClientCapabilities::none());
-    Link::new(backend.clone(), (LinkScope::Probe, None), declared, Era::Sessions)
+    Link::new(backend.clone(), LinkScope::Probe, None, declared, Era::Sessions)
 }

@@ -54,8 +54,12 @@ pub async fn run(backend: Arc<Backend>, complete: CompleteLists, owner: impl Cat
                     let lack = [ErrorKind::ConnectionRequired, ErrorKind::TokenRequired];
                     if lack.contains(&refusal.kind) && backend.is_never_reached() {
                         let accounts = backend.tokens.as_ref().and_then(TokenSource::user);
-                        let of = (&backend.id, accounts.is_some());
-                        backend.placeholder.show(of, &backend.pins, &backend.lists);
+                        backend.placeholder.show(
+                            &backend.id,
+                            accounts.is_some(),
+                            &backend.pins,
+                            &backend.lists,
+                        );
                         owner.publish();
                     }
                     mark_unreachable(&owner, &backend, &refusal);

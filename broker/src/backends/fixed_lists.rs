@@ -32,7 +32,7 @@ pub async fn run(backend: Arc<Backend>, owner: impl CatalogOwner) {
     let made = match &backend.spec.auth.catalog {
         Some(catalog) => declared(&backend, catalog),
         None => {
-            let lists = placeholder::lists((&backend.id, has_accounts), &backend.pins);
+            let lists = placeholder::lists(&backend.id, has_accounts, &backend.pins);
             lists.map(|lists| (lists, None))
         }
     };

@@ -34,11 +34,12 @@ impl Placeholder {
     /// Shows the tool instead of the backend's lists.
     pub(super) fn show(
         &self,
-        (id, has_accounts): (&BackendId, bool),
+        id: &BackendId,
+        has_accounts: bool,
         pins: &PinKeeper,
         published: &ArcSwapOption<BackendLists>,
     ) {
-        let Some(mut lists) = lists((id, has_accounts), pins) else { return };
+        let Some(mut lists) = lists(id, has_accounts, pins) else { return };
         self.0.store(true, Ordering::Relaxed);
         pins.mark(&mut lists);
         published.store(Some(Arc::new(lists)));
@@ -51,10 +52,7 @@ impl Placeholder {
 }
 
 /// Returns the tool as lists. `has_accounts`: users connect accounts at the backend.
-pub(super) fn lists(
-    (id, has_accounts): (&BackendId, bool),
-    pins: &PinKeeper,
-) -> Option<BackendLists> {
+pub(super) fn lists(id: &BackendId, has_accounts: bool, pins: &PinKeeper) -> Option<BackendLists> {
     let description = match has_accounts {
         true => {
             "Returns the address at which you connect your account. The tools of this server appear after that."

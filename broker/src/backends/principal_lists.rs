@@ -171,7 +171,8 @@ impl PrincipalLists {
     pub(super) fn record(
         &self,
         principal: &PrincipalId,
-        (read, changes): (PrincipalRead, u64),
+        read: PrincipalRead,
+        changes: u64,
         view: Option<Arc<PrincipalView>>,
     ) -> bool {
         let mut cached = self.cached.lock();

@@ -107,7 +107,7 @@ pub fn store(backend: &Backend, principal: &PrincipalId, read: ReadLists) -> boo
             None
         }
     };
-    backend.principal_lists.record(principal, (read.read, read.changes), view)
+    backend.principal_lists.record(principal, read.read, read.changes, view)
 }
 
 /// Marks what the pins hold by now in the lists of all principals.
@@ -140,8 +140,8 @@ pub async fn test(backend: &Arc<Backend>, principal: &PrincipalId) -> Result<(),
 fn reader_of(backend: &Arc<Backend>, principal: &PrincipalId) -> Arc<Link> {
     let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES)
         .unwrap_or_else(|_| ClientCapabilities::none());
-    let scope_and_owner = (LinkScope::Probe, Some(principal.clone()));
-    Link::new(backend.clone(), scope_and_owner, declared, Era::Sessions)
+    let owner = Some(principal.clone());
+    Link::new(backend.clone(), LinkScope::Probe, owner, declared, Era::Sessions)
 }
 
 /// Returns whether the principal lacks an account or a token.

@@ -95,7 +95,8 @@ impl ReplicaVerdicts {
 /// Sends a new state of a breaker to the other replicas.
 pub(super) fn send(
     persistence: &Persistence,
-    (tenant, backend): (&TenantId, &BackendId),
+    tenant: &TenantId,
+    backend: &BackendId,
     state: CircuitState,
     reason: Option<OpenReason>,
 ) {

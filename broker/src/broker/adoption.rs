@@ -151,7 +151,7 @@ impl Broker {
             owner: node,
         };
         let caller = Caller { key: taken.record.api_key, ..caller };
-        let Some(session) = self.restore_session(id, tenant, (caller, endpoint), claimed).await
+        let Some(session) = self.restore_session(id, tenant, caller, endpoint, claimed).await
         else {
             return Ok(AdoptionOutcome::Unusable);
         };
@@ -225,7 +225,8 @@ impl Broker {
         self: &Arc<Self>,
         id: SessionId,
         tenant: Arc<Tenant>,
-        (caller, endpoint): (Caller, Endpoint),
+        caller: Caller,
+        endpoint: Endpoint,
         claimed: ClaimedSession,
     ) -> Option<Arc<Session>> {
         let revoked = caller.key.as_ref().is_some_and(|key| !self.keyring.contains(key))

@@ -110,14 +110,14 @@ impl Broker {
     /// Notes a token that can be exchanged for tokens of backends. With the first one of a principal,
     /// backends whose lists are unknown are tried again.
     pub(super) fn record_exchangeable(&self, caller: &Caller, token: &ExchangeableToken) {
-        let of = (&caller.tenant, &caller.principal);
-        if self.shared.subjects.has_token(of, token) {
+        let subjects = &self.shared.subjects;
+        if subjects.has_token(&caller.tenant, &caller.principal, token) {
             return;
         }
         let Some(tenant) = self.tenant(&caller.tenant) else { return };
         let mut backends = tenant.backends();
         backends.retain(|backend| backend.tokens.as_ref().is_some_and(TokenSource::needs_callers));
-        if !backends.is_empty() && self.shared.subjects.record(of, token) {
+        if !backends.is_empty() && subjects.record(&caller.tenant, &caller.principal, token) {
             backends.iter().for_each(|one| one.principal_lists.expire_of(&caller.principal));
             backends.retain(|backend| backend.state() != BackendState::Ready);
             backends.iter().for_each(|backend| backend.reconnect());

@@ -43,24 +43,25 @@ impl Broker {
     /// here.
     pub fn account_connected(
         &self,
-        (tenant, principal): (&TenantId, &PrincipalId),
-        backend: &BackendId,
+        tenant: &TenantId,
+        principal: &PrincipalId,
+        backend_id: &BackendId,
     ) {
         let Some(tenant) = self.tenant(tenant) else { return };
-        let Some(home) = tenant.backend(backend) else { return };
-        if let Some(accounts) = home.tokens.as_ref().and_then(TokenSource::user) {
+        let Some(backend) = tenant.backend(backend_id) else { return };
+        if let Some(accounts) = backend.tokens.as_ref().and_then(TokenSource::user) {
             accounts.forget(principal);
         }
-        if home.principal_lists.is_on() {
-            home.principal_lists.expire_of(principal);
-            tenant.read_lists_of(&Endpoint::Single(backend.clone()), principal);
-        } else if home.placeholder.is_shown() {
-            home.reconnect(); // its lists are unknown so far
+        if backend.principal_lists.is_on() {
+            backend.principal_lists.expire_of(principal);
+            tenant.read_lists_of(&Endpoint::Single(backend_id.clone()), principal);
+        } else if backend.placeholder.is_shown() {
+            backend.reconnect(); // its lists are unknown so far
         } else {
-            home.refresh();
+            backend.refresh();
         }
         for session in tenant.sessions_of(principal) {
-            questions::complete_connection(&session, backend);
+            questions::complete_connection(&session, backend_id);
         }
     }
 

@@ -139,7 +139,7 @@ impl AdminClient {
         body: Option<&Value>,
     ) -> Result<Value, ClientError> {
         let limit = limit.max(ANSWER_TIMEOUT);
-        self.send(limit, (method, path), body, None).await.map(|(answer, _)| answer)
+        self.send(limit, method, path, body, None).await.map(|(answer, _)| answer)
     }
 
     /// Reads the entry at `path`, changes it and stores it. Fails if another operator changed the
@@ -149,10 +149,9 @@ impl AdminClient {
         path: &str,
         change: impl FnOnce(Value) -> Value,
     ) -> Result<Value, ClientError> {
-        let (entry, tag) = self.send(ANSWER_TIMEOUT, (Method::GET, path), None, None).await?;
+        let (entry, tag) = self.send(ANSWER_TIMEOUT, Method::GET, path, None, None).await?;
         let changed = change(entry);
-        let (answer, _) =
-            self.send(ANSWER_TIMEOUT, (Method::PUT, path), Some(&changed), tag).await?;
+        let (answer, _) = self.send(ANSWER_TIMEOUT, Method::PUT, path, Some(&changed), tag).await?;
         Ok(answer)
     }
 
@@ -161,7 +160,8 @@ impl AdminClient {
     async fn send(
         &self,
         limit: Duration,
-        (method, path): (Method, &str),
+        method: Method,
+        path: &str,
         body: Option<&Value>,
         tag: Option<HeaderValue>,
     ) -> Result<(Value, Option<HeaderValue>), ClientError> {

@@ -180,7 +180,8 @@ impl Control {
 
     pub(super) async fn put_document<D: CatalogDocument>(
         self: &Arc<Self>,
-        (tenant, name): (TenantId, String),
+        tenant: TenantId,
+        name: String,
         document: D,
         condition: Preconditions,
         author: Author,
@@ -222,7 +223,8 @@ impl Control {
 
     pub(super) async fn delete_document<D: CatalogDocument>(
         self: &Arc<Self>,
-        (tenant, name): (TenantId, String),
+        tenant: TenantId,
+        name: String,
         condition: Preconditions,
         author: Author,
     ) -> Result<(), ControlError> {

@@ -190,22 +190,23 @@ impl Control {
 
     pub async fn put_toolset(
         self: &Arc<Self>,
-        (tenant, id): (TenantId, ToolsetId),
+        tenant: TenantId,
+        id: ToolsetId,
         document: ToolsetDocument,
         condition: Preconditions,
         author: Author,
     ) -> Result<PutOutcome<ToolsetView>, ControlError> {
-        self.put_document((tenant, id.to_string()), document, condition, author).await
+        self.put_document(tenant, id.to_string(), document, condition, author).await
     }
 
     pub async fn delete_toolset(
         self: &Arc<Self>,
-        (tenant, id): (TenantId, ToolsetId),
+        tenant: TenantId,
+        id: ToolsetId,
         condition: Preconditions,
         author: Author,
     ) -> Result<(), ControlError> {
-        let key = (tenant, id.to_string());
-        self.delete_document::<ToolsetDocument>(key, condition, author).await
+        self.delete_document::<ToolsetDocument>(tenant, id.to_string(), condition, author).await
     }
 
     pub fn hosted_prompts(&self, tenant: &TenantId) -> Result<Vec<HostedPromptView>, ControlError> {
@@ -222,20 +223,22 @@ impl Control {
 
     pub async fn put_hosted_prompt(
         self: &Arc<Self>,
-        key: (TenantId, String),
+        tenant: TenantId,
+        name: String,
         document: HostedPromptDocument,
         condition: Preconditions,
         author: Author,
     ) -> Result<PutOutcome<HostedPromptView>, ControlError> {
-        self.put_document(key, document, condition, author).await
+        self.put_document(tenant, name, document, condition, author).await
     }
 
     pub async fn delete_hosted_prompt(
         self: &Arc<Self>,
-        key: (TenantId, String),
+        tenant: TenantId,
+        name: String,
         condition: Preconditions,
         author: Author,
     ) -> Result<(), ControlError> {
-        self.delete_document::<HostedPromptDocument>(key, condition, author).await
+        self.delete_document::<HostedPromptDocument>(tenant, name, condition, author).await
     }
 }

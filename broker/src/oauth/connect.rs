@@ -159,8 +159,8 @@ impl UserTokens {
         let token = self.target.usable(token);
         if self.target.is_provider() {
             let claim = principal_claim(&server.issuer);
-            let client = (server.issuer.as_str(), client.client_id());
-            self.check_identity(&token, client, (&principal, &claim))?;
+            let client_id = client.client_id();
+            self.check_identity(&token, &server.issuer, client_id, &principal, &claim)?;
         }
         let grant = Grant {
             access_token: String::new(),

@@ -37,8 +37,10 @@ impl UserTokens {
     pub(super) fn check_identity(
         &self,
         token: &AccessToken,
-        (issuer, client_id): (&str, &str),
-        (principal, claim): (&PrincipalId, &str),
+        issuer: &str,
+        client_id: &str,
+        principal: &PrincipalId,
+        claim: &str,
     ) -> Result<(), OauthError> {
         let refused = |text: String| Err(OauthError::Refused(text));
         let read = token.id_token.as_ref().and_then(|text| IdToken::of(text, issuer, client_id));

@@ -64,7 +64,8 @@ impl SubjectTokens {
     /// Returns whether a token of the principal is known that lives as long.
     pub fn has_token(
         &self,
-        (tenant, principal): (&TenantId, &PrincipalId),
+        tenant: &TenantId,
+        principal: &PrincipalId,
         token: &ExchangeableToken,
     ) -> bool {
         let of = (tenant.clone(), principal.clone());
@@ -76,7 +77,8 @@ impl SubjectTokens {
     /// it is the first one of the principal here. Must be called inside the runtime.
     pub fn record(
         self: &Arc<Self>,
-        (tenant, principal): (&TenantId, &PrincipalId),
+        tenant: &TenantId,
+        principal: &PrincipalId,
         token: &ExchangeableToken,
     ) -> bool {
         let of = (tenant.clone(), principal.clone());

@@ -188,8 +188,8 @@ impl UserTokens {
     /// Returns the principal that connected first. A grant for another URL cannot be used here. But
     /// during a change of settings it can still be used by another replica.
     pub(super) async fn first_principal(&self) -> Result<PrincipalId, OauthError> {
-        let backend = (&self.tenant, &self.backend_id);
-        let first = self.vault.first(backend, self.target.url()).await?;
+        let url = self.target.url();
+        let first = self.vault.first(&self.tenant, &self.backend_id, url).await?;
         let first = first.map(|open| open.stored.record.key.principal);
         first.ok_or(OauthError::Unconnected(ConnectReason::New))
     }

@@ -118,7 +118,8 @@ impl Vault {
     /// can be opened and are for this URL.
     pub(super) async fn first(
         &self,
-        (tenant, backend): (&TenantId, &BackendId),
+        tenant: &TenantId,
+        backend: &BackendId,
         url: &str,
     ) -> Result<Option<OpenGrant>, OauthError> {
         for skip in (0..GRANTS_SOUGHT_MAX).step_by(GRANTS_SOUGHT_AT_ONCE as usize) {

@@ -58,9 +58,11 @@ pub(super) fn record(
 /// Refuses the use of an object that no list has to show. `absent` is the answer for a hidden one.
 pub(super) fn check(
     metrics: &Metrics,
-    (tenant, endpoint): (&Tenant, &Endpoint),
+    tenant: &Tenant,
+    endpoint: &Endpoint,
     subject: &Subject,
-    (method, object): (Method, &Object<'_>),
+    method: Method,
+    object: &Object<'_>,
     absent: impl FnOnce() -> Refusal,
 ) -> Result<(), Refusal> {
     let Some(view) = tenant.access(endpoint, subject) else { return Ok(()) };

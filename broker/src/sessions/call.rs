@@ -155,14 +155,14 @@ impl Call {
         client_id: RequestId,
         session: &Arc<Session>,
         stream: &Arc<EventStream>,
-        (backend, home): (BackendId, Option<Arc<Backend>>),
+        (backend, registered_backend): (BackendId, Option<Arc<Backend>>),
         tool: Option<&ToolCalled>,
         started: Instant,
     ) -> Arc<Self> {
         let method = message.method;
         Arc::new(Self {
             deadline: session.tenant.deadline(
-                home.as_deref(),
+                registered_backend.as_deref(),
                 method,
                 tool.map(|tool| tool.name.as_str()),
             ),
@@ -173,7 +173,7 @@ impl Call {
             is_repeatable: tool.map_or(method.is_idempotent(), |tool| {
                 tool.traits.read_only || tool.traits.idempotent
             }),
-            registered_backend: home,
+            registered_backend,
             client_id,
             method,
             session: session.clone(),

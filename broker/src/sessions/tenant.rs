@@ -330,16 +330,16 @@ impl Tenant {
     /// Registers a session, if the tenant and its principal may have another.
     pub async fn open_session(&self, session: &Arc<Session>) -> Result<(), Refusal> {
         self.shared.permits.expect_use(&self.calls, self.calls_max());
-        let owned = (session, &session.caller.principal);
+        let principal = &session.caller.principal;
         let (limits, metrics) = (self.session_limits(), &self.shared.metrics);
-        self.sessions.open(owned, Session::is_leaving, limits, metrics).await
+        self.sessions.open(session, principal, Session::is_leaving, limits, metrics).await
     }
 
     /// Registers a session that was opened elsewhere. The limits do not apply, because its client
     /// was admitted. Returns false if the tenant is gone.
     pub fn adopt_session(&self, session: &Arc<Session>) -> bool {
         self.shared.permits.expect_use(&self.calls, self.calls_max());
-        self.sessions.adopt((session, &session.caller.principal), self.session_limits())
+        self.sessions.adopt(session, &session.caller.principal, self.session_limits())
     }
 
     /// Closes the tenant for new sessions, because it is removed. Ends its metrics.

@@ -85,7 +85,8 @@ impl<S> TenantSessions<S> {
     /// ended.
     pub(super) async fn open(
         &self,
-        (session, principal): (&Arc<S>, &PrincipalId),
+        session: &Arc<S>,
+        principal: &PrincipalId,
         is_leaving: impl Fn(&S) -> bool,
         limits: SessionLimits,
         metrics: &Metrics,
@@ -121,7 +122,8 @@ impl<S> TenantSessions<S> {
     /// was admitted. Returns false if the tenant is gone.
     pub(super) fn adopt(
         &self,
-        (session, principal): (&Arc<S>, &PrincipalId),
+        session: &Arc<S>,
+        principal: &PrincipalId,
         limits: SessionLimits,
     ) -> bool {
         let mut table = self.table.lock();

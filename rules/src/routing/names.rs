@@ -96,7 +96,8 @@ pub(super) fn unknown_name(message: &Message, missing: ErrorKind) -> Refusal {
 pub(super) fn by_name(
     message: &Message,
     endpoint: &Endpoint,
-    (catalog, access): (&Catalog, Option<&AccessCheck<'_>>),
+    catalog: &Catalog,
+    access: Option<&AccessCheck<'_>>,
     kind: ListKind,
 ) -> Result<(Plan, String), Refusal> {
     let missing = match kind {

@@ -32,7 +32,7 @@ pub(super) fn by_uri(
     let target = resource_target(&uri, endpoint, catalog)?;
     // A client may always end a subscription.
     if message.method != Method::ResourcesUnsubscribe {
-        check_resource((catalog, access), message.method, &target)?;
+        check_resource(catalog, access, message.method, &target)?;
     }
     supported(catalog, &target.backend, message.method)?;
     Ok(match message.method {
@@ -59,7 +59,8 @@ pub(super) fn kept_result(message: &Message) -> Option<ResultPage> {
 /// Refuses a resource that the caller may not use, like one that does not exist, and one that pins
 /// keep from clients.
 fn check_resource(
-    (catalog, access): (&Catalog, Option<&AccessCheck<'_>>),
+    catalog: &Catalog,
+    access: Option<&AccessCheck<'_>>,
     method: Method,
     target: &ResourceTarget,
 ) -> Result<(), Refusal> {
@@ -187,7 +188,7 @@ pub fn subscription(
     access: Option<&AccessCheck<'_>>,
 ) -> Result<ResourceTarget, Refusal> {
     let target = resource_target(uri, endpoint, catalog)?;
-    check_resource((catalog, access), Method::ResourcesSubscribe, &target)?;
+    check_resource(catalog, access, Method::ResourcesSubscribe, &target)?;
     supported(catalog, &target.backend, Method::ResourcesSubscribe)?;
     Ok(target)
 }

@@ -24,7 +24,8 @@ pub(super) enum Searched {
 
 pub(super) fn searched(
     message: &Message,
-    (catalog, access): (&Catalog, Option<&AccessCheck<'_>>),
+    catalog: &Catalog,
+    access: Option<&AccessCheck<'_>>,
     search: &ToolSearch,
     offers_tasks: bool,
 ) -> Result<Searched, Refusal> {

@@ -101,13 +101,20 @@ impl TokenVerifier {
         }
         // An ID token is what is wanted here.
         let (_, issued_at) = issuer.check_life(true, &claims)?;
-        let of = (issuer.tenant(&claims)?, issuer.principal(&claims)?);
-        if !self.keyring.is_enabled(&of.0) {
+        let (tenant, principal) = (issuer.tenant(&claims)?, issuer.principal(&claims)?);
+        if !self.keyring.is_enabled(&tenant) {
             return Err(TokenError::Tenant);
         }
-        let ends = (issuer.withdrawn.clone(), self.keyring.revocations().clone());
-        let token = VerifiedToken::new(of.clone(), claims.text("jti"), issued_at, None, ends);
-        if token.is_revoked() { Err(TokenError::Revoked) } else { Ok(of) }
+        let token = VerifiedToken::new(
+            tenant.clone(),
+            principal.clone(),
+            claims.text("jti"),
+            issued_at,
+            None,
+            issuer.withdrawn.clone(),
+            self.keyring.revocations().clone(),
+        );
+        if token.is_revoked() { Err(TokenError::Revoked) } else { Ok((tenant, principal)) }
     }
 }
 

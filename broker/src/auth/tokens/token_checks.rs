@@ -126,11 +126,17 @@ impl TokenIssuer {
         if !self.config.scopes.iter().all(|needed| scopes.contains(needed)) {
             return Err(TokenError::Scope);
         }
-        let of = (tenant.clone(), principal.clone());
-        let ends = (self.withdrawn.clone(), keyring.revocations().clone());
         let (recheck_at, ended) =
             introspected.map(|active| (active.fresh_until, active.ended.clone())).unzip();
-        let token = VerifiedToken::new(of, claims.text("jti"), issued_at, bound_to, ends);
+        let token = VerifiedToken::new(
+            tenant.clone(),
+            principal.clone(),
+            claims.text("jti"),
+            issued_at,
+            bound_to,
+            self.withdrawn.clone(),
+            keyring.revocations().clone(),
+        );
         let token = Arc::new(token.ending_with(ended));
         if token.is_revoked() {
             return Err(TokenError::Revoked);

@@ -54,11 +54,10 @@ impl Backend {
             return None; // the close of the backend has closed its links
         }
         let known = links.entry(scope.clone()).or_insert_with(|| {
-            let scope_and_owner = (scope.clone(), owner.clone());
-            Link::new(self.clone(), scope_and_owner, declared.clone(), era)
+            Link::new(self.clone(), scope.clone(), owner.clone(), declared.clone(), era)
         });
         if known.is_closed() {
-            *known = Link::new(self.clone(), (scope, owner), declared, era);
+            *known = Link::new(self.clone(), scope, owner, declared, era);
         }
         Some(known.clone())
     }
@@ -77,7 +76,7 @@ impl Backend {
     pub fn catalog_link(self: &Arc<Self>) -> Arc<Link> {
         let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES)
             .unwrap_or_else(|_| ClientCapabilities::none());
-        let link = Link::new(self.clone(), (LinkScope::Catalog, None), declared, Era::Sessions);
+        let link = Link::new(self.clone(), LinkScope::Catalog, None, declared, Era::Sessions);
         *self.reader.lock() = Arc::downgrade(&link);
         link
     }

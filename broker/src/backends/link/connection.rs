@@ -372,8 +372,7 @@ mod tests {
             shared,
             Arc::default(),
         );
-        let scope_and_owner = (LinkScope::Catalog, None);
-        Link::new(backend, scope_and_owner, ClientCapabilities::none(), Era::Sessions)
+        Link::new(backend, LinkScope::Catalog, None, ClientCapabilities::none(), Era::Sessions)
     }
 
     fn message(text: String) -> Message {

@@ -21,11 +21,12 @@ use crate::{backends::backend::Backend, config::spec::TransportSpec, metrics::Si
 impl Link {
     pub fn new(
         backend: Arc<Backend>,
-        scope_and_owner: (LinkScope, Option<PrincipalId>),
+        scope: LinkScope,
+        owner: Option<PrincipalId>,
         declared: ClientCapabilities,
         wants: Era,
     ) -> Arc<Self> {
-        Self::driven_by(&WireDriver, backend, scope_and_owner, declared, wants)
+        Self::driven_by(&WireDriver, backend, scope, owner, declared, wants)
     }
 }
 

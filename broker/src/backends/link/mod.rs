@@ -136,7 +136,8 @@ impl Link {
     fn driven_by(
         driver: &'static dyn LinkDriver,
         backend: Arc<Backend>,
-        (scope, principal): (LinkScope, Option<PrincipalId>),
+        scope: LinkScope,
+        principal: Option<PrincipalId>,
         declared: ClientCapabilities,
         wants: Era,
     ) -> Arc<Self> {

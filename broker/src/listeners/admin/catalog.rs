@@ -67,7 +67,7 @@ pub(super) async fn put_toolset(
     body: JsonBody,
 ) -> Result<impl IntoResponse, Problem> {
     let document = read_as::<ToolsetDocument>(&body.required()?)?;
-    Ok(stored(control.put_toolset((tenant, name), document, condition, author).await?))
+    Ok(stored(control.put_toolset(tenant, name, document, condition, author).await?))
 }
 
 /// Removes a toolset. Its endpoint is gone, and an enforced one holds no caller any more.
@@ -80,7 +80,7 @@ pub(super) async fn remove_toolset(
     condition: Preconditions,
     author: Author,
 ) -> Result<impl IntoResponse, Problem> {
-    control.delete_toolset((tenant, name), condition, author).await?;
+    control.delete_toolset(tenant, name, condition, author).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -129,7 +129,7 @@ pub(super) async fn put_prompt(
     body: JsonBody,
 ) -> Result<impl IntoResponse, Problem> {
     let document = read_as::<HostedPromptDocument>(&body.required()?)?;
-    Ok(stored(control.put_hosted_prompt((tenant, name), document, condition, author).await?))
+    Ok(stored(control.put_hosted_prompt(tenant, name, document, condition, author).await?))
 }
 
 /// Removes a prompt.
@@ -142,7 +142,7 @@ pub(super) async fn remove_prompt(
     condition: Preconditions,
     author: Author,
 ) -> Result<impl IntoResponse, Problem> {
-    control.delete_hosted_prompt((tenant, name), condition, author).await?;
+    control.delete_hosted_prompt(tenant, name, condition, author).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

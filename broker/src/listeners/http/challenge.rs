@@ -38,7 +38,8 @@ pub(super) fn insufficient_scope(refusal: &Refusal) -> Option<HeaderValue> {
 /// a credential.
 pub(super) fn complete<B>(
     auth: &AuthConfig,
-    (uri, path): (&Uri, &str),
+    uri: &Uri,
+    path: &str,
     shown: bool,
     mut response: Response<B>,
 ) -> Response<B> {

@@ -69,7 +69,7 @@ pub(super) async fn serve(
         let from = context.request_remote(&head.headers);
         let answer = tokio::select! {
             biased;
-            answer = request::handle(broker, (guard, from), (head, &cache), body) => answer,
+            answer = request::handle(broker, guard, from, (head, &cache), body) => answer,
             () = client.disconnected() => return Ok(None),
         };
         // The close header of HTTP/1 during a drain: the client opens its next connection to

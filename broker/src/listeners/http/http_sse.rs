@@ -80,7 +80,7 @@ pub(super) async fn handle(
                     .headers_mut()
                     .insert(ALLOW, HeaderValue::from_static("GET, POST, OPTIONS"));
             }
-            challenge::complete(&broker.auth(), (&uri, ""), shown, response)
+            challenge::complete(&broker.auth(), &uri, "", shown, response)
         }
     };
     with_cors_headers(response, guard, origin)

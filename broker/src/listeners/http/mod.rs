@@ -335,7 +335,7 @@ fn service(
                     let remote = context.request_remote(&head.headers);
                     let cache = ConnectionCache::of_connection(&context);
                     let answer =
-                        request::handle(&broker, (&guard, remote), (&head, &cache), body).await;
+                        request::handle(&broker, &guard, remote, (&head, &cache), body).await;
                     response::count_unread(&broker.shared, &cache, answer.into_response())
                 }
             };

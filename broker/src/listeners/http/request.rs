@@ -38,7 +38,8 @@ use crate::{
 /// Serves one request of a client. Every error becomes a response.
 pub(super) async fn handle(
     broker: &Arc<Broker>,
-    (guard, remote): (&RequestGuard, RemotePeer),
+    guard: &RequestGuard,
+    remote: RemotePeer,
     head: CachedHead<'_>,
     body: impl RequestBody,
 ) -> ServerResponse {
@@ -47,7 +48,7 @@ pub(super) async fn handle(
         ServerResponse::Other(response) if challenge::may_be_challenge(&response) => {
             let shown = challenge::has_credential(&head.0.headers);
             let uri = &head.0.uri;
-            challenge::complete(&broker.auth(), (uri, uri.path()), shown, *response).into()
+            challenge::complete(&broker.auth(), uri, uri.path(), shown, *response).into()
         }
         answer => answer,
     };

@@ -76,7 +76,7 @@ pub(super) async fn handle(
         }
         Err(RefusedMessage { refusal, id, .. }) => {
             let response = response::refusal_response(&broker.shared, &refusal, id.as_ref());
-            challenge::complete(&broker.auth(), (&uri, ""), shown, response)
+            challenge::complete(&broker.auth(), &uri, "", shown, response)
         }
     }
 }

@@ -43,10 +43,11 @@ pub(super) fn matches_path(path: &str) -> bool {
 /// Notifies this replica and all others. Must be called inside the runtime.
 pub(in crate::listeners) fn announce(
     broker: &Arc<Broker>,
-    (tenant, principal): (TenantId, PrincipalId),
+    tenant: TenantId,
+    principal: PrincipalId,
     backend: BackendId,
 ) {
-    broker.account_connected((&tenant, &principal), &backend);
+    broker.account_connected(&tenant, &principal, &backend);
     if !broker.shared.persistence.is_shared() {
         return;
     }
@@ -99,6 +100,6 @@ pub(super) async fn take(broker: &Broker, request: Request<Incoming>) -> Respons
     let Some((tenant, principal, backend)) = named else {
         return response::empty(StatusCode::BAD_REQUEST);
     };
-    broker.account_connected((&tenant, &principal), &backend);
+    broker.account_connected(&tenant, &principal, &backend);
     response::empty(StatusCode::NO_CONTENT)
 }

@@ -88,7 +88,7 @@ impl Call {
     ) -> Result<(Message, ResourceUris), Refusal> {
         match self.answer_rule.get().map(|rule| &**rule) {
             Some(AnswerRule::Budget { tokens, tool }) => {
-                Ok(self.shorten((*tokens, tool), answer, uris).await)
+                Ok(self.shorten(*tokens, tool, answer, uris).await)
             }
             Some(AnswerRule::App { uri }) => {
                 self.admit_app(uri, &answer).await?;

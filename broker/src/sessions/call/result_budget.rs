@@ -24,12 +24,13 @@ impl Call {
     /// nothing.
     pub(super) async fn shorten(
         &self,
-        (tokens, tool): (u32, &str),
+        tokens: u32,
+        tool: &str,
         answer: Message,
         uris: ResourceUris,
     ) -> (Message, ResourceUris) {
         let id = URL_SAFE_NO_PAD.encode(rand::random::<[u8; KEPT_RESULT_ID_BYTES]>());
-        let Some((short, converted)) = self.shortened(&answer, &uris, (tokens, &id)) else {
+        let Some((short, converted)) = self.shortened(&answer, &uris, tokens, &id) else {
             return (answer, uris);
         };
         let kept = KeptResult {
@@ -64,7 +65,8 @@ impl Call {
         &self,
         answer: &Message,
         uris: &ResourceUris,
-        (tokens, id): (u32, &str),
+        tokens: u32,
+        id: &str,
     ) -> Option<(ShortenedResult, Message)> {
         let mut splice = Splice::new(&answer.frame);
         uris.expose(&self.backend, &mut splice);

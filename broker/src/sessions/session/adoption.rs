@@ -8,7 +8,7 @@ use records::{NodeName, SubscriptionRecord};
 use rules::{client_transport::Transport, routing::ResourceTarget};
 
 use super::{
-    Session, SessionKind, SessionParams, persisted_state::SessionPersister,
+    Session, SessionKind, SessionParams, SessionParts, persisted_state::SessionPersister,
     record::PersistedSession, subscriptions,
 };
 use crate::sessions::shared::Shared;
@@ -63,12 +63,16 @@ impl Session {
         state.subscriptions = claimed.subscriptions.into_iter().map(target).collect();
         shared.metrics.subscriptions(i64::try_from(state.subscriptions.len()).unwrap_or(0));
         Self::build(
-            id,
-            claimed.epoch,
-            claimed.created_at,
-            (params, agreement),
-            state,
-            (shared, SessionKind::Client),
+            SessionParts {
+                id,
+                epoch: claimed.epoch,
+                created_at: claimed.created_at,
+                params,
+                agreement,
+                state,
+                kind: SessionKind::Client,
+            },
+            shared,
         )
     }
 

@@ -167,12 +167,16 @@ impl Session {
             announced,
         );
         Self::build(
-            id,
-            FIRST_EPOCH,
-            jiff::Timestamp::now(),
-            (params, agreement),
-            state,
-            (shared, SessionKind::Client),
+            SessionParts {
+                id,
+                epoch: FIRST_EPOCH,
+                created_at: jiff::Timestamp::now(),
+                params,
+                agreement,
+                state,
+                kind: SessionKind::Client,
+            },
+            shared,
         )
     }
 
@@ -198,25 +202,23 @@ impl Session {
         );
         state.streams.disable_log();
         Self::build(
-            id,
-            FIRST_EPOCH,
-            jiff::Timestamp::now(),
-            (params, agreement),
-            state,
-            (shared, SessionKind::Pooled { becomes_tasks }),
+            SessionParts {
+                id,
+                epoch: FIRST_EPOCH,
+                created_at: jiff::Timestamp::now(),
+                params,
+                agreement,
+                state,
+                kind: SessionKind::Pooled { becomes_tasks },
+            },
+            shared,
         )
     }
 
-    fn build(
-        id: SessionId,
-        epoch: i64,
-        created_at: jiff::Timestamp,
-        (params, agreement): (SessionParams, Agreement),
-        state: SessionState,
-        (shared, used): (Arc<Shared>, SessionKind),
-    ) -> Arc<Self> {
-        let kept = matches!(used, SessionKind::Client);
-        if kept {
+    fn build(parts: SessionParts, shared: Arc<Shared>) -> Arc<Self> {
+        let SessionParts { id, epoch, created_at, params, agreement, state, kind } = parts;
+        let has_client = matches!(kind, SessionKind::Client);
+        if has_client {
             shared.metrics.phase(SessionPhase::Opening.name(), state.phase.name());
             shared.metrics.sessions(params.transport, "open", 1);
         }
@@ -231,7 +233,7 @@ impl Session {
             endpoint: params.endpoint,
             transport: params.transport,
             version: agreement.version,
-            question_kinds: if kept {
+            question_kinds: if has_client {
                 QuestionKinds::of(&agreement.client)
             } else {
                 QuestionKinds::ALL
@@ -251,8 +253,8 @@ impl Session {
             }),
             seen_stored_ms: AtomicU64::new(shared.uptime_ms()),
             shared,
-            has_client: kept,
-            accepts_tasks: matches!(used, SessionKind::Pooled { becomes_tasks: true }),
+            has_client,
+            accepts_tasks: matches!(kind, SessionKind::Pooled { becomes_tasks: true }),
             created_at,
             state: Mutex::new(state),
         });
@@ -433,6 +435,17 @@ impl Session {
     fn lock(&self) -> MutexGuard<'_, SessionState> {
         self.state.lock()
     }
+}
+
+/// The parts in which new, restored and pooled sessions differ.
+struct SessionParts {
+    id: SessionId,
+    epoch: i64,
+    created_at: jiff::Timestamp,
+    params: SessionParams,
+    agreement: Agreement,
+    state: SessionState,
+    kind: SessionKind,
 }
 
 /// Use of a session.

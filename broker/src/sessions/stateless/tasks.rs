@@ -89,7 +89,8 @@ impl StatelessClient {
         let task = load_visible(
             &self.shared,
             &self.audience(),
-            (&self.tenant, &self.caller.subject),
+            &self.tenant,
+            &self.caller.subject,
             &named_task(&request.message)?,
         )
         .await?;

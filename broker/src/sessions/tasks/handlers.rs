@@ -45,7 +45,8 @@ fn not_found() -> Refusal {
 pub(in crate::sessions) async fn load_visible(
     shared: &Shared,
     audience: &TaskAudience,
-    (tenant, subject): (&Tenant, &Subject),
+    tenant: &Tenant,
+    subject: &Subject,
     task: &TaskId,
 ) -> Result<StoredTask, Refusal> {
     let found = shared.persistence.timed("task", shared.persistence.store.task(task)).await?;
@@ -65,13 +66,14 @@ fn check_tool(
         return Ok(());
     }
     let endpoint = created_at(record);
-    with_tool((tenant, &endpoint), record, |object| {
-        let location = (tenant, &endpoint);
+    with_tool(tenant, &endpoint, record, |object| {
         access_log::check(
             &shared.metrics,
-            location,
+            tenant,
+            &endpoint,
             subject,
-            (Method::ToolsCall, object),
+            Method::ToolsCall,
+            object,
             not_found,
         )
     })
@@ -93,7 +95,7 @@ pub(in crate::sessions) fn is_listed(
     let decide = |object: &Object<'_>| {
         AccessCheck::new(&view, subject).check_unlisted(Method::ToolsCall, object, not_found)
     };
-    with_tool((tenant, &endpoint), record, decide).is_ok()
+    with_tool(tenant, &endpoint, record, decide).is_ok()
 }
 
 /// Returns the endpoint at which a task was made. Its toolset decides what the task may use.
@@ -104,7 +106,8 @@ fn created_at(record: &TaskRecord) -> Endpoint {
 
 /// Checks the tool of a task. Without a policy there is nothing to check.
 fn with_tool(
-    (tenant, endpoint): (&Tenant, &Endpoint),
+    tenant: &Tenant,
+    endpoint: &Endpoint,
     record: &TaskRecord,
     check: impl FnOnce(&Object<'_>) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
@@ -121,7 +124,7 @@ fn with_tool(
 
 async fn own_task(session: &Session, task: &TaskId) -> Result<StoredTask, Refusal> {
     let (audience, subject) = (TaskCreator::new(session).audience(), session.subject());
-    load_visible(&session.shared, &audience, (&session.tenant, &subject), task).await
+    load_visible(&session.shared, &audience, &session.tenant, &subject, task).await
 }
 
 fn object(session: &Session, task: &StoredTask) -> Bytes {

@@ -85,7 +85,8 @@ impl HttpWire {
         &self,
         link: &Arc<Link>,
         connection: &Arc<Connection>,
-        (wire_id, is_discover): (u64, bool),
+        wire_id: u64,
+        is_discover: bool,
         response: HttpResponse<ResponseBody>,
     ) -> Result<PostOutcome, Failure> {
         let status = response.status();

@@ -73,9 +73,14 @@ impl HttpWire {
             }
             // Boxed, because they are rare and would enlarge the future of every call.
             _ if is_modern => {
-                let request_kind = (request.wire_id, is_discover);
-                Box::pin(self.handle_stateless_refusal(link, connection, request_kind, response))
-                    .await
+                Box::pin(self.handle_stateless_refusal(
+                    link,
+                    connection,
+                    request.wire_id,
+                    is_discover,
+                    response,
+                ))
+                .await
             }
             _ => {
                 Box::pin(self.handle_error_status(link, connection, request.wire_id, response))

@@ -346,7 +346,7 @@ impl Visit<'_> {
         }
         if let Ok(backend) = BackendId::parse(&name) {
             let Person { tenant, principal } = person;
-            connection_notice::announce(self.broker, (tenant, principal), backend);
+            connection_notice::announce(self.broker, tenant, principal, backend);
         }
         HtmlPage::new("Connected").text(&format!("Your account for {name} is connected. You can close this page and try again in your client.")).respond(StatusCode::OK)
     }
