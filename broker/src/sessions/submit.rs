@@ -2,10 +2,10 @@
 //!
 //! The file stands above sessions, calls and tasks.
 //!
-//! The checks of a request have this order: overload, phase and id, rates, the decision of [`routing`],
-//! the policy and the rate of the backend, and the number of requests in flight. An `Err` is the
-//! answer, and nothing was started. Work that was started answers exactly once, on the stream of
-//! the request:
+//! The checks of a request have this order: overload, phase and id, rates, the decision of
+//! [`routing`], the policy and the rate of the backend, and the number of requests in flight. An
+//! `Err` is the answer, and nothing was started. Work that was started answers exactly once, on the
+//! stream of the request:
 //!
 //! - a call to a backend is a [`CallFuture`], polled by its holder or by a task of the runtime
 //!   ([`Call::run`]);
@@ -98,7 +98,7 @@ pub async fn submit_and_wait_for_start(
     }
 }
 
-/// Submits a request, and records its refusal for traces, metrics and the audit log.
+/// Submits a request, and observes it for traces, metrics and the audit log.
 fn submit_observed(
     session: &Arc<Session>,
     message: Message,

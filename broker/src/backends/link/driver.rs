@@ -22,11 +22,11 @@ impl Link {
     pub fn new(
         backend: Arc<Backend>,
         scope: LinkScope,
-        owner: Option<PrincipalId>,
+        principal: Option<PrincipalId>,
         declared: ClientCapabilities,
         wants: Era,
     ) -> Arc<Self> {
-        Self::driven_by(&WireDriver, backend, scope, owner, declared, wants)
+        Self::driven_by(&WireDriver, backend, scope, principal, declared, wants)
     }
 }
 

@@ -152,32 +152,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens a session with a new id.
+    /// Opens a session of one client.
     pub fn open(params: SessionParams, agreement: Agreement, shared: Arc<Shared>) -> Arc<Self> {
-        let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
         let kinds = QuestionKinds::of(&agreement.client);
         let announced = params.tenant.visible_catalog(&params.endpoint, &params.caller.subject);
         let announced = announced.offered_to(kinds).digests(&params.endpoint);
-        let state = Self::new_state(
-            &params.tenant,
-            &params.caller,
-            &record::session_key(&id),
-            FIRST_EPOCH,
-            SessionPhase::AwaitingInitialized,
-            announced,
-        );
-        Self::build(
-            SessionParts {
-                id,
-                epoch: FIRST_EPOCH,
-                created_at: jiff::Timestamp::now(),
-                params,
-                agreement,
-                state,
-                kind: SessionKind::Client,
-            },
-            shared,
-        )
+        let kind = SessionKind::Client;
+        Self::build(SessionParts::with_new_id(params, agreement, kind, announced), shared)
     }
 
     /// Opens a pooled session for stateless requests. It is ready at once, and is never stored.
@@ -187,32 +168,10 @@ impl Session {
         becomes_tasks: bool,
         shared: Arc<Shared>,
     ) -> Arc<Self> {
-        let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
-        let announced = params
-            .tenant
-            .visible_catalog(&params.endpoint, &params.caller.subject)
-            .digests(&params.endpoint);
-        let mut state = Self::new_state(
-            &params.tenant,
-            &params.caller,
-            &record::session_key(&id),
-            FIRST_EPOCH,
-            SessionPhase::Ready,
-            announced,
-        );
-        state.streams.disable_log();
-        Self::build(
-            SessionParts {
-                id,
-                epoch: FIRST_EPOCH,
-                created_at: jiff::Timestamp::now(),
-                params,
-                agreement,
-                state,
-                kind: SessionKind::Pooled { becomes_tasks },
-            },
-            shared,
-        )
+        let announced = params.tenant.visible_catalog(&params.endpoint, &params.caller.subject);
+        let announced = announced.digests(&params.endpoint);
+        let kind = SessionKind::Pooled { becomes_tasks };
+        Self::build(SessionParts::with_new_id(params, agreement, kind, announced), shared)
     }
 
     fn build(parts: SessionParts, shared: Arc<Shared>) -> Arc<Self> {
@@ -446,6 +405,31 @@ struct SessionParts {
     agreement: Agreement,
     state: SessionState,
     kind: SessionKind,
+}
+
+impl SessionParts {
+    fn with_new_id(
+        params: SessionParams,
+        agreement: Agreement,
+        kind: SessionKind,
+        announced: ListDigests,
+    ) -> Self {
+        let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
+        let is_pooled = matches!(kind, SessionKind::Pooled { .. });
+        let mut state = Session::new_state(
+            &params.tenant,
+            &params.caller,
+            &record::session_key(&id),
+            FIRST_EPOCH,
+            if is_pooled { SessionPhase::Ready } else { SessionPhase::AwaitingInitialized },
+            announced,
+        );
+        if is_pooled {
+            state.streams.disable_log();
+        }
+        let created_at = jiff::Timestamp::now();
+        Self { id, epoch: FIRST_EPOCH, created_at, params, agreement, state, kind }
+    }
 }
 
 /// Use of a session.
