@@ -241,7 +241,8 @@ fn decide_and_start(
 
 /// The backend of a request that its policy and its rate admitted.
 struct CheckedBackend {
-    /// `None` for a request that the broker answers itself.
+    /// `None` for a request that the broker answers itself, and if the backend is not registered
+    /// any more.
     backend: Option<Arc<Backend>>,
     /// The validation of the arguments, if it is too expensive for this thread.
     arguments_check: Option<ArgumentsCheck>,
