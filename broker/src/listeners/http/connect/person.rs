@@ -11,7 +11,7 @@ use rules::limits::oauth::{CONNECT_LOGIN_LIFE, CONNECT_REQUEST_LIFE};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    auth::{ANONYMOUS, RemotePeer, SealKey, unix_seconds},
+    auth::{ANONYMOUS, RemotePeer, SealKey},
     broker::Broker,
     listeners::http::authenticate::authenticate,
     oauth::PendingSignIn,
@@ -31,8 +31,6 @@ pub(super) struct Person {
 struct Login {
     tenant: String,
     principal: String,
-    /// Seconds since 1970.
-    until: u64,
 }
 
 impl Person {
@@ -113,19 +111,16 @@ impl Cookies<'_> {
     }
 
     fn login(&self, seal: &SealKey) -> Option<Person> {
-        let opened = seal.open_from_client(SEAL_CONTEXT, self.get("login")?).ok()?;
-        let login: Login = serde_json::from_slice(&opened).ok()?;
-        let tenant = TenantId::parse(&login.tenant).ok()?;
-        (login.until > unix_seconds()).then(|| Person::new(tenant, &login.principal))
+        let login: Login = seal.open_unexpired(SEAL_CONTEXT, self.get("login")?)?;
+        Some(Person::new(TenantId::parse(&login.tenant).ok()?, &login.principal))
     }
 
     pub(super) fn set_login(&self, seal: &SealKey, person: &Person) -> Option<HeaderValue> {
         let login = Login {
             tenant: person.tenant.to_string(),
             principal: person.principal.as_str().to_owned(),
-            until: unix_seconds() + CONNECT_LOGIN_LIFE.as_secs(),
         };
-        let text = seal.seal_for_client(SEAL_CONTEXT, &serde_json::to_vec(&login).ok()?).ok()?;
+        let text = seal.seal_for_a_while(SEAL_CONTEXT, &login, CONNECT_LOGIN_LIFE).ok()?;
         Some(self.set("login", &text, CONNECT_LOGIN_LIFE.as_secs()))
     }
 
@@ -162,7 +157,7 @@ fn pending_name(state: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::Keys;
+    use crate::auth::{Keys, unix_seconds};
 
     const SECURE: &str = "https://mcp.example.com";
     const LOOPBACK: &str = "http://127.0.0.1:8080";
@@ -248,9 +243,9 @@ mod tests {
         assert_eq!(person(SECURE, sent, &seal), known);
         assert_eq!(person(SECURE, sent, &Keys::from_root(b"toor").seal), None);
         assert_eq!(person(SECURE, &sent.replace("__Host-", ""), &seal), None);
-        let ended = |until| {
-            let login = Login { tenant: "acme".to_owned(), principal: "ann".to_owned(), until };
-            let text = serde_json::to_vec(&login).unwrap();
+        let ended = |until: u64| {
+            let login = Login { tenant: "acme".to_owned(), principal: "ann".to_owned() };
+            let text = serde_json::to_vec(&(until, login)).unwrap();
             let sealed = seal.seal_for_client(SEAL_CONTEXT, &text).unwrap();
             person(SECURE, &format!("__Host-mcp-broker-login={sealed}"), &seal)
         };
