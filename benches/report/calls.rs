@@ -13,6 +13,17 @@ const SIZES: [(usize, &str); 3] = [(256, "256 B"), (4096, "4 KB"), (65_536, "64 
 const CONNECTIONS: [usize; 3] = [1, 16, 64];
 
 pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<String> {
+    let text = "`tools/call` over Streamable HTTP. The broker checks an API key, the session, the rate and the name, and counts; nginx passes requests on over connections it keeps. *Direct* is the load on the backend itself. Each figure is the middle of three rounds taken in turns.";
+    let table = compared(ground, scale.of(&CONNECTIONS[..], &CONNECTIONS[..1]), scale).await?;
+    Ok(format!("### Calls compared with a plain reverse proxy\n\n{text}\n\n{table}\n"))
+}
+
+/// Returns a table of calls of each size over so many connections.
+pub(crate) async fn compared(
+    ground: &TestBed,
+    connections: &[usize],
+    scale: Scale,
+) -> anyhow::Result<String> {
     let mut table = Table::new([
         "payload",
         "connections",
@@ -26,8 +37,8 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
     ]);
     let time = scale.of(Duration::from_millis(1500), Duration::from_millis(50));
     for (bytes, size) in SIZES {
-        for connections in scale.of(&CONNECTIONS[..], &CONNECTIONS[..1]) {
-            let ways = ground.paths();
+        for connections in connections {
+            let ways = ground.paths()?;
             let loads = ways
                 .iter()
                 .map(|way| load(way, *connections, bytes, time))
@@ -52,6 +63,5 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
             }
         }
     }
-    let text = "`tools/call` over Streamable HTTP. The broker checks an API key, the session, the rate and the name, and counts; nginx passes requests on over connections it keeps. *Direct* is the load on the backend itself. Each figure is the middle of three rounds taken in turns.";
-    Ok(format!("### Calls compared with a plain reverse proxy\n\n{text}\n\n{}\n", table.markdown()))
+    Ok(table.markdown())
 }

@@ -14,9 +14,11 @@ use loadtest::{
 use serde_json::json;
 use transport::tls::ClientTlsFiles;
 
-use crate::testbed::{ProxyPath, TestBed, behind, broker, load, of_broker};
+use crate::{
+    repeated::CONNECTIONS,
+    testbed::{ProxyPath, TestBed, behind, broker, load, of_broker},
+};
 
-pub(crate) const CONNECTIONS: usize = 16;
 /// Sessions or backends opened or registered at the same time.
 const AT_ONCE: usize = 32;
 
@@ -86,7 +88,10 @@ pub(crate) async fn compared(ways: &[ProxyPath; 2], scale: Scale) -> anyhow::Res
 }
 
 /// Opens sessions that stay idle.
-async fn open(way: &ProxyPath, count: usize) -> anyhow::Result<Vec<std::sync::Arc<Session>>> {
+pub(crate) async fn open(
+    way: &ProxyPath,
+    count: usize,
+) -> anyhow::Result<Vec<std::sync::Arc<Session>>> {
     let site =
         LoadTarget::new(way.target.parse()?, &ClientTlsFiles::default(), Duration::from_secs(30))?;
     let opened: Vec<_> = stream::iter(0..count)

@@ -4,17 +4,21 @@
 //! - lists, compared with nginx and a file
 //! - calls and lists under an access policy, compared with those without one
 //! - a crowded broker, compared with an empty one
+//! - calls at another replica than that of their session, compared with calls at that one
 //! - starts and new sessions
 //!
 //! The broker and nginx share one processor. The load and the backend share another, if there are
-//! two. `--write` puts the tables into docs/performance.md, `--only=NAME` makes one of them.
+//! two. In one table all share both. `--write` puts the tables into docs/performance.md, `--only=NAME` makes one of them.
 
+mod both_processors;
 mod calls;
 mod crowd;
 mod eras;
 mod lists;
 mod openings;
 mod policy;
+mod repeated;
+mod replicas;
 mod testbed;
 
 use std::{path::Path, process::ExitCode};
@@ -22,21 +26,22 @@ use std::{path::Path, process::ExitCode};
 use anyhow::{Context as _, ensure};
 use benches::Scale;
 
-use crate::testbed::{Core, TestBed};
+use crate::testbed::{Cores, TestBed};
 
-const PARTS: [&str; 6] = ["calls", "eras", "lists", "policy", "crowd", "openings"];
+const PARTS: [&str; 8] =
+    ["calls", "both_processors", "eras", "lists", "policy", "crowd", "replicas", "openings"];
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/performance.md");
 const BEGIN: &str = "<!-- report -->\n";
 const END: &str = "<!-- end of report -->";
 
 fn main() -> ExitCode {
     // Before the runtime starts: its threads stay on the processor of this one.
-    testbed::pin_to(Core::Load);
+    testbed::pin_to(Cores::Load);
     benches::main("report", report)
 }
 
 async fn report(scale: Scale) -> anyhow::Result<()> {
-    let ground = TestBed::start(scale).await?;
+    let ground = TestBed::start(Cores::Proxies).await?;
     let mut report = Report::default();
     // One word: two would be the name of a bench, too.
     let only =
@@ -50,10 +55,12 @@ async fn report(scale: Scale) -> anyhow::Result<()> {
     for name in PARTS.into_iter().filter(|name| is_wanted(name)) {
         let table = match name {
             "calls" => calls::table(&ground, scale).await,
+            "both_processors" => both_processors::table(scale).await,
             "eras" => eras::table(&ground, scale).await,
             "lists" => lists::table(&ground, scale).await,
             "policy" => policy::table(&ground, scale).await,
             "crowd" => crowd::table(&ground, scale).await,
+            "replicas" => replicas::table(&ground, scale).await,
             _ => openings::table(&ground, scale).await,
         };
         report.add(name, table);

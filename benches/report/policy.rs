@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use testkit::TestBroker;
 
 use crate::{
-    crowd::{self, CONNECTIONS},
-    lists::{self, ListRequest},
+    crowd,
+    lists::request_of,
+    repeated::{CONNECTIONS, in_turns},
     testbed::{TestBed, behind, broker, of_broker},
 };
 
@@ -30,10 +31,10 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
     let names = ["without a policy", "with a policy"];
     let ways = [of_broker(names[0], &open, &open_key), of_broker(names[1], &ruled, &ruled_key)];
     let calls = crowd::compared(&ways, scale).await?;
-    let (without, body) = ListRequest::to_broker(&open, &open_key, "many").await?;
-    let (with, body_with) = ListRequest::to_broker(&ruled, &ruled_key, "many").await?;
+    let (without, body) = request_of(&open, &open_key, "many").await?;
+    let (with, body_with) = request_of(&ruled, &ruled_key, "many").await?;
     ensure!(body.len() == body_with.len(), "the policy allows every tool");
-    let figures = lists::in_turns(&[without, with], scale).await?;
+    let figures = in_turns(&[without, with], scale).await?;
     let mut table = Table::new(["broker", "lists/s", "ratio", "p50", "CPU a list", "ratio"]);
     for (name, of) in names.into_iter().zip(&figures) {
         table.row([

@@ -8,36 +8,58 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use benches::{
-    Scale,
-    load::{CallLoad, CallTarget},
-};
+use benches::load::{CallLoad, CallTarget};
 use loadtest::{
     backend::{Backend, BackendOptions},
     era::Era,
     run::Load,
 };
-use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::{
+    process::{Pid, Signal, kill_process},
+    thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use testkit::{BrokerBuilder, TestBroker};
+use testkit::{BrokerBuilder, ClusterBuilder, TestBroker, TestCluster};
 
-/// One of two processors.
+/// Processors that a process may use.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Core {
-    Proxies = 0,
-    Load = 1,
+pub(crate) enum Cores {
+    Proxies,
+    Load,
+    Both,
 }
 
-/// Pins this thread, and everything it starts from now on, to a processor. It does nothing on a
+impl Cores {
+    fn numbers(self) -> &'static [usize] {
+        match self {
+            Self::Proxies => &[0],
+            Self::Load => &[1],
+            Self::Both => &[0, 1],
+        }
+    }
+}
+
+/// Pins this thread, and everything it starts from now on, to processors. It does nothing on a
 /// machine with one processor, and under a test runner, where other tests need capacity.
-pub(crate) fn pin_to(core: Core) {
+pub(crate) fn pin_to(cores: Cores) {
     if !std::env::args().any(|argument| argument == "--bench") {
         return;
     }
     let mut set = CpuSet::new();
-    set.set(core as usize);
+    cores.numbers().iter().for_each(|number| set.set(*number));
     let _there_is_one = sched_setaffinity(None, &set);
+}
+
+/// Starts a process on the processors of proxies. This thread keeps its own.
+async fn on_cores<T>(cores: Cores, start: impl Future<Output = T>) -> T {
+    let own = sched_getaffinity(None);
+    pin_to(cores);
+    let started = start.await;
+    if let Ok(own) = own {
+        let _as_before = sched_setaffinity(None, &own);
+    }
+    started
 }
 
 /// Proxy that calls are sent through, or none.
@@ -57,16 +79,17 @@ pub(crate) struct TestBed {
 }
 
 impl TestBed {
-    pub(crate) async fn start(_scale: Scale) -> anyhow::Result<Self> {
+    /// Starts nginx and the broker on these processors.
+    pub(crate) async fn start(proxies: Cores) -> anyhow::Result<Self> {
         let backend = Backend::http("127.0.0.1:0", &BackendOptions::default()).await?;
-        let nginx = Nginx::start(backend.address()).await?;
-        let broker = broker(json!({})).await?;
+        let nginx = Nginx::start(backend.address(), proxies).await?;
+        let broker = on_cores(proxies, builder()?.start()).await;
         broker.admin().put_ready_backend("default", "fast", &behind(&backend)).await;
         let key = broker.admin().create_key("default").await;
         Ok(Self { backend, nginx, broker, key })
     }
 
-    pub(crate) fn paths(&self) -> [ProxyPath; 3] {
+    pub(crate) fn paths(&self) -> anyhow::Result<[ProxyPath; 3]> {
         let direct = ProxyPath {
             name: "direct",
             target: format!("http://{}/mcp", self.backend.address()),
@@ -77,9 +100,9 @@ impl TestBed {
             name: "nginx",
             target: format!("http://{}/mcp", self.nginx.address),
             key: None,
-            pids: vec![self.nginx.pid()],
+            pids: self.nginx.pids()?,
         };
-        [direct, nginx, of_broker("broker", &self.broker, &self.key)]
+        Ok([direct, nginx, of_broker("broker", &self.broker, &self.key)])
     }
 }
 
@@ -93,21 +116,35 @@ pub(crate) fn behind(backend: &Backend) -> Value {
     json!({"transport": {"type": "http", "url": format!("http://{}/mcp", backend.address())}})
 }
 
-/// Starts the broker of the same build as this bench, with limits that are checked and never
-/// reached.
+/// Starts a broker on the processor of proxies.
 pub(crate) async fn broker(config: Value) -> anyhow::Result<TestBroker> {
+    Ok(start(builder()?.config(config)).await)
+}
+
+/// Starts this broker on the processor of proxies.
+pub(crate) async fn start(builder: BrokerBuilder) -> TestBroker {
+    on_cores(Cores::Proxies, builder.start()).await
+}
+
+/// Starts this broker again on the processor of proxies.
+pub(crate) async fn restart(broker: &mut TestBroker) {
+    on_cores(Cores::Proxies, broker.restart()).await;
+}
+
+/// Starts these replicas on the processor of proxies, and their stores too.
+pub(crate) async fn start_cluster(builder: ClusterBuilder) -> TestCluster {
+    on_cores(Cores::Proxies, builder.start()).await
+}
+
+/// Returns the broker of the same build as this bench, with limits that are checked and never
+/// reached.
+pub(crate) fn builder() -> anyhow::Result<BrokerBuilder> {
     let limits = json!({"limits": {
         "requests_per_second": 1_000_000, "burst": 1_000_000, "connections": 100_000, "connections_per_address": 100_000,
         "connections_per_second_per_address": 0, "sessions_per_tenant": 100_000, "sessions_per_principal": 100_000,
     }});
-    pin_to(Core::Proxies);
-    let broker = BrokerBuilder::new(benches::broker_binary()?)
-        .config(limits)
-        .config(config)
-        .single_process();
-    let broker = broker.with_system_roots().start().await;
-    pin_to(Core::Load);
-    Ok(broker)
+    let builder = BrokerBuilder::new(benches::broker_binary()?);
+    Ok(builder.config(limits).single_process().with_system_roots())
 }
 
 /// Returns a closed loop of calls with payloads of this size.
@@ -135,14 +172,15 @@ pub(crate) struct Nginx {
 }
 
 impl Nginx {
-    async fn start(upstream: SocketAddr) -> anyhow::Result<Self> {
+    /// Starts a worker for each of these processors.
+    async fn start(upstream: SocketAddr, cores: Cores) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir()?;
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let path = folder.path().to_str().context("a path")?;
         std::fs::write(
             folder.path().join("nginx.conf"),
-            configuration(address, upstream, folder.path().to_str().context("a path")?),
+            configuration(address, upstream, path, cores.numbers().len()),
         )?;
-        pin_to(Core::Proxies);
         let mut command = Command::new("nginx");
         command
             .arg("-p")
@@ -150,8 +188,7 @@ impl Nginx {
             .args(["-c", "nginx.conf", "-e", "error.log"])
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let spawned = command.spawn();
-        pin_to(Core::Load);
+        let spawned = on_cores(cores, async { command.spawn() }).await;
         let mut nginx = Self {
             address,
             child: spawned
@@ -176,8 +213,12 @@ impl Nginx {
         Ok(())
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+    /// Returns the processes that serve requests.
+    pub(crate) fn pids(&self) -> anyhow::Result<Vec<u32>> {
+        let pid = self.child.id();
+        let workers = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+        let workers: Vec<u32> = workers.split_whitespace().flat_map(str::parse).collect();
+        Ok(if workers.is_empty() { vec![pid] } else { workers })
     }
 
     /// Sets the bytes of every answer to a POST of `/list`.
@@ -188,16 +229,23 @@ impl Nginx {
 
 impl Drop for Nginx {
     fn drop(&mut self) {
-        let _ended_already = self.child.kill();
+        // SIGKILL would leave its workers behind.
+        let _ended_already = kill_process(Pid::from_child(&self.child), Signal::TERM);
         let _status = self.child.wait();
     }
 }
 
-/// Returns the configuration: one process, no log, connections to the backend kept, bodies in
-/// memory.
-fn configuration(address: SocketAddr, upstream: SocketAddr, folder: &str) -> String {
+/// Returns the configuration: a process for each worker, no log, connections to the backend kept,
+/// bodies in memory.
+fn configuration(
+    address: SocketAddr,
+    upstream: SocketAddr,
+    folder: &str,
+    workers: usize,
+) -> String {
+    let master = if workers > 1 { "on" } else { "off" };
     format!(
-        "daemon off; master_process off; pid nginx.pid; error_log error.log;
+        "user root; daemon off; master_process {master}; worker_processes {workers}; pid nginx.pid; error_log error.log;
 events {{ worker_connections 4096; }}
 http {{
     access_log off; default_type application/json;
