@@ -99,7 +99,8 @@ impl Control {
         if !registry.tenants.contains_key(&tenant) {
             return Err(no_tenant(&tenant));
         }
-        let old = registry.backends.get(&(tenant.clone(), backend.clone()));
+        let name = (tenant.clone(), backend.clone());
+        let old = registry.backends.get(&name);
         condition.holds("backend", old.map(|entry| self.tag(entry)).as_deref())?;
         refuse_declared(old.map(|entry| entry.origin), "backend", &backend)?;
         refuse_more(
@@ -108,7 +109,10 @@ impl Control {
             "backends of this tenant",
             BACKENDS_PER_TENANT_MAX,
         )?;
-        let entry = RegistryEntry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
+        // The row of a backend that cannot be read keeps its time of creation too.
+        let created_at = old.map(|entry| entry.created_at_us);
+        let created_at = created_at.or_else(|| self.unreadable_backends.lock().get(&name).copied());
+        let entry = RegistryEntry::stored(spec, created_at, now_us());
         let record = BackendRecord {
             settings: registry::seal_backend(&self.keys.seal, &tenant, &backend, &entry.spec)
                 .map_err(|_| ControlError::Internal)?,
@@ -118,6 +122,7 @@ impl Control {
             updated_at_us: entry.updated_at_us,
         };
         self.commit(AdminChange::PutBackend(&record), author).await?;
+        self.unreadable_backends.lock().remove(&name);
         let created = old.is_none();
         if created {
             // The registry may already have an entry of this name: a declared one, or one that
@@ -127,7 +132,7 @@ impl Control {
         self.broker.put_backend(&tenant, &backend, entry.spec.clone());
         tracing::info!(%tenant, %backend, created, "backend stored");
         self.edit(|registry| {
-            registry.backends.insert((tenant.clone(), backend.clone()), Arc::clone(&entry));
+            registry.backends.insert(name.clone(), Arc::clone(&entry));
         });
         Ok((entry, created))
     }

@@ -18,7 +18,10 @@ use super::{
     key_attributes::key_entry,
     now_us,
     operators::refuse_stored_names,
-    registry::{self, Backends, DECLARED, EntryOrigin, Policies, Registry, RegistryEntry, Tenants},
+    registry::{
+        self, Backends, DECLARED, EntryOrigin, Policies, Registry, RegistryEntry, Tenants,
+        UnreadableBackends,
+    },
     validation::client_files,
 };
 use crate::{
@@ -167,14 +170,20 @@ impl Control {
         records: Vec<BackendRecord>,
     ) -> Result<Backends, LoadError> {
         let mut backends = Backends::new();
-        let mut unreadable = Vec::new();
+        let (mut unreadable, mut created_at) = (Vec::new(), UnreadableBackends::new());
         // Backends of a skipped tenant wait until its row is repaired.
         for record in records.into_iter().filter(|record| tenants.contains_key(&record.tenant)) {
-            match self.stored_backend(&record) {
-                Ok(entry) => drop(backends.insert((record.tenant, record.backend), entry.into())),
-                Err(error) => unreadable.push(error),
+            let read = self.stored_backend(&record);
+            let name = (record.tenant, record.backend);
+            match read {
+                Ok(entry) => drop(backends.insert(name, entry.into())),
+                Err(error) => {
+                    unreadable.push(error);
+                    created_at.insert(name, record.created_at_us);
+                }
             }
         }
+        *self.unreadable_backends.lock() = created_at;
         // If no backend opens, the secret is wrong and not the rows.
         let is_sealed = |error: &LoadError| matches!(error, LoadError::Sealed { .. });
         match unreadable.iter().position(is_sealed) {

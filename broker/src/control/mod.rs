@@ -91,7 +91,7 @@ pub use self::{
 };
 use self::{
     key_attributes::key_entry,
-    registry::{EntryOrigin, Registry, RegistryEntry},
+    registry::{EntryOrigin, Registry, RegistryEntry, UnreadableBackends},
     validation::{
         check_key_life, check_label, check_principal, no_tenant, now_us, refuse_declared,
         refuse_more,
@@ -135,6 +135,8 @@ pub struct Control {
     keys: Keys,
     /// Tenants and backends in force.
     registry: ArcSwap<Registry>,
+    /// Stored backends that cannot be read, with the times of their creation.
+    unreadable_backends: Mutex<UnreadableBackends>,
     /// Held while one change is stored and applied.
     changing: tokio::sync::Mutex<()>,
     loaded: AtomicBool,
@@ -193,6 +195,7 @@ impl Control {
             warns_of_unused: AtomicBool::new(false),
             applied: AtomicI64::new(0),
             in_doubt: AtomicBool::new(false),
+            unreadable_backends: Mutex::default(),
             changed: Arc::default(),
             keeping_audit: tokio::sync::Mutex::default(),
             held: Mutex::default(),

@@ -75,6 +75,8 @@ impl<Spec> RegistryEntry<Spec> {
 
 pub(super) type Tenants = BTreeMap<TenantId, Arc<RegistryEntry<TenantSpec>>>;
 pub(super) type Policies = BTreeMap<TenantId, Arc<RegistryEntry<PolicyDocument>>>;
+/// Times of creation of stored backends that cannot be read. A backend that replaces one keeps it.
+pub(super) type UnreadableBackends = BTreeMap<(TenantId, BackendId), i64>;
 pub(super) type Backends = BTreeMap<(TenantId, BackendId), Arc<RegistryEntry<BackendSpec>>>;
 
 /// Documents of catalogs, by tenant and name.

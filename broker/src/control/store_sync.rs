@@ -30,7 +30,7 @@ use super::{
     catalog_documents::synced_documents,
     load::{stored_tenant, tenant_record},
     now_us,
-    registry::{DECLARED, EntryOrigin, Registry, RegistryEntry},
+    registry::{DECLARED, EntryOrigin, Registry, RegistryEntry, UnreadableBackends},
 };
 use crate::persistence::node::{LeaseObserver, OwnedRecords, ReclaimedRecords};
 
@@ -159,6 +159,7 @@ impl Control {
             let entry = entry_or_previous(stored_tenant(&record), old.tenants.get(&record.tenant));
             next.tenants.extend(entry.map(|entry| (record.tenant, entry)));
         }
+        let mut unreadable = UnreadableBackends::new();
         for record in backends {
             let name = (record.tenant.clone(), record.backend.clone());
             if next.backends.contains_key(&name) {
@@ -170,9 +171,14 @@ impl Control {
             if !next.tenants.contains_key(&name.0) {
                 continue;
             }
-            let entry = entry_or_previous(self.stored_backend(&record), old.backends.get(&name));
+            let read = self.stored_backend(&record);
+            if read.is_err() {
+                unreadable.insert(name.clone(), record.created_at_us);
+            }
+            let entry = entry_or_previous(read, old.backends.get(&name));
             next.backends.extend(entry.map(|entry| (name, entry)));
         }
+        *self.unreadable_backends.lock() = unreadable;
         next.backends.retain(|(tenant, _), _| next.tenants.contains_key(tenant));
         next.policies.retain(|_, entry| entry.origin == EntryOrigin::Declared);
         for record in policies {

@@ -451,3 +451,30 @@ async fn a_new_version_is_read_automatically() {
         sleep(Duration::from_millis(10)).await;
     }
 }
+
+#[tokio::test]
+async fn a_backend_that_replaces_an_unreadable_row_is_not_replaced_by_the_next_read() {
+    let replicas = Replicas::start("", "").await;
+    let two = &replicas.two.control;
+    let (owner, name) = (tenant("default"), backend("damaged"));
+    let damaged = BackendRecord {
+        tenant: owner.clone(),
+        backend: name.clone(),
+        settings: b"no settings".to_vec(),
+        created_at_us: 900,
+        updated_at_us: 900,
+    };
+    replicas.store.apply(AdminChange::PutBackend(&damaged), None).await.unwrap();
+    replicas.second_reads().await;
+    assert!(two.backend(&owner, &name).is_err(), "it cannot be read");
+
+    let any = Preconditions::default();
+    two.put_backend(owner.clone(), name.clone(), at(9), false, any, Author::default())
+        .await
+        .unwrap();
+    let running = two.broker.tenant(&owner).unwrap().backend(&name).unwrap();
+    replicas.first_stores(tenant("acme"), weight(2)).await;
+    replicas.second_reads().await;
+    let after = two.broker.tenant(&owner).unwrap().backend(&name).unwrap();
+    assert!(Arc::ptr_eq(&running, &after), "the read found the backend that was stored here");
+}
