@@ -15,6 +15,7 @@ mod error;
 mod exposure;
 mod inherited_sockets;
 mod isolation;
+mod listener_set;
 mod listener_task;
 mod memory_return;
 mod reload;
@@ -26,18 +27,17 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
-    time::Duration,
 };
 
-use rules::limits::{CLOSE_WAIT, shutdown::HANDSHAKES_END_WITHIN};
-use tokio::{net::TcpListener, time::timeout};
+use rules::limits::CLOSE_WAIT;
+use tokio::time::timeout;
 
 pub use self::{check_config::check_config, embedded::EmbeddedBroker, error::ServeError};
 use self::{
     config_files::ConfigFiles,
     exposure::{report_certificates, warn_of_open_listeners},
     inherited_sockets::InheritedSockets,
-    listener_task::{BoundSocket, ListenerTask, bind, bind_or_inherit, bind_quic, ended},
+    listener_set::{BoundListeners, Listeners},
     signals::{Signal, Signals},
     stores::{OpenDatabase, open_root},
 };
@@ -46,10 +46,7 @@ use crate::{
     broker::{Broker, BrokerParts},
     config::{self, Config, sandbox::SandboxMode},
     control::{Control, ControlParts},
-    listeners::{
-        self,
-        tls_acceptor::{self, TlsAcceptor},
-    },
+    listeners::tls_acceptor::{self, TlsAcceptor},
     metrics::Metrics,
     persistence::{
         self, Stores,
@@ -149,11 +146,7 @@ struct RunningBroker {
     control: Arc<Control>,
     node: Arc<Node>,
     acceptors: [TlsAcceptor; 2],
-    http: ListenerTask,
-    tcp: Option<ListenerTask>,
-    quic: Option<ListenerTask>,
-    admin: ListenerTask,
-    internal: Option<ListenerTask>,
+    listeners: Listeners,
 }
 
 impl RunningBroker {
@@ -162,7 +155,7 @@ impl RunningBroker {
         mut files: ConfigFiles,
         config: Config,
         logging: Option<LogFilterHandle>,
-        mut inherited: InheritedSockets,
+        inherited: InheritedSockets,
         stores: Option<Stores>,
     ) -> Result<Self, ServeError> {
         let config = Arc::new(config);
@@ -195,25 +188,9 @@ impl RunningBroker {
             metrics: Arc::clone(&metrics),
         };
         let control = Control::new(parts);
-        let reuse_port = config.listen.reuse_port;
-        let http = bind_or_inherit("listen.http", config.listen.http, reuse_port, &mut inherited)?;
-        let admin =
-            bind_or_inherit("listen.admin", config.listen.admin, reuse_port, &mut inherited)?;
-        let tcp = config
-            .listen
-            .tcp
-            .map(|address| bind_or_inherit("listen.tcp", address, reuse_port, &mut inherited))
-            .transpose()?;
-        inherited.check_all_used()?;
-        let internal = config
-            .listen
-            .internal
-            .map(|address| bind("listen.internal", address, false))
-            .transpose()?;
-        let address = address_for_replicas(&config, internal.as_ref())?;
-        let quic = bind_quic(&config, &acceptors[0], &quic_secret, address.as_deref())?;
-        isolation::close_ports_to_children(&broker, &admin, internal.as_ref());
-        let node = join(&control, &metrics, address).await?;
+        let bound = BoundListeners::bind(&config, &acceptors[0], &quic_secret, inherited)?;
+        bound.close_to_children(&broker);
+        let node = join(&control, &metrics, bound.address_for_replicas.clone()).await?;
         let loaded = control.load().await?;
         root.record(broker.shared.persistence.store.as_ref()).await?;
         files.follow(&control).await;
@@ -231,39 +208,7 @@ impl RunningBroker {
                 "stdio.sandbox is off: every child process can read the secrets of the broker and of all tenants"
             );
         }
-        let [clients, operators] = &acceptors;
-        let http = ListenerTask::start(http, |listener, stop| {
-            listeners::http::serve(Arc::clone(&broker), listener, clients.clone(), stop)
-        })?;
-        let admin = ListenerTask::start(admin, |listener, stop| {
-            listeners::admin::serve(Arc::clone(&control), listener, operators.clone(), stop)
-        })?;
-        let tcp = tcp.map(|bound| {
-            ListenerTask::start(bound, |listener, stop| {
-                listeners::duplex::tcp::serve(Arc::clone(&broker), listener, clients.clone(), stop)
-            })
-        });
-        let tcp = tcp.transpose()?;
-        let quic = quic.map(|bound| {
-            let address = bound.local_addr().map_err(|source| ServeError::System {
-                what: "the address of a listener",
-                source,
-            })?;
-            Ok::<_, ServeError>(ListenerTask::spawn(address, |stop| {
-                listeners::duplex::quic::serve(Arc::clone(&broker), bound, stop)
-            }))
-        });
-        let quic = quic.transpose()?;
-        let internal = internal.map(|bound| {
-            let address = bound.local_addr().map_err(|source| ServeError::System {
-                what: "the address of a listener",
-                source,
-            })?;
-            Ok::<_, ServeError>(ListenerTask::spawn(address, |stop| {
-                listeners::replicas::serve(Arc::clone(&broker), bound, stop)
-            }))
-        });
-        let internal = internal.transpose()?;
+        let listeners = bound.serve(&broker, &control, &acceptors)?;
         control.start_store_sync();
         control.start_audit_maintenance();
         control.start_resealing();
@@ -274,43 +219,24 @@ impl RunningBroker {
             Arc::clone(&config),
             metrics,
         ));
-        broker.shared.address.record_listener(http.address, config.tls.certificate.is_some());
-        Ok(Self {
-            files,
-            config,
-            logging,
-            broker,
-            control,
-            node,
-            acceptors,
-            http,
-            tcp,
-            quic,
-            admin,
-            internal,
-        })
+        broker
+            .shared
+            .address
+            .record_listener(listeners.http.address, config.tls.certificate.is_some());
+        Ok(Self { files, config, logging, broker, control, node, acceptors, listeners })
     }
 
     /// Prints the first line on standard output, which the starting process waits for.
     fn announce(&self) {
-        let named = |name: &str, listener: &Option<ListenerTask>| {
-            listener
-                .as_ref()
-                .map(|listener| format!(" {name}={}", listener.address))
-                .unwrap_or_default()
-        };
-        let others =
-            [named("tcp", &self.tcp), named("quic", &self.quic), named("internal", &self.internal)]
-                .concat();
-        let line =
-            format!("ready http={} admin={}{others}\n", self.http.address, self.admin.address);
+        let line = format!("ready {}\n", self.listeners.addresses());
         let mut out = io::stdout().lock();
         if let Err(error) = out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
             tracing::warn!(%error, "the ready line could not be written");
         }
-        tracing::info!(http = %self.http.address, admin = %self.admin.address, "ready");
+        let Listeners { http, admin, .. } = &self.listeners;
+        tracing::info!(http = %http.address, admin = %admin.address, "ready");
         if self.files.has_demo() {
-            let _unread = io::stderr().write_all(demo::instructions(self.http.address).as_bytes());
+            let _unread = io::stderr().write_all(demo::instructions(http.address).as_bytes());
         }
     }
 
@@ -333,11 +259,7 @@ impl RunningBroker {
                     tracing::info!("asked to drain by the admin API");
                     return Ok(());
                 }
-                ended = &mut self.http.task => return Err(listener_ended("http", ended)),
-                ended = &mut self.admin.task => return Err(listener_ended("admin", ended)),
-                ended = ended(&mut self.tcp) => return Err(listener_ended("tcp", ended)),
-                ended = ended(&mut self.quic) => return Err(listener_ended("quic", ended)),
-                ended = ended(&mut self.internal) => return Err(listener_ended("internal", ended)),
+                ended = self.listeners.ended() => return Err(ended),
             }
         }
     }
@@ -350,7 +272,7 @@ impl RunningBroker {
         tracing::info!(grace = %config::units::format_duration(grace), "draining");
         self.broker.drain();
         self.node.drain();
-        let open_for = self.config.shutdown.readiness_delay.max(self.hand_off_ports());
+        let open_for = self.config.shutdown.readiness_delay.max(self.listeners.hand_off_ports());
         let closing = async {
             let (finished, ()) =
                 tokio::join!(self.broker.finish_drain(grace), tokio::time::sleep(open_for));
@@ -358,14 +280,7 @@ impl RunningBroker {
                 tracing::warn!("the grace period is over: what is still in flight is given up");
             }
             self.broker.close_streams();
-            self.http.close(CLOSE_WAIT).await;
-            for listener in [&mut self.tcp, &mut self.quic].into_iter().flatten() {
-                listener.close(CLOSE_WAIT).await;
-            }
-            if let Some(internal) = &mut self.internal {
-                internal.close(CLOSE_WAIT).await;
-            }
-            self.admin.close(CLOSE_WAIT).await;
+            self.listeners.close().await;
             self.node.leave().await;
             if timeout(CLOSE_WAIT, self.control.close()).await.is_err() {
                 tracing::warn!("the store did not close in time");
@@ -376,22 +291,6 @@ impl RunningBroker {
             name = signals.stop() => tracing::warn!(signal = name, "asked to stop again: ending at once"),
         }
     }
-
-    /// Leaves new connections to another process that shares the ports, or that gets the sockets
-    /// next. Returns the time until the handshakes in progress are over.
-    fn hand_off_ports(&mut self) -> Duration {
-        // An inherited admin socket is not left to the next process: a probe of this process must
-        // reach this process.
-        let passed_on = [Some(&self.http), self.tcp.as_ref()]
-            .into_iter()
-            .flatten()
-            .filter_map(ListenerTask::hand_off)
-            .count();
-        let listeners = [Some(&mut self.http), Some(&mut self.admin), self.tcp.as_mut()];
-        let released = passed_on
-            + listeners.into_iter().flatten().filter_map(ListenerTask::release_shared_port).count();
-        if released > 0 { HANDSHAKES_END_WITHIN } else { Duration::ZERO }
-    }
 }
 
 /// Opens the configured stores. The store locks an SQLite database. Only then may the secret next
@@ -400,17 +299,6 @@ async fn open_stores(config: &Config) -> Result<(Stores, OpenRoot), ServeError> 
     let database = OpenDatabase::open(config, config.storage.migrate_on_start).await?;
     let root = open_root(config, database.durable()).await?;
     Ok((database.into_stores(config, &root.keys).await?, root))
-}
-
-/// Returns the address at which other replicas reach this process, if they can.
-fn address_for_replicas(
-    config: &Config,
-    internal: Option<&TcpListener>,
-) -> Result<Option<String>, ServeError> {
-    let bound = internal.map(TcpListener::local_addr).transpose();
-    let bound =
-        bound.map_err(|source| ServeError::System { what: "the address of a listener", source })?;
-    Ok(config.node.advertise.clone().or(bound.map(|address| address.to_string())))
 }
 
 /// Joins the replicas. This process owns what it commits from now on, as long as it renews its
@@ -429,9 +317,4 @@ async fn join(
     let replica: Arc<dyn LeaseObserver> = Arc::clone(control) as _;
     tokio::spawn(Arc::clone(&node).keep(Arc::downgrade(&replica)));
     Ok(node)
-}
-
-fn listener_ended(what: &'static str, ended: Result<(), tokio::task::JoinError>) -> ServeError {
-    let detail = ended.map_or_else(|fault| fault.to_string(), |()| "without a word".to_owned());
-    ServeError::ListenerEnded { what, detail }
 }

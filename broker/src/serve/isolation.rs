@@ -2,7 +2,7 @@
 
 use tokio::net::TcpListener;
 
-use super::BoundSocket;
+use super::listener_task::BoundSocket;
 use crate::broker::Broker;
 
 /// Forbids children to connect to the listeners for operators and replicas.
