@@ -281,7 +281,6 @@ fn service(
     let detached = DetachedAnswers::new(broker.shared.running.clone());
     service_fn(move |mut request: Request<Incoming>| {
         first.notify_one();
-        let (broker, guard, context) = (broker.clone(), guard.clone(), context.clone());
         let running = requests.as_ref().map(RunningRequests::begin);
         if let Some(certified) = &context.certified {
             request.extensions_mut().insert(certified.clone());
@@ -289,68 +288,10 @@ fn service(
         if let Some(thumbprint) = context.remote.certificate {
             request.extensions_mut().insert(thumbprint);
         }
-        let violation =
-            if is_http1 { FramingViolation::from_headers(request.headers()) } else { None };
-        let upgrades = request.headers().get_all(UPGRADE);
-        let is_last = is_http1 && is_websocket_upgrade(upgrades.iter().map(HeaderValue::as_bytes));
-        let is_head = request.method() == Method::HEAD;
         let is_delete = request.method() == Method::DELETE;
+        let (broker, guard, context) = (broker.clone(), guard.clone(), context.clone());
         let answer = async move {
-            if let Some(violation) = violation {
-                return Ok(framing_violation(&broker, violation));
-            }
-            // Boxed: otherwise every request's future would have the size of its largest part, and
-            // be moved with it.
-            let mut response = match request.uri().path() {
-                path if websocket::matches_path(path) => {
-                    Box::pin(websocket::handle(
-                        &broker,
-                        &guard,
-                        request,
-                        ConnectionContext::clone(&context),
-                    ))
-                    .await
-                }
-                path if resource_metadata::matches_path(request.method(), path) => {
-                    resource_metadata::handle(&broker, &guard, &request)
-                }
-                path if authorization_server::matches_path(path) => {
-                    Box::pin(authorization_server::handle(&broker, &guard, request)).await
-                }
-                path if connect::matches_path(path) => {
-                    let remote = context.request_remote(request.headers());
-                    Box::pin(connect::handle(&broker, &guard, request, remote)).await
-                }
-                path if http_sse::matches_path(path) => {
-                    Box::pin(http_sse::handle(
-                        &broker,
-                        &guard,
-                        request,
-                        ConnectionContext::clone(&context),
-                    ))
-                    .await
-                }
-                _ => {
-                    let (head, body) = request.into_parts();
-                    let remote = context.request_remote(&head.headers);
-                    let cache = ConnectionCache::of_connection(&context);
-                    let answer =
-                        request::handle(&broker, &guard, remote, (&head, &cache), body).await;
-                    response::count_unread(&broker.shared, &cache, answer.into_response())
-                }
-            };
-            if is_head && !is_http1 {
-                remove_content(&mut response);
-            }
-            // Closes the connection if the request was not read to its end, or if nothing is read
-            // after it. Also closes HTTP/1 connections in a drain, so that clients reconnect to
-            // another process. (HTTP/2 has GOAWAY.)
-            let closes = is_last
-                || (is_http1
-                    && (broker.draining() || response.status() == StatusCode::PAYLOAD_TOO_LARGE));
-            if closes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            }
+            let response = answer(&broker, &guard, &context, request, is_http1).await;
             Ok(match running {
                 Some(running) => response::track(response, running),
                 None => response,
@@ -364,6 +305,73 @@ fn service(
             false => Either::Right(answer),
         }
     })
+}
+
+/// Answers a request by the rules of HTTP that hold for every path: framing, HEAD, and whether the
+/// connection closes.
+async fn answer(
+    broker: &Arc<Broker>,
+    guard: &Arc<RequestGuard>,
+    context: &Arc<ConnectionContext>,
+    request: Request<Incoming>,
+    is_http1: bool,
+) -> Response<Body> {
+    if is_http1 && let Some(violation) = FramingViolation::from_headers(request.headers()) {
+        return framing_violation(broker, violation);
+    }
+    let upgrades = request.headers().get_all(UPGRADE);
+    let is_last = is_http1 && is_websocket_upgrade(upgrades.iter().map(HeaderValue::as_bytes));
+    let is_head = request.method() == Method::HEAD;
+    let mut response = route(broker, guard, context, request).await;
+    if is_head && !is_http1 {
+        remove_content(&mut response);
+    }
+    // Closes the connection if the request was not read to its end, or if nothing is read after it.
+    // Also closes HTTP/1 connections in a drain, so that clients reconnect to another process.
+    // (HTTP/2 has GOAWAY.)
+    let closes = is_last
+        || (is_http1 && (broker.draining() || response.status() == StatusCode::PAYLOAD_TOO_LARGE));
+    if closes && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// Answers a request by the handler of its path. Large futures are boxed: otherwise every request's
+/// future would have the size of the largest one, and be moved with it.
+async fn route(
+    broker: &Arc<Broker>,
+    guard: &Arc<RequestGuard>,
+    context: &Arc<ConnectionContext>,
+    request: Request<Incoming>,
+) -> Response<Body> {
+    match request.uri().path() {
+        path if websocket::matches_path(path) => {
+            let context = ConnectionContext::clone(context);
+            Box::pin(websocket::handle(broker, guard, request, context)).await
+        }
+        path if resource_metadata::matches_path(request.method(), path) => {
+            resource_metadata::handle(broker, guard, &request)
+        }
+        path if authorization_server::matches_path(path) => {
+            Box::pin(authorization_server::handle(broker, guard, request)).await
+        }
+        path if connect::matches_path(path) => {
+            let remote = context.request_remote(request.headers());
+            Box::pin(connect::handle(broker, guard, request, remote)).await
+        }
+        path if http_sse::matches_path(path) => {
+            let context = ConnectionContext::clone(context);
+            Box::pin(http_sse::handle(broker, guard, request, context)).await
+        }
+        _ => {
+            let (head, body) = request.into_parts();
+            let remote = context.request_remote(&head.headers);
+            let cache = ConnectionCache::of_connection(context);
+            let answer = request::handle(broker, guard, remote, (&head, &cache), body).await;
+            response::count_unread(&broker.shared, &cache, answer.into_response())
+        }
+    }
 }
 
 /// Removes the content of an answer to HEAD, and keeps its length (RFC 9110, 9.3.2 and 8.6). The

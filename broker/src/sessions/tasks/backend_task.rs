@@ -14,7 +14,7 @@ use protocol::{
     method::Method,
     version::Version,
 };
-use records::{TaskStatus, TaskStep, WriteOp};
+use records::{TaskStatus, TaskStep};
 use rules::{
     link_sharing::LinkScope,
     tasks::{self, BackendTask},
@@ -152,10 +152,7 @@ pub(super) async fn follow(
             return RunOutcome::Refused(Refusal::new(ErrorKind::Internal, error.to_string()));
         }
     };
-    if let Err(stop) = run
-        .commit(|epoch| WriteOp::AdvanceTask { task: run.id.clone(), epoch, step: step.clone() })
-        .await
-    {
+    if let Err(stop) = run.commit_step(step).await {
         return RunOutcome::Stopped(stop);
     }
     if let Some(mirrored) = &mut run.lock().backend_task {

@@ -317,6 +317,13 @@ impl TaskRun {
         self.try_commit(change, u32::MAX).await.map(drop)
     }
 
+    /// Stores that the task has reached a step, as [`Self::commit`] does.
+    pub(super) async fn commit_step(&self, step: TaskStep) -> Result<(), StopReason> {
+        let task = &self.id;
+        let change = |epoch| WriteOp::AdvanceTask { task: task.clone(), epoch, step: step.clone() };
+        self.commit(change).await
+    }
+
     /// Stores a change of this task. Returns `Ok(false)` if the store was too busy for it
     /// `busy_max` times.
     pub(super) async fn try_commit(

@@ -175,14 +175,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             return ending;
         }
         let as_task = becomes_a_task(run, &connection, &message);
-        if let Err(stop) = run
-            .commit(|epoch| WriteOp::AdvanceTask {
-                task: run.id.clone(),
-                epoch,
-                step: TaskStep::Sent,
-            })
-            .await
-        {
+        if let Err(stop) = run.commit_step(TaskStep::Sent).await {
             return RunOutcome::Stopped(stop);
         }
         fault_point::hit("task.sent.committed");
@@ -203,14 +196,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
         let failure = match answer {
             Ok(answer) => {
                 fault_point::hit("task.answered");
-                return match answer
-                    .bytes(answer.result)
-                    .filter(|_| {
-                        (as_task || run.lock().backend_task.is_some())
-                            && answer.fields.task_task_id.is_some()
-                    })
-                    .and_then(BackendTask::read)
-                {
+                return match task_of_answer(run, &answer, as_task) {
                     Some(task) => backend_task::follow(run, &link, &connection, task).await,
                     None => RunOutcome::Answered(answer, None),
                 };
@@ -223,13 +209,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             // The record must show this after a crash. If an earlier answer was lost, the step
             // stays `Sent`.
             if resent == 0
-                && let Err(stop) = run
-                    .commit(|epoch| WriteOp::AdvanceTask {
-                        task: run.id.clone(),
-                        epoch,
-                        step: TaskStep::Queued,
-                    })
-                    .await
+                && let Err(stop) = run.commit_step(TaskStep::Queued).await
             {
                 return RunOutcome::Stopped(stop);
             }
@@ -247,6 +227,13 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             return RunOutcome::Refused(refusal);
         }
     }
+}
+
+/// Returns the task that the backend made of the call, if the answer is one.
+fn task_of_answer(run: &TaskRun, answer: &Message, as_task: bool) -> Option<BackendTask> {
+    let is_expected = as_task || run.lock().backend_task.is_some();
+    let is_task = is_expected && answer.fields.task_task_id.is_some();
+    is_task.then(|| answer.bytes(answer.result)).flatten().and_then(BackendTask::read)
 }
 
 /// Notes that the call may have left. Fails for a run that was stopped meanwhile: its call is still
