@@ -14,6 +14,9 @@ use crate::{
 /// Longer than a lease of the clusters here, and than the interval of a sweep.
 const WATCHED: Duration = Duration::from_secs(4);
 
+/// Interval of the requests meanwhile.
+const ROUND: Duration = Duration::from_millis(50);
+
 /// Starts two replicas, of which the second has this clock. The clock is right while they start:
 /// libfaketime would add its offset to the monotonic clock of a program that reads that first.
 async fn two_with(clock: &FakeClock) -> (TestCluster, Ledger, String) {
@@ -50,7 +53,9 @@ async fn second(cluster: &TestCluster, replica: usize) -> u32 {
 /// the same.
 async fn nothing_moves(cluster: &TestCluster, clients: &[TestClient]) {
     let started = Instant::now();
+    let mut rounds = tokio::time::interval(ROUND);
     while started.elapsed() < WATCHED {
+        rounds.tick().await;
         for client in clients {
             for replica in 0..2 {
                 cluster.at(replica, client).result("ping", json!({})).await;
