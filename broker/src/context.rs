@@ -16,7 +16,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::PrincipalId,
 };
-use rules::{event_log::LogLimits, limits::LONG_FIRST_MESSAGES_MAX};
+use rules::{byte_window::ByteWindow, event_log::LogLimits, limits::LONG_FIRST_MESSAGES_MAX};
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
@@ -177,5 +177,11 @@ impl Context {
             events: self.config.events.stream_events,
             bytes: self.config.events.stream_bytes,
         }
+    }
+
+    /// Returns an empty window of the bytes that the event log takes from a tenant.
+    pub fn logged_events_window(&self) -> ByteWindow {
+        let events = &self.config.events;
+        ByteWindow::new(events.tenant_bytes, events.log_retention(), Instant::now())
     }
 }

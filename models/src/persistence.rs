@@ -10,6 +10,11 @@ use records::LogEntry;
 pub struct EventWriter(Arc<Mutex<Vec<LogEntry>>>);
 
 impl EventWriter {
+    /// The log takes every event: its bytes have no limit here.
+    pub fn admits(&self, _bytes: usize) -> bool {
+        true
+    }
+
     /// Adds an entry.
     pub fn log(&self, entry: LogEntry) {
         self.0.lock().push(entry);

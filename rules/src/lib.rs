@@ -10,6 +10,7 @@ pub mod arguments;
 pub mod audit_retention;
 pub mod batch;
 pub mod breaker;
+pub mod byte_window;
 pub mod catalog;
 pub mod client_network;
 pub mod client_transport;

@@ -421,6 +421,12 @@ const EVENTS: &[ConfigKey] = &[
         "Bytes kept per stream. The broker keeps the newest event even if it alone is larger.",
     ),
     key(
+        "tenant_bytes",
+        KeyKind::Size { min: MIB, max: 1024 * 1024 * MIB },
+        "1GiB",
+        "Bytes of events that a replica logs for one tenant within the time that the log keeps them (`events.retain`, at least 30 seconds).",
+    ),
+    key(
         "keepalive",
         KeyKind::Duration { min: Duration::from_millis(10), max: HOUR },
         "15s",

@@ -414,6 +414,7 @@ pub struct EventConfig {
     pub retain: Duration,
     pub stream_events: usize,
     pub stream_bytes: usize,
+    pub tenant_bytes: usize,
     pub keepalive: Duration,
     /// `retry` that clients get before a deliberate disconnect.
     pub retry: Duration,

@@ -233,6 +233,7 @@ impl ConfigReader<'_> {
             retain: if log == EventLogStorage::Off { Duration::ZERO } else { retain },
             stream_events: self.count("events.stream_events") as usize,
             stream_bytes: self.size("events.stream_bytes"),
+            tenant_bytes: self.size("events.tenant_bytes"),
             keepalive: self.duration("events.keepalive"),
             retry: self.duration("events.retry"),
         }
@@ -530,9 +531,10 @@ mod tests {
             (
                 config.events.retain.as_secs(),
                 config.events.stream_events,
-                config.events.stream_bytes
+                config.events.stream_bytes,
+                config.events.tenant_bytes
             ),
-            (300, 1_000, 8 << 20)
+            (300, 1_000, 8 << 20, 1 << 30)
         );
         assert_eq!((config.events.keepalive.as_secs(), config.events.retry.as_secs()), (15, 1));
         assert_eq!(

@@ -188,6 +188,13 @@ const KEYS: &[(&str, Effect)] = &[
         "events.stream_bytes",
         Other("the stream drops progress and log messages, oldest first; then it ends", DROPPED),
     ),
+    (
+        "events.tenant_bytes",
+        Other(
+            "the broker does not log further events of the tenant; connected clients get them, and the stream has a gap after a restart",
+            "`mcp_events_lost_total`",
+        ),
+    ),
     ("events.keepalive", Describes("interval of keep-alive comments on a quiet stream")),
     ("events.retry", Describes("the value that clients get")),
 ];

@@ -2,7 +2,7 @@
 //! logs batches in order.
 //!
 //! A sender never waits and never fails. An event is lost if the queue is full or the store refuses
-//! it. Lost events are counted and noted. The next event or record of the stream is logged behind a
+//! it. An event that exceeds the bytes of its tenant is lost too, and its stream marks it. Lost events are counted and noted. The next event or record of the stream is logged behind a
 //! mark that everything before it is gone. A log may thus end early or begin late, but it never has an
 //! unmarked hole.
 
@@ -16,9 +16,12 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use records::{LogEntry, SessionKey, StreamRecord};
-use rules::limits::{
-    EVENT_BATCH_BYTES_MAX, EVENT_BATCH_MAX, EVENT_QUEUE_BYTES_MAX, EVENT_QUEUE_MAX,
-    LOST_STREAMS_MAX,
+use rules::{
+    byte_window::ByteWindow,
+    limits::{
+        EVENT_BATCH_BYTES_MAX, EVENT_BATCH_MAX, EVENT_QUEUE_BYTES_MAX, EVENT_QUEUE_MAX,
+        LOST_STREAMS_MAX,
+    },
 };
 use storage::EventStore;
 use tokio::{
@@ -31,7 +34,11 @@ use crate::metrics::Metrics;
 
 /// The queue of the event log. Clones share it.
 #[derive(Clone)]
-pub struct EventWriter(Arc<EventWriterInner>);
+pub struct EventWriter {
+    inner: Arc<EventWriterInner>,
+    /// Bytes that the log takes from the tenant of the events.
+    tenant_bytes: Option<Arc<Mutex<ByteWindow>>>,
+}
 
 struct EventWriterInner {
     queue: mpsc::Sender<EventJob>,
@@ -77,12 +84,29 @@ impl EventWriter {
             }
             .run(),
         );
-        Self(Arc::new(EventWriterInner { queue, queued_bytes, lost }))
+        Self { inner: Arc::new(EventWriterInner { queue, queued_bytes, lost }), tenant_bytes: None }
+    }
+
+    /// Returns a writer for a tenant's events, which count in this window.
+    pub fn for_tenant(&self, bytes: &Arc<Mutex<ByteWindow>>) -> Self {
+        Self { inner: self.inner.clone(), tenant_bytes: Some(bytes.clone()) }
+    }
+
+    /// Counts an event of the tenant before it is queued. Returns false if the log takes no more
+    /// bytes of the tenant now. The event is then lost, and the caller must mark it.
+    pub fn admits(&self, bytes: usize) -> bool {
+        let now = Instant::now().into_std();
+        let window = self.tenant_bytes.as_ref();
+        let admitted = window.is_none_or(|window| window.lock().try_add(bytes, now));
+        if !admitted {
+            self.inner.lost.metrics.events_lost(1);
+        }
+        admitted
     }
 
     /// Queues an entry. The caller must queue entries of a stream in their order.
     pub fn log(&self, entry: LogEntry) {
-        let inner = &self.0;
+        let inner = &self.inner;
         let bytes = weight(&entry);
         let lost = match &entry {
             LogEntry::Stream { .. } => inner.lost.gap_of(stream_of(&entry)),
@@ -101,7 +125,7 @@ impl EventWriter {
     /// Removes a session that is over from the log. If the queue is full, its entries age out of
     /// the store.
     pub fn forget(&self, session: SessionKey) {
-        let _ages_out = self.0.queue.try_send(EventJob::Forget(session));
+        let _ages_out = self.inner.queue.try_send(EventJob::Forget(session));
     }
 
     /// Waits until the events queued so far are logged, or marked as missing. Returns false if
@@ -114,8 +138,8 @@ impl EventWriter {
     /// the event without a mark, because the loss would be invisible.
     pub async fn flushed(&self, session: SessionKey) -> bool {
         let (done, flushed) = oneshot::channel();
-        let lost = self.0.lost.gaps_of(&session);
-        self.0.queue.send(EventJob::Flush(session, lost, done)).await.is_ok()
+        let lost = self.inner.lost.gaps_of(&session);
+        self.inner.queue.send(EventJob::Flush(session, lost, done)).await.is_ok()
             && flushed.await.unwrap_or(false)
     }
 }

@@ -19,6 +19,7 @@ use protocol::{
 use records::SessionKey;
 use rules::{
     access::{AccessView, DecisionReport, DecisionRow, Policy, RecordedDecision, Subject},
+    byte_window::ByteWindow,
     catalog::{Catalog, HostedPrompts},
     deadlines::{self, CallDeadline, TimeoutSource},
     endpoint::Endpoint,
@@ -72,6 +73,8 @@ pub struct Tenant {
     pub message_budget: MessageBudget,
     /// Delivered events of its clients.
     pub(super) retained: Arc<TenantRetained>,
+    /// Bytes of its events that the event log takes.
+    pub(super) logged_events: Arc<Mutex<ByteWindow>>,
     /// Counters of its requests, from the first one on. `None` without tenant labels.
     counters: OnceLock<Option<TenantCounters>>,
 }
@@ -102,6 +105,7 @@ impl Tenant {
             calls: shared.permits.permits(format!("calls/{id}"), CALL_PERMITS_RESERVED_MAX),
             message_budget: MessageBudget::new(shared.unfinished_tenant_bytes),
             retained: shared.retained_budget.new_tenant(),
+            logged_events: Arc::new(Mutex::new(shared.logged_events_window())),
             counters: OnceLock::new(),
             shared,
             share: TenantShare::of(id.clone()),

@@ -326,6 +326,57 @@ async fn a_lost_position_is_reported_with_all_possible_changes() {
 }
 
 #[tokio::test]
+async fn events_beyond_the_bytes_of_their_tenant_are_not_logged_and_are_a_gap() {
+    let backend = FakeBackend::with_tool("steps", |call| async move {
+        for step in 0..3 {
+            let params =
+                json!({"level": "info", "data": "x".repeat(600_000), "logger": step.to_string()});
+            call.notify("notifications/message", params).await;
+        }
+        Reply::text("done")
+    })
+    .await;
+    // Enough for one call, and not for two.
+    let mut broker = builder()
+        .config(json!({"events": {"tenant_bytes": "3MiB"}}))
+        .auth_required()
+        .tenant("other")
+        .backend("default", "b", backend.spec())
+        .backend("other", "b", backend.spec())
+        .start()
+        .await;
+    let connected = async |tenant: &str| {
+        let key = broker.admin().create_key(tenant).await;
+        let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
+        (client, key)
+    };
+    let ((flooding, key), (other, other_key)) =
+        (connected("default").await, connected("other").await);
+    // A connected client gets all events, whether they are logged or not.
+    let called = async |client: &TestClient, id: u64| {
+        let call = request(id, "tools/call", json!({"name": "b__steps"}));
+        let events = client.post_stream(call).await.rest().await;
+        assert_eq!(events.iter().filter_map(|event| event.message()).count(), 4);
+        events[0].id.clone().unwrap()
+    };
+    let (first, second) = (called(&flooding, 1).await, called(&flooding, 2).await);
+    let unaffected = called(&other, 1).await;
+    let lost = broker.admin().metric("mcp_events_lost_total", &[]).await;
+    assert!(lost.is_some_and(|lost| lost >= 1.0), "{lost:?}");
+    written_behind(&broker.admin()).await;
+
+    restart(&mut broker, End::Crash).await;
+    let flooding = back(&broker, &flooding).bearer(&key);
+    let other = back(&broker, &other).bearer(&other_key);
+    for (client, place) in [(&flooding, first), (&other, unaffected)] {
+        let again = client.resume(&place).await.rest().await;
+        assert!(again.iter().filter_map(|event| event.message()).count() >= 3, "{place}");
+    }
+    let (status, error) = refused(flooding.get_stream_raw(Some(&second)).await).await;
+    assert_eq!((status, kind(&error)), (400, "events_gone"), "{error}");
+}
+
+#[tokio::test]
 async fn calls_that_ended_with_the_process_are_answered_on_their_streams() {
     let gate = Gate::new();
     let backend = backend().await;

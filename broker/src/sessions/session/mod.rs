@@ -384,7 +384,8 @@ impl Session {
         announced: ListDigests,
     ) -> SessionState {
         let shared = &tenant.shared;
-        let log = shared.persistence.event_log.clone().map(|log| (log, *key));
+        let log = shared.persistence.event_log.as_ref();
+        let log = log.map(|log| (log.for_tenant(&tenant.logged_events), *key));
         let streams = SessionStreams::new(shared.stream_limits(), epoch, log)
             .with_unread_budget(&shared.unread_budget, caller.into())
             .with_retained_budget(&tenant.retained);

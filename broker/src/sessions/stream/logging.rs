@@ -18,6 +18,7 @@ pub(super) struct EventLogSink {
     writer: EventWriter,
     session: SessionKey,
     pub(super) was_read: bool,
+    /// The log has no events up to this one.
     pub(super) trimmed_through: u64,
     /// Time of the last record that kept the stream in the log.
     touched: Instant,
@@ -104,7 +105,7 @@ impl StreamState {
             was_read: sink.was_read,
         };
         sink.writer.log(LogEntry::Stream { session: sink.session, record });
-        let trimmed_through = self.log.trimmed_through();
+        let trimmed_through = self.log.trimmed_through().max(sink.trimmed_through);
         if trimmed_through > 0 {
             sink.trim(number, trimmed_through);
         }
@@ -112,7 +113,12 @@ impl StreamState {
 }
 
 impl EventLogSink {
-    pub(super) fn event(&self, stream: u64, sequence: u64, kind: EventKind, frame: Bytes) {
+    /// Logs an event. If the log takes no more bytes of the tenant, it loses the stream's events up
+    /// to this one, and has a mark of it.
+    pub(super) fn event(&mut self, stream: u64, sequence: u64, kind: EventKind, frame: Bytes) {
+        if !self.writer.admits(frame.len()) {
+            return self.trim(stream, sequence);
+        }
         let event = LoggedEvent { sequence, kind: kind.code(), frame };
         self.writer.log(LogEntry::Event { session: self.session, stream, event });
     }
