@@ -1,7 +1,7 @@
-//! A bad network for one UDP client: packets are lost, doubled and overtaken, with chances that are
-//! the same in every run.
+//! A bad network for UDP clients: packets are lost, doubled and overtaken, with chances that are the
+//! same in every run.
 
-use std::net::SocketAddr;
+use std::{collections::HashMap, net::SocketAddr, sync::Arc};
 
 use tokio::net::UdpSocket;
 
@@ -28,39 +28,66 @@ pub struct UdpProxy {
 
 impl UdpProxy {
     pub async fn start(target: SocketAddr, weather: PacketFaults) -> Self {
-        let inside = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
-        let outside = UdpSocket::bind("127.0.0.1:0").await.expect("a free port");
-        outside.connect(target).await.expect("the target is an address");
+        let inside = Arc::new(UdpSocket::bind("127.0.0.1:0").await.expect("a free port"));
         let address = inside.local_addr().expect("it is bound");
         let task = tokio::spawn(async move {
-            let (mut up, mut down) =
-                (LossyDirection::new(weather, 1), LossyDirection::new(weather, 2));
-            let mut client = None;
-            let (mut from_client, mut from_target) = (vec![0; PACKET_BYTES], vec![0; PACKET_BYTES]);
-            loop {
-                tokio::select! {
-                    Ok((count, from)) = inside.recv_from(&mut from_client) => {
-                        client = Some(from);
-                        for packet in up.carry(&from_client[..count]) {
-                            let _ = outside.send(&packet).await;
-                        }
-                    }
-                    Ok(count) = outside.recv(&mut from_target) => {
-                        let Some(client) = client else { continue };
-                        for packet in down.carry(&from_target[..count]) {
-                            let _ = inside.send_to(&packet, client).await;
-                        }
-                    }
-                    else => return,
+            let mut clients = HashMap::new();
+            let mut packet = vec![0; PACKET_BYTES];
+            while let Ok((count, from)) = inside.recv_from(&mut packet).await {
+                if !clients.contains_key(&from) {
+                    clients.insert(from, ClientPath::open(&inside, from, target, weather).await);
+                }
+                if let Some(client) = clients.get_mut(&from) {
+                    client.send(&packet[..count]).await;
                 }
             }
         });
         Self { address, _task: AbortOnDrop(task) }
     }
 
-    /// Returns the address that the client connects to.
+    /// Returns the address that clients connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+}
+
+/// The path of one client. It has its own socket towards the target, as behind a NAT: the answers to
+/// one client must not reach another.
+struct ClientPath {
+    outside: Arc<UdpSocket>,
+    up: LossyDirection,
+    _answers: AbortOnDrop,
+}
+
+impl ClientPath {
+    async fn open(
+        inside: &Arc<UdpSocket>,
+        client: SocketAddr,
+        target: SocketAddr,
+        weather: PacketFaults,
+    ) -> Self {
+        let outside = Arc::new(UdpSocket::bind("127.0.0.1:0").await.expect("a free port"));
+        outside.connect(target).await.expect("the target is an address");
+        let (inside, answers) = (inside.clone(), outside.clone());
+        let task = tokio::spawn(async move {
+            let mut down = LossyDirection::new(weather, 2);
+            let mut packet = vec![0; PACKET_BYTES];
+            loop {
+                // An error means that the target's port was closed when a packet came.
+                let Ok(count) = answers.recv(&mut packet).await else { continue };
+                for packet in down.carry(&packet[..count]) {
+                    let _ = inside.send_to(&packet, client).await;
+                }
+            }
+        });
+        let up = LossyDirection::new(weather, 1);
+        Self { outside, up, _answers: AbortOnDrop(task) }
+    }
+
+    async fn send(&mut self, packet: &[u8]) {
+        for packet in self.up.carry(packet) {
+            let _ = self.outside.send(&packet).await;
+        }
     }
 }
 
