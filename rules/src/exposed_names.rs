@@ -119,12 +119,12 @@ mod tests {
 
     #[test]
     fn a_name_is_shortened_from_the_first_byte_above_the_limit() {
-        let fits = "x".repeat(EXPOSED_NAME_BYTES_MAX - "ab__".len());
-        assert_eq!(exposed_name(&backend("ab"), &fits), format!("ab__{fits}"));
-        let longer = exposed_name(&backend("ab"), &format!("{fits}x"));
+        let fits = "x".repeat(EXPOSED_NAME_BYTES_MAX - "abc__".len());
+        assert_eq!(exposed_name(&backend("abc"), &fits), format!("abc__{fits}"));
+        let longer = exposed_name(&backend("abc"), &format!("{fits}x"));
         assert_eq!(longer.len(), EXPOSED_NAME_BYTES_MAX);
-        assert_eq!(longer, format!("ab__{}_{}", &fits[11..], stable_hash(&format!("{fits}x"))));
-        assert_eq!(exposed_name(&backend("ab"), "A-z_09"), "ab__A-z_09");
+        assert_eq!(longer, format!("abc__{}_{}", &fits[11..], stable_hash(&format!("{fits}x"))));
+        assert_eq!(exposed_name(&backend("abc"), "A-z_09"), "abc__A-z_09");
     }
 
     #[test]
