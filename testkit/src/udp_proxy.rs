@@ -1,7 +1,11 @@
 //! A bad network for UDP clients: packets are lost, doubled and overtaken, with chances that are the
 //! same in every run.
 
-use std::{collections::HashMap, net::SocketAddr, sync::Arc};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    net::SocketAddr,
+    sync::Arc,
+};
 
 use tokio::net::UdpSocket;
 
@@ -34,12 +38,13 @@ impl UdpProxy {
             let mut clients = HashMap::new();
             let mut packet = vec![0; PACKET_BYTES];
             while let Ok((count, from)) = inside.recv_from(&mut packet).await {
-                if !clients.contains_key(&from) {
-                    clients.insert(from, ClientPath::open(&inside, from, target, weather).await);
-                }
-                if let Some(client) = clients.get_mut(&from) {
-                    client.send(&packet[..count]).await;
-                }
+                let client = match clients.entry(from) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(new) => {
+                        new.insert(ClientPath::open(&inside, from, target, weather).await)
+                    }
+                };
+                client.send(&packet[..count]).await;
             }
         });
         Self { address, _task: AbortOnDrop(task) }
