@@ -8,7 +8,8 @@
 //! - starts and new sessions
 //!
 //! The broker and nginx share one processor. The load and the backend share another, if there are
-//! two. In one table all share both. `--write` puts the tables into docs/performance.md, `--only=NAME` makes one of them.
+//! two. In one table all share both. `--write` puts the tables into docs/performance.md,
+//! `--only=NAME` makes one of them.
 
 mod both_processors;
 mod calls;

@@ -1,9 +1,7 @@
 //! Compares calls and lists under a large access policy with those of a tenant without one.
 
-use std::time::Duration;
-
 use anyhow::ensure;
-use benches::{Scale, Table, digits, shown};
+use benches::Scale;
 use loadtest::backend::{Backend, BackendOptions};
 use serde_json::{Value, json};
 use testkit::TestBroker;
@@ -11,7 +9,7 @@ use testkit::TestBroker;
 use crate::{
     crowd,
     lists::request_of,
-    repeated::{CONNECTIONS, in_turns},
+    repeated::{CONNECTIONS, compared, in_turns},
     testbed::{TestBed, behind, broker, of_broker},
 };
 
@@ -35,21 +33,11 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
     let (with, body_with) = request_of(&ruled, &ruled_key, "many").await?;
     ensure!(body.len() == body_with.len(), "the policy allows every tool");
     let figures = in_turns(&[without, with], scale).await?;
-    let mut table = Table::new(["broker", "lists/s", "ratio", "p50", "CPU a list", "ratio"]);
-    for (name, of) in names.into_iter().zip(&figures) {
-        table.row([
-            name.to_owned(),
-            digits(of.rate),
-            format!("{:.2}", of.rate / figures[0].rate),
-            shown(Duration::from_secs_f64(of.p50)),
-            format!("{:.1} µs", of.cpu),
-            format!("{:.2}", of.cpu / figures[0].cpu),
-        ]);
-    }
+    let table = compared(["broker", "lists/s", "CPU a list"], names, &figures);
     let text = format!(
         "Calls of 256 B and first pages of `tools/list`, over {CONNECTIONS} connections, with {tools} tools. The policy has {rules} rules, which name other principals."
     );
-    Ok(format!("### Access policies\n\n{text}\n\n{calls}\n{}\n", table.markdown()))
+    Ok(format!("### Access policies\n\n{text}\n\n{calls}\n{table}\n"))
 }
 
 /// Starts a broker with the fast backend and the one of many tools.

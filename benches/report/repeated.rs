@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use benches::{Samples, Scale, median};
+use benches::{Samples, Scale, Table, digits, median, shown};
 use loadtest::{
     process,
     target::Target,
@@ -90,6 +90,27 @@ async fn measure(request: &RepeatedRequest, time: Duration) -> anyhow::Result<(f
         all.extend(samples??);
     }
     Ok((all.len() as f64 / started.elapsed().as_secs_f64(), all.median()))
+}
+
+/// Returns a table of both figures, with their ratios to the first. The titles are those of the
+/// name, the rate and the processor time.
+pub(crate) fn compared(
+    [name, rate, cpu]: [&str; 3],
+    names: [&str; 2],
+    figures: &[RequestFigures; 2],
+) -> String {
+    let mut table = Table::new([name, rate, "ratio", "p50", cpu, "ratio"]);
+    for (name, of) in names.into_iter().zip(figures) {
+        table.row([
+            name.to_owned(),
+            digits(of.rate),
+            format!("{:.2}", of.rate / figures[0].rate),
+            shown(Duration::from_secs_f64(of.p50)),
+            format!("{:.1} µs", of.cpu),
+            format!("{:.2}", of.cpu / figures[0].cpu),
+        ]);
+    }
+    table.markdown()
 }
 
 /// Opens a session and returns its id.

@@ -1,10 +1,8 @@
 //! Calls at the replica that owns their session, compared with calls at another one, which forwards
 //! them.
 
-use std::time::Duration;
-
 use anyhow::ensure;
-use benches::{Scale, Table, digits, shown};
+use benches::Scale;
 use futures_util::future::try_join_all;
 use loadtest::{
     target::Target,
@@ -12,7 +10,7 @@ use loadtest::{
 };
 
 use crate::{
-    repeated::{CONNECTIONS, RepeatedRequest, in_turns, open_session},
+    repeated::{CONNECTIONS, RepeatedRequest, compared, in_turns, open_session},
     testbed::{self, TestBed, behind},
 };
 
@@ -55,20 +53,10 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
 
     let names = ["at the owner of the session", "at another replica"];
     let figures = in_turns(&[at_owner, at_other], scale).await?;
-    let mut table = Table::new(["call", "calls/s", "ratio", "p50", "CPU a call", "ratio"]);
-    for (name, of) in names.into_iter().zip(&figures) {
-        table.row([
-            name.to_owned(),
-            digits(of.rate),
-            format!("{:.2}", of.rate / figures[0].rate),
-            shown(Duration::from_secs_f64(of.p50)),
-            format!("{:.1} µs", of.cpu),
-            format!("{:.2}", of.cpu / figures[0].cpu),
-        ]);
-    }
+    let table = compared(["call", "calls/s", "CPU a call"], names, &figures);
     let text = format!(
         "Calls of {} B over {CONNECTIONS} connections, on two replicas that share PostgreSQL, Redis and one processor. The processor time is that of both replicas.",
         CALL.len()
     );
-    Ok(format!("### Calls at another replica\n\n{text}\n\n{}\n", table.markdown()))
+    Ok(format!("### Calls at another replica\n\n{text}\n\n{table}\n"))
 }
