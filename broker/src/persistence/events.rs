@@ -2,9 +2,10 @@
 //! logs batches in order.
 //!
 //! A sender never waits and never fails. An event is lost if the queue is full or the store refuses
-//! it. An event that exceeds the bytes of its tenant is lost too, and its stream marks it. Lost events are counted and noted. The next event or record of the stream is logged behind a
-//! mark that everything before it is gone. A log may thus end early or begin late, but it never has an
-//! unmarked hole.
+//! it. Lost events are counted and noted. The next event or record of the stream is logged behind a
+//! mark that everything before it is gone. An event that exceeds the bytes of its tenant is lost too:
+//! its stream logs the mark in its place. A log may thus end early or begin late, but it never has
+//! an unmarked hole.
 
 use std::{
     collections::HashMap,
