@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testkit::{
     BackendCall, FakeBackend, Gate, RecordedRequest, Reply, StatelessBackend, StatelessCall,
-    StatelessReply,
+    StatelessReply, eventually,
 };
 
 use super::{Of, REVISIONS, features};
@@ -113,14 +113,17 @@ impl Back {
                 let session = seen.header("mcp-session-id").expect("it has a session").to_owned();
                 let update = json!({"jsonrpc": "2.0", "method": "notifications/resources/updated", "params": {"uri": uri}});
                 // The client's stream may be opened after its first request.
-                while backend.push_to(&session, update.clone()).await == 0 {
-                    tokio::task::yield_now().await;
-                }
+                eventually("a stream of the session", || async {
+                    let streams = backend.push_to(&session, update.clone()).await;
+                    if streams == 0 { Err("none") } else { Ok(()) }
+                })
+                .await;
             }
             Self::Modern(backend) => {
-                while backend.updated(uri).await == 0 {
-                    tokio::task::yield_now().await;
-                }
+                eventually("a listener to the resource", || async {
+                    if backend.updated(uri).await == 0 { Err("none") } else { Ok(()) }
+                })
+                .await;
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Lists: their entries, their pages, and their changes.
 
 use serde_json::{Value, json};
+use testkit::eventually;
 
 use super::{Cell, Found, Of, Pair, REVISIONS, ensure, features, refused};
 
@@ -112,7 +113,7 @@ pub(super) async fn other_output_schema(pair: &Pair) -> Found {
     }
 }
 
-/// Reads the list until it holds something.
+/// Reads the list until it holds the entry whose `key` has this value.
 pub(super) async fn wait_listed(
     pair: &Pair,
     method: &str,
@@ -120,22 +121,32 @@ pub(super) async fn wait_listed(
     key: &str,
     value: &str,
 ) -> Result<Value, String> {
+    eventually("the entry in the list", || async {
+        find_listed(pair, method, member, key, value).await.transpose().ok_or("it is not listed")
+    })
+    .await
+}
+
+/// Returns the entry whose `key` has this value, if a page of the list holds it.
+async fn find_listed(
+    pair: &Pair,
+    method: &str,
+    member: &str,
+    key: &str,
+    value: &str,
+) -> Result<Option<Value>, String> {
+    let mut params = json!({});
     loop {
-        let mut params = json!({});
-        loop {
-            let page = pair.client.request(method, params).await;
-            let page = page.result()?;
-            if let Some(found) =
-                page[member].as_array().into_iter().flatten().find(|entry| entry[key] == value)
-            {
-                return Ok(found.clone());
-            }
-            match page.get("nextCursor") {
-                Some(cursor) => params = json!({"cursor": cursor}),
-                None => break,
-            }
+        let page = pair.client.request(method, params).await;
+        let page = page.result()?;
+        let mut entries = page[member].as_array().into_iter().flatten();
+        if let Some(found) = entries.find(|entry| entry[key] == value) {
+            return Ok(Some(found.clone()));
         }
-        tokio::task::yield_now().await;
+        match page.get("nextCursor") {
+            Some(cursor) => params = json!({"cursor": cursor}),
+            None => return Ok(None),
+        }
     }
 }
 

@@ -266,9 +266,13 @@ async fn try_pair(broker: Arc<TestBroker>, front: Front, between: Between) -> Ve
 
 /// Runs one broker with a backend for each of these pairs, and tests some of them at a time.
 async fn every_cell(front: Front, pipe: bool, wanted: impl Fn(Of, Of) -> bool) {
-    // Calls of clients that support tasks become one soon.
-    let mut builder =
-        builder().config(json!({"tasks": {"promote_after": "100ms"}})).single_process();
+    // Calls of clients that support tasks become one soon. All clients have one address, and each
+    // request over HTTP has a connection of its own.
+    let config = json!({
+        "tasks": {"promote_after": "100ms"},
+        "limits": {"connections_per_second_per_address": 0},
+    });
+    let mut builder = builder().config(config).single_process();
     let mut pairs = Vec::new();
     for client in 0..REVISIONS.len() {
         for backend in (0..REVISIONS.len()).filter(|backend| wanted(client, *backend)) {

@@ -1,6 +1,7 @@
 //! Tasks of 2026-07-28, an extension: the broker hosts them, whatever the backend.
 
 use serde_json::{Value, json};
+use testkit::eventually;
 
 use super::{
     Cell, Found, Pair,
@@ -22,13 +23,15 @@ async fn promoted(pair: &Pair, client: &Client, tool: &str, mark: &str) -> Resul
 
 /// Polls a task until it has this status.
 pub(super) async fn wait(client: &Client, id: &Value, status: &str) -> Result<Answer, String> {
-    loop {
+    eventually("the status of the task", || async {
         let answer = client.request("tasks/get", json!({"taskId": id})).await;
-        if answer.result()?["status"] == status {
-            return Ok(answer);
+        match answer.result() {
+            Ok(task) if task["status"] != status => Err(answer.text),
+            Ok(_) => Ok(Ok(answer)),
+            Err(refused) => Ok(Err(refused)),
         }
-        tokio::task::yield_now().await; // a client without an answer gets the error of a hanging call
-    }
+    })
+    .await
 }
 
 /// Tests that a call that takes long becomes a task, and the task has the call's result.
