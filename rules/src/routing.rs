@@ -88,7 +88,7 @@ impl Decision {
     pub fn tool(&self) -> Option<&str> {
         match self {
             Self::Forward(plan) | Self::CreateTask(plan, _) => {
-                plan.names.tool().map(|tool| tool.name.as_str())
+                plan.target.tool().map(|tool| tool.name.as_str())
             }
             _ => None,
         }
@@ -130,7 +130,7 @@ pub struct Plan {
     /// Set when the session does not support `params.task`, which must not reach the backend.
     pub drop_task: bool,
     /// The target at the backend, by the backend's name.
-    pub names: Named,
+    pub target: BackendTarget,
     /// The arguments that the backend gets, if they differ from those that the client sent.
     pub arguments: Option<Bytes>,
     /// Estimated tokens of the result at most.
@@ -141,14 +141,14 @@ pub struct Plan {
 
 /// The target of a request at a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Named {
-    Tool(ToolCalled),
+pub enum BackendTarget {
+    Tool(CalledTool),
     Resource(String),
     Other,
 }
 
-impl Named {
-    pub fn tool(&self) -> Option<&ToolCalled> {
+impl BackendTarget {
+    pub fn tool(&self) -> Option<&CalledTool> {
         match self {
             Self::Tool(tool) => Some(tool),
             Self::Resource(_) | Self::Other => None,
@@ -158,7 +158,7 @@ impl Named {
 
 /// The called tool.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToolCalled {
+pub struct CalledTool {
     /// The backend's name of the tool.
     pub name: String,
     pub traits: ToolTraits,
@@ -170,7 +170,7 @@ impl Plan {
             backend,
             edits,
             drop_task: false,
-            names: Named::Other,
+            target: BackendTarget::Other,
             arguments: None,
             result_tokens: None,
             approval: None,
@@ -352,7 +352,7 @@ fn tool_call(
         let native = tool.clone();
         TaskTarget { tool: named.unwrap_or_else(|| tool.clone()), native, traits }
     });
-    plan.names = Named::Tool(ToolCalled { name: tool, traits });
+    plan.target = BackendTarget::Tool(CalledTool { name: tool, traits });
     plan.drop_task = used == TaskUse::Ignored;
     Ok(match target {
         Some(target) => Decision::CreateTask(plan, target),
@@ -631,7 +631,7 @@ mod tests {
         let one = Catalog::build(tenant.clone(), key(), BTreeMap::from([app("one")]));
         let Ok(Decision::Forward(plan)) = decided(&one) else { panic!("{:?}", decided(&one)) };
         assert_eq!(
-            (plan.backend.as_str(), plan.names.tool().unwrap().name.as_str()),
+            (plan.backend.as_str(), plan.target.tool().unwrap().name.as_str()),
             ("one", "poll")
         );
         assert_eq!(decided(&one.without_app_names()).unwrap_err().kind, ErrorKind::ToolNotFound);

@@ -32,7 +32,7 @@ use rules::{
             SCHEMA_COMPILE_WAIT, UNUSED_SCHEMAS_REPORTED_MAX,
         },
     },
-    routing::Named,
+    routing::BackendTarget,
 };
 
 use super::{
@@ -150,12 +150,12 @@ impl Policy {
     /// `arguments`: those that the backend gets instead of the client's.
     pub fn admits(
         self: &Arc<Self>,
-        names: &Named,
+        target: &BackendTarget,
         message: &Message,
         arguments: Option<Bytes>,
         lists: impl FnOnce() -> Option<Arc<BackendLists>>,
     ) -> Result<Option<ArgumentsCheck>, Refusal> {
-        if let Named::Resource(uri) = names {
+        if let BackendTarget::Resource(uri) = target {
             self.admits_resource(uri)?;
             if message.method == Method::CompletionComplete {
                 self.admits_completion(message)?;
@@ -163,7 +163,7 @@ impl Policy {
         }
         let sent = || message.fields.arguments.map(|span| span.slice(&message.frame));
         let arguments = || arguments.or_else(sent);
-        match names.tool().filter(|_| self.validate_arguments) {
+        match target.tool().filter(|_| self.validate_arguments) {
             Some(tool) => self.admits_call(&tool.name, arguments(), lists()),
             None if self.audits_arguments => self.check_duplicates(arguments()),
             None => Ok(None),

@@ -51,6 +51,7 @@ pub mod spec;
 mod spec_limits;
 mod spec_parser;
 pub mod stdio;
+mod transport_check;
 mod transport_spec;
 mod trusted_proxies;
 pub mod units;

@@ -17,22 +17,18 @@ use super::{
     pins, policy,
     range::check_count,
     resilience, roots, sandbox,
-    spec::{
-        BackendSpec, Credentials, ProtocolChoice, TcpTls, TenantSpec, TransportSpec, as_http_url,
-        is_server_name, split_host_port,
-    },
-    spec_limits, stdio,
+    spec::{BackendSpec, Credentials, ProtocolChoice, TenantSpec, TransportSpec},
+    spec_limits, transport_check,
 };
 
 static BACKEND: LazyLock<BodySchema<BackendSpec>> = LazyLock::new(BodySchema::new);
 static TENANT: LazyLock<BodySchema<TenantSpec>> = LazyLock::new(BodySchema::new);
 
 const WEIGHT: KeyKind = KeyKind::Count { min: 1, max: 1_000 };
-/// Largest number of arguments, and of environment variables, of one child process.
-const PROCESS_TEXTS_MAX: usize = 256;
 /// Largest number of configured headers per backend.
 const HEADERS_MAX: usize = 64;
-const TEXT_BYTES_MAX: usize = 32 * 1024;
+/// Largest value of a configured header, in bytes.
+const HEADER_BYTES_MAX: usize = 32 * 1024;
 
 /// Headers that the broker writes itself. A configured one would break the transport or impersonate
 /// a client.
@@ -72,7 +68,7 @@ pub fn parse_tenant_spec(body: &Value) -> Result<TenantSpec, Vec<FieldError>> {
 /// Checks the rules that the types do not express.
 pub fn validate_backend_spec(spec: &BackendSpec) -> Result<(), Vec<FieldError>> {
     let mut faults = Vec::new();
-    check_transport(&spec.transport, &mut faults);
+    transport_check::check(&spec.transport, &mut faults);
     check_protocol(spec, &mut faults);
     backend_tls::check(&spec.tls, &spec.transport, &mut faults);
     spec_limits::check_backend(&spec.limits, &mut faults);
@@ -96,118 +92,6 @@ pub fn validate_tenant_spec(spec: &TenantSpec) -> Result<(), Vec<FieldError>> {
     if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
-fn check_transport(transport: &TransportSpec, faults: &mut Vec<FieldError>) {
-    if let TransportSpec::Stdio { limits, .. } = transport {
-        stdio::check_limits(limits, faults);
-    }
-    let mut fault = |path: String, wrong: &str, allowed: &str| {
-        faults.push(FieldError::new(path, wrong, allowed))
-    };
-    match transport {
-        TransportSpec::Http { url } | TransportSpec::Sse { url } => {
-            if let Err(error) = ::transport::parse_http_url(url) {
-                fault(
-                    "transport.url".into(),
-                    &error.to_string(),
-                    "an absolute http:// or https:// URL without user name and fragment",
-                );
-            }
-        }
-        TransportSpec::Tcp { address, tls } => {
-            if split_host_port(address).is_none() {
-                fault("transport.address".into(), "is not a host and port", ADDRESS_ALLOWED);
-            }
-            let server_name =
-                tls.as_ref().and_then(TcpTls::settings).and_then(|settings| settings.server_name);
-            if server_name.is_some_and(|name| !is_server_name(&name)) {
-                fault(
-                    "transport.tls.server_name".into(),
-                    "is not the name of a server",
-                    SERVER_NAME_ALLOWED,
-                );
-            }
-        }
-        TransportSpec::Quic { address, server_name, .. } => {
-            if split_host_port(address).is_none() {
-                fault("transport.address".into(), "is not a host and port", ADDRESS_ALLOWED);
-            }
-            if server_name.as_ref().is_some_and(|name| !is_server_name(name)) {
-                fault(
-                    "transport.server_name".into(),
-                    "is not the name of a server",
-                    SERVER_NAME_ALLOWED,
-                );
-            }
-        }
-        TransportSpec::Websocket { url } => match as_http_url(url)
-            .as_deref()
-            .map(::transport::parse_http_url)
-        {
-            Some(Ok(_)) => {}
-            Some(Err(error)) => {
-                fault("transport.url".into(), &error.to_string(), WEBSOCKET_ALLOWED)
-            }
-            None => {
-                fault("transport.url".into(), "is not the URL of a WebSocket", WEBSOCKET_ALLOWED)
-            }
-        },
-        TransportSpec::Stdio { command, args, env, cwd, .. } => {
-            if !is_process_text(command) || command.trim().is_empty() {
-                fault(
-                    "transport.command".into(),
-                    "is empty, too long or holds a NUL",
-                    "the name or path of a program",
-                );
-            }
-            if args.len() > PROCESS_TEXTS_MAX {
-                fault(
-                    "transport.args".into(),
-                    "has too many entries",
-                    &format!("at most {PROCESS_TEXTS_MAX}"),
-                );
-            }
-            for (index, _) in args.iter().enumerate().filter(|(_, arg)| !is_process_text(arg)) {
-                fault(
-                    format!("transport.args.{index}"),
-                    "is too long or holds a NUL",
-                    "text of at most 32KiB without NUL",
-                );
-            }
-            if env.len() > PROCESS_TEXTS_MAX {
-                fault(
-                    "transport.env".into(),
-                    "has too many entries",
-                    &format!("at most {PROCESS_TEXTS_MAX}"),
-                );
-            }
-            for (name, value) in env {
-                if name.is_empty() || name.contains('=') || !is_process_text(name) {
-                    fault(
-                        "transport.env".into(),
-                        "has a name that is empty, too long or holds = or NUL",
-                        "names such as LOG_LEVEL",
-                    );
-                } else if !is_process_text(value) {
-                    fault(
-                        join("transport.env", name),
-                        "is too long or holds a NUL",
-                        "text of at most 32KiB without NUL",
-                    );
-                }
-            }
-            if cwd.as_ref().is_some_and(|cwd| {
-                !is_process_text(cwd) || !std::path::Path::new(cwd).is_absolute()
-            }) {
-                fault(
-                    "transport.cwd".into(),
-                    "is not an absolute path",
-                    "an absolute path, such as /srv/tools",
-                );
-            }
-        }
-    }
-}
-
 /// Checks that the transport exists in the revisions that the operator chose.
 fn check_protocol(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
     if matches!(spec.transport, TransportSpec::Sse { .. })
@@ -216,14 +100,6 @@ fn check_protocol(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
         let wrong = "is modern, but HTTP+SSE belongs to a revision with sessions";
         faults.push(FieldError::new("protocol", wrong, "auto or legacy for an sse backend"));
     }
-}
-
-const WEBSOCKET_ALLOWED: &str = "an absolute ws:// or wss:// URL without user name and fragment";
-const SERVER_NAME_ALLOWED: &str = "a host name or an IP address";
-const ADDRESS_ALLOWED: &str = "HOST:PORT, such as tools.internal:7000 or [fd00::5]:7000";
-
-fn is_process_text(text: &str) -> bool {
-    text.len() <= TEXT_BYTES_MAX && !text.contains('\0')
 }
 
 fn check_credentials(
@@ -285,7 +161,7 @@ fn check_credentials(
                 "one of the two",
             ));
         }
-        if value.len() > TEXT_BYTES_MAX || http::HeaderValue::from_str(value).is_err() {
+        if value.len() > HEADER_BYTES_MAX || http::HeaderValue::from_str(value).is_err() {
             faults.push(FieldError::new(
                 &path,
                 "is too long or holds a control character",

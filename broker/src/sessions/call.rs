@@ -45,7 +45,7 @@ use rules::{
     event_log::EventKind,
     exposure::ResourceUris,
     retries::{self, AttemptOutcome},
-    routing::ToolCalled,
+    routing::Plan,
     tool_error::is_tool_error,
 };
 
@@ -60,7 +60,7 @@ pub use self::{
 };
 use super::{
     deadline_list::{DeadlineStatus, Expirable},
-    session::Session,
+    session::{RequestContext, Session},
     stream::EventStream,
 };
 use crate::{
@@ -150,16 +150,14 @@ pub enum CallOutcome {
 }
 
 impl Call {
-    pub fn new(
-        message: &Message,
-        client_id: RequestId,
+    pub(in crate::sessions) fn new(
         session: &Arc<Session>,
-        stream: &Arc<EventStream>,
-        (backend, registered_backend): (BackendId, Option<Arc<Backend>>),
-        tool: Option<&ToolCalled>,
-        started: Instant,
+        message: &Message,
+        request: &RequestContext<'_>,
+        plan: &Plan,
+        registered_backend: Option<Arc<Backend>>,
     ) -> Arc<Self> {
-        let method = message.method;
+        let (method, tool) = (message.method, plan.target.tool());
         Arc::new(Self {
             deadline: session.tenant.deadline(
                 registered_backend.as_deref(),
@@ -174,11 +172,11 @@ impl Call {
                 tool.traits.read_only || tool.traits.idempotent
             }),
             registered_backend,
-            client_id,
+            client_id: request.id.clone(),
             method,
             session: session.clone(),
-            stream: stream.clone(),
-            backend,
+            stream: request.stream.clone(),
+            backend: plan.backend.clone(),
             progress_token: message
                 .fields
                 .meta_progress_token
@@ -186,7 +184,7 @@ impl Call {
             last_progress: Mutex::new(None),
             interrupt: Interrupt::default(),
             cancel_reason: Mutex::new(None),
-            started,
+            started: request.started_at,
             touched_ms: AtomicU64::new(0),
             open_questions: AtomicUsize::new(0),
             settled: AtomicBool::new(false),

@@ -261,20 +261,7 @@ fn start(
             return start_call(session, message, request, plan, checked).map(Some);
         }
         Decision::Answer(result) => {
-            let result = session
-                .client_dialect()
-                .result(request.method, &result)
-                .map_or(result, Bytes::from);
-            let _cut = request.stream.push(
-                Instant::now(),
-                EventKind::Answer,
-                handshake::success(&request.id, &result),
-            );
-            session.request_finished(
-                request.method,
-                RequestOutcome::Ok,
-                request.started_at.elapsed(),
-            );
+            push_answer(session, &request, &result);
             Ok(())
         }
         Decision::KeptResult(page) => {
@@ -284,33 +271,12 @@ fn start(
         }
         Decision::Batch(calls) => batch::start(session, request, *calls, &message),
         Decision::CreateTask(plan, target) => {
-            let tool = plan.names.tool().map(|tool| tool.name.as_str());
-            observation::record_backend(session, &plan.backend, tool);
-            let host = session.shared.task_host()?;
             let task = NewTask { message, id: request.id.clone(), plan, target };
-            spawn_local_request(session, request, CancelScope::Nothing, |session| async move {
-                if let Some(check) = checked.arguments_check {
-                    check.run().await?;
-                }
-                host.create(session, task).await
-            })
+            create_task(session, request, task, checked.arguments_check)
         }
-        Decision::Task(question) => {
+        Decision::Task(operation) => {
             let task = named_task(&message)?;
-            match question {
-                TaskOperation::State => {
-                    spawn_local_request(session, request, CancelScope::Wait, |session| {
-                        task_state(session, task)
-                    })
-                }
-                TaskOperation::Cancel => {
-                    let host = session.shared.task_host()?;
-                    spawn_local_request(session, request, CancelScope::Wait, |session| {
-                        host.cancel(session, task)
-                    })
-                }
-                TaskOperation::Result => await_task(session, request, task),
-            }
+            start_task_operation(session, request, operation, task)
         }
         Decision::ListTasks => {
             let cursor = message.text(message.fields.cursor).map(|cursor| cursor.into_owned());
@@ -345,20 +311,68 @@ fn start_call(
     checked: CheckedBackend,
 ) -> Result<CallFuture, Refusal> {
     let held = HeldCall::of_plan(session, &message, &plan)?;
-    let RequestContext { id, stream, started_at, .. } = request;
-    let tool = plan.names.tool();
+    let tool = plan.target.tool();
     observation::record_backend(session, &plan.backend, tool.map(|tool| tool.name.as_str()));
-    let backend = (plan.backend.clone(), checked.backend);
-    let call = Call::new(&message, id.clone(), session, stream, backend, tool, started_at);
+    let call = Call::new(session, &message, &request, &plan, checked.backend);
     if let Some(held) = held {
         call.hold(held);
     }
     call.record_answer_rule(&plan);
     let Plan { edits, .. } = plan;
-    session.open_request(id, InFlight::Call(call.clone()))?;
+    session.open_request(request.id, InFlight::Call(call.clone()))?;
     let work =
         box_pin_with(|| call.clone().run(message, edits, checked.arguments_check.map(Box::new)));
     Ok(CallFuture::new(work, &session.shared.running).with_call(call))
+}
+
+/// Answers a request at once with this result.
+fn push_answer(session: &Session, request: &RequestContext<'_>, result: &Bytes) {
+    let translated = session.client_dialect().result(request.method, result).map(Bytes::from);
+    let answer = handshake::success(&request.id, translated.as_ref().unwrap_or(result));
+    let _cut = request.stream.push(Instant::now(), EventKind::Answer, answer);
+    let duration = request.started_at.elapsed();
+    session.request_finished(request.method, RequestOutcome::Ok, duration);
+}
+
+/// Stores a call as a task, and answers with the task.
+fn create_task(
+    session: &Arc<Session>,
+    request: RequestContext<'_>,
+    task: NewTask,
+    arguments_check: Option<ArgumentsCheck>,
+) -> Result<(), Refusal> {
+    let tool = task.plan.target.tool().map(|tool| tool.name.as_str());
+    observation::record_backend(session, &task.plan.backend, tool);
+    let host = session.shared.task_host()?;
+    spawn_local_request(session, request, CancelScope::Nothing, |session| async move {
+        if let Some(check) = arguments_check {
+            check.run().await?;
+        }
+        host.create(session, task).await
+    })
+}
+
+/// Starts an operation on a task that exists.
+fn start_task_operation(
+    session: &Arc<Session>,
+    request: RequestContext<'_>,
+    operation: TaskOperation,
+    task: TaskId,
+) -> Result<(), Refusal> {
+    match operation {
+        TaskOperation::State => {
+            spawn_local_request(session, request, CancelScope::Wait, |session| {
+                task_state(session, task)
+            })
+        }
+        TaskOperation::Cancel => {
+            let host = session.shared.task_host()?;
+            spawn_local_request(session, request, CancelScope::Wait, |session| {
+                host.cancel(session, task)
+            })
+        }
+        TaskOperation::Result => await_task(session, request, task),
+    }
 }
 
 /// Answers a request with the outcome of a task, here or at the session's next owner.
@@ -433,10 +447,10 @@ fn check_policy(
     let arguments = plan.arguments.clone();
     match backend.principal_lists.of(principal) {
         Some(view) => {
-            view.policy.admits(&plan.names, message, arguments, || Some(view.lists.clone()))
+            view.policy.admits(&plan.target, message, arguments, || Some(view.lists.clone()))
         }
         None => {
-            backend.policy.admits(&plan.names, message, arguments, || backend.lists.load_full())
+            backend.policy.admits(&plan.target, message, arguments, || backend.lists.load_full())
         }
     }
 }

@@ -10,8 +10,8 @@ use protocol::{
 };
 
 use super::{
-    Decision, Named, Plan, ResourceTarget, check_held, held, quoted, required_text, supported,
-    template_values,
+    BackendTarget, Decision, Plan, ResourceTarget, check_held, held, quoted, required_text,
+    supported, template_values,
 };
 use crate::{
     access::{AccessCheck, Object},
@@ -44,8 +44,8 @@ pub(super) fn by_uri(
             } else {
                 vec![(span, json::quote(&target.uri).into_bytes())]
             };
-            let names = Named::Resource(target.uri);
-            Decision::Forward(Plan { names, ..Plan::new(target.backend, edits) })
+            let plan = Plan::new(target.backend, edits);
+            Decision::Forward(Plan { target: BackendTarget::Resource(target.uri), ..plan })
         }
     })
 }
@@ -107,7 +107,7 @@ pub(super) fn by_reference(
         } else {
             vec![(span, json::quote(&target.uri).into_bytes())]
         };
-        Plan { names: Named::Resource(target.uri), ..Plan::new(target.backend, edits) }
+        Plan { target: BackendTarget::Resource(target.uri), ..Plan::new(target.backend, edits) }
     } else {
         let (span, name) = required_text(message, fields.reference_name, "params.ref.name")?;
         let unknown = || {

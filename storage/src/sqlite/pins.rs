@@ -42,7 +42,8 @@ macro_rules! returning_pin {
 /// whether it is new.
 async fn put_sighting(
     writing: &mut WriteTransaction<'_>,
-    (tenant, backend): (&TenantId, &BackendId),
+    tenant: &TenantId,
+    backend: &BackendId,
     sighting: &PinSighting,
     may_add: bool,
 ) -> Result<Option<(SqliteRow, bool)>, StoreError> {
@@ -108,8 +109,8 @@ impl PinStore for SqliteStore {
             .map_err(map_error)?;
             let mut stored = Vec::with_capacity(seen.len());
             for sighting in seen {
-                let owner = (tenant, backend);
-                let put = put_sighting(&mut writing, owner, sighting, count < pins_max).await?;
+                let may_add = count < pins_max;
+                let put = put_sighting(&mut writing, tenant, backend, sighting, may_add).await?;
                 if let Some((row, is_new)) = put {
                     count = count.saturating_add(u32::from(is_new));
                     stored.push(row);

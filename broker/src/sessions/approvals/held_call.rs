@@ -48,7 +48,7 @@ impl HeldCall {
         message: &Message,
         plan: &Plan,
     ) -> Result<Option<Self>, Refusal> {
-        let (Some(terms), Some(tool)) = (&plan.approval, plan.names.tool()) else {
+        let (Some(terms), Some(tool)) = (&plan.approval, plan.target.tool()) else {
             return Ok(None);
         };
         if access_checks::is_disabled("approvals") {

@@ -15,7 +15,7 @@ use rules::{
     pins::{PinMode, ResultScan},
     resource_uri::{Spellings, is_read_with_prefix},
     result_budget,
-    routing::{Named, Plan},
+    routing::{BackendTarget, Plan},
 };
 
 use super::Call;
@@ -35,16 +35,16 @@ pub(super) enum AnswerRule {
 
 impl AnswerRule {
     fn of(plan: &Plan, backend: Option<&Backend>) -> Option<Self> {
-        match &plan.names {
-            Named::Tool(tool) => {
+        match &plan.target {
+            BackendTarget::Tool(tool) => {
                 let tokens = plan.result_tokens?;
                 Some(Self::Budget { tokens, tool: tool.name.clone() })
             }
-            Named::Resource(uri) if is_read_with_prefix(uri, APP_SCHEME) => {
+            BackendTarget::Resource(uri) if is_read_with_prefix(uri, APP_SCHEME) => {
                 let is_pinned = backend.is_some_and(|backend| backend.pins.mode != PinMode::Off);
                 is_pinned.then(|| Self::App { uri: uri.clone() })
             }
-            Named::Resource(_) | Named::Other => None,
+            BackendTarget::Resource(_) | BackendTarget::Other => None,
         }
     }
 }

@@ -388,7 +388,7 @@ mod tests {
             arguments: None,
             result_tokens: None,
             drop_task: false,
-            names: routing::Named::Other,
+            target: routing::BackendTarget::Other,
             approval: None,
         };
         let sent: serde_json::Value =

@@ -133,7 +133,7 @@ async fn store(
         ));
     }
     let creator = TaskCreator::new(session);
-    let called = plan.names.tool();
+    let called = plan.target.tool();
     let traits = called.map(|tool| tool.traits).unwrap_or_default();
     let native = called.map(|tool| tool.name.clone()).unwrap_or_default();
     let tool = message.text(message.fields.name).map(|name| name.into_owned()).unwrap_or_default();

@@ -65,9 +65,22 @@ struct CallProgress {
     repeats: u32,
     /// Set once the client has got a question of the backend.
     client_was_asked: bool,
+    /// Set once the schemas of the tools were fetched again because the backend refused a header.
+    tools_refreshed: bool,
 }
 
 impl CallProgress {
+    /// Counts a round that needs input; returns the failure of the call when it has too many.
+    fn begin_round(&mut self) -> Result<(), Failure> {
+        self.rounds += 1;
+        if self.rounds > BACKEND_INPUT_ROUNDS_MAX {
+            return Err(Failure::Protocol(format!(
+                "the backend asked more than {BACKEND_INPUT_ROUNDS_MAX} times before it answered"
+            )));
+        }
+        Ok(())
+    }
+
     /// Returns the wait before the same round is sent again. `None`: the failure ends the attempt.
     fn repetition(
         &mut self,
@@ -118,21 +131,11 @@ async fn exchange_rounds(
     outgoing: BackendRequest<'_>,
     progress: &mut CallProgress,
 ) -> Result<Message, Failure> {
-    let method = outgoing.message.method;
     let mut round = InputRound::default();
     let mut pause = BACKOFF_FIRST;
-    let mut refreshed = false;
     loop {
-        let request = prepare(connection, link, &outgoing, &round);
-        let at = if progress.rounds == 0 { outgoing.sent_at } else { Instant::now() };
-        outgoing
-            .requester
-            .sent_as(SentRequest { connection: connection.clone(), wire_id: request.wire_id }, at);
-        let answer = requests::send(connection, link, request).await;
-        if !outgoing.requester.is_task() {
-            link.backend.record_latency(at.elapsed());
-        }
-        let answer = match answer {
+        let sent_at = if progress.rounds == 0 { outgoing.sent_at } else { Instant::now() };
+        let answer = match send_round(connection, link, &outgoing, &round, sent_at).await {
             Ok(answer) => answer,
             Err(failure) => match progress.repetition(&failure, connection, link) {
                 Some(pause) => {
@@ -142,54 +145,12 @@ async fn exchange_rounds(
                 None => return Err(failure),
             },
         };
-        if answer.kind == Kind::Error {
-            match downgrade::error_code(&answer) {
-                Some(HEADER_MISMATCH) if !refreshed => {
-                    refreshed = true;
-                    list_fetch::refresh_tools(connection, link).await?;
-                    continue;
-                }
-                // The refused header may be one of the client, which does not show a fault of the
-                // backend.
-                Some(HEADER_MISMATCH) if !outgoing.requester.forwarded_headers().is_empty() => {
-                    return requests::for_the_requester(&answer, method, outgoing.requester);
-                }
-                Some(HEADER_MISMATCH) => {
-                    return Err(Failure::Protocol(
-                        "the backend does not accept the headers of a request".to_owned(),
-                    ));
-                }
-                Some(UNSUPPORTED_PROTOCOL_VERSION) => {
-                    return Err(requests::changed_its_mind(connection, link));
-                }
-                _ => return requests::for_the_requester(&answer, method, outgoing.requester),
-            }
-        }
-        let needed = match ResultType::of(&answer) {
-            ResultType::Complete => {
-                return requests::for_the_requester(&answer, method, outgoing.requester);
-            }
-            ResultType::InputRequired if may_require_input(method) => {
-                InputRequired::parse(answer.bytes(answer.result).unwrap_or_default())
-                    .map_err(|why| Failure::Protocol(why.to_owned()))?
-            }
-            ResultType::Task if method == Method::ToolsCall => {
-                return tasks::created(connection, link, outgoing.requester, &answer).await;
-            }
-            other => {
-                return Err(Failure::Protocol(format!(
-                    "a result of type {} to {}",
-                    other.name(),
-                    method.name()
-                )));
-            }
+        let needed = match next_step(connection, link, &outgoing, &answer, progress).await? {
+            NextStep::Return(answer) => return Ok(answer),
+            NextStep::SendAgain => continue,
+            NextStep::GetInput(needed) => needed,
         };
-        progress.rounds += 1;
-        if progress.rounds > BACKEND_INPUT_ROUNDS_MAX {
-            return Err(Failure::Protocol(format!(
-                "the backend asked more than {BACKEND_INPUT_ROUNDS_MAX} times before it answered"
-            )));
-        }
+        progress.begin_round()?;
         let responses = if needed.requests.is_empty() {
             outgoing.requester.touch(); // the backend waits for this broker only
             tokio::time::sleep(pause).await; // it sheds load
@@ -203,6 +164,89 @@ async fn exchange_rounds(
             }
         };
         round = InputRound { responses, state: needed.state };
+    }
+}
+
+/// Sends the request of one round; returns the backend's answer to it.
+async fn send_round(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    outgoing: &BackendRequest<'_>,
+    round: &InputRound,
+    sent_at: Instant,
+) -> Result<Message, Failure> {
+    let request = prepare(connection, link, outgoing, round);
+    let sent = SentRequest { connection: connection.clone(), wire_id: request.wire_id };
+    outgoing.requester.sent_as(sent, sent_at);
+    let answer = requests::send(connection, link, request).await;
+    if !outgoing.requester.is_task() {
+        link.backend.record_latency(sent_at.elapsed());
+    }
+    answer
+}
+
+/// What the answer to one round requires.
+enum NextStep {
+    /// The call is answered.
+    Return(Message),
+    /// The same round is sent again.
+    SendAgain,
+    /// The backend needs input before it answers.
+    GetInput(InputRequired),
+}
+
+async fn next_step(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    outgoing: &BackendRequest<'_>,
+    answer: &Message,
+    progress: &mut CallProgress,
+) -> Result<NextStep, Failure> {
+    let (method, requester) = (outgoing.message.method, outgoing.requester);
+    if answer.kind == Kind::Error {
+        return step_after_error(connection, link, outgoing, answer, progress).await;
+    }
+    match ResultType::of(answer) {
+        ResultType::Complete => {
+            requests::for_the_requester(answer, method, requester).map(NextStep::Return)
+        }
+        ResultType::InputRequired if may_require_input(method) => {
+            InputRequired::parse(answer.bytes(answer.result).unwrap_or_default())
+                .map(NextStep::GetInput)
+                .map_err(|why| Failure::Protocol(why.to_owned()))
+        }
+        ResultType::Task if method == Method::ToolsCall => {
+            tasks::created(connection, link, requester, answer).await.map(NextStep::Return)
+        }
+        other => Err(Failure::Protocol(format!(
+            "a result of type {} to {}",
+            other.name(),
+            method.name()
+        ))),
+    }
+}
+
+async fn step_after_error(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+    outgoing: &BackendRequest<'_>,
+    answer: &Message,
+    progress: &mut CallProgress,
+) -> Result<NextStep, Failure> {
+    let requester = outgoing.requester;
+    match downgrade::error_code(answer) {
+        Some(HEADER_MISMATCH) if !progress.tools_refreshed => {
+            progress.tools_refreshed = true;
+            list_fetch::refresh_tools(connection, link).await?;
+            Ok(NextStep::SendAgain)
+        }
+        // The refused header may be one of the client, which does not show a fault of the backend.
+        Some(HEADER_MISMATCH) if requester.forwarded_headers().is_empty() => Err(
+            Failure::Protocol("the backend does not accept the headers of a request".to_owned()),
+        ),
+        Some(UNSUPPORTED_PROTOCOL_VERSION) => Err(requests::changed_its_mind(connection, link)),
+        _ => requests::for_the_requester(answer, outgoing.message.method, requester)
+            .map(NextStep::Return),
     }
 }
 
