@@ -65,31 +65,27 @@ impl EventParser {
     /// lines with LF or CR LF.
     pub fn pop(&mut self) -> Option<Event> {
         loop {
-            let (block, rest) = self.split_block()?;
-            self.buffer = rest;
+            let block = self.take_block()?;
             if let Some(event) = self.parse(&block) {
                 return Some(event);
             }
         }
     }
 
-    fn split_block(&self) -> Option<(String, Vec<u8>)> {
-        let mut line_start = 0;
-        for (at, byte) in self.buffer.iter().enumerate() {
-            if *byte != b'\n' {
-                continue;
+    /// Takes the lines up to the next blank line, if that has arrived.
+    fn take_block(&mut self) -> Option<String> {
+        let (mut start, mut end) = (0, None);
+        for at in memchr::memchr_iter(b'\n', &self.buffer) {
+            if matches!(&self.buffer[start..at], b"" | b"\r") {
+                end = Some((start, at + 1));
+                break;
             }
-            let line = self.buffer[line_start..at]
-                .strip_suffix(b"\r")
-                .unwrap_or(&self.buffer[line_start..at]);
-            if line.is_empty() {
-                let block = String::from_utf8(self.buffer[..line_start].to_vec())
-                    .expect("an event stream is UTF-8");
-                return Some((block, self.buffer[at + 1..].to_vec()));
-            }
-            line_start = at + 1;
+            start = at + 1;
         }
-        None
+        let (length, whole) = end?;
+        let mut block: Vec<u8> = self.buffer.drain(..whole).collect();
+        block.truncate(length);
+        Some(String::from_utf8(block).expect("an event stream is UTF-8"))
     }
 
     fn parse(&mut self, block: &str) -> Option<Event> {
