@@ -89,11 +89,20 @@ const KEYS: &[Column] = &[
     ("id", "id"),
     ("principal", "principal"),
     ("name", "name"),
+    ("groups", "groups"),
     ("created", "created_at"),
     ("expires", "expires_at"),
 ];
-const KEY: &[Column] =
-    &[("id", "id"), ("principal", "principal"), ("name", "name"), ("key", "key")];
+const KEY: &[Column] = &[
+    ("id", "id"),
+    ("principal", "principal"),
+    ("name", "name"),
+    ("groups", "groups"),
+    ("scopes", "scopes"),
+    ("labels", "labels"),
+    ("expires", "expires_at"),
+    ("key", "key"),
+];
 const SESSIONS: &[Column] = &[
     ("id", "id"),
     ("tenant", "tenant"),

@@ -61,6 +61,11 @@ async fn the_commands_of_an_operator_work_end_to_end() {
     )
     .unwrap();
     let id = key["id"].as_str().unwrap();
+    let expiring = "key create --tenant default --group dev --scope read --expires-in 720h";
+    let created = broker.run(expiring).await.unwrap();
+    for shown in ["groups     dev\n", "scopes     read\n", "expires    20"] {
+        assert!(created.contains(shown), "{created}");
+    }
     assert!(broker.run("key list --tenant acme").await.unwrap().contains("ann"));
     assert_eq!(
         broker.run(&format!("key revoke --tenant acme {id}")).await.unwrap(),

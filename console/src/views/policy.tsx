@@ -232,6 +232,7 @@ function Check({ owner }: { owner: string }) {
             {Boolean(found.required_scopes?.length) && <> (needs {found.required_scopes?.join(', ')})</>}
             {found.shadow_verdict && <>; rules in shadow would decide {found.shadow_verdict}</>}. {number(found.hidden)} listed objects are hidden from this subject.
           </p>
+          {found.note && <p class="note">{found.note}.</p>}
           <div class="tags">
             {found.considered.map(rule => (
               <Tag key={rule.rule} tone={rule.outcome === 'applied' ? 'info' : ''}>

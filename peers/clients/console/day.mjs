@@ -118,6 +118,9 @@ async function policyInForce() {
   await page.getByLabel('Object').fill('everything/get-env');
   await person.button('Check').click();
   await page.getByText('no-env: applied').waitFor();
+  await page.getByLabel('Object').fill('elsewhere/get-env');
+  await person.button('Check').click();
+  await page.getByText('no backend elsewhere is registered in the tenant default.').waitFor();
   await person.open('try/default/everything__get-env');
   await page.getByLabel('Call as').selectOption({ label: 'another subject…' });
   await page.getByLabel('Principal').fill('gus');
