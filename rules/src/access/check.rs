@@ -148,3 +148,128 @@ impl<'a> AccessCheck<'a> {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{
+        super::{
+            PolicyIndex,
+            tests::{backend, catalog, policy, subject, tool},
+        },
+        *,
+    };
+
+    /// A policy over the tools `read`, `write` and `wipe` of `files`, and one subject.
+    struct Rig {
+        view: AccessView,
+        subject: Subject,
+    }
+
+    impl Rig {
+        fn new(policy: &str) -> Self {
+            let tools = ["read", "write", "wipe"].map(|name| (name.to_owned(), name == "read"));
+            let index = PolicyIndex::new(Arc::new(self::policy(policy)), catalog(&tools));
+            let subject = subject(&["dev"], &[]);
+            let view = index.view(&index.verdicts(&subject).1);
+            Self { view, subject }
+        }
+
+        /// Checks the call of a tool; returns the outcome and the noted decision.
+        fn call(
+            &self,
+            name: &str,
+        ) -> (Result<Option<ApprovalTerms>, Refusal>, Option<RecordedDecision>) {
+            let (check, files) = (AccessCheck::new(&self.view, &self.subject), backend("files"));
+            let outcome = check.check_call(&tool(&files, name), absent);
+            (outcome, check.into_recorded())
+        }
+    }
+
+    fn absent() -> Refusal {
+        Refusal::new(ErrorKind::ToolNotFound, "unknown name")
+    }
+
+    fn recorded(verdict: Verdict, rule: Option<&str>, object: &str) -> Option<RecordedDecision> {
+        let (rule, object) = (rule.map(str::to_owned), object.to_owned());
+        Some(RecordedDecision { verdict, rule, shadow: None, object })
+    }
+
+    const WRITES: &str = r#""objects":{"tools":["files/write"]}"#;
+
+    #[test]
+    fn a_denied_object_is_absent_and_the_rule_is_noted() {
+        let rig =
+            Rig::new(&format!(r#"{{"rules":[{{"id":"no-writes","effect":"deny",{WRITES}}}]}}"#));
+        let (outcome, noted) = rig.call("write");
+        assert_eq!(outcome.unwrap_err().kind, ErrorKind::ToolNotFound);
+        assert_eq!(noted, recorded(Verdict::Deny, Some("no-writes"), "files/write"));
+        let (outcome, noted) = rig.call("read");
+        assert!(outcome.unwrap().is_none() && noted.is_none(), "a plain allow is not noted");
+    }
+
+    #[test]
+    fn an_object_that_no_list_shows_is_absent_unless_the_check_permits_it() {
+        let rig =
+            Rig::new(r#"{"rules":[{"id":"x","effect":"deny","objects":{"tools":["pay/*"]}}]}"#);
+        let (outcome, noted) = rig.call("hidden");
+        assert_eq!(outcome.unwrap_err().kind, ErrorKind::ToolNotFound);
+        assert!(noted.is_none(), "the policy itself allows it");
+        let (files, pay) = (backend("files"), backend("pay"));
+        let check = AccessCheck::new(&rig.view, &rig.subject);
+        let unlisted =
+            |object: &Object<'_>| check.check_unlisted(Method::ToolsCall, object, absent);
+        assert!(unlisted(&tool(&files, "hidden")).is_ok());
+        assert_eq!(unlisted(&tool(&pay, "refund")).unwrap_err().kind, ErrorKind::ToolNotFound);
+        assert_eq!(check.into_recorded(), recorded(Verdict::Deny, Some("x"), "pay/refund"));
+    }
+
+    #[test]
+    fn a_challenge_names_its_rule_only_if_the_policy_explains_to_callers() {
+        for explains in [false, true] {
+            let rig = Rig::new(&format!(
+                r#"{{"explain_to_callers":{explains},"rules":[{{"id":"w","effect":"deny","required_scopes":["files:write"],{WRITES}}}]}}"#
+            ));
+            let refusal = rig.call("write").0.unwrap_err();
+            assert_eq!(refusal.kind, ErrorKind::Forbidden);
+            let mut data = vec![("required_scopes", vec!["files:write"].into())];
+            data.extend(explains.then(|| ("rule", "w".into())));
+            assert_eq!(refusal.data, data);
+        }
+    }
+
+    #[test]
+    fn only_a_call_that_needs_an_approval_has_its_terms() {
+        let rig = Rig::new(&format!(
+            r#"{{"rules":[{{"id":"ask","effect":"approve",{WRITES}}},{{"id":"s","effect":"deny","mode":"shadow","objects":{{"tools":["files/wipe"]}}}}]}}"#
+        ));
+        let (outcome, noted) = rig.call("write");
+        assert_eq!(outcome.unwrap().unwrap().rule, "ask");
+        assert_eq!(noted, recorded(Verdict::Approve, Some("ask"), "files/write"));
+        let (outcome, noted) = rig.call("wipe");
+        assert!(outcome.unwrap().is_none());
+        let shadow = Some((Verdict::Deny, Some("s".to_owned())));
+        let allowed = recorded(Verdict::Allow, None, "files/wipe").unwrap();
+        assert_eq!(noted, Some(RecordedDecision { shadow, ..allowed }));
+    }
+
+    #[test]
+    fn the_use_of_a_hidden_object_is_noted_with_its_kind_and_annotations() {
+        let rig = Rig::new(
+            r#"{"rules":[{"id":"w","effect":"deny","objects":{"classes":["write"]}},
+                {"id":"p","effect":"deny","objects":{"prompts":["files/*"]}}]}"#,
+        );
+        let noted = |method, name: &str| {
+            let check = AccessCheck::new(&rig.view, &rig.subject);
+            let (backend, name) = (backend("files"), name.to_owned());
+            let target = Target { backend, name, fixed: None, result_tokens: None };
+            check.record_hidden(method, &target);
+            check.into_recorded()
+        };
+        assert_eq!(noted(Method::ToolsCall, "read"), None, "its annotation permits it");
+        let denied = |rule, object| recorded(Verdict::Deny, Some(rule), object);
+        assert_eq!(noted(Method::ToolsCall, "write"), denied("w", "files/write"));
+        assert_eq!(noted(Method::PromptsGet, "read"), denied("p", "files/read"));
+    }
+}

@@ -20,7 +20,7 @@ use crate::{
     limits::{URI_BYTES_MAX, access::POLICY_PATTERNS_MAX},
 };
 
-fn backend(name: &str) -> BackendId {
+pub(super) fn backend(name: &str) -> BackendId {
     BackendId::parse(name).unwrap()
 }
 
@@ -28,7 +28,7 @@ fn backends() -> Vec<BackendId> {
     ["files", "pay"].map(backend).into()
 }
 
-fn policy(text: &str) -> Policy {
+pub(super) fn policy(text: &str) -> Policy {
     let document: PolicyDocument = serde_json::from_str(text).unwrap();
     match Policy::compile(&document, Some(&backends())) {
         Ok(policy) => policy,
@@ -42,7 +42,7 @@ fn faults(text: &str) -> Vec<(String, String)> {
     faults.into_iter().map(|fault| (fault.path, fault.problem)).collect()
 }
 
-fn subject(groups: &[&str], scopes: &[&str]) -> Subject {
+pub(super) fn subject(groups: &[&str], scopes: &[&str]) -> Subject {
     Subject {
         groups: Attribute::of(groups.iter().copied()),
         scopes: Attribute::of(scopes.iter().copied()),
@@ -60,7 +60,7 @@ const READ_ONLY: ToolTraits = ToolTraits {
     is_app_visible: true,
 };
 
-fn tool<'a>(backend: &'a BackendId, name: &'a str) -> Object<'a> {
+pub(super) fn tool<'a>(backend: &'a BackendId, name: &'a str) -> Object<'a> {
     Object::Tool { backend, name, traits: ToolTraits::default() }
 }
 
@@ -77,6 +77,20 @@ fn without_a_rule_the_default_decides() {
     let closed = policy(r#"{"default":"deny"}"#);
     assert_eq!(verdict(&closed, &anyone, &tool(&files, "read")), Verdict::Deny);
     assert!(!closed.allows_all());
+    let all_denied = Policy::deny_all();
+    assert_eq!(verdict(&all_denied, &anyone, &tool(&files, "read")), Verdict::Deny);
+    assert!(!all_denied.allows_all());
+}
+
+/// Requests skip the check under a policy that allows all.
+#[test]
+fn a_policy_allows_all_exactly_if_no_enforced_rule_can_refuse() {
+    let with = |rule: &str| policy(&format!(r#"{{"rules":[{{"id":"r",{rule}}}]}}"#)).allows_all();
+    assert!(with(r#""effect":"allow""#));
+    assert!(with(r#""effect":"deny","mode":"shadow""#));
+    assert!(!with(r#""effect":"deny""#));
+    assert!(!with(r#""effect":"deny","required_scopes":["x"]"#));
+    assert!(!with(r#""effect":"approve""#));
 }
 
 #[test]
@@ -376,6 +390,8 @@ fn an_approve_permits_with_an_approval_and_loses_to_deny_and_challenge() {
     let all = policy(r#"{"rules":[{"id":"a","effect":"approve"}]}"#);
     let prompt = Object::Prompt { backend: &files, name: "p" };
     assert_eq!(verdict(&all, &anyone, &prompt), Verdict::Allow);
+    assert_eq!(all.decide(&anyone, Method::ToolsCall, &prompt).verdict, Verdict::Allow);
+    assert_eq!(all.decide(&anyone, Method::ToolsList, &object).verdict, Verdict::Allow);
     assert_eq!(verdict(&all, &anyone, &object), Verdict::Approve);
 }
 
@@ -451,7 +467,7 @@ fn lists(tools: &[(String, bool)]) -> Arc<BackendLists> {
     })
 }
 
-fn catalog(tools: &[(String, bool)]) -> Arc<Catalog> {
+pub(super) fn catalog(tools: &[(String, bool)]) -> Arc<Catalog> {
     let lists: BTreeMap<_, _> = [(backend("files"), lists(tools))].into();
     let key = hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
     Arc::new(Catalog::build(TenantId::parse("acme").unwrap(), key, lists))
