@@ -278,3 +278,99 @@ impl ToolClass {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{
+            Verdict,
+            tests::{backend, policy, subject, tool},
+        },
+        *,
+    };
+
+    #[test]
+    fn a_method_uses_one_kind_of_object_or_none() {
+        for (method, kind) in [
+            (Method::ToolsCall, Some(ObjectKind::Tool)),
+            (Method::PromptsGet, Some(ObjectKind::Prompt)),
+            (Method::ResourcesRead, Some(ObjectKind::Resource)),
+            (Method::ResourcesSubscribe, Some(ObjectKind::Resource)),
+            (Method::ToolsList, None),
+            (Method::Ping, None),
+        ] {
+            assert_eq!(ObjectKind::of_method(method), kind, "{method:?}");
+        }
+    }
+
+    #[test]
+    fn a_rule_with_methods_covers_these_methods_only() {
+        let policy = policy(
+            r#"{"rules":[{"id":"p","effect":"deny","objects":{"methods":["prompts/get"]}},
+                {"id":"r","effect":"deny","objects":{"methods":["resources/subscribe"],"resources":["files/*"]}}]}"#,
+        );
+        let (files, anyone) = (backend("files"), subject(&[], &[]));
+        let prompt = Object::Prompt { backend: &files, name: "p" };
+        let resource = Object::Resource { backend: &files, uri: "file:///r" };
+        for (method, object, verdict) in [
+            (Method::ToolsCall, tool(&files, "t"), Verdict::Allow),
+            (Method::PromptsGet, prompt, Verdict::Deny),
+            (Method::ResourcesRead, resource, Verdict::Allow),
+            (Method::ResourcesSubscribe, resource, Verdict::Deny),
+        ] {
+            let decision = policy.decide(&anyone, method, &object);
+            assert_eq!(decision.verdict, verdict, "{method:?}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_has_a_backend_and_a_name_unless_it_is_for_everything() {
+        let parse = |text: &str| NamePattern::parse(ObjectKind::Tool, text);
+        for wrong in ["", "read", "/", "files/", "/read", "**"] {
+            assert!(parse(wrong).is_none(), "{wrong}");
+        }
+        let (files, pay) = (backend("files"), backend("pay"));
+        let matches = |text: &str, object: Object<'_>| {
+            let (pattern, judged) = (parse(text).unwrap(), JudgedObject::new(object));
+            pattern.matches(object.backend().as_str(), &judged, Coverage::AnySpelling)
+        };
+        assert!(matches("*", tool(&pay, "refund")) && matches("files/read", tool(&files, "read")));
+        assert!(!matches("files/read", tool(&files, "write")));
+        assert!(!matches("files/read", tool(&pay, "read")));
+        assert!(!matches("*", Object::Prompt { backend: &files, name: "read" }));
+    }
+
+    #[test]
+    fn a_backend_is_usable_unless_a_rule_takes_all_of_it_or_none_gives_any() {
+        let usable = |text: &str, groups: &[&str]| {
+            let (policy, subject) = (policy(text), subject(groups, &[]));
+            ["files", "pay"].map(|name| policy.may_use_backend(&subject, &backend(name)))
+        };
+        let rule = |text: &str| format!(r#"{{"rules":[{{"id":"r",{text}}}]}}"#);
+        let pay = r#""effect":"deny","objects":{"backends":["pay"]"#;
+        assert_eq!(usable(&rule(&format!("{pay}}}")), &[]), [true, false]);
+        let only_guests = format!(r#"{pay}}},"subjects":{{"groups":["guests"]}}"#);
+        assert_eq!(usable(&rule(&only_guests), &["guests"]), [true, false]);
+        assert_eq!(usable(&rule(&only_guests), &["dev"]), [true, true]);
+        // Each of these leaves something of the backend.
+        for rest in [
+            r#","tools":["pay/*"]}"#,
+            r#","classes":["write"]}"#,
+            r#","methods":["tools/call"]}"#,
+            r#"},"required_scopes":["x"]"#,
+            r#"},"mode":"shadow""#,
+        ] {
+            assert_eq!(usable(&rule(&format!("{pay}{rest}")), &[]), [true, true], "{rest}");
+        }
+        let closed = |text: &str| {
+            format!(r#"{{"default":"deny","rules":[{{"id":"r","effect":"allow",{text}}}]}}"#)
+        };
+        assert_eq!(usable(&closed(r#""objects":{"backends":["pay"]}"#), &[]), [false, true]);
+        assert_eq!(usable(&closed(r#""objects":{"tools":["files/read"]}"#), &[]), [true, false]);
+        let of_both = r#""objects":{"backends":["pay"],"tools":["files/read"]}"#;
+        assert_eq!(usable(&closed(of_both), &[]), [false, false]);
+        assert_eq!(usable(&closed(r#""mode":"shadow""#), &[]), [false, false]);
+        assert_eq!(usable(r#"{"mode":"shadow","default":"deny"}"#, &[]), [true, true]);
+        assert_eq!(usable(r#"{"default":"deny"}"#, &[]), [false, false]);
+    }
+}

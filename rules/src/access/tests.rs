@@ -431,6 +431,9 @@ fn faults_of_approve_rules_name_their_members() {
         assert_eq!(paths, [path], "{rule}: {found:?}");
     }
     assert_eq!(faults(r#"{"default":"approve","rules":[]}"#)[0].0, "default");
+    let wrong_ttl = r#"{"rules":[{"id":"a","effect":"approve","ttl":"1d"}]}"#;
+    let allowed = &faults(wrong_ttl)[0].1;
+    assert!(allowed.contains("from 1s to 168h"), "{allowed}");
 }
 
 fn lists(tools: &[(String, bool)]) -> Arc<BackendLists> {
