@@ -213,4 +213,19 @@ mod tests {
             ["include.tools[0]", "include.tools[1]", "include.prompts[0]", "include.classes"];
         assert_eq!(paths, expected);
     }
+    #[test]
+    fn the_number_and_the_length_of_patterns_are_limited() {
+        let faults_of = |tools: Vec<String>| {
+            let include = CatalogSelector { tools, ..CatalogSelector::default() };
+            let compiled = Selection::compile(&include, &CatalogSelector::default(), None);
+            let faults = compiled.err().unwrap_or_default();
+            faults.into_iter().map(|fault| fault.path).collect::<Vec<_>>()
+        };
+        let many = |number| (0..number).map(|at| format!("files/t{at}")).collect();
+        assert_eq!(faults_of(many(POLICY_PATTERNS_MAX)), [""; 0]);
+        assert_eq!(faults_of(many(POLICY_PATTERNS_MAX + 1)), ["include.tools"]);
+        let long = |bytes: usize| vec![format!("files/{}", "t".repeat(bytes - "files/".len()))];
+        assert_eq!(faults_of(long(POLICY_PATTERN_BYTES_MAX)), [""; 0]);
+        assert_eq!(faults_of(long(POLICY_PATTERN_BYTES_MAX + 1)), ["include.tools[0]"]);
+    }
 }

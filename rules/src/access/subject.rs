@@ -120,3 +120,46 @@ impl Subject {
         wanted.iter().all(|scope| scopes.contains(scope))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::hash::RandomState;
+
+    use super::{super::tests::subject, *};
+
+    #[test]
+    fn the_stored_attributes_of_a_subject_are_read_back_as_known_or_unknown() {
+        let ann = Subject {
+            key: Some(KeyId::new("k")),
+            client: Attribute::Unknown,
+            ..subject(&["dev", "ops"], &["read"])
+        };
+        let stored = serde_json::to_string(&SubjectAttributes::of_subject(&ann)).unwrap();
+        assert_eq!(stored, r#"{"groups":["dev","ops"],"scopes":["read"]}"#);
+        let read: SubjectAttributes = serde_json::from_str(&stored).unwrap();
+        assert_eq!(read.subject(ann.principal.clone(), ann.key.clone()), ann);
+    }
+
+    /// Caches of views find the view of a subject by its fingerprint.
+    #[test]
+    fn subjects_that_differ_in_any_member_have_different_fingerprints() {
+        let hasher = RandomState::new();
+        let ann = subject(&["dev"], &["read"]);
+        let others = [
+            Subject { principal: PrincipalId::new("bob"), ..ann.clone() },
+            Subject { key: Some(KeyId::new("k")), ..ann.clone() },
+            subject(&["dev", "ops"], &["read"]),
+            subject(&["dev"], &[]),
+            Subject {
+                groups: Attribute::of(["read"]),
+                scopes: Attribute::of(["dev"]),
+                ..ann.clone()
+            },
+            Subject { client: Attribute::Unknown, ..ann.clone() },
+        ];
+        assert_eq!(ann.fingerprint(&hasher), ann.clone().fingerprint(&hasher));
+        for other in others {
+            assert_ne!(ann.fingerprint(&hasher), other.fingerprint(&hasher), "{other:?}");
+        }
+    }
+}
