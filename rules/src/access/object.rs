@@ -324,6 +324,21 @@ mod tests {
     }
 
     #[test]
+    fn a_rule_with_backends_covers_every_object_of_these_backends_only() {
+        let policy = policy(
+            r#"{"rules":[{"id":"b","effect":"deny","objects":{"backends":["no*","pay"]}}]}"#,
+        );
+        let (files, pay, anyone) = (backend("files"), backend("pay"), subject(&[], &[]));
+        for (backend, verdict) in [(&files, Verdict::Allow), (&pay, Verdict::Deny)] {
+            let prompt = Object::Prompt { backend, name: "p" };
+            for object in [tool(backend, "t"), prompt] {
+                let decision = policy.decide(&anyone, object.listing_method(), &object);
+                assert_eq!(decision.verdict, verdict, "{object:?}");
+            }
+        }
+    }
+
+    #[test]
     fn a_pattern_has_a_backend_and_a_name_unless_it_is_for_everything() {
         let parse = |text: &str| NamePattern::parse(ObjectKind::Tool, text);
         for wrong in ["", "read", "/", "files/", "/read", "**"] {

@@ -326,6 +326,17 @@ fn a_test_can_give_the_annotations_of_its_tool() {
     let failed = faults(&test("tools/call", only_reads, "deny"));
     assert_eq!(failed[0].0, "tests[0]");
     assert_eq!(faults(&test("resources/read", only_reads, "deny"))[0].0, "tests[0].annotations");
+    for (class, hint) in [("destructive", "destructiveHint"), ("open_world", "openWorldHint")] {
+        let denies = |annotations: &str, expect: &str| {
+            format!(
+                r#"{{"rules":[{{"id":"r","effect":"deny","objects":{{"classes":["{class}"]}}}}],
+                    "tests":[{{"as":{{}},"method":"tools/call","object":"files/a"{annotations},"expect":"{expect}"}}]}}"#
+            )
+        };
+        policy(&denies("", "deny"));
+        policy(&denies(&format!(r#","annotations":{{"{hint}":true}}"#), "deny"));
+        policy(&denies(&format!(r#","annotations":{{"{hint}":false}}"#), "allow"));
+    }
 }
 
 #[test]
