@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Records the profile that published builds are optimised with: broker/pgo/mcp-broker-TOOLCHAIN.profdata. Called by `make pgo`.
-# It builds the program with counters (profile dist), sends it the calls of scripts/pgo_load.py, and merges what it counted.
+# It builds the program with counters (profile dist), sends it the calls of scripts/pgo_load.py and those of the bench of two
+# replicas, and merges what it counted.
 # Needs llvm-profdata: `rustup component add llvm-tools`, or the package llvm-19 of Debian, which it installs when it may.
 # Takes as long as a build of the profile dist, some ten minutes on two processors.
 set -euo pipefail
@@ -31,12 +32,18 @@ counts=$target/pgo-counts
 mkdir -p "$counts"
 trap 'rm -rf "$counts"' EXIT
 
+"$root/scripts/install-servers.sh"
 say "building the load tester and the program with counters; some ten minutes"
-cargo build --locked --profile quick -p loadtest
+# The flags of published builds are for the program only: with them, all crates of the tools would be built again.
+tools() { env -u RUSTFLAGS -u CFLAGS -u CXXFLAGS "$@"; }
+tools cargo build --locked --profile quick -p loadtest
+tools cargo bench --locked -p benches --no-default-features --bench report --no-run
+program=$target/$build_host/dist/mcp-broker
 RUSTFLAGS="$plain_rustflags -Cprofile-generate=$counts" cargo build --locked --profile dist --target "$build_host" -p mcp-broker --bin mcp-broker
 rm -f "$counts"/*.profraw # of an earlier run that was cut
 say "sending calls; a minute"
-python3 scripts/pgo_load.py --broker "$target/$build_host/dist/mcp-broker" --loadtest "$target/quick/mcp-loadtest"
+python3 scripts/pgo_load.py --broker "$program" --loadtest "$target/quick/mcp-loadtest"
+MCP_BROKER_BINARY=$(realpath "$program") tools cargo bench --locked -p benches --no-default-features --bench report -- --only=replicas
 mkdir -p "$(dirname "$build_profile")"
 # Functions that no call reached are left out: the compiler takes them for cold without an entry, too.
 "$tool" merge -sparse -o "$build_profile" "$counts"/*.profraw

@@ -24,7 +24,7 @@ const CALL: &[u8] = concat!(
 
 pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<String> {
     let builder = testbed::builder()?.auth_required().cluster(2);
-    let cluster = testbed::start_cluster(builder).await;
+    let mut cluster = testbed::start_cluster(builder).await;
     let operator = cluster.operator();
     operator.put_ready_backend("default", "fast", &behind(&ground.backend)).await;
     let key = operator.create_key("default").await;
@@ -53,6 +53,10 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
 
     let names = ["at the owner of the session", "at another replica"];
     let figures = in_turns(&[at_owner, at_other], scale).await?;
+    // Stopped in order: a program with counters writes them at its exit (`make pgo`).
+    for replica in 0..cluster.replicas().len() {
+        ensure!(cluster.terminate(replica).await, "replica {replica} did not stop cleanly");
+    }
     let table = compared(["call", "calls/s", "CPU a call"], names, &figures);
     let text = format!(
         "Calls of {} B over {CONNECTIONS} connections, on two replicas that share PostgreSQL, Redis and one processor. The processor time is that of both replicas.",
