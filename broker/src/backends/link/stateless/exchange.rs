@@ -120,69 +120,17 @@ pub(in crate::backends::link) async fn exchange(
     link: &Arc<Link>,
     outgoing: BackendRequest<'_>,
 ) -> Result<Message, Failure> {
-    let mut progress = CallProgress::default();
-    let answer = exchange_rounds(connection, link, outgoing, &mut progress).await;
-    answer.map_err(|failure| progress.whole(failure))
+    let mut exchange = Exchange { connection, link, outgoing, progress: CallProgress::default() };
+    let answer = exchange.run().await;
+    answer.map_err(|failure| exchange.progress.whole(failure))
 }
 
-async fn exchange_rounds(
-    connection: &Arc<Connection>,
-    link: &Arc<Link>,
-    outgoing: BackendRequest<'_>,
-    progress: &mut CallProgress,
-) -> Result<Message, Failure> {
-    let mut round = InputRound::default();
-    let mut pause = BACKOFF_FIRST;
-    loop {
-        let sent_at = if progress.rounds == 0 { outgoing.sent_at } else { Instant::now() };
-        let answer = match send_round(connection, link, &outgoing, &round, sent_at).await {
-            Ok(answer) => answer,
-            Err(failure) => match progress.repetition(&failure, connection, link) {
-                Some(pause) => {
-                    tokio::time::sleep(pause).await;
-                    continue;
-                }
-                None => return Err(failure),
-            },
-        };
-        let needed = match next_step(connection, link, &outgoing, &answer, progress).await? {
-            NextStep::Return(answer) => return Ok(answer),
-            NextStep::SendAgain => continue,
-            NextStep::GetInput(needed) => needed,
-        };
-        progress.begin_round()?;
-        let responses = if needed.requests.is_empty() {
-            outgoing.requester.touch(); // the backend waits for this broker only
-            tokio::time::sleep(pause).await; // it sheds load
-            pause = (pause * 2).min(BACKOFF_MAX);
-            None
-        } else {
-            progress.client_was_asked = true;
-            match inputs::gather(connection, link, outgoing.requester, &needed.requests).await? {
-                Ok(responses) => Some(responses),
-                Err(refusal) => return Ok(*refusal),
-            }
-        };
-        round = InputRound { responses, state: needed.state };
-    }
-}
-
-/// Sends the request of one round; returns the backend's answer to it.
-async fn send_round(
-    connection: &Arc<Connection>,
-    link: &Arc<Link>,
-    outgoing: &BackendRequest<'_>,
-    round: &InputRound,
-    sent_at: Instant,
-) -> Result<Message, Failure> {
-    let request = prepare(connection, link, outgoing, round);
-    let sent = SentRequest { connection: connection.clone(), wire_id: request.wire_id };
-    outgoing.requester.sent_as(sent, sent_at);
-    let answer = requests::send(connection, link, request).await;
-    if !outgoing.requester.is_task() {
-        link.backend.record_latency(sent_at.elapsed());
-    }
-    answer
+/// A client's request, from its first round to its answer.
+struct Exchange<'a> {
+    connection: &'a Arc<Connection>,
+    link: &'a Arc<Link>,
+    outgoing: BackendRequest<'a>,
+    progress: CallProgress,
 }
 
 /// What the answer to one round requires.
@@ -195,58 +143,149 @@ enum NextStep {
     GetInput(InputRequired),
 }
 
-async fn next_step(
-    connection: &Arc<Connection>,
-    link: &Arc<Link>,
-    outgoing: &BackendRequest<'_>,
-    answer: &Message,
-    progress: &mut CallProgress,
-) -> Result<NextStep, Failure> {
-    let (method, requester) = (outgoing.message.method, outgoing.requester);
-    if answer.kind == Kind::Error {
-        return step_after_error(connection, link, outgoing, answer, progress).await;
+impl<'a> Exchange<'a> {
+    async fn run(&mut self) -> Result<Message, Failure> {
+        let mut round = InputRound::default();
+        let mut pause = BACKOFF_FIRST;
+        loop {
+            let answer = match self.send_round(&round).await {
+                Ok(answer) => answer,
+                Err(failure) => {
+                    let repetition = self.progress.repetition(&failure, self.connection, self.link);
+                    match repetition {
+                        Some(pause) => {
+                            tokio::time::sleep(pause).await;
+                            continue;
+                        }
+                        None => return Err(failure),
+                    }
+                }
+            };
+            let needed = match self.next_step(&answer).await? {
+                NextStep::Return(answer) => return Ok(answer),
+                NextStep::SendAgain => continue,
+                NextStep::GetInput(needed) => needed,
+            };
+            self.progress.begin_round()?;
+            let responses = if needed.requests.is_empty() {
+                self.outgoing.requester.touch(); // the backend waits for this broker only
+                tokio::time::sleep(pause).await; // it sheds load
+                pause = (pause * 2).min(BACKOFF_MAX);
+                None
+            } else {
+                self.progress.client_was_asked = true;
+                let requester = self.outgoing.requester;
+                match inputs::gather(self.connection, self.link, requester, &needed.requests)
+                    .await?
+                {
+                    Ok(responses) => Some(responses),
+                    Err(refusal) => return Ok(*refusal),
+                }
+            };
+            round = InputRound { responses, state: needed.state };
+        }
     }
-    match ResultType::of(answer) {
-        ResultType::Complete => {
-            requests::for_the_requester(answer, method, requester).map(NextStep::Return)
-        }
-        ResultType::InputRequired if may_require_input(method) => {
-            InputRequired::parse(answer.bytes(answer.result).unwrap_or_default())
-                .map(NextStep::GetInput)
-                .map_err(|why| Failure::Protocol(why.to_owned()))
-        }
-        ResultType::Task if method == Method::ToolsCall => {
-            tasks::created(connection, link, requester, answer).await.map(NextStep::Return)
-        }
-        other => Err(Failure::Protocol(format!(
-            "a result of type {} to {}",
-            other.name(),
-            method.name()
-        ))),
-    }
-}
 
-async fn step_after_error(
-    connection: &Arc<Connection>,
-    link: &Arc<Link>,
-    outgoing: &BackendRequest<'_>,
-    answer: &Message,
-    progress: &mut CallProgress,
-) -> Result<NextStep, Failure> {
-    let requester = outgoing.requester;
-    match downgrade::error_code(answer) {
-        Some(HEADER_MISMATCH) if !progress.tools_refreshed => {
-            progress.tools_refreshed = true;
-            list_fetch::refresh_tools(connection, link).await?;
-            Ok(NextStep::SendAgain)
+    /// Sends the request of one round; returns the backend's answer to it.
+    async fn send_round(&self, round: &InputRound) -> Result<Message, Failure> {
+        let Self { connection, link, outgoing, progress } = self;
+        let sent_at = if progress.rounds == 0 { outgoing.sent_at } else { Instant::now() };
+        let request = self.prepare(round);
+        let sent = SentRequest { connection: Arc::clone(connection), wire_id: request.wire_id };
+        outgoing.requester.sent_as(sent, sent_at);
+        let answer = requests::send(connection, link, request).await;
+        if !outgoing.requester.is_task() {
+            link.backend.record_latency(sent_at.elapsed());
         }
-        // The refused header may be one of the client, which does not show a fault of the backend.
-        Some(HEADER_MISMATCH) if requester.forwarded_headers().is_empty() => Err(
-            Failure::Protocol("the backend does not accept the headers of a request".to_owned()),
-        ),
-        Some(UNSUPPORTED_PROTOCOL_VERSION) => Err(requests::changed_its_mind(connection, link)),
-        _ => requests::for_the_requester(answer, outgoing.message.method, requester)
-            .map(NextStep::Return),
+        answer
+    }
+
+    fn prepare(&self, round: &InputRound) -> WireRequest<'a> {
+        let Self { connection, link, outgoing, .. } = self;
+        let message = outgoing.message;
+        let wire_id = connection.next_wire_id();
+        let mut digits = itoa::Buffer::new();
+        let digits = digits.format(wire_id).as_bytes();
+        let identity = RequestIdentity::of(connection, outgoing.requester);
+        let mut splice = Splice::new(&message.frame);
+        for span in [message.id_span, message.fields.meta_progress_token].into_iter().flatten() {
+            splice.replace(span, digits);
+        }
+        for (span, text) in outgoing.edits {
+            splice.replace(*span, &text[..]);
+        }
+        for (key, value) in identity.meta() {
+            splice.set_meta(message, key, &value);
+        }
+        if let Some(params) = message.params {
+            if let Some(responses) = &round.responses {
+                splice.set_member(
+                    params,
+                    message.fields.input_responses,
+                    "inputResponses",
+                    responses,
+                );
+            }
+            if let Some(state) = &round.state {
+                splice.set_member(
+                    params,
+                    message.fields.request_state,
+                    "requestState",
+                    json::quote(state).as_bytes(),
+                );
+            }
+        }
+        let frame = connection.wire().finished(splice);
+        let headers = requests::is_http(connection).then(|| requests::call_headers(link, outgoing));
+        WireRequest { wire_id, frame, requester: Some(outgoing.requester), opening: false, headers }
+    }
+
+    async fn next_step(&mut self, answer: &Message) -> Result<NextStep, Failure> {
+        let (method, requester) = (self.outgoing.message.method, self.outgoing.requester);
+        if answer.kind == Kind::Error {
+            return self.step_after_error(answer).await;
+        }
+        match ResultType::of(answer) {
+            ResultType::Complete => {
+                requests::for_the_requester(answer, method, requester).map(NextStep::Return)
+            }
+            ResultType::InputRequired if may_require_input(method) => {
+                InputRequired::parse(answer.bytes(answer.result).unwrap_or_default())
+                    .map(NextStep::GetInput)
+                    .map_err(|why| Failure::Protocol(why.to_owned()))
+            }
+            ResultType::Task if method == Method::ToolsCall => {
+                let created = tasks::created(self.connection, self.link, requester, answer);
+                created.await.map(NextStep::Return)
+            }
+            other => Err(Failure::Protocol(format!(
+                "a result of type {} to {}",
+                other.name(),
+                method.name()
+            ))),
+        }
+    }
+
+    async fn step_after_error(&mut self, answer: &Message) -> Result<NextStep, Failure> {
+        let Self { connection, link, outgoing, progress } = self;
+        let requester = outgoing.requester;
+        match downgrade::error_code(answer) {
+            Some(HEADER_MISMATCH) if !progress.tools_refreshed => {
+                progress.tools_refreshed = true;
+                list_fetch::refresh_tools(connection, link).await?;
+                Ok(NextStep::SendAgain)
+            }
+            // The refused header may be one of the client, which does not show a fault of the
+            // backend.
+            Some(HEADER_MISMATCH) if requester.forwarded_headers().is_empty() => {
+                Err(Failure::Protocol(
+                    "the backend does not accept the headers of a request".to_owned(),
+                ))
+            }
+            Some(UNSUPPORTED_PROTOCOL_VERSION) => Err(requests::changed_its_mind(connection, link)),
+            _ => requests::for_the_requester(answer, outgoing.message.method, requester)
+                .map(NextStep::Return),
+        }
     }
 }
 
@@ -264,43 +303,4 @@ pub(in crate::backends::link) async fn request_for(
         Method::TasksResult => tasks::result(link, requester, params).await,
         _ => requests::send_own(connection, link, method, Some(params), Some(requester)).await,
     }
-}
-
-fn prepare<'a>(
-    connection: &Connection,
-    link: &Link,
-    outgoing: &BackendRequest<'a>,
-    round: &InputRound,
-) -> WireRequest<'a> {
-    let message = outgoing.message;
-    let wire_id = connection.next_wire_id();
-    let mut digits = itoa::Buffer::new();
-    let digits = digits.format(wire_id).as_bytes();
-    let identity = RequestIdentity::of(connection, outgoing.requester);
-    let mut splice = Splice::new(&message.frame);
-    for span in [message.id_span, message.fields.meta_progress_token].into_iter().flatten() {
-        splice.replace(span, digits);
-    }
-    for (span, text) in outgoing.edits {
-        splice.replace(*span, &text[..]);
-    }
-    for (key, value) in identity.meta() {
-        splice.set_meta(message, key, &value);
-    }
-    if let Some(params) = message.params {
-        if let Some(responses) = &round.responses {
-            splice.set_member(params, message.fields.input_responses, "inputResponses", responses);
-        }
-        if let Some(state) = &round.state {
-            splice.set_member(
-                params,
-                message.fields.request_state,
-                "requestState",
-                json::quote(state).as_bytes(),
-            );
-        }
-    }
-    let frame = connection.wire().finished(splice);
-    let headers = requests::is_http(connection).then(|| requests::call_headers(link, outgoing));
-    WireRequest { wire_id, frame, requester: Some(outgoing.requester), opening: false, headers }
 }
