@@ -54,7 +54,7 @@ pub use http_client::{
 };
 pub use http1_client::BodyStreamError;
 pub use lines::{LineReader, LineWriter};
-pub use peer::{PeerClient, PeerIdentity, PeerIdentityError, PeerServer};
+pub use peer::{PeerBody, PeerClient, PeerIdentity, PeerIdentityError, PeerServer};
 pub use response::HttpResponse;
 pub use send_error::SendError;
 pub use stall::StallGuard;

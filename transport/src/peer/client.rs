@@ -9,37 +9,41 @@ use std::{
     error::Error,
     io,
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
+    task::{Context, Poll, Waker},
 };
 
 use bytes::Bytes;
-use http::{Request, Response, Uri};
-use http_body_util::{BodyExt, Either, Full, combinators::UnsyncBoxBody};
-use hyper::{
-    body::Incoming,
-    client::conn::{TrySendError, http2},
+use h2::{
+    Ping, PingPong, Reason,
+    client::{self, ResponseFuture, SendRequest},
 };
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use http::{
+    HeaderValue, Request, Response, Uri,
+    header::CONTENT_LENGTH,
+    uri::{Authority, PathAndQuery, Scheme},
+};
+use http_body::Body;
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
-use tokio::{net::TcpStream, time::timeout};
+use tokio::{
+    net::TcpStream,
+    time::{sleep, timeout},
+};
 use tokio_rustls::TlsConnector;
 
 use super::{
     ALPN_H2, CONNECT_TIMEOUT, CONNECTION_WINDOW_BYTES, CONNECTIONS_PER_PEER, GIVEN_UP_STREAMS_MAX,
     HEAD_BYTES_MAX, PEER_NAME, PEERS_KEPT_MAX, PING_INTERVAL, PING_TIMEOUT, PeerIdentity,
     STREAM_WINDOW_BYTES, STREAMS_MAX,
+    body::{PeerBody, Upload},
 };
 use crate::send_error::SendError;
 
 /// One attempt on the open connection, and one on a new connection if the first was closing.
 const ATTEMPTS: usize = 2;
-
-/// A whole body, or a streamed one.
-type PeerBody = Either<Full<Bytes>, UnsyncBoxBody<Bytes, io::Error>>;
-type PeerSender = http2::SendRequest<PeerBody>;
 
 /// A shared client. Clones use the same connections.
 #[derive(Clone)]
@@ -65,13 +69,13 @@ struct Peer {
 /// others wait.
 #[derive(Default)]
 struct PeerConnection {
-    state: tokio::sync::Mutex<PeerConnectionState>,
+    state: tokio::sync::Mutex<ConnectionState>,
     failures: AtomicU64,
 }
 
 #[derive(Default)]
-struct PeerConnectionState {
-    sender: Option<PeerSender>,
+struct ConnectionState {
+    sender: Option<SendRequest<Bytes>>,
     failure: Option<SendError>,
 }
 
@@ -88,46 +92,50 @@ impl PeerClient {
     pub async fn send(
         &self,
         address: &str,
-        mut request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, SendError> {
-        *request.uri_mut() = at_peer(request.uri())?;
+        request: &Request<Bytes>,
+    ) -> Result<Response<PeerBody>, SendError> {
         let peer = self.peer(address);
+        let connection = peer.next_connection();
         let mut reason = String::new();
-        let lane = peer.next_connection();
         for _ in 0..ATTEMPTS {
-            let mut sender = lane.sender(&self.tls, address).await?;
-            match sender.try_send_request(request.clone().map(Either::Left)).await {
-                Ok(response) => return Ok(response),
-                Err(error) if was_not_processed(&error) => reason = error.error().to_string(),
-                Err(error) => return Err(SendError::Aborted { reason: error.error().to_string() }),
+            let mut sender = connection.sender(&self.tls, address).await?;
+            let response = match send_whole(&mut sender, request) {
+                Ok(response) => response.await,
+                Err(error) => {
+                    reason = error.to_string();
+                    continue;
+                }
+            };
+            match response {
+                Ok(response) => return Ok(with_body(response, None)),
+                Err(error) if was_not_processed(&error) => reason = error.to_string(),
+                Err(error) => return Err(SendError::Aborted { reason: error.to_string() }),
             }
         }
         Err(SendError::NotSent { reason })
     }
 
     /// Works as [`PeerClient::send`] for a streamed body. Makes one attempt only, because the body
-    /// cannot be sent again.
+    /// cannot be sent again. Dropping the response's body ends the request's body too.
     pub async fn send_streaming<B>(
         &self,
         address: &str,
-        mut request: Request<B>,
-    ) -> Result<Response<Incoming>, SendError>
+        request: Request<B>,
+    ) -> Result<Response<PeerBody>, SendError>
     where
-        B: hyper::body::Body<Data = Bytes, Error = io::Error> + Send + 'static,
+        B: Body<Data = Bytes, Error = io::Error> + Send + 'static,
     {
-        *request.uri_mut() = at_peer(request.uri())?;
+        let (mut head, body) = request.into_parts();
+        head.uri = at_peer(head.uri).map_err(not_sent)?;
         let mut sender = self.peer(address).next_connection().sender(&self.tls, address).await?;
-        sender
-            .try_send_request(request.map(|body| Either::Right(body.boxed_unsync())))
-            .await
-            .map_err(|error| {
-                let reason = error.error().to_string();
-                if was_not_processed(&error) {
-                    SendError::NotSent { reason }
-                } else {
-                    SendError::Aborted { reason }
-                }
-            })
+        let (response, stream) =
+            sender.send_request(Request::from_parts(head, ()), false).map_err(not_sent)?;
+        let upload = Upload::start(body, stream);
+        match response.await {
+            Ok(response) => Ok(with_body(response, Some(upload))),
+            Err(error) if was_not_processed(&error) => Err(not_sent(error)),
+            Err(error) => Err(SendError::Aborted { reason: error.to_string() }),
+        }
     }
 
     fn peer(&self, address: &str) -> Arc<Peer> {
@@ -152,13 +160,19 @@ impl Peer {
 }
 
 impl PeerConnection {
-    async fn sender(&self, tls: &TlsConnector, address: &str) -> Result<PeerSender, SendError> {
+    async fn sender(
+        &self,
+        tls: &TlsConnector,
+        address: &str,
+    ) -> Result<SendRequest<Bytes>, SendError> {
         let failures_before = self.failures.load(Ordering::Relaxed);
         let mut state = self.state.lock().await;
-        if let Some(sender) = state.sender.as_ref().filter(|sender| !sender.is_closed()) {
-            return Ok(sender.clone());
+        if let Some(sender) = state.sender.take()
+            && let Ok(sender) = sender.ready().await
+        {
+            state.sender = Some(sender.clone());
+            return Ok(sender);
         }
-        state.sender = None;
         // A request that waited for another one's failed attempt returns the same failure. So a
         // dead peer delays each waiting request by one attempt only.
         if let Some(failure) = state
@@ -184,15 +198,19 @@ impl PeerConnection {
         }
     }
 
+    /// Returns whether the connection is open, or being opened.
     fn is_in_use(&self) -> bool {
         // A locked state means that the connection is being opened.
-        self.state
-            .try_lock()
-            .map_or(true, |state| state.sender.as_ref().is_some_and(|sender| !sender.is_closed()))
+        self.state.try_lock().map_or(true, |state| state.sender.as_ref().is_some_and(is_open))
     }
 }
 
-async fn connect(tls: &TlsConnector, address: &str) -> Result<PeerSender, SendError> {
+fn is_open(sender: &SendRequest<Bytes>) -> bool {
+    let mut context = Context::from_waker(Waker::noop());
+    !matches!(sender.clone().poll_ready(&mut context), Poll::Ready(Err(_)))
+}
+
+async fn connect(tls: &TlsConnector, address: &str) -> Result<SendRequest<Bytes>, SendError> {
     let unreachable =
         |error: &dyn Error| SendError::Connect { reason: format!("{address}: {error}") };
     let socket = TcpStream::connect(address).await.map_err(|error| unreachable(&error))?;
@@ -206,49 +224,101 @@ async fn connect(tls: &TlsConnector, address: &str) -> Result<PeerSender, SendEr
     if stream.get_ref().1.alpn_protocol() != Some(ALPN_H2) {
         return Err(SendError::Tls { reason: format!("{address} does not speak http/2") });
     }
-    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-        .timer(TokioTimer::new())
-        .keep_alive_interval(PING_INTERVAL)
-        .keep_alive_timeout(PING_TIMEOUT)
-        .keep_alive_while_idle(true)
+    let (sender, mut connection) = client::Builder::new()
+        .enable_push(false)
         .initial_max_send_streams(STREAMS_MAX as usize)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_header_list_size(HEAD_BYTES_MAX)
         // Clients that hang up cause many reset streams. Late frames of the peer on them are not a
         // fault.
         .max_concurrent_reset_streams(GIVEN_UP_STREAMS_MAX)
         .max_local_error_reset_streams(None)
-        .handshake(TokioIo::new(stream))
+        .handshake(stream)
         .await
         .map_err(|error| unreachable(&error))?;
+    let pings = connection.ping_pong();
     let address = address.to_owned();
     tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%address, %error, "the connection to a replica ended");
+        // Dropping the connection ends its streams with an error.
+        tokio::select! {
+            ended = connection => if let Err(error) = ended {
+                tracing::debug!(%address, %error, "the connection to a replica ended");
+            },
+            () = until_unanswered(pings) => {
+                tracing::debug!(%address, "a replica answers no ping: its connection is closed");
+            }
         }
     });
     Ok(sender)
 }
 
-fn at_peer(uri: &Uri) -> Result<Uri, SendError> {
-    let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    let uri = Uri::builder().scheme("https").authority(PEER_NAME).path_and_query(path).build();
-    uri.map_err(|error| SendError::Connect { reason: error.to_string() })
+/// Pings the peer. Resolves when an answer does not come in time.
+async fn until_unanswered(pings: Option<PingPong>) {
+    let Some(mut pings) = pings else { return std::future::pending().await };
+    loop {
+        sleep(PING_INTERVAL).await;
+        match timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await {
+            Ok(Ok(_)) => {}
+            // The connection ends by itself.
+            Ok(Err(_)) => return std::future::pending().await,
+            Err(_) => return,
+        }
+    }
 }
 
-/// Returns true if the peer cannot have acted on the request. Either the request never left this
-/// process, or the peer reported that it did not process it (RFC 9113, 6.8 and 8.7).
-fn was_not_processed(error: &TrySendError<Request<PeerBody>>) -> bool {
-    if error.message().is_some() {
-        return true;
+/// Sends a request with its body, both in one write. An error means that neither was sent.
+fn send_whole(
+    sender: &mut SendRequest<Bytes>,
+    request: &Request<Bytes>,
+) -> Result<ResponseFuture, RequestError> {
+    let mut head = Request::new(());
+    *head.method_mut() = request.method().clone();
+    *head.uri_mut() = at_peer(request.uri().clone())?;
+    *head.headers_mut() = request.headers().clone();
+    let body = request.body();
+    if body.is_empty() {
+        return Ok(sender.send_request(head, true)?.0);
     }
-    let Some(cause) = error.error().source().and_then(|cause| cause.downcast_ref::<h2::Error>())
-    else {
-        return false;
-    };
-    let (no_error, refused) = (h2::Reason::NO_ERROR, h2::Reason::REFUSED_STREAM);
-    cause.is_remote()
-        && (cause.is_go_away() && cause.reason() == Some(no_error)
-            || cause.is_reset() && cause.reason() == Some(refused))
+    head.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(body.len()));
+    let (response, mut stream) = sender.send_request(head, false)?;
+    // The library keeps the rest of a body that exceeds the peer's window.
+    stream.send_data(body.clone(), true)?;
+    Ok(response)
+}
+
+fn with_body(response: Response<h2::RecvStream>, upload: Option<Upload>) -> Response<PeerBody> {
+    let (head, stream) = response.into_parts();
+    let body = PeerBody::new(stream, &head.headers, upload);
+    Response::from_parts(head, body)
+}
+
+/// Returns the URI of a request to a peer: with a scheme and an authority, as HTTP/2 demands.
+fn at_peer(uri: Uri) -> Result<Uri, RequestError> {
+    static AUTHORITY: LazyLock<Authority> = LazyLock::new(|| Authority::from_static(PEER_NAME));
+    let mut parts = uri.into_parts();
+    parts.scheme = Some(Scheme::HTTPS);
+    parts.authority = Some(AUTHORITY.clone());
+    parts.path_and_query.get_or_insert_with(|| PathAndQuery::from_static("/"));
+    Ok(Uri::from_parts(parts)?)
+}
+
+/// Reason why a request was not sent.
+#[derive(Debug, thiserror::Error)]
+enum RequestError {
+    #[error(transparent)]
+    Uri(#[from] http::uri::InvalidUriParts),
+    #[error(transparent)]
+    Stream(#[from] h2::Error),
+}
+
+fn not_sent(error: impl Error) -> SendError {
+    SendError::NotSent { reason: error.to_string() }
+}
+
+/// Returns true if the peer reported that it did not process the request (RFC 9113, 6.8 and 8.7).
+fn was_not_processed(error: &h2::Error) -> bool {
+    error.is_remote()
+        && (error.is_go_away() && error.reason() == Some(Reason::NO_ERROR)
+            || error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM))
 }

@@ -4,6 +4,7 @@
 //! neither serve nor call: each side accepts only certificates of the authority derived from that
 //! secret. A dead peer is detected within [`PING_INTERVAL`] plus [`PING_TIMEOUT`].
 
+mod body;
 mod client;
 mod identity;
 mod server;
@@ -11,6 +12,7 @@ mod server;
 use std::time::Duration;
 
 pub use self::{
+    body::PeerBody,
     client::PeerClient,
     identity::{PeerIdentity, PeerIdentityError},
     server::PeerServer,

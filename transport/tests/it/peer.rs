@@ -28,7 +28,7 @@ use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
 };
-use transport::{PeerClient, PeerIdentity, PeerServer, SendError};
+use transport::{PeerBody, PeerClient, PeerIdentity, PeerServer, SendError};
 
 use crate::{soon, until};
 
@@ -159,12 +159,46 @@ fn client(secret: [u8; 32]) -> PeerClient {
     PeerClient::new(&PeerIdentity::from_secret(&secret).unwrap())
 }
 
-fn post(path: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
-    Request::post(path).body(Full::new(body.into())).unwrap()
+fn post(path: &str, body: impl Into<Bytes>) -> Request<Bytes> {
+    Request::post(path).body(body.into()).unwrap()
 }
 
-async fn body_of(response: Response<Incoming>) -> Bytes {
+async fn body_of(response: Response<PeerBody>) -> Bytes {
     response.into_body().collect().await.unwrap().to_bytes()
+}
+
+/// Returns a request whose body consists of the pieces that are sent to the channel.
+fn streamed(path: &str) -> (mpsc::Sender<Bytes>, Request<UnsyncBoxBody<Bytes, std::io::Error>>) {
+    let (pieces, receiver) = mpsc::channel(1);
+    let body = Chunks { receiver, seen: Arc::default() };
+    let body = body.map_err(|never| match never {}).boxed_unsync();
+    (pieces, Request::post(path).body(body).unwrap())
+}
+
+#[tokio::test]
+async fn a_streamed_body_reaches_the_replica_in_pieces_of_any_size() {
+    let (replica, client) = (Replica::start(SECRET), client(SECRET));
+    let (pieces, request) = streamed("/echo");
+    let sending = tokio::spawn(async move {
+        for size in [1, 0, 200_000, 17] {
+            pieces.send(Bytes::from(vec![b'a'; size])).await.unwrap();
+        }
+    });
+    let response =
+        soon("the answer", client.send_streaming(&replica.address, request)).await.unwrap();
+    assert_eq!(soon("the body", body_of(response)).await, vec![b'a'; 200_018]);
+    sending.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_dropped_response_ends_the_streamed_body_and_the_stream() {
+    let (replica, client) = (Replica::start(SECRET), client(SECRET));
+    let (pieces, request) = streamed("/events");
+    let response =
+        soon("the head", client.send_streaming(&replica.address, request)).await.unwrap();
+    drop(response);
+    soon("the end of the body", pieces.closed()).await;
+    until("the end of the stream", || replica.seen.ended_streams.load(Ordering::SeqCst) == 1).await;
 }
 
 #[tokio::test]
@@ -172,13 +206,13 @@ async fn a_request_reaches_the_peer_and_its_answer_returns() {
     let (replica, client) = (Replica::start(SECRET), client(SECRET));
     let mut request = post("/echo?x=1", vec![b'a'; 1_000_000]);
     request.headers_mut().insert("x-mark", "yes".parse().unwrap());
-    let response = soon("the answer", client.send(&replica.address, request)).await.unwrap();
+    let response = soon("the answer", client.send(&replica.address, &request)).await.unwrap();
     assert_eq!(response.status(), StatusCode::ACCEPTED);
     assert_eq!(response.headers()["x-mark"], "yes");
     assert_eq!(response.headers()["x-method"], "POST");
     assert_eq!(soon("the body", body_of(response)).await.len(), 1_000_000);
-    let request = Request::delete("/echo").body(Full::default()).unwrap();
-    let response = soon("the answer", client.send(&replica.address, request)).await.unwrap();
+    let request = Request::delete("/echo").body(Bytes::new()).unwrap();
+    let response = soon("the answer", client.send(&replica.address, &request)).await.unwrap();
     assert_eq!(response.headers()["x-method"], "DELETE");
 }
 
@@ -186,7 +220,7 @@ async fn a_request_reaches_the_peer_and_its_answer_returns() {
 async fn a_stream_arrives_in_pieces_and_ends_when_its_reader_is_dropped() {
     let (replica, client) = (Replica::start(SECRET), client(SECRET));
     let mut response =
-        soon("the head", client.send(&replica.address, post("/events", ""))).await.unwrap();
+        soon("the head", client.send(&replica.address, &post("/events", ""))).await.unwrap();
     for _ in 0..10 {
         let frame = soon("a frame", response.body_mut().frame()).await.unwrap().unwrap();
         assert!(!frame.into_data().unwrap().is_empty());
@@ -202,14 +236,14 @@ async fn a_stream_arrives_in_pieces_and_ends_when_its_reader_is_dropped() {
 async fn a_peer_without_the_secret_can_neither_call_nor_serve() {
     let (replica, stranger) = (Replica::start(SECRET), client(OTHER_SECRET));
     let error =
-        soon("the refusal", stranger.send(&replica.address, post("/echo", ""))).await.unwrap_err();
+        soon("the refusal", stranger.send(&replica.address, &post("/echo", ""))).await.unwrap_err();
     assert!(matches!(error, SendError::Tls { .. }), "{error}");
     assert!(error.is_safe_to_retry());
     assert_eq!(replica.requests(), 0);
 
     let (impostor, client) = (Replica::start(OTHER_SECRET), client(SECRET));
     let error =
-        soon("the refusal", client.send(&impostor.address, post("/echo", ""))).await.unwrap_err();
+        soon("the refusal", client.send(&impostor.address, &post("/echo", ""))).await.unwrap_err();
     assert!(matches!(error, SendError::Tls { .. }), "{error}");
     assert_eq!(impostor.requests(), 0);
 }
@@ -319,7 +353,7 @@ async fn h_25_a_plain_tcp_client_gets_no_answer() {
         assert!(answer.len() <= 7, "{answer:?}");
     }
     assert_eq!(replica.requests(), 0);
-    let response = soon("the canary", client(SECRET).send(&replica.address, post("/echo", "x")))
+    let response = soon("the canary", client(SECRET).send(&replica.address, &post("/echo", "x")))
         .await
         .unwrap();
     assert_eq!(response.status(), StatusCode::ACCEPTED);
@@ -334,7 +368,7 @@ async fn silent_unknown_clients_do_not_use_permits_of_replicas() {
     }
     let client = client(SECRET);
     let answered = async {
-        while client.send(&replica.address, post("/echo", "x")).await.is_err() {
+        while client.send(&replica.address, &post("/echo", "x")).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
@@ -346,7 +380,7 @@ async fn the_error_of_a_killed_peer_shows_if_a_retry_is_safe() {
     let (mut replica, client) = (Replica::start(SECRET), client(SECRET));
     let waiting = {
         let (client, address) = (client.clone(), replica.address.clone());
-        tokio::spawn(async move { client.send(&address, post("/silent", "x")).await })
+        tokio::spawn(async move { client.send(&address, &post("/silent", "x")).await })
     };
     until("the request is there", || replica.requests() == 1).await;
     replica.kill();
@@ -354,7 +388,7 @@ async fn the_error_of_a_killed_peer_shows_if_a_retry_is_safe() {
     assert!(matches!(error, SendError::Aborted { .. }), "{error}");
     assert!(!error.is_safe_to_retry());
     let error =
-        soon("the refusal", client.send(&replica.address, post("/echo", "x"))).await.unwrap_err();
+        soon("the refusal", client.send(&replica.address, &post("/echo", "x"))).await.unwrap_err();
     assert!(error.is_safe_to_retry(), "{error}");
 }
 
@@ -362,7 +396,7 @@ async fn the_error_of_a_killed_peer_shows_if_a_retry_is_safe() {
 async fn a_response_ends_with_an_error_when_its_peer_is_killed() {
     let (mut replica, client) = (Replica::start(SECRET), client(SECRET));
     let mut response =
-        soon("the head", client.send(&replica.address, post("/events", ""))).await.unwrap();
+        soon("the head", client.send(&replica.address, &post("/events", ""))).await.unwrap();
     soon("a frame", response.body_mut().frame()).await.unwrap().unwrap();
     replica.kill();
     let broken = async { while let Some(Ok(_)) = response.body_mut().frame().await {} };
@@ -376,7 +410,7 @@ async fn many_streams_share_the_connections() {
     for _ in 0..1_500 {
         let (client, address) = (client.clone(), replica.address.clone());
         streams.spawn(async move {
-            let mut response = client.send(&address, post("/events", "")).await.unwrap();
+            let mut response = client.send(&address, &post("/events", "")).await.unwrap();
             response.body_mut().frame().await.unwrap().unwrap();
             response
         });
@@ -386,14 +420,14 @@ async fn many_streams_share_the_connections() {
     // All readers leave at once while chunks are on their way. Other requests must not fail.
     let waiting = {
         let (client, address) = (client.clone(), replica.address.clone());
-        tokio::spawn(async move { client.send(&address, post("/silent", "x")).await })
+        tokio::spawn(async move { client.send(&address, &post("/silent", "x")).await })
     };
     until("the request is there", || replica.requests() == 1_501).await;
     drop(open);
     until("the streams ended", || replica.seen.ended_streams.load(Ordering::SeqCst) == 1_500).await;
     for _ in 0..4 {
         let response =
-            soon("an answer", client.send(&replica.address, post("/echo", "x"))).await.unwrap();
+            soon("an answer", client.send(&replica.address, &post("/echo", "x"))).await.unwrap();
         assert_eq!(body_of(response).await, "x");
     }
     assert!(!waiting.is_finished(), "its connection is still there");
@@ -406,7 +440,7 @@ async fn f_19_slow_readers_use_only_their_window_and_do_not_delay_others() {
     let mut slow = Vec::new();
     for _ in 0..50 {
         slow.push(
-            soon("the head", client.send(&replica.address, post("/flood", ""))).await.unwrap(),
+            soon("the head", client.send(&replica.address, &post("/flood", ""))).await.unwrap(),
         );
     }
     let chunks = || replica.seen.chunks.load(Ordering::SeqCst);
@@ -414,7 +448,7 @@ async fn f_19_slow_readers_use_only_their_window_and_do_not_delay_others() {
     while before != chunks() {
         before = chunks();
         let response =
-            soon("an answer", client.send(&replica.address, post("/echo", vec![b'a'; 200_000])))
+            soon("an answer", client.send(&replica.address, &post("/echo", vec![b'a'; 200_000])))
                 .await
                 .unwrap();
         assert_eq!(soon("its body", body_of(response)).await.len(), 200_000);
@@ -434,7 +468,7 @@ async fn a_graceful_end_loses_no_request() {
             (client.clone(), replica.address.clone(), Arc::clone(&stopping));
         callers.spawn(async move {
             loop {
-                match client.send(&address, post("/echo", "x")).await {
+                match client.send(&address, &post("/echo", "x")).await {
                     Ok(response) => assert_eq!(body_of(response).await, "x"),
                     Err(error) => {
                         assert!(stopping.load(Ordering::SeqCst), "{error}");
@@ -488,8 +522,8 @@ async fn f_12_a_vanished_peer_is_detected_within_seconds() {
     let (replica, client) = (Replica::start(SECRET), client(SECRET));
     let (address, vanish) = hole(replica.address.clone()).await;
     let address = address.to_string();
-    let mut events = soon("the head", client.send(&address, post("/events", ""))).await.unwrap();
-    let waiting = tokio::spawn(async move { client.send(&address, post("/silent", "x")).await });
+    let mut events = soon("the head", client.send(&address, &post("/events", ""))).await.unwrap();
+    let waiting = tokio::spawn(async move { client.send(&address, &post("/silent", "x")).await });
     until("the request is there", || replica.requests() == 2).await;
     vanish.store(true, Ordering::SeqCst);
     let since = Instant::now();
@@ -513,7 +547,7 @@ async fn all_callers_share_one_connection_attempt_to_a_dead_peer() {
     let mut callers = JoinSet::new();
     for _ in 0..100 {
         let (client, address) = (client.clone(), address.clone());
-        callers.spawn(async move { client.send(&address, post("/echo", "x")).await.unwrap_err() });
+        callers.spawn(async move { client.send(&address, &post("/echo", "x")).await.unwrap_err() });
     }
     for error in soon("all refusals", callers.join_all()).await {
         assert_eq!(error, SendError::ConnectTimeout);

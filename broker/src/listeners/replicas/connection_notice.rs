@@ -9,7 +9,6 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use http::{Method, Request, Response, StatusCode, Uri};
-use http_body_util::Full;
 use hyper::body::Incoming;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 use rules::limits::oauth::{
@@ -65,11 +64,11 @@ pub(in crate::listeners) fn announce(
 }
 
 async fn send(broker: &Broker, replica: &SessionOwner, text: &Bytes) {
+    let mut request = Request::new(text.clone());
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = Uri::from_static(PATH);
     for attempt in 1..=CONNECTION_NOTICE_TRIES {
-        let mut request = Request::new(Full::new(text.clone()));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = Uri::from_static(PATH);
-        let sent = broker.session_locator.peers.send(&replica.address, request);
+        let sent = broker.session_locator.peers.send(&replica.address, &request);
         match tokio::time::timeout(CONNECTION_NOTICE_WAIT, sent).await {
             Ok(Ok(answer)) if answer.status() == StatusCode::NO_CONTENT => return,
             Ok(Ok(answer)) => {

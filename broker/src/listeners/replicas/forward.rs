@@ -18,13 +18,14 @@ use http::{
     header::{ACCEPT, CONTENT_TYPE},
 };
 use http_body_util::{BodyExt, Either, Full, StreamBody, combinators::UnsyncBoxBody};
-use hyper::body::{Body as _, Frame, Incoming, SizeHint};
+use hyper::body::{Body as _, Frame, SizeHint};
 use protocol::{
     envelope::{Body as Frames, Kind, Message, RefusedMessage, decode_body},
     error::{ErrorKind, Refusal},
     json::Limits,
 };
 use rules::limits::RELAYED_WHOLE_BYTES_MAX;
+use transport::PeerBody;
 
 use super::replica_headers;
 use crate::{
@@ -90,12 +91,8 @@ pub(super) async fn forward_from_connection(
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-    let outgoing = ReplicaRequest {
-        method: HttpMethod::POST,
-        uri,
-        headers: replica_headers::request_headers(&headers, &client.caller),
-        body: body.clone(),
-    };
+    let headers = replica_headers::request_headers(&headers, &client.caller);
+    let outgoing = ReplicaRequest::new(HttpMethod::POST, uri, headers, body);
     forward_stateless(broker, replica, &outgoing).await
 }
 
@@ -113,41 +110,32 @@ async fn forward_stateless(
 }
 
 /// A client's request in the form for other replicas.
-pub(super) struct ReplicaRequest {
-    method: HttpMethod,
-    uri: Uri,
-    headers: HeaderMap,
-    body: Bytes,
-}
+pub(super) struct ReplicaRequest(Request<Bytes>);
 
 impl ReplicaRequest {
     pub(super) fn of(request: &InboundRequest<'_>, body: &Bytes) -> Self {
-        Self {
-            method: request.head.method.clone(),
-            uri: request.head.uri.clone(),
-            headers: replica_headers::request_headers(&request.head.headers, &request.caller),
-            body: body.clone(),
-        }
+        let headers = replica_headers::request_headers(&request.head.headers, &request.caller);
+        Self::new(request.head.method.clone(), request.head.uri.clone(), headers, body)
+    }
+
+    fn new(method: HttpMethod, uri: Uri, headers: HeaderMap, body: &Bytes) -> Self {
+        let mut request = Request::new(body.clone());
+        *request.method_mut() = method;
+        *request.uri_mut() = uri;
+        *request.headers_mut() = headers;
+        Self(request)
     }
 
     pub(super) fn set_lease_header(&mut self, held: bool) {
-        replica_headers::set_lease_header(&mut self.headers, held);
-    }
-
-    fn request(&self) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(self.body.clone()));
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = self.uri.clone();
-        *request.headers_mut() = self.headers.clone();
-        request
+        replica_headers::set_lease_header(self.0.headers_mut(), held);
     }
 
     /// Returns `None` for a body that no replica can parse, and so none has run.
     fn frames(&self) -> Option<Frames> {
-        let limits = Limits::with_bytes_max(self.body.len());
-        decode_body(self.body.clone(), &limits, true)
-            .ok()
-            .filter(|_| self.method == HttpMethod::POST)
+        let body = self.0.body();
+        let limits = Limits::with_bytes_max(body.len());
+        let frames = decode_body(body.clone(), &limits, true).ok();
+        frames.filter(|_| self.0.method() == HttpMethod::POST)
     }
 
     /// Returns the result for a request that was sent and not answered.
@@ -219,7 +207,7 @@ pub(super) async fn forward(
     outgoing: &ReplicaRequest,
 ) -> ForwardResult {
     let shared = &broker.shared;
-    let forwarded = match broker.session_locator.peers.send(address, outgoing.request()).await {
+    let forwarded = match broker.session_locator.peers.send(address, &outgoing.0).await {
         Ok(response) => match replica_headers::read_miss(&response) {
             Some(miss) => ForwardResult::SessionMissing(miss),
             None => relay_response(shared, response, outgoing).await,
@@ -245,7 +233,7 @@ pub(super) async fn forward(
 /// Converts the other replica's response for the client of this one.
 async fn relay_response(
     shared: &Shared,
-    response: Response<Incoming>,
+    response: Response<PeerBody>,
     outgoing: &ReplicaRequest,
 ) -> ForwardResult {
     let (mut head, body) = response.into_parts();
@@ -275,12 +263,12 @@ async fn relay_response(
 /// this replica closes, and its client resumes it elsewhere.
 fn relayed_body(
     shared: &Shared,
-    body: Incoming,
+    body: PeerBody,
     outgoing: &ReplicaRequest,
     is_events: bool,
 ) -> UnsyncBoxBody<Bytes, BodyAborted> {
     let relayed = RelayedBody { body, is_events };
-    if outgoing.method != HttpMethod::GET {
+    if outgoing.0.method() != HttpMethod::GET {
         return relayed.boxed_unsync();
     }
     let closing = shared.closing.clone().cancelled_owned();
@@ -291,7 +279,7 @@ fn relayed_body(
 /// A body that is relayed frame by frame.
 #[derive(Debug)]
 struct RelayedBody {
-    body: Incoming,
+    body: PeerBody,
     /// True for an event stream: it ends cleanly at a break, so that the client resumes it. Other
     /// bodies break off at the client too.
     is_events: bool,

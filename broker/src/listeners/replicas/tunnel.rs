@@ -7,13 +7,13 @@
 //! - The end of either side or of either replica ends the other side too. The session then waits
 //!   for its client as usual.
 
-use std::io;
+use std::{error::Error, io};
 
 use bytes::Bytes;
 use futures_util::TryStreamExt;
 use http::{HeaderMap, Method as HttpMethod, Request, Response, Uri};
 use http_body_util::{BodyExt, Either, StreamBody};
-use hyper::body::{Frame, Incoming};
+use hyper::body::Frame;
 use rules::limits::{CLIENT_WRITE_STALL_MAX, TUNNEL_BYTES};
 use tokio::{
     io::{AsyncRead, AsyncWriteExt, DuplexStream, copy},
@@ -23,7 +23,7 @@ use tokio_util::{
     io::{ReaderStream, StreamReader},
     sync::CancellationToken,
 };
-use transport::{StallGuard, frame::CLOSE_TIMEOUT, tcp::Stream};
+use transport::{PeerBody, StallGuard, frame::CLOSE_TIMEOUT, tcp::Stream};
 
 use super::replica_headers;
 use crate::{
@@ -38,7 +38,7 @@ use crate::{
 pub(in crate::listeners) struct Tunnel {
     /// Bytes that are written here go to the owner.
     here: DuplexStream,
-    there: Incoming,
+    there: PeerBody,
 }
 
 /// Result of a request for a session to its owner.
@@ -84,7 +84,7 @@ pub(in crate::listeners) async fn open(
     dug
 }
 
-async fn refused(response: Response<Incoming>) -> TunnelResult {
+async fn refused(response: Response<PeerBody>) -> TunnelResult {
     let (mut head, body) = response.into_parts();
     replica_headers::strip_response_headers(&mut head.headers);
     match body.collect().await {
@@ -135,6 +135,9 @@ impl Tunnel {
     }
 }
 
-pub(super) fn reader(body: Incoming) -> impl AsyncRead + Unpin + Send {
+pub(super) fn reader<B>(body: B) -> impl AsyncRead + Unpin + Send
+where
+    B: hyper::body::Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin,
+{
     StreamReader::new(body.into_data_stream().map_err(io::Error::other))
 }

@@ -558,8 +558,8 @@ async fn s08_a_peer_that_is_not_a_replica_is_counted_as_a_failed_sign_in() {
     let stranger = transport::PeerClient::new(
         &transport::PeerIdentity::from_secret(&Keys::from_root(b"another secret").peer).unwrap(),
     );
-    let request = Request::builder().uri("/mcp").body(Full::default()).unwrap();
-    assert!(soon("a refusal", stranger.send(&replica.internal, request)).await.is_err());
+    let request = Request::builder().uri("/mcp").body(Bytes::new()).unwrap();
+    assert!(soon("a refusal", stranger.send(&replica.internal, &request)).await.is_err());
     let counted = r#"mcp_auth_failures_total{plane="internal",reason="peer_certificate"} "#;
     until("the failure is counted", || replica.broker.shared.metrics.render().contains(counted))
         .await;
