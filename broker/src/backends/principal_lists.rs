@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! - Every look-up takes a principal. Principals share a value only if all of its bytes are equal.
-//! - Lists that were read once stay until others are read. A failure makes no list empty.
+//! - Lists that were read once stay until others are read, or until the lists of
+//!   [`PRINCIPAL_LISTS_CACHED_MAX`] other principals were read later. A failure makes no list empty.
 
 use std::{
     collections::HashMap,
@@ -19,7 +20,7 @@ use parking_lot::Mutex;
 use protocol::{error::Refusal, ids::PrincipalId};
 use rules::{
     catalog::{BackendLists, ListKind},
-    limits::oauth::{GRANT_CACHED_MAX, PRINCIPAL_LISTS_READ_MAX},
+    limits::oauth::{PRINCIPAL_LISTS_CACHED_MAX, PRINCIPAL_LISTS_READ_MAX},
 };
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -160,8 +161,8 @@ impl PrincipalLists {
 
     pub(super) fn turn(&self, principal: &PrincipalId) -> Arc<tokio::sync::Mutex<()>> {
         let mut cached = self.cached.lock();
-        if cached.len() >= GRANT_CACHED_MAX && !cached.contains_key(principal) {
-            cached.retain(|_, cached| Arc::strong_count(&cached.turn) > 1);
+        if cached.len() >= PRINCIPAL_LISTS_CACHED_MAX && !cached.contains_key(principal) {
+            evict_oldest(&mut cached);
         }
         cached.entry(principal.clone()).or_default().turn.clone()
     }
@@ -217,6 +218,16 @@ impl PrincipalLists {
     }
 }
 
+/// Removes the lists whose last read is the oldest, unless a read of them runs. Their principal
+/// reads them again at its next use.
+fn evict_oldest(cached: &mut HashMap<PrincipalId, CachedLists>) {
+    let without_read = cached.iter().filter(|(_, lists)| Arc::strong_count(&lists.turn) == 1);
+    let oldest = without_read.min_by_key(|(_, lists)| lists.read.map(|read| read.at));
+    if let Some(principal) = oldest.map(|(principal, _)| principal.clone()) {
+        cached.remove(&principal);
+    }
+}
+
 impl CachedLists {
     fn expire(&mut self) {
         self.changes += 1;
@@ -255,6 +266,32 @@ mod tests {
 
     use super::*;
     use crate::backends::lists_for_tests::lists_with_tool;
+
+    fn read_at(at: Instant) -> PrincipalRead {
+        let good_for = Duration::from_secs(300);
+        PrincipalRead { at, good_for, for_sessions: true, is_failure: false }
+    }
+
+    #[test]
+    fn the_oldest_lists_leave_when_another_principal_comes() {
+        let lists = PrincipalLists::new(true);
+        let principal = |number: usize| PrincipalId::new(format!("p{number}"));
+        let start = Instant::now();
+        for number in 0..PRINCIPAL_LISTS_CACHED_MAX {
+            let _turn = lists.turn(&principal(number));
+            let age = Duration::from_millis(number as u64);
+            lists.record(&principal(number), read_at(start + age), 0, None);
+        }
+        let oldest_is_read = lists.turn(&principal(0));
+        drop(lists.turn(&principal(PRINCIPAL_LISTS_CACHED_MAX)));
+        assert!(!lists.is_unread(&principal(0)), "a read of it runs");
+        assert!(lists.is_unread(&principal(1)), "the oldest without a read");
+        assert!(!lists.is_unread(&principal(2)), "all others stay");
+        drop(oldest_is_read);
+        drop(lists.turn(&principal(5)));
+        assert!(!lists.is_unread(&principal(0)), "a known principal needs no place");
+        assert_eq!(lists.cached.lock().len(), PRINCIPAL_LISTS_CACHED_MAX);
+    }
 
     #[test]
     fn lists_that_differ_in_the_task_support_of_a_tool_are_different() {

@@ -243,7 +243,7 @@ impl ExchangedTokens {
 
     fn turn(&self, principal: &PrincipalId) -> Arc<tokio::sync::Mutex<()>> {
         let mut state = self.state.lock();
-        if state.len() >= GRANT_CACHED_MAX {
+        if state.len() >= GRANT_CACHED_MAX && !state.contains_key(principal) {
             state.retain(|_, known| Arc::strong_count(&known.turn) > 1);
         }
         state.entry(principal.clone()).or_default().turn.clone()

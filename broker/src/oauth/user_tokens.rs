@@ -205,7 +205,7 @@ impl UserTokens {
 
     fn turn(&self, principal: &PrincipalId) -> Arc<tokio::sync::Mutex<()>> {
         let mut turns = self.state.turns.lock();
-        if turns.len() >= GRANT_CACHED_MAX {
+        if turns.len() >= GRANT_CACHED_MAX && !turns.contains_key(principal) {
             turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         }
         turns.entry(principal.clone()).or_default().clone()

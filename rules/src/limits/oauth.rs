@@ -34,6 +34,8 @@ pub const GRANT_WAIT_MAX: Duration = Duration::from_secs(20);
 pub const GRANT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest wait for the token of a caller that another replica saw.
 pub const SUBJECT_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Principals of one backend whose lists a replica remembers.
+pub const PRINCIPAL_LISTS_CACHED_MAX: usize = 10_000;
 /// Age of the lists that a backend shows to one principal. Older ones are read again when they are
 /// used.
 pub const PRINCIPAL_LISTS_AGE_MAX: Duration = Duration::from_secs(300);

@@ -40,6 +40,10 @@ pub(super) fn refuse_or_wait(
         return connect_tool::answer(session, request, backend);
     }
     let unreached = unreached_backends(session, &message, &refusal);
+    if !unreached.is_empty() {
+        let _not_awaited =
+            session.tenant.read_lists_of(&session.endpoint, &session.caller.principal);
+    }
     if let Unlisted::Waits(later) = unlisted
         && unreached.iter().any(|backend| is_connecting(backend))
     {
@@ -67,9 +71,10 @@ fn unreached_backends(
     let subject = session.subject();
     // A hidden backend must not show by its state.
     let may_list_it = |backend: &Arc<Backend>| {
-        let is_unread = backend.principal_lists.is_on()
-            && backend.principal_lists.is_failed(&session.caller.principal);
-        (backend.is_never_reached() || is_unread)
+        let (lists, principal) = (&backend.principal_lists, &session.caller.principal);
+        let are_unknown =
+            lists.is_on() && (lists.is_failed(principal) || lists.is_unread(principal));
+        (backend.is_never_reached() || are_unknown)
             && may_offer(&session.endpoint, backend, message)
             && session.tenant.may_use_backend(&subject, &backend.id)
     };
