@@ -40,15 +40,28 @@ impl Subscriptions {
         let (link, running) = (link.clone(), link.backend.shared.running.clone());
         running.spawn(async move {
             for uri in removed {
-                let _gone_anyway = link.subscriptions.reconcile(&link, &uri).await;
+                let _gone_anyway = Self::reconcile(&link, &uri).await;
             }
         });
     }
 
     /// Sends the request that the backend needs for one URI. Without a connection nothing is sent:
     /// a new one begins with [`Subscriptions::restore`].
-    pub async fn reconcile(&self, link: &Arc<Link>, uri: &str) -> Result<(), Refusal> {
-        self.send_change(link, uri).await.map_err(|failed| failed.refusal)
+    ///
+    /// Dropping the future does not cancel the request. Until its answer, other callers take the
+    /// subscription for one that is in force.
+    pub async fn reconcile(link: &Arc<Link>, uri: &str) -> Result<(), Refusal> {
+        let (of_request, uri) = (Arc::clone(link), uri.to_owned());
+        let change =
+            link.backend.shared.running.spawn(async move {
+                of_request.subscriptions.send_change(&of_request, &uri).await
+            });
+        match change.await {
+            Ok(sent) => sent.map_err(|failed| failed.refusal),
+            Err(_) => {
+                Err(Refusal::new(ErrorKind::Internal, "the request to the backend did not finish"))
+            }
+        }
     }
 
     async fn send_change(&self, link: &Arc<Link>, uri: &str) -> Result<(), FailedChange> {

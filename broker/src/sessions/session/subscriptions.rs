@@ -13,7 +13,7 @@ use protocol::{
 use rules::{limits::SUBSCRIBE_ATTEMPTS_MAX, routing::ResourceTarget};
 
 use super::{Session, local_requests::Reply, persisted_state::SessionPersister};
-use crate::backends::link::Link;
+use crate::backends::{link::Link, subscriptions::Subscriptions};
 
 pub(in crate::sessions) async fn subscribe(
     session: Arc<Session>,
@@ -24,14 +24,14 @@ pub(in crate::sessions) async fn subscribe(
         let link = session.link_to(&target.backend)?;
         is_new |= record_subscription(&session, &link, &target)?;
         let result = match link.connection().await {
-            Ok(_) => link.subscriptions.reconcile(&link, &target.uri).await,
+            Ok(_) => Subscriptions::reconcile(&link, &target.uri).await,
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = result {
             // A subscription that was acknowledged before stays, and the backend gets it again.
             if is_new {
                 forget_subscription(&session, &link, &target);
-                let _may_fail = link.subscriptions.reconcile(&link, &target.uri).await;
+                let _may_fail = Subscriptions::reconcile(&link, &target.uri).await;
             }
             return Err(with_client_uri(refusal, &target));
         }
@@ -66,13 +66,12 @@ pub(in crate::sessions) async fn unsubscribe(
         // The subscription stays stored, so it stays in force. The client gets a notification,
         // because updates may have been missed.
         if record_subscription(&session, &link, &target).is_ok() {
-            let _held_anyway = link.subscriptions.reconcile(&link, &target.uri).await;
+            let _held_anyway = Subscriptions::reconcile(&link, &target.uri).await;
             link.subscriptions.notify_gap(&link.backend.id, &*session, &target.uri);
         }
         return Err(refusal);
     }
-    link.subscriptions
-        .reconcile(&link, &target.uri)
+    Subscriptions::reconcile(&link, &target.uri)
         .await
         .map_err(|refusal| with_client_uri(refusal, &target))?;
     Ok(Reply::Result(Bytes::from_static(b"{}")))
@@ -89,7 +88,7 @@ async fn persist_subscription(
     let stored = SessionPersister::new(session).store_subscription(target).await;
     if stored.is_err() && is_new {
         forget_subscription(session, link, target);
-        let _not_stored_anyway = link.subscriptions.reconcile(link, &target.uri).await;
+        let _not_stored_anyway = Subscriptions::reconcile(link, &target.uri).await;
     }
     stored
 }
@@ -109,7 +108,7 @@ pub async fn resubscribe(session: Arc<Session>, backend: BackendId) {
     };
     if link.open_for_listeners().await {
         for target in &targets {
-            if let Err(refusal) = link.subscriptions.reconcile(&link, &target.uri).await {
+            if let Err(refusal) = Subscriptions::reconcile(&link, &target.uri).await {
                 tracing::warn!(%backend, %refusal, "a subscription could not be put back on the changed backend");
             }
             link.subscriptions.notify_gap(&link.backend.id, &*session, &target.uri);
@@ -178,7 +177,7 @@ fn forget_subscription(session: &Arc<Session>, link: &Link, target: &ResourceTar
         current.subscriptions.remove_listener(session, &target.uri);
         let uri = target.uri.clone();
         session.shared.running.spawn(async move {
-            let _gone_anyway = current.subscriptions.reconcile(&current, &uri).await;
+            let _gone_anyway = Subscriptions::reconcile(&current, &uri).await;
         });
     }
 }

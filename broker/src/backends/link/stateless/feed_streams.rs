@@ -75,15 +75,36 @@ pub(super) async fn subscribe(
         state.version += 1;
         state.version
     };
+    let mut subscribing = Subscribing { feed, uri, is_applied: false };
     run(feed, connection, link);
     let mut applied_versions = feed.applied.subscribe();
     let _closed = applied_versions.wait_for(|applied| *applied >= version).await;
-    let mut state = feed.lock();
-    let accepted = state.accepted.contains(uri);
-    if !accepted {
-        state.uris.remove(uri);
+    subscribing.is_applied = true;
+    feed.lock().accepted.contains(uri)
+}
+
+/// A subscription that waits for the backend. Dropping it removes the resource from the wanted ones,
+/// unless the backend has agreed.
+struct Subscribing<'a> {
+    feed: &'a NotificationFeed,
+    uri: &'a str,
+    /// Set once the backend has answered the filter with the resource.
+    is_applied: bool,
+}
+
+impl Drop for Subscribing<'_> {
+    fn drop(&mut self) {
+        let mut state = self.feed.lock();
+        if state.accepted.contains(self.uri) || !state.uris.remove(self.uri) {
+            return;
+        }
+        if !self.is_applied {
+            // The answer may still come, and would agree to an unwanted resource.
+            state.version += 1;
+            drop(state);
+            self.feed.changed.notify_one();
+        }
     }
-    accepted
 }
 
 /// Starts the task that keeps the stream open, or notifies it of a change.
