@@ -42,6 +42,8 @@ pub(super) struct BackendAdmission {
     pub(super) probes: watch::Sender<u64>,
     pub(super) limiter: Arc<ConcurrencyLimiter<PrincipalId, SessionKey>>,
     pub(super) adaptive: Option<Mutex<AdaptiveLimit>>,
+    /// The configured limit of calls.
+    calls_max: usize,
     pub(super) retries: Option<retries::RetryBudget>,
     /// The last state that went to the metrics and the log.
     pub(super) reported_state: Mutex<CircuitState>,
@@ -70,6 +72,7 @@ impl BackendAdmission {
             probes: watch::Sender::new(0),
             limiter: ConcurrencyLimiter::new(max, queued, metrics.queue_depth("backend_calls")),
             adaptive: adapts.then(|| Mutex::new(AdaptiveLimit::new(max))),
+            calls_max: max,
             retries: config
                 .retries
                 .enabled
@@ -78,6 +81,44 @@ impl BackendAdmission {
             series,
             metrics,
         }
+    }
+
+    /// Sends one call at a time until [`BackendAdmission::end_suspicion`].
+    pub(super) fn suspect(&self) {
+        // Held so that no round of the adaptive limit ends between the two changes.
+        let _adaptive = self.adaptive.as_ref().map(|adaptive| adaptive.lock());
+        // The flag comes last, because a probe that sees it restores the limit.
+        self.limiter.set_limit(1);
+        self.verdicts.set_suspicious(true);
+    }
+
+    /// Sends calls at the usual limit again. Returns whether the backend was suspected.
+    pub(super) fn end_suspicion(&self) -> bool {
+        let adaptive = self.adaptive.as_ref().map(|adaptive| adaptive.lock());
+        let was_suspicious = self.verdicts.set_suspicious(false);
+        if was_suspicious {
+            // Rounds that ended during the suspicion may have changed the adaptive limit.
+            match adaptive {
+                Some(adaptive) => self.apply(adaptive.limit()),
+                None => self.limiter.set_limit(self.calls_max),
+            }
+        }
+        was_suspicious
+    }
+
+    /// Reports the outcome of a call to the adaptive limit.
+    pub(super) fn adapt_limit(&self, now: Duration, took: Duration, failed: bool) {
+        let Some(adaptive) = &self.adaptive else { return };
+        let mut adaptive = adaptive.lock();
+        let changed = adaptive.observe(now, took, failed, self.limiter.in_use());
+        if let Some(limit) = changed.filter(|_| !self.verdicts.is_suspicious()) {
+            self.apply(limit);
+        }
+    }
+
+    fn apply(&self, adaptive_limit: usize) {
+        self.limiter.set_limit(adaptive_limit);
+        self.series.calls_max(adaptive_limit);
     }
 
     /// Returns whether clients gave up while no call got an answer.

@@ -182,14 +182,14 @@ impl Backend {
     /// last as long as their work, so they are not reported.
     pub fn record_call_duration(&self, answer: &Result<Message, Failure>, took: Duration) {
         if answer.as_ref().err().is_none_or(Failure::counts_for_breaker) {
-            self.adapt_limit(took, answer.is_err());
+            self.admission.adapt_limit(self.shared.uptime(), took, answer.is_err());
         }
     }
 
     /// Reports a call that got no answer within its time.
     pub fn record_timeout(&self, after: Duration) {
         self.record_failure(after);
-        self.adapt_limit(after, true);
+        self.admission.adapt_limit(self.shared.uptime(), after, true);
     }
 
     /// Reports a call that its client cancelled after `after` without a sign of the backend. That
@@ -229,22 +229,6 @@ impl Backend {
             self.report_breaker_state();
             self.admission.probe_wanted.notify_one();
             self.admission.limiter.drain_queue();
-        }
-    }
-
-    fn adapt_limit(&self, took: Duration, failed: bool) {
-        let Some(adaptive) = &self.admission.adaptive else { return };
-        let limit = adaptive.lock().observe(
-            self.shared.uptime(),
-            took,
-            failed,
-            self.admission.limiter.in_use(),
-        );
-        if let Some(limit) = limit
-            && !self.admission.verdicts.is_suspicious()
-        {
-            self.admission.limiter.set_limit(limit);
-            self.admission.series.calls_max(limit);
         }
     }
 
@@ -397,7 +381,7 @@ impl Backend {
 /// Sends calls at the usual limit again, if the verdict of another replica lowered it.
 pub(super) fn end_verdict_suspicion(backend: &Backend) {
     let admission = &backend.admission;
-    if admission.verdicts.end_suspicion(&admission.limiter) {
+    if admission.end_suspicion() {
         backend.clear_suspicion();
     }
 }

@@ -105,7 +105,7 @@ pub fn receive_verdict(backend: &Backend, verdict: &BackendVerdict) {
                 return admission.metrics.resilience.verdict(VerdictEffect::Ignored);
             }
             tracing::info!(tenant = %backend.tenant, backend = %backend.id, replica = verdict.node, "another replica finds that the backend fails: one call at a time until a probe");
-            admission.verdicts.suspect(&admission.limiter);
+            admission.suspect();
             admission.probe_wanted.notify_one();
         }
         // The backend may be well for this replica too.

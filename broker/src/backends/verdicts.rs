@@ -7,20 +7,18 @@
 //! backend gets one probe. A breaker that an operator holds open stays so.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, Ordering},
     time::Instant,
 };
 
 use parking_lot::Mutex;
-use protocol::ids::{BackendId, PrincipalId, TenantId};
-use records::SessionKey;
+use protocol::ids::{BackendId, TenantId};
 use rules::{
     breaker::{CircuitState, OpenReason},
     limits::replicas::VERDICT_KEPT,
 };
 
 use crate::{
-    admission::concurrency_limit::ConcurrencyLimiter,
     persistence::{BackendVerdict, Persistence, VerdictState, Wakeup},
     views::VerdictView,
 };
@@ -30,8 +28,6 @@ use crate::{
 pub(super) struct ReplicaVerdicts {
     /// Set while the verdict of another replica waits for a probe.
     suspicious: AtomicBool,
-    /// The limit of calls before the suspicion.
-    limit_before: AtomicUsize,
     last: Mutex<Option<LastVerdict>>,
 }
 
@@ -60,24 +56,9 @@ impl ReplicaVerdicts {
         self.suspicious.load(Ordering::Acquire)
     }
 
-    /// Sends one call at a time until [`ReplicaVerdicts::end_suspicion`].
-    pub(super) fn suspect(&self, limiter: &ConcurrencyLimiter<PrincipalId, SessionKey>) {
-        self.limit_before.store(limiter.limit(), Ordering::Relaxed);
-        // The flag comes last, because a probe that sees it restores the limit.
-        limiter.set_limit(1);
-        self.suspicious.store(true, Ordering::Release);
-    }
-
-    /// Sends calls at the usual limit again. Returns whether the backend was suspected.
-    pub(super) fn end_suspicion(
-        &self,
-        limiter: &ConcurrencyLimiter<PrincipalId, SessionKey>,
-    ) -> bool {
-        let was = self.suspicious.swap(false, Ordering::AcqRel);
-        if was {
-            limiter.set_limit(self.limit_before.load(Ordering::Relaxed));
-        }
-        was
+    /// Returns whether the backend was suspected before.
+    pub(super) fn set_suspicious(&self, suspicious: bool) -> bool {
+        self.suspicious.swap(suspicious, Ordering::AcqRel)
     }
 
     /// Returns the last verdict of another replica, unless it is old.
