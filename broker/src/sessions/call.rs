@@ -103,11 +103,9 @@ pub struct Call {
     /// them.
     open_questions: AtomicUsize,
     settled: AtomicBool,
-    /// Set when the backend got the cancellation.
-    cancel_sent: AtomicBool,
     /// The link that carries the request.
     link: Mutex<Option<Arc<Link>>>,
-    sent: Mutex<Option<SentRequest>>,
+    sent: Mutex<SentState>,
     /// Milliseconds after `started` at which the request was sent.
     sent_ms: AtomicU64,
     /// The request as the log, its trace and the audit log record it.
@@ -122,6 +120,15 @@ pub struct Call {
     forwarded_headers: OnceLock<HeaderMap>,
     /// The answer as parsed, for an exchange that rewrites it.
     parsed_answer: Mutex<Option<Message>>,
+}
+
+/// What the backend has got of a call.
+#[derive(Debug, Default)]
+struct SentState {
+    /// The last request, unless the backend certainly did not process it.
+    request: Option<SentRequest>,
+    /// True if the backend got the cancellation of that request.
+    is_cancelled: bool,
 }
 
 /// Settles the call when its future panics.
@@ -188,9 +195,8 @@ impl Call {
             touched_ms: AtomicU64::new(0),
             open_questions: AtomicUsize::new(0),
             settled: AtomicBool::new(false),
-            cancel_sent: AtomicBool::new(false),
             link: Mutex::new(None),
-            sent: Mutex::new(None),
+            sent: Mutex::default(),
             sent_ms: AtomicU64::new(0),
             observed: request::current(),
             approval: OnceLock::new(),
@@ -337,8 +343,13 @@ impl Call {
             }
             match answer {
                 Ok(answer) => return Ok((answer, uris)),
-                Err(Failure::SessionGone) if attempt == 0 => {} // the connection has ended itself, the link opens another
-                Err(failure) => return Err((failure.attempt(), link.backend.refusal(&failure))),
+                Err(Failure::SessionGone) if attempt == 0 => self.sent.lock().request = None, // the connection has ended itself, the link opens another
+                Err(failure) => {
+                    if failure.was_not_seen() {
+                        self.sent.lock().request = None;
+                    }
+                    return Err((failure.attempt(), link.backend.refusal(&failure)));
+                }
             }
         }
         Err(over(Failure::SessionGone.refusal(&self.backend)))
@@ -415,17 +426,18 @@ impl Call {
 
     /// Returns the link that carries the request, if the request was sent.
     fn link_of_sent(&self) -> Option<Arc<Link>> {
-        self.sent.lock().is_some().then(|| self.link.lock().clone()).flatten()
+        self.sent.lock().request.is_some().then(|| self.link.lock().clone()).flatten()
     }
 
-    /// Sends the backend a cancellation, once (MCP 2025-11-25, Cancellation).
+    /// Sends the backend a cancellation of the last request, once (MCP 2025-11-25, Cancellation).
     fn send_cancelled(&self) {
-        let Some(SentRequest { connection, wire_id }) = self.sent.lock().clone() else {
-            return;
+        let SentRequest { connection, wire_id } = {
+            let mut sent = self.sent.lock();
+            let SentState { request: Some(request), is_cancelled: false } = &*sent else { return };
+            let request = request.clone();
+            sent.is_cancelled = true;
+            request
         };
-        if self.cancel_sent.swap(true, Ordering::AcqRel) {
-            return;
-        }
         self.session.record_abandoned_call();
         let reason = self
             .cancel_reason

@@ -52,7 +52,7 @@ impl Call {
                 Some(self.session.refusal_frame(&refusal, Some(&self.client_id)))
             }
             CallOutcome::TimedOut => {
-                let refusal = match *self.sent.lock() {
+                let refusal = match self.sent.lock().request {
                     Some(_) => Refusal::new(
                         ErrorKind::Timeout,
                         format!("backend {} did not answer in time", self.backend),

@@ -17,7 +17,7 @@ use protocol::{
 };
 use rules::{event_log::EventKind, log_level::LogLevel, tasks::BackendTask};
 
-use super::Call;
+use super::{Call, SentState};
 use crate::{
     backends::{
         link::{Era, connection::Connection},
@@ -71,7 +71,7 @@ impl Inbound for Call {
 impl Requester for Call {
     fn sent_as(&self, sent: SentRequest, at: Instant) {
         self.sent_ms.store(self.ms_at(at), Ordering::Relaxed);
-        *self.sent.lock() = Some(sent);
+        *self.sent.lock() = SentState { request: Some(sent), is_cancelled: false };
     }
 
     fn touch(&self) {
