@@ -126,7 +126,15 @@ impl EventWriter {
     /// Removes a session that is over from the log. If the queue is full, its entries age out of
     /// the store.
     pub fn forget(&self, session: SessionKey) {
-        let _ages_out = self.inner.queue.try_send(EventJob::Forget(session));
+        if self.inner.queue.try_send(EventJob::Forget(session)).is_err() {
+            self.forget_losses(&session);
+        }
+    }
+
+    /// Forgets which events of a session are missing in the log. Called when this process logs no
+    /// more events of it.
+    pub fn forget_losses(&self, session: &SessionKey) {
+        self.inner.lost.forget(session);
     }
 
     /// Waits until the events queued so far are logged, or marked as missing. Returns false if

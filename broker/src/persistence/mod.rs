@@ -167,6 +167,13 @@ impl Persistence {
         }
     }
 
+    /// Forgets the state of this process about the log of a session that another process has.
+    pub fn release_log(&self, session: &SessionKey) {
+        if let Some(log) = &self.event_log {
+            log.forget_losses(session);
+        }
+    }
+
     /// Changes the name of this process. Returns the former one.
     pub(crate) fn rename(&self, node: NodeName) -> NodeName {
         let before = NodeName::clone(&self.node.swap(Arc::new(node)));

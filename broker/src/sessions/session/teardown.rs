@@ -108,6 +108,7 @@ impl Session {
         self.shared.running.spawn(async move {
             drain_calls(&session).await;
             hand_off_links(&session);
+            session.shared.persistence.release_log(&session.key);
         });
     }
 }
