@@ -5,6 +5,7 @@
 //! - shares of the tenants in the capacity for calls.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -20,37 +21,43 @@ use crate::{
     sessions::session::{Session, SessionPersister, expiry},
 };
 
-pub(super) async fn reap(broker: Weak<Broker>) {
+pub(super) async fn run(broker: Weak<Broker>) {
     let mut tick = tokio::time::interval(REAPER_INTERVAL);
     let writing = Arc::new(AtomicBool::new(false));
     loop {
         tick.tick().await;
         let Some(broker) = broker.upgrade() else { return };
-        let now = Instant::now();
-        for session in broker.all_sessions() {
-            if session.is_leaving() {
-                broker.remove_session(&session); // by the task that learned of the other owner
-                continue;
-            }
-            expiry::expire(&session, now);
-            broker.close_if_idle(&session);
+        // A fault in one round must not end those after it.
+        if catch_unwind(AssertUnwindSafe(|| run_round(&broker))).is_err() {
+            tracing::error!("a round of housekeeping failed inside the broker");
         }
-        broker.stateless.tick(now);
-        let tenants: Vec<_> = broker.tenants.iter().map(|tenant| tenant.value().clone()).collect();
-        tenants
-            .iter()
-            .flat_map(|tenant| tenant.backends())
-            .for_each(|backend| backend.close_idle_links(now));
-        let states = tenants.iter().flat_map(|tenant| {
-            let state = |backend: Arc<Backend>| {
-                (tenant.id.clone(), backend.id.clone(), backend.state().name())
-            };
-            tenant.backends().into_iter().map(state)
-        });
-        broker.shared.metrics.observability.backends(states);
-        broker.recompute_shares();
         write_behind(&broker, &writing);
     }
+}
+
+fn run_round(broker: &Arc<Broker>) {
+    let now = Instant::now();
+    for session in broker.all_sessions() {
+        if session.is_leaving() {
+            broker.remove_session(&session); // by the task that learned of the other owner
+            continue;
+        }
+        expiry::expire(&session, now);
+        broker.close_if_idle(&session);
+    }
+    broker.stateless.tick(now);
+    let tenants: Vec<_> = broker.tenants.iter().map(|tenant| tenant.value().clone()).collect();
+    tenants
+        .iter()
+        .flat_map(|tenant| tenant.backends())
+        .for_each(|backend| backend.close_idle_links(now));
+    let states = tenants.iter().flat_map(|tenant| {
+        let state =
+            |backend: Arc<Backend>| (tenant.id.clone(), backend.id.clone(), backend.state().name());
+        tenant.backends().into_iter().map(state)
+    });
+    broker.shared.metrics.observability.backends(states);
+    broker.recompute_shares();
 }
 
 /// Starts one round at a time, so that a slow store does not get a second one.
@@ -64,11 +71,20 @@ fn write_behind(broker: &Arc<Broker>, writing: &Arc<AtomicBool>) {
     if unstored.is_empty() || writing.swap(true, Ordering::Acquire) {
         return;
     }
-    let writing = writing.clone();
+    let round = WriteRound(writing.clone());
     broker.shared.running.spawn(async move {
         store_all(&unstored).await;
-        writing.store(false, Ordering::Release);
+        drop(round);
     });
+}
+
+/// A round of writes. Its end, also by a panic, permits the next one.
+struct WriteRound(Arc<AtomicBool>);
+
+impl Drop for WriteRound {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 async fn store_all(sessions: &[Arc<Session>]) {
@@ -78,7 +94,7 @@ async fn store_all(sessions: &[Arc<Session>]) {
         )
         .await;
         if let Some(refusal) = stored.into_iter().find_map(Result::err) {
-            tracing::debug!(%refusal, sessions = sessions.len(), "what sessions have to store waits");
+            tracing::debug!(%refusal, sessions = sessions.len(), "the state of sessions could not be stored yet");
             return; // the next round tries again
         }
     }

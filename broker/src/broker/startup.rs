@@ -95,7 +95,7 @@ impl Broker {
         });
         let tenants = Arc::downgrade(&broker);
         broker.tasks.set_tenant_lookup(Box::new(move |id| tenants.upgrade()?.tenant(id)));
-        tokio::spawn(housekeeping::reap(Arc::downgrade(&broker)));
+        tokio::spawn(housekeeping::run(Arc::downgrade(&broker)));
         tokio::spawn(sign_in_failures::run_reports(Arc::downgrade(&broker)));
         tokio::spawn(DeadlineList::run(Arc::downgrade(&broker.shared.deadlines)));
         tokio::spawn(broker.shared.rates.clone().keep(Arc::downgrade(&broker.shared.persistence)));

@@ -75,6 +75,23 @@ pub(super) struct RequestDispatcher {
     expelled: CancellationToken,
 }
 
+/// Answers a request when its task panics.
+struct AnswerOnPanic<'a> {
+    dispatcher: &'a RequestDispatcher,
+    id: &'a RequestId,
+    cancelled: &'a CancellationToken,
+}
+
+impl Drop for AnswerOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() && self.dispatcher.deregister_request(self.id, self.cancelled) {
+            let refusal = Refusal::new(ErrorKind::Internal, "the request failed inside the broker");
+            let answer = self.dispatcher.refusal(&refusal, Some(self.id));
+            self.dispatcher.enqueue(EventKind::Answer, answer);
+        }
+    }
+}
+
 impl RequestDispatcher {
     pub(super) fn new(
         broker: Arc<Broker>,
@@ -273,6 +290,8 @@ impl RequestDispatcher {
         }
         let dispatcher = self.clone();
         self.running.spawn(async move {
+            let _answered =
+                AnswerOnPanic { dispatcher: &dispatcher, id: &id, cancelled: &cancelled };
             let answering = async {
                 let StartedRequest { mut answering, until } = dispatcher.start(message).await;
                 // Progress and log messages may be dropped for a slow client. Notifications of
