@@ -148,21 +148,25 @@ impl StatelessClient {
         let inputs =
             persistence.timed("task_inputs", persistence.store.open_task_inputs(id)).await?;
         let mut stored = false;
+        let mut outcome = Ok(());
         for (number, answer) in stateless_tasks::match_answers(&inputs, &responses)? {
-            match persistence
-                .write(WriteOp::AnswerInput { task: id.clone(), number, answer })
-                .await?
+            match persistence.write(WriteOp::AnswerInput { task: id.clone(), number, answer }).await
             {
-                WriteOutcome::Done => stored = true,
-                _ => self.shared.metrics.dropped_answer("late"),
+                Ok(WriteOutcome::Done) => stored = true,
+                Ok(_) => self.shared.metrics.dropped_answer("late"),
+                Err(refusal) => {
+                    outcome = Err(refusal);
+                    break;
+                }
             }
         }
+        // Answers that were stored before a failure count, so they are announced.
         if stored {
             fault_point::hit("task.input.answered");
             persistence
                 .hot
                 .publish(Wakeup::Task { task: id.clone(), session: task.record.session });
         }
-        Ok(())
+        outcome
     }
 }
