@@ -66,10 +66,10 @@ fn credentials(backend: &Backend) -> Result<HeaderMap, Failure> {
         headers.insert(name, HeaderValue::from_str(value).map_err(bad)?);
     }
     if let Some(bearer) = &credentials.bearer {
-        let mut value = HeaderValue::from_str(&format!("Bearer {bearer}")).map_err(bad)?;
-        value.set_sensitive(true);
+        let value = HeaderValue::from_str(&format!("Bearer {bearer}")).map_err(bad)?;
         headers.insert(AUTHORIZATION, value);
     }
+    headers.values_mut().for_each(|value| value.set_sensitive(true));
     Ok(headers)
 }
 
