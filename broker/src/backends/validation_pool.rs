@@ -231,19 +231,26 @@ impl JobQueue {
 impl JobQueueState {
     /// Takes the next job of the first tenant that is below its share.
     fn next_job(&mut self, share: usize) -> Option<(TenantId, ValidationJob)> {
-        let at = self
-            .rotation
-            .iter()
-            .position(|tenant| self.tenants.get(tenant).is_some_and(|line| line.running < share))?;
-        let tenant = self.rotation.remove(at)?;
-        let line = self.tenants.get_mut(&tenant)?;
-        let job = line.jobs.pop_front()?;
-        line.running += 1;
-        self.waiting -= 1;
-        if !line.jobs.is_empty() {
-            self.rotation.push_back(tenant.clone());
+        loop {
+            let is_below =
+                |tenant| self.tenants.get(tenant).is_some_and(|line| line.running < share);
+            let at = self.rotation.iter().position(is_below)?;
+            let tenant = self.rotation.remove(at)?;
+            let line = self.tenants.get_mut(&tenant)?;
+            // All jobs of a tenant may have been cancelled since it got its place in the rotation.
+            let Some(job) = line.jobs.pop_front() else {
+                if line.running == 0 {
+                    self.tenants.remove(&tenant);
+                }
+                continue;
+            };
+            line.running += 1;
+            self.waiting -= 1;
+            if !line.jobs.is_empty() {
+                self.rotation.push_back(tenant.clone());
+            }
+            return Some((tenant, job));
         }
-        Some((tenant, job))
     }
 }
 
