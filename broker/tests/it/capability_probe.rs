@@ -1,10 +1,13 @@
 //! Lists of backends that offer something only to clients with a capability.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, FakeBackend, Reply, TestClient, backend::tool, eventually};
+use testkit::{BrokerBuilder, FakeBackend, Gate, Reply, TestClient, backend::tool, eventually};
 
 use crate::{builder, stateless::Modern, stdio, text_of};
 
@@ -65,6 +68,29 @@ fn prefixed(names: &[&str]) -> Vec<String> {
 
 async fn names(client: &TestClient) -> Vec<String> {
     client.tool_names().await
+}
+
+#[tokio::test]
+async fn a_probe_ends_with_the_removal_of_its_backend() {
+    let (backend, gate) = (FakeBackend::start().await, Gate::new());
+    backend.sessions();
+    let (lists, hold) = (AtomicUsize::new(0), gate.clone());
+    backend.on("tools/list", move |_| {
+        let is_probe = lists.fetch_add(1, Ordering::Relaxed) > 0;
+        let hold = hold.clone();
+        async move {
+            if is_probe {
+                hold.passed().await;
+            }
+            Reply::Result(json!({"tools": [tool("one")]}))
+        }
+    });
+    let broker = probing().start().await;
+    let admin = broker.admin();
+    admin.put_backend("default", "b", &backend.spec()).await;
+    backend.wait_count("the list of the probe", 2, |seen| seen.is("tools/list")).await;
+    admin.delete("/admin/v1/tenants/default/backends/b").await;
+    backend.wait_live_sessions(|count| count == 0).await;
 }
 
 #[tokio::test]

@@ -1,31 +1,49 @@
-//! Cleanup of a connection whose handshake fails.
+//! Cleanup of a connection that its owner gives up: its handshake failed, or its owner was cancelled.
 
-use std::sync::Arc;
+use std::{ops::Deref, sync::Arc};
 
 use tokio_util::task::TaskTracker;
 
 use super::connection::Connection;
 
-/// Closes the connection when dropped, so that a failed or abandoned handshake leaves no child, no
-/// session and no stream behind.
-pub(super) struct HandshakeGuard {
-    connection: Option<Arc<Connection>>,
+/// Closes the connection when dropped, so that an abandoned one leaves no child, no session and no
+/// stream behind.
+#[derive(Debug)]
+pub(in crate::backends) struct ConnectionGuard {
+    connection: Arc<Connection>,
     running: TaskTracker,
+    is_armed: bool,
 }
 
-impl HandshakeGuard {
+impl ConnectionGuard {
     pub(super) fn new(connection: &Arc<Connection>, running: &TaskTracker) -> Self {
-        Self { connection: Some(connection.clone()), running: running.clone() }
+        Self { connection: connection.clone(), running: running.clone(), is_armed: true }
     }
 
+    /// Leaves the connection open.
     pub(super) fn disarm(mut self) {
-        self.connection = None;
+        self.is_armed = false;
+    }
+
+    /// Closes the connection and waits for its orderly end.
+    pub(in crate::backends) async fn close(self) {
+        self.connection.close().await;
+        self.disarm();
     }
 }
 
-impl Drop for HandshakeGuard {
+impl Deref for ConnectionGuard {
+    type Target = Arc<Connection>;
+
+    fn deref(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+}
+
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        if let Some(connection) = self.connection.take() {
+        if self.is_armed {
+            let connection = self.connection.clone();
             connection.close_now();
             self.running.spawn(async move { connection.close().await });
         }

@@ -11,10 +11,10 @@ mod attachments;
 pub mod backend_session;
 mod backoff;
 pub mod connection;
+mod connection_guard;
 mod driver;
 pub mod era;
 pub mod failure;
-mod handshake_guard;
 mod http;
 mod log_level;
 mod malformed_answer;
@@ -66,7 +66,10 @@ pub use self::{
     tls_clients::TlsClients,
     users::LinkUser,
 };
-use self::{backoff::Backoff, connection::Connection, failure::Failure, users::LinkUsers};
+use self::{
+    backoff::Backoff, connection::Connection, connection_guard::ConnectionGuard, failure::Failure,
+    users::LinkUsers,
+};
 use super::{
     backend::Backend, link_client::LinkClient, link_lists::LinkLists, requester::Requester,
     subscriptions::Subscriptions,
@@ -309,11 +312,14 @@ impl Link {
         }
     }
 
-    /// Opens a connection that the caller closes. A failure of it changes nothing of the backend.
-    pub(super) async fn open_probe(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
+    /// Opens a connection that closes when it is dropped. A failure of it changes nothing of the
+    /// backend.
+    pub(super) async fn open_probe(self: &Arc<Self>) -> Result<ConnectionGuard, Failure> {
         let silent = || Failure::NotSent("no answer to initialize".to_owned());
         let limit = self.backend.timeouts().initialize;
-        tokio::time::timeout(limit, self.driver.open(self)).await.map_err(|_| silent())?
+        let opened = tokio::time::timeout(limit, self.driver.open(self)).await;
+        let connection = opened.map_err(|_| silent())??;
+        Ok(ConnectionGuard::new(&connection, &self.backend.shared.running))
     }
 
     async fn open_in_matching_era(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {

@@ -14,8 +14,8 @@ use transport::frame::{CloseReason, FrameSink, FrameSource};
 use super::{
     Link,
     connection::Connection,
+    connection_guard::ConnectionGuard,
     failure::Failure,
-    handshake_guard::HandshakeGuard,
     queue::{FrameQueue, QueuedFrame},
     stateless,
     wire::WireSender,
@@ -90,7 +90,7 @@ where
     let Pipe { connection, writing } = started(link, source, sink, prepare);
     let running = &link.backend.shared.running;
     running.spawn(watch(link.clone(), connection.clone(), writing));
-    let guard = HandshakeGuard::new(&connection, running);
+    let guard = ConnectionGuard::new(&connection, running);
     stateless::handshake::agree(&connection, link).await?;
     guard.disarm();
     Ok(connection)

@@ -18,8 +18,8 @@ use transport::child_process::{self, Child, ChildLimits, ChildProcess, ChildSpec
 use super::{
     Link,
     connection::Connection,
+    connection_guard::ConnectionGuard,
     failure::Failure,
-    handshake_guard::HandshakeGuard,
     pipe::{self, LAST_WRITE_WAIT, Pipe},
     stateless,
 };
@@ -74,7 +74,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     let Pipe { connection, writing } = pipe::start(link, reader, writer);
     let running = &link.backend.shared.running;
     running.spawn(watch(link.clone(), connection.clone(), process, writing, rules, permit));
-    let guard = HandshakeGuard::new(&connection, running);
+    let guard = ConnectionGuard::new(&connection, running);
     stateless::handshake::agree(&connection, link).await?;
     guard.disarm();
     Ok(connection)

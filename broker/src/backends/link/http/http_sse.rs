@@ -22,8 +22,8 @@ use super::{
 };
 use crate::{
     backends::link::{
-        EraSupport, Link, connection::Connection, failure::Failure,
-        handshake_guard::HandshakeGuard, wire::WireSender,
+        EraSupport, Link, connection::Connection, connection_guard::ConnectionGuard,
+        failure::Failure, wire::WireSender,
     },
     config::spec::ProtocolChoice,
 };
@@ -38,7 +38,7 @@ pub(in crate::backends::link) async fn open(
     wire.endpoint = Some(PostEndpoint::default());
     let wire = Arc::new(wire);
     let connection = Connection::new(WireSender::Http(wire.clone()), shared.metrics.clone());
-    let guard = HandshakeGuard::new(&connection, &shared.running);
+    let guard = ConnectionGuard::new(&connection, &shared.running);
     shared.running.spawn(send_one_way(wire.clone(), link.clone(), connection.clone(), frames));
     let response = wire.send(wire.get(None)).await?;
     check_stream(&response)?;

@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::{http_wire::HttpWire, setup::send_one_way};
 use super::{
-    Link, connection::Connection, failure::Failure, handshake_guard::HandshakeGuard,
+    Link, connection::Connection, connection_guard::ConnectionGuard, failure::Failure,
     queue::QueuedFrame, stateless, wire::WireSender,
 };
 
@@ -58,7 +58,7 @@ async fn open_streamable(
 ) -> Result<Arc<Connection>, Failure> {
     let shared = &link.backend.shared;
     let connection = Connection::new(WireSender::Http(wire.clone()), shared.metrics.clone());
-    let guard = HandshakeGuard::new(&connection, &shared.running);
+    let guard = ConnectionGuard::new(&connection, &shared.running);
     shared.running.spawn(send_one_way(wire.clone(), link.clone(), connection.clone(), frames));
     if !resumption::resume(link, url, wire, &connection).await {
         stateless::handshake::agree(&connection, link).await?;
