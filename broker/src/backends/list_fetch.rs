@@ -31,6 +31,7 @@ use rules::{
 use super::{
     backend::Backend,
     link::{Era, EraSupport, Link, connection::Connection, failure::Failure, wire::WireSender},
+    principal_reads,
 };
 
 /// The lists of a backend, with their time to live. `None`: until the backend announces a change.
@@ -191,7 +192,7 @@ pub(super) async fn fetch_list(
             );
             fetched.ttl = Some(fetched.ttl.map_or(ttl, |kept| kept.min(ttl)));
         }
-        let Some(page) = read_answer(kind, backend, host, &answer, allowance)? else {
+        let Some(page) = read_answer(kind, link, host, &answer, allowance)? else {
             return Ok(fetched);
         };
         warn_of_skipped(backend, kind, &page.skipped);
@@ -243,18 +244,33 @@ fn warn_of_skipped(backend: &Backend, kind: ListKind, left_out: &[SkippedEntry])
     }
 }
 
+/// Returns whether the clients of the link have entries of a list.
+fn has_entries(link: &Link, kind: ListKind) -> bool {
+    let lists = match &link.principal {
+        Some(principal) => principal_reads::lists_of(&link.backend, principal),
+        None => link.backend.lists.load_full(),
+    };
+    lists.is_some_and(|lists| lists.entries(kind).len() > 0)
+}
+
 /// Reads one page. Returns `None` if the backend does not have this list after all.
 fn read_answer(
     kind: ListKind,
-    backend: &Backend,
+    link: &Link,
     host: TaskHost,
     answer: &Message,
     allowance: ListAllowance,
 ) -> Result<Option<catalog::ListPage>, Refusal> {
+    let backend = &link.backend;
     let Some(result) = answer.bytes(answer.result) else {
-        if answer.kind == Kind::Error {
-            tracing::debug!(backend = %backend.id, list = kind.member(), "the backend refused a list it announced");
+        let code = downgrade::error_code(answer).unwrap_or_default();
+        // An error must not empty a list that clients have. A backend that never had it may refuse
+        // it, and offers the others.
+        if code != i64::from(ErrorKind::MethodNotFound.code()) && has_entries(link, kind) {
+            let text = format!("{}: the backend answered with error {code}", method(kind).name());
+            return Err(backend.refusal(&Failure::Protocol(text)));
         }
+        tracing::debug!(backend = %backend.id, list = kind.member(), code, "the backend refused a list it announced");
         return Ok(None);
     };
     let converted = downgrade::downgrade_tools_result(result).filter(|_| {

@@ -236,3 +236,23 @@ async fn a_failing_list_keeps_the_other_lists() {
     assert_eq!(client.list_all("prompts/list", "prompts").await.len(), 1);
     assert_eq!(client.list_all("resources/list", "resources").await.len(), 0);
 }
+
+#[tokio::test]
+async fn an_error_does_not_empty_a_list_that_clients_have() {
+    let backend = FakeBackend::echo().await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    assert_eq!(client.tool_names().await, ["b__echo"]);
+    backend.on("tools/list", |_| async { Reply::error(-32603, "database down") });
+    backend.notify("notifications/tools/list_changed", json!({})).await;
+    let view = broker.admin().wait_backend_state("default", "b", "degraded").await;
+    assert!(view["last_error"].as_str().unwrap().contains("tools/list"), "{view}");
+    assert_eq!(client.tool_names().await, ["b__echo"]);
+    let tools = json!({"tools": [testkit::backend::tool("echo"), testkit::backend::tool("two")]});
+    backend.on("tools/list", move |_| {
+        let tools = tools.clone();
+        async move { Reply::Result(tools) }
+    });
+    broker.admin().wait_backend("default", "b", "both tools", |view| view["tools"] == 2).await;
+    assert_eq!(client.tool_names().await, ["b__echo", "b__two"]);
+}
