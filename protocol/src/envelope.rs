@@ -98,11 +98,13 @@ pub const OWN_META: &str = "dev.mcp-broker/";
 pub struct RefusedMessage {
     /// Refusal to answer with.
     pub refusal: Refusal,
-    /// The id to answer to, when it could be read.
+    /// The id to answer to, when it could be read. An answer has none: its id is of a request of the
+    /// receiver, and the sender may have a request with the same id.
     pub id: Option<RequestId>,
-    /// Set when the text names a method: its id is then the sender's and answers none of the
-    /// broker's requests.
-    pub has_method: bool,
+    /// The id of the receiver's request that the text answers. Set if it names no method.
+    pub answers: Option<RequestId>,
+    /// True for a request whose id could not be read.
+    pub has_unreadable_id: bool,
 }
 
 /// Content of one body or frame.
@@ -217,7 +219,7 @@ impl RefusedMessage {
 
     /// Creates a refusal of a message whose envelope is fine otherwise.
     pub fn new(refusal: Refusal, id: Option<RequestId>) -> Self {
-        Self { refusal, id, has_method: false }
+        Self { refusal, id, answers: None, has_unreadable_id: false }
     }
 }
 

@@ -2,19 +2,23 @@
 //! client whose call caused it, and only if that client declared the capability.
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Gate, Reply, TestBroker, TestClient, within};
+use testkit::{FakeBackend, Gate, RecordedRequest, Reply, TestBroker, TestClient, within};
 
-use crate::{broker_with, kind, text_of};
+use crate::{broker_with, builder, kind, text_of};
 
 /// Returns a backend whose tool `ask` sends `arguments.method` with `arguments.params` and returns
 /// the whole answer.
-async fn backend_with_questions() -> (TestBroker, FakeBackend) {
-    let backend = FakeBackend::with_tool("ask", |call| async move {
+async fn asking_backend() -> FakeBackend {
+    FakeBackend::with_tool("ask", |call| async move {
         let method = call.arguments()["method"].as_str().unwrap().to_owned();
         let answer = call.request(&method, call.arguments()["params"].clone()).await;
         Reply::text(&answer.to_string())
     })
-    .await;
+    .await
+}
+
+async fn backend_with_questions() -> (TestBroker, FakeBackend) {
+    let backend = asking_backend().await;
     (broker_with(&backend).await, backend)
 }
 
@@ -307,6 +311,55 @@ async fn cli_09_roots_list_changed_reaches_the_sessions_backends() {
         1,
         "not from a client that did not declare it"
     );
+}
+
+#[tokio::test]
+async fn rpc_06_a_malformed_answer_ends_its_question_and_answers_no_request() {
+    let broker = builder().config(json!({"listen": {"tcp": "127.0.0.1:0"}}));
+    let backend = asking_backend().await;
+    let broker = broker.backend("default", "b", backend.spec()).start().await;
+    let client = broker.duplex().tcp(broker.tcp_address()).await;
+    let client = client.connected(json!({"roots": {}})).await;
+    for (malformed, reason) in [
+        (json!({"result": []}), "`result` must be an object"),
+        (json!({"error": 5}), "`error` must be an object"),
+        (json!({"result": {}, "error": {"code": 1, "message": ""}}), "only one of"),
+    ] {
+        let call = client.start_call("b__ask", json!({"method": "roots/list", "params": {}})).await;
+        let is_question = |message: &Value| message["method"] == "roots/list";
+        let question = client.wait_for_message("the question", is_question).await;
+        let mut answer = json!({"jsonrpc": "2.0", "id": question["id"]});
+        answer.as_object_mut().unwrap().extend(malformed.as_object().unwrap().clone());
+        client.send(answer.to_string()).await;
+        let is_refusal = |message: &Value| message["error"]["message"].is_string();
+        let refusal = client.wait_for_message("the refusal", is_refusal).await;
+        assert!(refusal["error"]["message"].as_str().unwrap().contains(reason), "{refusal}");
+        assert!(refusal["id"].is_null(), "it would answer a request of the client: {refusal}");
+        let result = call.result().await;
+        let seen: Value = serde_json::from_str(text_of(&result)).unwrap();
+        assert!(seen["error"]["message"].as_str().unwrap().contains(reason), "{seen}");
+    }
+}
+
+#[tokio::test]
+async fn rpc_06_a_request_of_a_backend_with_an_unreadable_id_gets_an_error_without_id() {
+    let backend = FakeBackend::with_tool("ask", |call| async move {
+        let long = "a".repeat(5_000);
+        for id in ["1.5", "18446744073709551616", "null", "{}", &format!("\"{long}\"")] {
+            let request = format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"roots/list"}}"#);
+            call.raw(&format!("data: {request}\n\n")).await;
+        }
+        Reply::text("done")
+    })
+    .await;
+    backend.content_is_invalid_on_purpose("its requests have ids that the schema excludes");
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({"roots": {}})).await;
+    assert_eq!(text_of(&client.call("b__ask", json!({})).await), "done");
+    let is_refusal = |seen: &RecordedRequest| {
+        seen.message["error"]["code"] == -32600 && seen.message.get("id").is_none()
+    };
+    backend.wait_count("an error for each request", 5, is_refusal).await;
 }
 
 #[tokio::test]

@@ -83,8 +83,9 @@ fn check(input: &[u8]) -> Outcome {
             }
             Outcome::of(&("batch", messages.iter().take(4).map(Result::is_ok).collect::<Vec<_>>()))
         }
-        Err(RefusedMessage { refusal, id, has_method }) => {
-            Outcome::of(&(refusal.kind.name(), refusal.message.len(), id.is_some(), has_method))
+        Err(RefusedMessage { refusal, id, answers, has_unreadable_id }) => {
+            let found = (id.is_some(), answers.is_some(), has_unreadable_id);
+            Outcome::of(&(refusal.kind.name(), refusal.message.len(), found))
         }
     }
 }

@@ -175,14 +175,18 @@ impl Connection {
     /// the error, and ends the wait for an answer.
     pub fn broken_message(&self, rejected: &RefusedMessage, text: &[u8]) {
         self.metrics.dropped_notification("noise");
-        match &rejected.id {
-            Some(id) if rejected.has_method => {
-                self.send_later(rejected.refusal.to_response(Some(id), &crate::request_id()))
-            }
-            Some(id) => {
+        match (&rejected.answers, &rejected.id) {
+            (Some(id), _) => {
                 self.resolve(Some(id), Err(Failure::Protocol(rejected.refusal.to_string())))
             }
-            None => {
+            (None, Some(id)) => {
+                self.send_later(rejected.refusal.to_response(Some(id), &crate::request_id()))
+            }
+            // JSON-RPC 2.0, 5: the error has no id then.
+            (None, None) if rejected.has_unreadable_id => {
+                self.send_later(rejected.refusal.to_response(None, &crate::request_id()))
+            }
+            (None, None) => {
                 if let Some(id) = malformed_answer::answer_id(text) {
                     self.resolve(
                         Some(&id),

@@ -283,6 +283,7 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
         }
         Ok(None) => sink.finish(),
         Err(rejected) => {
+            questions::handle_malformed_answer(&session, &rejected);
             let frame = session.refusal_frame(&rejected.refusal, rejected.id.as_ref());
             shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
             let _gone = sink.send_all(&mut vec![frame]).await;

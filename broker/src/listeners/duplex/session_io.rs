@@ -245,6 +245,7 @@ impl ClientReader<'_> {
     }
 
     async fn refuse(&self, rejected: &RefusedMessage) {
+        questions::handle_malformed_answer(self.session, rejected);
         self.wait_for_capacity().await;
         let frame = self.session.refusal_frame(&rejected.refusal, rejected.id.as_ref());
         self.session.push_to(self.outbox, EventKind::Answer, frame);

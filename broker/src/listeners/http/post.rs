@@ -116,8 +116,12 @@ pub(super) async fn serve(
         };
         // Only sessions of 2025-03-26 support batches.
         let batches = matches!(&session, Ok(session) if session.version.batches());
-        let frames =
-            read.take().map_or_else(|| decode_body(frame.clone(), &limits, batches), Ok)?;
+        let frames = read.take().map_or_else(|| decode_body(frame.clone(), &limits, batches), Ok);
+        let frames = frames.inspect_err(|rejected| {
+            if let Ok(session) = &session {
+                questions::handle_malformed_answer(session, rejected);
+            }
+        })?;
         let served = serve_frames(request, Some(session.clone()), frames).await;
         match (session, served) {
             // The session was found, and moved before the request started.
@@ -383,6 +387,7 @@ fn submit_into(
 }
 
 fn refuse_into(session: &Session, stream: &EventStream, rejected: RefusedMessage) {
+    questions::handle_malformed_answer(session, &rejected);
     let frame = session.refusal_frame(&rejected.refusal, rejected.id.as_ref());
     let _cut = stream.push(std::time::Instant::now(), EventKind::Answer, frame);
 }
