@@ -4,11 +4,15 @@
 //! URI scheme and never contain `__`. The other ids are opaque. A `RequestId` keeps the sender's
 //! JSON text, because `1` and `"1"` are different ids and must be echoed as they came.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::json;
 
 /// Longest tenant or backend name.
 pub const NAME_CHARS_MAX: usize = 32;
@@ -219,8 +223,11 @@ impl fmt::Display for WireId {
     }
 }
 
-/// A JSON-RPC id exactly as its sender wrote it. Two ids are equal when their JSON texts are.
-#[derive(Clone, PartialEq, Eq, Hash)]
+/// A JSON-RPC id exactly as its sender wrote it, so that answers carry the sender's spelling.
+///
+/// Two ids are equal when their JSON values are: `"a"` equals `"\u0061"`, and `0` equals `-0`. An id
+/// that is neither a string with escapes nor `-0` is compared as it is.
+#[derive(Clone)]
 pub struct RequestId {
     raw: Bytes,
 }
@@ -231,9 +238,22 @@ impl RequestId {
         Self { raw: Bytes::from(id.to_string()) }
     }
 
-    /// Takes JSON text that is already known to be an integer or a string.
+    /// Takes JSON text that is already known to be an integer or a string. Other JSON text makes an
+    /// id that equals no such id.
     pub fn from_raw(raw: Bytes) -> Self {
         Self { raw }
+    }
+
+    /// Returns the one spelling of all equal ids.
+    fn normalized(&self) -> Cow<'_, [u8]> {
+        match self.raw.first() {
+            Some(b'"') if memchr::memchr(b'\\', &self.raw).is_some() => json::unquote(&self.raw)
+                .map_or(Cow::Borrowed(&*self.raw), |text| {
+                    Cow::Owned(json::quote(&text).into_bytes())
+                }),
+            Some(b'-') if *self.raw == *b"-0" => Cow::Borrowed(b"0"),
+            _ => Cow::Borrowed(&self.raw),
+        }
     }
 
     /// Returns the JSON text, quotes included.
@@ -247,6 +267,20 @@ impl RequestId {
             return None;
         }
         std::str::from_utf8(&self.raw).ok()?.parse().ok()
+    }
+}
+
+impl PartialEq for RequestId {
+    fn eq(&self, other: &Self) -> bool {
+        self.raw == other.raw || self.normalized() == other.normalized()
+    }
+}
+
+impl Eq for RequestId {}
+
+impl Hash for RequestId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.normalized().hash(state);
     }
 }
 

@@ -260,6 +260,33 @@ async fn rpc_10_an_id_in_flight_is_refused_and_the_first_call_is_not_affected() 
 }
 
 #[tokio::test]
+async fn rpc_10_an_id_is_the_same_in_every_spelling() {
+    let gate = Gate::new();
+    let wait = gate.clone();
+    let backend = FakeBackend::with_tool("wait", move |_| {
+        let wait = wait.clone();
+        async move {
+            wait.passed().await;
+            Reply::text("first")
+        }
+    })
+    .await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let first =
+        client.start_request_with_id(json!("a/b"), "tools/call", json!({"name": "b__wait"}));
+    backend.wait_for("the first call", |seen| seen.calls("wait")).await;
+    let escaped = r#"{"jsonrpc":"2.0","id":"\u0061\/b","method":"ping"}"#;
+    let (_, error) = refused(client.post(escaped).await).await;
+    assert_eq!(error["code"], -32600);
+    let cancel = r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"\u0061\/b"}}"#;
+    client.post(cancel).await;
+    backend.wait_for("the cancellation", |seen| seen.is("notifications/cancelled")).await;
+    drop(first);
+    gate.open();
+}
+
+#[tokio::test]
 async fn rpc_12_stray_answers_of_a_backend_are_dropped_and_counted() {
     let backend = FakeBackend::with_tool("stray", |call| async move {
         for id in [json!(123_456_789), json!("x"), json!(-1)] {

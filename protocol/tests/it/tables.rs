@@ -139,6 +139,28 @@ fn request_ids_keep_their_text() {
 }
 
 #[test]
+fn request_ids_are_equal_in_every_spelling() {
+    let raw = |text: &str| RequestId::from_raw(Bytes::copy_from_slice(text.as_bytes()));
+    for (text, other) in [
+        (r#""\u0061""#, r#""a""#),
+        (r#""\/\u002f""#, r#""//""#),
+        (r#""\u0022\\\u000A""#, r#""\"\\\n""#),
+        (r#""\ud83d\uDE00\u00e9""#, "\"😀é\""),
+        ("-0", "0"),
+    ] {
+        let mut ids = HashSet::from([raw(text)]);
+        assert!(!ids.insert(raw(other)), "{text}");
+        assert_eq!(raw(text), raw(other));
+        assert_eq!(raw(text).to_string(), text);
+    }
+    for (text, other) in [(r#""\u0030""#, "0"), (r#""-0""#, "0"), (r#""\u0061""#, r#""A""#)] {
+        assert_ne!(raw(text), raw(other), "{text}");
+    }
+    // `requestId` of a cancellation can be any value.
+    assert_ne!(raw(r#"{"\u0061":0}"#), raw(r#"{"a":0}"#));
+}
+
+#[test]
 fn session_phases_permit_only_defined_transitions() {
     use SessionPhase::{AwaitingInitialized, Closed, Closing, Opening, Ready};
     let steps = |from: SessionPhase| {
