@@ -131,6 +131,21 @@ async fn v_01_a_batch_of_notifications_is_202() {
 }
 
 #[tokio::test]
+async fn v_01_a_batch_whose_requests_are_all_cancelled_is_202() {
+    let backend = FakeBackend::with_tool("wait", |_| async { std::future::pending().await }).await;
+    let broker = broker_with(&backend).await;
+    let client = broker.client("/mcp");
+    client.initialize("2025-03-26", json!({})).await;
+    let batch = json!([
+        {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "b__wait", "arguments": {}}},
+        {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 1}},
+    ]);
+    let response =
+        client.post(batch.to_string()).await.expect_status(202, "no request is answered").await;
+    assert_eq!(response.text().await, "");
+}
+
+#[tokio::test]
 async fn v_01_empty_batches_and_initialize_in_a_batch_are_refused() {
     let (broker, _backend) = echo().await;
     let client = broker.client("/mcp");

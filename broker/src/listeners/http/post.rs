@@ -358,6 +358,10 @@ async fn batch(
             }
         }
     }
+    // JSON-RPC 2.0, 6: an empty array is never sent. Cancelled requests have no answer.
+    if read.is_empty() {
+        return Ok(with_protocol_version(response::empty(StatusCode::ACCEPTED), session));
+    }
     let answers: Vec<&[u8]> = read.iter().map(|event| &event.frame[..]).collect();
     let body = [&b"["[..], &answers.join(&b','), b"]"].concat();
     Ok(with_protocol_version(response::json(StatusCode::OK, body.into()), session))
