@@ -90,7 +90,8 @@ impl DerefMut for Message {
     }
 }
 
-/// Prefix of the `_meta` members that a client and the broker exchange.
+/// Prefix of the `_meta` members that only the broker and its direct peers exchange. It removes
+/// those of a client before a backend sees them, and those of a backend before a client does.
 pub const OWN_META: &str = "dev.mcp-broker/";
 
 /// A text that is not an acceptable message.

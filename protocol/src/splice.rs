@@ -9,7 +9,8 @@ use std::{borrow::Cow, ops::Range};
 use bytes::{Buf as _, Bytes};
 use smallvec::SmallVec;
 
-use crate::envelope::{Kind, Message};
+use crate::envelope::{Kind, Message, OWN_META};
+use crate::error::Refusal;
 use crate::json::{Document, Limits, Span, Value, quote_into};
 
 struct Edit<'a> {
@@ -66,6 +67,22 @@ pub fn replace_in_place(source: Bytes, span: Span, text: &[u8]) -> Bytes {
         }
         Err(source) => Splice::new(&source).replace(span, text).finish(),
     }
+}
+
+/// Returns the message without the members of `_meta` that begin with [`OWN_META`], except for those
+/// that `is_kept` names.
+pub fn without_own_meta(
+    message: &Message,
+    is_kept: impl Fn(&str) -> bool,
+) -> Result<Message, Refusal> {
+    let Some(meta) = message.fields.meta.filter(|_| message.fields.meta_has_own) else {
+        return Ok(message.clone());
+    };
+    let frame = Splice::new(&message.frame)
+        .retain_members(meta, |key| !key.starts_with(OWN_META) || is_kept(key))
+        .finish();
+    let limits = Limits::with_bytes_max(frame.len());
+    Message::decode(frame, &limits).map_err(|rejected| rejected.refusal)
 }
 
 impl<'a> Splice<'a> {

@@ -522,6 +522,24 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_loses_the_members_of_meta_that_only_the_broker_sets() {
+        let page = br#"{"tools":[{"_meta":{"dev.mcp-brok\u0065r/x":1,"own":[1.0]},"name":"a","inputSchema":{}},{"name":"b","inputSchema":{},"_meta":{"dev.mcp-brokers/x":1}}]}"#;
+        for host in [TaskHost::Backend, TaskHost::Broker] {
+            let read = read_page(ListKind::Tools, &backend("b"), host, page).unwrap();
+            let meta_of = |text: &[u8]| {
+                let entry: serde_json::Value = serde_json::from_slice(text).unwrap();
+                entry["_meta"].to_string()
+            };
+            for (entry, meta) in
+                read.entries.iter().zip([r#"{"own":[1.0]}"#, r#"{"dev.mcp-brokers/x":1}"#])
+            {
+                assert_eq!(meta_of(&entry.native), meta);
+                assert_eq!(meta_of(&entry.exposed), meta);
+            }
+        }
+    }
+
+    #[test]
     fn page_01_pages_hold_every_entry_once() {
         let catalog = catalog([lists("b", 250), lists("a", 3)]);
         let names = all_names(&catalog, &Endpoint::Aggregated);

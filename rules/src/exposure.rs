@@ -158,7 +158,8 @@ fn block_uri(block: TapeValue<'_>) -> Result<Option<TapeValue<'_>>, AmbiguousMem
     }
 }
 
-fn shifted(span: Span, base: u32) -> Span {
+/// Returns the span of a part within its entry, which begins at `base`.
+pub(crate) fn shifted(span: Span, base: u32) -> Span {
     Span { start: span.start - base, end: span.end - base }
 }
 

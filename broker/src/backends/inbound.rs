@@ -20,6 +20,7 @@ use protocol::{
     handshake,
     ids::RequestId,
     method::Method,
+    splice,
     stateless::inputs::name_missing_capability,
     version::Version,
 };
@@ -43,6 +44,14 @@ pub fn receive(
     message: Message,
     origin: Option<&Arc<dyn Requester>>,
 ) {
+    // Only the broker sets these members. The connection removes them from answers
+    // (`Connection::send_and_wait`), after it has read them itself.
+    let is_forged = message.fields.meta_has_own && !message.is_response();
+    let message = match is_forged.then(|| splice::without_own_meta(&message, |_| false)) {
+        None => message,
+        Some(Ok(without)) => without,
+        Some(Err(_)) => return link.backend.shared.metrics.dropped_notification("noise"),
+    };
     match message.kind {
         Kind::Result => {
             // First, before the waiter for the answer runs: the next message may be about the task

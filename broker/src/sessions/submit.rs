@@ -29,7 +29,7 @@ use protocol::{
     ids::{PrincipalId, RequestId, TaskId},
     json,
     method::Method,
-    splice::Splice,
+    splice::{self, Splice},
 };
 use rules::{
     access::{AccessCheck, ObjectKind},
@@ -48,7 +48,7 @@ use super::{
     session::{
         CancelScope, InFlight, RequestContext, ResumedStream, Session, StreamResumption,
         local_requests::{set_level, spawn_local_request},
-        observation, release, subscriptions, without_own_meta,
+        observation, release, subscriptions,
     },
     stream::{EventStream, PendingAnswer},
     task_host::NewTask,
@@ -167,7 +167,7 @@ fn check_and_start(
     if message.fields.meta_has_own {
         // The idempotency key of a task stays, and leaves the call together with `task`.
         let is_task = message.fields.task.is_some();
-        message = without_own_meta(&message, |key| is_task && key == IDEMPOTENCY_KEY)?;
+        message = splice::without_own_meta(&message, |key| is_task && key == IDEMPOTENCY_KEY)?;
     }
     let request = RequestContext { id, method: message.method, stream, started_at };
     decide_and_start(session, message, request, Unlisted::Waits(later))
@@ -221,7 +221,7 @@ fn decide_and_start(
         && plan.drop_task
     {
         let approval = plan.approval.take();
-        message = without_own_meta(&without_task(message)?, |_| false)?;
+        message = splice::without_own_meta(&without_task(message)?, |_| false)?;
         decision = decide(&message, None)?; // the edits are spans of the bytes that changed
         decision.set_approval(approval);
     }

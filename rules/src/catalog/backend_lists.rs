@@ -5,10 +5,12 @@ use std::{borrow::Cow, sync::Arc};
 use aws_lc_rs::digest;
 use bytes::Bytes;
 use protocol::{
+    envelope::OWN_META,
     handshake::InitializeResult,
     ids::BackendId,
     json::{self, Document, Tape, TapeValue, ValueKind},
     method::Method,
+    splice::Splice,
 };
 
 use records::PinKind;
@@ -96,15 +98,15 @@ pub struct CatalogEntry {
     /// Name or URI on the aggregated endpoint.
     pub exposed_key: String,
     /// The backend's own bytes, except for the task support of a tool that the broker runs as a
-    /// task.
+    /// task, and without members of `_meta` that only the broker sets.
     pub native: Bytes,
     /// The entry with the exposed name.
     pub exposed: Bytes,
     pub traits: ToolTraits,
     /// The clients that its backend offers it to.
     pub offer: Offer,
-    /// Digest of the backend's own bytes, without the `execution` of a tool. It shows whether a tool
-    /// has changed.
+    /// Digest of the backend's own bytes, without the `execution` of a tool and without members of
+    /// `_meta` that only the broker sets. It shows whether a tool has changed.
     pub definition: DefinitionDigest,
     pub pin: EntryPin,
     /// Arguments that the broker sets in every call. Only in the catalog of a toolset.
@@ -294,7 +296,7 @@ pub fn read_page_pinned(
             page.is_cut = true;
             break;
         }
-        match read_entry(kind, backend, host, entry) {
+        match read_foreign_entry(kind, backend, host, entry) {
             Ok(read) if read.native.len() > allowance.bytes => {
                 page.is_cut = true;
                 break;
@@ -313,6 +315,25 @@ pub fn read_page_pinned(
         }
     }
     Ok(page)
+}
+
+/// Reads an entry without the members of `_meta` that only the broker sets.
+fn read_foreign_entry(
+    kind: ListKind,
+    backend: &BackendId,
+    host: TaskHost,
+    entry: TapeValue<'_>,
+) -> Result<CatalogEntry, SkippedEntry> {
+    let is_own = |key: &str| key.starts_with(OWN_META);
+    let forged = entry.get("_meta").filter(|meta| meta.members().any(|member| is_own(&member.key)));
+    let Some(meta) = forged else { return read_entry(kind, backend, host, entry) };
+    let text = Bytes::copy_from_slice(entry.raw());
+    let span = exposure::shifted(meta.span(), entry.span().start);
+    let text = Splice::new(&text).retain_members(span, |key| !is_own(key)).finish();
+    match Tape::parse(&text, &json::Limits::with_bytes_max(text.len())) {
+        Ok(tape) => read_entry(kind, backend, host, tape.root()),
+        Err(_) => Err(SkippedEntry { key: String::new(), reason: "its _meta cannot be read" }),
+    }
 }
 
 const TWO_LINKS: &str =

@@ -64,7 +64,6 @@ pub use self::{
 };
 pub(in crate::sessions) use self::{
     local_requests::{CancelScope, RequestContext},
-    requests::without_own_meta,
     state::InFlight,
 };
 use records::SessionKey;

@@ -8,12 +8,11 @@ use std::{
 };
 
 use protocol::{
-    envelope::{Message, OWN_META},
+    envelope::Message,
     error::{ErrorKind, Refusal},
     ids::RequestId,
-    json,
     method::Method,
-    splice::Splice,
+    splice,
 };
 
 use super::{OpenCall, Session, observation, state::InFlight};
@@ -135,21 +134,7 @@ pub(super) fn without_private_meta(message: &Message) -> Option<Cow<'_, Message>
     if !message.fields.meta_has_own {
         return Some(Cow::Borrowed(message));
     }
-    without_own_meta(message, |_| false).ok().map(Cow::Owned)
-}
-
-pub(in crate::sessions) fn without_own_meta(
-    message: &Message,
-    is_kept: impl Fn(&str) -> bool,
-) -> Result<Message, Refusal> {
-    let Some(meta) = message.fields.meta.filter(|_| message.fields.meta_has_own) else {
-        return Ok(message.clone());
-    };
-    let frame = Splice::new(&message.frame)
-        .retain_members(meta, |key| !key.starts_with(OWN_META) || is_kept(key))
-        .finish();
-    let limits = json::Limits::with_bytes_max(frame.len());
-    Message::decode(frame, &limits).map_err(|rejected| rejected.refusal)
+    splice::without_own_meta(message, |_| false).ok().map(Cow::Owned)
 }
 
 fn id_in_flight() -> Refusal {

@@ -14,6 +14,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::{RequestId, TaskId},
     method::Method,
+    splice,
 };
 use records::{FullTask, StoredTask, WriteOp, WriteOutcome};
 use rules::{
@@ -37,7 +38,7 @@ use crate::{
     persistence::{StoreError, fault_point, refusal},
     sessions::{
         call::{Call, OfferedTask},
-        session::{Session, questions, without_own_meta},
+        session::{Session, questions},
         stream::StreamItem,
     },
 };
@@ -111,7 +112,7 @@ async fn store(
     call: &Call,
 ) -> Result<StoredTask, Refusal> {
     tasks.check_capacity()?;
-    let message = without_own_meta(message, |_| false)?;
+    let message = splice::without_own_meta(message, |_| false)?;
     let decision = routing::decide(
         &message,
         &session.endpoint,

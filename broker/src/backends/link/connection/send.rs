@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use protocol::envelope::Message;
+use protocol::{envelope::Message, splice};
 
 use super::Connection;
 use crate::{
@@ -20,7 +20,8 @@ use crate::{
 const FORGOTTEN_GRACE: Duration = Duration::from_secs(1);
 
 impl Connection {
-    /// Sends a request and waits for its answer until the connection ends.
+    /// Sends a request and waits for its answer until the connection ends. The answer to a request
+    /// of a client has no members of `_meta` that only the broker sets.
     pub(in crate::backends::link) async fn send_and_wait(
         self: &Arc<Self>,
         link: &Arc<Link>,
@@ -29,6 +30,7 @@ impl Connection {
         if self.is_closed() {
             return Err(self.why_closed());
         }
+        let is_for_client = request.requester.is_some();
         let slot = self.pending.expect(request.wire_id, request.requester);
         self.metrics.bytes(Direction::Out, Side::Backend, request.frame.len());
         let answer = tokio::select! {
@@ -43,7 +45,13 @@ impl Connection {
             Ok(_) => self.streams.get().into_iter().for_each(RequestStreams::record_ready),
             Err(_) => {}
         }
-        answer
+        match answer {
+            Ok(answer) if is_for_client && answer.fields.meta_has_own => {
+                splice::without_own_meta(&answer, |_| false)
+                    .map_err(|refusal| Failure::Protocol(refusal.to_string()))
+            }
+            answer => answer,
+        }
     }
 
     /// Sends a request and keeps the stream of its answer open. Resolves when the answer has come

@@ -13,6 +13,7 @@ use protocol::{
     envelope::{Kind, Message},
     json::{self, Document, ValueKind},
     method::Method,
+    splice,
     stateless::inputs::{InputRequest, InputRequired},
 };
 use records::TaskStatus;
@@ -257,6 +258,7 @@ fn inlined(state: &Message, member: &'static str) -> Result<Message, Failure> {
         [b"{\"jsonrpc\":\"2.0\",\"id\":0,\"", member.as_bytes(), b"\":", inlined.raw(), b"}"]
             .concat();
     decoded(Bytes::from(frame))
+        .and_then(|answer| splice::without_own_meta(&answer, |_| false).ok())
         .ok_or_else(|| Failure::Protocol(format!("the {member} of a task cannot be read")))
 }
 
@@ -293,12 +295,12 @@ mod tests {
     #[test]
     fn nb_task_01_the_outcome_of_a_task_becomes_the_answer() {
         let done = state(
-            r#"{"taskId":"t","status":"completed","result":{"resultType":"complete","content":[]}}"#,
+            r#"{"taskId":"t","status":"completed","result":{"resultType":"complete","content":[],"_meta":{"dev.mcp-broker/x":1}}}"#,
         );
         let answer = inlined(&done, "result").unwrap();
         assert_eq!(
             answer.bytes(answer.result),
-            Some(&br#"{"resultType":"complete","content":[]}"#[..])
+            Some(&br#"{"resultType":"complete","content":[],"_meta":{}}"#[..])
         );
         let failed =
             state(r#"{"taskId":"t","status":"failed","error":{"code":-32000,"message":"m"}}"#);
