@@ -1,7 +1,7 @@
 //! Extractors of request inputs: names in the path, parameters in the query, JSON in the body. Each
 //! input is checked here, and a refusal names the field, so handlers get valid values only.
 
-use std::time::Duration;
+use std::{hash::RandomState, time::Duration};
 
 use axum::{
     body::Body,
@@ -9,7 +9,10 @@ use axum::{
     http::{HeaderMap, StatusCode, header, request::Parts},
 };
 use http_body_util::{BodyExt, LengthLimitError, Limited};
-use protocol::ids::{BackendId, TenantId, ToolsetId};
+use protocol::{
+    ids::{BackendId, TenantId, ToolsetId},
+    json,
+};
 use rules::{catalog::is_prompt_name, limits::toolsets::HOSTED_PROMPT_NAME_BYTES_MAX};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -23,6 +26,8 @@ use crate::config::BodySchema;
 pub(super) const BODY_BYTES_MAX: usize = 1024 * 1024;
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 const ID_BYTES_MAX: usize = 128;
+/// Longest name of a member in a refusal.
+const MEMBER_CHARS_MAX: usize = 200;
 
 /// `{tenant}` of the path.
 pub(super) struct TenantName(pub(super) TenantId);
@@ -40,7 +45,7 @@ pub(super) struct PrincipalName(pub(super) String);
 pub(super) struct PathId(pub(super) String);
 /// Query parameters. An unknown parameter is refused.
 pub(super) struct QueryParams<T>(pub(super) T);
-/// JSON body. `None` without a body.
+/// JSON body without duplicate members. `None` without a body.
 pub(super) struct JsonBody(pub(super) Option<Value>);
 
 impl<S: Send + Sync> FromRequestParts<S> for TenantName {
@@ -176,15 +181,9 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
             return Ok(Self(None));
         }
         check_media_type(&parts.headers)?;
-        let value = serde_json::from_slice(&bytes);
-        value.map(|value| Self(Some(value))).map_err(|error| {
-            Problem::new(
-                StatusCode::BAD_REQUEST,
-                "not-json",
-                format!("the body is not JSON: {error}"),
-            )
-            .field("body")
-        })
+        let value = serde_json::from_slice(&bytes).map_err(not_json)?;
+        refuse_duplicates(&bytes)?;
+        Ok(Self(Some(value)))
     }
 }
 
@@ -193,6 +192,25 @@ impl JsonBody {
         self.0.ok_or_else(|| {
             Problem::new(StatusCode::BAD_REQUEST, "invalid", "a JSON body is needed").field("body")
         })
+    }
+}
+
+fn not_json(error: impl std::fmt::Display) -> Problem {
+    let detail = format!("the body is not JSON: {error}");
+    Problem::new(StatusCode::BAD_REQUEST, "not-json", detail).field("body")
+}
+
+/// Refuses a body with a duplicate member in an object. Readers differ in which of the two they use,
+/// so an operator may have approved another document than the one that the broker stores.
+fn refuse_duplicates(body: &[u8]) -> Result<(), Problem> {
+    let limits = json::Limits::with_bytes_max(body.len());
+    match json::duplicate_member(body, &limits, &RandomState::new(), MEMBER_CHARS_MAX) {
+        Ok(None) => Ok(()),
+        Ok(Some(pointer)) => {
+            let field = pointer.trim_start_matches('/').replace('/', ".");
+            Err(Problem::invalid(&field, format!("{field} is in its object twice")))
+        }
+        Err(error) => Err(not_json(error)),
     }
 }
 

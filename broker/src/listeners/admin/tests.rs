@@ -247,6 +247,44 @@ async fn bodies_at_fault_name_the_field() {
 }
 
 #[tokio::test]
+async fn a_body_with_a_duplicate_member_is_refused() {
+    let admin = Admin::open().await;
+    for (method, path, body, field) in [
+        ("PUT", "/admin/v1/tenants/acme", r#"{"weight":1,"weight":2}"#, "weight"),
+        (
+            "PUT",
+            "/admin/v1/tenants/default/policy",
+            r#"{"default":"deny","default":"allow"}"#,
+            "default",
+        ),
+        (
+            "PUT",
+            "/admin/v1/tenants/default/backends/b",
+            r#"{"transport":{"type":"http","url":"http://127.0.0.1:9/","\u0075rl":"http://127.0.0.1:8/"}}"#,
+            "transport.url",
+        ),
+        (
+            "PUT",
+            "/admin/v1/tenants/default/toolsets/t",
+            r#"{"tools":[{"name":"a"},{"name":"b","name":"c"}]}"#,
+            "tools.1.name",
+        ),
+        (
+            "POST",
+            "/admin/v1/tenants/default/keys",
+            r#"{"name":"k","scopes":[],"scopes":["a"]}"#,
+            "scopes",
+        ),
+    ] {
+        let request = request(method, path).header(header::CONTENT_TYPE, "application/json");
+        let (code, problem) = read(admin.send(request.body(Body::from(body)).unwrap()).await).await;
+        assert_eq!(code, 400, "{problem}");
+        assert_eq!(problem["type"], "urn:mcp-broker:problem:invalid");
+        assert_eq!(problem["field"], field, "{problem}");
+    }
+}
+
+#[tokio::test]
 async fn bodies_that_are_not_json_are_refused() {
     let admin = Admin::open().await;
     let path = "/admin/v1/tenants/acme";
