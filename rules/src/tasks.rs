@@ -392,8 +392,8 @@ pub struct BackendTask {
 }
 
 impl BackendTask {
-    /// Reads a task object, or the result that holds one as `task`. An unknown status counts as
-    /// working.
+    /// Reads a task object, or the result that holds one as `task`. `None` if it has no id or no
+    /// known status: a wait for the end of such a task would never end.
     pub fn read(text: &[u8]) -> Option<Self> {
         let document = parsed(text).ok()?;
         let root = document.root();
@@ -401,9 +401,7 @@ impl BackendTask {
         let text_of = |key: &str| task.get(key).and_then(|value| value.as_str()).map(String::from);
         Some(Self {
             id: text_of("taskId")?,
-            status: text_of("status")
-                .and_then(|status| TaskStatus::parse(&status))
-                .unwrap_or(TaskStatus::Working),
+            status: TaskStatus::parse(&text_of("status")?)?,
             message: text_of("statusMessage").map(|text| for_people(&text)),
             poll_interval: task
                 .get("pollInterval")
@@ -700,11 +698,16 @@ mod tests {
             (read.id.as_str(), read.status, read.poll_interval),
             ("t", TaskStatus::Completed, Some(TASK_POLL_MIN))
         );
-        assert_eq!(
-            BackendTask::read(br#"{"task":{"taskId":"t","status":"odd"}}"#).unwrap().status,
-            TaskStatus::Working
-        );
-        assert_eq!(BackendTask::read(b"{}"), None);
+        for other in [
+            r#"{"task":{"taskId":"t","status":"odd"}}"#,
+            r#"{"taskId":"t","status":null}"#,
+            r#"{"taskId":"t","status":5}"#,
+            r#"{"taskId":"t"}"#,
+            r#"{"taskId":5,"status":"working"}"#,
+            "{}",
+        ] {
+            assert_eq!(BackendTask::read(other.as_bytes()), None, "{other}");
+        }
     }
 
     #[test]

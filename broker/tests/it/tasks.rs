@@ -396,6 +396,44 @@ async fn task_16_a_task_lost_by_its_backend_has_an_unknown_outcome() {
 }
 
 #[tokio::test]
+async fn task_16_a_task_that_the_backend_describes_wrongly_fails_at_once() {
+    let backend = with_tasks(&Gate::new()).await;
+    backend.content_is_invalid_on_purpose("its tasks are not those of MCP");
+    let (broker, keys) = broker(&backend).await;
+    let client = broker.client("/mcp").bearer(&keys[0]).connected(json!({})).await;
+    let working = || task("task-1", "working");
+    let with = |member: &str, value: Value| {
+        let mut changed = working();
+        changed[member] = value;
+        changed
+    };
+    for (created, known) in [
+        (with("status", json!("bogus")), working()),
+        (with("status", Value::Null), working()),
+        (with("taskId", json!(5)), working()),
+        (working(), with("status", json!("bogus"))),
+        (working(), with("status", json!(5))),
+        (working(), json!({})),
+        (working(), task("task-2", "completed")),
+    ] {
+        let case = format!("{created} {known}");
+        backend.on("tools/call", move |_| {
+            let created = created.clone();
+            async move { Reply::Result(json!({"task": created})) }
+        });
+        backend.on("tasks/get", move |_| {
+            let known = known.clone();
+            async move { Reply::Result(known) }
+        });
+        let id = start(&client, "b__job").await;
+        let error = client.error("tasks/result", json!({"taskId": id})).await;
+        assert_eq!(kind(&error), "backend_protocol_error", "{case}: {error}");
+        wait_status(&client, &id, "failed").await;
+    }
+    assert_eq!(backend.recorded_of("tasks/result").len(), 0);
+}
+
+#[tokio::test]
 async fn task_14_the_progress_token_stays_valid_while_the_task_runs() {
     let done = Gate::new();
     let backend = with_tasks(&done).await;

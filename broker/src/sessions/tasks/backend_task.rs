@@ -197,6 +197,13 @@ fn unknown(run: &TaskRun, why: &str) -> RunOutcome {
     RunOutcome::Refused(Refusal::new(ErrorKind::OutcomeUnknown, text))
 }
 
+/// Returns the end of a run whose backend describes its task in another way than MCP does, or
+/// describes another task.
+pub(super) fn unreadable(link: &Link) -> RunOutcome {
+    let failure = Failure::Protocol("the state of its task cannot be read".to_owned());
+    RunOutcome::Refused(link.backend.refusal(&failure))
+}
+
 async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> RunOutcome {
     loop {
         match task.status {
@@ -237,9 +244,12 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
             Ok(answer) if tasks::is_unknown_task(&answer) => {
                 return unknown(run, "the backend does not know it any more");
             }
+            Ok(answer) if answer.kind == Kind::Error => {
+                BackendTask { status: TaskStatus::Working, poll_interval: None, ..task }
+            }
             Ok(answer) => match answer.bytes(answer.result).and_then(BackendTask::read) {
-                Some(now) => BackendTask { id: task.id, ..now },
-                None => BackendTask { status: TaskStatus::Working, poll_interval: None, ..task },
+                Some(now) if now.id == task.id => now,
+                _ => return unreadable(link),
             },
         };
     }

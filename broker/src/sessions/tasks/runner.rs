@@ -196,9 +196,12 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
         let failure = match answer {
             Ok(answer) => {
                 fault_point::hit("task.answered");
-                return match task_of_answer(run, &answer, as_task) {
+                if !is_backend_task(run, &answer, as_task) {
+                    return RunOutcome::Answered(answer, None);
+                }
+                return match answer.bytes(answer.result).and_then(BackendTask::read) {
                     Some(task) => backend_task::follow(run, &link, &connection, task).await,
-                    None => RunOutcome::Answered(answer, None),
+                    None => backend_task::unreadable(&link),
                 };
             }
             Err(failure) => failure,
@@ -229,11 +232,10 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
     }
 }
 
-/// Returns the task that the backend made of the call, if the answer is one.
-fn task_of_answer(run: &TaskRun, answer: &Message, as_task: bool) -> Option<BackendTask> {
+/// Returns whether the answer is a task that the backend made of the call.
+fn is_backend_task(run: &TaskRun, answer: &Message, as_task: bool) -> bool {
     let is_expected = as_task || run.lock().backend_task.is_some();
-    let is_task = is_expected && answer.fields.task_task_id.is_some();
-    is_task.then(|| answer.bytes(answer.result)).flatten().and_then(BackendTask::read)
+    is_expected && answer.fields.task_task_id.is_some()
 }
 
 /// Notes that the call may have left. Fails for a run that was stopped meanwhile: its call is still

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testkit::{StatelessBackend, StatelessReply, TestClient};
 
 use super::{broker_with, on_both_wires};
-use crate::{tasks::wait_status, text_of};
+use crate::{kind, tasks::wait_status, text_of};
 
 /// The task's state in the next answers.
 pub(crate) type TaskState = Arc<Mutex<Value>>;
@@ -108,6 +108,30 @@ async fn nb_task_01_an_error_of_the_task_becomes_the_error_of_the_call() {
         .error("tools/call", json!({"name": "b__job", "arguments": {}}))
         .await;
     assert_eq!((&error["code"], &error["message"]), (&json!(-32000), &json!("it broke")));
+}
+
+#[tokio::test]
+async fn nb_task_01_a_task_that_the_backend_describes_wrongly_fails_the_call_at_once() {
+    let backend = StatelessBackend::http().await;
+    let task_state = with_task(&backend, json!({}));
+    // The broker cancels the task of a call that failed, which must not change the next state.
+    backend.on("tasks/cancel", |_| async { StatelessReply::Result(json!({})) });
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let mut of_another = done("another", false);
+    of_another["taskId"] = json!("t-2");
+    for known in [json!({}), state("zzz", json!({})), of_another] {
+        *task_state.lock() = known.clone();
+        let error = client.error("tools/call", json!({"name": "b__job", "arguments": {}})).await;
+        assert_eq!(kind(&error), "backend_protocol_error", "{known}: {error}");
+    }
+    backend.tool("job", |_| async {
+        let mut created = state("zzz", json!({}));
+        created["resultType"] = json!("task");
+        StatelessReply::Exactly(created)
+    });
+    let error = client.error("tools/call", json!({"name": "b__job", "arguments": {}})).await;
+    assert_eq!(kind(&error), "backend_protocol_error", "{error}");
 }
 
 #[tokio::test]

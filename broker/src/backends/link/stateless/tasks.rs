@@ -40,7 +40,7 @@ pub(super) async fn created(
 ) -> Result<Message, Failure> {
     let result = answer.bytes(answer.result).unwrap_or_default();
     let task = BackendTask::read(result)
-        .ok_or_else(|| Failure::Protocol("the backend made a task without an id".to_owned()))?;
+        .ok_or_else(|| Failure::Protocol("the backend's task cannot be read".to_owned()))?;
     let mut unfinished = TaskCancelGuard { link, id: Some(task.id.clone()) };
     match requester.created_task(connection, &task).await {
         TaskFollower::Link => {
@@ -95,9 +95,10 @@ async fn follow(
         )
         .await;
         let state = state(link, requester, &task.id).await?;
-        let Some(now) = read(&state, &task.id) else {
+        if state.kind == Kind::Error {
             return for_the_requester(&state, Method::TasksGet, requester);
-        };
+        }
+        let now = read(&state, &task.id)?;
         match now.status {
             TaskStatus::Working => {}
             TaskStatus::InputRequired => {
@@ -124,9 +125,13 @@ async fn follow(
     }
 }
 
-fn read(state: &Message, id: &str) -> Option<BackendTask> {
-    let now = state.bytes(state.result).and_then(BackendTask::read)?;
-    Some(BackendTask { id: id.to_owned(), ..now })
+/// Reads the state of the task with this id.
+fn read(state: &Message, id: &str) -> Result<BackendTask, Failure> {
+    state
+        .bytes(state.result)
+        .and_then(BackendTask::read)
+        .filter(|now| now.id == id)
+        .ok_or_else(|| Failure::Protocol("the state of a task cannot be read".to_owned()))
 }
 
 /// Returns the inputs that were not requested yet. A task never uses a key twice.
@@ -179,7 +184,7 @@ async fn until_not_waiting(
         )
         .await;
         let state = state(link, requester, &task.id).await?;
-        if read(&state, &task.id).is_none_or(|now| now.status != TaskStatus::InputRequired) {
+        if !read(&state, &task.id).is_ok_and(|now| now.status == TaskStatus::InputRequired) {
             return Ok(());
         }
     }
@@ -323,6 +328,13 @@ mod tests {
         let task =
             read(&state(r#"{"taskId":"t","status":"working","pollIntervalMs":250}"#), "t").unwrap();
         assert_eq!(task.poll_interval, Some(Duration::from_millis(250)));
+        for other in [
+            r#"{"taskId":"u","status":"completed","result":{}}"#,
+            r#"{"taskId":"t","status":"zzz"}"#,
+            "{}",
+        ] {
+            assert!(matches!(read(&state(other), "t"), Err(Failure::Protocol(_))), "{other}");
+        }
         assert!(tasks::is_unknown_task(
             &decoded(Bytes::from_static(
                 br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"m"}}"#
