@@ -117,6 +117,18 @@ pub enum Body {
     Batch(Vec<Result<Message, RefusedMessage>>),
 }
 
+impl Body {
+    /// Returns whether the answer to the broker's request with this id is in the body.
+    pub fn answers(&self, wire_id: u64) -> bool {
+        match self {
+            Self::One(message) => message.is_response_to(wire_id),
+            Self::Batch(messages) => {
+                messages.iter().flatten().any(|message| message.is_response_to(wire_id))
+            }
+        }
+    }
+}
+
 /// Decodes a body. Arrays are batches where the revision has them (2025-03-26 only) and refused elsewhere.
 pub fn decode_body(frame: Bytes, limits: &Limits, batches: bool) -> Result<Body, RefusedMessage> {
     let first = frame.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));

@@ -15,10 +15,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::{
-    envelope::{Kind, Message},
+    envelope::{Body, Kind, Message, RefusedMessage, decode_body},
     error::{ErrorKind, Refusal},
     handshake,
     ids::RequestId,
+    json::Limits,
     method::Method,
     splice,
     stateless::inputs::name_missing_capability,
@@ -35,6 +36,36 @@ use super::{
     link::{Link, connection::Connection, era::Era},
     requester::{Inbound, Requester},
 };
+
+/// Decodes one message of a backend, or a batch of one that speaks 2025-03-26.
+pub fn decode(
+    connection: &Connection,
+    frame: Bytes,
+    limits: &Limits,
+) -> Result<Body, RefusedMessage> {
+    let batches = connection.negotiated().is_some_and(|agreed| agreed.version.batches());
+    decode_body(frame, limits, batches)
+}
+
+/// Takes a message of a backend, or each message of a batch as if it had come alone (MCP 2025-03-26,
+/// Basic: receivers support batches).
+pub fn receive_body(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    body: Body,
+    origin: Option<&Arc<dyn Requester>>,
+) {
+    let messages = match body {
+        Body::One(message) => return receive(link, connection, message, origin),
+        Body::Batch(messages) => messages,
+    };
+    for message in messages {
+        match message {
+            Ok(message) => receive(link, connection, message, origin),
+            Err(rejected) => connection.broken_message(&rejected, b""),
+        }
+    }
+}
 
 /// Takes one message of a backend. `origin` is the call on whose stream it came, if the wire shows
 /// it.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Gate, Reply, TestClient};
+use testkit::{FakeBackend, Gate, Reply, TestClient, backend::text};
 
 use crate::{broker_with, builder, echo, refused, text_of};
 
@@ -143,6 +143,32 @@ async fn v_01_a_batch_whose_requests_are_all_cancelled_is_202() {
     let response =
         client.post(batch.to_string()).await.expect_status(202, "no request is answered").await;
     assert_eq!(response.text().await, "");
+}
+
+#[tokio::test]
+async fn v_01_a_batch_of_a_backend_is_read_message_by_message() {
+    for (in_event, over_lines) in [(true, false), (false, false), (false, true)] {
+        let backend = FakeBackend::with_tool("say", move |call| async move {
+            let log = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "error", "data": "x"}});
+            let batch = json!([log, call.result_message(text("said"))]);
+            if !in_event {
+                return Reply::Message(batch.to_string());
+            }
+            call.raw(&format!("data: {batch}
+
+")).await;
+            Reply::End
+        })
+        .await;
+        backend.version("2025-03-26");
+        let backend = if over_lines { backend.behind_lines().await } else { backend };
+        let broker = broker_with(&backend).await;
+        let client = broker.connected(json!({})).await;
+        let mut call = client.start_call("b__say", json!({}));
+        let answer = call.finish().await;
+        assert_eq!(text_of(&answer.value["result"]), "said", "{in_event} {over_lines}");
+        assert_eq!(call.before.len(), 1, "{in_event} {over_lines}");
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use protocol::{envelope::Message, json};
+use protocol::json;
 use rules::limits::{LINK_QUEUE_FRAMES, NOISE_LINES_MAX, WRITE_BATCH_FRAMES};
 use tokio::{sync::mpsc, task::JoinHandle};
 use transport::frame::{CloseReason, FrameSink, FrameSource};
@@ -151,10 +151,10 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
             }
         };
         link.backend.shared.metrics.bytes(Direction::In, Side::Backend, frame.len());
-        match Message::decode(frame.clone(), &limits) {
-            Ok(message) => {
+        match inbound::decode(&connection, frame.clone(), &limits) {
+            Ok(body) => {
                 noise = 0;
-                inbound::receive(&link, &connection, message, None);
+                inbound::receive_body(&link, &connection, body, None);
             }
             // The connection broke in the middle of a message. Its end comes next and reports the
             // loss.

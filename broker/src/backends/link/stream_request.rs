@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use protocol::{envelope::Message, json};
+use protocol::json;
 use rules::limits::NOISE_LINES_MAX;
 use transport::{
     frame::{FrameSink, FrameSource, ReadError},
@@ -63,10 +63,10 @@ pub(super) async fn exchange(
             Err(error) => return Failure::Lost(format!("the request's stream ended: {error}")),
         };
         link.backend.shared.metrics.bytes(Direction::In, Side::Backend, frame.len());
-        match Message::decode(frame.clone(), &limits) {
-            Ok(message) => {
-                stream_request.answered |= message.is_response_to(request.wire_id);
-                inbound::receive(link, connection, message, request.requester);
+        match inbound::decode(connection, frame.clone(), &limits) {
+            Ok(body) => {
+                stream_request.answered |= body.answers(request.wire_id);
+                inbound::receive_body(link, connection, body, request.requester);
             }
             // The stream broke off here. Its end comes next.
             Err(_) if stream_request.stream.source.is_unterminated() => {}

@@ -4,10 +4,7 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use http_body_util::BodyExt;
-use protocol::{
-    envelope::Message,
-    sse::{SseError, SseEvent, SseParser},
-};
+use protocol::sse::{SseError, SseEvent, SseParser};
 use rules::limits::{
     ERROR_BODY_BYTES_MAX, EVENT_ID_BYTES_MAX, RESUME_ATTEMPTS_MAX, RETRY_DEFAULT, RETRY_MAX,
     RETRY_MIN, STREAM_DRAIN,
@@ -233,15 +230,15 @@ impl EventStreamReader {
         }
         let repeated = event.id.filter(|_| self.resumable).is_some_and(|id| self.record_id(id));
         let Some(data) = event.data.filter(|data| !data.is_empty()) else { return false };
-        match Message::decode(data.clone(), &self.wire.limits) {
-            Ok(message) => {
-                let awaited = self.answer_to.is_some_and(|wire_id| message.is_response_to(wire_id));
+        match inbound::decode(&self.connection, data.clone(), &self.wire.limits) {
+            Ok(body) => {
+                let awaited = self.answer_to.is_some_and(|wire_id| body.answers(wire_id));
                 if !repeated || awaited {
                     self.taken += 1;
-                    inbound::receive(
+                    inbound::receive_body(
                         &self.link,
                         &self.connection,
-                        message,
+                        body,
                         self.requester.as_ref(),
                     );
                 } else {

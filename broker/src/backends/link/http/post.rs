@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use protocol::{envelope::Message, method::Method, stateless::headers};
+use protocol::{envelope::Body, method::Method, stateless::headers};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -11,10 +11,13 @@ use super::{
     content_kind::ContentKind,
     event_stream::EventStreamReader,
     http_wire::{HttpWire, SESSION_ID},
-    post_outcome::{AnswerStream, PostOutcome, accept_answer},
+    post_outcome::{AnswerStream, PostOutcome, accept_answer, accept_batch},
 };
 use crate::{
-    backends::link::{Link, connection::Connection, failure::Failure, request::WireRequest},
+    backends::{
+        inbound,
+        link::{Link, connection::Connection, failure::Failure, request::WireRequest},
+    },
     metrics::{Direction, Side},
 };
 
@@ -67,9 +70,15 @@ impl HttpWire {
             (StatusCode::OK, ContentKind::Json) => {
                 let body = self.body(response, self.limits.bytes_max).await?;
                 link.backend.shared.metrics.bytes(Direction::In, Side::Backend, body.len());
-                let message = Message::decode(body, &self.limits)
+                let body = inbound::decode(connection, body, &self.limits)
                     .map_err(|rejected| Failure::Protocol(rejected.refusal.to_string()))?;
-                accept_answer(connection, request.wire_id, message)
+                match body {
+                    Body::One(message) => accept_answer(connection, request.wire_id, message),
+                    Body::Batch(messages) => {
+                        let (wire_id, requester) = (request.wire_id, request.requester);
+                        accept_batch(link, connection, wire_id, requester, messages)
+                    }
+                }
             }
             // Boxed, because they are rare and would enlarge the future of every call.
             _ if is_modern => {

@@ -1,12 +1,15 @@
 //! The outcome of a POST that carries a request.
 
-use protocol::envelope::Message;
+use std::sync::Arc;
+
+use protocol::envelope::{Body, Message, RefusedMessage};
 use tokio::sync::oneshot;
 use tokio_util::sync::DropGuard;
 
 use crate::backends::{
     inbound,
-    link::{connection::Connection, failure::Failure},
+    link::{Link, connection::Connection, failure::Failure},
+    requester::Requester,
 };
 
 /// The outcome of a POST.
@@ -43,4 +46,24 @@ pub(super) fn accept_answer(
     }
     inbound::task_created(connection, &message);
     Ok(PostOutcome::Answer(message))
+}
+
+/// Returns the answer in a batch to the sender, and takes the other messages as if each had come
+/// alone.
+pub(super) fn accept_batch(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    wire_id: u64,
+    requester: Option<&Arc<dyn Requester>>,
+    mut messages: Vec<Result<Message, RefusedMessage>>,
+) -> Result<PostOutcome, Failure> {
+    let is_answer = |message: &Result<Message, RefusedMessage>| {
+        message.as_ref().is_ok_and(|message| message.is_response_to(wire_id))
+    };
+    let answer = messages.iter().position(is_answer).map(|at| messages.remove(at));
+    inbound::receive_body(link, connection, Body::Batch(messages), requester);
+    match answer {
+        Some(Ok(answer)) => accept_answer(connection, wire_id, answer),
+        _ => Err(Failure::Protocol("the batch has no answer to this request".to_owned())),
+    }
 }
