@@ -214,6 +214,19 @@ impl Message {
             )
     }
 
+    /// Refuses a progress token that is neither a string nor an integer (MCP 2025-11-25, Progress).
+    pub fn check_progress_token(&self) -> Result<(), Refusal> {
+        let Some(token) = self.bytes(self.fields.meta_progress_token) else { return Ok(()) };
+        let digits = token.strip_prefix(b"-").unwrap_or(token);
+        if token.first() == Some(&b'"') || digits.iter().all(u8::is_ascii_digit) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            ErrorKind::InvalidParams,
+            "params._meta.progressToken must be a string or an integer",
+        ))
+    }
+
     /// Returns whether this is the answer to the broker's request with this id.
     pub fn is_response_to(&self, wire_id: u64) -> bool {
         self.is_response() && self.id.as_ref().and_then(RequestId::as_u64) == Some(wire_id)

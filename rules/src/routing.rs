@@ -232,6 +232,7 @@ pub fn decide(
     if !askable || matches!(info.route, Route::Handshake | Route::None) {
         return Err(unknown_method(message, version));
     }
+    message.check_progress_token()?;
     if method == Method::ResourcesRead
         && endpoint.is_merged()
         && let Some(page) = kept_result(message)

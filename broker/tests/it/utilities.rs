@@ -214,6 +214,21 @@ async fn prog_01_progress_has_the_token_of_the_client_with_its_type() {
 }
 
 #[tokio::test]
+async fn prog_01_a_token_of_another_type_is_refused() {
+    let (broker, backend) = echo().await;
+    let client = broker.connected(json!({})).await;
+    for token in [json!({}), json!([]), Value::Null, json!(true), json!(1.5)] {
+        for (method, name) in [("tools/call", "b__echo"), ("ping", "")] {
+            let params = json!({"name": name, "_meta": {"progressToken": token}});
+            let error = client.error(method, params).await;
+            assert_eq!(error["code"], -32602, "{token}: {error}");
+            assert!(error["message"].as_str().unwrap().contains("progressToken"), "{error}");
+        }
+    }
+    assert_eq!(backend.recorded_of("tools/call").len(), 0);
+}
+
+#[tokio::test]
 async fn prog_02_progress_after_the_end_or_with_an_unknown_token_is_dropped() {
     let backend = FakeBackend::with_tool("p", |call| async move {
         progress(&call, &json!("nobody"), 1.0).await;
