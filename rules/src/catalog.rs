@@ -43,8 +43,8 @@ pub use self::{
     fixed_arguments::FixedArguments,
     held::{HeldParts, mark_held},
     hosted_prompt::{
-        HostedPrompt, HostedPromptDocument, HostedPrompts, PromptArgument, PromptFault,
-        PromptMessage, PromptRole, is_prompt_name,
+        HostedPrompt, HostedPromptDocument, HostedPrompts, PROMPT_NAME_ALLOWED, PromptArgument,
+        PromptFault, PromptMessage, PromptRole, parse_prompt_name,
     },
     list_difference::ListDifference,
     offers::{Offer, OfferTable, QuestionKinds},

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use protocol::ids::ToolsetId;
+use rules::catalog::parse_prompt_name;
 
 use super::common_args::{OutputOptions, TenantArg};
 
@@ -49,6 +50,7 @@ pub(super) enum ToolsetCommand {
 pub(super) enum PromptCommand {
     /// Store the prompt of a file (JSON), or replace the stored one
     Put {
+        #[arg(value_parser = parse_prompt_name)]
         name: String,
         /// The file, or - for standard input
         file: PathBuf,
@@ -59,6 +61,7 @@ pub(super) enum PromptCommand {
     },
     /// Print a prompt as JSON
     Get {
+        #[arg(value_parser = parse_prompt_name)]
         name: String,
         #[command(flatten)]
         of: TenantArg,
@@ -72,6 +75,7 @@ pub(super) enum PromptCommand {
     },
     /// Remove a prompt
     Remove {
+        #[arg(value_parser = parse_prompt_name)]
         name: String,
         #[command(flatten)]
         of: TenantArg,

@@ -4,8 +4,7 @@
 use protocol::ids::{TenantId, ToolsetId};
 use rules::{
     access::PolicyFault,
-    catalog::{HostedPrompt, HostedPromptDocument, is_prompt_name},
-    limits::toolsets::HOSTED_PROMPT_NAME_BYTES_MAX,
+    catalog::{HostedPrompt, HostedPromptDocument, PROMPT_NAME_ALLOWED, parse_prompt_name},
     toolsets::{Toolset, ToolsetDocument},
 };
 use serde::de::DeserializeOwned;
@@ -34,12 +33,9 @@ pub(super) fn toolsets(reading: &mut ConfigReader<'_>) -> Declared<ToolsetDocume
 
 pub(super) fn prompts(reading: &mut ConfigReader<'_>) -> Declared<HostedPromptDocument> {
     documents(reading, "prompts", |name, document: &HostedPromptDocument| {
-        if !is_prompt_name(name) {
-            let allowed = format!(
-                "1 to {HOSTED_PROMPT_NAME_BYTES_MAX} letters, digits, '-' and '_', without '__'"
-            );
-            return Err(vec![FieldError::new("", "is not a name for a prompt", allowed)]);
-        }
+        parse_prompt_name(name).map_err(|_| {
+            vec![FieldError::new("", "is not a name for a prompt", PROMPT_NAME_ALLOWED)]
+        })?;
         let field = |(path, problem)| FieldError::new(path, problem, "");
         HostedPrompt::compile(document)
             .map(drop)

@@ -100,10 +100,19 @@ pub struct HostedPrompt {
 #[derive(Debug, Default)]
 pub struct HostedPrompts(BTreeMap<String, Arc<HostedPrompt>>);
 
-/// Returns whether a text can be the name of a hosted prompt. It never looks like the name of a
-/// backend's prompt on the aggregated endpoint.
-pub fn is_prompt_name(name: &str) -> bool {
-    is_argument_name(name) && !name.contains("__")
+/// Permitted names of hosted prompts.
+pub const PROMPT_NAME_ALLOWED: &str = "1 to 64 letters, digits, '-' and '_', without '__'";
+const _: () = assert!(HOSTED_PROMPT_NAME_BYTES_MAX == 64); // the text names it
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a prompt's name has {PROMPT_NAME_ALLOWED}")]
+pub struct InvalidPromptName;
+
+/// Returns the text as the name of a hosted prompt. It never looks like the name of a backend's
+/// prompt on the aggregated endpoint.
+pub fn parse_prompt_name(name: &str) -> Result<String, InvalidPromptName> {
+    let is_name = is_argument_name(name) && !name.contains("__");
+    is_name.then(|| name.to_owned()).ok_or(InvalidPromptName)
 }
 
 fn is_argument_name(name: &str) -> bool {

@@ -13,7 +13,7 @@ use protocol::{
     ids::{BackendId, TenantId, ToolsetId},
     json,
 };
-use rules::{catalog::is_prompt_name, limits::toolsets::HOSTED_PROMPT_NAME_BYTES_MAX};
+use rules::catalog::parse_prompt_name;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use transport::framing::ChunksTooLong;
@@ -97,13 +97,9 @@ impl<S: Send + Sync> FromRequestParts<S> for PromptName {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let name = path_parameter(parts, state, "prompt").await?;
-        if is_prompt_name(&name) {
-            return Ok(Self(name));
-        }
-        let text = format!(
-            "a prompt's name has 1 to {HOSTED_PROMPT_NAME_BYTES_MAX} letters, digits, `-` and `_`, without `__`"
-        );
-        Err(Problem::invalid("prompt", text))
+        parse_prompt_name(&name)
+            .map(Self)
+            .map_err(|error| Problem::invalid("prompt", error.to_string()))
     }
 }
 
