@@ -97,7 +97,7 @@ fn render_report(
         return Ok(rendered);
     };
     let _closed = std::io::stdout().lock().write_all(rendered.out.as_bytes());
-    Err(ClientError::Refused { detail: sentence(first, misfits.len()) })
+    Err(ClientError::refused(sentence(first, misfits.len())))
 }
 
 fn sentence(misfit: &Value, count: usize) -> String {

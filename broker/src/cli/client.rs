@@ -40,11 +40,20 @@ pub(super) enum ClientError {
         "{url} answered {status}, but not like a broker's admin API; set {URL} to its admin listener"
     )]
     Foreign { url: String, status: u16 },
-    /// Detail of the broker's answer.
-    #[error("{detail}")]
-    Refused { detail: String },
+    /// Detail of the broker's answer, or what keeps a command from success, one on each line.
+    #[error("{}", .0.join("\n"))]
+    Refused(Vec<String>),
+    /// One of several requests failed.
+    #[error("{cause}\n{done}")]
+    Partial { cause: Box<Self>, done: String },
     #[error("{0}")]
     Internal(String),
+}
+
+impl ClientError {
+    pub(super) fn refused(detail: impl Into<String>) -> Self {
+        Self::Refused(vec![detail.into()])
+    }
 }
 
 pub(super) struct AdminClient {
@@ -211,7 +220,7 @@ impl AdminClient {
         }
         let problem: Value = serde_json::from_slice(&body).map_err(|_| foreign())?;
         match problem["detail"].as_str() {
-            Some(detail) => Err(ClientError::Refused { detail: detail.to_owned() }),
+            Some(detail) => Err(ClientError::refused(detail)),
             None => Err(foreign()),
         }
     }

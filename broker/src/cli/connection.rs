@@ -50,7 +50,7 @@ pub(super) async fn connection(
             let shown = render(&answer, &account.output, |_| String::new());
             let _closed = std::io::stdout().lock().write_all(shown.out.as_bytes());
             let detail = format!("the account cannot be used: {error}");
-            Err(ClientError::Refused { detail })
+            Err(ClientError::refused(detail))
         }
         ConnectionCommand::Revoke(account) => {
             remove(client, &account_path(&account), account.backend.as_str(), &account.output).await

@@ -121,7 +121,8 @@ fn administer(command: args::AdminCommand) -> ExitCode {
 impl ClientError {
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Refused { .. } => EXIT_REFUSED,
+            Self::Refused(_) => EXIT_REFUSED,
+            Self::Partial { cause, .. } => cause.exit_code(),
             Self::Usage(_) | Self::Faults(_) => EXIT_USAGE,
             Self::Unreachable { .. }
             | Self::Certificate { .. }
@@ -133,7 +134,8 @@ impl ClientError {
 
     fn lines(self) -> Vec<String> {
         match self {
-            Self::Faults(lines) => lines,
+            Self::Faults(lines) | Self::Refused(lines) => lines,
+            Self::Partial { cause, done } => cause.lines().into_iter().chain([done]).collect(),
             other => vec![other.to_string()],
         }
     }

@@ -63,7 +63,12 @@ pub(super) async fn pins(
                 }
                 (None, Some(backend)) if all => vec![(backend, json!({"all": true}))],
                 (None, backend) => match locked {
-                    Some(file) => locked_items(&read_lock(&file)?, backend.as_ref())?,
+                    Some(file) => {
+                        let lock = read_lock_of(&file, backend.as_ref())?;
+                        let decisions = locked_items(&lock)?;
+                        check_locked(client, &of, &lock, &decisions).await?;
+                        decisions
+                    }
                     None => return Err(ClientError::Usage(WHAT_TO_APPROVE.to_owned())),
                 },
                 (Some(_), Some(_)) => return Err(ClientError::Usage(WHAT_TO_APPROVE.to_owned())),
@@ -81,14 +86,11 @@ pub(super) async fn pins(
             Ok(CommandOutput { out: text, note: String::new() })
         }
         PinCommand::Verify { file, backend, of } => {
-            let mut locked = read_lock(&file)?;
+            let locked = read_lock_of(&file, backend.as_ref())?;
             let pins = all_pins(client, &of, backend.as_ref()).await?;
             if locked.tenant != of.tenant.as_str() {
                 let text = format!("{} is of the tenant {}", file.display(), locked.tenant);
-                return Err(ClientError::Refused { detail: text });
-            }
-            if let Some(backend) = &backend {
-                locked.backends.retain(|name, _| name == backend.as_str());
+                return Err(ClientError::refused(text));
             }
             verified(&locked, &lock_of(&of, &pins, seen))
         }
@@ -115,7 +117,7 @@ fn verified(locked: &LockFile, now: &LockFile) -> Result<CommandOutput, ClientEr
     }
     let _closed = std::io::stdout().lock().write_all(lines.as_bytes());
     let detail = format!("{} definitions differ from the lock file", differences.len());
-    Err(ClientError::Refused { detail })
+    Err(ClientError::refused(detail))
 }
 
 async fn decide(
@@ -126,13 +128,50 @@ async fn decide(
     output: &OutputOptions,
 ) -> Result<CommandOutput, ClientError> {
     let mut pins = Vec::new();
-    for (backend, body) in decisions {
-        let path = format!("{}/{verb}", path(of, &backend));
-        let answer = client.request(Method::POST, &path, Some(&body)).await?;
-        pins.extend(of_backend(answer, &backend));
+    for (at, (backend, body)) in decisions.iter().enumerate() {
+        let path = format!("{}/{verb}", path(of, backend));
+        let answer = client.request(Method::POST, &path, Some(body)).await;
+        let answer = answer.map_err(|cause| partial(cause, &decisions, at))?;
+        pins.extend(of_backend(answer, backend));
     }
     let answer = json!({"pins": pins});
     Ok(render(&answer, output, |answer| table::rows(&with_rules(answer), PINS)))
+}
+
+/// Adds to the error of one backend of several what was approved at the others.
+fn partial(cause: ClientError, decisions: &[(BackendId, Value)], at: usize) -> ClientError {
+    let names = |decisions: &[(BackendId, Value)]| {
+        let names: Vec<&str> = decisions.iter().map(|(backend, _)| backend.as_str()).collect();
+        if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+    };
+    if decisions.len() < 2 {
+        return cause;
+    }
+    let (before, failed, after) =
+        (names(&decisions[..at]), &decisions[at].0, names(&decisions[at + 1..]));
+    let done = format!("approved: {before}; failed: {failed}; not tried: {after}");
+    ClientError::Partial { cause: Box::new(cause), done }
+}
+
+/// Refuses a lock file before anything of it is approved, unless each of its definitions is the one
+/// that was seen last.
+async fn check_locked(
+    client: &AdminClient,
+    of: &TenantArg,
+    lock: &LockFile,
+    decisions: &[(BackendId, Value)],
+) -> Result<(), ClientError> {
+    let mut pins = Vec::new();
+    for (backend, _) in decisions {
+        pins.extend(all_pins(client, of, Some(backend)).await?);
+    }
+    let unmatched = lock.unmatched(&lock_of(of, &pins, |pin| pin["hash"].as_str()));
+    if unmatched.is_empty() {
+        return Ok(());
+    }
+    let title = "nothing is approved, because the lock file differs from what the backends show:";
+    let lines = unmatched.iter().map(|one| format!("{}: {}", one.object, one.problem));
+    Err(ClientError::Refused([title.to_owned()].into_iter().chain(lines).collect()))
 }
 
 /// Returns the pins of one backend, or of all backends of the tenant.
@@ -256,23 +295,24 @@ fn lock_of(of: &TenantArg, pins: &[Value], hash: fn(&Value) -> Option<&str>) -> 
 }
 
 /// Returns one approval for each backend of a lock file.
-fn locked_items(
-    lock: &LockFile,
-    only: Option<&BackendId>,
-) -> Result<Vec<(BackendId, Value)>, ClientError> {
+fn locked_items(lock: &LockFile) -> Result<Vec<(BackendId, Value)>, ClientError> {
     let mut decisions = Vec::new();
     for (backend, kinds) in &lock.backends {
         let name = BackendId::parse(backend)
             .map_err(|error| ClientError::Usage(format!("backends.{backend}: {error}")))?;
-        if only.is_some_and(|only| *only != name) {
-            continue;
-        }
         let items = kinds.iter().flat_map(|(kind, names)| {
             names.iter().map(move |(name, hash)| json!({"kind": kind, "name": name, "hash": hash}))
         });
         decisions.push((name, json!({"items": items.collect::<Vec<_>>()})));
     }
     Ok(decisions)
+}
+
+/// Reads a lock file, or its part about one backend.
+fn read_lock_of(file: &Path, only: Option<&BackendId>) -> Result<LockFile, ClientError> {
+    let mut lock = read_lock(file)?;
+    lock.backends.retain(|name, _| only.is_none_or(|only| only.as_str() == name));
+    Ok(lock)
 }
 
 /// Reads a lock file. An error names every fault with its path.

@@ -121,7 +121,7 @@ impl Control {
         let definitions = self.store().pin_definitions(tenant, backend, &key);
         let definitions = self.query_store("pin_definitions", definitions).await?;
         let (Some(pin), Some(definitions)) = (pins.into_iter().find(is_wanted), definitions) else {
-            return Err(no_pin(&key));
+            return Err(no_pin(backend, &key));
         };
         Ok(PinDiffView {
             changes: pins::diff(&definitions.accepted, &definitions.seen),
@@ -235,15 +235,16 @@ impl Control {
         for (key, hash) in &approval.items {
             let known = pins.iter().find(|pin| pin.kind == key.kind.name() && pin.name == key.name);
             match known {
-                None => return Ok(no_pin(key)),
+                None => return Ok(no_pin(&approval.backend, key)),
                 Some(pin) if pin.hash != *hash => {
-                    let object = format!("{}/{}", key.kind.name(), key.name);
+                    let object = object_name(&approval.backend, key);
                     return Ok(ControlError::PinMoved { object, hash: pin.hash.clone() });
                 }
                 Some(_) => {}
             }
         }
-        Ok(ControlError::PinMoved { object: "one of the definitions".into(), hash: String::new() })
+        let object = format!("one of the objects of {}", approval.backend);
+        Ok(ControlError::PinMoved { object, hash: String::new() })
     }
 
     /// Returns which object of a block was never seen.
@@ -253,7 +254,7 @@ impl Control {
             pins.iter().any(|pin| pin.kind == key.kind.name() && pin.name == key.name)
         };
         let unknown = block.keys.iter().find(|key| !is_known(key));
-        Ok(unknown.map_or(ControlError::Internal, no_pin))
+        Ok(unknown.map_or(ControlError::Internal, |key| no_pin(&block.backend, key)))
     }
 }
 
@@ -266,8 +267,13 @@ fn record<'a>(author: &Author, items: impl Iterator<Item = (&'a PinKey, &'a str)
     author.record_values(None, Some(&text));
 }
 
-fn no_pin(key: &PinKey) -> ControlError {
-    ControlError::NotFound { what: "pin", name: format!("{}/{}", key.kind.name(), key.name) }
+fn no_pin(backend: &BackendId, key: &PinKey) -> ControlError {
+    ControlError::NotFound { what: "pin", name: object_name(backend, key) }
+}
+
+/// Returns an object as operators write it in commands and lock files.
+fn object_name(backend: &BackendId, key: &PinKey) -> String {
+    format!("{backend}/{}/{}", key.kind.name(), key.name)
 }
 
 /// Returns everything that is listed, not blocked, and not approved as it is.

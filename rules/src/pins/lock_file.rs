@@ -80,23 +80,30 @@ impl LockFile {
 
     /// Returns how `now` differs from this file.
     pub fn differences(&self, now: &Self) -> Vec<LockDifference> {
-        let mut differences = Vec::new();
+        let mut differences = self.unmatched(now);
         let locked: BTreeMap<String, &str> = self.objects().collect();
         let shown: BTreeMap<String, &str> = now.objects().collect();
-        for (object, hash) in &locked {
-            let problem = match shown.get(object) {
-                None => "is not listed any more",
-                Some(shown) if shown != hash => "has another definition",
-                Some(_) => continue,
-            };
-            differences.push(LockDifference { object: object.clone(), problem });
-        }
         let added = shown.keys().filter(|object| !locked.contains_key(*object));
         differences.extend(added.map(|object| LockDifference {
             object: object.clone(),
             problem: "is not in the lock file",
         }));
         differences
+    }
+
+    /// Returns the objects of this file that `now` does not have with the same definition.
+    pub fn unmatched(&self, now: &Self) -> Vec<LockDifference> {
+        let shown: BTreeMap<String, &str> = now.objects().collect();
+        let locked: BTreeMap<String, &str> = self.objects().collect();
+        let problem = |object: &String, hash: &str| match shown.get(object) {
+            None => Some("is not listed any more"),
+            Some(shown) if *shown != hash => Some("has another definition"),
+            Some(_) => None,
+        };
+        let unmatched = locked.into_iter().filter_map(|(object, hash)| {
+            problem(&object, hash).map(|problem| LockDifference { object, problem })
+        });
+        unmatched.collect()
     }
 
     /// Returns the text of the file.

@@ -74,10 +74,38 @@ async fn a_lock_file_contains_accepted_definitions_and_reports_differences() {
     );
     let moved = broker.cli(&["pins", "approve", "--locked", path]).await;
     assert_eq!(moved.code, Some(1), "{moved:?}");
+    assert!(moved.stderr.contains("\n  b/tool/read: has another definition\n"), "{moved:?}");
     std::fs::write(&file, exported.replace("\"version\": 1", "\"version\": one")).unwrap();
     let broken = broker.cli(&["pins", "verify", path]).await;
     assert_eq!(broken.code, Some(64), "{broken:?}");
     assert!(broken.stderr.contains("line 2 column"), "{broken:?}");
+}
+
+#[tokio::test]
+async fn a_lock_file_is_approved_at_all_backends_or_none() {
+    let backend = backend_of_each_kind().await;
+    let broker = broker_with(&backend, json!("hold_all")).await;
+    let spec = pinned(&backend, json!("hold_all")).to_string();
+    let file = broker.folder().join("spec.json");
+    std::fs::write(&file, spec).unwrap();
+    ok(&broker, &["backend", "add", "z", "--spec", file.to_str().unwrap()]).await;
+    let exported = ok(&broker, &["pins", "export"]).await;
+    let mut lock: Value = serde_json::from_str(&exported).unwrap();
+    lock["backends"]["z"]["tool"]["read"] = format!("v1:{}", "0".repeat(64)).into();
+    let file = broker.folder().join("mcp-broker.lock");
+    std::fs::write(&file, lock.to_string()).unwrap();
+    let path = file.to_str().unwrap();
+    let refused = broker.cli(&["pins", "approve", "--locked", path]).await;
+    assert_eq!(refused.code, Some(1), "{refused:?}");
+    assert!(refused.stderr.contains("nothing is approved"), "{refused:?}");
+    assert!(refused.stderr.ends_with("\n  z/tool/read: has another definition\n"), "{refused:?}");
+    let pending = ok(&broker, &["pins", "list", "b", "--state", "trusted"]).await;
+    assert_eq!(pending, "none\n", "the other backend has no approval either");
+    ok(&broker, &["pins", "approve", "--locked", path, "--backend", "b"]).await;
+    let trusted = ok(&broker, &["pins", "list", "b", "--state", "trusted"]).await;
+    assert!(trusted.contains("read"), "{trusted}");
+    let absent = broker.cli(&["pins", "diff", "b/nothing"]).await;
+    assert!(absent.stderr.contains("pin b/tool/nothing does not exist"), "{absent:?}");
 }
 
 #[tokio::test]
