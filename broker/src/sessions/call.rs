@@ -32,7 +32,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use parking_lot::Mutex;
 use protocol::{
-    envelope::{Kind, Message},
+    envelope::Message,
     error::{ErrorKind, Refusal},
     handshake,
     ids::{BackendId, RequestId},
@@ -46,7 +46,6 @@ use rules::{
     exposure::ResourceUris,
     retries::{self, AttemptOutcome},
     routing::Plan,
-    tool_error::is_tool_error,
 };
 
 use self::{
@@ -70,7 +69,6 @@ use crate::{
         policy::ArgumentsCheck,
         requester::{Requester, SentRequest},
     },
-    metrics::RequestOutcome,
     telemetry::request::{self, RequestTelemetry},
 };
 
@@ -376,7 +374,7 @@ impl Call {
             return;
         }
         let now = Instant::now();
-        let outcome = outcome(self.method, &ending);
+        let outcome = self.outcome(&ending);
         if matches!(ending, CallOutcome::Cancelled | CallOutcome::TimedOut) {
             self.send_cancelled();
         }
@@ -488,20 +486,4 @@ impl Expirable for Call {
 fn connect_attempt(refusal: &Refusal) -> AttemptOutcome {
     let again = refusal.kind == ErrorKind::BackendUnavailable && refusal.retry_after.is_none();
     if again { AttemptOutcome::NotProcessed } else { AttemptOutcome::Final }
-}
-
-fn outcome(method: Method, ending: &CallOutcome) -> RequestOutcome {
-    match ending {
-        CallOutcome::Answered(answer, _) if answer.kind == Kind::Error => RequestOutcome::Error,
-        CallOutcome::Answered(answer, _)
-            if method == Method::ToolsCall && is_tool_error(answer) =>
-        {
-            RequestOutcome::ToolError
-        }
-        CallOutcome::NotApproved(_) => RequestOutcome::ToolError,
-        CallOutcome::Answered(..) => RequestOutcome::Ok,
-        CallOutcome::Refused(_) => RequestOutcome::Refused,
-        CallOutcome::Cancelled => RequestOutcome::Cancelled,
-        CallOutcome::TimedOut => RequestOutcome::Timeout,
-    }
 }

@@ -46,6 +46,11 @@ impl ApprovalNotice {
         }
     }
 
+    /// Returns whether the call can still be approved.
+    pub fn is_waiting(&self) -> bool {
+        self.standing == ApprovalStanding::Waits
+    }
+
     /// Returns the text for people and models.
     pub fn text(&self) -> String {
         let id = &self.id;

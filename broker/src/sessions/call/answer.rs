@@ -6,21 +6,42 @@ use std::sync::Arc;
 use bytes::Bytes;
 use protocol::{
     downlevel,
-    envelope::Message,
+    envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
     handshake, json,
     method::Method,
     splice::{self, Splice},
 };
-use rules::{completion, exposure::ResourceUris};
+use rules::{completion, exposure::ResourceUris, tool_error::is_tool_error};
 
 use super::{Call, CallOutcome};
-use crate::sessions::session::questions;
+use crate::{metrics::RequestOutcome, sessions::session::questions};
 
 /// Smallest answer that gets the client's id in place, without a copy.
 const IN_PLACE_BYTES_MIN: usize = 8 * 1024;
 
 impl Call {
+    /// Returns how the end of the call counts.
+    pub(super) fn outcome(&self, ending: &CallOutcome) -> RequestOutcome {
+        match ending {
+            CallOutcome::Answered(answer, _) if answer.kind == Kind::Error => RequestOutcome::Error,
+            CallOutcome::Answered(answer, _)
+                if self.method == Method::ToolsCall && is_tool_error(answer) =>
+            {
+                RequestOutcome::ToolError
+            }
+            // A stateless client gets `input_required`, and sends the call again.
+            CallOutcome::NotApproved(notice) if !self.session.has_client && notice.is_waiting() => {
+                RequestOutcome::Ok
+            }
+            CallOutcome::NotApproved(_) => RequestOutcome::ToolError,
+            CallOutcome::Answered(..) => RequestOutcome::Ok,
+            CallOutcome::Refused(_) => RequestOutcome::Refused,
+            CallOutcome::Cancelled => RequestOutcome::Cancelled,
+            CallOutcome::TimedOut => RequestOutcome::Timeout,
+        }
+    }
+
     pub(super) fn answer(self: &Arc<Self>, ending: CallOutcome) -> Option<Bytes> {
         match ending {
             CallOutcome::Answered(answer, uris) => Some(self.for_client(answer, &uris)),

@@ -14,12 +14,8 @@ use protocol::{
     ids::{ApprovalId, RequestId},
 };
 use rules::{
-    access::Subject,
-    approvals::{ApprovalNotice, ApprovalStanding},
-    event_log::EventKind,
-    limits::PROMOTE_RETRY_INTERVAL,
-    log_level::LogLevel,
-    stateless, tasks,
+    access::Subject, approvals::ApprovalNotice, event_log::EventKind,
+    limits::PROMOTE_RETRY_INTERVAL, log_level::LogLevel, stateless, tasks,
 };
 use tokio::sync::oneshot;
 
@@ -148,7 +144,7 @@ impl PendingExchange {
     /// Returns the state of an approval that the call still waits for.
     pub(super) fn awaited_approval(&self) -> Option<ApprovalNotice> {
         let notice = self.call.as_ref()?.approval_notice()?;
-        (notice.standing == ApprovalStanding::Waits).then(|| notice.clone())
+        notice.is_waiting().then(|| notice.clone())
     }
 
     fn call(&self) -> Option<Arc<Call>> {

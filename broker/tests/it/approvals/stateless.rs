@@ -28,6 +28,20 @@ async fn a_client_that_retries_with_the_state_gets_the_result() {
     let second = client.retry("b__send", to("ann"), &state, json!({})).await;
     let (state, again) = required(&second["result"]);
     assert_eq!(again, id);
+    let admin = desk.broker.admin();
+    let counted = async |outcome: &str| {
+        let labels = [("method", "tools/call"), ("outcome", outcome)];
+        admin.metric("mcp_requests_total", &labels).await.unwrap_or_default()
+    };
+    assert_eq!(
+        (counted("ok").await, counted("tool_error").await),
+        (2.0, 0.0),
+        "a wait is not an error"
+    );
+    let (_, activity) = admin.get("/admin/v1/activity").await;
+    for entry in activity["entries"].as_array().unwrap() {
+        assert_eq!((&entry["outcome"], &entry["verdict"]), (&json!("ok"), &json!("approve")));
+    }
     let retry = client.retry("b__send", to("ann"), &state, json!({}));
     let (answer, decided) = tokio::join!(retry, desk.decide("approve"));
     assert_eq!((text_of(&answer["result"]), decided), ("sent ann", id));
