@@ -237,6 +237,24 @@ pub enum Scope {
     Backends(Vec<(TenantId, BackendId)>),
 }
 
+impl fmt::Display for Scope {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = match self {
+            Self::Broker => return out.write_str("the whole broker"),
+            Self::Tenants(tenants) => tenants.iter().map(ToString::to_string).collect(),
+            Self::Backends(backends) => {
+                backends.iter().map(|(tenant, backend)| format!("{tenant}/{backend}")).collect()
+            }
+        };
+        let what = match self {
+            Self::Backends(_) => "backend",
+            _ => "tenant",
+        };
+        let plural = if names.len() == 1 { "" } else { "s" };
+        write!(out, "the {what}{plural} {}", names.join(", "))
+    }
+}
+
 /// An operator that has signed in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Operator {
@@ -317,6 +335,14 @@ mod tests {
             assert_eq!(serde_json::to_value(role).unwrap(), role.name());
         }
         assert_eq!(Role::parse("root"), None);
+    }
+
+    #[test]
+    fn a_scope_is_named_in_refusals() {
+        assert_eq!(of(Role::Viewer, &["acme"]).scope.to_string(), "the tenant acme");
+        assert_eq!(of(Role::Viewer, &["acme", "zoo"]).scope.to_string(), "the tenants acme, zoo");
+        let files = (TenantId::parse("acme").unwrap(), BackendId::parse("files").unwrap());
+        assert_eq!(Scope::Backends(vec![files]).to_string(), "the backend acme/files");
     }
 
     #[test]

@@ -225,6 +225,28 @@ async fn only_an_admin_of_the_broker_starts_programs_that_are_not_listed() {
 }
 
 #[tokio::test]
+async fn a_refusal_names_the_role_or_the_tenants_that_are_the_reason() {
+    let admin = two_tenants().await;
+    let viewer = json!({"name": "vera", "role": "viewer", "tenants": ["acme"]});
+    let token = admin.operator(viewer).await;
+    for (method, path, reason) in [
+        (
+            "GET",
+            "/admin/v1/nodes",
+            "operator vera is limited to the tenant acme, and this operation is about the whole broker",
+        ),
+        (
+            "POST",
+            "/admin/v1/drain",
+            "operator vera has the role viewer, and this operation needs broker:drain",
+        ),
+    ] {
+        let (status, answer) = admin.as_operator(&token, method, path, None).await;
+        assert_eq!((status, answer["detail"].as_str()), (403, Some(reason)), "{path}");
+    }
+}
+
+#[tokio::test]
 async fn a_backend_owner_sees_and_operates_only_its_backend() {
     let admin = two_tenants().await;
     let other = "/admin/v1/tenants/acme/backends/mail?wait=false";

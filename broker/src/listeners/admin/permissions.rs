@@ -207,19 +207,23 @@ pub(super) async fn authorize(
         };
     };
     if !operator.permits(permission) {
-        let detail = format!(
-            "operator {} has the role {}, and this operation needs {}",
-            operator.name,
-            operator.role,
-            permission.name()
-        );
-        return forbidden(&detail, &operator).into_response();
+        return forbidden(&lacking(&operator, permission), &operator).into_response();
     }
     let names = names.as_ref().map(|names| names.iter().collect()).unwrap_or_default();
     if let Err(problem) = check_names(&operator, names) {
         return problem.into_response();
     }
     next.run(request).await
+}
+
+/// Returns why an operator lacks a permission: for its role, or for its tenants.
+fn lacking(operator: &Operator, permission: Permission) -> String {
+    let Operator { name, role, scope, .. } = operator;
+    if !role.permits(permission) {
+        let needed = permission.name();
+        return format!("operator {name} has the role {role}, and this operation needs {needed}");
+    }
+    format!("operator {name} is limited to {scope}, and this operation is about the whole broker")
 }
 
 fn forbidden(detail: &str, operator: &Operator) -> Problem {
