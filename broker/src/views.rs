@@ -62,6 +62,10 @@ pub struct BackendStatus {
     /// Protections that this host lacks for a better confinement.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sandbox_missing: Vec<String>,
+    /// Why the user of its child processes cannot read or write paths of `sandbox.read` and
+    /// `sandbox.write`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sandbox_unreachable: Vec<String>,
 }
 
 /// State of a backend's circuit breaker.

@@ -414,8 +414,8 @@ impl Backend {
     pub(super) fn record_child_end(&self, mut how: String) {
         let mut status = self.status.lock();
         let unreachable = status.sandbox.iter().flat_map(|level| &level.unreachable);
-        for path in unreachable {
-            how += &format!("; the user of the child cannot reach {path}");
+        for why in unreachable {
+            how += &format!("; {why}");
         }
         status.child_end = Some(how);
     }
@@ -454,6 +454,11 @@ impl Backend {
                 .sandbox
                 .as_ref()
                 .map(|level| level.missing.clone())
+                .unwrap_or_default(),
+            sandbox_unreachable: status
+                .sandbox
+                .as_ref()
+                .map(|level| level.unreachable.clone())
                 .unwrap_or_default(),
         }
     }

@@ -72,12 +72,18 @@ const BACKEND: &[Column] = &[
     ("environment", "settings.transport.env"),
     ("sandbox", "sandbox"),
     ("sandbox lacks", "sandbox_missing"),
+    ("out of reach", "sandbox_unreachable"),
     ("may read", "settings.sandbox.read"),
     ("may write", "settings.sandbox.write"),
     ("sharing", "settings.links"),
     ("protocol", "settings.protocol"),
     ("timeouts", "settings.timeouts"),
     ("limits", "settings.limits"),
+    ("breaker rules", "settings.breaker"),
+    ("tool rules", "settings.tools"),
+    ("resource rules", "settings.resources"),
+    ("roots", "settings.roots"),
+    ("auth", "settings.auth"),
     ("pins", "settings.pins"),
     ("bearer", "settings.credentials.bearer"),
     ("headers", "settings.credentials.headers"),
@@ -222,10 +228,7 @@ async fn backend(
             let limit = handshake.and_then(Result::ok).unwrap_or_default() + HANDSHAKE_MARGIN;
             let answer = client.request_within(limit, Method::PUT, &path, Some(&body)).await?;
             let mut rendered = render(&answer, &add.output, |answer| table::facts(answer, BACKEND));
-            if answer["state"] == "failed" {
-                rendered.note =
-                    "registered, but it could not be reached; the broker keeps trying".to_owned();
-            }
+            rendered.note = notes_about_added(&answer);
             Ok(rendered)
         }
         BackendCommand::List { of, output } => {
@@ -268,6 +271,17 @@ async fn backend(
             .await
         }
     }
+}
+
+/// Returns what an operator has to mend of a backend that was registered.
+fn notes_about_added(answer: &Value) -> String {
+    let failed = "registered, but it could not be reached; the broker keeps trying";
+    let failed = (answer["state"] == "failed").then(|| failed.to_owned());
+    let unreachable = answer["sandbox_unreachable"].as_array().into_iter().flatten();
+    let unreachable = unreachable
+        .filter_map(Value::as_str)
+        .map(|why| format!("warning: {why}; change its owner or mode, or the child cannot use it"));
+    failed.into_iter().chain(unreachable).collect::<Vec<_>>().join("; ")
 }
 
 async fn key(client: &AdminClient, command: KeyCommand) -> Result<CommandOutput, ClientError> {

@@ -46,7 +46,7 @@ pub struct ConfinementLevel {
     pub name: &'static str,
     /// Protections that the host does not support, or the backend does not permit.
     pub missing: Vec<String>,
-    /// Permitted paths that the user of the child cannot reach, each with the reason.
+    /// Why the user of the child cannot read or write what the backend permits, one text for each path.
     pub unreachable: Vec<String>,
 }
 
@@ -177,7 +177,7 @@ impl Confinement {
             own_signals_only: !choice.has_user && choice.landlock_abi < Some(support::ABI_SCOPES),
             temporary: Some(temporary),
         });
-        Ok(choice.level(rules))
+        Ok(choice.level(rules, home.user))
     }
 
     fn host(&self) -> &HostSupport {
@@ -273,16 +273,17 @@ impl Confinement {
 }
 
 impl ChildConfinement {
-    fn level(self, rules: &SandboxRules) -> ConfinementLevel {
+    fn level(self, rules: &SandboxRules, user: Option<u32>) -> ConfinementLevel {
         let name = match (self.has_user, self.landlock_abi) {
             (true, Some(_)) => "uid+landlock",
             (true, None) => "uid",
             (false, _) => "landlock",
         };
-        let permitted = rules.read.iter().chain(&rules.write).filter(|_| self.has_user);
-        let unreachable = permitted.filter_map(|path| {
-            let why = file_access::closed_to_others(Path::new(path), file_access::READ)?;
-            Some(format!("{path} ({why})"))
+        let read = rules.read.iter().map(|path| (path, file_access::READ));
+        let write = rules.write.iter().map(|path| (path, file_access::READ | file_access::WRITE));
+        let unreachable = read.chain(write).filter_map(|(path, access)| {
+            let why = file_access::closed_to_user(user?, Path::new(path), access)?;
+            Some(if why.starts_with(path) { why } else { format!("{path}: {why}") })
         });
         ConfinementLevel { name, unreachable: unreachable.collect(), missing: self.missing }
     }

@@ -492,9 +492,38 @@ async fn the_end_of_a_child_names_the_paths_that_its_user_cannot_reach() {
     let view = broker.admin().wait_backend_state("default", "closed", "failed").await;
     let error = view["last_error"].as_str().unwrap();
     let path = folder.path().display();
-    let hint =
-        format!("the user of the child cannot reach {path} ({path} is closed to other users");
-    assert!(error.contains("Error: no access; ") && error.contains(&hint), "{view}");
+    let hint = format!("Error: no access; {path} is not writable by the user ");
+    assert!(error.contains(&hint), "{view}");
+    let unreachable = view["sandbox_unreachable"][0].as_str().unwrap();
+    assert!(
+        unreachable.ends_with("(mode 0700, owner 0)") && error.ends_with(unreachable),
+        "{view}"
+    );
+}
+
+#[tokio::test]
+async fn a_permitted_path_that_the_user_of_a_child_cannot_write_is_a_warning() {
+    if !is_root() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().to_str().unwrap();
+    let mode = |mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode));
+    mode(0o755).unwrap();
+    let broker = builder().single_process().on(testkit::Topology::Sqlite).start().await;
+    let add = async |name: &str| {
+        let add = ["backend", "add", name, "--write", path, "--", "sh", "-c", "exit 1"];
+        broker.cli(&add).await
+    };
+    let added = add("d").await;
+    assert_eq!(added.code, Some(0), "{added:?}");
+    let warning = format!("warning: {path} is not writable by the user ");
+    assert!(added.stderr.contains(&warning), "{added:?}");
+    assert!(broker.cli(&["backend", "show", "d"]).await.stdout.contains("out of reach"));
+    mode(0o1777).unwrap();
+    let added = add("e").await;
+    assert_eq!(added.code, Some(0), "{added:?}");
+    assert!(!added.stderr.contains("warning"), "{added:?}");
 }
 
 #[tokio::test]
