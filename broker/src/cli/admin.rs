@@ -443,6 +443,16 @@ mod tests {
     }
 
     #[test]
+    fn the_table_of_a_backend_shows_every_setting() {
+        let document = serde_json::to_value(crate::listeners::admin::openapi::document()).unwrap();
+        let settings = &document["components"]["schemas"]["BackendSettings"]["properties"];
+        for name in settings.as_object().unwrap().keys() {
+            let member = format!("settings.{name}");
+            assert!(BACKEND.iter().any(|(_, shown)| shown.starts_with(&member)), "{member}");
+        }
+    }
+
+    #[test]
     fn wrong_usage_is_refused() {
         for line in [
             "mcp-broker backend add one",
