@@ -179,7 +179,12 @@ impl ServerJson {
             }
         }
         if reasons.is_empty() {
-            reasons.push("the document has no package and no remote server to run".to_owned());
+            let reason = match self.packages.is_empty() {
+                true => "the document has no package and no remote server to run",
+                // With a package, there are no reasons only if it was not wanted.
+                false => "the document has a package and no remote server; leave out --remote",
+            };
+            reasons.push(reason.to_owned());
         }
         Err(reasons)
     }
@@ -399,14 +404,18 @@ impl<'i> Inputs<'i> {
 mod tests {
     use super::*;
 
-    fn body(document: Value, given: &[(&str, &str)]) -> Result<Value, ImportError> {
-        let given = given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    fn read(document: Value) -> Result<ServerJson, ImportError> {
         let mut server = json!({
             "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
             "name": "io.example/one", "description": "d", "version": "1.0.0"
         });
         server.as_object_mut().unwrap().extend(document.as_object().unwrap().clone());
-        ServerJson::read(&server).map_err(ImportError::Faults)?.body(&given.collect(), false)
+        ServerJson::read(&server).map_err(ImportError::Faults)
+    }
+
+    fn body(document: Value, given: &[(&str, &str)]) -> Result<Value, ImportError> {
+        let given = given.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        read(document)?.body(&given.collect(), false)
     }
 
     fn package(members: Value) -> Value {
@@ -470,6 +479,9 @@ mod tests {
             assert!(faults.contains(reason), "{faults}");
         }
         assert!(faults(json!({})).contains("no package and no remote"));
+        let no_remote = read(package(json!({}))).unwrap().body(&BTreeMap::new(), true);
+        let reason = "the document has a package and no remote server; leave out --remote";
+        assert_eq!(no_remote, Err(ImportError::Faults(vec![reason.to_owned()])));
         let old =
             json!({"$schema": "https://x/2025-07-09/server.json", "name": "a", "version": "1"});
         assert!(ServerJson::read(&old).is_err());
