@@ -101,6 +101,8 @@ pub struct BackendSettings {
     pub breaker: BackendBreaker,
     #[serde(default, skip_serializing_if = "BackendLimits::is_empty")]
     pub limits: BackendLimits,
+    /// Absent without credentials, as in the body of PUT.
+    #[serde(default, skip_serializing_if = "CredentialsView::is_empty")]
     pub credentials: CredentialsView,
     /// How the broker proves itself, without secrets.
     #[serde(default, skip_serializing_if = "BackendAuth::is_none")]
@@ -160,11 +162,17 @@ impl BackendSettings {
 }
 
 /// Configured credentials, without their values.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CredentialsView {
     pub bearer: bool,
     /// Names of the further headers.
     pub headers: Vec<String>,
+}
+
+impl CredentialsView {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 impl TenantView {
@@ -246,6 +254,7 @@ fn disabled(tenant: &TenantId, backend: &BackendId) -> BackendStatus {
         next_attempt_in_ms: None,
         sandbox: None,
         sandbox_missing: Vec::new(),
+        sandbox_unreachable: Vec::new(),
     }
 }
 

@@ -150,7 +150,7 @@ export function BackendForm({ owner, name }: { owner?: string; name?: string }) 
     callTagged<View>('GET /admin/v1/tenants/{tenant}/backends/{backend}', { params: { tenant: owner, backend: name } }).then(
       ({ value, tag: found }) => {
         const { credentials } = value.settings;
-        const unshown = [...(credentials.bearer ? ['the bearer token'] : []), ...credentials.headers.map(header => `the header ${header}`)];
+        const unshown = [...(credentials?.bearer ? ['the bearer token'] : []), ...(credentials?.headers ?? []).map(header => `the header ${header}`)];
         setHidden([...unshown, ...masked(value.settings)]);
         setStored({ owner, name, tag: found });
         setDraft(draftOf(owner, name, value.settings as unknown as Settings));

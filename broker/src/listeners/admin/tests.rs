@@ -207,6 +207,27 @@ async fn backends_are_created_and_removed_without_showing_secrets() {
 }
 
 #[tokio::test]
+async fn settings_without_secrets_are_a_body_of_put() {
+    let admin = Admin::open().await;
+    let path = "/admin/v1/tenants/default/backends/one?wait=false";
+    for transport in [
+        json!({"type": "http", "url": "http://127.0.0.1:9/mcp"}),
+        json!({"type": "websocket", "url": "ws://127.0.0.1:9/"}),
+        json!({"type": "tcp", "address": "127.0.0.1:9"}),
+        json!({"type": "stdio", "command": "true", "args": ["serve"], "cwd": "/tmp"}),
+    ] {
+        let (_, made) = admin.request("PUT", path, Some(json!({"transport": transport}))).await;
+        let settings = &made["settings"];
+        let (status, again) = admin.request("PUT", path, Some(settings.clone())).await;
+        assert_eq!((status.as_u16(), &again["settings"]), (200, settings), "{again}");
+    }
+    admin.request("PUT", path, Some(http_backend())).await;
+    let (_, shown) = admin.request("GET", "/admin/v1/tenants/default/backends/one", None).await;
+    let (field, _) = admin.refused("PUT", path, Some(shown["settings"].clone()), 400).await;
+    assert!(field.starts_with("credentials"), "a secret that is not shown: {field}");
+}
+
+#[tokio::test]
 async fn bodies_at_fault_name_the_field() {
     let admin = Admin::open().await;
     let (backend, tenant) = ("/admin/v1/tenants/default/backends/one", "/admin/v1/tenants/acme");
