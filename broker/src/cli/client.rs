@@ -6,6 +6,7 @@ use std::{env, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::Full;
+use protocol::ids::DEFAULT_TENANT;
 use serde_json::Value;
 use transport::{EgressPolicy, HttpClient, HttpClientConfig, SendError, read_body};
 
@@ -220,10 +221,40 @@ impl AdminClient {
         }
         let problem: Value = serde_json::from_slice(&body).map_err(|_| foreign())?;
         match problem["detail"].as_str() {
-            Some(detail) => Err(ClientError::refused(detail)),
+            Some(detail) => Err(ClientError::Refused(self.reasons(status, detail, &problem))),
             None => Err(foreign()),
         }
     }
+
+    /// Returns the reasons of a refusal in the terms of the command line, one on each line.
+    fn reasons(&self, status: StatusCode, detail: &str, problem: &Value) -> Vec<String> {
+        let faults = problem["faults"].as_array().map(Vec::as_slice).unwrap_or_default();
+        if !faults.is_empty() {
+            return faults.iter().map(fault_line).collect();
+        }
+        let is_refused_token =
+            matches!(status, StatusCode::UNAUTHORIZED | StatusCode::TOO_MANY_REQUESTS);
+        let reason = match self.authorization {
+            None if status == StatusCode::UNAUTHORIZED => format!(
+                "the broker at {} requires a token; set {TOKEN} to the admin token or an operator's token",
+                self.base
+            ),
+            Some(_) if is_refused_token => format!("{detail}; the token is that of {TOKEN}"),
+            // This tenant always exists, though not for every operator.
+            _ if detail == format!("tenant {DEFAULT_TENANT} does not exist") => {
+                format!("{detail} for this operator; name another tenant with --tenant")
+            }
+            _ => detail.to_owned(),
+        };
+        vec![reason]
+    }
+}
+
+/// Returns one of several faults of a body.
+fn fault_line(fault: &Value) -> String {
+    let text = |member: &str| fault[member].as_str().unwrap_or_default();
+    let field = if text("field").is_empty() { "the body" } else { text("field") };
+    format!("{field} {}", text("detail"))
 }
 
 /// Returns a path with the parameters that have a value.
@@ -243,4 +274,43 @@ pub(super) fn escape(text: &str) -> String {
         _ => format!("%{byte:02X}"),
     });
     escaped.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn reasons(token: Option<&str>, status: u16, problem: Value) -> Vec<String> {
+        let client = AdminClient::new("http://127.0.0.1:9", token).unwrap();
+        let detail = problem["detail"].as_str().unwrap();
+        client.reasons(StatusCode::from_u16(status).unwrap(), detail, &problem)
+    }
+
+    #[test]
+    fn a_refused_token_is_that_of_the_variable() {
+        let refused = || json!({"detail": "this is not a token"});
+        let missing = "the broker at http://127.0.0.1:9 requires a token; set MCP_BROKER_ADMIN_TOKEN to the admin token or an operator's token";
+        assert_eq!(reasons(None, 401, refused()), [missing]);
+        let wrong = "this is not a token; the token is that of MCP_BROKER_ADMIN_TOKEN";
+        assert_eq!(reasons(Some("t"), 401, refused()), [wrong]);
+        assert_eq!(reasons(Some("t"), 403, refused()), ["this is not a token"]);
+    }
+
+    #[test]
+    fn an_operator_without_the_default_tenant_learns_how_to_name_another() {
+        let absent = reasons(Some("t"), 404, json!({"detail": "tenant default does not exist"}));
+        assert!(absent[0].ends_with("; name another tenant with --tenant"), "{absent:?}");
+        let other = reasons(Some("t"), 404, json!({"detail": "tenant acme does not exist"}));
+        assert_eq!(other, ["tenant acme does not exist"]);
+    }
+
+    #[test]
+    fn each_fault_of_a_body_has_its_own_line() {
+        let faults = json!({"detail": "a is empty; the body is a list", "faults": [
+            {"field": "a", "detail": "is empty"}, {"field": "", "detail": "is a list"}
+        ]});
+        assert_eq!(reasons(None, 400, faults), ["a is empty", "the body is a list"]);
+    }
 }
