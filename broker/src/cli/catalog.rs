@@ -9,7 +9,7 @@ use super::{
     args::{CatalogCommand, PromptCommand, ToolsetCommand},
     bodies::read_json,
     client::{AdminClient, ClientError, with_query},
-    output::{CommandOutput, json_document, remove, render, render_list},
+    output::{CommandOutput, json_document, remove, render, render_list, warnings},
     table::{self, Column},
 };
 
@@ -32,7 +32,7 @@ const MOST: &[Column] =
     &[("name", "name"), ("object", "object"), ("bytes", "bytes"), ("tokens", "tokens")];
 
 /// Members that the broker adds to a document when it shows it. A shown document always has a source.
-const SHOWN_ONLY: &[&str] = &["name", "source", "endpoint", "lists"];
+const SHOWN_ONLY: &[&str] = &["name", "source", "endpoint", "lists", "warnings"];
 
 /// Reads a document, or one as `get` prints it.
 fn read_document(file: &Path) -> Result<Value, ClientError> {
@@ -53,7 +53,9 @@ pub(super) async fn toolset(
         ToolsetCommand::Put { name, file, of, output } => {
             let path = format!("tenants/{}/toolsets/{name}", of.tenant);
             let answer = client.request(Method::PUT, &path, Some(&read_document(&file)?)).await?;
-            let stored = |answer: &Value| format!("stored\n{}", table::facts(answer, TOOLSETS));
+            let stored = |answer: &Value| {
+                format!("stored\n{}{}", table::facts(answer, TOOLSETS), warnings(answer))
+            };
             Ok(render(&answer, &output, stored))
         }
         ToolsetCommand::Get { name, of } => {

@@ -58,6 +58,16 @@ pub(super) fn escaped(json: &str) -> String {
     text
 }
 
+/// Returns the warnings of an answer to a change, one on each line.
+pub(super) fn warnings(answer: &Value) -> String {
+    let warnings = answer["warnings"].as_array().into_iter().flatten();
+    let lines = warnings.map(|warning| {
+        let text = |member: &str| table::clean(warning[member].as_str().unwrap_or_default());
+        format!("warning: {} {}\n", text("field"), text("detail"))
+    });
+    lines.collect()
+}
+
 /// Removes what is at a path of the admin API.
 pub(super) async fn remove(
     client: &AdminClient,

@@ -7,7 +7,7 @@ use super::{
     args::PolicyCommand,
     bodies::read_json,
     client::{AdminClient, ClientError, with_query},
-    output::{CommandOutput, json_document, remove, render, render_list},
+    output::{CommandOutput, json_document, remove, render, render_list, warnings},
     table::{self, Column},
 };
 
@@ -39,12 +39,8 @@ pub(super) async fn policy(
             let answer = client.request(Method::PUT, &path, Some(&read_json(&file)?)).await?;
             let stored = |answer: &Value| {
                 let rules = answer["rules"].as_array().map_or(0, Vec::len);
-                let warnings = answer["warnings"].as_array().into_iter().flatten();
-                let warnings = warnings.map(|warning| {
-                    let text = |member: &str| warning[member].as_str().unwrap_or_default();
-                    format!("warning: {} {}\n", text("field"), text("detail"))
-                });
-                format!("stored, {rules} rules\n{}", warnings.collect::<String>())
+                let rules = if rules == 1 { "1 rule".to_owned() } else { format!("{rules} rules") };
+                format!("stored, {rules}\n{}", warnings(answer))
             };
             Ok(render(&answer, &output, stored))
         }

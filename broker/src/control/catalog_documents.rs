@@ -18,6 +18,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     Author, Control, ControlError, LoadError, Preconditions, PutOutcome, Tagged,
     catalog_views::{HostedPromptView, ToolsetView},
+    policies::warning,
     registry::{CatalogDocuments, EntryOrigin, Registry, RegistryEntry},
     validation::{now_us, refuse_declared, refuse_more},
 };
@@ -38,6 +39,9 @@ pub(super) trait CatalogDocument:
 
     /// Checks the document before it is stored.
     fn check(&self, control: &Control, tenant: &TenantId, name: &str) -> Result<(), ControlError>;
+
+    /// Adds the members without an effect at present to the answer to a change.
+    fn warn(&self, _: &Control, _: &TenantId, _: &str, _: &mut Self::View) {}
 
     /// Returns the document that replaces one that cannot be read. `None`: it is left out.
     fn closed(text: &str) -> Option<Self>;
@@ -79,6 +83,13 @@ impl CatalogDocument for ToolsetDocument {
         let full = self.published.then(|| control.broker.full_catalog(tenant)).flatten();
         let ambiguities = full.map_or_else(Vec::new, |full| toolset.ambiguities(&full));
         if ambiguities.is_empty() { Ok(()) } else { Err(ControlError::Toolset(ambiguities)) }
+    }
+
+    fn warn(&self, control: &Control, tenant: &TenantId, name: &str, view: &mut ToolsetView) {
+        let full = control.broker.full_catalog(tenant);
+        if let (Ok(toolset), Some(full)) = (compiled(name, self, None), full) {
+            view.warnings = toolset.unused_members(&full).into_iter().map(warning).collect();
+        }
     }
 
     /// An enforced toolset that cannot be read lets its callers use nothing. Who they are cannot be
@@ -216,7 +227,9 @@ impl Control {
             control.apply_catalog_of(&tenant, &control.registry.load());
             let created = old.is_none();
             tracing::info!(%tenant, name, created, kind = D::NAME, "catalog document stored");
-            Ok(PutOutcome { entry: control.tagged::<D>(&tenant, &name, &entry), created })
+            let mut stored = control.tagged::<D>(&tenant, &name, &entry);
+            entry.spec.warn(&control, &tenant, &name, &mut stored.view);
+            Ok(PutOutcome { entry: stored, created })
         })
         .await
     }

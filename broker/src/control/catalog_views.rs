@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    Author, Control, ControlError, Preconditions, PutOutcome, Tagged, registry::RegistryEntry,
+    Author, Control, ControlError, Preconditions, PutOutcome, Tagged, policies::PolicyWarningView,
+    registry::RegistryEntry,
 };
 use crate::broker::catalog_version;
 
@@ -31,6 +32,10 @@ pub struct ToolsetView {
     /// What the endpoint lists for callers whom the access policy denies nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lists: Option<ToolsetLists>,
+    /// Included patterns, aliases and overrides that match nothing at present. Only in the answer to
+    /// a change.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<PolicyWarningView>,
 }
 
 /// What a toolset lists.
@@ -111,6 +116,7 @@ impl ToolsetView {
             source: entry.origin.name().to_owned(),
             endpoint: id.map(|id| Endpoint::Toolset(id).path("/mcp")),
             lists,
+            warnings: Vec::new(),
         }
     }
 }

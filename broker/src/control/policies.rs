@@ -331,6 +331,6 @@ pub(super) fn fault_text(fault: &PolicyFault) -> String {
     format!("{} {}", fault.path, fault.problem)
 }
 
-fn warning(warning: PolicyWarning) -> PolicyWarningView {
+pub(super) fn warning(warning: PolicyWarning) -> PolicyWarningView {
     PolicyWarningView { field: warning.path, detail: warning.problem }
 }

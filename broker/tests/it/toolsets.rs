@@ -480,6 +480,17 @@ async fn declared_toolsets_and_prompts_are_in_force_and_read_only() {
     assert!(listed.stdout.contains("/mcp/t/set") && listed.stdout.contains("config"), "{listed:?}");
     let cost = broker.cli(&["catalog", "cost", "--toolset", "set"]).await;
     assert!(cost.stdout.contains("b/read"), "{cost:?}");
+    let file = broker.folder().join("typo.json");
+    let typo = json!({"include": {"tools": ["b/raed"], "prompts": ["_broker/review"]}});
+    std::fs::write(&file, typo.to_string()).unwrap();
+    let stored = broker.cli(&["toolset", "put", "typo", file.to_str().unwrap()]).await;
+    let warnings: Vec<&str> =
+        stored.stdout.lines().filter(|line| line.starts_with("warning: ")).collect();
+    assert_eq!(
+        warnings,
+        ["warning: include.tools[0] matches nothing that a backend lists at present"],
+        "{stored:?}"
+    );
 }
 
 #[tokio::test]

@@ -230,6 +230,13 @@ pub struct PolicyWarning {
     pub problem: String,
 }
 
+impl PolicyWarning {
+    /// Returns the warning about a member that matches no listed object.
+    pub fn unused(path: String) -> Self {
+        Self { path, problem: "matches nothing that a backend lists at present".to_owned() }
+    }
+}
+
 impl TestSubject {
     pub fn subject(&self) -> Subject {
         Subject {

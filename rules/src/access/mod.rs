@@ -139,20 +139,12 @@ impl Policy {
 
     /// Returns the patterns of tools and prompts that match no listed object.
     pub fn unused_patterns(&self, catalog: &Catalog) -> Vec<PolicyWarning> {
-        let mut warnings = Vec::new();
-        for (index, rule) in self.rules.iter().enumerate() {
-            for (kind, patterns) in rule.objects.listed_patterns() {
-                for (position, pattern) in patterns.enumerate() {
-                    if !view::lists_match(catalog, pattern) {
-                        warnings.push(PolicyWarning {
-                            path: format!("rules[{index}].objects.{}[{position}]", kind.member()),
-                            problem: "matches nothing that a backend lists at present".to_owned(),
-                        });
-                    }
-                }
-            }
-        }
-        warnings
+        let rules = self.rules.iter().enumerate();
+        let unused = rules.flat_map(|(index, rule)| {
+            let path = format!("rules[{index}].objects");
+            view::unused_patterns(catalog, &path, rule.objects.names.as_deref().unwrap_or_default())
+        });
+        unused.collect()
     }
 
     /// Returns whether a subject may use an object with a method.

@@ -164,14 +164,6 @@ impl ObjectMatcher {
                 .is_none_or(|names| names.iter().any(|pattern| pattern.backend.matches(backend)))
     }
 
-    /// Returns the patterns of tools and prompts, each kind in the order of the document.
-    pub(super) fn listed_patterns(&self) -> [(ObjectKind, impl Iterator<Item = &NamePattern>); 2] {
-        [ObjectKind::Tool, ObjectKind::Prompt].map(|kind| {
-            let names = self.names.as_deref().unwrap_or_default();
-            (kind, names.iter().filter(move |pattern| pattern.kind == kind))
-        })
-    }
-
     /// Returns whether the rule covers every object of the backends that it covers.
     pub(super) fn covers_all(&self) -> bool {
         self.names.is_none() && self.methods.is_none() && self.classes.is_none()

@@ -5,10 +5,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    Object, PolicyFault,
+    Object, PolicyFault, PolicyWarning,
     document::ToolClass,
     object::{Coverage, JudgedObject, NamePattern, ObjectKind},
+    view,
 };
+use crate::catalog::Catalog;
 use crate::limits::access::{POLICY_PATTERN_BYTES_MAX, POLICY_PATTERNS_MAX};
 
 /// Objects of a toolset. An absent member matches none.
@@ -66,6 +68,11 @@ impl Selection {
     pub(super) fn has_judged(&self, object: &JudgedObject<'_>) -> bool {
         self.included.matches(object, Coverage::EverySpelling)
             && !self.excluded.matches(object, Coverage::AnySpelling)
+    }
+
+    /// Returns the patterns of included tools and prompts that match no listed object.
+    pub fn unused_patterns(&self, catalog: &Catalog) -> Vec<PolicyWarning> {
+        view::unused_patterns(catalog, "include", &self.included.names)
     }
 
     /// Returns whether the selection can have objects of a backend.

@@ -13,8 +13,8 @@ use std::{
 use protocol::{ids::BackendId, method::Method};
 
 use super::{
-    AccessDecision, Object, Policy, RuleEffect, RuleOutcome, Subject, Verdict,
-    object::{Coverage, JudgedObject, NamePattern},
+    AccessDecision, Object, Policy, PolicyWarning, RuleEffect, RuleOutcome, Subject, Verdict,
+    object::{Coverage, JudgedObject, NamePattern, ObjectKind},
 };
 use crate::{
     catalog::{BackendLists, Catalog, CatalogEntry, ListKind},
@@ -378,8 +378,25 @@ fn listed(catalog: &Catalog) -> impl Iterator<Item = (&BackendId, ListKind, &Cat
     })
 }
 
+/// Returns the patterns of tools and prompts that match no listed object. `path` is that of the
+/// object with their lists, each in the order of the document.
+pub(super) fn unused_patterns(
+    catalog: &Catalog,
+    path: &str,
+    names: &[NamePattern],
+) -> Vec<PolicyWarning> {
+    let unused_of = |kind: ObjectKind| {
+        let patterns = names.iter().filter(move |pattern| pattern.kind == kind).enumerate();
+        let unused = patterns.filter(|(_, pattern)| !lists_match(catalog, pattern));
+        unused.map(move |(position, _)| {
+            PolicyWarning::unused(format!("{path}.{}[{position}]", kind.member()))
+        })
+    };
+    [ObjectKind::Tool, ObjectKind::Prompt].into_iter().flat_map(unused_of).collect()
+}
+
 /// Returns whether a listed object matches a pattern.
-pub(super) fn lists_match(catalog: &Catalog, pattern: &NamePattern) -> bool {
+fn lists_match(catalog: &Catalog, pattern: &NamePattern) -> bool {
     listed(catalog).any(|(backend, kind, entry)| {
         let object = JudgedObject::new(Object::listed(backend, kind, entry));
         pattern.matches(backend.as_str(), &object, Coverage::AnySpelling)

@@ -22,7 +22,7 @@ pub use self::document::{
 };
 use self::entry::{EntryShape, Trim};
 use crate::{
-    access::{Ceiling, Object, Policy, PolicyFault, Selection},
+    access::{Ceiling, Object, Policy, PolicyFault, PolicyWarning, Selection},
     catalog::{BackendLists, Catalog, CatalogEntry, ListKind},
     exposed_names::{self, EXPOSED_NAME_BYTES_MAX},
 };
@@ -90,6 +90,23 @@ impl Toolset {
             }
         }
         faults
+    }
+
+    /// Returns the included patterns, aliases and overrides that match nothing at present.
+    pub fn unused_members(&self, full: &Catalog) -> Vec<PolicyWarning> {
+        let is_listed = |(backend, name): &(BackendId, String)| {
+            [ListKind::Tools, ListKind::Prompts].into_iter().any(|kind| {
+                let lists = full.backends.get(backend);
+                lists.is_some_and(|lists| lists.entries(kind).iter().any(|one| one.key == *name))
+            })
+        };
+        let aliases = self.aliases.keys().map(|key| ("aliases", key));
+        let overrides = self.shapes.keys().map(|key| ("overrides", key));
+        let unused = aliases.chain(overrides).filter(|(_, key)| !is_listed(key));
+        let unused = unused.map(|(member, (backend, name))| {
+            PolicyWarning::unused(format!("{member}.{backend}/{name}"))
+        });
+        self.selection.unused_patterns(full).into_iter().chain(unused).collect()
     }
 
     /// Returns the entries of one kind that the toolset holds, by backend and name.

@@ -124,6 +124,19 @@ fn entries_are_in_the_order_of_rank_backend_and_name() {
 }
 
 #[test]
+fn included_patterns_aliases_and_overrides_that_match_nothing_are_warnings() {
+    let toolset = toolset(json!({
+        "include": {"tools": ["files/read", "files/raed", "web/*"], "prompts": ["web/none"]},
+        "aliases": {"files/raed": "r", "files/read": "s"}, "overrides": {"web/none": {"rank": 1}}
+    }));
+    let warnings = toolset.unused_members(&two_backends());
+    let paths: Vec<&str> = warnings.iter().map(|warning| warning.path.as_str()).collect();
+    let expected =
+        ["include.tools[1]", "include.prompts[0]", "aliases.files/raed", "overrides.web/none"];
+    assert_eq!(paths, expected);
+}
+
+#[test]
 fn names_without_prefixes_stay_unique() {
     let all = json!({"tools": ["*"]});
     // One with `__` could be another backend's, and one with a dot fits no model's rules.
