@@ -14,6 +14,7 @@ use super::{
 const DECISION: &[Column] = &[
     ("verdict", "verdict"),
     ("rule", "rule"),
+    ("because", "because"),
     ("required scopes", "required_scopes"),
     ("with shadow rules", "shadow_verdict"),
 ];
@@ -62,11 +63,15 @@ pub(super) async fn policy(
             let body = json!({"as": attributes(subject)?, "method": method, "object": object});
             let answer = client.request(Method::POST, &path, Some(&body)).await?;
             let explained = |answer: &Value| {
-                format!(
-                    "{}\n{}",
-                    table::facts(answer, DECISION),
-                    table::rows(&answer["considered"], CONSIDERED)
-                )
+                let mut shown = answer.clone();
+                shown["because"] = decided_by(answer).into();
+                let decision = table::facts(&shown, DECISION);
+                match answer["considered"].as_array() {
+                    Some(rules) if !rules.is_empty() => {
+                        format!("{decision}\n{}", table::rows(&answer["considered"], CONSIDERED))
+                    }
+                    _ => decision,
+                }
             };
             let note = answer["note"].as_str().map(table::clean).unwrap_or_default();
             Ok(CommandOutput { note, ..render(&answer, &output, explained) })
@@ -77,6 +82,16 @@ pub(super) async fn policy(
             let answer = client.request(Method::GET, &path, None).await?;
             Ok(render_list(answer, "decisions", DECISIONS, &output))
         }
+    }
+}
+
+/// Returns why there is a verdict without a rule.
+fn decided_by(answer: &Value) -> &'static str {
+    match answer["decided_by"].as_str() {
+        Some("no_policy") => "the tenant has no policy, so everything is allowed",
+        Some("shadow") => "the policy is in shadow mode, so everything is allowed",
+        Some("default") => "no rule applies, so the default of the policy decides",
+        _ => "",
     }
 }
 

@@ -8,9 +8,10 @@ use std::{sync::Arc, time::Duration};
 use protocol::ids::{BackendId, TenantId};
 use records::{AdminChange, PolicyRecord};
 use rules::access::{
-    DecisionRow, Policy, PolicyDocument, PolicyFault, PolicyWarning, RuleEffect, TestSubject,
-    Verdict, named_object,
+    DecisionRow, NamedObject, Policy, PolicyDocument, PolicyFault, PolicyWarning, RuleEffect,
+    TestSubject, Verdict, named_object,
 };
+use rules::limits::access::POLICY_REPORT_AGE_MAX;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -55,7 +56,10 @@ pub struct PolicyCheck {
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct PolicyCheckView {
     pub verdict: Verdict,
-    /// Id of the deciding rule; absent: the default decided.
+    /// `rule`, `default` (no rule applies), `shadow` (the whole policy is in shadow mode, and permits
+    /// everything) or `no_policy` (the tenant has none, which permits everything).
+    pub decided_by: String,
+    /// Id of the deciding rule.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// Scopes that the subject needs. Only for a challenge.
@@ -203,7 +207,9 @@ impl Control {
         let named = named_object(&check.method, &check.object).map_err(|(member, problem)| {
             ControlError::Invalid(FieldError::new(member, problem, ""))
         })?;
-        let policy = self.broker.policy(tenant).unwrap_or_default();
+        let in_force = self.broker.policy(tenant);
+        let has_policy = in_force.is_some();
+        let policy = in_force.unwrap_or_default();
         let traits = self.broker.tool_traits(tenant, &named.backend, &named.name);
         let (subject, object) = (check.subject.subject(), named.object(traits));
         let decision = policy.decide(&subject, named.method, &object);
@@ -215,19 +221,33 @@ impl Control {
                 outcome: trace.outcome.name().to_owned(),
             })
             .collect();
-        let registry = self.registry.load();
-        let (backend, key) = (&named.backend, (tenant.clone(), named.backend.clone()));
-        let is_known = *backend == BackendId::hosted() || registry.backends.contains_key(&key);
-        let note = || format!("no backend {backend} is registered in the tenant {tenant}");
+        let decided_by = match (&decision.rule, has_policy) {
+            (Some(_), _) => "rule",
+            (None, false) => "no_policy",
+            (None, true) if policy.is_shadow() => "shadow",
+            (None, true) => "default",
+        };
         Ok(PolicyCheckView {
-            note: (!is_known).then(note),
+            note: self.unusable(tenant, &named),
             verdict: decision.verdict,
+            decided_by: decided_by.to_owned(),
             rule: decision.rule.map(|rule| rule.id.clone()),
             required_scopes: decision.required_scopes.iter().map(|&scope| scope.into()).collect(),
             shadow_verdict: decision.shadow.map(|(verdict, _)| verdict),
             hidden: self.broker.hidden_objects(tenant, &subject),
             considered,
         })
+    }
+
+    /// Returns why an object cannot be used at present.
+    fn unusable(&self, tenant: &TenantId, named: &NamedObject) -> Option<String> {
+        let NamedObject { backend, name, .. } = named;
+        let key = (tenant.clone(), backend.clone());
+        if *backend != BackendId::hosted() && !self.registry.load().backends.contains_key(&key) {
+            return Some(format!("no backend {backend} is registered in the tenant {tenant}"));
+        }
+        let kind = named.unlisted(&*self.broker.full_catalog(tenant)?)?;
+        Some(format!("the backend {backend} lists no {kind} {name} at present"))
     }
 
     /// Returns what the policy decided at this replica since a time.

@@ -366,6 +366,8 @@ async fn a_policy_is_checked_versioned_and_explained() {
     let checked = broker.cli(&["policy", "check", "tools/call", "ghost/read"]).await;
     assert_eq!(checked.code, Some(0), "{checked:?}");
     assert!(checked.stderr.contains("no backend ghost is registered"), "{checked:?}");
+    let checked = broker.cli(&["policy", "check", "tools/call", "b/wriet"]).await;
+    assert!(checked.stderr.contains("the backend b lists no tool wriet at present"), "{checked:?}");
     let (_, log) = admin.get("/admin/v1/audit?kind=admin&tenant=default").await;
     let log = log.to_string();
     assert!(log.contains(POLICY), "the audit log has the change: {log}");
@@ -381,6 +383,10 @@ async fn a_policy_is_checked_versioned_and_explained() {
     let (status, refused) =
         admin.post("/admin/v1/tenants/default/keys", &json!({"groups": many})).await;
     assert_eq!((status, refused["field"].as_str()), (400, Some("groups")), "{refused}");
+    let checked = broker.cli(&["policy", "check", "tools/call", "b/write"]).await;
+    let reason = "the tenant has no policy, so everything is allowed";
+    assert!(checked.stderr.is_empty() && checked.stdout.contains(reason), "{checked:?}");
+    assert_eq!(checked.stdout.lines().count(), 2, "a table without rules is left out: {checked:?}");
 }
 
 #[tokio::test]

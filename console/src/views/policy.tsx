@@ -189,6 +189,9 @@ function Editor({ owner, tag, first, close, saved }: { owner: string; tag: strin
   );
 }
 
+/** What decided a check without a rule. */
+const DECIDERS: Record<string, string> = { default: 'the default', shadow: 'the shadow mode of the policy', no_policy: 'the absence of a policy' };
+
 function Check({ owner }: { owner: string }) {
   const [asked, setAsked] = useState({ principal: '', groups: '', scopes: '', method: 'tools/call', object: '' });
   const [problem, setProblem] = useState<Problem>();
@@ -228,7 +231,7 @@ function Check({ owner }: { owner: string }) {
       {found && (
         <div role="status" class="list">
           <p>
-            <State>{found.verdict}</State> by {found.rule ? <code>{found.rule}</code> : 'the default'}
+            <State>{found.verdict}</State> by {found.rule ? <code>{found.rule}</code> : DECIDERS[found.decided_by]}
             {Boolean(found.required_scopes?.length) && <> (needs {found.required_scopes?.join(', ')})</>}
             {found.shadow_verdict && <>; rules in shadow would decide {found.shadow_verdict}</>}. {number(found.hidden)} listed objects are hidden from this subject.
           </p>

@@ -12,7 +12,7 @@ use super::{
     object::{Object, ObjectKind},
     subject::{Attribute, Subject},
 };
-use crate::catalog::ToolTraits;
+use crate::catalog::{Catalog, ListKind, ToolTraits};
 
 /// Who may do what in a tenant.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -271,6 +271,22 @@ impl NamedObject {
             ObjectKind::Prompt => Object::Prompt { backend, name },
             ObjectKind::Resource => Object::Resource { backend, uri: name },
         }
+    }
+}
+
+impl NamedObject {
+    /// Returns the kind of the object if it is a tool or a prompt that its backend does not list at
+    /// present. A resource need not be listed.
+    pub fn unlisted(&self, catalog: &Catalog) -> Option<&'static str> {
+        let (kind, name) = match self.kind {
+            ObjectKind::Tool => (ListKind::Tools, "tool"),
+            ObjectKind::Prompt => (ListKind::Prompts, "prompt"),
+            ObjectKind::Resource => return None,
+        };
+        let lists = catalog.backends.get(&self.backend);
+        let is_listed =
+            lists.is_some_and(|lists| lists.entries(kind).iter().any(|one| one.key == self.name));
+        (!is_listed).then_some(name)
     }
 }
 

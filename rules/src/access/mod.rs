@@ -147,6 +147,11 @@ impl Policy {
         unused.collect()
     }
 
+    /// Returns whether the whole policy only shows its decisions, and permits everything.
+    pub fn is_shadow(&self) -> bool {
+        self.is_shadow
+    }
+
     /// Returns whether a subject may use an object with a method.
     pub fn decide(
         &self,
