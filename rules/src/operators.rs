@@ -237,6 +237,28 @@ pub enum Scope {
     Backends(Vec<(TenantId, BackendId)>),
 }
 
+impl Scope {
+    /// Returns the tenants and backends that do not exist, such as `the backend acme/files`.
+    pub fn missing(
+        &self,
+        has_tenant: impl Fn(&TenantId) -> bool,
+        has_backend: impl Fn(&TenantId, &BackendId) -> bool,
+    ) -> Vec<String> {
+        match self {
+            Self::Broker => Vec::new(),
+            Self::Tenants(tenants) => {
+                let missing = tenants.iter().filter(|tenant| !has_tenant(tenant));
+                missing.map(|tenant| format!("the tenant {tenant}")).collect()
+            }
+            Self::Backends(backends) => {
+                let missing =
+                    backends.iter().filter(|(tenant, backend)| !has_backend(tenant, backend));
+                missing.map(|(tenant, backend)| format!("the backend {tenant}/{backend}")).collect()
+            }
+        }
+    }
+}
+
 impl fmt::Display for Scope {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<String> = match self {

@@ -58,6 +58,11 @@ impl OperatorMapping {
         self.audiences.first().cloned().unwrap_or_else(usual)
     }
 
+    /// Returns the scopes of the grants, in order.
+    pub(super) fn scopes(&self) -> impl Iterator<Item = &Scope> {
+        self.grants.iter().map(|grant| &grant.scope)
+    }
+
     /// Returns role and scope by the first grant that names one of the values.
     pub fn grant(&self, values: &[String]) -> Option<(Role, Scope)> {
         let grant = self.grants.iter().find(|grant| values.contains(&grant.value))?;

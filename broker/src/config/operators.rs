@@ -12,13 +12,13 @@ use std::{
 
 use aws_lc_rs::{constant_time, digest};
 use protocol::characters;
-use rules::operators::{ADMIN_NAME, CONFIGURATION_NAME, Operator};
+use rules::operators::{ADMIN_NAME, CONFIGURATION_NAME, Operator, Scope};
 use serde::Deserialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
-    Secret,
+    AuthConfig, Secret,
     body_schema::BodySchema,
     config_reader::{ConfigReader, read_secret_file, secret_of},
     field_error::{FieldError, invalid_value, join},
@@ -74,6 +74,20 @@ struct DeclaredOperatorEntry {
     backends: Option<Vec<String>>,
     token: Option<String>,
     token_file: Option<String>,
+}
+
+impl AuthConfig {
+    /// Returns the scope of each operator and each grant of the configuration file, with its path.
+    pub fn operator_scopes(&self) -> impl Iterator<Item = (String, &Scope)> {
+        let operators = self.operators.iter().enumerate();
+        let operators =
+            operators.map(|(at, one)| (join(PATH, &at.to_string()), &one.operator.scope));
+        let grants = self.issuers.iter().enumerate().flat_map(|(issuer, config)| {
+            let scopes = config.operators.iter().flat_map(|mapping| mapping.scopes()).enumerate();
+            scopes.map(move |(at, scope)| (format!("auth.issuers.{issuer}.admin.map.{at}"), scope))
+        });
+        operators.chain(grants)
+    }
 }
 
 impl ConfigReader<'_> {

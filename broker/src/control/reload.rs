@@ -156,6 +156,9 @@ impl Control {
         }
         // Last: the tenants of new issuers are in force.
         self.broker.set_auth(next.auth_in_force());
+        if !old.auth.operator_scopes().eq(next.auth.operator_scopes()) {
+            self.warn_of_unused_scopes(&next);
+        }
         self.registry.store(Arc::new(next));
         reloaded
     }

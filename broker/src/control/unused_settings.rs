@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering;
 
-use protocol::ids::TenantId;
+use protocol::ids::{BackendId, TenantId};
 use rules::{
     access::{Policy, PolicyDocument},
     toolsets::ToolsetDocument,
@@ -31,11 +31,25 @@ impl Control {
                 tracing::warn!(tenant = %record.tenant, "the configuration file does not declare this tenant: it is kept, disabled");
             }
         }
+        self.warn_of_unused_scopes(&registry);
         for (tenant, entry) in &registry.policies {
             self.warn_of_unused_rules(tenant, &entry.spec, &registry);
         }
         for ((tenant, name), entry) in &registry.toolsets {
             self.warn_of_unused_selectors(tenant, name, &entry.spec, &registry);
+        }
+    }
+
+    /// Logs the tenants and backends of operators of the configuration file that do not exist.
+    pub(super) fn warn_of_unused_scopes(&self, registry: &Registry) {
+        let has_tenant = |tenant: &TenantId| registry.tenants.contains_key(tenant);
+        let has_backend = |tenant: &TenantId, backend: &BackendId| {
+            registry.backends.contains_key(&(tenant.clone(), backend.clone()))
+        };
+        for (path, scope) in registry.auth.operator_scopes() {
+            for missing in scope.missing(has_tenant, has_backend) {
+                tracing::warn!(path, missing, "an operator is limited to what does not exist");
+            }
         }
     }
 

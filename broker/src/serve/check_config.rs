@@ -35,7 +35,8 @@ pub fn check_config(file: &Path, locked: Option<&Path>) -> ExitCode {
         faults.iter().for_each(|fault| print_line(fault));
         return EXIT_USAGE.into();
     }
-    let notes = undeclared_tenants(&config).into_iter().chain(undeclared_backends(&config));
+    let notes = [undeclared_tenants, undeclared_backends, undeclared_of_operators];
+    let notes = notes.into_iter().flat_map(|notes_of| notes_of(&config));
     notes.for_each(|note| print_line(&note));
     let more = match included {
         0 => String::new(),
@@ -87,6 +88,26 @@ fn undeclared_backends(config: &Config) -> Vec<String> {
         notes.extend(faults.map(|fault| note(format!("tenants.{tenant}.toolsets.{name}"), fault)));
     }
     notes
+}
+
+/// Returns a note for each tenant and backend of an operator that the file does not declare. The
+/// store may have them, which this command does not open.
+fn undeclared_of_operators(config: &Config) -> Vec<String> {
+    let has_tenant = |tenant: &TenantId| {
+        tenant.as_str() == DEFAULT_TENANT || config.tenants.iter().any(|(id, _)| id == tenant)
+    };
+    let has_backend = |tenant: &TenantId, backend: &BackendId| {
+        config.backends.iter().any(|one| one.tenant == *tenant && one.backend == *backend)
+    };
+    let missing = config.auth.operator_scopes().flat_map(|(path, scope)| {
+        let missing = scope.missing(has_tenant, has_backend);
+        missing.into_iter().map(move |what| {
+            format!(
+                "note: {path}: the file does not declare {what}; without it in the database, the operator sees nothing of it"
+            )
+        })
+    });
+    missing.collect()
 }
 
 fn faults_of_lock(config: &Config, locked: &Path) -> Vec<String> {

@@ -102,6 +102,20 @@ async fn check_config_names_tenants_that_are_not_declared() {
     let declared = format!("tenants: {{acme: {{}}}}\n{text}");
     let checked = run_with_config(&["check-config"], &declared).await;
     assert!(!checked.stdout.contains("note:"), "{checked:?}");
+    let operators = "auth: {operators: [
+        {name: a, role: viewer, tenants: [acme, amce, default], token: aaaaaaaaaaaaaaaa},
+        {name: b, role: backend_owner, backends: [acme/files, acme/fles], token: bbbbbbbbbbbbbbbb}]}\n";
+    let checked = run_with_config(&["check-config"], &format!("{declared}{operators}")).await;
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    let notes: Vec<&str> =
+        checked.stdout.lines().filter(|line| line.starts_with("note:")).collect();
+    assert_eq!(notes.len(), 2, "{checked:?}");
+    for (note, missing) in notes.into_iter().zip([
+        "auth.operators.0: the file does not declare the tenant amce;",
+        "auth.operators.1: the file does not declare the backend acme/fles;",
+    ]) {
+        assert!(note.contains(missing), "{checked:?}");
+    }
 }
 
 #[tokio::test]
