@@ -203,10 +203,11 @@ impl ConfigReader<'_> {
     /// Reads `session.idle` and `timeouts.idle_session`, which are two names of one setting.
     fn session(&mut self) -> SessionConfig {
         const NAMES: [&str; 2] = ["session.idle", "timeouts.idle_session"];
-        let [idle, other] = NAMES.map(|name| self.optional(name, duration));
-        if let (Some(idle), Some(other)) = (idle, other)
-            && idle != other
-        {
+        let faults = self.faults.len();
+        let (idle, other) = (self.duration(NAMES[0]), self.optional(NAMES[1], duration));
+        let is_given = self.raw.value(NAMES[0]).is_some();
+        let are_good = self.faults.len() == faults;
+        if is_given && are_good && other.is_some_and(|other| other != idle) {
             self.report(
                 NAMES[1],
                 "differs from session.idle, which is the same setting",
@@ -215,7 +216,7 @@ impl ConfigReader<'_> {
         }
         SessionConfig {
             lease: self.duration("session.lease"),
-            idle: idle.or(other).unwrap_or_else(|| self.duration(NAMES[0])),
+            idle: other.filter(|_| !is_given).unwrap_or(idle),
             resume: self.duration("session.resume"),
         }
     }
@@ -700,6 +701,10 @@ mod tests {
         assert_eq!(load("timeouts: {idle_session: 7m}").session.idle.as_secs(), 420);
         assert_eq!(load("session: {idle: 7m}").session.idle.as_secs(), 420);
         load("session: {idle: 7m}\ntimeouts: {idle_session: 420s}");
+        for text in ["session: {idle: soon}", "session: {idle: soon}\ntimeouts: {idle_session: 8m}"]
+        {
+            assert_eq!(faults(text).len(), 1, "{:?}", faults(text));
+        }
         assert_fault(
             "session: {idle: 7m}\ntimeouts: {idle_session: 8m}",
             "timeouts.idle_session: differs from session.idle",
