@@ -16,6 +16,7 @@ pub(super) use super::{
 };
 use super::{
     common_args::{OutputOptions, TenantArg},
+    counts::{backend_limit, count, tenant_limit, weight},
     import::ServerImport,
 };
 
@@ -244,7 +245,7 @@ pub(super) struct BackendAdd {
     #[arg(long, value_name = "DURATION")]
     pub(super) initialize_timeout: Option<String>,
     /// A limit by its name in the body, such as requests_per_second=20 or burst_per_tool=5
-    #[arg(long, value_name = "NAME=COUNT", value_parser = named_count, conflicts_with = "spec")]
+    #[arg(long, value_name = "NAME=COUNT", value_parser = backend_limit, conflicts_with = "spec")]
     pub(super) limit: Vec<(String, u32)>,
     /// Answer at once instead of after the first handshake
     #[arg(long)]
@@ -345,19 +346,19 @@ pub(super) struct TenantSet {
 #[derive(Debug, Args)]
 pub(super) struct TenantSettings {
     /// Share of the tenant in a busy broker, 1 to 1000
-    #[arg(long)]
+    #[arg(long, value_parser = weight)]
     pub(super) weight: Option<u32>,
     /// 0 for no limit
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = count::<u32>)]
     pub(super) requests_per_second: Option<u32>,
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = count::<u32>)]
     pub(super) burst: Option<u32>,
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = count::<u32>)]
     pub(super) sessions: Option<u32>,
-    #[arg(long, value_name = "COUNT")]
+    #[arg(long, value_name = "COUNT", value_parser = count::<u32>)]
     pub(super) calls_in_flight: Option<u32>,
     /// Any limit that is a count, by its name in the body, such as requests_per_second_per_principal=10
-    #[arg(long, value_name = "NAME=COUNT", value_parser = named_count)]
+    #[arg(long, value_name = "NAME=COUNT", value_parser = tenant_limit)]
     pub(super) limit: Vec<(String, u32)>,
 }
 
@@ -392,10 +393,10 @@ pub(super) enum AuditCommand {
         )]
         order: String,
         /// Begin after the record with this number, in the order of the list
-        #[arg(long, value_name = "NUMBER")]
+        #[arg(long, value_name = "NUMBER", value_parser = count::<i64>)]
         after: Option<i64>,
         /// Maximum number of records
-        #[arg(long, value_name = "COUNT")]
+        #[arg(long, value_name = "COUNT", value_parser = count::<u32>)]
         limit: Option<u32>,
         #[command(flatten)]
         output: OutputOptions,
@@ -415,7 +416,7 @@ pub(super) enum AuditCommand {
         #[command(flatten)]
         filter: AuditFilter,
         /// Begin after the record with this number
-        #[arg(long, value_name = "NUMBER")]
+        #[arg(long, value_name = "NUMBER", value_parser = count::<i64>)]
         after: Option<i64>,
     },
 }
@@ -484,10 +485,4 @@ pub(super) enum SubscriptionCommand {
 pub(super) enum NodeCommand {
     /// List replicas
     List(OutputOptions),
-}
-
-fn named_count(text: &str) -> Result<(String, u32), String> {
-    let named =
-        text.split_once('=').and_then(|(name, count)| Some((name.to_owned(), count.parse().ok()?)));
-    named.ok_or_else(|| "expected NAME=COUNT".to_owned())
 }

@@ -6,7 +6,10 @@ use clap::Subcommand;
 use protocol::ids::ToolsetId;
 use rules::catalog::parse_prompt_name;
 
-use super::common_args::{OutputOptions, TenantArg};
+use super::{
+    common_args::{OutputOptions, TenantArg},
+    counts::count,
+};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ToolsetCommand {
@@ -92,7 +95,7 @@ pub(super) enum CatalogCommand {
         #[arg(long, value_name = "NAME", value_parser = ToolsetId::parse)]
         toolset: Option<ToolsetId>,
         /// Number of tools to name, the most expensive ones first
-        #[arg(long, default_value_t = 20)]
+        #[arg(long, default_value_t = 20, value_parser = count::<usize>)]
         limit: usize,
         #[command(flatten)]
         of: TenantArg,

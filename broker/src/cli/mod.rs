@@ -15,6 +15,7 @@ mod catalog_args;
 mod client;
 mod common_args;
 mod connection;
+mod counts;
 #[cfg(test)]
 mod doc_commands;
 mod import;
