@@ -396,7 +396,7 @@ mod tests {
             [
                 "sise: is not a known key, perhaps `size` was meant; allowed: size, keeps_warm, labels, parts, level".to_owned(),
                 "size: is -1; allowed: a whole number".to_owned(),
-                "keeps_warm: \"long\" is not a duration; allowed is a whole number with one unit: 250ms, 30s, 5m, 2h or 7d; allowed: a duration, such as 250ms, 30s or 5m".to_owned(),
+                "keeps_warm: \"long\" is not a duration; allowed: a whole number with one unit: 250ms, 30s, 5m, 2h or 7d".to_owned(),
                 "labels.a: is a number; allowed: text (in quotes)".to_owned(),
                 "labels.b: is empty; allowed: text (in quotes)".to_owned(),
                 "parts.0.fits: is missing; allowed: true or false".to_owned(),

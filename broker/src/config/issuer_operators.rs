@@ -186,11 +186,11 @@ mod tests {
                 "admin.login.scopes: has an entry",
             ),
             ("{claim: '', map: [{value: a, role: viewer}]}", "admin.claim: is not"),
-            ("{claim: g, map: [{value: a, role: root}]}", "admin.map.0.role: is not a role"),
+            ("{claim: g, map: [{value: a, role: root}]}", "admin.map.0.role: is \"root\""),
             ("{claim: g, map: [{value: '', role: viewer}]}", "admin.map.0.value: is empty"),
             (
                 "{claim: g, map: [{value: a, role: viewer, tenants: [A]}]}",
-                "admin.map.0.tenants.0: is not a usable name",
+                "admin.map.0.tenants.0: is \"A\", which is not a usable name",
             ),
             (
                 "{claim: g, map: [{value: a, role: backend_owner}]}",

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use protocol::ids::{BackendId, TenantId};
 use rules::operators::{Role, Scope};
 
-use super::field_error::{FieldError, NAME_ALLOWED, join};
+use super::field_error::{FieldError, NAME_ALLOWED, invalid_value, join};
 
 /// Largest number of tenants or backends of one operator.
 const NAMES_MAX: usize = 1_000;
@@ -20,8 +20,10 @@ pub fn parse_operator_scope(
     backends: Option<&[String]>,
 ) -> Result<(Role, Scope), FieldError> {
     let fault = |path: &str, wrong: &str, allowed: &str| FieldError::new(path, wrong, allowed);
-    let role = Role::parse(role)
-        .ok_or_else(|| fault("role", "is not a role", &Role::ALL.map(Role::name).join(", ")))?;
+    let role = Role::parse(role).ok_or_else(|| {
+        let wrong = format!("{}, which is not a role", invalid_value(&role.into()));
+        fault("role", &wrong, &Role::ALL.map(Role::name).join(", "))
+    })?;
     let scope = match (role, tenants, backends) {
         (Role::BackendOwner, Some(_), _) => {
             return Err(fault("tenants", "is set for a backend_owner", "backends"));
@@ -67,7 +69,9 @@ fn parse_names<T>(
     }
     let parsed = names.iter().enumerate().map(|(at, name)| {
         parse(name).ok_or_else(|| {
-            FieldError::new(join(member, &at.to_string()), "is not a usable name", allowed)
+            let wrong =
+                format!("{}, which is not a usable name", invalid_value(&name.as_str().into()));
+            FieldError::new(join(member, &at.to_string()), wrong, allowed)
         })
     });
     parsed.collect()
@@ -96,14 +100,19 @@ mod tests {
 
         type Names = Option<&'static [&'static str]>;
         let refused: &[(&str, Names, Names, &str)] = &[
-            ("root", None, None, "role: is not a role"),
+            ("root", None, None, "role: is \"root\", which is not a role; allowed: viewer"),
             ("backend_owner", None, None, "backends: is missing"),
             ("backend_owner", Some(&["acme"]), Some(&["acme/files"]), "tenants: is set for a b"),
-            ("backend_owner", None, Some(&["files"]), "backends.0: is not a usable name"),
+            (
+                "backend_owner",
+                None,
+                Some(&["files"]),
+                "backends.0: is \"files\", which is not a usable name",
+            ),
             ("viewer", None, Some(&["acme/files"]), "backends: is set for another role"),
             ("viewer", Some(&[]), None, "tenants: is empty"),
             ("viewer", Some(&["a", "a"]), None, "tenants: is empty, too long, or has a name twice"),
-            ("viewer", Some(&["a", "A"]), None, "tenants.1: is not a usable name"),
+            ("viewer", Some(&["a", "A"]), None, "tenants.1: is \"A\", which is not a usable name"),
             ("scraper", Some(&["acme"]), None, "tenants: is set for a scraper"),
         ];
         for (role, tenants, backends, expected) in refused {

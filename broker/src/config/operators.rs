@@ -231,7 +231,7 @@ mod tests {
             ),
             ("{name: admin, role: viewer, token: sixteen-bytes-of}", "name: is empty, too long, r"),
             ("{name: ' olga', role: viewer, token: sixteen-bytes-of}", "name: is empty, too long"),
-            ("{name: olga, role: root, token: sixteen-bytes-of}", "role: is not a role"),
+            ("{name: olga, role: root, token: sixteen-bytes-of}", "role: is \"root\""),
             ("{name: olga, role: scraper, tenants: [a], token: sixteen-bytes-of}", "tenants: is s"),
             ("{name: olga, rule: viewer, token: sixteen-bytes-of}", "rule: "),
             ("{name: olga, role: viewer, token: the-token-of-admin}", "token: is the token of an"),

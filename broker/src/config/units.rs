@@ -15,16 +15,16 @@ use utoipa::{
     },
 };
 
+const DURATION_ALLOWED: &str = "a whole number with one unit: 250ms, 30s, 5m, 2h or 7d";
+const SIZE_ALLOWED: &str =
+    "a whole number of bytes, alone or with one unit: 512, 64KiB, 16MiB or 1GiB";
+
 /// A text that is not a duration or a size. The message names the accepted form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
-    #[error(
-        "{found:?} is not a duration; allowed is a whole number with one unit: 250ms, 30s, 5m, 2h or 7d"
-    )]
+    #[error("{found:?} is not a duration; allowed: {DURATION_ALLOWED}")]
     Duration { found: String },
-    #[error(
-        "{found:?} is not a size; allowed is a whole number of bytes, alone or with one unit: 512, 64KiB, 16MiB or 1GiB"
-    )]
+    #[error("{found:?} is not a size; allowed: {SIZE_ALLOWED}")]
     Size { found: String },
     #[error("{found:?} is too large")]
     TooLarge { found: String },
@@ -102,19 +102,23 @@ impl WrittenUnit {
         [Self::Duration, Self::Size].into_iter().find(|unit| unit.pattern() == pattern)
     }
 
-    /// Returns why the text cannot be read, or `None` when it can.
+    /// Returns why the text cannot be read, or `None` when it can. What is allowed is not part of it.
     pub(super) fn problem(self, text: &str) -> Option<String> {
         let error = match self {
-            Self::Duration => parse_duration(text).err(),
-            Self::Size => parse_size(text).err(),
+            Self::Duration => parse_duration(text).err()?,
+            Self::Size => parse_size(text).err()?,
         };
-        error.map(|error| error.to_string())
+        Some(match error {
+            UnitError::Duration { found } => format!("{found:?} is not a duration"),
+            UnitError::Size { found } => format!("{found:?} is not a size"),
+            UnitError::TooLarge { .. } => error.to_string(),
+        })
     }
 
     pub(super) fn allowed(self) -> &'static str {
         match self {
-            Self::Duration => "a duration, such as 250ms, 30s or 5m",
-            Self::Size => "a size, such as 64KiB or 512MiB",
+            Self::Duration => DURATION_ALLOWED,
+            Self::Size => SIZE_ALLOWED,
         }
     }
 

@@ -6,7 +6,7 @@ use protocol::ids::{BackendId, PrincipalId, TenantId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Control, ControlError, resource_views::moment};
+use super::{Control, ControlError, resource_views::moment, validation::no_backend};
 use crate::{
     auth::is_printable,
     backends::principal_reads,
@@ -145,9 +145,9 @@ impl Control {
     ) -> Result<Arc<UserTokens>, ControlError> {
         self.check_tenant(tenant)?;
         let found = self.broker.tenant(tenant).and_then(|tenant| tenant.backend(backend));
-        let tokens = found.and_then(|backend| backend.tokens.as_ref()?.user().cloned());
-        let name = backend.to_string();
-        tokens.ok_or(ControlError::NotFound { what: "backend with accounts of users", name })
+        let found = found.ok_or_else(|| no_backend(backend))?;
+        let tokens = found.tokens.as_ref().and_then(|tokens| tokens.user().cloned());
+        tokens.ok_or_else(|| ControlError::NoAccounts { backend: backend.clone() })
     }
 }
 

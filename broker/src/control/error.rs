@@ -3,7 +3,7 @@
 use rules::access::{ApprovalRefused, PolicyFault};
 use storage::StoreError;
 
-use protocol::ids::DEFAULT_TENANT;
+use protocol::ids::{BackendId, DEFAULT_TENANT};
 
 use crate::config::FieldError;
 
@@ -17,9 +17,13 @@ pub enum ControlError {
     #[error("tenant {DEFAULT_TENANT} always exists; disable it instead: {{\"enabled\": false}}")]
     DefaultTenant,
     #[error(
-        "operator {operator} is limited to it, and a later tenant of that name would be theirs; revoke the operator first"
+        "these operators are limited to it, and a later tenant of that name would be theirs: {}; revoke them first", .operators.join(", ")
     )]
-    NamedByOperator { operator: String },
+    NamedByOperators { operators: Vec<String> },
+    #[error(
+        "principals connect no accounts at the backend {backend}: its auth is not of the type oauth_user or enterprise"
+    )]
+    NoAccounts { backend: BackendId },
     #[error("the {what} {}", if *.exists { "is not what If-Match or If-None-Match names; GET shows its ETag" } else { "does not exist, and If-Match asks for one that does" })]
     Changed { what: &'static str, exists: bool },
     #[error(

@@ -186,15 +186,18 @@ impl Control {
         tenant: &TenantId,
     ) -> Result<(), ControlError> {
         let records = self.query_store("operators", self.store().operators()).await?;
-        let names_tenant = |record: &&OperatorRecord| {
+        let names_tenant = |record: &OperatorRecord| {
             let Ok(settings) = settings(record) else { return false };
             let (role, scope) = (settings.role, settings.scope());
             let operator = Operator { role, scope, ..Operator::powerless() };
             !operator.is_broker_wide() && operator.covers_tenant(tenant.as_str())
         };
-        match records.iter().find(names_tenant) {
-            Some(record) => Err(ControlError::NamedByOperator { operator: record.name.clone() }),
-            None => Ok(()),
+        let operators: Vec<String> =
+            records.into_iter().filter(names_tenant).map(|record| record.name).collect();
+        if operators.is_empty() {
+            Ok(())
+        } else {
+            Err(ControlError::NamedByOperators { operators })
         }
     }
 
@@ -215,21 +218,26 @@ impl Control {
     }
 
     fn check_scope_exists(&self, scope: &Scope) -> Result<(), ControlError> {
-        let missing = |member: &str, at: usize, allowed: &str| {
-            Err(invalid(&format!("{member}.{at}"), "does not exist", allowed))
+        let missing = |member: &str, at: usize, name: &str, allowed: &str| {
+            let wrong = format!("is \"{name}\", which does not exist");
+            Err(invalid(&format!("{member}.{at}"), &wrong, allowed))
         };
         match scope {
             Scope::Broker => Ok(()),
             Scope::Tenants(names) => {
                 match names.iter().position(|tenant| self.check_tenant(tenant).is_err()) {
-                    Some(at) => missing("tenants", at, "the name of a tenant"),
+                    Some(at) => missing("tenants", at, names[at].as_str(), "the name of a tenant"),
                     None => Ok(()),
                 }
             }
             Scope::Backends(names) => {
                 let registry = self.registry.load();
                 match names.iter().position(|name| !registry.backends.contains_key(name)) {
-                    Some(at) => missing("backends", at, "TENANT/BACKEND of a registered backend"),
+                    Some(at) => {
+                        let (tenant, backend) = &names[at];
+                        let allowed = "TENANT/BACKEND of a registered backend";
+                        missing("backends", at, &format!("{tenant}/{backend}"), allowed)
+                    }
                     None => Ok(()),
                 }
             }

@@ -289,7 +289,23 @@ async fn tenants_keys_backends_and_sessions_are_managed_from_a_shell() {
     let labels = [("operation", "put_operator"), ("store", "sqlite")];
     let failed = broker.admin().metric("mcp_store_errors_total", &labels).await;
     assert_eq!(failed.unwrap_or_default(), 0.0, "a taken name does not count as a failure");
+    let link = broker.cli(&["connection", "link", "ann", "b", "--tenant", "acme"]).await;
+    assert!(link.stderr.contains("connect no accounts at the backend b"), "{link:?}");
     ok(&["backend", "remove", "b", "--tenant", "acme"]).await;
+    let mut ids = Vec::new();
+    for name in ["olga", "otto"] {
+        let create = ["operator", "create", name, "--role", "viewer", "--tenant", "acme", "--json"];
+        let made: Value = serde_json::from_str(&ok(&create).await).unwrap();
+        ids.push(made["id"].as_str().unwrap().to_owned());
+    }
+    let absent = ["operator", "create", "nina", "--role", "viewer", "--tenant", "amce"];
+    let absent = broker.cli(&absent).await;
+    assert!(absent.stderr.contains("tenants.0 is \"amce\", which does not exist"), "{absent:?}");
+    let named = broker.cli(&["tenant", "remove", "acme"]).await;
+    assert!(named.stderr.contains(": olga, otto; revoke them first"), "{named:?}");
+    for id in ids {
+        ok(&["operator", "revoke", &id]).await;
+    }
     ok(&["tenant", "remove", "acme"]).await;
     assert_ne!(
         broker.cli(&["tenant", "remove", "acme"]).await.code,

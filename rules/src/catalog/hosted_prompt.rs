@@ -304,10 +304,8 @@ fn pieces(text: &str, known: &BTreeSet<&str>) -> Result<Vec<Piece>, Vec<String>>
             problems.push("has a placeholder that is not {{argument}}".to_owned());
         } else if !known.contains(name) {
             let known: Vec<&str> = known.iter().copied().collect();
-            problems.push(format!(
-                "names the undeclared argument {name}; declared: {}",
-                known.join(", ")
-            ));
+            let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
+            problems.push(format!("names the undeclared argument {name}; declared: {known}"));
         }
         pieces.push(Piece::Text(before.to_owned()));
         pieces.push(Piece::Argument(name.to_owned()));

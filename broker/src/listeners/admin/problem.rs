@@ -131,6 +131,7 @@ impl From<ControlError> for Problem {
             }
             ControlError::NoResource => (StatusCode::CONFLICT, "no-resource"),
             ControlError::NotFound { .. }
+            | ControlError::NoAccounts { .. }
             | ControlError::Store(StoreError::UnknownTenant { .. }) => {
                 (StatusCode::NOT_FOUND, "not-found")
             }
@@ -138,7 +139,7 @@ impl From<ControlError> for Problem {
             ControlError::Changed { .. } => {
                 (StatusCode::PRECONDITION_FAILED, "precondition-failed")
             }
-            ControlError::NamedByOperator { .. } => (StatusCode::CONFLICT, "named-by-operator"),
+            ControlError::NamedByOperators { .. } => (StatusCode::CONFLICT, "named-by-operator"),
             ControlError::PinMoved { .. } => (StatusCode::CONFLICT, "pin-moved"),
             ControlError::Decided { .. } => (StatusCode::CONFLICT, "decided"),
             ControlError::NotApprover(_) => (StatusCode::FORBIDDEN, "forbidden"),
