@@ -7,11 +7,13 @@ use std::{sync::Arc, time::Duration};
 
 use protocol::ids::{BackendId, TenantId};
 use records::{AdminChange, PolicyRecord};
-use rules::access::{
-    DecisionRow, NamedObject, Policy, PolicyDocument, PolicyFault, PolicyWarning, RuleEffect,
-    TestSubject, Verdict, named_object,
+use rules::{
+    access::{
+        DecisionRow, NamedObject, Policy, PolicyDocument, PolicyFault, PolicyWarning, RuleEffect,
+        TestSubject, Verdict, named_object,
+    },
+    limits::access::POLICY_REPORT_AGE_MAX,
 };
-use rules::limits::access::POLICY_REPORT_AGE_MAX;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -21,7 +23,10 @@ use super::{
     resource_views::moment,
     validation::{now_us, refuse_declared},
 };
-use crate::config::FieldError;
+use crate::config::{FieldError, units::format_duration};
+
+/// Longest time from an operator's choice of an age to the report.
+const REPORT_DELAY_MAX: Duration = Duration::from_secs(60);
 
 /// A stored policy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -258,6 +263,13 @@ impl Control {
     ) -> Result<PolicyReportView, ControlError> {
         self.check_tenant(tenant)?;
         let since = Duration::from_micros(since_us.try_into().unwrap_or_default());
+        let now = Duration::from_micros(now_us().try_into().unwrap_or_default());
+        if since + POLICY_REPORT_AGE_MAX + REPORT_DELAY_MAX < now {
+            let allowed = format!("{} ago at most", format_duration(POLICY_REPORT_AGE_MAX));
+            let fault =
+                FieldError::new("since", "is before the first decision that is kept", allowed);
+            return Err(ControlError::Invalid(fault));
+        }
         let time = |since_epoch: Duration| {
             moment(i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX))
         };

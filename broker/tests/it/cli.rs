@@ -262,6 +262,12 @@ async fn tenants_keys_backends_and_sessions_are_managed_from_a_shell() {
     };
     let (oldest, newest) = (by_order("oldest").await, by_order("newest").await);
     assert!(oldest.as_i64() < newest.as_i64(), "{oldest} {newest}");
+    let report = broker.cli(&["policy", "report", "--tenant", "acme", "--since", "48h"]).await;
+    assert_eq!(report.code, Some(1), "{report:?}");
+    assert!(report.stderr.contains("; allowed: 24h ago at most"), "{report:?}");
+    ok(&["policy", "report", "--tenant", "acme", "--since", "24h"]).await;
+    let absent = broker.cli(&["connection", "link", "ann", "nix", "--tenant", "acme"]).await;
+    assert!(absent.stderr.contains("backend nix does not exist"), "{absent:?}");
     let unknown = broker.cli(&["audit", "list", "--order", "desc"]).await;
     assert_eq!(unknown.code, Some(64), "{unknown:?}");
     assert!(unknown.stderr.contains("[possible values: oldest, newest]"), "{unknown:?}");
