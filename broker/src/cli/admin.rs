@@ -310,13 +310,27 @@ async fn key(client: &AdminClient, command: KeyCommand) -> Result<CommandOutput,
         KeyCommand::List { of, output } => {
             let answer =
                 client.request(Method::GET, &format!("tenants/{}/keys", of.tenant), None).await?;
-            Ok(render_list(answer, "keys", KEYS, &output))
+            let now = jiff::Timestamp::now();
+            let marked = |answer: &Value| table::rows(&with_expired(&answer["keys"], now), KEYS);
+            Ok(render(&answer, &output, marked))
         }
         KeyCommand::Revoke { id, of, output } => {
             remove(client, &format!("tenants/{}/keys/{}", of.tenant, escape(&id)), &id, &output)
                 .await
         }
     }
+}
+
+/// Returns keys with a mark on the expired ones.
+fn with_expired(keys: &Value, now: jiff::Timestamp) -> Value {
+    let mut keys = keys.clone();
+    for key in keys.as_array_mut().into_iter().flatten() {
+        let expires = key["expires_at"].as_str().unwrap_or_default();
+        if expires.parse::<jiff::Timestamp>().is_ok_and(|expires| expires <= now) {
+            key["expires_at"] = format!("{expires} (expired)").into();
+        }
+    }
+    keys
 }
 
 async fn session(
@@ -450,6 +464,16 @@ mod tests {
             let member = format!("settings.{name}");
             assert!(BACKEND.iter().any(|(_, shown)| shown.starts_with(&member)), "{member}");
         }
+    }
+
+    #[test]
+    fn a_key_whose_time_is_over_is_marked() {
+        let keys = json!([{"id": "a"}, {"expires_at": "2026-01-31T12:00:00Z"}, {"expires_at": "2026-02-01T12:00:00Z"}]);
+        let marked = with_expired(&keys, "2026-01-31T12:00:00Z".parse().unwrap());
+        let expires: Vec<&Value> = (0..3).map(|at| &marked[at]["expires_at"]).collect();
+        let expected =
+            [json!(null), json!("2026-01-31T12:00:00Z (expired)"), keys[2]["expires_at"].clone()];
+        assert_eq!(expires, expected.iter().collect::<Vec<_>>());
     }
 
     #[test]
