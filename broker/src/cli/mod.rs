@@ -36,6 +36,7 @@ mod tests;
 mod token;
 
 use std::{
+    ffi::OsString,
     io::{self, Write},
     process::ExitCode,
 };
@@ -69,6 +70,7 @@ pub fn main() -> ExitCode {
         Err(error) => {
             // Help and version were requested. Everything else is wrong usage. A closed terminal
             // changes neither.
+            let error = with_tip(error, std::env::args_os().collect());
             let _ = error.print();
             return if error.use_stderr() { EXIT_USAGE.into() } else { ExitCode::SUCCESS };
         }
@@ -87,6 +89,20 @@ pub fn main() -> ExitCode {
         }
         Command::DemoBackend => demo::run(),
         Command::Admin(command) => administer(command),
+    }
+}
+
+/// Returns the error about an unknown command after `help`, with the tip that the same error has
+/// without `help`.
+fn with_tip(error: clap::Error, mut arguments: Vec<OsString>) -> clap::Error {
+    let is_of_help = arguments.get(1).is_some_and(|first| first == "help");
+    if error.kind() != clap::error::ErrorKind::InvalidSubcommand || !is_of_help {
+        return error;
+    }
+    arguments.remove(1);
+    match Cli::try_parse_from(arguments) {
+        Err(better) if better.kind() == error.kind() => better,
+        _ => error,
     }
 }
 

@@ -29,6 +29,11 @@ async fn bad_usage_exits_64() {
         assert_eq!(finished.code, Some(64), "{arguments:?}: {finished:?}");
         assert!(!finished.stderr.is_empty(), "{arguments:?}");
     }
+    for arguments in [&["help", "serv"][..], &["help", "backend", "lst"]] {
+        let finished = run(arguments).await;
+        assert_eq!(finished.code, Some(64), "{arguments:?}: {finished:?}");
+        assert!(finished.stderr.contains("tip: a similar subcommand exists"), "{finished:?}");
+    }
     for arguments in [&["--help"][..], &["--version"], &["serve", "--help"]] {
         let finished = run(arguments).await;
         assert_eq!(finished.code, Some(0), "{arguments:?}: {finished:?}");
