@@ -138,7 +138,7 @@ pub fn markdown() -> String {
          code 64) if the file or the environment has an unknown key or a value out of range. It reports each fault, as \
          `mcp-broker check-config FILE` does. It checks the values of a tenant or backend only if all its keys exist and have the \
          right type.\n\n\
-         Durations are a whole number with one unit (`250ms`, `30s`, `5m`, `2h`), sizes a whole number of bytes or of a unit \
+         Durations are a whole number with one unit (`250ms`, `30s`, `5m`, `2h`, `7d`), sizes a whole number of bytes or of a unit \
          (`512`, `64KiB`, `16MiB`, `1GiB`). Relative paths start at the working directory. A file can hold a secret (`..._file`): \
          one line. The line end is not part of the secret.\n\n\
          SIGHUP reads the file again. The broker applies `tenants`, `backends`, `telemetry.log`, the files of `tls`, and the keys \
