@@ -1389,7 +1389,8 @@ export interface components {
             timeouts: components["schemas"]["BackendTimeouts"];
             breaker?: components["schemas"]["BackendBreaker"];
             limits?: components["schemas"]["BackendLimits"];
-            credentials: components["schemas"]["CredentialsView"];
+            /** @description Absent without credentials, as in the body of PUT. */
+            credentials?: components["schemas"]["CredentialsView"];
             /** @description How the broker proves itself, without secrets. */
             auth?: components["schemas"]["BackendAuth"];
             resources?: components["schemas"]["ResourceRules"];
@@ -1469,6 +1470,11 @@ export interface components {
             sandbox?: string | null;
             /** @description Protections that this host lacks for a better confinement. */
             sandbox_missing?: string[];
+            /**
+             * @description Why the user of its child processes cannot read or write paths of `sandbox.read` and
+             *     `sandbox.write`.
+             */
+            sandbox_unreachable?: string[];
         };
         /** @description Deadlines of one backend. An absent one has the configuration's default. */
         BackendTimeouts: {
@@ -1568,6 +1574,11 @@ export interface components {
             sandbox?: string | null;
             /** @description Protections that this host lacks for a better confinement. */
             sandbox_missing?: string[];
+            /**
+             * @description Why the user of its child processes cannot read or write paths of `sandbox.read` and
+             *     `sandbox.write`.
+             */
+            sandbox_unreachable?: string[];
         } & {
             /** @description Name of the replica that answers. State, breaker, links and calls are its own. */
             replica?: string;
@@ -2403,7 +2414,12 @@ export interface components {
         /** @description The decision of a policy, and why. */
         PolicyCheckView: {
             verdict: components["schemas"]["Verdict"];
-            /** @description Id of the deciding rule; absent: the default decided. */
+            /**
+             * @description `rule`, `default` (no rule applies), `shadow` (the whole policy is in shadow mode, and permits
+             *     everything) or `no_policy` (the tenant has none, which permits everything).
+             */
+            decided_by: string;
+            /** @description Id of the deciding rule. */
             rule?: string | null;
             /** @description Scopes that the subject needs. Only for a challenge. */
             required_scopes?: string[];
@@ -3268,6 +3284,11 @@ export interface components {
             /** @description Path of the endpoint; absent if it is not published. */
             endpoint?: string | null;
             lists?: components["schemas"]["ToolsetLists"] | null;
+            /**
+             * @description Included patterns, aliases and overrides that match nothing at present. Only in the answer to
+             *     a change.
+             */
+            warnings?: components["schemas"]["PolicyWarningView"][];
         };
         /** @description Transport of a backend. */
         TransportSpec: components["schemas"]["HttpTransport"] | components["schemas"]["SseTransport"] | components["schemas"]["TcpTransport"] | components["schemas"]["WebsocketTransport"] | components["schemas"]["QuicTransport"] | components["schemas"]["StdioTransport"];
