@@ -477,7 +477,7 @@ fn announce_roots(backend: &Backend) {
 }
 
 pub fn tenant_gone() -> Refusal {
-    Refusal::new(ErrorKind::Unauthorized, "the tenant is gone")
+    Refusal::new(ErrorKind::Unauthorized, "the tenant of the credential does not exist")
 }
 
 pub fn unknown_backend(id: &BackendId) -> Refusal {

@@ -247,7 +247,7 @@ impl RunningBroker {
             tokio::select! { biased;
                 signal = signals.next() => match signal {
                     Signal::Stop(name) => {
-                        tracing::info!(signal = name, "asked to stop");
+                        tracing::info!(signal = name, "the process received a stop signal");
                         return Ok(());
                     }
                     Signal::Reload => self.reload().await,
@@ -256,7 +256,7 @@ impl RunningBroker {
                     self.files.follow(&self.control).await;
                 }
                 () = self.broker.drain_requested() => {
-                    tracing::info!("asked to drain by the admin API");
+                    tracing::info!("the admin API requested a drain");
                     return Ok(());
                 }
                 ended = self.listeners.ended() => return Err(ended),
@@ -277,7 +277,9 @@ impl RunningBroker {
             let (finished, ()) =
                 tokio::join!(self.broker.finish_drain(grace), tokio::time::sleep(open_for));
             if !finished {
-                tracing::warn!("the grace period is over: what is still in flight is given up");
+                tracing::warn!(
+                    "the grace period has ended: the broker gives up the remaining requests"
+                );
             }
             self.broker.close_streams();
             self.listeners.close().await;
@@ -288,7 +290,7 @@ impl RunningBroker {
         };
         tokio::select! {
             () = closing => tracing::info!("stopped"),
-            name = signals.stop() => tracing::warn!(signal = name, "asked to stop again: ending at once"),
+            name = signals.stop() => tracing::warn!(signal = name, "the process received a second stop signal and ends at once"),
         }
     }
 }

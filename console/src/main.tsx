@@ -62,7 +62,7 @@ function Current() {
     const first = ENTRIES.find(one => may(one.needs));
     return (
       <Page title={entry.title}>
-        <Empty title={`The role ${operator.value?.role} does not show this.`}>
+        <Empty title={`The role ${operator.value?.role} has no access to this view.`}>
           {first && <a href={href(first.view)}>Go to {first.title}</a>}
         </Empty>
       </Page>
@@ -93,7 +93,7 @@ function Shown({ title, part: Part }: { title: string; part: View }) {
   return (
     <Page title={title}>
       <Note tone="bad">
-        <p>This view cannot show what it got from the broker.</p>
+        <p>This view cannot show the data from the broker.</p>
         <Text multiline>{String(error)}</Text>
       </Note>
       <div class="actions">

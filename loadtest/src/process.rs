@@ -21,9 +21,9 @@ pub fn usage(pid: u32) -> anyhow::Result<Usage> {
             .with_context(|| format!("process {pid} does not exist"))
     };
     let cpu = cpu_of(&read("stat")?)
-        .with_context(|| format!("/proc/{pid}/stat reads like nothing known"))?;
+        .with_context(|| format!("/proc/{pid}/stat has an unknown format"))?;
     let resident = resident_of(&read("status")?)
-        .with_context(|| format!("/proc/{pid}/status names no resident memory"))?;
+        .with_context(|| format!("/proc/{pid}/status does not show the resident memory"))?;
     Ok(Usage { cpu, resident_bytes: resident })
 }
 

@@ -150,7 +150,7 @@ impl ProfileFile {
             ));
         }
         if self.phases.is_empty() {
-            faults.push("phases: there is none; at least one is needed, for example `- {for: 30s, rate: 100}`".to_owned());
+            faults.push("phases: the list is empty; at least one phase is needed, for example `- {for: 30s, rate: 100}`".to_owned());
         }
         let phases =
             self.phases.iter().enumerate().map(|(index, phase)| {
@@ -161,11 +161,11 @@ impl ProfileFile {
             self.warm_up.map_or(Duration::ZERO, |text| duration("warm_up", &text, faults));
         if warm_up > Duration::ZERO && warm_up >= schedule.time() {
             faults.push(format!(
-                "warm_up: {warm_up:?} is all of the load; something has to be left to measure"
+                "warm_up: {warm_up:?} covers the whole load; a part of the load must remain to measure"
             ));
         }
         if self.mix.is_empty() {
-            faults.push(format!("mix: there is nothing in it; methods are {METHODS}"));
+            faults.push(format!("mix: the list is empty; allowed methods: {METHODS}"));
         }
         let timeout =
             self.timeout.map_or(TIMEOUT_DEFAULT, |text| duration("timeout", &text, faults));
@@ -212,7 +212,7 @@ impl PhaseEntry {
     fn checked(&self, kind: LoopModel, index: &str, faults: &mut Vec<String>) -> Phase {
         let time = duration(&format!("{index}.for"), &self.time, faults);
         if time.is_zero() {
-            faults.push(format!("{index}.for: a phase takes some time"));
+            faults.push(format!("{index}.for: a phase must last longer than zero"));
         }
         if kind == LoopModel::Closed && (self.rate.is_some() || self.to.is_some()) {
             faults.push(format!(
@@ -220,7 +220,9 @@ impl PhaseEntry {
             ));
         }
         if kind == LoopModel::Open && self.rate.is_none() {
-            faults.push(format!("{index}.rate: missing; an open loop needs calls a second"));
+            faults.push(format!(
+                "{index}.rate: missing; an open loop needs a rate in calls per second"
+            ));
         }
         for (key, rate) in [("rate", self.rate), ("to", self.to)] {
             if let Some(rate) = rate.filter(|rate| !(0.0..=RATE_MAX).contains(rate)) {

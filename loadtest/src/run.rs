@@ -237,7 +237,7 @@ async fn finish(shared: &Arc<RunState>, mut callers: JoinSet<()>, site: &LoadTar
         let Some(intended) = intended.filter(|intended| *intended <= at) else { break };
         site.findings.record(
             FindingKind::Lost,
-            &format!("call {number} never began, because no caller was free"),
+            &format!("call {number} did not start, because no caller was free"),
         );
         shared.record.add(
             0,

@@ -50,7 +50,7 @@ impl FromStr for Target {
             "tcp" => (Wire::Tcp, false),
             "tls" => (Wire::Tcp, true),
             "quic" => (Wire::Quic, true),
-            _ => return Err(fault(format!("has the scheme {scheme:?}, which is none of ours"))),
+            _ => return Err(fault(format!("has the unknown scheme {scheme:?}"))),
         };
         let (address, path) = rest.find('/').map_or((rest, "/"), |at| rest.split_at(at));
         let port = address

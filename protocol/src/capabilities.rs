@@ -239,9 +239,8 @@ impl ClientCapabilities {
         if !version.elicitation_url()
             && request.bytes(request.params).is_some_and(has_array_property)
         {
-            let message = format!(
-                "the client's protocol version {version} has no choice of several in a form"
-            );
+            let message =
+                format!("the client's protocol version {version} has no multiple choice in forms");
             return Err(Refusal::new(ErrorKind::InvalidParams, message));
         }
         Ok(())

@@ -164,7 +164,7 @@ pub enum HandshakeError {
         code: i64,
     },
     /// The message is not an answer.
-    #[error("backend sent something else than an answer to initialize")]
+    #[error("backend sent a message that is not a response to initialize")]
     NotAResponse,
     /// The answer lacks something.
     #[error("backend's answer to initialize needs `{member}` to be {expected}")]

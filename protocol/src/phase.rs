@@ -8,7 +8,7 @@ use crate::method::Method;
 
 /// A step that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("no way from phase {from} to {to}")]
+#[error("phase {from} cannot change to {to}")]
 pub struct IllegalTransition {
     /// Phase before the step.
     pub from: &'static str,

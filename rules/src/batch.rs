@@ -72,13 +72,13 @@ impl Batch {
             .ok_or_else(|| invalid("needs the array calls"))?;
         let count = calls.elements().take(calls_max + 1).count();
         if !(1..=calls_max).contains(&count) {
-            return Err(invalid(&format!("has calls that are not 1 to {calls_max}")));
+            return Err(invalid(&format!("must have 1 to {calls_max} calls")));
         }
         let flag = |given: Option<TapeValue<'_>>, name: &str, absent: bool| match given {
             None => Ok(absent),
             Some(value) => value
                 .as_bool()
-                .ok_or_else(|| invalid(&format!("has a {name} that must be a boolean"))),
+                .ok_or_else(|| invalid(&format!("has a {name} that is not a boolean"))),
         };
         Ok(Self {
             is_parallel: flag(parallel, "parallel", false)?,
@@ -99,7 +99,7 @@ fn read_call(at: usize, call: TapeValue<'_>) -> Result<BatchCall, Refusal> {
         .and_then(|tool| tool.as_str())
         .ok_or_else(|| invalid(&format!("needs the text {path}.tool")))?;
     if tool == BATCH_TOOL {
-        let text = format!("has {path}.tool {BATCH_TOOL}: a batch has no batch in it");
+        let text = format!("has {path}.tool {BATCH_TOOL}: a batch must not contain a batch");
         return Err(invalid(&text));
     }
     let arguments = match arguments {
@@ -107,7 +107,7 @@ fn read_call(at: usize, call: TapeValue<'_>) -> Result<BatchCall, Refusal> {
         Some(value) if value.kind() == ValueKind::Object => {
             Some(Bytes::copy_from_slice(value.raw()))
         }
-        Some(_) => return Err(invalid(&format!("has {path}.arguments that are no object"))),
+        Some(_) => return Err(invalid(&format!("has {path}.arguments that are not an object"))),
     };
     Ok(BatchCall { tool: tool.into_owned(), arguments })
 }
@@ -152,8 +152,8 @@ pub fn entry(calls_max: usize) -> Bytes {
     });
     let properties = json!({
         "calls": {"type": "array", "minItems": 1, "maxItems": calls_max, "items": call},
-        "parallel": {"type": "boolean", "default": false, "description": "Run the calls at the same time. Otherwise each begins when the one before it is over."},
-        "stop_on_error": {"type": "boolean", "default": true, "description": "Begin no further call after one that failed. Nothing is undone."}
+        "parallel": {"type": "boolean", "default": false, "description": "Run the calls at the same time. Otherwise each call begins after the previous one has ended."},
+        "stop_on_error": {"type": "boolean", "default": true, "description": "Begin no further call after a failed one. Completed calls are not undone."}
     });
     let schema = json!({
         "type": "object", "required": ["calls"], "additionalProperties": false,

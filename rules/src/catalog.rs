@@ -382,7 +382,7 @@ impl Catalog {
         let bad_cursor = || {
             Refusal::new(
                 ErrorKind::CursorInvalid,
-                "the cursor is not one this list gave out, or its position in the list is gone",
+                "the broker did not issue the cursor for this list, or its position in the list was removed",
             )
         };
         let Some(pages) = self.lists.get(&(endpoint.clone(), kind)) else {

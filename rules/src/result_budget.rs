@@ -48,7 +48,7 @@ impl ResultPage {
         let count = pages(text, page_bytes).count();
         let part = self.page.checked_sub(1).and_then(|at| pages(text, page_bytes).nth(at));
         let Some(part) = part else {
-            let text = format!("params.uri names a page that is not 1 to {count}");
+            let text = format!("params.uri must name a page from 1 to {count}");
             return Err(Refusal::new(ErrorKind::InvalidParams, text));
         };
         // A part of a document is not a document.
@@ -107,7 +107,7 @@ pub fn shorten(result: &[u8], tokens: u32, id: &str) -> Option<ShortenedResult> 
         note += &format!(" {left_out} other blocks are left out here.");
     }
     if value.contains_key("structuredContent") {
-        note += " The structured content is there alone.";
+        note += " Only that resource has the structured content.";
     }
     if !is_whole {
         note += &format!(" Only its first {KEPT_RESULT_BYTES_MAX} bytes are stored.");

@@ -477,7 +477,7 @@ fn required_text<'a>(
 
 fn unknown_method(message: &Message, version: Version) -> Refusal {
     let text = format!(
-        "method {} is not one a client may call in {}",
+        "clients must not call method {} in {}",
         quoted(&message.method_text()),
         version.as_str()
     );

@@ -107,7 +107,7 @@ impl TaskReport<'_> {
         result.or(error).unwrap_or_else(|| {
             let refusal = Refusal::new(
                 ErrorKind::Internal,
-                "what is stored of the task's end cannot be read",
+                "the broker cannot read the stored outcome of the task",
             );
             (TaskStatus::Failed, "error", refusal.to_error_json(self.request_id))
         })

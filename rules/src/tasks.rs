@@ -277,8 +277,9 @@ impl TaskOutcome {
         };
         let outcome = [b"{\"", member.as_bytes(), b"\":", body.unwrap_or(b"{}"), b"}"].concat();
         if outcome.len() > bytes_max {
-            let text =
-                format!("the result is larger than the {bytes_max} bytes that are kept of one");
+            let text = format!(
+                "the result exceeds the {bytes_max} bytes that the broker stores of one result"
+            );
             return Err(Refusal::new(ErrorKind::ResultTooLarge, text));
         }
         let (status, message) = match answer.kind {

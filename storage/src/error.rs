@@ -12,7 +12,7 @@ pub enum StoreError {
     Unavailable { detail: String },
     /// Only [`write`](crate::DurableStore::write) and [`apply`](crate::ConfigStore::apply) fail like
     /// this. After any other error of the two, the change was not made.
-    #[error("whether the database did as it was asked is not known: {0}")]
+    #[error("the outcome of a database write is unknown: {0}")]
     OutcomeUnknown(Box<StoreError>),
     #[error("the database is busy: {detail}; try again, and end other programs that hold it open")]
     Busy { detail: String },
@@ -32,7 +32,7 @@ pub enum StoreError {
     )]
     SchemaOlder { found: i64, known: i64 },
     #[error(
-        "migration {version} could not be applied: {detail}; nothing of it was kept, so solve the cause and start again"
+        "migration {version} could not be applied: {detail}; the database keeps no part of it; fix the cause and start again"
     )]
     Migration { version: i64, detail: String },
     #[error("the database {} is in use by another broker; end that one or choose another storage.url", path.display())]

@@ -34,7 +34,7 @@ pub(crate) fn check_applied(
     };
     match applied.iter().find(is_changed) {
         Some(changed) => Err(StoreError::Corrupt {
-            detail: format!("its migration {} is not the one of this build", changed.version),
+            detail: format!("its migration {} differs from that of this build", changed.version),
         }),
         None => Ok(()),
     }

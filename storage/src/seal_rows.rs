@@ -83,5 +83,5 @@ pub(crate) fn value<R: Column<String> + Column<Vec<u8>>>(
 }
 
 fn corrupt(what: &str) -> StoreError {
-    StoreError::Corrupt { detail: format!("the {what} of a sealed value is not legal") }
+    StoreError::Corrupt { detail: format!("the {what} of a sealed value is not valid") }
 }

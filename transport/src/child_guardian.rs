@@ -91,7 +91,7 @@ impl Guardian {
         match started() {
             Ok(running) => Some(running),
             Err(error) => {
-                tracing::warn!(%error, "what child processes started does not end when the broker is killed");
+                tracing::warn!(%error, "processes that children started will not end when the broker is killed");
                 None
             }
         }

@@ -64,13 +64,13 @@ pub fn arguments(
 
 #[derive(Debug, thiserror::Error)]
 enum LaunchError {
-    #[error("a launcher of child processes is not for people: {0}")]
+    #[error("only the broker may run the launcher of child processes: {0}")]
     Usage(&'static str),
-    #[error("the broker is gone already")]
+    #[error("the broker has already ended")]
     ParentGone,
     #[error("{what}: {source}")]
     System { what: &'static str, source: io::Error },
-    #[error("the sandbox cannot be put in force: {0}")]
+    #[error("the sandbox cannot be applied: {0}")]
     Sandbox(#[from] SandboxError),
 }
 
@@ -110,7 +110,7 @@ impl LaunchOptions {
                 value
                     .to_str()
                     .and_then(|text| text.parse().ok())
-                    .ok_or(LaunchError::Usage("a limit is a number"))
+                    .ok_or(LaunchError::Usage("a limit must be a number"))
             };
             match name {
                 "--parent" => options.parent = Some(number()?),

@@ -333,7 +333,7 @@ impl ChildProcess {
         }
         self.group.signal(Signal::KILL);
         if !self.group_end(Instant::now() + KILLED_WAIT).await {
-            tracing::warn!(pid = self.pid(), "a killed process group is still there");
+            tracing::warn!(pid = self.pid(), "a killed process group still exists");
         }
     }
 

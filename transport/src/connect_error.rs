@@ -16,7 +16,7 @@ pub enum ConnectError {
     /// The server speaks HTTP and refused the upgrade.
     #[error("the upgrade to websocket was refused with status {}", status.as_u16())]
     Refused { status: StatusCode },
-    #[error("the other side does not speak {protocol}: {reason}")]
+    #[error("the server does not support {protocol}: {reason}")]
     Handshake { protocol: &'static str, reason: String },
     #[error("connecting took too long")]
     Timeout,

@@ -22,7 +22,7 @@ pub enum CidrError {
     Address { text: String },
     #[error("the prefix length in {text:?} is not valid, expected 0 to {max}")]
     Prefix { text: String, max: u8 },
-    #[error("{text:?} has bits set after its prefix, meant is probably {meant}")]
+    #[error("{text:?} has bits set after its prefix, probably {meant} is intended")]
     HostBits { text: String, meant: Cidr },
 }
 

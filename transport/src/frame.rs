@@ -169,9 +169,9 @@ pub enum ReadError {
     NotText,
     #[error("a message is not utf-8")]
     InvalidUtf8,
-    #[error("the peer broke the protocol: {0}")]
+    #[error("the peer violated the protocol: {0}")]
     Protocol(&'static str),
-    #[error("nothing was heard of the peer for {limit:?}")]
+    #[error("the peer sent nothing for {limit:?}")]
     IdleTimeout { limit: Duration },
     /// A message was not complete in time. With `is_overload` it waited for memory.
     #[error("a message was not complete within {limit:?}")]
@@ -180,7 +180,7 @@ pub enum ReadError {
     #[error("the peer closed with code {code}: {reason:?}")]
     Closed { code: u64, reason: String },
     /// The peer cancelled this one exchange. The connection stays open.
-    #[error("the peer gave the exchange up")]
+    #[error("the peer cancelled the exchange")]
     Cancelled,
     #[error("reading failed: {0}")]
     Io(#[from] io::Error),
@@ -211,7 +211,7 @@ impl ReadError {
 pub enum WriteError {
     #[error("the connection is closed")]
     Closed,
-    #[error("the peer took nothing for {limit:?}")]
+    #[error("the peer read nothing for {limit:?}")]
     Stalled { limit: Duration },
     #[error("writing failed: {0}")]
     Io(#[from] io::Error),

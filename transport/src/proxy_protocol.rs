@@ -117,7 +117,7 @@ fn parse_v1(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderErr
     let (Some(port), Some(_), None) =
         (fields.next(), fields.next().filter(|port| is_port(port)), fields.next())
     else {
-        return Err(malformed("it has not two addresses and two ports"));
+        return Err(malformed("it does not have two addresses and two ports"));
     };
     let address = |text: &str| match family {
         Some("TCP4") => text.parse().map(IpAddr::V4).ok(),
@@ -167,7 +167,7 @@ fn parse_v2(bytes: &[u8]) -> Result<Option<(ProxyHeader, usize)>, ProxyHeaderErr
         }
         // An unspecified family or a Unix socket has no IP address.
         (_, 0x00 | 0x31) => ProxyHeader::Local,
-        _ => return Err(malformed("its addresses are not those of TCP")),
+        _ => return Err(malformed("its addresses are not TCP addresses")),
     };
     Ok(Some((header, 16 + length)))
 }

@@ -163,7 +163,7 @@ impl ReadBuffer {
         if self.confined.as_mut().is_some_and(|confined| !confined.may_grow(bytes)) {
             return Poll::Ready(Err(io::Error::new(
                 io::ErrorKind::QuotaExceeded,
-                "the incomplete message has no room",
+                "no memory is free for the incomplete message",
             )));
         }
         // Doubling keeps the copies of a long frame linear.

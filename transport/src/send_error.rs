@@ -15,7 +15,7 @@ pub enum SendError {
     Tls { reason: String },
     #[error("connecting took too long")]
     ConnectTimeout,
-    #[error("the request was not taken: {reason}")]
+    #[error("the request was not sent: {reason}")]
     NotSent { reason: String },
     #[error("the connection ended before the response: {reason}")]
     Aborted { reason: String },

@@ -77,7 +77,7 @@ impl OverloadManager {
         let watching = std::thread::Builder::new().name("overload".to_owned());
         if let Err(error) = watching.spawn(move || watch(&overload, &runtime, memory, queue_delay))
         {
-            tracing::error!(%error, "the broker does not watch memory and queues: no thread could be started");
+            tracing::error!(%error, "the overload check of memory and queue delay is off: its thread could not start");
         }
     }
 
@@ -99,8 +99,10 @@ impl OverloadManager {
         match self.reasons.load(Ordering::Relaxed) {
             0 if self.pending.load(Ordering::Relaxed) < self.pending_max => None,
             0 => Some(("pending", "too many requests wait for an answer")),
-            reasons if reasons & MEMORY != 0 => Some(("memory", "little memory is left")),
-            _ => Some(("queue", "there is more to do than can be done")),
+            reasons if reasons & MEMORY != 0 => {
+                Some(("memory", "the broker is near its memory limit"))
+            }
+            _ => Some(("queue", "the broker has more work than its processors can handle")),
         }
     }
 
@@ -126,7 +128,7 @@ impl OverloadManager {
         if holds {
             tracing::warn!(reason = name, why, "overloaded: new requests are refused");
         } else {
-            tracing::info!(reason = name, why, "not overloaded any more");
+            tracing::info!(reason = name, why, "an overload condition has ended");
         }
     }
 
@@ -185,7 +187,12 @@ fn watch(
             };
             let sheds = overload.reasons.load(Ordering::Relaxed) & QUEUE != 0;
             let holds = late >= OVERLOAD_SAMPLES_IN_A_ROW || (sheds && late > 0);
-            overload.set(QUEUE, "queue", holds, &format!("work that is ready waited {waited:?}"));
+            overload.set(
+                QUEUE,
+                "queue",
+                holds,
+                &format!("ready tasks waited {waited:?} for a processor"),
+            );
         }
     }
 }

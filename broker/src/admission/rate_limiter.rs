@@ -85,7 +85,7 @@ impl RateLimiter {
         }
         taken.map_err(|wait| {
             self.metrics.rate_limited(scope.name());
-            let text = format!("the request rate of the {} is used up", scope.name());
+            let text = format!("the {} has exceeded its request rate", scope.name());
             Refusal::new(ErrorKind::RateLimited, text)
                 .with("scope", scope.name())
                 .retry_after(at_least_a_millisecond(wait))

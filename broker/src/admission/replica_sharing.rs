@@ -81,11 +81,11 @@ impl ReplicaSharing {
         self.metrics.limits.rates_shared(answered);
         if answered {
             tracing::info!(
-                "rates hold over all replicas again, and limits of sessions, calls and connections too"
+                "rates and the limits of sessions, calls and connections apply across all replicas again"
             );
         } else {
             let replicas = self.replicas.load(Ordering::Relaxed);
-            tracing::warn!(without_redis = ?self.without, replicas, "Redis is away: rates do not hold over all replicas, and limits of sessions, calls and connections neither");
+            tracing::warn!(without_redis = ?self.without, replicas, "Redis is unavailable: rates and the limits of sessions, calls and connections do not apply across replicas");
         }
         answered
     }

@@ -62,5 +62,5 @@ impl UnknownSigningKey {
 
 /// Returns the same answer for every invalid token, so that the answer does not reveal the reason.
 pub(super) fn token_not_valid() -> Refusal {
-    Refusal::new(ErrorKind::Unauthorized, "the token is not valid here")
+    Refusal::new(ErrorKind::Unauthorized, "the token is not valid for this broker")
 }

@@ -24,12 +24,12 @@ pub fn is_printable(name: &str) -> bool {
 pub fn reserved_reason(principal: &str) -> Option<&'static str> {
     let shown = principal.trim().to_lowercase();
     if shown == ANONYMOUS {
-        return Some("is the principal of callers without a credential");
+        return Some("is reserved for callers without a credential");
     }
     if shown.starts_with(OPERATOR_PREFIX) {
-        return Some("is named as operators are who try a tool");
+        return Some("is reserved for operators who try a tool");
     }
-    is_of_token(&shown).then_some("is named as the principals of tokens are")
+    is_of_token(&shown).then_some("has the reserved form of token principals")
 }
 
 /// Returns whether a principal has the form of a token's principal: issuer, space, name. A URL

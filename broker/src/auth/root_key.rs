@@ -106,7 +106,7 @@ impl OpenRoot {
             if previous.is_none() || store.is_exclusive() {
                 store.keep_root(&roots[index].secret).await?;
                 roots = store.roots().await?;
-                tracing::info!("the previous root secret does not open the database any more");
+                tracing::info!("the database now accepts only the current root secret");
             } else {
                 tracing::warn!(
                     "both root secrets open the database: remove node.secret_previous when every replica has the new secret"

@@ -41,7 +41,7 @@ pub enum KeysError {
     SecretMissing,
     #[error("the root key of the database cannot be read: {0}")]
     Store(#[from] StoreError),
-    #[error("the operating system gives no random numbers")]
+    #[error("the operating system returned no random numbers")]
     NoRandomness,
 }
 
@@ -83,7 +83,7 @@ impl RootSecrets {
     pub fn remove_new_file(config: &Config) {
         let Some(path) = root_path(config) else { return };
         if fs::remove_file(&path).is_err() {
-            tracing::warn!(path = %path.display(), "remove this secret file, it opens nothing that is stored");
+            tracing::warn!(path = %path.display(), "this new secret file decrypts nothing in the database: remove it");
         }
     }
 }

@@ -260,7 +260,7 @@ impl Backend {
             self.admission.breaker.close(self.shared.uptime())
         };
         if changed {
-            tracing::info!(tenant = %self.tenant, backend = %self.id, open, "an operator has set the breaker");
+            tracing::info!(tenant = %self.tenant, backend = %self.id, open, "an operator opened or closed the circuit breaker");
             self.report_breaker_state();
         }
         end_verdict_suspicion(self);
@@ -389,10 +389,11 @@ pub(super) fn end_verdict_suspicion(backend: &Backend) {
 fn overloaded(who: String, error: AcquireError) -> Refusal {
     let (text, wait) = match error {
         AcquireError::Full { wait } => (format!("too many calls wait for {who}"), wait),
-        AcquireError::TooLate { wait } => {
-            (format!("too many calls wait for {who}: this one could not begin in its time"), wait)
-        }
-        AcquireError::Drained => (format!("{who} takes no calls now"), Duration::ZERO),
+        AcquireError::TooLate { wait } => (
+            format!("too many calls wait for {who}: this call could not start before its deadline"),
+            wait,
+        ),
+        AcquireError::Drained => (format!("{who} accepts no calls now"), Duration::ZERO),
     };
     Refusal::new(ErrorKind::Overloaded, text).retry_after(wait.clamp(RETRY_MIN, RETRY_MAX))
 }

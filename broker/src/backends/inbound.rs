@@ -94,7 +94,7 @@ pub fn receive(
         // MCP 2026-07-28, Transports: only clients send requests, and they send no responses.
         Kind::Request if connection.stateless().is_some() => {
             link.backend.shared.metrics.dropped_notification("request");
-            tracing::warn!(backend = %link.backend.id, method = message.method.name(), "a backend that speaks 2026-07-28 sent a request");
+            tracing::warn!(backend = %link.backend.id, method = message.method.name(), "a backend sent a request, which MCP 2026-07-28 does not allow: the broker dropped it");
         }
         Kind::Request => request(link, connection, &message, origin),
         Kind::Notification if connection.stateless().is_some() => {
@@ -192,7 +192,7 @@ fn request(
             }
             None => Err(Refusal::new(
                 ErrorKind::MethodNotFound,
-                "no client is there to be asked on this connection",
+                "this connection has no client that can answer the request",
             )),
         }
     });
@@ -248,8 +248,11 @@ fn catalog_answer(method: Method, id: &RequestId) -> Bytes {
     match method {
         Method::RootsList => handshake::success(id, br#"{"roots":[]}"#),
         Method::ElicitationCreate => handshake::success(id, br#"{"action":"cancel"}"#),
-        _ => Refusal::new(ErrorKind::MethodNotFound, "this connection only reads lists")
-            .to_response(Some(id), &crate::request_id()),
+        _ => Refusal::new(
+            ErrorKind::MethodNotFound,
+            "this connection only reads lists and has no client",
+        )
+        .to_response(Some(id), &crate::request_id()),
     }
 }
 

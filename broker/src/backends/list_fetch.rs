@@ -56,7 +56,7 @@ pub(super) async fn fetch(
     let unavailable = || {
         Refusal::new(
             ErrorKind::BackendUnavailable,
-            format!("the handshake with backend {} is not over", link.backend.id),
+            format!("the handshake with backend {} is not complete", link.backend.id),
         )
     };
     let agreed = connection.negotiated().ok_or_else(unavailable)?;
@@ -113,7 +113,7 @@ fn record_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogE
         }
         Err(_) if connection.stateless().is_none() => true, // clients of earlier revisions call it
         Err(why) => {
-            tracing::warn!(backend = %link.backend.id, tool = ?tool.key, %why, "a tool cannot be called and is left out of the catalog");
+            tracing::warn!(backend = %link.backend.id, tool = ?tool.key, %why, "clients cannot call a tool of the backend: the catalog omits it");
             false
         }
     });
@@ -230,7 +230,7 @@ impl SeenCursors {
         }
         match self.hashes.insert(self.hasher.hash_one(cursor)) {
             true => Ok(()),
-            false => Err("it repeats a cursor"),
+            false => Err("the backend repeats a cursor"),
         }
     }
 }

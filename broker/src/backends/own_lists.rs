@@ -83,7 +83,7 @@ async fn read_own(link: &Arc<Link>, connection: &Arc<Connection>, kinds: &[ListK
         let Some(shared) = link.backend.lists.load_full() else { continue };
         let stored = pins.publish_own(&link.lists, (kind, entries), &shared);
         has_changed |= stored.unwrap_or_else(|| {
-            tracing::warn!(backend = %link.backend.id, list = kind.member(), "a list of one session finds no room, the shared one applies");
+            tracing::warn!(backend = %link.backend.id, list = kind.member(), "the memory for session lists is full: the session gets the shared list");
             true
         });
     }

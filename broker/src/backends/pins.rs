@@ -136,7 +136,7 @@ impl PinKeeper {
         if !self.mode.holds_unknown() || !is_never_reached {
             return Ok(());
         }
-        let text = "the definitions of the backend are not known yet, and it is held to its pins";
+        let text = "the backend has pins, and the broker has not read its definitions yet";
         Err(Refusal::new(ErrorKind::BackendUnavailable, text))
     }
 
@@ -255,7 +255,7 @@ impl PinKeeper {
     pub(super) async fn record(&self, definitions: Vec<PinDefinition>, scope: PinScope) -> bool {
         let recorded = self.try_record(definitions, scope).await;
         if let Err(error) = &recorded {
-            tracing::warn!(tenant = %self.tenant, backend = %self.backend, %error, "what a backend shows could not be pinned yet");
+            tracing::warn!(tenant = %self.tenant, backend = %self.backend, %error, "the broker could not store the pins of a backend yet");
         }
         recorded.is_ok()
     }
@@ -291,7 +291,7 @@ impl PinKeeper {
         let work = persistence.store.record_sightings(&self.tenant, &self.backend, seen, gone, max);
         let stored = persistence.run("record_sightings", work).await?;
         if stored.len() < seen.len() {
-            tracing::warn!(tenant = %self.tenant, backend = %self.backend, max, "a backend has too many pins, new objects are not pinned");
+            tracing::warn!(tenant = %self.tenant, backend = %self.backend, max, "a backend has reached its limit of pins: the broker does not pin new objects");
         }
         record_stored(&mut self.loaded.lock(), seen, &stored, gone);
         Ok(())
@@ -317,18 +317,18 @@ impl PinKeeper {
         for (one, _) in changed.clone().take(SKIPPED_LOGGED_MAX) {
             let (kind, name, hash) = (one.key.kind.name(), &one.key.name, &one.hash);
             let is_held = self.mode.holds(PinState::Changed, false);
-            tracing::warn!(%tenant, %backend, kind, ?name, hash, is_held, "a definition is not the one that was pinned");
+            tracing::warn!(%tenant, %backend, kind, ?name, hash, is_held, "a backend changed a pinned definition");
         }
         let serious = seen.iter().filter(|(one, _)| one.findings.contains("\"serious\""));
         for (one, _) in serious.take(SKIPPED_LOGGED_MAX) {
             let (kind, name, findings) = (one.key.kind.name(), &one.key.name, &one.findings);
-            tracing::warn!(%tenant, %backend, kind, ?name, ?findings, "the scanner found something in a definition");
+            tracing::warn!(%tenant, %backend, kind, ?name, ?findings, "the scanner has serious findings in a definition");
         }
         let (all, changed) = (seen.len(), changed.count());
         if is_first {
             tracing::debug!(%tenant, %backend, all, changed, "the lists of a backend are pinned");
         } else {
-            tracing::info!(%tenant, %backend, all, changed, "a backend shows other definitions");
+            tracing::info!(%tenant, %backend, all, changed, "a backend lists new or changed definitions");
         }
     }
 

@@ -58,7 +58,7 @@ pub(super) fn lists(id: &BackendId, has_accounts: bool, pins: &PinKeeper) -> Opt
             "Returns the address at which you connect your account. The tools of this server appear after that."
         }
         false => {
-            "Tells what this server needs: an access token of yours that the broker may exchange. The tools of this server appear when you come with one."
+            "Explains that this server needs an access token that the broker may exchange. The tools of this server appear after you authenticate with one."
         }
     };
     let capabilities: Map<String, Value> = ["tools", "prompts", "resources"]

@@ -113,7 +113,7 @@ impl Policy {
         }
         Err(Refusal::new(
             ErrorKind::OutsideRoots,
-            format!("backend {} offers resources below its roots only", self.backend),
+            format!("the resource is outside the roots of backend {}", self.backend),
         ))
     }
 
@@ -123,7 +123,12 @@ impl Policy {
         let Some(params) = message.bytes(message.params).filter(|_| !self.roots.is_empty()) else {
             return Ok(());
         };
-        let unreadable = |_| Refusal::new(ErrorKind::InvalidParams, "params cannot be read");
+        let unreadable = |_| {
+            Refusal::new(
+                ErrorKind::InvalidParams,
+                "params is not valid JSON, or is nested too deeply",
+            )
+        };
         let document = json::Document::parse(
             params,
             &json::Limits { bytes_max: params.len(), depth_max: COMPLETION_DEPTH_MAX },
@@ -132,7 +137,7 @@ impl Policy {
         let leads_out = |_| {
             Refusal::new(
                 ErrorKind::PathTraversal,
-                "the value of a template's variable does not lead out of its folder",
+                "the value of a template variable must not lead out of its folder",
             )
         };
         // All of them, because a member may occur twice.
@@ -177,7 +182,7 @@ impl Policy {
         lists: Option<Arc<BackendLists>>,
     ) -> Result<Option<ArgumentsCheck>, Refusal> {
         let Some(lists) = lists else {
-            let text = format!("the tools of backend {} are not known yet", self.backend);
+            let text = format!("the broker has not read the tools of backend {} yet", self.backend);
             return Err(Refusal::new(ErrorKind::BackendUnavailable, text));
         };
         match self.resources.schema_cache.get(self.schema_set(&lists), tool) {
@@ -261,7 +266,7 @@ impl Policy {
         let mut tools = self.tools.lock();
         let is_current = tools.schemas == Some(owner);
         let schema = compiled.unwrap_or_else(|why| {
-            tracing::warn!(backend = %self.backend, ?tool, %why, "arguments of this tool are not checked: its schema is not used");
+            tracing::warn!(backend = %self.backend, ?tool, %why, "the broker cannot use the schema of a tool and does not validate its arguments");
             if is_current {
                 tools.record_unused(tool, &why);
             }
@@ -360,11 +365,11 @@ fn validation_refusal(why: ValidationFailure, within: Duration) -> Refusal {
         ValidationFailure::TimedOut => arguments::refused_late(within),
         ValidationFailure::QueueFull => Refusal::new(
             ErrorKind::Overloaded,
-            "too many arguments wait to be held to the schemas of their tools",
+            "too many calls wait for the validation of their arguments",
         ),
         ValidationFailure::Failed => Refusal::new(
             ErrorKind::Internal,
-            "the arguments could not be held to the tool's inputSchema",
+            "the broker could not validate the arguments against the tool's inputSchema",
         ),
     }
 }

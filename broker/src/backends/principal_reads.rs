@@ -121,7 +121,7 @@ fn view_of(backend: &Backend, mut lists: BackendLists) -> Option<Arc<PrincipalVi
     let policy = || Policy::of(tenant, id, spec, shared, resources);
     let view = backend.principal_lists.view_of(lists, &shared.own_lists_bytes, policy);
     if view.is_none() {
-        tracing::warn!(backend = %id, "the lists of a principal find no room, it sees none of them");
+        tracing::warn!(backend = %id, "the memory for lists of principals is full: the principal sees no lists of this backend");
     }
     view
 }

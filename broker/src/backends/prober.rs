@@ -104,7 +104,7 @@ pub fn receive_verdict(backend: &Backend, verdict: &BackendVerdict) {
             if is_ignored {
                 return admission.metrics.resilience.verdict(VerdictEffect::Ignored);
             }
-            tracing::info!(tenant = %backend.tenant, backend = %backend.id, replica = verdict.node, "another replica finds that the backend fails: one call at a time until a probe");
+            tracing::info!(tenant = %backend.tenant, backend = %backend.id, replica = verdict.node, "another replica reports a failing backend: the broker sends one call at a time until its own probe");
             admission.suspect();
             admission.probe_wanted.notify_one();
         }

@@ -30,7 +30,10 @@ pub async fn record_command(pins: &PinKeeper, transport: &TransportSpec) {
         Some((path, sha256))
     });
     let Ok(Some((path, sha256))) = found.await else {
-        tracing::warn!(command, "the program of a backend cannot be read, so it is not pinned");
+        tracing::warn!(
+            command,
+            "the broker cannot read the program of a backend and does not pin it"
+        );
         return;
     };
     let package = package(command, args);

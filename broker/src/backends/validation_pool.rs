@@ -188,7 +188,7 @@ impl JobQueue {
     /// Runs jobs on one thread until the queue is closed.
     fn run_worker(&self) {
         if let Err(error) = rustix::process::nice(VALIDATION_NICENESS) {
-            tracing::debug!(%error, "a validation thread has the priority of all others");
+            tracing::debug!(%error, "the broker could not lower the priority of a validation thread");
         }
         while let Some((tenant, job)) = self.next() {
             if !job.cancelled.load(Ordering::Relaxed)

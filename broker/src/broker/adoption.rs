@@ -74,7 +74,7 @@ impl Broker {
         let adopting =
             self.shared.running.spawn(async move { broker.adopt_once(id, caller, endpoint).await });
         adopting.await.unwrap_or_else(|_| {
-            Err(Refusal::new(ErrorKind::Internal, "the session could not be taken up"))
+            Err(Refusal::new(ErrorKind::Internal, "the broker could not take over the session"))
         })
     }
 
@@ -107,7 +107,7 @@ impl Broker {
         if self.draining() {
             return Err(Refusal::new(
                 ErrorKind::Draining,
-                "the broker is shutting down and takes no sessions",
+                "the broker is shutting down and accepts no sessions",
             ));
         }
         let persistence = &self.shared.persistence;
@@ -133,7 +133,7 @@ impl Broker {
             Ok(stored) => stored,
             Err(error) => {
                 self.shared.metrics.session_unreadable();
-                tracing::warn!(session = key.digest(), %error, "a stored session is left alone");
+                tracing::warn!(session = key.digest(), %error, "the broker cannot read a stored session and leaves it unchanged");
                 self.release_claim(taken).await;
                 return Ok(AdoptionOutcome::Unusable);
             }
@@ -157,7 +157,7 @@ impl Broker {
         };
         if !session.is_owned_by(&self.shared.persistence.node()) {
             self.remove_session(&session);
-            session.abandon("the lease was lost while it was taken up");
+            session.abandon("the replica lost its lease during the takeover");
             return Err(Refusal::new(
                 ErrorKind::SessionElsewhere,
                 "the session is moving to another process, try again",
@@ -239,7 +239,10 @@ impl Broker {
         let params = SessionParams { tenant: tenant.clone(), caller, endpoint, transport };
         let session = Session::restore(id, params, claimed, self.shared.clone());
         if revoked || !tenant.enabled() || !tenant.adopt_session(&session) {
-            self.close_session(&session, "its key or its tenant is gone");
+            self.close_session(
+                &session,
+                "its credential was revoked, or its tenant was disabled or removed",
+            );
             return None;
         }
         self.sessions.insert(session.id.clone(), session.clone());

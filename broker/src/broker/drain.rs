@@ -46,7 +46,7 @@ impl Broker {
 
     /// Ends a session whose client could not find it elsewhere, on the same terms.
     async fn end_here(self: &Arc<Self>, session: &Arc<Session>, forced: bool) -> ReleaseOutcome {
-        const WHY: &str = "the broker goes away";
+        const WHY: &str = "the broker is shutting down";
         let released = SessionRelease::new(session, forced).quiesce_and_end(WHY).await;
         if released == ReleaseOutcome::Done {
             self.close_session(session, WHY);
@@ -90,7 +90,10 @@ impl Broker {
         if !clean {
             let calls =
                 self.all_sessions().iter().map(|session| session.calls_in_flight()).sum::<usize>();
-            tracing::warn!(calls, "the grace period is over, calls are cut");
+            tracing::warn!(
+                calls,
+                "the grace period has ended: the broker cancels the remaining calls"
+            );
             self.stateless.end_all();
             self.give_up_tasks().await;
             self.release_all(true).await;

@@ -114,9 +114,8 @@ impl Broker {
         self.shared.overload.admits()?;
         let params = InitializeParams::parse(message)?;
         if message.params.is_some_and(|params| params.len() > CLIENT_TEXT_BYTES_MAX) {
-            let text = format!(
-                "what a client says about itself has at most {CLIENT_TEXT_BYTES_MAX} bytes"
-            );
+            let text =
+                format!("params of initialize must have at most {CLIENT_TEXT_BYTES_MAX} bytes");
             return Err(Refusal::new(ErrorKind::InvalidParams, text));
         }
         let tenant = self.tenant(&caller.tenant).ok_or_else(tenant_gone)?;
@@ -162,7 +161,7 @@ impl Broker {
             self.admits_sessions()?;
             return Err(Refusal::new(
                 ErrorKind::StoreUnavailable,
-                "the session could not be kept, try again",
+                "the broker could not keep the session, try again",
             ));
         }
         unclaimed.disarm();
@@ -187,7 +186,7 @@ impl Broker {
         if is_revoked || session.caller.is_revoked() || !session.tenant.enabled() {
             return Err(Refusal::new(
                 ErrorKind::Unauthorized,
-                "the key, the token or the tenant is gone",
+                "the key or token was revoked, or the tenant was disabled",
             ));
         }
         Ok(())
@@ -415,7 +414,7 @@ impl EndingSession {
         running.clone().spawn(async move {
             let store = || self.broker.store_end(&session, scope);
             if let Err(refusal) = retry_until(store, || self.broker.draining()).await {
-                tracing::warn!(session = %session.digest, %refusal, "the end of a session could not be stored; it will pass when it is idle");
+                tracing::warn!(session = %session.digest, %refusal, "the broker could not store the end of a session; the stored session expires after its idle time");
             }
         });
     }
@@ -456,7 +455,7 @@ impl UnclaimedSession {
 impl Drop for UnclaimedSession {
     fn drop(&mut self) {
         if let Some((broker, session)) = self.0.take() {
-            broker.close_session(&session, "its client never got it");
+            broker.close_session(&session, "its client never received the session");
         }
     }
 }

@@ -98,7 +98,7 @@ impl Broker {
 }
 
 fn too_many_sign_ins(wait: Duration) -> Refusal {
-    let text = "too many sign-ins of this address have failed within a minute, and this credential is not known to be valid";
+    let text = "too many sign-ins from this address failed within a minute, and this credential is not known to be valid";
     Refusal::new(ErrorKind::TooManySignIns, text).retry_after(wait)
 }
 

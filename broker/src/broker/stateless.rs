@@ -51,7 +51,10 @@ impl Broker {
     pub fn readmit_caller(&self, caller: &Caller) -> Result<Caller, Refusal> {
         let is_gone = caller.key.as_ref().is_some_and(|key| !self.keyring.contains(key));
         if is_gone || caller.is_revoked() {
-            return Err(Refusal::new(ErrorKind::Unauthorized, "the key or the token is gone"));
+            return Err(Refusal::new(
+                ErrorKind::Unauthorized,
+                "the key or token was revoked or has expired",
+            ));
         }
         self.admit(caller.clone())
     }

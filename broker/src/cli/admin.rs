@@ -46,7 +46,7 @@ const BACKEND: &[Column] = &[
     ("state", "state"),
     ("replica", "replica"),
     ("breaker", "breaker.state"),
-    ("breaker because of", "breaker.reason"),
+    ("breaker reason", "breaker.reason"),
     ("next probe ms", "breaker.next_probe_ms"),
     ("verdict of replica", "breaker.verdict.replica"),
     ("verdict", "breaker.verdict.state"),
@@ -275,7 +275,8 @@ async fn backend(
 
 /// Returns what an operator has to mend of a backend that was registered.
 fn notes_about_added(answer: &Value) -> String {
-    let failed = "registered, but it could not be reached; the broker keeps trying";
+    let failed =
+        "the backend is registered, but the broker could not reach it; the broker keeps trying";
     let failed = (answer["state"] == "failed").then(|| failed.to_owned());
     let unreachable = answer["sandbox_unreachable"].as_array().into_iter().flatten();
     let unreachable = unreachable

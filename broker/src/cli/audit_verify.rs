@@ -107,11 +107,14 @@ fn sentence(misfit: &Value, count: usize) -> String {
     );
     let detail = misfit["detail"].as_str().unwrap_or_default();
     let which = misfit["number"].as_i64().map_or_else(
-        || format!("{chain} does not fit"),
-        |number| format!("record {number} of {chain} does not fit"),
+        || format!("{chain} does not pass the verification"),
+        |number| format!("record {number} of {chain} does not pass the verification"),
     );
-    let more =
-        if count > 1 { format!("; {} more chains do not fit", count - 1) } else { String::new() };
+    let more = if count > 1 {
+        format!("; {} more chains do not pass the verification", count - 1)
+    } else {
+        String::new()
+    };
     format!("{which}: {detail}{more}")
 }
 

@@ -38,7 +38,7 @@ pub(super) enum ToolsetCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
-    /// Remove a toolset: its endpoint is gone, and it holds no caller any more
+    /// Remove a toolset, its endpoint and its limits for callers
     Remove {
         #[arg(value_parser = ToolsetId::parse)]
         name: ToolsetId,

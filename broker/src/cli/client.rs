@@ -34,7 +34,7 @@ pub(super) enum ClientError {
     )]
     Certificate { url: String, reason: String },
     #[error(
-        "the broker at {url} has not answered within {seconds} s; it may still do what was asked, so look before you repeat the command"
+        "the broker at {url} did not answer within {seconds} s; it may still apply the change, so check before you repeat the command"
     )]
     TimedOut { url: String, seconds: u64 },
     #[error(
@@ -82,7 +82,7 @@ impl AdminClient {
         let authorization = token.filter(|token| !token.is_empty()).map(|token| {
             let value = HeaderValue::try_from(format!("Bearer {}", token.trim()));
             value.map_err(|_| {
-                ClientError::Usage(format!("{TOKEN} has characters that no token has"))
+                ClientError::Usage(format!("{TOKEN} has characters that a token must not have"))
             })
         });
         let any =

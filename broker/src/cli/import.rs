@@ -131,9 +131,7 @@ impl ServerImport {
             Ok(server)
         } else {
             let (name, version) = (&server.name, &server.version);
-            Err(usage(format!(
-                "{base} was asked for {reference} and answered with {name}@{version}"
-            )))
+            Err(usage(format!("{base} answered the request for {reference} with {name}@{version}")))
         }
     }
 }

@@ -36,11 +36,11 @@ pub(super) enum PinCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
-    /// Approve definitions; one that changed after it was looked at is refused
+    /// Approve definitions; a definition that changed after the review is refused
     Approve {
         /// BACKEND/KIND/NAME, or BACKEND/NAME of a tool
         object: Option<String>,
-        /// The hash that was looked at; without it, the one that is shown now
+        /// The reviewed hash; without it, the hash that is listed now
         #[arg(long, requires = "object")]
         hash: Option<String>,
         /// Approve everything that the backend lists, except what is blocked
@@ -56,7 +56,7 @@ pub(super) enum PinCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
-    /// Keep an object from clients, whatever its definition, until it is approved
+    /// Block an object for clients, whatever its definition, until an operator approves it
     Block {
         /// BACKEND/KIND/NAME, or BACKEND/NAME of a tool
         object: String,
@@ -206,7 +206,7 @@ pub(super) enum ApprovalCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
-    /// Show one of them, with its arguments
+    /// Show one approval, with the arguments of the call
     Show {
         id: String,
         #[command(flatten)]
@@ -214,7 +214,7 @@ pub(super) enum ApprovalCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
-    /// Let a call be executed once
+    /// Approve one execution of a call
     Approve {
         id: String,
         /// Text for other operators

@@ -89,7 +89,11 @@ pub(super) async fn pins(
             let locked = read_lock_of(&file, backend.as_ref())?;
             let pins = all_pins(client, &of, backend.as_ref()).await?;
             if locked.tenant != of.tenant.as_str() {
-                let text = format!("{} is of the tenant {}", file.display(), locked.tenant);
+                let text = format!(
+                    "{} is a lock file of another tenant: {}",
+                    file.display(),
+                    locked.tenant
+                );
                 return Err(ClientError::refused(text));
             }
             verified(&locked, &lock_of(&of, &pins, seen))

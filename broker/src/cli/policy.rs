@@ -107,7 +107,7 @@ fn attributes(pairs: Vec<(String, String)>) -> Result<Map<String, Value>, Client
             }
             _ => {
                 return Err(ClientError::Usage(format!(
-                    "--as has no {name}; allowed: principal, group, scope, client, key"
+                    "--as: {name} is not a known name; allowed: principal, group, scope, client, key"
                 )));
             }
         }

@@ -131,7 +131,7 @@ impl ServerJson {
             && !SCHEMAS.iter().any(|known| schema.contains(known))
         {
             let known = SCHEMAS.join(", ");
-            return Err(vec![format!("$schema is {schema}; readable are the schemas of {known}")]);
+            return Err(vec![format!("$schema is {schema}; allowed: the schemas of {known}")]);
         }
         let faults = server_json_faults::faults(document);
         let no_server = "this is not a server.json:".to_owned();
@@ -213,12 +213,14 @@ impl Package {
         let runner = match self.registry_type.as_str() {
             "npm" => NPX,
             "pypi" => UVX,
-            "oci" => return Err("is of the registryType oci: an image is not runnable here, because backends are child processes of the broker".to_owned()),
-            other => return Err(format!("is of the registryType {other:?}; runnable are npm and pypi")),
+            "oci" => return Err("has the registryType oci: the broker cannot run images, because backends are its child processes".to_owned()),
+            other => return Err(format!("has the registryType {other:?}; allowed: npm, pypi")),
         };
         if self.transport.kind != "stdio" {
             let kind = &self.transport.kind;
-            return Err(format!("speaks {kind} and not stdio; start it yourself, and add its URL"));
+            return Err(format!(
+                "uses the transport {kind}, not stdio; start the server yourself and add its URL"
+            ));
         }
         if let Some(hint) = self.runtime_hint.as_deref().filter(|hint| *hint != runner.command) {
             return Err(format!("asks for the runtime {hint:?}; allowed: {}", runner.command));
@@ -237,7 +239,9 @@ impl Package {
         }
         match self.version.as_deref() {
             Some(version) if is_exact(version) => Ok(runner),
-            Some(version) => Err(format!("has the version {version:?}, which is not an exact one")),
+            Some(version) => {
+                Err(format!("has the version {version:?}; an exact version is needed"))
+            }
             None => Err("has no version; an exact one is needed".to_owned()),
         }
     }

@@ -178,9 +178,8 @@ impl SchemaCheck {
         let is_version = |text: &str| {
             text != "latest" && (1..=VERSION_CHARS_MAX).contains(&text.chars().count())
         };
-        let problem = format!(
-            "must have 1 to {VERSION_CHARS_MAX} characters, and latest is not an exact one"
-        );
+        let problem =
+            format!("must be an exact version of 1 to {VERSION_CHARS_MAX} characters, not latest");
         self.text_that(&package, "version", is_version, &problem);
         self.text_that(&package, "fileSha256", is_sha256, "must be 64 hexadecimal digits");
         if let Some(transport) = self.inner(&package, "transport") {

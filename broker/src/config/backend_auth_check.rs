@@ -34,7 +34,7 @@ pub(super) fn check(spec: &BackendSpec, faults: &mut Vec<FieldError>) {
         ("provider.client_secret", provider.map_or(&None, |known| &known.client_secret)),
     ];
     for (name, _) in secrets.iter().filter(|(_, secret)| secret.as_deref() == Some(MASK)) {
-        fault(name, "is the mask of a secret, which a view shows", "the secret itself");
+        fault(name, "is the mask that views show instead of a secret", "the secret itself");
     }
     match auth.kind {
         BackendAuthKind::OauthClient => check_client(spec, &mut fault),
@@ -186,7 +186,7 @@ fn check_issuer(name: &str, issuer: &str, fault: &mut impl FnMut(&str, &str, &st
     let allowed = "an https:// URL without query, as the authorization server writes it";
     match parse_http_url(issuer) {
         Ok(uri) if is_private(&uri) && !issuer.contains('?') => {}
-        Ok(_) => fault(name, "has a query or is reached without TLS", allowed),
+        Ok(_) => fault(name, "has a query or does not use TLS", allowed),
         Err(error) => fault(name, &error.to_string(), allowed),
     }
 }
@@ -194,7 +194,7 @@ fn check_issuer(name: &str, issuer: &str, fault: &mut impl FnMut(&str, &str, &st
 /// Checks that no principal uses a link with the token of another one.
 fn check_links(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
     if spec.links == LinkSharing::Shared {
-        let wrong = "gives each principal a token, but links: shared is one link for all";
+        let wrong = "needs one link for each principal, but links: shared uses one link for all";
         fault("type", wrong, "links: auto or per-session");
     }
 }
@@ -206,7 +206,7 @@ fn check_user(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
         let is_https = parse_http_url(url).is_ok_and(|uri| uri.scheme_str() == Some("https"));
         if !is_https || spec.auth.client_id.is_some() {
             let allowed = "an https:// URL, without client_id";
-            fault("client_metadata_url", "cannot be the id of the broker", allowed);
+            fault("client_metadata_url", "cannot be the client id of the broker", allowed);
         }
     }
 }
@@ -225,9 +225,11 @@ fn check_credential(auth: &BackendAuth, fault: &mut impl FnMut(&str, &str, &str)
         (Some(_), None, Some(ClientAuthMethod::PrivateKeyJwt)) => {
             fault("token_endpoint_auth_method", "needs a key", "client_key")
         }
-        (Some(_), None, Some(ClientAuthMethod::None)) => {
-            fault("token_endpoint_auth_method", "is none with a secret", "client_secret_basic")
-        }
+        (Some(_), None, Some(ClientAuthMethod::None)) => fault(
+            "token_endpoint_auth_method",
+            "is none, but client_secret is set",
+            "client_secret_basic",
+        ),
         (None, Some(_), Some(method)) if method != ClientAuthMethod::PrivateKeyJwt => {
             fault("token_endpoint_auth_method", "needs a secret", "client_secret")
         }

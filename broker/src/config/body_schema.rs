@@ -159,7 +159,7 @@ impl<'s> Walk<'s> {
             let Some((_, branch)) = branch else {
                 let problem = match tag {
                     Some(_) => format!("is not a known {}", kind_of_thing(path)),
-                    None => "is missing or no text".to_owned(),
+                    None => "is missing or not text".to_owned(),
                 };
                 return self.faults.push(FieldError::new(join(path, TAG), problem, names(&tags)));
             };
@@ -228,7 +228,7 @@ impl<'s> Walk<'s> {
                 let tags = self.tags(&union.items);
                 if !tags.is_empty() {
                     let tags = names(&tags);
-                    return vec![format!("a map with `{TAG}` ({tags}) and what belongs to it")];
+                    return vec![format!("a map with `{TAG}` ({tags}) and the matching members")];
                 }
                 union.items.iter().flat_map(|branch| self.alternatives(branch)).collect()
             }

@@ -91,7 +91,7 @@ pub(super) fn check(
         return Err(FieldError::new(
             "transport.command",
             "is not in stdio.commands",
-            "a command the operator listed there",
+            "a command that stdio.commands lists",
         ));
     }
     let names: Vec<&str> =

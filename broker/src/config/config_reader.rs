@@ -198,15 +198,21 @@ pub(in crate::config) fn read_secret_file(
         .read_to_string(&mut content)
         .map_err(|error| format!("\"{path}\" cannot be read ({error})"))?;
     let secret = content.trim_end_matches(['\r', '\n']);
-    secret_of(secret, bytes_min).map_err(|wrong| format!("\"{path}\": its text {wrong}"))
+    secret_of(secret, bytes_min)
+        .map_err(|wrong| format!("\"{path}\": the text of the file {wrong}"))
 }
 
 /// Checks a secret. The fault shows the length of a text that is too short, and nothing else of any
 /// text.
 pub(in crate::config) fn secret_of(text: &str, bytes_min: usize) -> Result<Secret, InvalidReason> {
     match text.len() {
-        length if length < bytes_min => Err(format!("is too short to be a secret, with {length} of at least {bytes_min} bytes")),
+        length if length < bytes_min => Err(format!(
+            "is too short for a secret: it has {length} bytes, and at least {bytes_min} are needed"
+        )),
         _ if is_secret(text) => Ok(Secret::new(text)),
-        _ => Err("is not a usable secret: it is too long, or holds other characters than visible ASCII ones".to_owned()),
+        _ => Err(
+            "is not a usable secret: it is too long, or has characters other than visible ASCII"
+                .to_owned(),
+        ),
     }
 }

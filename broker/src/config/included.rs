@@ -64,7 +64,7 @@ impl IncludedFile {
         let mut faults = Vec::new();
         for (section, value) in &entries {
             if !MAPS.contains(&section.as_str()) {
-                let wrong = "cannot stand in a file of include.folder";
+                let wrong = "is not allowed in a file of include.folder";
                 faults.push(FieldError::new(section, wrong, allowed));
             } else if !value.is_object() && !value.is_null() {
                 faults.push(FieldError::new(section, format!("is {}", describe(value)), "a map"));

@@ -81,7 +81,7 @@ impl IssuerReader<'_> {
             None | Some("signature") => false,
             Some("introspect") => true,
             Some(_) => {
-                self.fault("check", "is not a way to check a JWT", CHECKS);
+                self.fault("check", "is not a known check for JWTs", CHECKS);
                 false
             }
         };
@@ -126,7 +126,7 @@ impl IssuerReader<'_> {
         }
         if !["basic", "post"].contains(&method) {
             let allowed = "basic, post, private_key_jwt";
-            self.fault("introspection.auth", "is not a way to authenticate", allowed);
+            self.fault("introspection.auth", "is not a known authentication method", allowed);
             return None;
         }
         if entry.client_key_file.is_some() || entry.client_key_id.is_some() {

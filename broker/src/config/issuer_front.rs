@@ -85,7 +85,7 @@ fn is_on_any_port(allowed: &str, uri: &str) -> bool {
     })
 }
 
-/// What becomes of the parameter `resource` (RFC 8707) on its way to the issuer.
+/// How the broker treats the parameter `resource` (RFC 8707) in requests to the issuer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ResourceParameter {
@@ -252,7 +252,7 @@ impl IssuerReader<'_> {
         let refused = members.keys().find(|name| OWN_MEMBERS.contains(&name.as_str())).cloned();
         if let Some(name) = refused {
             let allowed = format!("members other than {}", OWN_MEMBERS.join(", "));
-            self.fault(&join("metadata_set", &name), "is decided by the broker", &allowed);
+            self.fault(&join("metadata_set", &name), "is set by the broker itself", &allowed);
         }
         let bytes = serde_json::to_vec(&members).map_or(0, |text| text.len());
         if members.len() > METADATA_MEMBERS_MAX
@@ -340,7 +340,7 @@ impl IssuerReader<'_> {
     fn scope_prefix(&mut self, entry: &FrontEntry<'_>) -> Option<String> {
         let prefix = entry.scope_prefix.cloned()?;
         if prefix.is_empty() || prefix.len() > IDENTIFIER_BYTES_MAX || !is_scope(&prefix) {
-            self.fault("scope_prefix", "cannot begin a scope", "a text such as api://ID/");
+            self.fault("scope_prefix", "is not a valid scope prefix", "a text such as api://ID/");
         }
         Some(prefix)
     }

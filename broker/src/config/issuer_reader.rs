@@ -30,7 +30,7 @@ impl IssuerReader<'_> {
     pub(super) fn url(&mut self, name: &str, url: &str) -> Option<Uri> {
         match parse_http_url(url) {
             Ok(uri) if is_private(&uri) => return Some(uri),
-            Ok(_) => self.fault(name, "is reached without TLS", URL_ALLOWED),
+            Ok(_) => self.fault(name, "does not use TLS", URL_ALLOWED),
             Err(error) => self.fault(name, &format!("is not a usable URL: {error}"), URL_ALLOWED),
         }
         None
@@ -52,7 +52,7 @@ impl IssuerReader<'_> {
         {
             self.fault(
                 name,
-                "has an entry that cannot be one, or too many",
+                "has too many entries or an entry that is not valid",
                 &format!("at most {IDENTIFIERS_MAX} texts, none of them empty"),
             );
         }

@@ -208,7 +208,7 @@ fn resource(value: &Value) -> Result<String, InvalidReason> {
     let url = text(value).ok_or_else(|| invalid_value(value))?;
     let uri = parse_http_url(url).map_err(|error| format!("is not a usable URL: {error}"))?;
     if !is_private(&uri) {
-        return Err("is reached without TLS".to_owned());
+        return Err("does not use TLS".to_owned());
     }
     if !matches!(uri.path(), "" | "/") || uri.query().is_some() || url.contains('?') {
         return Err("has a path or a query".to_owned());
@@ -228,7 +228,7 @@ pub fn parse_stored_issuer(
             ["tenant", "tenant_claim", "tenants", "check", "introspection", "admin", "sign_in"];
         if let Some(name) = own.into_iter().find(|name| members.contains_key(*name)) {
             let allowed = "only in the configuration file";
-            return Err(vec![FieldError::new(name, "is set in a request", allowed)]);
+            return Err(vec![FieldError::new(name, "is not allowed in a request", allowed)]);
         }
         members.insert("tenant".to_owned(), tenant.as_str().into());
     }
@@ -330,7 +330,7 @@ impl IssuerReader<'_> {
         let scopes = self.identifiers("scopes", entry.scopes, is_scope);
         let algorithms = self.algorithms(entry.algorithms);
         if entry.require_typ.as_deref().is_some_and(|wanted| wanted != ACCESS_TOKEN_TYPE) {
-            self.fault("require_typ", "is not a type that can be demanded", ACCESS_TOKEN_TYPE);
+            self.fault("require_typ", "is not a supported token type", ACCESS_TOKEN_TYPE);
         }
         let principal_claim = self
             .claim("principal_claim", entry.principal_claim)
@@ -379,7 +379,7 @@ impl IssuerReader<'_> {
         let known: Vec<Algorithm> = names.iter().filter_map(|name| algorithm(name)).collect();
         if known.is_empty() || known.len() < names.len() {
             let allowed = ALGORITHMS.map(|(name, _)| name).join(", ");
-            self.fault("algorithms", "names none, or one that is not taken", &allowed);
+            self.fault("algorithms", "is empty or names an unsupported algorithm", &allowed);
         }
         known
     }

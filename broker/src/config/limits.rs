@@ -314,11 +314,7 @@ impl ConfigReader<'_> {
             let allowed = format!(
                 "less than overload.memory_percent of overload.memory_bytes, which is {refuses_from} bytes"
             );
-            self.report(
-                "limits.outbox_bytes_total",
-                "does not fit below the memory limit",
-                &allowed,
-            );
+            self.report("limits.outbox_bytes_total", "is too large for the memory limit", &allowed);
         }
     }
 

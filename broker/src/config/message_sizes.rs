@@ -168,15 +168,14 @@ fn profiles(value: &Value, max: usize) -> Result<BTreeMap<String, MessageSizePro
 
 fn profile(name: &str, value: &Value, max: usize) -> Result<MessageSizeProfile, String> {
     if BUILT_IN.iter().any(|(known, ..)| *known == name) {
-        return Err(format!(
-            "names {name:?}, which is there already and means the same everywhere"
-        ));
+        return Err(format!("names {name:?}, which is a built-in profile"));
     }
     if !is_profile_name(name) {
         return Err(format!("names {name:?}, which is not a name for a profile"));
     }
-    let sizes =
-        value.as_object().ok_or_else(|| format!("has for {name} what is {}", describe(value)))?;
+    let sizes = value
+        .as_object()
+        .ok_or_else(|| format!("has a value for {name} that is {}", describe(value)))?;
     let mut profile = MessageSizeProfile::default();
     for (wire, value) in sizes {
         let size = value
@@ -185,7 +184,7 @@ fn profile(name: &str, value: &Value, max: usize) -> Result<MessageSizeProfile, 
             .filter(|size| *size >= SIZE_MIN && *size <= max);
         let allowed = || {
             format!(
-                "has for {name}.{wire} no size from {} to limits.message_bytes, {}",
+                "needs a size for {name}.{wire} from {} to limits.message_bytes, {}",
                 format_size(SIZE_MIN),
                 format_size(max)
             )
@@ -194,7 +193,9 @@ fn profile(name: &str, value: &Value, max: usize) -> Result<MessageSizeProfile, 
         match MessageWire::ALL.into_iter().find(|known| known.name() == wire) {
             Some(wire) => drop(profile.by_wire.insert(wire, size)),
             None if wire == DEFAULT => profile.all = Some(size),
-            None => return Err(format!("has for {name} a size of {wire:?}, which is not a wire")),
+            None => {
+                return Err(format!("has a size in {name} for {wire:?}, which is not a known wire"));
+            }
         }
     }
     Ok(profile)

@@ -26,7 +26,7 @@ pub fn parse_operator_scope(
     })?;
     let scope = match (role, tenants, backends) {
         (Role::BackendOwner, Some(_), _) => {
-            return Err(fault("tenants", "is set for a backend_owner", "backends"));
+            return Err(fault("tenants", "is not allowed for the role backend_owner", "backends"));
         }
         (Role::BackendOwner, None, None) => {
             return Err(fault("backends", "is missing", BACKEND_ALLOWED));
@@ -35,10 +35,14 @@ pub fn parse_operator_scope(
             Scope::Backends(parse_names("backends", names, BACKEND_ALLOWED, parse_backend_name)?)
         }
         (_, _, Some(_)) => {
-            return Err(fault("backends", "is set for another role", "the role backend_owner"));
+            return Err(fault(
+                "backends",
+                "is set for a role other than backend_owner",
+                "the role backend_owner",
+            ));
         }
         (Role::Scraper, Some(_), None) => {
-            let wrong = "is set for a scraper, and metrics are those of all tenants";
+            let wrong = "is set for a scraper, but metrics cover all tenants";
             return Err(fault("tenants", wrong, "a scraper without tenants"));
         }
         (_, Some(names), None) => {

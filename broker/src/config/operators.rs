@@ -126,8 +126,8 @@ fn read(entry: &Value) -> Result<DeclaredOperator, Vec<FieldError>> {
     let entry = ENTRY.read(entry)?;
     let mut faults = Vec::new();
     if !is_name(&entry.name) {
-        let allowed = format!("1 to {NAME_CHARS_MAX} characters that are seen, on one line");
-        let wrong = "is empty, too long, reserved, or has characters that are not seen";
+        let allowed = format!("1 to {NAME_CHARS_MAX} visible characters on one line");
+        let wrong = "is empty, too long or reserved, or has invisible characters";
         faults.push(FieldError::new("name", wrong, allowed));
     }
     let (tenants, backends) = (entry.tenants.as_deref(), entry.backends.as_deref());

@@ -208,7 +208,7 @@ impl RawConfig {
                 .unwrap_or_default();
             return Err(FieldError::new(
                 variable,
-                format!("names no key{hint}"),
+                format!("is not the name of a configuration key{hint}"),
                 "MCP_BROKER__SECTION__KEY with a section and key of `mcp-broker config-example`",
             ));
         };

@@ -164,7 +164,7 @@ impl ConfigReader<'_> {
         if matches!(config.storage.database, DatabaseConfig::Postgres(_))
             && config.node.secret.is_none()
         {
-            let wrong = "names a PostgreSQL database and node.secret is not set: replicas could not read what others stored";
+            let wrong = "names a PostgreSQL database, but node.secret is not set: replicas could not read each other's data";
             self.report(
                 "storage.url",
                 wrong,
@@ -195,7 +195,7 @@ impl ConfigReader<'_> {
             None if config.node.advertise.is_some() => {
                 self.report(
                     "node.advertise",
-                    "leads nowhere: listen.internal is not set",
+                    "has no effect: listen.internal is not set",
                     "also listen.internal, or leaving it out",
                 );
             }
@@ -217,7 +217,8 @@ impl ConfigReader<'_> {
         let file = self.optional(file_path, |value, kind| match (text(value), kind) {
             (Some(path), KeyKind::SecretFile { bytes_min }) => {
                 let secret = read_secret_file(path, bytes_min)?;
-                parse(secret.expose()).map_err(|wrong| format!("\"{path}\": its text {wrong}"))
+                parse(secret.expose())
+                    .map_err(|wrong| format!("\"{path}\": the text of the file {wrong}"))
             }
             _ => Err(format!("is {}", describe(value))),
         });
@@ -247,7 +248,7 @@ fn database(url: &str) -> Result<DatabaseConfig, InvalidReason> {
         .ok_or_else(|| "is neither an sqlite: nor a postgres: URL".to_owned())?;
     let path = path.strip_prefix("//").unwrap_or(path);
     if path.contains(":memory:") {
-        return Err("names a database in memory, which would forget everything".to_owned());
+        return Err("names an in-memory database, which would lose all data".to_owned());
     }
     if path.is_empty() || path.ends_with('/') || path.contains(['?', '\0']) {
         return Err("names no file".to_owned());

@@ -92,7 +92,7 @@ impl ConfigReader<'_> {
             self.report(
                 "breaker.probe_max",
                 "is shorter than breaker.probe_after",
-                "a time from breaker.probe_after on",
+                "a time of at least breaker.probe_after",
             );
         }
         breaker
@@ -127,8 +127,9 @@ impl ConfigReader<'_> {
                     value.as_str().and_then(|text| parse_duration(text).ok()).filter(is_deadline);
                 deadlines.insert(
                     method.clone(),
-                    deadline
-                        .ok_or_else(|| format!("has for {method} what {}", invalid_value(value)))?,
+                    deadline.ok_or_else(|| {
+                        format!("has a value for {method} that {}", invalid_value(value))
+                    })?,
                 );
             }
             Ok(deadlines)
@@ -204,7 +205,11 @@ fn check_named(
     for (name, deadline) in named {
         let shown: String = name.chars().take(64).collect();
         if !is_name(name) {
-            faults.push(FieldError::new(&path, format!("names {shown:?}"), allowed));
+            faults.push(FieldError::new(
+                &path,
+                format!("names {shown:?}, which is not allowed"),
+                allowed,
+            ));
         } else {
             check_duration(join(&path, &shown), Some(*deadline), DEADLINE, faults);
         }

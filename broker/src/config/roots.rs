@@ -81,7 +81,7 @@ impl RootRules {
 /// Checks the rules that the types do not express.
 pub(super) fn check(roots: &RootRules, protocol: ProtocolChoice, faults: &mut Vec<FieldError>) {
     if roots.mode != RootMode::Client && protocol == ProtocolChoice::Modern {
-        let wrong = "gives roots to a backend of 2026-07-28, which the broker does not answer";
+        let wrong = "gives roots to a backend of 2026-07-28, whose requests for roots the broker does not answer";
         faults.push(FieldError::new("roots.mode", wrong, "client for a modern backend"));
     }
     if roots.list.len() > ROOTS_MAX {

@@ -114,11 +114,11 @@ fn check_credentials(
         transport,
         TransportSpec::Http { .. } | TransportSpec::Sse { .. } | TransportSpec::Websocket { .. }
     ) {
-        let wrong = format!("are HTTP headers, which a {} backend has not", transport.kind());
+        let wrong = format!("are HTTP headers, which a {} backend does not use", transport.kind());
         faults.push(FieldError::new(
             "credentials",
             wrong,
-            "transport.env for what a child process should know, nothing elsewhere",
+            "transport.env for a child process; leave credentials out for other backends",
         ));
         return;
     }

@@ -63,7 +63,7 @@ pub(super) fn read(reading: &mut ConfigReader<'_>) -> TrustedProxyConfig {
         if takes && trusted.is_empty() && reading.faults.is_empty() {
             reading.report(
                 key,
-                "is true, and no proxy is trusted that could send such a header",
+                "is true, but listen.trusted_proxies names no proxy that could send the header",
                 "true with listen.trusted_proxies",
             );
         }

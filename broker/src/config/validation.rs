@@ -86,7 +86,7 @@ pub(super) fn validate(raw: &RawConfig, faults: Vec<FieldError>) -> Result<Confi
     if config.listen.quic.is_some() && config.tls.certificate.is_none() && reading.faults.is_empty()
     {
         let allowed = "tls.cert_file and tls.key_file, or tls.self_signed: true";
-        reading.report("listen.quic", "needs a certificate: QUIC is never without TLS", allowed);
+        reading.report("listen.quic", "needs a certificate, because QUIC always uses TLS", allowed);
     }
     reading.colliding_listeners(&config.listen);
     reading.memory(&config.limits, &config.overload);
@@ -322,7 +322,7 @@ impl ConfigReader<'_> {
             if let Some((Err(denied), field)) =
                 address.map(|(address, field)| (egress.check(address), field))
             {
-                let wrong = format!("leads to a refused address: {denied}");
+                let wrong = format!("points to a refused address: {denied}");
                 self.report(
                     &join(&path, field),
                     &wrong,

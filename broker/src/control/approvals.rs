@@ -212,12 +212,12 @@ impl NewDecision {
             && (reason.len() > APPROVAL_REASON_BYTES_MAX || !is_printable(reason))
         {
             let allowed =
-                format!("at most {APPROVAL_REASON_BYTES_MAX} bytes that are seen, on one line");
-            return fault("reason", "is too long, or has characters that are not seen", allowed);
+                format!("at most {APPROVAL_REASON_BYTES_MAX} bytes of visible text on one line");
+            return fault("reason", "is too long or has invisible characters", allowed);
         }
         match self.window {
             Some(_) if !self.approves => {
-                fault("for", "is set for a denial", "the decision approve".to_owned())
+                fault("for", "is not allowed for a denial", "the decision approve".to_owned())
             }
             Some(window) if window.is_zero() || window > APPROVAL_WINDOW_MAX => {
                 let allowed = format!("1ms to {}", format_duration(APPROVAL_WINDOW_MAX));

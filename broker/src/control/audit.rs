@@ -186,7 +186,7 @@ impl Control {
         let Some(record) = author.record(node.as_str(), error, is_tenant) else { return };
         let text = record.body.clone();
         if let Err(error) = self.persistence().audit.add_now(record).await {
-            tracing::error!(record = text, %error, "what an operator did could not be put into the audit log yet");
+            tracing::error!(record = text, %error, "the broker could not store the audit record of an operator's action yet");
         }
     }
 

@@ -47,7 +47,7 @@ impl ChainPosition {
         let expected = self.position + 1;
         if link.position != expected {
             let detail = format!(
-                "its position in the chain is {}, and {expected} is the next: records before it are missing",
+                "its position in the chain is {}, but {expected} was expected: earlier records are missing",
                 link.position
             );
             return Err(ChainMismatch::new(link.number, detail));
@@ -68,7 +68,7 @@ impl ChainPosition {
             return Ok(());
         }
         let detail = format!(
-            "it is not what the checkpoint of {} says: this record or one before it was replaced",
+            "the record does not match the checkpoint of {}: this record or an earlier one was replaced",
             moment(checkpoint.at_us)
         );
         Err(ChainMismatch::new(self.number, detail))
@@ -83,7 +83,7 @@ impl ChainPosition {
         if let Some(later) = checkpoints.iter().find(|checkpoint| checkpoint.count > self.position)
         {
             let detail = format!(
-                "the log ends after {} records of its chain, and the checkpoint of {} counts {}",
+                "the chain ends after {} records, but the checkpoint of {} counts {}",
                 self.position,
                 moment(later.at_us),
                 later.count
@@ -94,7 +94,7 @@ impl ChainPosition {
             return Ok(());
         }
         let detail = format!(
-            "the log ends after {} records of its chain, and its head counts {}",
+            "the chain ends after {} records, but its head counts {}",
             self.position, chain.length
         );
         Err(ChainMismatch::new(self.number, detail))

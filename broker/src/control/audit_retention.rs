@@ -127,7 +127,7 @@ impl Control {
                 tenant = tenant(name),
                 removed = gone,
                 last = position.number,
-                "records of the audit log are older than the retention"
+                "the broker removed audit records older than the retention"
             );
         }
         Ok(gone)
@@ -143,7 +143,7 @@ impl Control {
             .flatten();
         if retention.is_none() {
             tracing::error!(
-                "the stored retention of the audit log was not signed with this broker's secret: nothing is removed by it"
+                "the stored retention of the audit log was not signed with this broker's secret: the broker removes no records"
             );
         }
         retention

@@ -109,7 +109,8 @@ impl Control {
         let name = of.unwrap_or_default();
         let after = after
             .map(|text| {
-                read_position(text).ok_or_else(|| invalid("after", "is not the next of a page"))
+                read_position(text)
+                    .ok_or_else(|| invalid("after", "is not the `next` value of a page"))
             })
             .transpose()?;
         let kept = kept
@@ -173,7 +174,7 @@ impl Control {
         if first_unchained.is_some() {
             return Ok(Err(ChainMismatch {
                 number: first_unchained,
-                detail: "it belongs to no chain".to_owned(),
+                detail: "the record belongs to no chain".to_owned(),
             }));
         }
         let terms = self.query_store("audit_terms", self.store().audit_terms()).await?;

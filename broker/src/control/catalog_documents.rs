@@ -278,7 +278,7 @@ impl Control {
     fn apply_catalog_of(&self, tenant: &TenantId, registry: &Registry) {
         let unusable = |name: &str, fault: Option<(String, String)>| {
             let (path, problem) = fault.unwrap_or_default();
-            tracing::error!(%tenant, name, path, problem, "a stored document of the catalog cannot be used: it is left out");
+            tracing::error!(%tenant, name, path, problem, "the broker cannot use a stored toolset or prompt and leaves it out");
         };
         let mut prompts = Vec::new();
         for ((_, name), entry) in of(&registry.prompts, tenant) {

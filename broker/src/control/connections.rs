@@ -111,7 +111,7 @@ impl Control {
             let fault = FieldError::new(
                 "principal",
                 "is not the name of a principal",
-                "as sessions show it",
+                "a principal as sessions show it",
             );
             return Err(ControlError::Invalid(fault));
         }

@@ -24,17 +24,15 @@ pub enum ControlError {
         "principals connect no accounts at the backend {backend}: its auth is not of the type oauth_user or enterprise"
     )]
     NoAccounts { backend: BackendId },
-    #[error("the {what} {}", if *.exists { "is not what If-Match or If-None-Match names; GET shows its ETag" } else { "does not exist, and If-Match asks for one that does" })]
+    #[error("the {what} {}", if *.exists { "does not match If-Match or If-None-Match; GET shows its ETag" } else { "does not exist, but If-Match requires that it does" })]
     Changed { what: &'static str, exists: bool },
-    #[error(
-        "the definition of {object} is another one by now, with the hash {hash}; look at it first"
-    )]
+    #[error("the definition of {object} has changed and now has the hash {hash}; review it first")]
     PinMoved { object: String, hash: String },
     #[error("approval {id} is {state} already{}", .by.as_ref().map(|by| format!(", decided by {by}")).unwrap_or_default())]
     Decided { id: String, state: &'static str, by: Option<String> },
     #[error(transparent)]
     NotApprover(ApprovalRefused),
-    #[error("there are {max} {what} already, and no more are allowed")]
+    #[error("the limit of {max} {what} is reached")]
     TooMany { what: &'static str, max: usize },
     #[error("{} {}{}{}", .0.path, .0.problem, if .0.allowed.is_empty() { "" } else { "; allowed: " }, .0.allowed)]
     Invalid(FieldError),
@@ -46,14 +44,14 @@ pub enum ControlError {
     Toolset(Vec<PolicyFault>),
     #[error("{}", .0.first().map_or_else(String::new, ToString::to_string))]
     Faults(Vec<FieldError>),
-    #[error("the URL of this issuer is that of {holder}; an issuer is accepted once")]
+    #[error("{holder} already has the URL of this issuer; each issuer is accepted only once")]
     IssuerTaken { holder: String },
     #[error("auth.resource of the configuration file is missing, and issuers need it")]
     NoResource,
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the operating system gives no random numbers")]
+    #[error("the operating system returned no random numbers")]
     NoRandomness,
-    #[error("the change was stopped by an internal fault; see the broker's log")]
+    #[error("an internal fault stopped the change; see the broker's log")]
     Internal,
 }

@@ -168,7 +168,7 @@ impl Control {
             let host = url.and_then(|url| url.host()).unwrap_or_default();
             let Ok(address) = host.trim_matches(['[', ']']).parse::<IpAddr>() else { continue };
             self.config.egress.check(address).map_err(|denied| {
-                let problem = format!("leads to a refused address: {denied}");
+                let problem = format!("points to a refused address: {denied}");
                 ControlError::Invalid(FieldError::new(field, problem, ""))
             })?;
         }

@@ -80,7 +80,7 @@ impl KeyAttributes {
 pub(super) fn key_entry(record: KeyRecord) -> KeyEntry {
     let attributes: Option<KeyAttributes> = serde_json::from_str(&record.attributes)
         .inspect_err(|error| {
-            tracing::error!(tenant = %record.tenant, key = %record.key, %error, "the attributes of an API key cannot be read: access rules take them for unknown");
+            tracing::error!(tenant = %record.tenant, key = %record.key, %error, "the broker cannot read the attributes of an API key: access rules treat them as unknown");
         })
         .ok();
     let until = attributes.as_ref().and_then(|attributes| attributes.expires_at_us).map(|at| {

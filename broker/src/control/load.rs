@@ -209,7 +209,7 @@ impl Control {
     /// Skips an unreadable row, so that the broker still serves the others.
     pub(super) fn skip_unreadable(&self, error: &LoadError) {
         self.metrics.row_unreadable();
-        tracing::error!(%error, "left out: everything else is served");
+        tracing::error!(%error, "the broker cannot use a stored entry and leaves it out");
     }
 
     pub(super) fn stored_backend(
@@ -278,7 +278,7 @@ impl Control {
         // A row may be older than the check at creation, or another program may have written it.
         let usable = |record: &KeyRecord| {
             let Some(reason) = reserved_reason(record.principal.as_str()) else { return true };
-            tracing::warn!(tenant = %record.tenant, key = %record.key, reason, "a stored API key is not taken: its principal is reserved");
+            tracing::warn!(tenant = %record.tenant, key = %record.key, reason, "the broker ignores a stored API key, because its principal is reserved");
             false
         };
         let keys = keys.into_iter().filter(usable).map(key_entry);

@@ -452,7 +452,7 @@ impl Control {
             done
         });
         task.await.unwrap_or_else(|fault| {
-            tracing::error!(%fault, "a change was stopped by a fault of the broker");
+            tracing::error!(%fault, "an internal fault stopped a change");
             Err(ControlError::Internal)
         })
     }
@@ -486,7 +486,7 @@ impl Control {
         self.config.egress.check(address).map_err(|denied| {
             ControlError::Invalid(FieldError {
                 path: field.to_owned(),
-                problem: format!("leads to a refused address: {denied}"),
+                problem: format!("points to a refused address: {denied}"),
                 allowed: String::new(),
             })
         })

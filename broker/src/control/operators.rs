@@ -174,7 +174,7 @@ impl Control {
             let name = record.name.clone();
             entry(record)
                 .inspect_err(|error| {
-                    tracing::error!(operator = name, %error, "a stored operator cannot be read: its token is refused");
+                    tracing::error!(operator = name, %error, "the broker cannot read a stored operator and refuses its token");
                 })
                 .ok()
         }));

@@ -292,7 +292,11 @@ fn named_items(items: Vec<PinApprovalItem>) -> Result<Vec<(PinKey, String)>, Con
     let mut named = Vec::with_capacity(items.len());
     for (at, item) in items.into_iter().enumerate() {
         if Fingerprint::parse(&item.hash).is_none() {
-            return Err(fault(&format!("items.{at}.hash"), "is not a hash", "v1: and 64 digits"));
+            return Err(fault(
+                &format!("items.{at}.hash"),
+                "is not a hash",
+                "v1: and 64 hexadecimal digits",
+            ));
         }
         let key = key(at, &item.kind, &item.name)?;
         if named.iter().any(|(known, _)| *known == key) {

@@ -293,7 +293,7 @@ impl Control {
     pub(super) fn stored_policy(&self, record: &PolicyRecord) -> RegistryEntry<PolicyDocument> {
         parse_stored_policy(record).unwrap_or_else(|error| {
             self.metrics.row_unreadable();
-            tracing::error!(%error, "a stored policy cannot be read: the tenant is closed until it is repaired");
+            tracing::error!(%error, "the broker cannot read a stored policy and denies all access in the tenant until the policy is repaired");
             closed_policy(record)
         })
     }
@@ -319,7 +319,7 @@ impl Control {
                 }
                 Err(faults) => {
                     let fault = faults.first().map(fault_text).unwrap_or_default();
-                    tracing::error!(%tenant, fault, "a stored policy cannot be used: the tenant is closed until it is repaired");
+                    tracing::error!(%tenant, fault, "the broker cannot use a stored policy and denies all access in the tenant until the policy is repaired");
                     self.broker.set_policy(tenant, Some(Arc::new(Policy::deny_all())));
                 }
             }

@@ -33,12 +33,12 @@ impl Control {
                         tracing::info!(
                             done,
                             unreadable,
-                            "credentials are sealed with the newest key"
+                            "the broker encrypted stored credentials with the newest key"
                         );
                         return;
                     }
                     Err(error) => {
-                        tracing::warn!(%error, "credentials could not be sealed again yet");
+                        tracing::warn!(%error, "the broker could not encrypt stored credentials with the newest key yet");
                     }
                 }
                 drop(control);
@@ -60,7 +60,7 @@ impl Control {
                 let context = seal_context(&value.location);
                 let opened = seal.open(&context, &value.sealed);
                 let Ok(sealed) = opened.and_then(|text| seal.seal(&context, &text)) else {
-                    tracing::warn!(location = ?value.location, "a stored credential opens with no key");
+                    tracing::warn!(location = ?value.location, "no key decrypts a stored credential");
                     resealed.unreadable += 1;
                     continue;
                 };

@@ -83,7 +83,7 @@ impl NewRevocation {
             let allowed = format!(
                 "1 to {REVOKED_SUBJECT_BYTES_MAX} bytes of text on one line, as the token has it"
             );
-            let problem = "is empty or too long, or has control characters, characters that are not seen, or white space at an end";
+            let problem = "is empty or too long, or has control characters, invisible characters, or surrounding white space";
             return Err(invalid(field, problem, allowed));
         }
         Ok(match field {

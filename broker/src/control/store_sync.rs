@@ -94,7 +94,7 @@ impl Control {
             backends,
             revoked,
             revocations,
-            "took over what was changed in the database"
+            "the broker applied changes from the database"
         );
         Ok(())
     }
@@ -152,7 +152,7 @@ impl Control {
         for record in tenants {
             if next.tenants.contains_key(&record.tenant) {
                 if record.settings != DECLARED {
-                    tracing::warn!(tenant = %record.tenant, "stored by another replica and declared here: the configuration file decides");
+                    tracing::warn!(tenant = %record.tenant, "another replica stored an entry that the configuration file declares: the configuration file has precedence");
                 }
                 continue;
             }
@@ -163,7 +163,7 @@ impl Control {
         for record in backends {
             let name = (record.tenant.clone(), record.backend.clone());
             if next.backends.contains_key(&name) {
-                tracing::warn!(tenant = %name.0, backend = %name.1, "stored by another replica and declared here: the configuration file decides");
+                tracing::warn!(tenant = %name.0, backend = %name.1, "another replica stored an entry that the configuration file declares: the configuration file has precedence");
                 continue;
             }
             // Its tenant may have been created after the tenants were read. The next read shows
@@ -228,7 +228,7 @@ pub(super) fn entry_or_previous<Spec: PartialEq>(
     match read {
         Ok(entry) => Some(entry_or_equal(entry, before)),
         Err(error) => {
-            tracing::error!(%error, "what another replica stored cannot be used: what was in force stays");
+            tracing::error!(%error, "the broker cannot use an entry that another replica stored: the previous state stays in force");
             before.cloned()
         }
     }

@@ -28,7 +28,7 @@ impl Control {
             let entry = registry.tenants.get(&record.tenant);
             let is_declared = entry.is_none_or(|entry| entry.origin == EntryOrigin::Declared);
             if record.settings == DECLARED && !is_declared {
-                tracing::warn!(tenant = %record.tenant, "the configuration file does not declare this tenant: it is kept, disabled");
+                tracing::warn!(tenant = %record.tenant, "the configuration file does not declare this tenant now: the broker keeps the tenant disabled");
             }
         }
         self.warn_of_unused_scopes(&registry);

@@ -49,10 +49,9 @@ pub(super) fn check_label(path: &str, text: Option<&str>) -> Result<(), ControlE
     if text.is_none_or(fits) {
         return Ok(());
     }
-    let wrong = "is empty or too long, or has control characters, characters that are not seen, or white space at an end".into();
-    let allowed = format!(
-        "1 to {NAME_CHARS_MAX} letters, digits, spaces and signs that are seen, on one line"
-    );
+    let wrong = "is empty or too long, or has control characters, invisible characters, or surrounding white space".into();
+    let allowed =
+        format!("1 to {NAME_CHARS_MAX} letters, digits, spaces and visible signs on one line");
     Err(ControlError::Invalid(FieldError { path: path.into(), problem: wrong, allowed }))
 }
 

@@ -17,7 +17,7 @@ pub(super) fn tools() -> Value {
     let whole = |what: &str, min: u64, max: u64, default: u64| json!({ "type": "integer", "description": what, "minimum": min, "maximum": max, "default": default });
     json!([
         {
-            "name": "echo", "title": "Echo", "description": "Says back what it is told.",
+            "name": "echo", "title": "Echo", "description": "Returns the given message.",
             "inputSchema": { "type": "object", "properties": { "message": { "type": "string" } }, "required": ["message"] },
             "annotations": { "readOnlyHint": true, "openWorldHint": false }
         },
@@ -40,8 +40,8 @@ pub(super) fn tools() -> Value {
             "annotations": { "readOnlyHint": true, "openWorldHint": true }
         },
         {
-            "name": "increment", "title": "Increment the counter", "description": format!("Adds to {COUNTER} and tells its subscribers."),
-            "inputSchema": { "type": "object", "properties": { "by": whole("How much.", 1, 1_000, 1) } },
+            "name": "increment", "title": "Increment the counter", "description": format!("Adds to {COUNTER} and notifies its subscribers."),
+            "inputSchema": { "type": "object", "properties": { "by": whole("Amount to add.", 1, 1_000, 1) } },
             "outputSchema": { "type": "object", "properties": { "count": { "type": "integer" } }, "required": ["count"] },
             "annotations": { "readOnlyHint": false, "destructiveHint": false, "idempotentHint": false, "openWorldHint": false }
         }
@@ -63,7 +63,7 @@ pub(super) fn prompts() -> Value {
     json!([{
         "name": "greet", "title": "Greet a person", "description": "Asks the model for a greeting.",
         "arguments": [
-            { "name": "name", "description": "Whom to greet.", "required": true },
+            { "name": "name", "description": "Name of the person to greet.", "required": true },
             { "name": "style", "description": "formal, friendly or pirate." }
         ]
     }])

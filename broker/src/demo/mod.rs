@@ -170,7 +170,7 @@ fn initialize(session: &DemoSession, params: &Value) -> Value {
 fn one_page(params: &Value, member: &str, list: Value) -> Result<Value, RpcError> {
     match params.get("cursor") {
         None => Ok(json!({ member: list })),
-        Some(_) => Err(RpcError::invalid("this cursor was not given out here")),
+        Some(_) => Err(RpcError::invalid("this server did not issue the cursor")),
     }
 }
 

@@ -99,8 +99,9 @@ impl DemoSession {
 
     pub(super) fn set_level(&self, level: &str) -> Result<Value, RpcError> {
         let known = LEVELS.iter().position(|known| *known == level);
-        let index = known
-            .ok_or_else(|| RpcError::invalid(format!("level is none of {}", LEVELS.join(", "))))?;
+        let index = known.ok_or_else(|| {
+            RpcError::invalid(format!("level must be one of {}", LEVELS.join(", ")))
+        })?;
         self.locked(|state| state.level = index);
         Ok(json!({}))
     }

@@ -151,7 +151,7 @@ impl ConnectionLimiter {
             metrics.rate_limited("descriptors");
             // Logged once: under a flood it happens again with every connection that ends.
             self.reserve_logged.call_once(|| {
-                tracing::warn!("only the reserve of file descriptors is left: no connection is accepted until others end");
+                tracing::warn!("too few file descriptors are free: the broker accepts no connection until other connections end");
             });
         }
         while !descriptor_reserve::is_available() {

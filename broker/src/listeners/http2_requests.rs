@@ -38,7 +38,7 @@ where
         tokio::select! {
             biased; // what was read already is served
             ended = connection.as_mut() => return Ok(ended?),
-            () = requests.stalls.stalled() => return Err("the client does not take its answers".into()),
+            () = requests.stalls.stalled() => return Err("the client does not read its answers".into()),
             () = unused.as_mut() => {
                 if is_ending {
                     return Err("the client does not end the connection".into());

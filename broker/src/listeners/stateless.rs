@@ -61,8 +61,7 @@ pub(super) fn read_meta(broker: &Broker, message: &Message) -> Result<RequestMet
         ));
     }
     if message.kind != Kind::Request {
-        let text =
-            "in 2026-07-28 clients answer nothing: send the request again with inputResponses";
+        let text = "clients of 2026-07-28 must not send responses: send the request again with inputResponses";
         return Err(Refusal::new(ErrorKind::InvalidRequest, text));
     }
     let meta = RequestMeta::read(message, compat.versions())?;

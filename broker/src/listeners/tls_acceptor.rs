@@ -104,7 +104,7 @@ pub(super) async fn certificate_expired(caller: Option<&CertificateCaller>) {
 pub(super) enum AcceptError {
     #[error(transparent)]
     Handshake(#[from] tls::TlsHandshakeError),
-    #[error("it does not speak TLS")]
+    #[error("the client does not use TLS")]
     PlaintextRefused,
     #[error("the client sent nothing in time")]
     TimedOut,

@@ -28,7 +28,7 @@ impl ApprovalMetrics {
             ),
             wait_seconds: declare.long_histograms(
                 "mcp_approval_wait_seconds",
-                "From the request for an approval to the decision of a person.",
+                "Time from the request for an approval to the decision of a person.",
                 &["decision"],
             ),
         }

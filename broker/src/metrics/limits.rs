@@ -30,7 +30,7 @@ impl LimitMetrics {
             ),
             rates_shared: declare.gauge(
                 "mcp_rates_shared",
-                "Whether rates and limits of sessions, calls and connections hold over all replicas by Redis (1) or for each (0).",
+                "Whether rates and limits of sessions, calls and connections apply across all replicas through Redis (1) or to each replica (0).",
             ),
             rates_replicas: declare.gauge(
                 "mcp_rates_replicas",
@@ -38,11 +38,11 @@ impl LimitMetrics {
             ),
             queue_delay: declare.number(
                 "mcp_runtime_queue_seconds",
-                "How long work that was ready waited for a processor last.",
+                "Last measured wait of ready tasks for a processor.",
             ),
             outbox_bytes: declare.gauge(
                 "mcp_outbox_bytes",
-                "What waits for clients, in steps of 256 KiB for each of them.",
+                "Bytes that wait for clients, in steps of 256 KiB for each client.",
             ),
         }
     }

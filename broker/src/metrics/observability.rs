@@ -28,18 +28,18 @@ impl ObservabilityMetrics {
         Self {
             spans: declare.closed_counters(
                 "mcp_trace_spans_total",
-                "Spans, by what became of them: exported, or dropped because the queue was full, the collector did not take them, or a request had too many.",
+                "Spans, by outcome: exported, or dropped because the queue was full, the collector did not accept them, or a request had too many.",
                 [("outcome", &["exported", "queue_full", "refused", "too_many"])],
             ),
             audit: declare.closed_counters("mcp_audit_records_total", "Records of the audit log, stored or dropped.", [("outcome", &["stored", "dropped"])]),
             audit_checkpoints: declare.closed_counters(
                 "mcp_audit_checkpoints_total",
-                "Checkpoints of the audit log: signed; refused because a chain does not fit; unwritten because the file took none.",
+                "Checkpoints of the audit log: signed; refused because a chain is not valid; unwritten because the file could not be written.",
                 [("outcome", &["signed", "refused", "unwritten"])],
             ),
             certificates: declare.gauges(
                 "mcp_certificate_expiry_seconds",
-                "When the certificate that listeners present ends, in seconds since 1970.",
+                "Expiry time of the certificate that listeners present, in seconds since 1970.",
                 &["listener"],
             ),
             reloads: declare.closed_counters(

@@ -23,7 +23,7 @@ pub(crate) fn log_lines_dropped() -> u64 {
 }
 
 pub(super) fn append(text: &mut String) {
-    let help = "Lines of the log that the reader did not take in time.";
+    let help = "Log lines dropped because the reader did not take them in time.";
     metric(text, "mcp_log_lines_dropped_total", "counter", help, log_lines_dropped() as f64);
     let stat = fs::read_to_string("/proc/self/stat").ok().and_then(|line| ProcStat::parse(&line));
     if let Some(stat) = &stat {

@@ -12,14 +12,12 @@ pub struct ReloadMetrics {
 
 impl ReloadMetrics {
     pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
-        let generation = declare.gauge(
-            "mcp_config_generation",
-            "Readings of the configuration that came into force since the start.",
-        );
+        let generation =
+            declare.gauge("mcp_config_generation", "Configurations applied since the start.");
         generation.set(1);
         let attempts = declare.closed_counters(
             "mcp_config_reloads_total",
-            "Attempts to follow a changed configuration file: taken, or refused, which changes nothing.",
+            "Attempts to reload a changed configuration file: taken, or refused without any change.",
             [("outcome", &["taken", "refused"])],
         );
         let files = declare.closed_gauges(

@@ -54,12 +54,12 @@ impl ResilienceMetrics {
             labels: CappedLabels::new(BACKEND_LABELS_MAX),
             request_seconds: declare.histograms(
                 "mcp_backend_request_seconds",
-                "From sending a request to a backend to its answer.",
+                "Time from sending a request to a backend to its answer.",
                 &["backend"],
             ),
             breaker_state: declare.gauges(
                 "mcp_breaker_state",
-                "Circuit breaker of a backend: 0 closed, 1 half-open, 2 open. Of backends of the same name the worst.",
+                "Circuit breaker of a backend: 0 closed, 1 half-open, 2 open. The worst state of backends with the same name.",
                 &["backend"],
             ),
             breaker_transitions: declare.counters(
@@ -68,20 +68,20 @@ impl ResilienceMetrics {
                 &["backend", "to"],
             ),
             breakers: DashMap::new(),
-            retries: declare.closed_counters("mcp_retries_total", "Calls that failed and could be sent again, by what was done.", [("outcome", &["sent", "over_budget"])]),
+            retries: declare.closed_counters("mcp_retries_total", "Failed calls that were safe to retry, by the action of the broker.", [("outcome", &["sent", "over_budget"])]),
             queue_timeouts: declare.closed_counters(
                 "mcp_calls_crowded_out_total",
-                "Calls that found no room at a backend (backend) or in the broker (broker) in time.",
+                "Calls that got no capacity at a backend (backend) or in the broker (broker) in time.",
                 [("queue", &["backend", "broker"])],
             ),
             calls_max: declare.gauges(
                 "mcp_backend_calls_max",
-                "Calls a backend with adaptive concurrency gets at the same time.",
+                "Concurrent calls that the broker sends to a backend with adaptive concurrency.",
                 &["backend"],
             ),
             verdicts: declare.closed_counters(
                 "mcp_breaker_verdicts_total",
-                "Verdicts of other replicas that a backend fails, by what a probe of this replica found.",
+                "Verdicts of other replicas that a backend fails, by the result of this replica's probe.",
                 [("effect", &["confirmed", "ignored", "refuted"])],
             ),
         }

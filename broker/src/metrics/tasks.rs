@@ -35,7 +35,7 @@ impl TaskMetrics {
             ),
             promotions: declare.closed_counters(
                 "mcp_task_promotions_total",
-                "Calls that were to become tasks on their way, by whether they did.",
+                "Running calls that should become tasks, by outcome.",
                 [("outcome", &["made", "refused"])],
             ),
         }

@@ -26,7 +26,7 @@ impl TenantMetrics {
         Self {
             requests: declare.counters(
                 "mcp_tenant_requests_total",
-                "Requests of clients, by tenant and how they ended.",
+                "Requests of clients, by tenant and outcome.",
                 &["tenant", "outcome"],
             ),
             labels: CappedLabels::new(TENANT_LABELS_MAX),

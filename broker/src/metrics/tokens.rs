@@ -20,7 +20,7 @@ impl TokenMetrics {
     pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
         let checked = declare.closed_counters(
             "mcp_tokens_checked_total",
-            "Tokens of issuers that were looked at, and not known from before: verified, refused, or without a scope that is needed.",
+            "Newly checked tokens of issuers: verified, refused, or without a required scope.",
             [("outcome", &["verified", "refused", "insufficient_scope"])],
         );
         let of = |outcome| checked.with_label_values(&[outcome]);
@@ -33,10 +33,10 @@ impl TokenMetrics {
                 "mcp_issuers_without_keys",
                 "Issuers without a usable key: not fetched since the start, too old, or none published.",
             ),
-            introspections: declare.closed_counters("mcp_token_introspections_total", "Questions to issuers about tokens: active, inactive, or failed.", [("outcome", &["active", "inactive", "failed"])]),
+            introspections: declare.closed_counters("mcp_token_introspections_total", "Introspection requests to issuers: active, inactive, or failed.", [("outcome", &["active", "inactive", "failed"])]),
             sign_in_failures: declare.closed_counters(
                 "mcp_auth_failures_total",
-                "Sign-ins that failed, by the plane (data, admin, internal) and by what was wrong with the credential.",
+                "Sign-ins that failed, by the plane (data, admin, internal) and by the fault of the credential.",
                 [("plane", &Plane::ALL.map(Plane::name)), ("reason", &SignInFailureReason::ALL.map(SignInFailureReason::name))],
             ),
         }

@@ -77,7 +77,8 @@ impl ClientKeys {
 
     /// Returns the key of a period, made if there is none.
     async fn key(&self, tenant: &TenantId, period: i64) -> Result<ClientKey, OauthError> {
-        let unusable = || OauthError::Unavailable("no key can be made".to_owned());
+        let unusable =
+            || OauthError::Unavailable("the broker cannot create a client key".to_owned());
         let vault_key =
             SecretKey { kind: SecretKind::Key, tenant: tenant.clone(), name: period.to_string() };
         let pem = match self.vault.secret::<String>(&vault_key).await? {
@@ -160,7 +161,8 @@ impl RegisteredClient {
 
     /// Returns an assertion that names the client, for a client with a key.
     pub(super) async fn assertion(&self, issuer: &str) -> Result<String, OauthError> {
-        let unsigned = || OauthError::Unavailable("no assertion can be signed".to_owned());
+        let unsigned =
+            || OauthError::Unavailable("the broker cannot sign a client assertion".to_owned());
         self.authentication().await?.own_assertion(issuer).ok_or_else(unsigned)
     }
 
@@ -180,7 +182,9 @@ pub(super) fn signed(
     issuer: &str,
     form: Vec<(&str, String)>,
 ) -> Result<Request<Full<Bytes>>, OauthError> {
-    client
-        .post(endpoint, issuer, form)
-        .ok_or_else(|| OauthError::Unavailable("no client assertion can be signed".to_owned()))
+    client.post(endpoint, issuer, form).ok_or_else(|| {
+        OauthError::Unavailable(
+            "the broker cannot sign a client assertion for the request".to_owned(),
+        )
+    })
 }

@@ -63,7 +63,8 @@ impl AuthorizationAnswer {
     /// `sends_issuer`: the issuer identifies itself in each answer.
     pub(super) fn code_of(&self, expected: &str, sends_issuer: bool) -> Result<String, OauthError> {
         if self.issuer.as_ref().map_or(sends_issuer, |issuer| issuer != expected) {
-            let text = "the answer does not come from the authorization server that was asked";
+            let text =
+                "the answer comes from another authorization server than the one in the request";
             return Err(OauthError::Refused(text.to_owned()));
         }
         let refused = || {
@@ -140,7 +141,7 @@ impl UserTokens {
         let code = answer.code_of(&login.issuer, login.sends_issuer)?;
         let server = self.discovered(None).await?;
         if server.issuer != login.issuer {
-            let text = "the backend names another authorization server meanwhile";
+            let text = "the backend now names another authorization server than at the start of the sign-in";
             return Err(OauthError::Refused(text.to_owned()));
         }
         let principal = PrincipalId::new(login.principal.as_str());

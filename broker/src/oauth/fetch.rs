@@ -33,9 +33,7 @@ pub enum OauthError {
     #[error("no account of the user is connected: {0}")]
     Unconnected(ConnectReason),
     /// No caller of the principal brought a token that can be exchanged.
-    #[error(
-        "no caller of the principal brought an access token that its issuer lets the broker exchange"
-    )]
+    #[error("the broker has no access token of the principal that it may exchange")]
     NoCallerToken,
 }
 
@@ -77,7 +75,7 @@ impl OauthFetcher {
         request: Request<Full<Bytes>>,
     ) -> Result<(StatusCode, Bytes), OauthError> {
         let url = request.uri().clone();
-        let lost = |why: String| OauthError::Unavailable(format!("{url} gives no answer: {why}"));
+        let lost = |why: String| OauthError::Unavailable(format!("{url} did not answer: {why}"));
         let exchange = async {
             let response = self.response(request).await.map_err(&lost)?;
             let status = response.status();
@@ -86,7 +84,7 @@ impl OauthFetcher {
         };
         tokio::time::timeout(OAUTH_REQUEST_MAX, exchange)
             .await
-            .unwrap_or_else(|_| Err(lost("it takes too long".to_owned())))
+            .unwrap_or_else(|_| Err(lost("the request timed out".to_owned())))
     }
 
     /// Sends a request and returns the head of its answer within the time limit.

@@ -45,7 +45,7 @@ impl UserTokens {
         let refused = |text: String| Err(OauthError::Refused(text));
         let read = token.id_token.as_ref().and_then(|text| IdToken::of(text, issuer, client_id));
         let Some(identity) = read else {
-            return refused(format!("{issuer} gives no ID token that can be used"));
+            return refused(format!("{issuer} returned no usable ID token"));
         };
         // A principal of this issuer can only sign in as itself.
         let own = principal.as_str().strip_prefix(issuer).and_then(|name| name.strip_prefix(' '));

@@ -77,7 +77,9 @@ impl OperatorLogins {
         answer: &AuthorizationAnswer,
     ) -> Result<FinishedLogin, OauthError> {
         let code = login.code_of(answer)?;
-        let gone = || OauthError::Refused(format!("{} has no login any more", login.issuer));
+        let gone = || {
+            OauthError::Refused(format!("{} has no settings for console logins now", login.issuer))
+        };
         let issuer = self.issuer(&login.issuer).ok_or_else(gone)?;
         let given = self.flow(issuer).await?.finish(login, code, issuer.audience.as_ref()).await?;
         let console = login.redirect_uri.trim_end_matches("callback").to_owned();

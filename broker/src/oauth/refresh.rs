@@ -136,7 +136,8 @@ impl UserTokens {
         let (record, grant) = (&open.stored.record, &open.grant);
         let server = self.discovered(None).await?;
         if server.issuer != record.issuer {
-            let text = format!("the backend names another server than {}", record.issuer);
+            let text =
+                format!("the backend names another authorization server than {}", record.issuer);
             return Err(OauthError::InvalidGrant(text));
         }
         let settings = self.settings(&record.key, Some(&grant.redirect_uri))?;

@@ -259,10 +259,12 @@ impl ClientSettings<'_> {
         let method = member("token_endpoint_auth_method")
             .unwrap_or_else(|| if is_named { wanted } else { "none" }.to_owned());
         if wanted == PRIVATE_KEY_JWT && method != PRIVATE_KEY_JWT {
-            return Err(OauthError::Refused(format!("{endpoint} registers no client with keys")));
+            return Err(OauthError::Refused(format!(
+                "{endpoint} does not register clients with private_key_jwt"
+            )));
         }
         if client_secret.is_none() && !["none", PRIVATE_KEY_JWT].contains(&method.as_str()) {
-            return Err(OauthError::Refused(format!("{endpoint} gives no client_secret")));
+            return Err(OauthError::Refused(format!("{endpoint} returned no client_secret")));
         }
         // A client without a secret stays, and so does one whose secret ends at 0 (RFC 7591, 3.2.1).
         let ends_at = client_secret.as_ref().and(answer.get("client_secret_expires_at"));

@@ -92,18 +92,20 @@ impl SignIns {
         answer: &AuthorizationAnswer,
     ) -> Result<ProvenSignIn, OauthError> {
         let code = login.code_of(answer)?;
-        let gone = || OauthError::Refused(format!("{} has no sign-in any more", login.issuer));
+        let gone =
+            || OauthError::Refused(format!("{} has no settings for sign-ins now", login.issuer));
         let issuer = issuers.iter().find(|issuer| issuer.issuer == login.issuer);
         let flow = self.flow(issuer.ok_or_else(gone)?).await?;
         let token = flow.finish(&login, code, None).await?;
-        let nameless = || OauthError::Refused(format!("{} gives no ID token", login.issuer));
+        let nameless = || OauthError::Refused(format!("{} returned no ID token", login.issuer));
         let id_token = token.id_token.ok_or_else(nameless)?;
         let StartedLogin { issuer, nonce, .. } = login;
         Ok(ProvenSignIn { issuer, nonce, id_token, backend })
     }
 
     async fn flow<'a>(&self, issuer: &'a IssuerConfig) -> Result<CodeFlow<'a>, OauthError> {
-        let nothing = || OauthError::Refused(format!("{} has no sign-in", issuer.issuer));
+        let nothing =
+            || OauthError::Refused(format!("{} has no settings for sign-ins", issuer.issuer));
         let client = issuer.sign_in.as_ref().ok_or_else(nothing)?;
         CodeFlow::at(&self.servers, &self.clients, issuer, client).await
     }

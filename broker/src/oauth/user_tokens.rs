@@ -216,7 +216,8 @@ impl UserTokens {
         principal: &PrincipalId,
         grant: &Grant,
     ) -> Result<TokenHeader, OauthError> {
-        let unusable = || OauthError::Refused("the token is not a header".to_owned());
+        let unusable =
+            || OauthError::Refused("the access token is not a valid header value".to_owned());
         let header = bearer(&grant.access_token).ok_or_else(unusable)?;
         self.state.cache.put(principal, header.clone(), grant.renew_at_us);
         Ok(header)
@@ -272,7 +273,7 @@ impl UserTokens {
                 return Ok(stored(header));
             }
             if Instant::now() >= until {
-                let text = "another process renews the token and does not finish";
+                let text = "another process did not finish the renewal of the token in time";
                 return Err(OauthError::Unavailable(text.to_owned()));
             }
             tokio::time::sleep(GRANT_POLL_INTERVAL).await;

@@ -157,7 +157,7 @@ impl Vault {
         expected: Option<i64>,
     ) -> Result<Option<i64>, OauthError> {
         let text = serde_json::to_vec(grant).unwrap_or_default();
-        let unsealed = |_| OauthError::Unavailable("a grant cannot be sealed".to_owned());
+        let unsealed = |_| OauthError::Unavailable("the broker cannot encrypt a grant".to_owned());
         let record = GrantRecord {
             key: key.clone(),
             issuer: issuer.to_owned(),
@@ -242,7 +242,7 @@ impl Vault {
         value: &impl Serialize,
     ) -> Result<Vec<u8>, OauthError> {
         let text = serde_json::to_vec(value).unwrap_or_default();
-        let unsealed = |_| OauthError::Unavailable("a secret cannot be sealed".to_owned());
+        let unsealed = |_| OauthError::Unavailable("the broker cannot encrypt a secret".to_owned());
         self.0.seal.seal(&secret_seal_context(key), &text).map_err(unsealed)
     }
 

@@ -125,7 +125,7 @@ impl Availability {
             refused: 1,
         });
         drop(state);
-        tracing::warn!(operation, store = self.store, %error, "the store is away");
+        tracing::warn!(operation, store = self.store, %error, "the store is unavailable");
     }
 
     fn fails(&self, operation: &'static str, error: &StoreError) {
@@ -147,7 +147,7 @@ impl Availability {
                 store = self.store,
                 away_s = seconds(outage.since),
                 refused = outage.refused,
-                "the store is back"
+                "the store is available again"
             );
         }
         if let Some((operation, at)) = succeeded.zip(failed_at) {

@@ -237,7 +237,7 @@ impl EventWorker {
             outcome.is_err(),
         );
         if let Err(error) = outcome {
-            tracing::debug!(store = self.store.engine(), %error, "the events of an ended session stay until they are old");
+            tracing::debug!(store = self.store.engine(), %error, "the broker could not delete the events of an ended session: they stay until they expire");
         }
         self.lost.forget(session);
     }

@@ -322,8 +322,8 @@ pub fn refusal(error: &StoreError) -> Refusal {
         ),
         StoreError::Refused { .. } => Refusal::new(
             ErrorKind::Internal,
-            "the database refuses what it was asked, as the broker's log says",
+            "the database refused the request, see the broker's log",
         ),
-        _ => Refusal::new(ErrorKind::Internal, "what is stored cannot be used"),
+        _ => Refusal::new(ErrorKind::Internal, "the broker cannot use the stored data"),
     }
 }

@@ -266,7 +266,7 @@ impl Node {
         let node = self.persistence.node();
         if self.persistence.run_for_lease("leave", self.nodes.leave(&node)).await.is_ok() {
             fault_point::hit("node.left");
-            tracing::info!(%node, "left the other replicas");
+            tracing::info!(%node, "the replica released its lease");
         }
     }
 
@@ -329,7 +329,7 @@ impl Node {
             tasks = reclaimed.tasks.len(),
             lost_sessions = lost.sessions.len(),
             lost_tasks = lost.tasks.len(),
-            "the lease had lapsed: going on under a new name"
+            "the lease had expired: the replica continues under a new name"
         );
         fault_point::hit("node.rejoined");
         replica.reclaimed(reclaimed);

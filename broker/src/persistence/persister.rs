@@ -81,7 +81,7 @@ impl Persister {
 }
 
 fn ending() -> StoreError {
-    StoreError::Unavailable { detail: "the broker is ending".into() }
+    StoreError::Unavailable { detail: "the broker is shutting down".into() }
 }
 
 struct WriteLane {
@@ -141,7 +141,7 @@ impl WriteLane {
                 }
             }
             Err(error) => {
-                tracing::debug!(writes = writes.len(), %error, "nothing was stored");
+                tracing::debug!(writes = writes.len(), %error, "the store did not accept a batch of writes");
                 // A single large write may be the cause, rather than the store.
                 if writes.len() > 1 || !is_busy(&error) || size(&writes[0]) < PERSIST_SUSPECT_BYTES
                 {

@@ -79,7 +79,7 @@ impl BrokerFiles {
         let open = files.find(|path| file_access::closed_to_others(path, READ).is_none());
         open.map_or(Ok(()), |path| {
             let path = path.display();
-            Err(format!("{path} can be read by every user of this host, and so by a child; close it to them (chmod o= {path})"))
+            Err(format!("every user of this host, and so a child, can read {path}; remove this access (chmod o= {path})"))
         })
     }
 

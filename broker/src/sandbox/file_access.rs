@@ -24,7 +24,7 @@ pub(super) fn closed_to_user(user: u32, path: &Path, access: u32) -> Option<Stri
 
 fn closed_to(user: Option<u32>, path: &Path, access: u32) -> Option<String> {
     let Ok(path) = path.canonicalize() else {
-        return Some(format!("{} is not there", path.display()));
+        return Some(format!("{} does not exist", path.display()));
     };
     let closed = |path: &Path, access: u32| match fs::metadata(path) {
         Ok(found) if modes_for(user, &found) & access == access => None,
@@ -61,7 +61,7 @@ pub(super) fn restrict_to_owner(path: &Path) {
     }
     match fs::set_permissions(path, fs::Permissions::from_mode(0o600)) {
         Ok(()) => {
-            tracing::warn!(path = %path.display(), was = format!("{:04o}", found & 0o7777), "closed a file of the broker to other users")
+            tracing::warn!(path = %path.display(), was = format!("{:04o}", found & 0o7777), "the broker removed the access of other users to one of its files")
         }
         Err(error) => {
             tracing::warn!(path = %path.display(), %error, "a file of the broker is open to other users")

@@ -62,8 +62,10 @@ impl Homes {
     }
 
     fn root(&self) -> Result<&Path, String> {
-        let root =
-            self.root.as_deref().ok_or("stdio.homes is not set, and the broker has no home")?;
+        let root = self
+            .root
+            .as_deref()
+            .ok_or("stdio.homes is not set, and the user of the broker has no home folder")?;
         let failed = |error: io::Error| {
             format!("the folder {} for homes of children: {error}", root.display())
         };
@@ -86,19 +88,19 @@ impl Homes {
             if !is_own || found.uid() != geteuid().as_raw() {
                 let folder = folder.display();
                 return Err(format!(
-                    "{folder} is closed to other users; set stdio.homes to a folder below one that every user may pass"
+                    "other users cannot pass through {folder}; set stdio.homes to a folder that every user can reach"
                 ));
             }
             if let Some(open) = readable_file_in(folder) {
                 return Err(format!(
-                    "{} would be open to children; close it (chmod o=), or set stdio.homes",
+                    "{} would be readable for children; remove the access of others (chmod o=), or set stdio.homes",
                     open.display()
                 ));
             }
             let mode = (found.mode() & 0o7777) | 0o001;
             fs::set_permissions(folder, Permissions::from_mode(mode))
                 .map_err(|error| format!("{}: {error}", folder.display()))?;
-            tracing::info!(folder = %folder.display(), mode = format!("{mode:04o}"), "users of children may pass through this folder now");
+            tracing::info!(folder = %folder.display(), mode = format!("{mode:04o}"), "the broker changed the mode of a folder, so that the users of children can pass through it");
         }
         Ok(())
     }

@@ -225,7 +225,7 @@ impl Confinement {
         if !has_user && landlock_abi.is_none() {
             let why = missing.join("; ");
             return Err(format!(
-                "a child cannot be confined on this host ({why}); mend that, or set stdio.sandbox to off, which confines nothing"
+                "the broker cannot confine a child on this host ({why}); fix the cause, or set stdio.sandbox to off, which disables confinement"
             ));
         }
         if landlock_abi.is_none() {
@@ -257,7 +257,7 @@ impl Confinement {
                 self.own_files.below(path, has_user).or_else(|| self.homes.overlaps(path))
             {
                 return Err(format!(
-                    "{} would be open to this child, which may use {}; move it elsewhere, or name narrower paths",
+                    "this child could access {}, because it may use {}; move the first path, or allow narrower paths",
                     own.display(),
                     path.display()
                 ));

@@ -89,7 +89,9 @@ fn query_kernel(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> 
     let answer = &answer[..count];
     let number = |at: usize| -> io::Result<u32> {
         let bytes = answer.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
-        bytes.map(u32::from_ne_bytes).ok_or_else(|| io::Error::other("a short answer"))
+        bytes
+            .map(u32::from_ne_bytes)
+            .ok_or_else(|| io::Error::other("the answer of the kernel is too short"))
     };
     let kind = answer.get(4..6).and_then(|bytes| bytes.try_into().ok()).map(u16::from_ne_bytes);
     match kind {
@@ -101,7 +103,7 @@ fn query_kernel(peer: SocketAddr, local: SocketAddr) -> io::Result<Option<u32>> 
             Ok((inode != 0).then_some(user))
         }
         Some(NLMSG_ERROR) if number(HEADER_BYTES)?.cast_signed() == -ENOENT => Ok(None),
-        _ => Err(io::Error::other("not an answer")),
+        _ => Err(io::Error::other("the kernel sent an unexpected answer")),
     }
 }
 

@@ -43,7 +43,7 @@ pub fn check_config(file: &Path, locked: Option<&Path>) -> ExitCode {
         1 => ", with 1 included file".to_owned(),
         count => format!(", with {count} included files"),
     };
-    print_line(&format!("{} is a good configuration{more}", file.display()));
+    print_line(&format!("{} is a valid configuration{more}", file.display()));
     ExitCode::SUCCESS
 }
 
@@ -146,7 +146,7 @@ fn differences(config: &Config, lock: &LockFile) -> Vec<String> {
             }
             (PinMode::HoldChanged | PinMode::HoldAll, false) => {
                 faults.push(format!(
-                    "backends.{name}: is missing, and the backend is held to its pins"
+                    "backends.{name}: is missing, but the pin mode of the backend requires it"
                 ));
             }
             _ => {}

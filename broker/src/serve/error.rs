@@ -32,7 +32,7 @@ pub enum ServeError {
     Inherited(String),
     #[error("listen.quic: {source}")]
     Quic { source: ListenError },
-    #[error("the {what} listener ended by itself: {detail}")]
+    #[error("the {what} listener ended unexpectedly: {detail}")]
     ListenerEnded { what: &'static str, detail: String },
     #[error("the operating system refused {what}: {source}")]
     System { what: &'static str, source: io::Error },

@@ -36,16 +36,18 @@ pub(super) fn warn_of_open_listeners(config: &Config) {
         );
     }
     if config.tls.certificate.is_some() && !config.tls.require_https {
-        tracing::warn!("connections without TLS are taken too: tls.require_https is false");
+        tracing::warn!(
+            "the listeners also accept connections without TLS: tls.require_https is false"
+        );
     }
     if config.auth.admin_token.is_none() {
-        tracing::warn!(listen = %config.listen.admin, "the admin API is open to everybody who reaches it: auth.admin_token is not set");
+        tracing::warn!(listen = %config.listen.admin, "every client that reaches the admin API can use it: auth.admin_token is not set");
     }
     for (_, listen) in config
         .listen
         .data()
         .filter(|(_, address)| !config.auth.required && !address.ip().is_loopback())
     {
-        tracing::warn!(%listen, "everybody who reaches the broker is tenant default: auth.required is false");
+        tracing::warn!(%listen, "every client that reaches the broker acts as tenant default: auth.required is false");
     }
 }

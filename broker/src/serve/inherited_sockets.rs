@@ -36,9 +36,9 @@ impl InheritedSockets {
         let listeners = listeners_of(&names, passed.len())?;
         let mut inherited = BTreeMap::new();
         for (index, name) in listeners.into_iter().enumerate() {
-            let socket = passed
-                .take_tcp_listener(index)
-                .map_err(|error| fault(format!("the socket passed on as {name}: {error}")))?;
+            let socket = passed.take_tcp_listener(index).map_err(|error| {
+                fault(format!("the inherited socket {name} cannot be used: {error}"))
+            })?;
             inherited.extend(socket.map(|socket| (name, socket)));
         }
         Ok(Self(inherited))
@@ -57,11 +57,11 @@ impl InheritedSockets {
         let bound = socket.local_addr().map_err(system)?;
         if bound.ip() != address.ip() || (address.port() != 0 && bound.port() != address.port()) {
             return Err(fault(format!(
-                "{key} is {address}, and the socket that was passed on for it listens on {bound}: say {key}: {bound}"
+                "{key} is {address}, but the inherited socket listens on {bound}: set {key}: {bound}"
             )));
         }
         if !socket2::SockRef::from(&socket).is_listener().map_err(system)? {
-            return Err(fault(format!("the socket that was passed on for {key} does not listen")));
+            return Err(fault(format!("the inherited socket for {key} does not listen")));
         }
         socket.set_nonblocking(true).map_err(system)?;
         Ok(Some(socket))
@@ -71,7 +71,7 @@ impl InheritedSockets {
     pub(super) fn check_all_used(self) -> Result<(), ServeError> {
         match self.0.keys().next() {
             Some(name) => Err(fault(format!(
-                "a socket was passed on for listen.{name}, which is not configured"
+                "an inherited socket is for listen.{name}, which is not configured"
             ))),
             None => Ok(()),
         }
@@ -100,7 +100,7 @@ fn listeners_of(names: &str, count: usize) -> Result<Vec<&'static str>, ServeErr
         }
         _ if count == 0 => Ok(Vec::new()),
         _ => Err(fault(format!(
-            "{count} sockets were passed on as {names:?} (LISTEN_FDNAMES); allowed: each once of {}, by FileDescriptorName= of its socket unit",
+            "{count} inherited sockets are named {names:?} (LISTEN_FDNAMES); allowed: each of {} once, set by FileDescriptorName= of the socket unit",
             NAMES.join(", ")
         ))),
     }

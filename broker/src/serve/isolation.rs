@@ -22,7 +22,7 @@ pub(super) fn disable_process_inspection() {
     if let Err(error) =
         rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable)
     {
-        tracing::warn!(%error, "other processes of this user can read this one's memory");
+        tracing::warn!(%error, "other processes of this user can read the broker's memory");
     }
 }
 

@@ -169,6 +169,6 @@ fn no_address(source: std::io::Error) -> ServeError {
 }
 
 fn listener_ended(what: &'static str, ended: Result<(), JoinError>) -> ServeError {
-    let detail = ended.map_or_else(|fault| fault.to_string(), |()| "without a word".to_owned());
+    let detail = ended.map_or_else(|fault| fault.to_string(), |()| "without an error".to_owned());
     ServeError::ListenerEnded { what, detail }
 }

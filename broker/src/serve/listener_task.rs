@@ -102,7 +102,7 @@ impl ListenerTask {
         match socket.attach_filter(&NO_FIRST_PACKETS) {
             Ok(()) => Some(()),
             Err(error) => {
-                tracing::warn!(address = %self.address, %error, "new connections still come in while this process drains");
+                tracing::warn!(address = %self.address, %error, "the broker cannot refuse new connections while it drains");
                 None
             }
         }
@@ -181,7 +181,7 @@ pub(super) fn bind_or_inherit(
     match inherited.of(key, address)? {
         Some(socket) => {
             let system = |source| ServeError::System { what: "an inherited socket", source };
-            tracing::info!(listener = key, %address, "the listener's socket was passed on");
+            tracing::info!(listener = key, %address, "the listener uses an inherited socket");
             Ok(BoundSocket {
                 socket: TcpListener::from_std(socket).map_err(system)?,
                 inherited: true,

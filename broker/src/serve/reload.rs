@@ -18,7 +18,7 @@ impl RunningBroker {
                 for section in changed.needs_restart {
                     tracing::warn!(
                         section,
-                        "the configuration changed here too, which a restart will apply"
+                        "a section of the configuration changed, which needs a restart"
                     );
                 }
                 let ReloadSummary { tenants, backends, issuers } = changed.reloaded;
@@ -28,7 +28,7 @@ impl RunningBroker {
             Err(error) => {
                 let text = error.to_string();
                 for fault in text.lines() {
-                    tracing::error!(fault, "the configuration is not reloaded");
+                    tracing::error!(fault, "the broker refused the changed configuration");
                 }
                 self.control.generation.record_file_refusal(&text, &self.control.metrics);
             }
@@ -58,7 +58,7 @@ impl RunningBroker {
         // The filter was parsed with the file, so it is valid.
         let filter = &next.telemetry.log;
         if let Some(Err(error)) = self.logging.as_ref().map(|log| log.set_filter(filter)) {
-            tracing::error!(%error, "the log's filter stays as it is");
+            tracing::error!(%error, "the broker could not change the log filter and keeps the old one");
         }
         self.files.accept(source);
         Ok(ReloadOutcome {

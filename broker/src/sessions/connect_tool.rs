@@ -76,7 +76,7 @@ fn accounts(backend: &Backend) -> Option<&Arc<UserTokens>> {
 
 fn connected(backend: &Backend) -> Bytes {
     let text = format!(
-        "Your account for {} is connected. List the tools again: they are those of {} now.",
+        "Your account for {} is connected. List the tools again to get the tools of {}.",
         backend.id, backend.id
     );
     let text = json::quote(&text);

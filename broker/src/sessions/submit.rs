@@ -156,7 +156,7 @@ fn check_and_start(
     let id = message
         .id
         .clone()
-        .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+        .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request must have an id"))?;
     // This check precedes any work, because it only compares a few numbers. A ping must work under
     // overload.
     if message.method != Method::Ping {
@@ -419,8 +419,7 @@ fn answer_lost_request(session: &Arc<Session>, due: PendingAnswer, stream: &Arc<
 
 /// Returns the answer to a call that ended with the process that ran it.
 fn answer_lost_frame(session: &Session, id: &RequestId) -> Bytes {
-    let text =
-        "the broker that carried the request ended before the answer; the backend may have acted";
+    let text = "the broker process that ran the request ended before the answer; the backend may have acted";
     session.refusal_frame(&Refusal::new(ErrorKind::OutcomeUnknown, text), Some(id))
 }
 

@@ -213,7 +213,7 @@ impl<S> Drop for OpeningSession<'_, S> {
 }
 
 fn tenant_is_gone() -> Refusal {
-    Refusal::new(ErrorKind::Unauthorized, "the tenant is gone")
+    Refusal::new(ErrorKind::Unauthorized, "the tenant was removed")
 }
 
 fn too_many_sessions(whose: &str, max: usize) -> Refusal {

@@ -143,12 +143,12 @@ impl ExportTask {
             .observability
             .spans(if failure.is_none() { "exported" } else { "refused" }, count);
         match (failure, std::mem::take(&mut self.failing)) {
-            (None, true) => tracing::info!("the collector takes spans again"),
+            (None, true) => tracing::info!("the collector accepts spans again"),
             (None, false) => {}
             (Some(error), was_failing) => {
                 self.failing = true;
                 if !was_failing {
-                    tracing::warn!(%error, "the collector does not take spans: they are dropped");
+                    tracing::warn!(%error, "the collector does not accept spans: the broker drops them");
                 }
             }
         }

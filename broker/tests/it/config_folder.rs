@@ -102,7 +102,10 @@ async fn a_faulty_file_keeps_its_accepted_entries_and_affects_no_other_file() {
     );
     let broker = start(folder.path()).await;
     let view = wait_for_states(&broker, &["a.yaml=applied", "b.yaml=refused"]).await;
-    assert!(faults(&view, 1).contains("auth: cannot stand in a file of include.folder"), "{view}");
+    assert!(
+        faults(&view, 1).contains("auth: is not allowed in a file of include.folder"),
+        "{view}"
+    );
     wait_ready(&broker, "default", "a").await;
 
     // Both change at once: one for the better, one for the worse.

@@ -492,7 +492,10 @@ async fn h_24_an_invalid_request_reaches_no_handler() {
         ("an acknowledgement with a payload", frame(SETTINGS, ACK, 0, &[0, 4, 0, 0, 0, 0])),
         ("a window beyond measure", frame(SETTINGS, 0, 0, &[0, 4, 255, 255, 255, 255])),
         ("a short ping", frame(PING, 0, 0, &[1, 2, 3])),
-        ("a continuation of nothing", frame(CONTINUATION, END_HEADERS, 1, &block(&POST))),
+        (
+            "a continuation frame follows no open message",
+            frame(CONTINUATION, END_HEADERS, 1, &block(&POST)),
+        ),
         ("a push", frame(5, END_HEADERS, 1, &[0, 0, 0, 2])),
         ("too much padding", frame(HEADERS, END_HEADERS | 8, 1, &[255, 0x82])),
         (

@@ -293,7 +293,7 @@ async fn an_operator_ends_a_session_from_any_replica() {
     );
     assert!(!seen[0]["client_name"].as_str().unwrap().is_empty(), "{seen:?}");
     assert_eq!(two.admin().delete(&format!("/admin/v1/sessions/{id}")).await.0, 204);
-    eventually("the session is over where it was", || async {
+    eventually("the session has ended where it was", || async {
         let answer = client.post(super::request(7, "ping", json!({}))).await;
         if answer.status == 404 { Ok(()) } else { Err(answer.status) }
     })

@@ -133,7 +133,7 @@ async fn a_session_continues_after_a_restart_with_its_state() {
         assert_eq!(
             called.header("mcp-session-id").map(str::to_owned),
             subscribed,
-            "{end:?}: the session at the backend goes on"
+            "{end:?}: the broker resumed its session at the backend"
         );
         // The broker renews the subscription. Updates may have been missed, so it notifies the
         // client to read again.

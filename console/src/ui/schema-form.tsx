@@ -127,7 +127,7 @@ export function SchemaForm({ schema, drafts, set, faults }: SchemaFormProps) {
         }
         if (kind === 'number' || kind === 'integer') return <Input key={name} {...shared} required={false} type="text" placeholder={kind} />;
         if (kind === 'text') return <Input key={name} {...shared} required={false} />;
-        return <Input key={name} {...shared} required={false} lines={kind === 'json' ? 4 : 3} code={kind === 'json'} placeholder={kind === 'json' ? 'JSON' : kind === 'lines' ? 'One a line' : ''} />;
+        return <Input key={name} {...shared} required={false} lines={kind === 'json' ? 4 : 3} code={kind === 'json'} placeholder={kind === 'json' ? 'JSON' : kind === 'lines' ? 'One per line' : ''} />;
       })}
     </>
   );

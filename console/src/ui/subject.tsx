@@ -35,7 +35,7 @@ export function SubjectFields({ owner, set, label = 'Call as' }: { owner: string
         value={chosen}
         set={setChosen}
         options={[[ANONYMOUS, 'a caller without a credential'], ...(keys.value ?? []).map(key => [key.id, `${key.name || key.id} (${key.principal})`] as const), [OTHER, 'another subject…']]}
-        hint="The subject’s permissions count. Its sessions, tasks and accounts stay out of reach."
+        hint="The permissions of the subject apply. Its sessions, tasks and accounts are not accessible."
       />
       {chosen === OTHER && (
         <div class="pair">

@@ -115,7 +115,7 @@ function Decision({ owner, id, close, decided }: { owner: string; id: string; cl
               not listed any more. <a href={href('backends', [owner, approval.backend])}>Show the pins of {approval.backend}</a>. Its caller is told to ask again.
             </Note>
           )}
-          {approval.four_eyes && <Note>Another person than the caller must decide.</Note>}
+          {approval.four_eyes && <Note>A person other than the caller must decide.</Note>}
           <pre class="json" tabIndex={0} role="region" aria-label="Arguments">
             <Text multiline>{approval.arguments_text ?? (approval.arguments === undefined ? 'The arguments are not shown to this role.' : JSON.stringify(approval.arguments, null, 2))}</Text>
           </pre>

@@ -81,7 +81,7 @@ export function Audit() {
       {!live.value && !live.problem && <Loading />}
       {live.value && !rows.length && (
         <div class="card">
-          <Empty title={live.value.records.length ? 'No record fits the filter.' : 'No record is of this time.'}>
+          <Empty title={live.value.records.length ? 'No record fits the filter.' : 'No record exists for this time.'}>
             <p>Requests of clients are recorded with audit.calls of the configuration.</p>
           </Empty>
         </div>
@@ -132,8 +132,8 @@ function misfitText(misfits: readonly Misfit[]): string {
   const chain = first.tenant ? `the chain of tenant ${first.tenant}` : 'the chain without a tenant';
   const which = first.number === undefined ? chain : `record ${first.number} of ${chain}`;
   const others = misfits.length - 1;
-  const more = others ? `; ${number(others)} more ${others === 1 ? 'chain does' : 'chains do'} not fit` : '';
-  return `${which} does not fit: ${first.detail}${more}`;
+  const more = others ? `; ${number(others)} more ${others === 1 ? 'chain does' : 'chains do'} not pass the verification` : '';
+  return `${which} does not pass the verification: ${first.detail}${more}`;
 }
 
 /** Verifies the chain of the shown tenant, or every chain that the operator sees, and shows the result. */

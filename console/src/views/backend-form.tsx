@@ -207,8 +207,8 @@ export function BackendForm({ owner, name }: { owner?: string; name?: string }) 
             <>
               <Input label="Command" value={draft.command} set={set('command')} required code placeholder="npx" fault={fault('transport.command')} />
               <div class="pair">
-                <Input label="Arguments" value={draft.args} set={set('args')} lines={4} code hint="One a line. Empty arguments and those with line breaks are JSON in the further settings: transport.args." fault={fault('transport.args')} />
-                <Input label="Environment" value={draft.env} set={set('env')} lines={4} code hint="NAME=value, one a line. Values are stored encrypted." fault={fault('transport.env')} />
+                <Input label="Arguments" value={draft.args} set={set('args')} lines={4} code hint="One per line. Empty arguments and those with line breaks are JSON in the further settings: transport.args." fault={fault('transport.args')} />
+                <Input label="Environment" value={draft.env} set={set('env')} lines={4} code hint="NAME=value, one per line. Values are stored encrypted." fault={fault('transport.env')} />
               </div>
               <Input label="Working folder" value={draft.cwd} set={set('cwd')} code fault={fault('transport.cwd')} />
             </>
@@ -225,7 +225,7 @@ export function BackendForm({ owner, name }: { owner?: string; name?: string }) 
               label="Links"
               value={draft.links}
               set={set('links')}
-              options={[['auto', 'as the server allows (auto)'], ['shared', 'one for everybody (shared)'], ['per-session', 'one for each session']]}
+              options={[['auto', 'as the server allows (auto)'], ['shared', 'one for the whole tenant (shared)'], ['per-session', 'one for each session']]}
               fault={fault('links')}
             />
           </div>

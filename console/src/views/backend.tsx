@@ -14,7 +14,7 @@ type View = Schemas['BackendView'];
 
 /** What an operator can do about an error, by its words. */
 const ADVICE: readonly (readonly [RegExp, string])[] = [
-  [/refused address|egress/i, 'The broker may not connect there. An admin allows the address in egress.allow of the configuration.'],
+  [/refused address|egress/i, 'The broker may not connect to this address. An admin can allow it in egress.allow of the configuration.'],
   [/refused|connect|unreachable|no route/i, 'Nothing listens at the address. Check the address, and that the server runs.'],
   [/dns|resolve|name or service/i, 'The host name does not resolve from the broker. Check its spelling and the DNS of the broker.'],
   [/certificate|tls/i, 'The broker does not trust the certificate. Set tls.ca_file of the backend, or correct the server’s certificate.'],

@@ -87,7 +87,7 @@ function BackendTable() {
             { title: 'Tools', width: '75px', end: true, by: row => row.tools, cell: row => number(row.tools) },
             { title: 'In flight', width: '90px', end: true, wide: true, by: row => row.calls_in_flight ?? 0, cell: row => number(row.calls_in_flight ?? 0) },
             { title: 'Latency', width: '95px', end: true, wide: true, by: row => row.latency_ms ?? -1, cell: row => milliseconds(row.latency_ms) },
-            { title: 'Server, or what is wrong', wide: true, cell: row => <Text>{row.last_error ?? [row.server_name, row.server_version].filter(Boolean).join(' ')}</Text> },
+            { title: 'Server or error', wide: true, cell: row => <Text>{row.last_error ?? [row.server_name, row.server_version].filter(Boolean).join(' ')}</Text> },
           ]}
         />
       )}

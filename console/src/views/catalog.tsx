@@ -136,7 +136,7 @@ function Detail({ owner, item }: { owner: string; item: Item }) {
           {item.kind === 'tool' && hints['openWorldHint'] !== false && <Tag>open world</Tag>}
           {hints['idempotentHint'] === true && <Tag>idempotent</Tag>}
         </div>
-        {unseen > 0 && <Note tone="warn">The definition has characters that are not seen. They are marked where they stand.</Note>}
+        {unseen > 0 && <Note tone="warn">The definition has invisible characters. The text below marks them.</Note>}
         {item.description && (
           <p class="described">
             <Text multiline>{item.description}</Text>

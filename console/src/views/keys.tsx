@@ -125,7 +125,7 @@ function Create({ owner, close, made }: { owner: string; close: () => void; made
     <Dialog title={`Create a key of ${owner}`} close={close}>
       <form onSubmit={submit}>
         <Input label="Name" value={draft.name} set={set('name')} autofocus fault={problem?.of('name')} placeholder="build server" />
-        <Input label="Principal" value={draft.principal} set={set('principal')} fault={problem?.of('principal')} hint="Whose sessions and tasks the key reaches. Empty: a principal of its own." />
+        <Input label="Principal" value={draft.principal} set={set('principal')} fault={problem?.of('principal')} hint="The key can use the sessions and tasks of this principal. Empty: the id of the key." />
         <div class="pair">
           <Input label="Groups" value={draft.groups} set={set('groups')} fault={problem?.of('groups')} hint="With spaces between them." />
           <Input label="Scopes" value={draft.scopes} set={set('scopes')} fault={problem?.of('scopes')} hint="With spaces between them." />

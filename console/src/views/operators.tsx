@@ -88,7 +88,7 @@ export function Operators() {
       )}
       {made && (
         <Secret title={`Token of ${made.name}`} text={made.token} close={() => setMade(undefined)}>
-          <p class="soft">It signs in here, and is MCP_BROKER_ADMIN_TOKEN for the command line.</p>
+          <p class="soft">Use the token to sign in here, or as MCP_BROKER_ADMIN_TOKEN for the command line.</p>
         </Secret>
       )}
       {revoking && (

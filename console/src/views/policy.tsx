@@ -210,7 +210,7 @@ function Check({ owner }: { owner: string }) {
     }
   };
   return (
-    <Card title="What would it decide?">
+    <Card title="Check a decision">
       <form onSubmit={check}>
         <div class="pair">
           <Input label="Principal" value={asked.principal} set={set('principal')} fault={problem?.of('as.principal')} />
@@ -255,7 +255,7 @@ function Report({ owner }: { owner: string }) {
   const rows = live.value?.decisions ?? [];
   return (
     <Card
-      title="What it decided"
+      title="Decisions of the policy"
       actions={<Filter label="Time" value={since} set={setSince} options={[['15m', 'Last 15 minutes'], ['1h', 'Last hour'], ['24h', 'Last 24 hours']]} />}
     >
       {live.problem && <Note tone="bad">{live.problem.message}</Note>}

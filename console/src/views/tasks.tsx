@@ -72,7 +72,7 @@ export function Tasks() {
             await live.again();
           }}
         >
-          <p>The backend {cancelling.backend} is asked to stop. What it has done already stays done.</p>
+          <p>The backend {cancelling.backend} is asked to stop. Its completed work is not undone.</p>
         </Confirm>
       )}
     </Page>

@@ -116,13 +116,13 @@ export function ToolsetForm({ owner, name }: { owner: string; name?: string }) {
           <Input label="Description" value={draft.description} set={set('description')} fault={fault('description')} hint="Clients get it first among the instructions." />
           {SIDES.map(side => (
             <fieldset key={side}>
-              <legend>{side === 'include' ? 'Holds' : 'Leaves out'}</legend>
+              <legend>{side === 'include' ? 'Includes' : 'Excludes'}</legend>
               <div class="pair">
                 {KINDS.map(kind => {
                   const field = `${side}.${kind}`;
                   const change = (value: string) => setDraft({ ...draft, patterns: { ...draft.patterns, [field]: value } });
                   const label = side === 'include' ? kind[0]?.toUpperCase() + kind.slice(1) : `Not these ${kind}`;
-                  return <Input key={kind} label={label} value={draft.patterns[field] ?? ''} set={change} lines={3} code placeholder="files/read_*" fault={fault(field)} hint="BACKEND/PATTERN, one a line." />;
+                  return <Input key={kind} label={label} value={draft.patterns[field] ?? ''} set={change} lines={3} code placeholder="files/read_*" fault={fault(field)} hint="BACKEND/PATTERN, one per line." />;
                 })}
               </div>
             </fieldset>
@@ -134,7 +134,7 @@ export function ToolsetForm({ owner, name }: { owner: string; name?: string }) {
           <div class="pair">
             <Select label="Published" value={draft.published} set={set('published')} options={yesOrNo} fault={fault('published')} hint="Only a published toolset has an endpoint." />
             <Select label="Search instead of lists" value={draft.search} set={set('search')} options={yesOrNo} fault={fault('search')} />
-            <Select label="Enforced" value={draft.enforce} set={set('enforce')} options={yesOrNo} fault={fault('enforce')} hint="Holds the callers of “bind” to it at every endpoint." />
+            <Select label="Enforced" value={draft.enforce} set={set('enforce')} options={yesOrNo} fault={fault('enforce')} hint="Limits the callers of “bind” to this toolset at every endpoint." />
           </div>
           <Input label="Further members" value={draft.more} set={set('more')} lines={8} code fault={fault('more')} hint="JSON with aliases, overrides, bind, description_chars_max and output_schemas, as the admin API takes them." />
           <Refused problem={problem} except={['tenant', 'toolset', 'name', 'description', ...patterns, 'names', 'descriptions', 'published', 'search', 'enforce', 'more']} />

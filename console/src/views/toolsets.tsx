@@ -140,7 +140,7 @@ function One({ owner, name }: { owner: string; name: string }) {
             go(href('toolsets'));
           }}
         >
-          <p>Its endpoint is gone at once. An enforced toolset holds no caller any more.</p>
+          <p>The broker removes its endpoint at once. An enforced toolset then limits no callers.</p>
         </Confirm>
       )}
     </Page>

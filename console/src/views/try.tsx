@@ -236,7 +236,7 @@ function Asked({ question }: { question: Question }) {
       <form onSubmit={accept}>
         {url !== undefined ? (
           <>
-            <p class="soft">It wants this address to be opened. Open it only if you trust the backend.</p>
+            <p class="soft">The backend asks you to open this address. Open it only if you trust the backend.</p>
             <pre class="json" tabIndex={0}>
               <Text>{url}</Text>
             </pre>

@@ -76,7 +76,7 @@ impl MixEntry {
             ("uri", self.uri.is_some(), takes_uri),
         ] {
             if is_given && !is_taken {
-                faults.push(format!("{path}.{key}: {} takes none", self.method));
+                faults.push(format!("{path}.{key}: {} does not accept this member", self.method));
             }
         }
         if takes_uri && self.uri.is_none() {
@@ -95,7 +95,7 @@ impl MixEntry {
             "subscription" => Operation::Subscribe { uri },
             "task" => Operation::Task(tool_call(path, tool, bytes, arguments, expect, faults)),
             other => {
-                faults.push(format!("{path}.method: {other:?} is none of {METHODS}"));
+                faults.push(format!("{path}.method: {other:?} is not one of {METHODS}"));
                 Operation::Ping
             }
         };
@@ -165,7 +165,7 @@ fn sizes(key: &str, sizes: Option<Sizes>, faults: &mut Vec<String>) -> Vec<usize
         Some(Sizes::Several(sizes)) => sizes,
     };
     if sizes.is_empty() {
-        faults.push(format!("{key}: there is none"));
+        faults.push(format!("{key}: the list is empty"));
     }
     sizes.iter().map(|size| size.bytes(key, faults)).collect()
 }

@@ -178,7 +178,7 @@ impl Report {
 
     fn judge(&mut self, refused_max: f64) {
         if self.calls == 0 {
-            self.faults.push("not one call was answered".to_owned());
+            self.faults.push("no call got an answer".to_owned());
         }
         for (kind, count) in &self.wrong {
             self.faults.push(format!("{count} answers were {kind}"));

@@ -115,7 +115,7 @@ impl HttpStream {
     }
 
     async fn fill(&mut self, wanted: usize) -> anyhow::Result<()> {
-        ensure!(self.buffer.len() <= MESSAGE_BYTES_MAX, "the response is endless");
+        ensure!(self.buffer.len() <= MESSAGE_BYTES_MAX, "the response is too large");
         self.buffer.reserve(wanted.clamp(4096, 1024 * 1024));
         ensure!(
             self.socket.read_buf(&mut self.buffer).await? > 0,
@@ -133,7 +133,7 @@ impl HttpStream {
                 self.buffer.advance(bytes);
                 return Ok(head);
             }
-            ensure!(self.buffer.len() <= HEAD_BYTES_MAX, "the response's head is endless");
+            ensure!(self.buffer.len() <= HEAD_BYTES_MAX, "the head of the response is too large");
             self.fill(0).await?;
         }
     }
@@ -154,7 +154,7 @@ impl HttpStream {
         }
         self.buffer.advance(line);
         let chunk = self.buffer.split_to(size).freeze();
-        ensure!(self.buffer.starts_with(b"\r\n"), "a chunk does not end where it says");
+        ensure!(self.buffer.starts_with(b"\r\n"), "a chunk does not end at its stated size");
         self.buffer.advance(2);
         Ok((size > 0).then_some(chunk))
     }

@@ -71,7 +71,7 @@ impl InputRequired {
         let mut requests: Vec<InputRequest> = Vec::new();
         match root.get("inputRequests") {
             None if state.is_none() => {
-                return Err("neither inputRequests nor requestState is there");
+                return Err("the result has neither inputRequests nor requestState");
             }
             None => {}
             Some(all) if all.kind() != ValueKind::Object => {
@@ -90,7 +90,7 @@ impl InputRequired {
                         return Err("there are too many input requests");
                     }
                     if requests.iter().any(|request| request.key == member.key) {
-                        return Err("two input requests have one key");
+                        return Err("two input requests have the same key");
                     }
                     let params = member.value.unambiguous("params").map_err(|_| AMBIGUOUS)?;
                     params

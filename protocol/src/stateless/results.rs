@@ -328,15 +328,17 @@ impl SubscriptionFilter {
         }
         let flag = |name: &str| match root.get(name) {
             None => Ok(false),
-            Some(value) => value.as_bool().ok_or("a list is asked for with true or false"),
+            Some(value) => {
+                value.as_bool().ok_or("a member that requests a list must be true or false")
+            }
         };
         let strings = |name: &str| match root.get(name) {
             None => Ok(Vec::new()),
             Some(value) if value.kind() == ValueKind::Array => {
                 let all = value.elements().map(|one| one.as_str().map(|text| text.into_owned()));
-                all.collect::<Option<Vec<String>>>().ok_or("URIs and task ids are strings")
+                all.collect::<Option<Vec<String>>>().ok_or("URIs and task ids must be strings")
             }
-            Some(_) => Err("URIs and task ids come in an array"),
+            Some(_) => Err("URIs and task ids must be in an array"),
         };
         Ok(Self {
             tools: flag("toolsListChanged")?,

@@ -53,10 +53,10 @@ pub enum BadAnnotation {
     #[error("two properties have the same x-mcp-header")]
     Duplicate,
     /// The property is of another type.
-    #[error("x-mcp-header is for properties of type string, integer or boolean")]
+    #[error("x-mcp-header is allowed only on properties of type string, integer or boolean")]
     Type,
     /// The property is not reached by `properties` alone.
-    #[error("x-mcp-header is on something else than a property, or too deep")]
+    #[error("x-mcp-header is not on a property, or is nested too deeply")]
     NotReachable,
     /// The header names and paths are too long together.
     #[error("the x-mcp-header annotations have more than 64 KiB of names and paths")]

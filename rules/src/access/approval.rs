@@ -58,7 +58,7 @@ fn default_ttl() -> Duration {
 pub enum ApprovalRefused {
     #[error("the rule lets other operators decide; its member `by` names their roles and groups")]
     OtherApprovers,
-    #[error("the rule asks for another person than the one who made the call")]
+    #[error("the rule requires a decision of another person than the caller")]
     OwnCall,
 }
 

@@ -55,22 +55,24 @@ use crate::limits::arguments::{
 /// Reason for which a schema is not used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
-    #[error("it is larger than {SCHEMA_BYTES_MAX} bytes or has more than {SCHEMA_NODES_MAX} parts")]
+    #[error(
+        "the schema is larger than {SCHEMA_BYTES_MAX} bytes or has more than {SCHEMA_NODES_MAX} parts"
+    )]
     TooLarge,
-    #[error("it would take more than {SCHEMA_COMPILED_BYTES_MAX} bytes once it is compiled")]
+    #[error("the compiled schema would need more than {SCHEMA_COMPILED_BYTES_MAX} bytes")]
     TooLargeCompiled,
     /// Holds the reference as JSON text.
-    #[error("it refers to {0}, which is not inside of it")]
+    #[error("the schema refers to {0}, which is outside the schema")]
     Reference(String),
-    #[error("it has `{0}`, which is not supported")]
+    #[error("the schema has `{0}`, which is not supported")]
     DynamicReference(&'static str),
     #[error(
-        "it refers to itself without end, or one value in the arguments would be validated too often"
+        "the schema refers to itself without end, or would validate one value of the arguments too often"
     )]
     TooCostly,
-    #[error("a part of it has a name of its own (`$id`), which only the whole may have")]
+    #[error("a part of the schema has an `$id`, which only the whole schema may have")]
     NamesItself,
-    #[error("it is not a schema: {0}")]
+    #[error("the schema is not valid: {0}")]
     Invalid(String),
 }
 
@@ -143,12 +145,12 @@ impl ArgumentValidator {
             (_, Some(ValidationStop::Steps)) => Err(refused(
                 "too_costly",
                 "",
-                "holding the arguments to the tool's inputSchema takes more steps than are allowed",
+                "the validation against the tool's inputSchema takes more steps than are allowed",
             )),
             (_, Some(ValidationStop::Cancelled)) => Err(refused(
                 "timeout",
                 "",
-                "holding the arguments to the tool's inputSchema was given up",
+                "the broker stopped the validation against the tool's inputSchema",
             )),
             (verdict, _) => verdict,
         }
@@ -162,7 +164,7 @@ impl ArgumentValidator {
         let text = arguments.unwrap_or(b"{}");
         if text.len() > ARGUMENT_BYTES_MAX {
             let text = format!(
-                "arguments that are held to a schema have at most {ARGUMENT_BYTES_MAX} bytes"
+                "arguments that the broker validates must have at most {ARGUMENT_BYTES_MAX} bytes"
             );
             return (Err(refused("too_large", "", &text)), None);
         }
@@ -272,7 +274,7 @@ fn options(
             });
             taken.map_err(|_| {
                 remaining.store(0, Ordering::Relaxed);
-                ValidationError::custom("its patterns are too large")
+                ValidationError::custom("the patterns of the schema are too large")
             })?;
             Ok(Box::new(pattern) as Box<dyn for<'i> Keyword<'i, MeteredJson>>)
         });
@@ -297,7 +299,7 @@ pub fn refuse_duplicates(arguments: &[u8], hasher: &RandomState) -> Result<(), R
 /// Returns the refusal for a validation that exceeded its deadline.
 pub fn refused_late(timeout: Duration) -> Refusal {
     let text = format!(
-        "the arguments were not held to the tool's inputSchema within {} ms",
+        "the broker could not validate the arguments against the tool's inputSchema within {} ms",
         timeout.as_millis()
     );
     refused("timeout", "", &text)

@@ -33,7 +33,7 @@ impl Pattern {
     /// Compiles a regular expression of ECMA-262 without look-around and back-references.
     pub(super) fn new(pattern: &str) -> Result<Self, &'static str> {
         let pattern = jsonschema_regex::to_rust_regex(pattern).map_err(
-            |()| "a pattern is not a regular expression without look-around and back-references",
+            |()| "a pattern is not a regular expression, or uses look-around or back-references",
         )?;
         let config = Config::new()
             .cache_capacity(CACHE_BYTES)

@@ -126,7 +126,10 @@ impl HostedPrompt {
         let mut faults = arguments_faults(&document.arguments);
         let mut fault = |path: String, problem: String| faults.push((path, problem));
         if document.messages.is_empty() {
-            fault("messages".to_owned(), "is empty; a prompt has at least one message".to_owned());
+            fault(
+                "messages".to_owned(),
+                "is empty; a prompt must have at least one message".to_owned(),
+            );
         } else if document.messages.len() > HOSTED_PROMPT_MESSAGES_MAX {
             let text = format!("has more than {HOSTED_PROMPT_MESSAGES_MAX} entries");
             fault("messages".to_owned(), text);
@@ -209,8 +212,10 @@ impl HostedPrompt {
                 let is_listed =
                     argument.values.is_empty() || argument.values.iter().any(|one| *one == value);
                 if !is_listed {
-                    let text =
-                        format!("params.arguments.{} has none of its listed values", argument.name);
+                    let text = format!(
+                        "params.arguments.{} is not one of the listed values",
+                        argument.name
+                    );
                     return Err(refuse(text));
                 }
                 if values.insert(argument.name.clone(), value.into_owned()).is_some() {
@@ -296,7 +301,7 @@ fn pieces(text: &str, known: &BTreeSet<&str>) -> Result<Vec<Piece>, Vec<String>>
     while let Some(start) = rest.find("{{") {
         let (before, placeholder) = (&rest[..start], &rest[start + 2..]);
         let Some(end) = placeholder.find("}}") else {
-            problems.push("has a {{ without its }}".to_owned());
+            problems.push("has a {{ without the closing }}".to_owned());
             break;
         };
         let name = placeholder[..end].trim_matches(' ');

@@ -133,7 +133,7 @@ impl FoundCall {
             Some(value) if value.kind() == ValueKind::Object => {
                 Some(Bytes::copy_from_slice(value.raw()))
             }
-            Some(_) => return Err(invalid("has arguments that are no object")),
+            Some(_) => return Err(invalid("has arguments that are not an object")),
         };
         Ok(Self { name, arguments: inner })
     }
@@ -271,7 +271,7 @@ impl ToolSearch {
                 .and_then(|text| text.parse().ok())
                 .filter(|limit| (1..=SEARCH_RESULTS_MAX).contains(limit))
                 .ok_or_else(|| {
-                    invalid(&format!("has a limit that is not 1 to {SEARCH_RESULTS_MAX}"))
+                    invalid(&format!("has a limit that is not from 1 to {SEARCH_RESULTS_MAX}"))
                 })?,
         };
         let tools: Vec<Value> = self
@@ -295,7 +295,7 @@ impl ToolSearch {
     pub fn describe(&self, arguments: Option<&[u8]>) -> Result<Bytes, Refusal> {
         let FoundCall { name, .. } = FoundCall::read(arguments)?;
         if !self.by_name.contains_key(&name) {
-            return Err(Refusal::new(ErrorKind::ToolNotFound, "no tool has the name to describe"));
+            return Err(Refusal::new(ErrorKind::ToolNotFound, "no tool has the requested name"));
         }
         let (entry, traits) = self.shown(&name);
         let caller = SearchTool::caller_of(traits).name();

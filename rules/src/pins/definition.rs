@@ -277,7 +277,7 @@ impl<'de> DeserializeSeed<'de> for UnambiguousVisitor<'_> {
 
     fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
         let remaining = self.remaining.get().checked_sub(1);
-        let too_many = || serde::de::Error::custom("it has too many values");
+        let too_many = || serde::de::Error::custom("the definition has too many values");
         self.remaining.set(remaining.ok_or_else(too_many)?);
         from.deserialize_any(self)
     }
@@ -339,7 +339,7 @@ impl<'de> Visitor<'de> for UnambiguousVisitor<'_> {
 fn exact<E: serde::de::Error>(magnitude: u64) -> Result<(), E> {
     match magnitude <= EXACT_INTEGER_MAX {
         true => Ok(()),
-        false => Err(E::custom("an integer is too large to be read alike")),
+        false => Err(E::custom("an integer is too large to be exact in all JSON readers")),
     }
 }
 

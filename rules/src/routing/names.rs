@@ -55,7 +55,10 @@ fn lookup<'a>(catalog: &'a Catalog, kind: ListKind, name: &str) -> Option<Cow<'a
 
 /// Returns the refusal of an object that pins keep from clients.
 pub fn held() -> Refusal {
-    Refusal::new(ErrorKind::ToolHeld, "this is held until an operator approves its definition")
+    Refusal::new(
+        ErrorKind::ToolHeld,
+        "clients cannot use this until an operator approves its definition",
+    )
 }
 
 /// Refuses a name of a backend that pins keep from clients: `unknown` for one that no list shows.

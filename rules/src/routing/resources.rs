@@ -199,12 +199,17 @@ fn resource_target(
     catalog: &Catalog,
 ) -> Result<ResourceTarget, Refusal> {
     if uri.len() > URI_BYTES_MAX || uri.chars().any(char::is_control) || !uri.contains(':') {
-        let text =
-            format!("a URI has a scheme, no control characters and at most {URI_BYTES_MAX} bytes");
+        let text = format!(
+            "a URI must have a scheme, no control characters and at most {URI_BYTES_MAX} bytes"
+        );
         return Err(Refusal::new(ErrorKind::UriInvalid, text));
     }
-    let climbs =
-        |_| Refusal::new(ErrorKind::PathTraversal, "the path of a resource URI does not climb");
+    let climbs = |_| {
+        Refusal::new(
+            ErrorKind::PathTraversal,
+            "the path of a resource URI must not lead to a parent folder",
+        )
+    };
     match endpoint {
         Endpoint::Single(backend) => {
             uri::check(uri).map_err(climbs)?;

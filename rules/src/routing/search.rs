@@ -58,7 +58,7 @@ pub(super) fn searched(
     };
     let wanted = SearchTool::caller_of(traits);
     if wanted != tool {
-        let text = format!("this tool is called with {}", wanted.name());
+        let text = format!("this tool must be called with {}", wanted.name());
         return Err(Refusal::new(ErrorKind::InvalidParams, text).with("call_with", wanted.name()));
     }
     supported(catalog, &target.backend, message.method)?;

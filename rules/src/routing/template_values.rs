@@ -106,7 +106,7 @@ fn value_of<'v>(values: Option<&Value<'v>>, name: &str) -> Result<Option<Cow<'v,
 fn unreadable() -> Refusal {
     Refusal::new(
         ErrorKind::InvalidParams,
-        "a completion has one argument, and at most one value for each variable",
+        "a completion must have one argument, and at most one value for each variable",
     )
 }
 

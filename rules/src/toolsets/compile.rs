@@ -190,11 +190,11 @@ impl ToolsetCompiler<'_> {
         match (document.enforce, &document.bind) {
             (false, None) => None,
             (false, Some(_)) => {
-                self.fault("bind", "has an effect with enforce: true only");
+                self.fault("bind", "has an effect only with enforce: true");
                 None
             }
             (true, None) => {
-                self.fault("enforce", "needs bind: the keys, groups or clients that it holds for");
+                self.fault("enforce", "needs bind: the keys, groups or clients that it applies to");
                 None
             }
             (true, Some(bind)) => {

@@ -82,7 +82,7 @@ impl Toolset {
                 faults.push(PolicyFault {
                     path: "names".to_owned(),
                     problem: format!(
-                        "is never, and {name} stands for {}; give all but one an alias",
+                        "is never, but {name} is the name of {}; give all but one an alias",
                         claims.join(" and ")
                     ),
                     is_failed_test: true,

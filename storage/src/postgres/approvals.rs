@@ -206,7 +206,7 @@ impl ApprovalStore for PostgresStore {
 fn stored(row: &PgRow) -> Result<StoredApproval, StoreError> {
     let state: &str = get(row, "state")?;
     let state = ApprovalState::of_name(state).ok_or_else(|| StoreError::Corrupt {
-        detail: format!("an approval is in the state {state:?}"),
+        detail: format!("an approval has the unknown state {state:?}"),
     })?;
     let is_open = matches!(state, ApprovalState::Pending | ApprovalState::Approved);
     let remaining = Duration::from_micros(u64::try_from(get::<i64>(row, "left_us")?).unwrap_or(0));

@@ -80,7 +80,7 @@ impl AuditStore for PostgresStore {
 
 fn stored(row: &PgRow) -> Result<StoredAuditRecord, StoreError> {
     let corrupt = |what: &str| StoreError::Corrupt {
-        detail: format!("a record of the audit log has no {what} that can be read"),
+        detail: format!("an audit record has no readable {what}"),
     };
     let id: Vec<u8> = get(row, "id")?;
     Ok(StoredAuditRecord {

@@ -384,7 +384,7 @@ impl ConfigStore for PostgresStore {
 /// Returns the row of a statement that always returns one.
 pub(super) fn only(rows: &[PgRow]) -> Result<&PgRow, StoreError> {
     rows.first().ok_or_else(|| StoreError::Corrupt {
-        detail: "a row that is always there is missing".into(),
+        detail: "a statement returned no row, although it must return one".into(),
     })
 }
 
@@ -453,7 +453,7 @@ fn revocation_record(row: &PgRow) -> Result<RevocationRecord, StoreError> {
     Ok(RevocationRecord {
         tenant: rows::tenant(row)?,
         subject: RevokedSubject::of_parts(kind, subject).ok_or_else(|| StoreError::Corrupt {
-            detail: format!("a revocation is of the kind {kind:?}"),
+            detail: format!("a revocation has the unknown kind {kind:?}"),
         })?,
         issued_before_us: get(row, "issued_before_us")?,
         created_at_us: get(row, "created_at_us")?,

@@ -286,7 +286,7 @@ fn stored(row: &PgRow) -> Result<StoredGrant, StoreError> {
             issuer: get(row, "issuer")?,
             sealed: get(row, "sealed")?,
             state: GrantState::of_name(state).ok_or_else(|| StoreError::Corrupt {
-                detail: format!("a grant is in the state {state:?}"),
+                detail: format!("a grant has the unknown state {state:?}"),
             })?,
             expires_at_us: get(row, "expires_at_us")?,
             last_error: get::<Option<&str>>(row, "last_error")?.and_then(GrantError::of_name),

@@ -275,7 +275,9 @@ impl PostgresStore {
     fn timeout_error(&self, started: Instant) -> StoreError {
         if self.pools().iter().any(|pool| pool.active_since(started)) {
             return StoreError::Busy {
-                detail: format!("no answer within {ANSWER_WITHIN:?}, though it answers others"),
+                detail: format!(
+                    "no answer within {ANSWER_WITHIN:?}, although the database answers other requests"
+                ),
             };
         }
         self.invalidate_idle();
@@ -308,9 +310,9 @@ enum StatementError {
 impl From<StatementError> for StoreError {
     fn from(error: StatementError) -> Self {
         match error {
-            StatementError::NotConnected(sqlx::Error::PoolClosed) => {
-                Self::Unavailable { detail: "it was closed, the broker is ending".into() }
-            }
+            StatementError::NotConnected(sqlx::Error::PoolClosed) => Self::Unavailable {
+                detail: "the broker closed its connections, because it is shutting down".into(),
+            },
             StatementError::NotConnected(error) => error_mapping::map_connect_error(error),
             StatementError::Failed(error) => map_error(error),
             StatementError::TimedOut(error) => error,

@@ -149,7 +149,7 @@ fn stored_pin(row: &PgRow) -> Result<StoredPin, StoreError> {
     Ok(StoredPin {
         key: PinKey {
             kind: PinKind::of_name(kind).ok_or_else(|| StoreError::Corrupt {
-                detail: format!("a pin is of the kind {kind:?}"),
+                detail: format!("a pin has the unknown kind {kind:?}"),
             })?,
             name: get(row, "name")?,
         },

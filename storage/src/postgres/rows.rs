@@ -31,18 +31,21 @@ where
 
 pub(super) fn tenant(row: &PgRow) -> Result<TenantId, StoreError> {
     let name: &str = get(row, "tenant")?;
-    TenantId::parse(name)
-        .map_err(|_| StoreError::Corrupt { detail: format!("a tenant is called {name:?}") })
+    TenantId::parse(name).map_err(|_| StoreError::Corrupt {
+        detail: format!("a tenant has the invalid name {name:?}"),
+    })
 }
 
 pub(super) fn backend(name: &str) -> Result<BackendId, StoreError> {
-    BackendId::parse(name)
-        .map_err(|_| StoreError::Corrupt { detail: format!("a backend is called {name:?}") })
+    BackendId::parse(name).map_err(|_| StoreError::Corrupt {
+        detail: format!("a backend has the invalid name {name:?}"),
+    })
 }
 
 pub(super) fn endpoint(name: &str) -> Result<EndpointName, StoreError> {
-    EndpointName::parse(name)
-        .map_err(|_| StoreError::Corrupt { detail: format!("an endpoint is called {name:?}") })
+    EndpointName::parse(name).map_err(|_| StoreError::Corrupt {
+        detail: format!("an endpoint has the invalid name {name:?}"),
+    })
 }
 
 pub(super) fn session_key(row: &PgRow) -> Result<SessionKey, StoreError> {

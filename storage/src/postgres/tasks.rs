@@ -326,8 +326,9 @@ fn position(row: &PgRow) -> Option<TaskListPosition> {
 
 fn status(row: &PgRow) -> Result<TaskStatus, StoreError> {
     let name: &str = get(row, "status")?;
-    TaskStatus::parse(name)
-        .ok_or_else(|| StoreError::Corrupt { detail: format!("a task's status is {name:?}") })
+    TaskStatus::parse(name).ok_or_else(|| StoreError::Corrupt {
+        detail: format!("a task has the unknown status {name:?}"),
+    })
 }
 
 fn step(row: &PgRow) -> Result<TaskStep, StoreError> {
@@ -338,7 +339,9 @@ fn step(row: &PgRow) -> Result<TaskStep, StoreError> {
             backend_task: rows::text(get(row, "backend_task")?)?,
             link: get(row, "link")?,
         }),
-        other => Err(StoreError::Corrupt { detail: format!("a task's step is {other}") }),
+        other => {
+            Err(StoreError::Corrupt { detail: format!("a task has the unknown step {other}") })
+        }
     }
 }
 

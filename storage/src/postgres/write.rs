@@ -171,7 +171,7 @@ async fn execute(
 /// Returns the outcomes in the order of the batch.
 fn outcomes(rows: &[PgRow], length: usize) -> Result<Vec<WriteOutcome>, StoreError> {
     let missing = || StoreError::Corrupt {
-        detail: "the functions of its schema are not those of this build".into(),
+        detail: "its schema functions differ from those of this build".into(),
     };
     let mut outcomes = vec![None; length];
     for row in rows {

@@ -117,7 +117,7 @@ pub(super) async fn append(
 
 fn stored(row: &SqliteRow) -> Result<StoredAuditRecord, StoreError> {
     let corrupt = |what: &str| StoreError::Corrupt {
-        detail: format!("a record of the audit log has no {what} that can be read"),
+        detail: format!("an audit record has no readable {what}"),
     };
     let id: Vec<u8> = row.try_get("id").map_err(map_error)?;
     let kind: &str = row.try_get("kind").map_err(map_error)?;

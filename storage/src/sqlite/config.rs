@@ -446,14 +446,16 @@ fn backend_record(row: &SqliteRow) -> Result<BackendRecord, StoreError> {
 
 fn tenant_id(row: &SqliteRow) -> Result<TenantId, StoreError> {
     let tenant = text(row, "tenant")?;
-    TenantId::parse(&tenant)
-        .map_err(|_| StoreError::Corrupt { detail: format!("a tenant is called {tenant:?}") })
+    TenantId::parse(&tenant).map_err(|_| StoreError::Corrupt {
+        detail: format!("a tenant has the invalid name {tenant:?}"),
+    })
 }
 
 fn backend_id(row: &SqliteRow) -> Result<BackendId, StoreError> {
     let backend = text(row, "backend")?;
-    BackendId::parse(&backend)
-        .map_err(|_| StoreError::Corrupt { detail: format!("a backend is called {backend:?}") })
+    BackendId::parse(&backend).map_err(|_| StoreError::Corrupt {
+        detail: format!("a backend has the invalid name {backend:?}"),
+    })
 }
 
 fn text(row: &SqliteRow, column: &str) -> Result<String, StoreError> {

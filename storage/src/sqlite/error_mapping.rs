@@ -27,9 +27,9 @@ pub(super) fn map_error(error: sqlx::Error) -> StoreError {
         sqlx::Error::PoolTimedOut => {
             StoreError::Busy { detail: "no connection became free in time".into() }
         }
-        sqlx::Error::PoolClosed => {
-            StoreError::Unavailable { detail: "it was closed, the broker is ending".into() }
-        }
+        sqlx::Error::PoolClosed => StoreError::Unavailable {
+            detail: "the broker closed its connections, because it is shutting down".into(),
+        },
         sqlx::Error::ColumnDecode { .. }
         | sqlx::Error::ColumnNotFound(_)
         | sqlx::Error::Decode(_) => StoreError::Corrupt { detail: error.to_string() },

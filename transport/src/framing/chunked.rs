@@ -97,7 +97,7 @@ impl ChunkScanner {
                     self.state = ChunkState::Size;
                     Ok(ChunkStep::Overhead(2))
                 }
-                Some(_) => Err("a chunk is longer than was said"),
+                Some(_) => Err("a chunk is longer than its stated size"),
                 None => Ok(ChunkStep::More),
             },
             ChunkState::Trailers(passed) => {

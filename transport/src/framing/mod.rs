@@ -128,28 +128,34 @@ impl FramingViolation {
                 "the version is not supported; allowed: HTTP/1.1, HTTP/1.0, and HTTP/2 from the first byte on"
             }
             Self::LineFolding => {
-                "a line of the head begins with white space; each header stands on one line"
+                "a line of the head begins with white space; each header must be on one line"
             }
             Self::HeaderName => {
-                "a header is not a name, a colon and a value; no white space stands before the colon"
+                "a header is not a name, a colon and a value; white space before the colon is not allowed"
             }
             Self::HeaderValue => "the value of a header has a control character",
-            Self::HostMissing => "a request of HTTP/1.1 has a Host header",
-            Self::HostRepeated => "a request has one Host header",
+            Self::HostMissing => "a request of HTTP/1.1 must have a Host header",
+            Self::HostRepeated => "a request must have only one Host header",
             Self::HostInvalid => "Host is not a host name or address with an optional port",
             Self::ContentLengthInvalid => {
                 "Content-Length is not a decimal number; allowed: digits alone"
             }
-            Self::ContentLengthRepeated => "a request has one Content-Length header",
-            Self::TransferEncodingRepeated => "a request has one Transfer-Encoding header",
+            Self::ContentLengthRepeated => "a request must have only one Content-Length header",
+            Self::TransferEncodingRepeated => {
+                "a request must have only one Transfer-Encoding header"
+            }
             Self::TransferEncodingUnsupported => {
                 "Transfer-Encoding is not supported; allowed: chunked, in lower case and alone"
             }
             Self::TransferEncodingWithContentLength => {
-                "Transfer-Encoding and Content-Length stand in one request; allowed: one of them"
+                "Transfer-Encoding and Content-Length are in one request; allowed: one of them"
             }
-            Self::TransferEncodingInHttp10 => "a request of HTTP/1.0 has no Transfer-Encoding",
-            Self::ReservedHeader => "the header x-mcp-broker-framing-violation is the broker's own",
+            Self::TransferEncodingInHttp10 => {
+                "a request of HTTP/1.0 must not have a Transfer-Encoding"
+            }
+            Self::ReservedHeader => {
+                "the header x-mcp-broker-framing-violation is reserved for the broker"
+            }
             Self::HeadTooLong => "the head of the request is too long",
             Self::TooManyHeaders => "the request has too many headers; allowed: 100",
         }

@@ -191,12 +191,11 @@ fn check_head(
 ) -> Result<ResponseHead, &'static str> {
     let mut headers = HeaderMap::with_capacity(raw.len());
     for header in raw {
-        let name =
-            HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| "a header has no name")?;
+        let name = HeaderName::from_bytes(header.name.as_bytes())
+            .map_err(|_| "a header has an invalid name")?;
         headers.append(
             name,
-            HeaderValue::from_bytes(header.value)
-                .map_err(|_| "a header has a value that is none")?,
+            HeaderValue::from_bytes(header.value).map_err(|_| "a header has an invalid value")?,
         );
     }
     let announced = content_length(&headers)?;
@@ -206,7 +205,7 @@ fn check_head(
             BodyLength::Exactly(0)
         }
         // RFC 9112, 6.1: HTTP/1.0 has no transfer codings.
-        _ if codings && !is_1_1 => return Err("a transfer coding in HTTP/1.0"),
+        _ if codings && !is_1_1 => return Err("the response has a transfer coding in HTTP/1.0"),
         _ if codings => coding(&headers)?,
         Some(length) => BodyLength::Exactly(length),
         None => BodyLength::UntilClosed,
@@ -233,10 +232,13 @@ fn content_length(headers: &HeaderMap) -> Result<Option<u64>, &'static str> {
     for value in headers.get_all(CONTENT_LENGTH) {
         let text = value.to_str().unwrap_or_default();
         let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        let stated =
-            text.parse::<u64>().ok().filter(|_| digits).ok_or("a length that is not a number")?;
+        let stated = text
+            .parse::<u64>()
+            .ok()
+            .filter(|_| digits)
+            .ok_or("the Content-Length is not a number")?;
         if length.replace(stated).is_some_and(|before| before != stated) {
-            return Err("two different lengths");
+            return Err("the response has two different Content-Length values");
         }
     }
     Ok(length)
@@ -249,7 +251,7 @@ fn coding(headers: &HeaderMap) -> Result<BodyLength, &'static str> {
         (Some(one), None) if one.as_bytes().eq_ignore_ascii_case(b"chunked") => {
             Ok(BodyLength::Chunked)
         }
-        _ => Err("a transfer coding that is not known"),
+        _ => Err("the response has an unsupported transfer coding"),
     }
 }
 

@@ -388,7 +388,7 @@ impl ClientConnection {
             });
             match read.await {
                 None => return Ok(None),
-                Some(Ok(0)) => return Err(aborted("the server closed it")),
+                Some(Ok(0)) => return Err(aborted("the server closed the connection")),
                 Some(Ok(_)) => {}
                 Some(Err(error)) => return Err(aborted(&error.to_string())),
             }

@@ -29,7 +29,7 @@ const FIRST_YEAR: i32 = 1970;
 const LAST_YEAR: i32 = 9999;
 
 #[derive(Debug, thiserror::Error)]
-#[error("the certificates between replicas cannot be made: {0}")]
+#[error("the broker cannot create the certificates for replicas: {0}")]
 pub struct PeerIdentityError(String);
 
 impl PeerIdentityError {

@@ -165,7 +165,7 @@ impl PeerServer {
         {
             let is_one = Arc::clone(&rejected.is_one);
             if tokio::task::spawn_blocking(move || is_one(peer, local)).await.unwrap_or(true) {
-                tracing::warn!(%peer, "a child process was kept from the listener of replicas");
+                tracing::warn!(%peer, "the broker refused a replica connection of a child process");
                 return None;
             }
         }
@@ -173,7 +173,7 @@ impl PeerServer {
         let stream = match timeout(HANDSHAKE_TIMEOUT, self.tls.accept(socket)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
-                tracing::debug!(%peer, %error, "not a replica of this broker");
+                tracing::debug!(%peer, %error, "the peer is not a replica of this broker");
                 if let Some(hook) = self
                     .untrusted_peer_hook
                     .as_ref()
@@ -184,12 +184,12 @@ impl PeerServer {
                 return None;
             }
             Err(_) => {
-                tracing::debug!(%peer, "no handshake in time");
+                tracing::debug!(%peer, "the peer did not complete the handshake in time");
                 return None;
             }
         };
         if stream.get_ref().1.alpn_protocol() != Some(ALPN_H2) {
-            tracing::debug!(%peer, "a replica that does not speak http/2");
+            tracing::debug!(%peer, "a replica does not support http/2");
             return None;
         }
         let permit = Arc::clone(&self.permits).try_acquire_owned();

@@ -34,7 +34,7 @@ use crate::{frame::CloseReason, tls::ServerTls};
 /// Reason for a failed bind.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    #[error("{address} cannot be listened on: {source}")]
+    #[error("cannot listen on {address}: {source}")]
     Bind { address: SocketAddr, source: io::Error },
     #[error("the tls configuration cannot be used for quic: {reason}")]
     Tls { reason: String },
@@ -166,7 +166,9 @@ impl QuicListener {
         if !Arc::ptr_eq(&current.0, &quic) {
             match server_config(&quic, &self.limits, &self.token_key) {
                 Ok(config) => *current = (quic, Arc::new(config)),
-                Err(error) => tracing::error!(%error, "the new certificates are not used for quic"),
+                Err(error) => {
+                    tracing::error!(%error, "the quic listener cannot use the new certificates and keeps the old ones")
+                }
             }
         }
         Arc::clone(&current.1)

@@ -65,7 +65,7 @@ pub enum SandboxError {
     Capabilities(io::Error),
     #[error("the folder {}: {source}", path.display())]
     Folder { path: PathBuf, source: io::Error },
-    #[error("the path {} of the sandbox leads elsewhere now, to {}", path.display(), target.display())]
+    #[error("the path {} of the sandbox now leads to {}", path.display(), target.display())]
     Moved { path: PathBuf, target: PathBuf },
     #[error("the Landlock rules: {0}")]
     Landlock(#[from] ::landlock::RulesetError),

@@ -188,7 +188,9 @@ impl Decoder {
             .ok_or(ReadError::Protocol("the opcode is reserved"))?;
         let is_masked = second & MASKED != 0;
         if is_masked != (self.role == Role::Server) {
-            return Err(ReadError::Protocol("clients have to mask, servers must not"));
+            return Err(ReadError::Protocol(
+                "a frame has the wrong masking; clients must mask frames, and servers must not",
+            ));
         }
         let short = second & !MASKED;
         if opcode.is_control() && (!is_final || usize::from(short) > CONTROL_BYTES_MAX) {
@@ -202,7 +204,7 @@ impl Decoder {
                 return Err(ReadError::Protocol("a new message begins inside another one"));
             }
             (Opcode::Continuation, None) => {
-                return Err(ReadError::Protocol("a continuation of nothing"));
+                return Err(ReadError::Protocol("a continuation frame follows no open message"));
             }
             _ => {}
         }
@@ -289,14 +291,14 @@ fn parse_closing(payload: &[u8]) -> Result<Option<CloseFrame>, ReadError> {
         return if payload.is_empty() {
             Ok(None)
         } else {
-            Err(ReadError::Protocol("half a close code"))
+            Err(ReadError::Protocol("the close code is incomplete"))
         };
     };
     let code = u16::from_be_bytes(*code);
     // Codes that may be sent: those of the RFC and IANA, those for libraries, and those for
     // applications.
     if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
-        return Err(ReadError::Protocol("a close code that must not be sent"));
+        return Err(ReadError::Protocol("the close code is reserved and must not be sent"));
     }
     let reason = str::from_utf8(reason).map_err(|_| ReadError::InvalidUtf8)?;
     Ok(Some(CloseFrame { code, reason: reason.to_owned() }))

@@ -30,9 +30,9 @@ pub enum UpgradeError {
     NoUpgrade,
     #[error("`Sec-WebSocket-Version: 13` is expected")]
     Version,
-    #[error("`Sec-WebSocket-Key` has to stand there once and be 16 bytes in base64")]
+    #[error("`Sec-WebSocket-Key` must be given once, as 16 bytes in base64")]
     Key,
-    #[error("an upgrade request has no body")]
+    #[error("an upgrade request must not have a body")]
     Body,
 }
 
@@ -113,16 +113,18 @@ pub(super) fn check_answer<B>(
 ) -> Result<(), &'static str> {
     let headers = response.headers();
     if !has_token(headers, &UPGRADE, "websocket") || !has_token(headers, &CONNECTION, "upgrade") {
-        return Err("the upgrade it agreed to is not one to websocket");
+        return Err("the server did not agree to an upgrade to websocket");
     }
     if only(headers, &SEC_WEBSOCKET_ACCEPT) != Some(&accept_value(key)) {
-        return Err("its `Sec-WebSocket-Accept` does not belong to the key");
+        return Err("the server's `Sec-WebSocket-Accept` does not match the key");
     }
     if headers.contains_key(SEC_WEBSOCKET_EXTENSIONS) {
-        return Err("it uses an extension that was not offered");
+        return Err("the server uses an extension that was not offered");
     }
     match headers.get(SEC_WEBSOCKET_PROTOCOL) {
-        Some(chosen) if chosen != SUBPROTOCOL => Err("it chose a subprotocol that was not offered"),
+        Some(chosen) if chosen != SUBPROTOCOL => {
+            Err("the server chose a subprotocol that was not offered")
+        }
         _ => Ok(()),
     }
 }

@@ -18,7 +18,7 @@ const PARAMETERS_MAX: usize = 64;
 /// Reason why parameters are refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParameterFault {
-    #[error("the parameters are not in the encoding of forms")]
+    #[error("the parameters are not form-encoded")]
     Encoding,
     #[error("there are more than {PARAMETERS_MAX} parameters")]
     TooMany,

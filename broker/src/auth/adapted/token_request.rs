@@ -31,7 +31,7 @@ pub enum TokenRequestFault {
     Unreachable(String),
     #[error("the issuer did not answer in time")]
     Late,
-    #[error("too many token requests are on their way to issuers")]
+    #[error("the broker has too many open token requests to issuers")]
     Busy,
     #[error("the issuer redirects the token request")]
     Redirects,

@@ -3,52 +3,52 @@
 /// Reason for the refusal of a token, for operators and in the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::auth) enum TokenError {
-    #[error("it is longer than a token may be")]
+    #[error("the token exceeds the size limit")]
     TooLong,
-    #[error("it is not in the form of a JWT")]
+    #[error("the token is not a JWT")]
     Form,
-    #[error("it has a critical header")]
+    #[error("the token has a critical header")]
     Critical,
-    #[error("its type is not one of an access token")]
+    #[error("the token type is not that of an access token")]
     Type,
-    #[error("it is an ID token, not an access token")]
+    #[error("the token is an ID token, not an access token")]
     IdToken,
-    #[error("it is bound (cnf) by something else than the certificate of a connection")]
+    #[error("the token is bound (cnf) by another method than a client certificate")]
     Bound,
-    #[error("it is bound to a certificate, and the connection does not have that one")]
+    #[error("the connection does not present the certificate that the token is bound to")]
     Certificate,
-    #[error("an operator revoked it")]
+    #[error("an operator revoked the token")]
     Revoked,
-    #[error("its issuer calls it inactive")]
+    #[error("the issuer reports the token as inactive")]
     Inactive,
-    #[error("its issuer has to be asked about it")]
+    #[error("the token needs introspection by its issuer")]
     NotIntrospected,
-    #[error("its algorithm is not one that is taken")]
+    #[error("the broker does not accept the signature algorithm of the token")]
     Algorithm,
-    #[error("no issuer of that name is configured")]
+    #[error("the issuer of the token is not configured")]
     Issuer,
-    #[error("its key is not among those of the issuer")]
+    #[error("the signing key of the token is not among the keys of its issuer")]
     UnknownKey,
-    #[error("its key does not fit its algorithm, or is not the only one that does")]
+    #[error("the key does not match the algorithm of the token, or several keys match")]
     KeyUnfit,
-    #[error("its signature is wrong")]
+    #[error("the signature of the token is not valid")]
     Signature,
-    #[error("a time in it cannot be read")]
+    #[error("a time in the token is not valid")]
     Time,
-    #[error("it does not say when it expires")]
+    #[error("the token has no expiry time")]
     NoExpiry,
-    #[error("it has expired")]
+    #[error("the token has expired")]
     Expired,
-    #[error("it is not valid yet")]
+    #[error("the token is not valid yet")]
     NotYet,
-    #[error("it is for another audience")]
+    #[error("the token is for another audience")]
     Audience,
-    #[error("it names no tenant that is served")]
+    #[error("the token names no tenant of this broker")]
     Tenant,
-    #[error("it names a tenant that auth.issuers[].tenants does not list")]
+    #[error("the token names a tenant that auth.issuers[].tenants does not list")]
     UnlistedTenant,
-    #[error("it names no principal, or one that is too long or has characters that are not seen")]
+    #[error("the principal in the token is missing or too long, or has invisible characters")]
     Principal,
-    #[error("it lacks a scope")]
+    #[error("the token lacks a required scope")]
     Scope,
 }

@@ -39,13 +39,11 @@ pub(super) enum FetchError {
     Send(Uri, String),
     #[error("{0} answers with status {1}")]
     Status(Uri, StatusCode),
-    #[error("{0} is not a set of keys")]
+    #[error("{0} is not a JSON Web Key Set")]
     NoKeys(Uri),
-    #[error(
-        "no URL of its metadata has a document that names this issuer and a URL of its keys that the broker may fetch"
-    )]
+    #[error("no metadata document names this issuer and a key URL that the broker may fetch")]
     NoMetadata,
-    #[error("it takes too long")]
+    #[error("the fetch timed out")]
     Late,
 }
 

@@ -117,7 +117,7 @@ impl UncheckedToken {
 
 /// Returns the refusal of a token whose issuer could not be asked.
 pub(in crate::auth) fn issuer_unavailable() -> Refusal {
-    let text = "the authorization server that must confirm the token cannot be asked now";
+    let text = "the broker cannot check the token with its authorization server now";
     Refusal::new(ErrorKind::IssuerUnavailable, text).retry_after(INTROSPECTION_FAILURE_PAUSE)
 }
 
@@ -221,11 +221,12 @@ impl Introspector {
         let permit = timeout(INTROSPECTION_MAX, self.at_once.acquire(was_valid)).await;
         let Ok(_permit) = permit else {
             // The server was not asked, so it did not fail.
-            self.log_failure(&mut self.answers.lock(), "too many other tokens are checked now");
+            self.log_failure(&mut self.answers.lock(), "too many token checks are in progress");
             return;
         };
         let answer = timeout(INTROSPECTION_MAX, self.client.send(&bearer)).await;
-        let late = || Err(IntrospectionFailure::Server("it takes too long".to_owned()));
+        let late =
+            || Err(IntrospectionFailure::Server("the issuer did not answer in time".to_owned()));
         let answer = answer.unwrap_or_else(|_| late());
         let now = Instant::now();
         let outcome = match &answer {

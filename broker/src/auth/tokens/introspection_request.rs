@@ -79,20 +79,26 @@ impl IntrospectionClient {
         };
         match response.status() {
             StatusCode::OK => {}
-            StatusCode::BAD_REQUEST => return Err(Token("it answers 400".to_owned())),
+            StatusCode::BAD_REQUEST => {
+                return Err(Token("the introspection endpoint answered 400".to_owned()));
+            }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 let status = response.status();
-                return Err(Server(format!("it answers {status}: check introspection.client_id")));
+                return Err(Server(format!(
+                    "the introspection endpoint answered {status}: check introspection.client_id"
+                )));
             }
             status @ (StatusCode::TOO_MANY_REQUESTS
             | StatusCode::BAD_GATEWAY
             | StatusCode::SERVICE_UNAVAILABLE
-            | StatusCode::GATEWAY_TIMEOUT) => return Err(Server(format!("it answers {status}"))),
-            status => return Err(Answer(format!("it answers {status}"))),
+            | StatusCode::GATEWAY_TIMEOUT) => {
+                return Err(Server(format!("the introspection endpoint answered {status}")));
+            }
+            status => return Err(Answer(format!("the introspection endpoint answered {status}"))),
         }
         let body = response.into_body().read_whole(INTROSPECTION_BYTES_MAX).await;
         let body = body.map_err(|error| Answer(error.to_string()))?;
-        let unreadable = || Answer("its answer is not one of RFC 7662".to_owned());
+        let unreadable = || Answer("the introspection answer does not follow RFC 7662".to_owned());
         let claims = Claims::parse(&body).map_err(|_| unreadable())?;
         match claims.flag("active") {
             Some(true) => Ok(Some(body.as_ref().into())),
@@ -105,6 +111,6 @@ impl IntrospectionClient {
         let form =
             vec![("token", token.to_owned()), ("token_type_hint", "access_token".to_owned())];
         let request = self.client.post(&self.endpoint, &self.issuer, form);
-        request.ok_or_else(|| "no assertion can be signed".to_owned())
+        request.ok_or_else(|| "the broker cannot sign a client assertion".to_owned())
     }
 }

@@ -175,7 +175,7 @@ impl TokenIssuer {
         {
             tracing::warn!(
                 issuer = self.name(),
-                "the issuer may name every tenant; set auth.issuers[].tenants to those it may name"
+                "tokens of this issuer can name every tenant; set auth.issuers[].tenants to limit them"
             );
         }
         let (mut failures, mut fetched_at) = (0_u32, Instant::now());
@@ -254,12 +254,12 @@ impl TokenIssuer {
         match keys.len() {
             0 => tracing::warn!(
                 issuer = self.name(),
-                "the issuer publishes no key that can be used: none of its tokens is accepted"
+                "the issuer publishes no usable key: the broker refuses all its tokens"
             ),
             count => tracing::info!(
                 issuer = self.name(),
                 keys = count,
-                "the keys of an issuer are in use"
+                "the broker uses new keys of an issuer"
             ),
         }
         self.keys.store(Arc::new(keys));
@@ -280,7 +280,7 @@ impl TokenIssuer {
         }
         tracing::error!(
             issuer = self.name(),
-            "the keys of an issuer are older than keys_max_age: none of its tokens is accepted"
+            "the keys of an issuer are older than keys_max_age: the broker refuses all its tokens"
         );
         self.install_keys(KeySet::default(), keyring, metrics);
         KEY_SET_RETRY_MAX

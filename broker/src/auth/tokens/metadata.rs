@@ -10,10 +10,10 @@ use crate::config::private_url::{is_loopback, is_private};
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataFault {
     #[error(
-        "its metadata has authorization_response_iss_parameter_supported (RFC 9207), and clients would refuse the iss of its answers; set front: direct"
+        "the metadata has authorization_response_iss_parameter_supported (RFC 9207), so clients would refuse the iss of the issuer's answers; set front: direct"
     )]
     SendsIss,
-    #[error("{0} of its metadata is missing or not a usable URL")]
+    #[error("{0} of the issuer's metadata is missing or not a usable URL")]
     Endpoint(&'static str),
 }
 

@@ -133,7 +133,7 @@ impl TokenVerifier {
         for issuer in removed {
             tracing::info!(
                 issuer = issuer.name(),
-                "the tokens of an issuer are not accepted any more"
+                "the broker stopped accepting tokens of a removed issuer"
             );
             issuer.withdraw();
         }

@@ -241,7 +241,7 @@ impl TokenIssuer {
     /// Returns a refusal with all required scopes (MCP 2025-11-25, Runtime Insufficient Scope
     /// Errors).
     pub(super) fn scope_missing(&self) -> Refusal {
-        Refusal::new(ErrorKind::InsufficientScope, "the token lacks a scope that is needed here")
+        Refusal::new(ErrorKind::InsufficientScope, "the token lacks a required scope")
             .with("scope", self.config.scopes.join(" "))
     }
 }

@@ -190,7 +190,9 @@ impl Connection {
                 if let Some(id) = malformed_answer::answer_id(text) {
                     self.resolve(
                         Some(&id),
-                        Err(Failure::Protocol("the answer cannot be read".to_owned())),
+                        Err(Failure::Protocol(
+                            "the backend's answer is not a valid message".to_owned(),
+                        )),
                     );
                 }
             }

@@ -28,7 +28,7 @@ pub enum Failure {
     #[error("the backend is busy: {reason}")]
     Busy { reason: String, retry_after: Option<Duration> },
     /// The backend works but wants fewer requests.
-    #[error("the backend wants fewer requests: {reason}")]
+    #[error("the backend asks for fewer requests: {reason}")]
     Throttled { reason: String, retry_after: Option<Duration> },
     /// The backend, or a proxy in front of it, denied the request. It may have processed the
     /// request.
@@ -47,26 +47,26 @@ pub enum Failure {
     #[error("nothing was sent: {0}")]
     OwnLimit(String),
     /// A proxy reports that the backend gives no answer. The backend may have got the request.
-    #[error("the backend gives no answer: {0}")]
+    #[error("the backend did not answer: {0}")]
     Unclear(String),
     /// The queue towards the backend is full.
     #[error("too many messages wait for the backend")]
     QueueFull,
     /// The backend forgot the session. It did not process the request.
-    #[error("the backend forgot the session")]
+    #[error("the backend does not know the session")]
     SessionGone,
     /// The request went out and its answer will not come.
     #[error("the answer is lost: {0}")]
     Lost(String),
     /// A call broke off after its client got a question of the backend. A repetition would ask the
     /// client again.
-    #[error("the call broke off after the backend had begun it: {0}")]
+    #[error("the call failed after the backend had started it: {0}")]
     Unfinished(Box<Failure>),
     /// The backend did not answer in time.
     #[error("no answer to {} in time", .0.name())]
     TimedOut(Method),
     /// The backend's answer is not valid MCP.
-    #[error("the backend broke the protocol: {0}")]
+    #[error("the backend violated the protocol: {0}")]
     Protocol(String),
     #[error("the answer is larger than {max} bytes")]
     TooLarge { max: usize },
@@ -175,21 +175,22 @@ impl Failure {
             Failure::Unconnected { url: None, .. } => (
                 ErrorKind::BackendUnavailable,
                 format!(
-                    "backend {backend} needs an account of the user, and the broker has no address for browsers"
+                    "backend {backend} needs a connected user account, but the broker has no address for browsers"
                 ),
             ),
             Failure::TokenRequired(_) => (
                 ErrorKind::TokenRequired,
                 format!(
-                    "backend {backend} needs an access token of yours that the broker may exchange: come with a token of an issuer of this broker"
+                    "backend {backend} needs an access token that the broker may exchange: authenticate with a token of an issuer of this broker"
                 ),
             ),
             Failure::NotSent(_) | Failure::SessionGone => {
                 (ErrorKind::BackendUnavailable, format!("backend {backend} cannot be reached"))
             }
-            Failure::Busy { .. } | Failure::Throttled { .. } => {
-                (ErrorKind::BackendUnavailable, format!("backend {backend} takes no work now"))
-            }
+            Failure::Busy { .. } | Failure::Throttled { .. } => (
+                ErrorKind::BackendUnavailable,
+                format!("backend {backend} accepts no requests now"),
+            ),
             Failure::Denied(_) => {
                 (ErrorKind::BackendProtocolError, format!("backend {backend} refuses the request"))
             }
@@ -199,12 +200,14 @@ impl Failure {
             ),
             Failure::OwnLimit(_) => (
                 ErrorKind::Overloaded,
-                format!("nothing is left here to reach backend {backend} with"),
+                format!(
+                    "a limit of the broker or its host prevents the request to backend {backend}"
+                ),
             ),
             Failure::Unclear(_) => (
                 ErrorKind::OutcomeUnknown,
                 format!(
-                    "backend {backend} cannot be reached through what is before it; it may have acted"
+                    "backend {backend} or a proxy in front of it gave no answer; the backend may have acted"
                 ),
             ),
             Failure::QueueFull => {
@@ -213,7 +216,7 @@ impl Failure {
             Failure::Lost(_) => (
                 ErrorKind::OutcomeUnknown,
                 format!(
-                    "the connection to backend {backend} ended before the answer; it may have acted"
+                    "the connection to backend {backend} ended before the answer; the backend may have acted"
                 ),
             ),
             Failure::Unfinished(_) => (
@@ -225,7 +228,7 @@ impl Failure {
             }
             Failure::Protocol(_) => (
                 ErrorKind::BackendProtocolError,
-                format!("backend {backend} gave an answer that is not MCP"),
+                format!("backend {backend} sent an answer that is not valid MCP"),
             ),
             Failure::TooLarge { max } => (
                 ErrorKind::ResultTooLarge,
@@ -243,7 +246,7 @@ impl Failure {
 /// Returns the refusal that requests the user to open the connect page.
 fn connection_required(backend: &BackendId, url: &str) -> Refusal {
     let message = format!("Connect your account for {backend} at this address, then try again.");
-    let text = format!("backend {backend} needs an account of the user: open {url}");
+    let text = format!("backend {backend} needs a connected user account: open {url}");
     let id = format!("{}{}", oauth::connect_elicitation(backend), oauth::random_text());
     Refusal::new(ErrorKind::ConnectionRequired, text).with(
         "elicitations",

@@ -96,7 +96,7 @@ impl Link {
             }
             Err(failure) => {
                 let redacted = self.backend.redactor.redact(&failure);
-                tracing::info!(backend = %self.backend.id, failure = redacted, "the backend did not take the log level");
+                tracing::info!(backend = %self.backend.id, failure = redacted, "the broker could not set the log level at the backend");
             }
         }
     }

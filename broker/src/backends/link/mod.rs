@@ -189,7 +189,10 @@ impl Link {
         let link = self.clone();
         let opening = self.backend.shared.running.spawn(async move { link.open_once().await });
         opening.await.unwrap_or_else(|_| {
-            Err(Refusal::new(ErrorKind::Internal, "the opening of the link failed"))
+            Err(Refusal::new(
+                ErrorKind::Internal,
+                "the broker could not open the link to the backend",
+            ))
         })
     }
 

@@ -101,7 +101,7 @@ async fn watch(link: Arc<Link>, connection: Arc<Connection>, writing: JoinHandle
     connection.closed().await;
     let abort = writing.abort_handle();
     if tokio::time::timeout(LAST_WRITE_WAIT, writing).await.is_err() {
-        tracing::debug!(backend = %link.backend.id, "a backend does not read");
+        tracing::debug!(backend = %link.backend.id, "a backend did not read the last messages of the broker");
         abort.abort();
     }
     connection.mark_flushed();
@@ -120,7 +120,7 @@ async fn write(
     while frames.recv_many(&mut taken, WRITE_BATCH_FRAMES).await > 0 {
         batch.extend(taken.drain(..).map(QueuedFrame::into_frame));
         if let Err(error) = sink.send_all(&mut batch).await {
-            tracing::debug!(%error, "a backend does not take what is written to it");
+            tracing::debug!(%error, "the broker could not write to a backend");
             drop(frames); // a writer now learns that its frame was not sent
             connection.record_fault(error);
             // The last messages of the backend, such as an answer, may still arrive.
@@ -159,17 +159,18 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
             // The connection broke in the middle of a message. Its end comes next and reports the
             // loss.
             Err(_) if source.is_unterminated() => {
-                connection.record_fault("it ended in the middle of a message")
+                connection.record_fault("the stream ended in the middle of a message")
             }
             Err(rejected) => {
                 noise += 1;
                 connection.broken_message(&rejected, &frame);
                 if noise == 1 {
-                    tracing::warn!(backend = %link.backend.id, "a backend writes something that is not MCP");
+                    tracing::warn!(backend = %link.backend.id, "a backend sent a message that is not valid MCP");
                 }
                 if noise > NOISE_LINES_MAX {
-                    tracing::warn!(backend = %link.backend.id, "a backend writes too much that is not MCP, the connection is closed");
-                    connection.record_fault("it writes too much that is not MCP");
+                    tracing::warn!(backend = %link.backend.id, "a backend sent too many messages that are not valid MCP: the broker closes the connection");
+                    connection
+                        .record_fault("the backend sent too many messages that are not valid MCP");
                     break;
                 }
             }

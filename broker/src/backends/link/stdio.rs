@@ -130,7 +130,7 @@ async fn watch(
             let _read_to_its_end = tokio::time::timeout(LAST_WRITE_WAIT, connection.closed()).await;
         }
         why = expired(&link, &connection, &rules) => {
-            tracing::info!(backend = %link.backend.id, pid, why, "child process is ended, the next request starts another");
+            tracing::info!(backend = %link.backend.id, pid, why, "the broker ends a child process; the next request starts another one");
             link.retire(&connection);
             // Requests that took the connection a moment ago still get an answer.
             while !connection.is_closed() && !link.is_closed() {
@@ -201,10 +201,10 @@ async fn expired(
         if rules.lifetime.is_some_and(|lifetime| connection.opened.elapsed() >= lifetime)
             && !connection.has_pending()
         {
-            return "its lifetime ended";
+            return "the child reached its maximum lifetime";
         }
         if rules.idle.is_some_and(|idle| quiet_for >= idle) {
-            return "it was idle for its idle time";
+            return "the child reached its idle time";
         }
     }
 }

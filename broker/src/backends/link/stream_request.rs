@@ -58,7 +58,9 @@ pub(super) async fn exchange(
             Err(ReadError::TooLong { limit }) => return Failure::TooLarge { max: limit },
             // The connection continues. Each of these failures counts on its own.
             Err(ReadError::Cancelled) => {
-                return Failure::Unclear("the backend gave the request's stream up".to_owned());
+                return Failure::Unclear(
+                    "the backend cancelled the stream of the request".to_owned(),
+                );
             }
             Err(error) => return Failure::Lost(format!("the request's stream ended: {error}")),
         };
@@ -75,7 +77,8 @@ pub(super) async fn exchange(
                 connection.broken_message(&rejected, &frame);
                 if noise == NOISE_LINES_MAX {
                     return Failure::Protocol(
-                        "too much on the request's stream is not MCP".to_owned(),
+                        "the request's stream has too many messages that are not valid MCP"
+                            .to_owned(),
                     );
                 }
                 noise += 1;

@@ -97,7 +97,7 @@ impl TlsClients {
         let known: Vec<_> = self.0.lock().identities.values().filter_map(Weak::upgrade).collect();
         for identity in known {
             if let Err(error) = blocking(move || identity.reload()).await {
-                tracing::error!(%error, "the certificate presented to a backend stays as it is");
+                tracing::error!(%error, "the broker could not reload the client certificate of a backend and keeps the old one");
             }
         }
     }

@@ -87,7 +87,7 @@ impl Access {
             }
             TokenPolicy::Missing => {
                 tracing::error!(
-                    "the admin plane refuses everybody: it is not on loopback and auth.admin_token is not set"
+                    "the admin API accepts only tokens of operators: its address is not loopback and auth.admin_token is not set"
                 )
             }
         }
@@ -169,7 +169,7 @@ impl Access {
             return refused(
                 "host-refused",
                 "Host",
-                "this listener answers to loopback names and to those of auth.allowed_hosts",
+                "the Host header is not allowed; allowed are loopback names and the names in auth.allowed_hosts",
             );
         }
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
@@ -181,7 +181,7 @@ impl Access {
         refused(
             "origin-refused",
             "Origin",
-            "only pages of this listener may use the admin plane; auth.allowed_origins is for clients",
+            "only pages of this listener may use the admin API; auth.allowed_origins applies to listeners of clients",
         )
     }
 
@@ -273,7 +273,7 @@ pub(super) fn answer(
     else {
         return (*problem).into_response();
     };
-    let detail = "too many sign-ins of this address have failed within a minute, and this is not an operator's token either";
+    let detail = "too many sign-ins from this address failed within a minute, and this token is not an operator's token";
     let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too-many-sign-ins", detail)
         .field("Authorization");
     let mut response = problem.into_response();

@@ -134,5 +134,6 @@ fn read_position(text: &str) -> Result<ApprovalListPosition, Problem> {
         let created_at_us = created_at_us.parse().ok()?;
         Some(ApprovalListPosition { created_at_us, id: ApprovalId::new(id) })
     });
-    position.ok_or_else(|| Problem::invalid("after", "is not the `next` of a page".to_owned()))
+    position
+        .ok_or_else(|| Problem::invalid("after", "is not the `next` value of a page".to_owned()))
 }

@@ -81,7 +81,7 @@ pub(super) async fn verify(
     if kept.as_ref().is_some_and(|kept| kept.tenant != query.tenant) {
         return Err(Problem::invalid(
             "checkpoint",
-            "is of another chain; allowed: one of the chain that is asked about",
+            "belongs to another chain; allowed: a checkpoint of the requested chain",
         ));
     }
     let limit = limit(query.limit)?;

@@ -129,11 +129,11 @@ fn check_program(
     if control.config.stdio.commands.is_none() {
         return refused(
             "transport.type",
-            "only an admin of the whole broker registers a stdio backend while stdio.commands is not set",
+            "only an admin of the whole broker may register a stdio backend while stdio.commands is not set",
         );
     }
     if spec.sandbox != SandboxRules::default() {
-        return refused("sandbox", "only an admin of the whole broker sets the sandbox");
+        return refused("sandbox", "only an admin of the whole broker may set the sandbox");
     }
     Ok(())
 }

@@ -134,9 +134,8 @@ pub(super) async fn path_parameter<S: Send + Sync>(
     name: &str,
 ) -> Result<String, Problem> {
     let parameters = RawPathParams::from_request_parts(parts, state).await;
-    let parameters = parameters.map_err(|_| {
-        Problem::invalid(name, "the path is not UTF-8 once its percent-encoding is undone")
-    })?;
+    let parameters = parameters
+        .map_err(|_| Problem::invalid(name, "the percent-decoded path is not valid UTF-8"))?;
     let found = parameters.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_owned());
     found.ok_or_else(|| {
         Problem::new(

@@ -78,7 +78,7 @@ impl BrowserChannel {
         if origin.starts_with(b"https://") {
             Ok(Self::Tls)
         } else if origin.is_empty() {
-            Err(refused("origin-refused", "a login comes from the console's own page")
+            Err(refused("origin-refused", "a login must come from the console's own page")
                 .field("Origin"))
         } else if is_loopback_host(host.host()) {
             Ok(Self::Loopback)
@@ -186,7 +186,10 @@ fn check_page_of_this_origin(headers: &HeaderMap, host: &Authority) -> Result<()
     if is_console && is_same_site && is_same_origin {
         return Ok(());
     }
-    Err(refused("cross-site", "a login is for the console's own page: send its token instead"))
+    Err(refused(
+        "cross-site",
+        "a login is valid only on the console's own page: send a token instead",
+    ))
 }
 
 /// Returns whether an origin is the host of a request.

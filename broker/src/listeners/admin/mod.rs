@@ -100,7 +100,7 @@ pub async fn serve(
     let access = match listener.local_addr() {
         Ok(address) => Access::new(control.broker.auth_settings(), address),
         Err(error) => {
-            tracing::error!(%error, "the admin listener has no address");
+            tracing::error!(%error, "the broker cannot read the address of the admin listener");
             return;
         }
     };
@@ -131,7 +131,7 @@ pub async fn serve(
         tokio::spawn(async move {
             let _permit = permit;
             if comes_from_child(&confinement, &stream).await {
-                tracing::warn!("a child process was kept from the admin API");
+                tracing::warn!("the broker refused an admin connection of a child process");
                 return;
             }
             let Ok(client) = proxies.client(&mut stream, peer).await else { return };
@@ -139,7 +139,7 @@ pub async fn serve(
             let stream = match tls_acceptor.accept(stream, ListenerKind::Http).await {
                 Ok(stream) => stream,
                 Err(error) => {
-                    tracing::debug!(%error, "an admin connection did not come in");
+                    tracing::debug!(%error, "an admin connection could not be set up");
                     return;
                 }
             };
@@ -161,13 +161,13 @@ pub async fn serve(
                 }
             };
             if let Err(error) = ended {
-                tracing::debug!(%error, "an admin connection ended early");
+                tracing::debug!(%error, "an admin connection ended with an error");
             }
         });
     }
     drop(listener);
     if tokio::time::timeout(SHUTDOWN_WAIT, graceful.shutdown()).await.is_err() {
-        tracing::warn!("admin requests were cut off by the end of the broker");
+        tracing::warn!("the broker ended before all admin requests were answered");
     }
 }
 

@@ -21,7 +21,7 @@ use super::{
 #[openapi(
     info(
         title = "mcp-broker admin API",
-        description = "Tenants, API keys and backends of an MCP broker, and what it is doing. Errors are `application/problem+json`."
+        description = "Manages the tenants, API keys and backends of an MCP broker, and shows its state. Errors are `application/problem+json`."
     ),
     paths(
         tenants::list, tenants::show, tenants::put, tenants::remove,

@@ -189,7 +189,7 @@ impl IntoResponse for Problem {
 
 pub(super) async fn no_such_route(uri: Uri) -> Problem {
     let detail = format!(
-        "there is nothing at {}; GET /admin/v1/openapi.json lists what there is",
+        "the path {} does not exist; GET /admin/v1/openapi.json lists all paths",
         uri.path()
     );
     Problem::new(StatusCode::NOT_FOUND, "no-such-route", detail)
@@ -197,7 +197,9 @@ pub(super) async fn no_such_route(uri: Uri) -> Problem {
 
 /// Returns the problem of an unsupported method. The router adds the `Allow` header.
 pub(super) async fn method_not_allowed(method: Method, uri: Uri) -> Problem {
-    let detail =
-        format!("{} does not take {method}; the Allow header lists what it takes", uri.path());
+    let detail = format!(
+        "{} does not support {method}; the Allow header lists the supported methods",
+        uri.path()
+    );
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method-not-allowed", detail)
 }

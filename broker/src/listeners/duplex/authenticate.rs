@@ -47,7 +47,8 @@ async fn authenticate_caller(
 fn endpoint(broker: &Broker, caller: &Caller, named: Option<&str>) -> Result<Endpoint, Refusal> {
     let Some(name) = named else { return Ok(Endpoint::Aggregated) };
     let Ok(name) = EndpointName::parse(name) else {
-        let text = format!("{BACKEND} is not the name of a backend, or t/ and that of a toolset");
+        let text =
+            format!("{BACKEND} must be the name of a backend, or t/ and the name of a toolset");
         return Err(Refusal::new(ErrorKind::InvalidParams, text));
     };
     let endpoint = Endpoint::named(Some(&name));

@@ -248,6 +248,6 @@ async fn answer_discover(
     let AuthenticatedClient { client, .. } = authenticate(broker, incoming, message).await?;
     match dispatch(broker, &client, parse_request(broker, message.clone())?).await? {
         StatelessOutcome::Answer(frame) => Ok(frame),
-        _ => Err(Refusal::new(ErrorKind::Internal, "nothing was discovered")),
+        _ => Err(Refusal::new(ErrorKind::Internal, "the broker has no answer to server/discover")),
     }
 }

@@ -89,7 +89,7 @@ async fn open(
         opened = Box::pin(handshake::open_session(broker, incoming, source, sink)) => opened?,
         () = stop.cancelled() => return Err(CloseReason::GoingAway),
         () = tokio::time::sleep(limit) => {
-            tracing::debug!(transport = incoming.transport.name(), "no session was opened in time");
+            tracing::debug!(transport = incoming.transport.name(), "the client opened no session in time");
             return Err(CloseReason::Policy);
         }
     };

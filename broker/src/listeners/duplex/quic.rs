@@ -96,7 +96,9 @@ pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: Cancellati
             };
             match established {
                 Ok(established) => connection(broker, established, peer.ip(), tls, stop).await,
-                Err(error) => return tracing::debug!(%peer, %error, "a connection did not come in"),
+                Err(error) => {
+                    return tracing::debug!(%peer, %error, "a QUIC connection could not be set up");
+                }
             }
             tracing::debug!(%peer, "connection ended");
         });
@@ -310,7 +312,12 @@ async fn start(
         Kind::Result | Kind::Error => questions::handle_answer(session, &message),
         Kind::Request => {
             let stream = session.open_stream(id.iter().cloned().collect(), 0);
-            let unread = || Refusal::new(ErrorKind::Internal, "a new stream cannot be read");
+            let unread = || {
+                Refusal::new(
+                    ErrorKind::Internal,
+                    "the broker cannot read the event stream of the request",
+                )
+            };
             let reader =
                 stream.read_from(0).map_err(|_| RefusedMessage::new(unread(), id.clone()))?;
             let call = submit::submit_after_quiesce(session, message, &stream)

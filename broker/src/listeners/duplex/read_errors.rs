@@ -12,7 +12,7 @@ pub(super) fn refusal_of(error: &ReadError) -> Option<Refusal> {
             format!("a message may have at most {limit} bytes"),
         )),
         ReadError::Unfinished { is_overload: false, .. } => {
-            Some(Refusal::new(ErrorKind::InvalidRequest, "a message did not come in time"))
+            Some(Refusal::new(ErrorKind::InvalidRequest, "a message was not complete in time"))
         }
         ReadError::Unfinished { is_overload: true, .. } => Some(unfinished_overload()),
         _ => None,
@@ -29,7 +29,7 @@ pub(in crate::listeners) fn unfinished_overload() -> Refusal {
 pub(super) fn stateless_unsupported() -> Refusal {
     Refusal::new(
         ErrorKind::UnsupportedEra,
-        "there are only sessions here, which speak MCP up to 2025-11-25",
+        "this connection supports only sessions, with MCP revisions up to 2025-11-25",
     )
 }
 

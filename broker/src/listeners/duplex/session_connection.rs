@@ -34,7 +34,7 @@ pub(in crate::listeners) struct SessionConnection {
 impl Drop for SessionConnection {
     fn drop(&mut self) {
         if !self.is_known {
-            return self.close_session("its client never got it");
+            return self.close_session("its client never received the session");
         }
         if self.session.transport.ends_with_connection() {
             return self.close_session("its connection ended");

@@ -140,11 +140,11 @@ pub(super) async fn read(
         let frame = match source.next().await {
             Ok(Some(frame)) => frame,
             Ok(None) => {
-                tracing::debug!(session = %session.digest, "the client has said all it has to say");
+                tracing::debug!(session = %session.digest, "the client closed its sending side");
                 return ReadOutcome::HalfClosed;
             }
             Err(error) => {
-                tracing::debug!(session = %session.digest, %error, "the connection cannot be read any more");
+                tracing::debug!(session = %session.digest, %error, "the broker cannot read from the connection");
                 if let Some(refusal) = refusal_of(&error) {
                     ear.refuse(&RefusedMessage::new(refusal, None)).await;
                 }
@@ -288,7 +288,7 @@ pub(super) async fn write(
                         return None;
                     }
                     Err(SendFailure::Write(error)) => {
-                        tracing::debug!(session = %session.digest, %error, "the connection cannot be written to any more");
+                        tracing::debug!(session = %session.digest, %error, "the broker cannot write to the connection");
                         return None;
                     }
                 }

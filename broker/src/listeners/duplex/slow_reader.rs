@@ -73,14 +73,14 @@ pub(super) fn log_slow_reader(
             tracing::info!(
                 session,
                 transport = transport.name(),
-                "a client does not read what it is sent, its connection is closed"
+                "a client does not read its messages: the broker closes the connection"
             )
         }
         SlowReaderScope::Stream => {
             tracing::info!(
                 session,
                 transport = transport.name(),
-                "a client does not read the answer to a request, its stream is reset"
+                "a client does not read the answer to a request: the broker resets the stream"
             )
         }
     }

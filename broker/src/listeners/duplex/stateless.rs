@@ -200,7 +200,7 @@ impl RequestDispatcher {
                     return None;
                 }
                 Err(SendFailure::Write(error)) => {
-                    tracing::debug!(%error, "the connection cannot be written to any more");
+                    tracing::debug!(%error, "the broker cannot write to the connection");
                     return None;
                 }
             }

@@ -71,7 +71,7 @@ pub async fn serve(
                     tracing::debug!(%peer, %client, "connection ended");
                 }
                 Err(error) => {
-                    tracing::debug!(%peer, %client, %error, "a connection did not come in")
+                    tracing::debug!(%peer, %client, %error, "a TCP connection could not be set up")
                 }
             }
         });

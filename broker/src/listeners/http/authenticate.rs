@@ -77,7 +77,7 @@ fn bearer_token<'a>(headers: &'a HeaderMap, uri: &Uri) -> Result<Option<&'a str>
     {
         return Err(Refusal::new(
             ErrorKind::InvalidRequest,
-            "a token never goes in the query string, use the Authorization header",
+            "a token must not be in the query string, use the Authorization header",
         ));
     }
     let mut given = headers.get_all(AUTHORIZATION).iter();

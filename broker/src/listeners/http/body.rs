@@ -81,9 +81,10 @@ pub(super) async fn read_message(
         Ok(Ok(body)) => Ok(body),
         Ok(Err(BodyError::TooLarge { .. })) => Err(too_large(bytes_max)),
         Ok(Err(BodyError::Crowded)) => Err(unfinished_overload()),
-        Ok(Err(BodyError::Aborted { .. })) => {
-            Err(Refusal::new(ErrorKind::InvalidRequest, "the request body broke off"))
-        }
+        Ok(Err(BodyError::Aborted { .. })) => Err(Refusal::new(
+            ErrorKind::InvalidRequest,
+            "the request body ended before it was complete",
+        )),
         Err(_) if memory.is_some_and(|memory| memory.is_waiting()) => Err(unfinished_overload()),
         Err(_) => {
             Err(Refusal::new(ErrorKind::InvalidRequest, "the request body did not come in time"))

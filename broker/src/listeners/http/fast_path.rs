@@ -48,7 +48,7 @@ pub(super) async fn serve(
             // An idle connection may close, and so may an incomplete request, because its service
             // has not begun.
             () = &mut stopped => return Ok(None),
-            () = poll_fn(|context| cache.poll_deadline(context, deadline)) => return Err("no request came in time".into()),
+            () = poll_fn(|context| cache.poll_deadline(context, deadline)) => return Err("the client sent no request in time".into()),
         };
         match next {
             NextRequest::Post if request::is_mcp_path(connection.path()) => {}
@@ -107,6 +107,6 @@ async fn send_unless_cut(
     tokio::select! {
         biased;
         sent = sending => sent,
-        () = unread.was_cut() => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the client does not read")),
+        () = unread.was_cut() => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the client does not read its answer")),
     }
 }

@@ -65,7 +65,7 @@ pub(super) fn protocol_version(headers: &HeaderMap) -> Result<Option<Version>, R
     match version {
         Some(Version::V2026_07_28) => Err(Refusal::new(
             ErrorKind::InvalidRequest,
-            "a session speaks a revision up to 2025-11-25",
+            "MCP-Protocol-Version of a session must be a revision up to 2025-11-25",
         )),
         Some(version) => Ok(Some(version)),
         None => {
@@ -141,7 +141,7 @@ pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), Refusal> {
     if coded {
         return Err(Refusal::new(
             ErrorKind::MediaTypeUnsupported,
-            "the body must come without Content-Encoding",
+            "the body must not have a Content-Encoding",
         ));
     }
     let mut given = headers.get_all(CONTENT_TYPE).iter();

@@ -102,7 +102,7 @@ async fn handle_request(
         _ => {
             return Err(Refusal::new(
                 ErrorKind::MethodNotAllowed,
-                "/sse takes GET, /messages takes POST",
+                "/sse supports only GET, and /messages supports only POST",
             ));
         }
     }
@@ -186,7 +186,10 @@ fn busy() -> Refusal {
 }
 
 fn stream_not_found() -> Refusal {
-    Refusal::new(ErrorKind::SessionNotFound, "no such stream: open one with GET /sse")
+    Refusal::new(
+        ErrorKind::SessionNotFound,
+        "the stream does not exist: open a stream with GET /sse",
+    )
 }
 
 /// Returns the endpoint of `/sse`, `/sse/{backend}` and `/sse/t/{toolset}`. A message is for the
@@ -195,7 +198,8 @@ fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
     if path == MESSAGES {
         return Ok(Endpoint::Aggregated);
     }
-    let nowhere = "there is nothing here: streams are at /sse, /sse/{backend} and /sse/t/{toolset}";
+    let nowhere =
+        "the path does not exist: streams are at /sse, /sse/{backend} and /sse/t/{toolset}";
     Endpoint::at(STREAM, path).ok_or_else(|| Refusal::new(ErrorKind::NotFound, nowhere))
 }
 

@@ -205,7 +205,7 @@ async fn initialize(
     let Some(id) = message.id.as_ref().filter(|_| message.kind == Kind::Request) else {
         return Err(reject(Refusal::new(
             ErrorKind::InvalidRequest,
-            "initialize is a request and has an id",
+            "initialize must be a request with an id",
         )));
     };
     if request.broker.draining()
@@ -254,7 +254,10 @@ async fn handle_message(
             let (id, stream) =
                 (message.id.clone(), session.open_stream(message.id.iter().cloned().collect(), 0));
             let reader = stream.read_from(0).map_err(|_| {
-                refuse_without_id(Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))
+                refuse_without_id(Refusal::new(
+                    ErrorKind::Internal,
+                    "the broker cannot read the event stream of the request",
+                ))
             })?;
             let permit = session.tenant.wait_for_call().await;
             let call = submit::submit_request(session, message, &stream)
@@ -380,7 +383,10 @@ fn submit_into(
         Kind::Request => {
             let id = message.id.clone();
             let submitted = if message.method == Method::Initialize {
-                Err(Refusal::new(ErrorKind::InvalidRequest, "initialize is never part of a batch"))
+                Err(Refusal::new(
+                    ErrorKind::InvalidRequest,
+                    "initialize must not be part of a batch",
+                ))
             } else {
                 submit::submit_detached(session, message, stream)
             };

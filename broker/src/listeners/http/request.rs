@@ -119,7 +119,7 @@ async fn dispatch(
     if ![HttpMethod::POST, HttpMethod::GET, HttpMethod::DELETE].contains(&method) {
         return Err(refuse_without_id(Refusal::new(
             ErrorKind::MethodNotAllowed,
-            "this endpoint takes GET, POST and DELETE",
+            "this endpoint supports only GET, POST and DELETE",
         )));
     }
     let proven = match source {
@@ -172,7 +172,7 @@ async fn dispatch(
 /// Returns the answer to a GET or DELETE of 2026-07-28, which has neither (MCP 2026-07-28,
 /// Streamable HTTP).
 fn method_not_allowed(broker: &Broker) -> Response<Body> {
-    let refusal = Refusal::new(ErrorKind::MethodNotAllowed, "requests of 2026-07-28 are POSTs");
+    let refusal = Refusal::new(ErrorKind::MethodNotAllowed, "requests of 2026-07-28 must use POST");
     let mut response = response::refusal_response(&broker.shared, &refusal, None);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST, OPTIONS"));
     response
@@ -198,6 +198,6 @@ pub(super) fn is_endpoint(path: &str) -> bool {
 
 /// Returns the endpoint of a path: `/mcp`, `/mcp/{backend}` or `/mcp/t/{toolset}`, nothing else.
 fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
-    let nowhere = "there is nothing here: MCP is at /mcp, /mcp/{backend} and /mcp/t/{toolset}";
+    let nowhere = "the path does not exist: MCP is at /mcp, /mcp/{backend} and /mcp/t/{toolset}";
     Endpoint::at("/mcp", path).ok_or_else(|| Refusal::new(ErrorKind::NotFound, nowhere))
 }

@@ -37,7 +37,10 @@ impl RequestGuard {
     ) -> Result<(), Refusal> {
         let is_repeated = |name: HeaderName| headers.get_all(name).iter().nth(1).is_some();
         if is_repeated(ORIGIN) || is_repeated(HOST) {
-            return Err(Refusal::new(ErrorKind::HostRefused, "Origin and Host may be given once"));
+            return Err(Refusal::new(
+                ErrorKind::HostRefused,
+                "Origin and Host must each be given only once",
+            ));
         }
         if let Some(origin) = headers.get(ORIGIN)
             && !self.allows_origin(origin)

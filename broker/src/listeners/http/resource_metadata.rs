@@ -49,7 +49,8 @@ pub(super) fn handle<B>(
 }
 
 fn metadata(broker: &Broker, uri: &Uri) -> Result<Response<Body>, Refusal> {
-    let nothing = || Refusal::new(ErrorKind::NotFound, "this path has no such metadata");
+    let nothing =
+        || Refusal::new(ErrorKind::NotFound, "this path has no protected resource metadata");
     let auth = broker.auth();
     let listed = ListedIssuers::new(&auth, uri).ok_or_else(nothing)?;
     let rest = uri.path().strip_prefix(METADATA).ok_or_else(nothing)?;

@@ -66,7 +66,7 @@ pub(super) fn parse_body(
     if is_array {
         let none = || {
             RefusedMessage::new(
-                Refusal::new(ErrorKind::InvalidRequest, "there are no batches in 2026-07-28"),
+                Refusal::new(ErrorKind::InvalidRequest, "MCP 2026-07-28 does not allow batches"),
                 None,
             )
         };
@@ -225,14 +225,14 @@ fn check_repeated_header(
 ) -> Result<(), Refusal> {
     let mut given = headers.get_all(name).iter();
     let Some(value) = given.next() else {
-        return Err(mismatch(format!("{name} is missing: it repeats {member}")));
+        return Err(mismatch(format!("{name} is missing: it must repeat {member}")));
     };
     if given.next().is_some() {
         return Err(mismatch(format!("{name} is given more than once")));
     }
     match headers::value_matches(value.as_bytes(), body) {
         Ok(true) => Ok(()),
-        Ok(false) => Err(mismatch(format!("{name} is not what {member} says"))),
+        Ok(false) => Err(mismatch(format!("{name} does not match {member}"))),
         Err(error) => Err(mismatch(format!("{name}: {error}"))),
     }
 }
@@ -273,20 +273,18 @@ fn mirrored_arguments(
             (None, false) => {}
             (None, true) => {
                 return Err(mismatch(format!(
-                    "{PARAM_PREFIX}{name} is missing: it repeats an argument"
+                    "{PARAM_PREFIX}{name} is missing: it must repeat an argument"
                 )));
             }
             (Some(_), false) => {
                 return Err(mismatch(format!(
-                    "{PARAM_PREFIX}{name} repeats an argument that is not there"
+                    "{PARAM_PREFIX}{name} repeats an argument that the request does not have"
                 )));
             }
             (Some(value), true)
                 if values.next().is_none() && param.matches(value.as_bytes(), arguments) => {}
             (Some(_), true) => {
-                return Err(mismatch(format!(
-                    "{PARAM_PREFIX}{name} is not what the argument says"
-                )));
+                return Err(mismatch(format!("{PARAM_PREFIX}{name} does not match the argument")));
             }
         }
     }

@@ -113,7 +113,7 @@ async fn prepare_upgrade(
     if request.method() != HttpMethod::GET {
         return Err(refuse_without_id(Refusal::new(
             ErrorKind::MethodNotAllowed,
-            "a WebSocket is opened with GET",
+            "a WebSocket must be opened with GET",
         )));
     }
     let accepted = websocket::accept(&request);
@@ -171,7 +171,8 @@ async fn prepare_upgrade(
 
 /// Returns the endpoint of `/ws`, `/ws/{backend}` and `/ws/t/{toolset}`, nothing else.
 pub(in crate::listeners) fn endpoint(path: &str) -> Result<Endpoint, Refusal> {
-    let nowhere = "there is nothing here: WebSockets are at /ws, /ws/{backend} and /ws/t/{toolset}";
+    let nowhere =
+        "the path does not exist: WebSockets are at /ws, /ws/{backend} and /ws/t/{toolset}";
     Endpoint::at("/ws", path).ok_or_else(|| Refusal::new(ErrorKind::NotFound, nowhere))
 }
 
@@ -218,7 +219,7 @@ fn received(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
     count.map(Some).ok_or_else(|| {
         Refusal::new(
             ErrorKind::InvalidRequest,
-            "Mcp-Broker-Received is the number of messages received",
+            "Mcp-Broker-Received must be the number of received messages",
         )
     })
 }
@@ -250,7 +251,7 @@ async fn serve(
     };
     let parts = match upgraded.map(Upgraded::downcast::<Http1Stream>) {
         Ok(Ok(parts)) => parts,
-        Ok(Err(_)) => return tracing::error!("an upgraded connection is of another kind"),
+        Ok(Err(_)) => return tracing::error!("an upgraded connection has an unexpected type"),
         Err(error) => return tracing::debug!(%error, "a connection ended before its upgrade"),
     };
     let (stream, unread) = parts.io.into_inner().into_inner().into_inner().into_parts();

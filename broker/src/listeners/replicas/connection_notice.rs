@@ -73,10 +73,10 @@ async fn send(broker: &Broker, replica: &SessionOwner, text: &Bytes) {
             Ok(Ok(answer)) if answer.status() == StatusCode::NO_CONTENT => return,
             Ok(Ok(answer)) => {
                 let status = answer.status().as_u16();
-                return tracing::debug!(replica = %replica.node, status, "another replica took no notice of a connection");
+                return tracing::debug!(replica = %replica.node, status, "another replica refused the notice of a connection");
             }
             Ok(Err(error)) => {
-                tracing::debug!(replica = %replica.node, %error, attempt, "another replica cannot be told of a connection");
+                tracing::debug!(replica = %replica.node, %error, attempt, "the broker cannot send the notice of a connection to another replica");
             }
             Err(_) => {}
         }

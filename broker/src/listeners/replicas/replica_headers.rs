@@ -107,7 +107,7 @@ fn passes(name: &HeaderName) -> bool {
 /// Returns the caller for whom the other replica sends the request.
 fn read_caller(headers: &HeaderMap) -> Result<Caller, Refusal> {
     let unknown =
-        || Refusal::new(ErrorKind::Unauthorized, "the request does not say for whom it is done");
+        || Refusal::new(ErrorKind::Unauthorized, "the forwarded request does not name its caller");
     let tenant = text(headers, &CALLER_TENANT)
         .and_then(|tenant| TenantId::parse(tenant).ok())
         .ok_or_else(unknown)?;

@@ -76,7 +76,7 @@ pub(in crate::listeners) async fn open(
             None => (refused(response).await, ForwardOutcome::Answered),
         },
         Err(error) => {
-            tracing::debug!(address = owner.address, %error, "a WebSocket could not be passed on");
+            tracing::debug!(address = owner.address, %error, "the broker could not forward a WebSocket to another replica");
             (TunnelResult::SessionMissing(ForwardFailure::Unreachable), ForwardOutcome::Unreachable)
         }
     };
@@ -130,7 +130,7 @@ impl Tunnel {
             Ok(()) = &mut up => down.await,
         };
         if let Err(error) = ended {
-            tracing::debug!(%error, "a WebSocket that is passed on broke off");
+            tracing::debug!(%error, "a forwarded WebSocket ended with an error");
         }
     }
 }

@@ -74,7 +74,10 @@ async fn find_session(
         vouched.map_err(|denied| broker.refuse(denied, Plane::Internal, RemotePeer::default()))?;
     broker.check_endpoint(&caller, &endpoint)?;
     let id = session_id(&head.headers)?.ok_or_else(|| {
-        Refusal::new(ErrorKind::SessionRequired, "which session it is for is not said")
+        Refusal::new(
+            ErrorKind::SessionRequired,
+            "the forwarded WebSocket request has no Mcp-Session-Id",
+        )
     })?;
     match locate_for_peer(broker, &head.headers, id, &caller, &endpoint).await? {
         SessionLocation::Local(session) => {

@@ -71,7 +71,7 @@ impl HeldCall {
         let size = arguments.map_or(0, <[u8]>::len);
         if size > APPROVAL_ARGUMENTS_BYTES_MAX {
             let text = format!(
-                "the arguments of a call that needs an approval have at most {APPROVAL_ARGUMENTS_BYTES_MAX} bytes"
+                "the arguments of a call that needs an approval must have at most {APPROVAL_ARGUMENTS_BYTES_MAX} bytes"
             );
             return Err(Refusal::new(ErrorKind::MessageTooLarge, text)
                 .with("size", size)
@@ -117,11 +117,11 @@ impl HeldCall {
                 if is_new {
                     shared.metrics.approvals.opened();
                 }
-                tracing::info!(%tenant, %principal, %backend, tool, rule = self.rule, approval = %approval.record.id, is_new, state = approval.state.name(), "a call asks for an approval");
+                tracing::info!(%tenant, %principal, %backend, tool, rule = self.rule, approval = %approval.record.id, is_new, state = approval.state.name(), "a call needs an approval");
                 Ok(OpenedApproval::Approval(approval))
             }
             ApprovalOpening::Window(approval) => {
-                tracing::info!(%tenant, %principal, %backend, tool, rule = self.rule, %approval, "a call passes by the window of an approval");
+                tracing::info!(%tenant, %principal, %backend, tool, rule = self.rule, %approval, "the time window of an approval allows a call");
                 Ok(OpenedApproval::Window(approval))
             }
             ApprovalOpening::LimitReached(limit) => {

@@ -80,7 +80,7 @@ impl Call {
                     ),
                     None => {
                         let text = format!(
-                            "the call could not be sent to backend {} in its time",
+                            "the broker could not send the call to backend {} before its deadline",
                             self.backend
                         );
                         Refusal::new(ErrorKind::Timeout, text).mark_idempotent()

@@ -35,7 +35,7 @@ impl Inbound for Call {
         if let Some(admitted) = &self.admitted {
             let subject = self.session.subject();
             self.session.recheck_access(&subject, admitted, "questions").map_err(|_| {
-                let text = "the client may not use this any more, so it is not asked";
+                let text = "the access policy does not allow the client this call now, so the broker does not ask it";
                 Refusal::new(ErrorKind::InvalidRequest, text)
             })?;
         }

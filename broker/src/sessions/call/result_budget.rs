@@ -50,11 +50,11 @@ impl Call {
         match persistence.timed("put_result", putting).await {
             Ok(true) => (converted, ResourceUris::default()),
             Ok(false) => {
-                tracing::warn!(tenant = %kept.key.tenant, backend = %self.backend, tool, "a long result is not shortened: the tenant has no room for stored results");
+                tracing::warn!(tenant = %kept.key.tenant, backend = %self.backend, tool, "the broker does not shorten a long result: the tenant reached its limit of stored results");
                 (answer, uris)
             }
             Err(refusal) => {
-                tracing::warn!(tenant = %kept.key.tenant, backend = %self.backend, tool, %refusal, "a long result is not shortened: it cannot be stored");
+                tracing::warn!(tenant = %kept.key.tenant, backend = %self.backend, tool, %refusal, "the broker does not shorten a long result, because it could not store the whole result");
                 (answer, uris)
             }
         }

@@ -116,7 +116,7 @@ impl LocalRequest {
     /// no answer here. Any other client gets an error that makes it repeat the request.
     fn hand_off(mut self) {
         if !self.session.retain_for_next_owner(&self.stream) {
-            let text = "the session moves to another process, where the task is waited for as well: ask again";
+            let text = "the session is moving to another process: send the request again to wait for the task";
             return self.settle(Some(Err(Refusal::new(ErrorKind::SessionElsewhere, text))));
         }
         self.settled = true;

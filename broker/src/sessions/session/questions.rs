@@ -57,7 +57,7 @@ pub fn send_question(
     let backend_id = message
         .id
         .clone()
-        .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+        .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request must have an id"))?;
     // A client without a session gets requests only in the answer to its own. Not every method
     // allows that.
     if !session.has_client
@@ -66,7 +66,7 @@ pub fn send_question(
         if message.method != Method::ElicitationCreate {
             return Err(Refusal::new(
                 ErrorKind::MethodNotFound,
-                "no request is there in whose answer the client could be asked",
+                "the client has no open request whose answer could carry this request",
             ));
         }
         connection.send_later(handshake::success(&backend_id, br#"{"action":"cancel"}"#));
@@ -262,7 +262,7 @@ async fn answer_input(
             Ok(_) => return session.shared.metrics.dropped_answer("late"),
             Err(_) if Instant::now() < give_up => tokio::time::sleep(wait).await,
             Err(refusal) => {
-                return tracing::warn!(session = %session.digest, %refusal, "a client's answer to a task is lost");
+                return tracing::warn!(session = %session.digest, %refusal, "the broker could not store a client's answer to a task");
             }
         }
         wait = (wait * 2).min(STORE_RETRY_MAX);

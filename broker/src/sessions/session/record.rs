@@ -48,9 +48,9 @@ pub struct PersistedSession {
 /// Reason why this build cannot use a stored session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SessionRecordError {
-    #[error("it was stored in format {0}, this build knows format {FORMAT}")]
+    #[error("the session was stored in format {0}, but this build reads format {FORMAT}")]
     Format(u32),
-    #[error("its {0} cannot be read")]
+    #[error("the broker cannot read the {0} of the session")]
     Part(&'static str),
 }
 

@@ -59,11 +59,11 @@ impl<'s> SessionRelease<'s> {
                 tracing::info!(session = %self.session.digest, tenant = %self.session.tenant.id, "session released");
             }
             Err(StoreFailure::Fenced) => {
-                tracing::info!(session = %self.session.digest, "session was another's already")
+                tracing::info!(session = %self.session.digest, "another replica already owned the session")
             }
             // This process still owns the row, so the next owner waits for the end of its lease.
             Err(StoreFailure::Refused(refusal)) => {
-                tracing::warn!(session = %self.session.digest, %refusal, "session released unstored")
+                tracing::warn!(session = %self.session.digest, %refusal, "the broker could not store the release of a session")
             }
         }
         // Not earlier: the log must hold that the cut answers are still pending, for the next

@@ -331,7 +331,7 @@ impl<'s> StreamResumption<'s> {
             return;
         }
         metrics.event_gap();
-        tracing::info!(session = %self.session.digest, "events are lost, the client is told what may have changed");
+        tracing::info!(session = %self.session.digest, "events are lost: the broker notifies the client of possible changes");
         for (topic, frame) in self.change_notifications(state) {
             let now = Instant::now();
             let _never_cut = stream.push_coalesced(now, EventKind::Message, Some(topic), frame);
@@ -342,13 +342,13 @@ impl<'s> StreamResumption<'s> {
 fn cannot_resume() -> Refusal {
     Refusal::new(
         ErrorKind::InvalidRequest,
-        "Last-Event-ID names nothing this session can be resumed from; open a stream without it",
+        "Last-Event-ID names no event that this session can resume from; open a stream without it",
     )
 }
 
 pub(super) fn events_gone() -> Refusal {
     Refusal::new(
         ErrorKind::EventsGone,
-        "the events after this Last-Event-ID are not held any more; the answers they held are lost",
+        "the broker has discarded the events after this Last-Event-ID; answers among them are lost",
     )
 }

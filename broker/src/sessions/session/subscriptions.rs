@@ -44,7 +44,7 @@ pub(in crate::sessions) async fn subscribe(
     }
     Err(Refusal::new(
         ErrorKind::BackendUnavailable,
-        "the subscription could not be settled, other requests for it interfere",
+        "the subscription could not be completed, because other requests changed it at the same time",
     ))
 }
 
@@ -109,7 +109,7 @@ pub async fn resubscribe(session: Arc<Session>, backend: BackendId) {
     if link.open_for_listeners().await {
         for target in &targets {
             if let Err(refusal) = Subscriptions::reconcile(&link, &target.uri).await {
-                tracing::warn!(%backend, %refusal, "a subscription could not be put back on the changed backend");
+                tracing::warn!(%backend, %refusal, "the broker could not restore a subscription on the changed backend");
             }
             link.subscriptions.notify_gap(&link.backend.id, &*session, &target.uri);
         }

@@ -43,7 +43,8 @@ impl StatelessClient {
     ) -> Result<Bytes, Refusal> {
         let state = self.approval_state(&notice.id, &request.message)?;
         let required = InputRequired { requests: Vec::new(), state: Some(state) };
-        let unreadable = || Refusal::new(ErrorKind::Internal, "the answer cannot be read");
+        let unreadable =
+            || Refusal::new(ErrorKind::Internal, "the broker could not build the answer");
         let answer = tasks::decoded(required.to_response(&request.id, server_info))
             .ok_or_else(unreadable)?;
         let mut splice = Splice::new(&answer.frame);

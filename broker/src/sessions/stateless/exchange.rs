@@ -198,9 +198,12 @@ impl StatelessClient {
         }
         let stream = session.open_stream(vec![id.clone()], 0);
         stream.set_log_level(request.log_level);
-        let reader = stream
-            .read_from(0)
-            .map_err(|_| Refusal::new(ErrorKind::Internal, "a new stream cannot be read"))?;
+        let reader = stream.read_from(0).map_err(|_| {
+            Refusal::new(
+                ErrorKind::Internal,
+                "the broker cannot read the event stream of the request",
+            )
+        })?;
         let mut waiting = PendingExchange::new(lease, id, reader);
         let call_future = submit::submit_and_wait_for_start(&session, message, &stream)
             .await
@@ -308,7 +311,7 @@ impl Exchange {
 
     /// Returns the answer for an exchange that ended without one, because its pooled session ended.
     pub fn given_up(&self) -> Bytes {
-        let text = "the request was given up: it may or may not have been carried out";
+        let text = "the broker gave up the request: the backend may or may not have carried it out";
         let refusal = Refusal::new(ErrorKind::OutcomeUnknown, text);
         let request_id =
             self.shared().record_refusal(&refusal, None, Some(self.client.tenant.id.as_str()));

@@ -106,7 +106,7 @@ impl StatelessRequest {
         let id = message
             .id
             .clone()
-            .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+            .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request must have an id"))?;
         let level = |name: &String| {
             LogLevel::parse(name)
                 .ok_or_else(|| Refusal::new(ErrorKind::MetaInvalid, "the log level is unknown"))

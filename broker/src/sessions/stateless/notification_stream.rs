@@ -68,7 +68,8 @@ impl StatelessClient {
             message.bytes(message.fields.notifications).ok_or_else(|| invalid("it is missing"))?;
         let requested = SubscriptionFilter::parse(requested).map_err(invalid)?;
         if requested.uris.len() > LISTEN_URIS_MAX {
-            return Err(invalid("it names too many resources").with("maxUris", LISTEN_URIS_MAX));
+            return Err(invalid("the number of resources exceeds the limit")
+                .with("maxUris", LISTEN_URIS_MAX));
         }
         let watching = self.watch_tasks(requested.tasks.clone(), request.meta.tasks, offer).await?;
         let params = SessionParams {
@@ -83,7 +84,9 @@ impl StatelessClient {
             false,
             self.shared.clone(),
         );
-        let unreadable = || Refusal::new(ErrorKind::Internal, "a new stream cannot be read");
+        let unreadable = || {
+            Refusal::new(ErrorKind::Internal, "the broker cannot read the new notification stream")
+        };
         let Some(reader) = session.open_notification_stream() else { return Err(unreadable()) };
         let mut listening = NotificationStream {
             session,

@@ -143,7 +143,7 @@ impl Drop for SessionLease {
     fn drop(&mut self) {
         if let Some(freed) = &self.freed {
             if self.session().has_abandoned_call() {
-                self.session().end("a request was given up that its backend may be at");
+                self.session().end("a cancelled request may still run at its backend");
             }
             self.pooled_session.alone.store(false, Ordering::Release);
             freed.notify_waiters();
@@ -195,7 +195,7 @@ impl SessionPools {
             let _freed = tokio::time::timeout(SESSION_POOL_GROW_INTERVAL, freed).await;
             if Instant::now() >= give_up {
                 let text = format!(
-                    "{SESSIONS_PER_POOL_MAX} requests of this caller wait for the backend already, which cannot tell them apart when it asks back"
+                    "{SESSIONS_PER_POOL_MAX} requests of this caller already use the backend, which is the limit: the backend cannot assign its questions to requests"
                 );
                 return Err(Refusal::new(ErrorKind::TooManyCalls, text));
             }
@@ -268,7 +268,7 @@ impl SessionPools {
         self.retain(|one, key| {
             let ends = is_meant(&key.caller, &key.endpoint);
             if ends {
-                one.session.end("who it was for is gone");
+                one.session.end("its caller or endpoint was removed");
             }
             !ends
         });
@@ -308,7 +308,9 @@ fn has_capacity(
     let Some(pool) = unused.map(|(key, _)| key.clone()).and_then(|key| pools.remove(&key)) else {
         return false;
     };
-    pool.members.iter().for_each(|one| one.session.end("its pool makes room for another one"));
+    pool.members.iter().for_each(|one| {
+        one.session.end("its session pool was removed to free capacity for another pool")
+    });
     true
 }
 

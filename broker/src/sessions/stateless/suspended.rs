@@ -114,11 +114,9 @@ pub enum RequestStateError {
 impl RequestStateError {
     pub fn refusal(self) -> Refusal {
         let text = match self {
-            RequestStateError::Invalid => {
-                "requestState is not one that this request was answered with"
-            }
+            RequestStateError::Invalid => "requestState does not belong to this request",
             RequestStateError::Expired => {
-                "the request state expired: send the request again without it"
+                "requestState has expired: send the request again without it"
             }
         };
         Refusal::new(ErrorKind::InvalidParams, text)
@@ -321,21 +319,21 @@ impl SuspensionTable {
         };
         if all.count >= SUSPENDED_MAX || own.count >= SUSPENDED_PER_CALLER_MAX {
             let text = format!(
-                "{} requests of this caller wait for input already, of at most {SUSPENDED_PER_CALLER_MAX}",
+                "{} requests of this caller already wait for input; the limit is {SUSPENDED_PER_CALLER_MAX}",
                 own.count
             );
             return Err(Refusal::new(ErrorKind::TooManyCalls, text));
         }
         if fills(&all, SUSPENDED_BYTES_MAX) || fills(&own, SUSPENDED_BYTES_PER_CALLER_MAX) {
             let text = format!(
-                "what this caller is asked holds {} bytes already, of at most {SUSPENDED_BYTES_PER_CALLER_MAX}",
+                "requests of this caller that wait for input already hold {} bytes; the limit is {SUSPENDED_BYTES_PER_CALLER_MAX}",
                 own.bytes
             );
             return Err(Refusal::new(ErrorKind::TooManyCalls, text));
         }
         if one.is_alone() && alone >= POOLED_SESSIONS_SUSPENDED_MAX {
             let text = format!(
-                "{alone} requests of this caller wait for input at backends that cannot tell them apart, of at most {POOLED_SESSIONS_SUSPENDED_MAX}"
+                "{alone} requests of this caller wait for input at backends that cannot tell them apart; the limit is {POOLED_SESSIONS_SUSPENDED_MAX}"
             );
             return Err(Refusal::new(ErrorKind::TooManyCalls, text));
         }

@@ -45,11 +45,11 @@ impl StatelessClient {
         }
         if !declared {
             return Err(stateless_tasks::extension_required(
-                "tasks are told of to requests that declare their extension",
+                "notifications about tasks require that the request declares the tasks extension",
             ));
         }
         if requested.len() > LISTEN_TASKS_MAX {
-            let text = "params.notifications: it names too many tasks";
+            let text = "params.notifications names too many tasks";
             return Err(
                 Refusal::new(ErrorKind::InvalidParams, text).with("maxTasks", LISTEN_TASKS_MAX)
             );

@@ -46,7 +46,8 @@ impl LoadedTask {
 impl StatelessClient {
     /// Returns the whole answer to a request about a task.
     pub async fn answer_about_task(&self, request: &StatelessRequest) -> Result<Bytes, Refusal> {
-        let absent = || Refusal::new(ErrorKind::MethodNotFound, "tasks are not offered here");
+        let absent =
+            || Refusal::new(ErrorKind::MethodNotFound, "this endpoint does not offer tasks");
         let server_info = self.stateless.tasks_offered_by(self).ok_or_else(absent)?;
         let members = self.about_task(request).await?;
         Ok(results::complete_response(&request.id, &members, None, &server_info))
@@ -68,7 +69,7 @@ impl StatelessClient {
         let offered = offer.capabilities.tasks_tools_call;
         if offered && !request.meta.tasks && support == Some(TaskSupport::Required) {
             return Err(stateless_tasks::extension_required(
-                "this tool only runs as a task, which the request does not declare",
+                "this tool runs only as a task, but the request does not declare the tasks extension",
             ));
         }
         if !offered || !request.meta.tasks || support == Some(TaskSupport::Forbidden) {
@@ -83,7 +84,7 @@ impl StatelessClient {
         let method = request.message.method;
         if !request.meta.tasks {
             return Err(stateless_tasks::extension_required(
-                "tasks are for requests that declare their extension",
+                "requests about tasks must declare the tasks extension",
             ));
         }
         let task = load_visible(

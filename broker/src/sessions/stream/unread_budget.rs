@@ -70,7 +70,7 @@ impl UnreadBudget {
             }
             tracing::warn!(
                 stream = largest.stream_number(),
-                "too much waits for all clients together: a client of the tenant with most waiting bytes is disconnected"
+                "limits.outbox_bytes_total is exceeded: the broker disconnects a client of the tenant with the most waiting bytes"
             );
             self.metrics.rate_limited("outbox_bytes_total");
         }

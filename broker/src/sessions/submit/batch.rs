@@ -120,7 +120,9 @@ impl BatchRun {
         let message = call.request(id, self.trace.as_deref())?;
         let limits = self.session.shared.stream_limits();
         let stream = EventStream::for_answers(0, limits, vec![id.clone()], 0);
-        let unreadable = |_| Refusal::new(ErrorKind::Internal, "a new stream cannot be read");
+        let unreadable = |_| {
+            Refusal::new(ErrorKind::Internal, "the broker cannot read the event stream of the call")
+        };
         let mut reader = stream.read_from(0).map_err(unreadable)?;
         stream.set_log_level(self.stream.log_level());
         let mut work = submit_after_quiesce(&self.session, message, &stream).await?;
@@ -146,7 +148,7 @@ impl BatchRun {
                 }
                 StreamItem::Event(event) => self.pass_on(event.kind, event.frame),
                 StreamItem::Ended(_) => {
-                    let text = "the call was given up: it may or may not have been carried out";
+                    let text = "the broker gave up the call: the backend may or may not have carried it out";
                     return Err(Refusal::new(ErrorKind::OutcomeUnknown, text));
                 }
             }

@@ -134,7 +134,6 @@ fn unavailable_if_unreached(refusal: Refusal, unreached: &[Arc<Backend>]) -> Ref
     if unreached.is_empty() {
         return refusal;
     }
-    let text =
-        "no reached backend offers this, and a backend that may offer it was not reached so far";
+    let text = "no connected backend offers this name, and the broker has not reached a backend that may offer it";
     Refusal::new(ErrorKind::BackendUnavailable, text)
 }

@@ -122,7 +122,8 @@ async fn tool_of(run: &TaskRun, name: &str) -> Result<Option<ToolIdentity>, RunO
             };
         }
         if Instant::now() >= give_up {
-            let text = "the tools of the backend are not known, so the call was not sent";
+            let text =
+                "the broker does not know the tools of the backend, so it did not send the call";
             return Err(RunOutcome::Refused(Refusal::new(ErrorKind::BackendUnavailable, text)));
         }
         tokio::time::sleep(CATALOG_LOOK_INTERVAL).await;

@@ -173,7 +173,7 @@ pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u
             Ok(link) => break link,
             // The backend may not be registered yet, shortly after the start.
             Err(_) if retry_timer.wait(None).await => {}
-            Err(_) => return unknown(run, "its backend is not registered any more"),
+            Err(_) => return unknown(run, "the backend of the task was removed"),
         }
     };
     if let Some(way) = way {
@@ -193,7 +193,7 @@ pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u
 
 fn unknown(run: &TaskRun, why: &str) -> RunOutcome {
     let text =
-        format!("what became of the task at backend {} is not known: {why}", run.record.backend);
+        format!("the outcome of the task at backend {} is unknown: {why}", run.record.backend);
     RunOutcome::Refused(Refusal::new(ErrorKind::OutcomeUnknown, text))
 }
 
@@ -231,7 +231,7 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
                         {
                             Err(ending) => ending,
                             Ok(known) if known.kind == Kind::Error => {
-                                unknown(run, "the backend does not know it any more")
+                                unknown(run, "the backend does not know the task")
                             }
                             Ok(_) => RunOutcome::Answered(answer, None),
                         };
@@ -242,7 +242,7 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
         task = match request_about_task(run, link, &task.id, Method::TasksGet).await {
             Err(ending) => return ending,
             Ok(answer) if tasks::is_unknown_task(&answer) => {
-                return unknown(run, "the backend does not know it any more");
+                return unknown(run, "the backend does not know the task");
             }
             Ok(answer) if answer.kind == Kind::Error => {
                 BackendTask { status: TaskStatus::Working, poll_interval: None, ..task }
@@ -304,7 +304,7 @@ pub(super) async fn cancel(run: &TaskRun, link: &Arc<Link>, backend_task: &str) 
         }
         Ok(_) => {}
         Err(failure) => {
-            tracing::debug!(task = %run.digest(), %failure, "the backend was not told that its task is cancelled")
+            tracing::debug!(task = %run.digest(), %failure, "the broker could not send the cancellation of a task to the backend")
         }
     }
 }

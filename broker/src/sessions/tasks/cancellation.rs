@@ -20,7 +20,7 @@ impl TaskManager {
         let persistence = &self.shared.persistence;
         let known =
             persistence.timed("task", persistence.store.task(&task)).await?.ok_or_else(unknown)?;
-        let over = || Refusal::new(ErrorKind::InvalidParams, "the task is over already");
+        let over = || Refusal::new(ErrorKind::InvalidParams, "the task has already ended");
         if self.cancel_stored(&known).await? { Ok(()) } else { Err(over()) }
     }
 

@@ -107,7 +107,7 @@ impl TaskCreation {
             // has reclaimed the task under another name.
             WriteOutcome::Fenced => self.existing(&record.task, &record).await,
             WriteOutcome::LimitReached(limit) => Err(full(limit, &self.settings)),
-            _ => Err(Refusal::new(ErrorKind::Internal, "the task could not be made")),
+            _ => Err(Refusal::new(ErrorKind::Internal, "the broker could not create the task")),
         }
     }
 
@@ -176,7 +176,10 @@ impl TaskCreation {
         let found = persistence.timed("whole_task", persistence.store.full_task(task)).await?;
         let found = found.filter(|found| self.creator().audience().may_see(&found.stored.record));
         let found_task = found.ok_or_else(|| {
-            Refusal::new(ErrorKind::TaskNotFound, "the task this request made before is gone")
+            Refusal::new(
+                ErrorKind::TaskNotFound,
+                "the task that this request created earlier does not exist now",
+            )
         })?;
         let stored_task = found_task.stored.clone();
         if stored_task.record.backend != requested.backend
@@ -225,7 +228,7 @@ impl TaskCreation {
                     record.ttl.unwrap_or(TASK_RUN_MAX),
                 ));
                 let text =
-                    "the database did not say whether it stored the task: it may be carried out";
+                    "the database did not confirm that it stored the task: the task may still run";
                 return Err(Refusal::new(ErrorKind::OutcomeUnknown, text));
             }
             tokio::time::sleep(wait).await;
@@ -283,7 +286,7 @@ pub(super) fn call_of(message: &Message, plan: &routing::Plan) -> Result<Bytes, 
     let request = splice.finish();
     if request.len() > TASK_REQUEST_BYTES_MAX {
         let text =
-            format!("a call that is to be a task has at most {TASK_REQUEST_BYTES_MAX} bytes");
+            format!("a call that becomes a task must have at most {TASK_REQUEST_BYTES_MAX} bytes");
         return Err(Refusal::new(ErrorKind::MessageTooLarge, text)
             .with("size", request.len())
             .with("maxSize", TASK_REQUEST_BYTES_MAX));

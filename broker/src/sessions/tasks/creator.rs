@@ -93,7 +93,7 @@ impl<'s> TaskCreator<'s> {
         let Session { shared, tenant, caller, .. } = self.session;
         shared.metrics.task_transition(TaskStatus::Working.name());
         let stored = new_task(record, at_us, owner.clone());
-        tracing::info!(task = super::digest(&stored.record.task), tenant = %tenant.id, principal = %caller.principal, backend = %stored.record.backend, "task made");
+        tracing::info!(task = super::digest(&stored.record.task), tenant = %tenant.id, principal = %caller.principal, backend = %stored.record.backend, "task created");
         stored
     }
 }

@@ -173,8 +173,9 @@ pub(in crate::sessions) async fn list_tasks(
         list: "tasks",
     };
     let key = &session.shared.cursor_key;
-    let bad_cursor =
-        || Refusal::new(ErrorKind::CursorInvalid, "the cursor is not one this list gave out");
+    let bad_cursor = || {
+        Refusal::new(ErrorKind::CursorInvalid, "the broker did not issue the cursor for this list")
+    };
     let after = cursor
         .map(|cursor| {
             cursor::open(key, scope, &cursor)
@@ -236,7 +237,7 @@ pub(in crate::sessions) async fn task_result(
     drop(waiting);
     let response = tasks::response(&outcome?, &id, &task);
     let response = response.ok_or_else(|| {
-        Refusal::new(ErrorKind::Internal, "what is stored of the task cannot be read")
+        Refusal::new(ErrorKind::Internal, "the broker cannot read the stored outcome of the task")
     })?;
     if response.bytes(response.fields.error_code) == Some(b"-32042") {
         questions::record_elicitations_required(&session, &response);
@@ -269,7 +270,7 @@ async fn outcome_of(
         if Instant::now() >= give_up {
             return Err(Refusal::new(
                 ErrorKind::Timeout,
-                "the task is not over yet, ask for its result again",
+                "the task has not ended yet, request its result again",
             ));
         }
         // Each change causes a notification, from its author or from `poller`.
@@ -278,7 +279,7 @@ async fn outcome_of(
         if waiting.stream.as_ref().is_some_and(|stream| stream.is_unreachable()) {
             return Err(Refusal::new(
                 ErrorKind::Timeout,
-                "the stream that waited for the task cannot be reached any more",
+                "no client can read the stream that waited for the task",
             ));
         }
     }
@@ -348,7 +349,7 @@ impl ForwardedInputs {
 impl Drop for ForwardedInputs {
     fn drop(&mut self) {
         self.questions.values().for_each(|question| {
-            questions::withdraw(&self.session, *question, "the task is not waited for any more")
+            questions::withdraw(&self.session, *question, "no request waits for the task now")
         });
         // Another waiting request of the client sends the questions again.
         if !self.questions.is_empty() {

@@ -73,7 +73,7 @@ async fn store_with_retries(run: &TaskRun, change: impl Fn(i64) -> WriteOp) -> b
         match run.shared.persistence.write(change(run.epoch())).await {
             Ok(stored) => return stored == WriteOutcome::Done,
             Err(refusal) if tries == TASK_RELEASE_TRIES => {
-                tracing::warn!(task = %run.digest(), %refusal, "a task could not be given away");
+                tracing::warn!(task = %run.digest(), %refusal, "the broker could not release a task for another replica");
                 return false;
             }
             Err(_) => tokio::time::sleep(wait).await,

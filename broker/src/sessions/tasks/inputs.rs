@@ -52,7 +52,7 @@ pub(super) fn accept_question(
     let id = message
         .id
         .clone()
-        .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request has an id"))?;
+        .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request must have an id"))?;
     accept_question_via(run, ReplyRoute::Backend { connection: connection.clone(), id }, message)
 }
 
@@ -72,12 +72,12 @@ pub(super) fn accept_question_via(
             return Ok(());
         }
         if run.is_stopped() {
-            return Err(Refusal::new(ErrorKind::InvalidRequest, "the task is over"));
+            return Err(Refusal::new(ErrorKind::InvalidRequest, "the task has ended"));
         }
         if state.inputs.len() >= TASK_INPUTS_MAX || state.inputs_opened >= NUMBERS_PER_EPOCH {
             return Err(Refusal::new(
                 ErrorKind::Overloaded,
-                "too many questions wait for the client of this task",
+                "too many requests of the backend wait for the client of this task",
             ));
         }
         state.inputs_opened += 1;
@@ -190,7 +190,7 @@ pub(super) fn refuse_all(run: &TaskRun) {
 
 fn refuse_as_over(run: &TaskRun, input: &OpenInput) {
     if !run.keeps_backend_task() {
-        refuse(input, &Refusal::new(ErrorKind::InvalidRequest, "the task is over"));
+        refuse(input, &Refusal::new(ErrorKind::InvalidRequest, "the task has ended"));
     }
 }
 

@@ -58,7 +58,10 @@ async fn adopt(tasks: Arc<TaskManager>, task: TaskId) {
     };
     match found {
         Some(found) if recovery::is_owned_here(&tasks.shared, &found.stored) => {
-            tracing::warn!(task = super::digest(&task), "a task of this process had no run");
+            tracing::warn!(
+                task = super::digest(&task),
+                "the broker recovers a task of this process that was not running"
+            );
             recovery::recover(tasks, found).await;
         }
         Some(_) => {}

@@ -98,7 +98,7 @@ impl TaskManager {
             }
             Err(refusal) => {
                 metrics.promoted(PromotionOutcome::Refused);
-                tracing::debug!(%refusal, "a call could not become a task, and goes on as it was");
+                tracing::debug!(%refusal, "a call could not become a task and continues as a call");
                 Err(pending_call)
             }
         }
@@ -128,10 +128,7 @@ async fn store(
         ));
     };
     if plan.backend != call.backend {
-        return Err(Refusal::new(
-            ErrorKind::Internal,
-            "the name stands for another backend by now",
-        ));
+        return Err(Refusal::new(ErrorKind::Internal, "the name now belongs to another backend"));
     }
     let creator = TaskCreator::new(session);
     let called = plan.target.tool();
@@ -164,7 +161,7 @@ async fn store(
         }
         _ => Err(Refusal::new(
             ErrorKind::TaskLimit,
-            "the tenant may have no more tasks, or this replica lost its name",
+            "the tenant reached its limit of tasks, or this replica lost its lease",
         )),
     }
 }

@@ -157,7 +157,7 @@ pub(super) async fn recover(tasks: Arc<TaskManager>, task: FullTask) {
     };
     close_inputs(&tasks, stored).await;
     let after = recovery_action(&stored.step, &plan.details);
-    tracing::info!(task = super::digest(&stored.record.task), tenant = %stored.record.tenant, backend = %stored.record.backend, ?after, "a task is taken over");
+    tracing::info!(task = super::digest(&stored.record.task), tenant = %stored.record.tenant, backend = %stored.record.backend, ?after, "the broker takes over a task");
     match after {
         RecoveryAction::Send | RecoveryAction::Poll => {
             let step = stored.step.clone();
@@ -189,7 +189,7 @@ async fn defer(tasks: &Arc<TaskManager>, stored: &StoredTask) {
             task = super::digest(&task),
             tenant = %stored.record.tenant,
             backend = %stored.record.backend,
-            "a task cannot be carried out here: it cannot be read, or its tenant or backend is not known"
+            "the broker cannot run a task: the task is unreadable, or its tenant or backend is unknown"
         );
     }
     store_until_done(tasks, &WriteOp::ReleaseTask { task, epoch: stored.epoch }).await;

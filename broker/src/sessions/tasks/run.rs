@@ -351,7 +351,7 @@ impl TaskRun {
                 }
                 // The change may have been stored. Storing it twice has no further effect.
                 Err(refusal) => {
-                    tracing::debug!(task = %self.digest(), %refusal, "a step of a task waits for the store");
+                    tracing::debug!(task = %self.digest(), %refusal, "the broker could not store a step of a task and tries again");
                     busy_max -= u32::from(refusal.kind == ErrorKind::StoreBusy);
                     tokio::time::sleep(wait).await;
                     wait = (wait * 2).min(STORE_RETRY_MAX);

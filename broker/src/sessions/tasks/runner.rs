@@ -84,7 +84,7 @@ async fn run_until_stopped(run: Arc<TaskRun>, work: impl Future<Output = RunOutc
     let ending =
         AssertUnwindSafe(run_to_end(&run, work)).catch_unwind().await.unwrap_or_else(failed);
     if AssertUnwindSafe(settle(&run, ending)).catch_unwind().await.is_err() {
-        tracing::error!(task = %run.digest(), "the end of a task failed inside the broker");
+        tracing::error!(task = %run.digest(), "an internal fault interrupted the end of a task");
     }
     observability::end_span(&run);
     run.tasks.unregister(&run);
@@ -146,7 +146,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
     let Some(message) = tasks::decoded(Bytes::copy_from_slice(&run.record.request)) else {
         return RunOutcome::Refused(Refusal::new(
             ErrorKind::Internal,
-            "what is stored of the call cannot be read",
+            "the broker cannot read the stored call",
         ));
     };
     let approval = match TaskApproval::awaited(run).await {
@@ -224,7 +224,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             && resent < TASK_RESENDS_MAX
         {
             resent += 1;
-            tracing::info!(task = %run.digest(), backend = %run.record.backend, "the answer is lost, and the call is harmless: sent again");
+            tracing::info!(task = %run.digest(), backend = %run.record.backend, "the answer is lost and the call is safe to repeat: the broker sends it again");
             tokio::time::sleep(BACKOFF_FIRST).await;
         } else {
             return RunOutcome::Refused(refusal);
@@ -302,7 +302,7 @@ async fn settle(run: &Arc<TaskRun>, ending: RunOutcome) {
             cancel_at_backend(run, StopReason::Cancelled).await;
             refused(
                 run,
-                &Refusal::new(ErrorKind::Timeout, "the task was not over within its time"),
+                &Refusal::new(ErrorKind::Timeout, "the task did not end within its time limit"),
             )
             .await;
         }
@@ -343,7 +343,7 @@ async fn end(run: &TaskRun, ended: TaskOutcome) {
         Ok(true) => Ok(ended.status),
         Ok(false) => {
             let text = format!(
-                "the database does not take an answer of {} bytes in the time it has",
+                "the database did not store an answer of {} bytes in time",
                 ended.outcome.len()
             );
             let refusal = Refusal::new(ErrorKind::ResultTooLarge, text);
@@ -361,7 +361,7 @@ async fn end(run: &TaskRun, ended: TaskOutcome) {
         Err(stop) => match ended_under(&run.shared, &run.id, run.epoch()).await {
             Some(status) => status,
             None => {
-                return tracing::debug!(task = %run.digest(), ?stop, "the outcome of a task is not wanted any more");
+                return tracing::debug!(task = %run.digest(), ?stop, "the broker discards the outcome of a stopped task");
             }
         },
     };
@@ -369,7 +369,7 @@ async fn end(run: &TaskRun, ended: TaskOutcome) {
     run.count_transition(status);
     observability::record_end(&run.shared, &observability::request_of_run(run), status);
     run.announce();
-    tracing::info!(task = %run.digest(), tenant = %run.tenant.id, backend = %run.record.backend, status = status.name(), "task over");
+    tracing::info!(task = %run.digest(), tenant = %run.tenant.id, backend = %run.record.backend, status = status.name(), "task ended");
 }
 
 /// Returns the status with which the owner under this epoch ended the task. `None` if the task has

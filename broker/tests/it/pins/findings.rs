@@ -29,7 +29,7 @@ async fn a_new_tool_with_a_serious_finding_is_held() {
     assert_eq!(add["findings"][0]["pointer"], "/description");
     assert!(add["findings"][0]["excerpt"].as_str().unwrap().contains("<important>"), "{add}");
     admin.wait_metric("mcp_catalog_findings", &[("severity", "serious")], |n| n == 1.0).await;
-    broker.wait_for_log("the scanner found something in a definition").await;
+    broker.wait_for_log("the scanner has serious findings in a definition").await;
     let looked_at = json!({"items": [super::item(&add)]});
     assert_eq!(admin.post(&format!("{PINS}/approve"), &looked_at).await.0, 200);
     wait_tools(&client, &["b__add", "b__sub"]).await;

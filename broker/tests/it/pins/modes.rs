@@ -31,7 +31,7 @@ async fn by_default_changes_are_observed_and_nothing_is_held() {
     assert_eq!(changed["held"], false);
     wait_tools(&client, &["b__read", "b__write"]).await;
     assert_eq!(text_of(&client.call("b__read", json!({})).await), "read");
-    broker.wait_for_log("a definition is not the one that was pinned").await;
+    broker.wait_for_log("a backend changed a pinned definition").await;
     admin.wait_metric("mcp_catalog_pins", &[("state", "changed")], |count| count == 2.0).await;
     show_tools(&backend, vec![described("read", "Reads.")]).await;
     wait_state(&admin, "tool", "read", "pending").await;

@@ -64,7 +64,7 @@ async fn auth_03_auth_09_a_06_all_forged_tokens_are_refused_equally() {
     }
     assert_eq!(
         texts,
-        ["the token is not valid here".to_owned()].into(),
+        ["the token is not valid for this broker".to_owned()].into(),
         "the reason stays in the log"
     );
     assert_eq!(
@@ -201,7 +201,7 @@ async fn s10_id_tokens_bound_tokens_and_hidden_characters_are_refused() {
         assert_eq!((status, kind(&error)), (401, "unauthorized"), "{what}");
         texts.insert(error["message"].as_str().unwrap().to_owned());
     }
-    assert_eq!(texts, ["the token is not valid here".to_owned()].into());
+    assert_eq!(texts, ["the token is not valid for this broker".to_owned()].into());
     for reason in
         ["it is an ID token", "it is bound (cnf) by something else", "characters that are not seen"]
     {

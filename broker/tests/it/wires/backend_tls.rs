@@ -160,7 +160,11 @@ async fn a_reload_reads_the_certificate_again_and_ignores_a_broken_one() {
     // Half of a pair was replaced: the old one stays.
     std::fs::copy(&second.cert, &first.cert).unwrap();
     reloaded(&broker, 1).await;
-    broker.wait_for_log("the certificate presented to a backend stays as it is").await;
+    broker
+        .wait_for_log(
+            "the broker could not reload the client certificate of a backend and keeps the old one",
+        )
+        .await;
     assert_eq!(&within("a call", next_shown()).await, first.der());
     std::fs::copy(&second.key, &first.key).unwrap();
     reloaded(&broker, 2).await;

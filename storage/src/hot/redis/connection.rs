@@ -111,7 +111,7 @@ impl RedisConnection {
                 *outage = Some(Outage { started_at: now, last: now });
                 drop(outage);
                 self.in_outage.store(true, Ordering::Relaxed);
-                tracing::warn!(%why, "something is wrong with Redis; hints and wake-ups may be lost, replicas find changes by looking");
+                tracing::warn!(%why, "Redis requests fail: hints and wake-ups may be lost, and replicas find changes by polling");
             }
         }
     }

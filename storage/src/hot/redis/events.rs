@@ -122,7 +122,9 @@ impl EventStore for RedisStore {
             };
             match self.codec.read_stream(session, number, &value) {
                 Some(record) => streams.push(record),
-                None => self.link.record_errors(1, &"a stream that is not ours"),
+                None => {
+                    self.link.record_errors(1, &"a stream record in Redis is not from this broker")
+                }
             }
         }
         streams.sort_by_key(|record| record.number);
@@ -142,11 +144,11 @@ impl EventStore for RedisStore {
         let (foreign, record, floor, last, held): ReadReply =
             from_redis_value(answer).map_err(unreadable)?;
         if foreign > 0 {
-            self.link.record_errors(foreign, &"keys of ours hold something else");
+            self.link.record_errors(foreign, &"keys of this broker in Redis hold foreign values");
         }
         let Some(record) = record else { return Ok(None) };
         let Some(record) = self.codec.read_stream(session, number, &record) else {
-            self.link.record_errors(1, &"a stream that is not ours");
+            self.link.record_errors(1, &"a stream record in Redis is not from this broker");
             return Ok(None);
         };
         let (floor, last) = (decimal(floor), decimal(last));
@@ -265,7 +267,7 @@ impl RedisStore {
         let answer = self.link.execute(key.as_deref(), Request::Script(&script)).await?;
         let (foreign, orphans): (u64, Vec<usize>) = from_redis_value(answer).map_err(unreadable)?;
         if foreign > 0 {
-            self.link.record_errors(foreign, &"keys of ours held something else");
+            self.link.record_errors(foreign, &"keys of this broker in Redis held foreign values");
         }
         Ok(orphans.into_iter().filter_map(|index| index.checked_sub(1)).collect())
     }
@@ -331,7 +333,7 @@ impl RedisStore {
             Some(event) => stored.events.push(event),
             None => {
                 // A foreign event may have replaced one of this broker's events.
-                self.link.record_errors(1, &"an event that is not ours");
+                self.link.record_errors(1, &"an event in Redis is not from this broker");
                 stored.events.clear();
                 stored.trimmed_through = stored.trimmed_through.max(sequence);
             }

@@ -98,7 +98,8 @@ impl RedisStore {
     /// it exists. Fails only for a URL that cannot be parsed.
     pub async fn open(options: &RedisOptions) -> Result<Self, StoreError> {
         let address = RedisAddress::parse(&options.url).map_err(refused_url)?;
-        let link = RedisConnection::new(address).map_err(|_| refused_url("no client takes it"))?;
+        let link = RedisConnection::new(address)
+            .map_err(|_| refused_url("the Redis client does not accept it"))?;
         let link = Arc::new(link);
         let codec = Arc::new(Codec::new(&options.key, rand::random::<[u8; NODE_BYTES]>()));
         let (wakeups, _) = broadcast::channel(WAKEUPS_BUFFERED_MAX);
@@ -158,7 +159,7 @@ impl HotStore for RedisStore {
         let Value::BulkString(value) = answer else { return None };
         let owner = self.codec.read_owner(session, &value);
         if owner.is_none() {
-            self.link.record_errors(1, &"a hint that is not ours");
+            self.link.record_errors(1, &"a hint in Redis is not from this broker");
         }
         owner
     }
@@ -188,7 +189,7 @@ impl HotStore for RedisStore {
         let message = self.codec.wake(&wake);
         let _ = self.wakeups.send(wake); // without a subscriber nothing is sent
         if !self.outbox.push(message) {
-            self.link.record_errors(1, &"too many words wait to be published");
+            self.link.record_errors(1, &"too many notifications wait to be published");
         }
     }
 

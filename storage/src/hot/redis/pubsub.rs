@@ -193,9 +193,9 @@ impl Subscriber {
                 let _ = self.wakeups.send(wake); // without a subscriber nothing is sent
             }
             ReceivedMessage::Own | ReceivedMessage::Unknown => {}
-            ReceivedMessage::Foreign => {
-                self.link.record_errors(1, &"a message that is not ours on the channel of wake-ups")
-            }
+            ReceivedMessage::Foreign => self
+                .link
+                .record_errors(1, &"a message on the channel of wake-ups is not from this broker"),
         }
     }
 }

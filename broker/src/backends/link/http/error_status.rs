@@ -68,7 +68,7 @@ impl HttpWire {
             // request.
             StatusCode::SERVICE_UNAVAILABLE => Failure::Unclear(format!("status {status}")),
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                Failure::Denied(format!("the broker's credentials are not taken ({status})"))
+                Failure::Denied(format!("the backend refused the broker's credentials ({status})"))
             }
             // An error of one request, such as its size, does not show that the backend is
             // unhealthy.

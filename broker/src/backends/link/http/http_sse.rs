@@ -123,11 +123,11 @@ fn judge_stream(
     is_events: bool,
     retry_after: Option<Duration>,
 ) -> Result<(), Failure> {
-    let text = format!("status {status} to the GET of the event stream");
+    let text = format!("the backend answered the GET of the event stream with status {status}");
     Err(match status {
         StatusCode::OK if is_events => return Ok(()),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            Failure::Denied(format!("the broker's credentials are not taken ({status})"))
+            Failure::Denied(format!("the backend refused the broker's credentials ({status})"))
         }
         StatusCode::TOO_MANY_REQUESTS => Failure::Throttled { reason: text, retry_after },
         status if status.is_server_error() => Failure::Busy { reason: text, retry_after },

@@ -99,9 +99,9 @@ impl HttpWire {
         match status {
             status if status.is_success() => Ok(()),
             StatusCode::NOT_FOUND if self.is_session() => Err(Failure::SessionGone),
-            status => {
-                Err(Failure::Protocol(format!("status {status} to a notification or answer")))
-            }
+            status => Err(Failure::Protocol(format!(
+                "the backend answered a notification or response with status {status}"
+            ))),
         }
     }
 

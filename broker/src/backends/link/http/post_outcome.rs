@@ -42,7 +42,9 @@ pub(super) fn accept_answer(
     message: Message,
 ) -> Result<PostOutcome, Failure> {
     if !message.is_response_to(wire_id) {
-        return Err(Failure::Protocol("the answer is not to this request".to_owned()));
+        return Err(Failure::Protocol(
+            "the backend's answer belongs to another request".to_owned(),
+        ));
     }
     inbound::task_created(connection, &message);
     Ok(PostOutcome::Answer(message))

@@ -43,7 +43,7 @@ pub(super) async fn send_one_way(
                     }
                 }
                 Err(_) => {
-                    tracing::info!(backend = %link.backend.id, "a notification or answer was not taken in time")
+                    tracing::info!(backend = %link.backend.id, "the backend did not accept a notification or response in time")
                 }
             }
         }

@@ -21,7 +21,7 @@ pub(in crate::backends::link) async fn control_request(
     params: Option<&[u8]>,
 ) -> Result<Message, Failure> {
     let Some(stateless) = connection.stateless() else {
-        return Err(Failure::NotSent("the connection is not one of 2026-07-28".to_owned()));
+        return Err(Failure::NotSent("the connection does not use MCP 2026-07-28".to_owned()));
     };
     match method {
         // This revision has no ping. The broker sends a request that each server answers.
@@ -49,8 +49,8 @@ fn uri_of(params: &[u8]) -> Option<String> {
 fn done(agreed: bool) -> Result<Message, Failure> {
     let frame: &'static [u8] = match agreed {
         true => br#"{"jsonrpc":"2.0","id":0,"result":{}}"#,
-        false => br#"{"jsonrpc":"2.0","id":0,"error":{"code":-32002,"message":"the backend does not tell updates of it"}}"#,
+        false => br#"{"jsonrpc":"2.0","id":0,"error":{"code":-32002,"message":"the backend does not send updates of this resource"}}"#,
     };
     decoded(Bytes::from_static(frame))
-        .ok_or_else(|| Failure::Protocol("an answer of ours".to_owned()))
+        .ok_or_else(|| Failure::Protocol("the broker built an unreadable answer".to_owned()))
 }

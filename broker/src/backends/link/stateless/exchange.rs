@@ -75,7 +75,7 @@ impl CallProgress {
         self.rounds += 1;
         if self.rounds > BACKEND_INPUT_ROUNDS_MAX {
             return Err(Failure::Protocol(format!(
-                "the backend asked more than {BACKEND_INPUT_ROUNDS_MAX} times before it answered"
+                "the backend asked for input more than {BACKEND_INPUT_ROUNDS_MAX} times in one call"
             )));
         }
         Ok(())
@@ -259,7 +259,7 @@ impl<'a> Exchange<'a> {
                 created.await.map(NextStep::Return)
             }
             other => Err(Failure::Protocol(format!(
-                "a result of type {} to {}",
+                "the backend returned a result of type {} for {}",
                 other.name(),
                 method.name()
             ))),
@@ -278,9 +278,7 @@ impl<'a> Exchange<'a> {
             // The refused header may be one of the client, which does not show a fault of the
             // backend.
             Some(HEADER_MISMATCH) if requester.forwarded_headers().is_empty() => {
-                Err(Failure::Protocol(
-                    "the backend does not accept the headers of a request".to_owned(),
-                ))
+                Err(Failure::Protocol("the backend refused the headers of a request".to_owned()))
             }
             Some(UNSUPPORTED_PROTOCOL_VERSION) => Err(requests::changed_its_mind(connection, link)),
             _ => requests::for_the_requester(answer, outgoing.message.method, requester)

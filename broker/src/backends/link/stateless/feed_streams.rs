@@ -165,7 +165,7 @@ async fn follow_filter(
                     failures += 1;
                     if failures == 1 {
                         let redacted = link.backend.redactor.redact(&failure);
-                        tracing::info!(backend = %link.backend.id, failure = redacted, "the backend does not announce changes");
+                        tracing::info!(backend = %link.backend.id, failure = redacted, "the broker could not open the notification stream of the backend");
                     }
                     listening.settle(version);
                     // An equal request would get an equal refusal.
@@ -199,7 +199,7 @@ async fn follow_filter(
             }
         };
         if let Some(gracefully) = ended {
-            tracing::debug!(backend = %link.backend.id, gracefully, "the backend's notifications ended");
+            tracing::debug!(backend = %link.backend.id, gracefully, "the backend's notification stream ended");
             stream = None;
             listening.lost();
             missed = true;
@@ -267,10 +267,10 @@ async fn agreed(
                 return Err(match end {
                     Ok(Err(failure)) => FeedOpenError { failure, refused: false },
                     Ok(Ok(answer)) if answer.kind == Kind::Error => {
-                        let failure = Failure::Protocol(format!("it refused with error {}", downgrade::error_code(&answer).unwrap_or_default()));
+                        let failure = Failure::Protocol(format!("the backend refused the notification stream with error {}", downgrade::error_code(&answer).unwrap_or_default()));
                         FeedOpenError { failure, refused: true }
                     }
-                    _ => FeedOpenError { failure: Failure::Protocol("it ended before it was acknowledged".to_owned()), refused: false },
+                    _ => FeedOpenError { failure: Failure::Protocol("the notification stream ended before the backend acknowledged it".to_owned()), refused: false },
                 });
             }
         }

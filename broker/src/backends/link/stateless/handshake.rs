@@ -70,7 +70,8 @@ pub(in crate::backends::link) async fn agree(
         (ProtocolChoice::Modern, _) => match judge(discover(connection, link).await)? {
             DiscoverVerdict::Stateless(found) => set_stateless(connection, link, &found),
             DiscoverVerdict::Sessions => Err(Failure::Protocol(
-                "the backend does not speak 2026-07-28, as it is configured to".to_owned(),
+                "the backend does not support MCP 2026-07-28, which its configuration requires"
+                    .to_owned(),
             )),
             DiscoverVerdict::Unsupported(why) => Err(Failure::Protocol(why)),
         },
@@ -289,7 +290,7 @@ fn judge(answer: Result<Message, Failure>) -> Result<DiscoverVerdict, Failure> {
             DiscoverVerdict::Stateless(Box::new(found))
         }
         Some(found) if found.versions.is_empty() => DiscoverVerdict::Unsupported(
-            "the backend speaks none of the revisions that the broker speaks".to_owned(),
+            "the backend and the broker share no protocol revision".to_owned(),
         ),
         // The answer names the revisions to use, or does not belong to this request.
         _ => DiscoverVerdict::Sessions,
@@ -309,7 +310,8 @@ fn judge_error(answer: &Message) -> DiscoverVerdict {
             {
                 true => DiscoverVerdict::Sessions,
                 false => DiscoverVerdict::Unsupported(
-                    "the backend speaks only revisions that the broker does not".to_owned(),
+                    "the backend supports only protocol revisions that the broker does not support"
+                        .to_owned(),
                 ),
             }
         }

@@ -32,7 +32,7 @@ impl Drop for OpenQuestions<'_> {
                 stateless.forget_input(*number);
             }
             if let Some(question) = self.connection.pending().take_question(id) {
-                question.withdraw("the answer is not needed any more");
+                question.withdraw("the call does not need this answer now");
             }
         }
     }
@@ -48,7 +48,9 @@ pub(super) async fn gather(
     requests: &[InputRequest],
 ) -> Result<Result<Vec<u8>, Box<Message>>, Failure> {
     let Some(stateless) = connection.stateless() else {
-        return Err(Failure::Protocol("the connection has no such answers".to_owned()));
+        return Err(Failure::Protocol(
+            "the connection does not support input responses".to_owned(),
+        ));
     };
     let mut open = OpenQuestions { connection, ids: Vec::new() };
     let mut waits = Vec::with_capacity(requests.len());
@@ -58,7 +60,7 @@ pub(super) async fn gather(
         let question = decoded(downgrade::request_from_input(&id, request, &elicitation_id()));
         let question = question.ok_or_else(|| {
             Failure::Protocol(format!(
-                "what the backend needs for {:?} cannot be asked",
+                "the broker cannot build a client request for the backend's input request {:?}",
                 request.key
             ))
         })?;
@@ -74,7 +76,7 @@ pub(super) async fn gather(
     let answered = tokio::select! {
         biased;
         answered = try_join_all(waits) => answered,
-        () = connection.closed() => return Err(Failure::Lost("the connection ended while the client was asked".to_owned())),
+        () = connection.closed() => return Err(Failure::Lost("the connection ended while the broker waited for the client's answer".to_owned())),
     };
     Ok(answered.map(|answers| responses(&answers)).map_err(Box::new))
 }

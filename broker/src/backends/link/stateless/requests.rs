@@ -109,7 +109,7 @@ pub(super) async fn send_own(
     match ResultType::of(&answer) {
         ResultType::Complete => Ok(answer),
         other if is_result(&answer) => Err(Failure::Protocol(format!(
-            "a result of type {} to {}",
+            "the backend returned a result of type {} for {}",
             other.name(),
             method.name()
         ))),
@@ -254,7 +254,9 @@ pub(super) fn for_the_requester(
         Era::Sessions => downgrade::downgrade_answer(answer, method),
         Era::Stateless => downgrade::stateless_answer(answer, method),
     };
-    decoded(frame).ok_or_else(|| Failure::Protocol("the answer cannot be read any more".to_owned()))
+    decoded(frame).ok_or_else(|| {
+        Failure::Protocol("the broker could not convert the backend's answer".to_owned())
+    })
 }
 
 /// Returns whether a message is a result.

@@ -117,8 +117,11 @@ async fn follow(
             TaskStatus::Failed => return outcome(&state, "error", requester),
             TaskStatus::Cancelled => {
                 let frame = br#"{"jsonrpc":"2.0","id":0,"error":{"code":-32603,"message":"the backend cancelled its task"}}"#;
-                return decoded(Bytes::from_static(frame))
-                    .ok_or_else(|| Failure::Protocol("a cancelled task".to_owned()));
+                return decoded(Bytes::from_static(frame)).ok_or_else(|| {
+                    Failure::Protocol(
+                        "the broker could not build the answer for a cancelled task".to_owned(),
+                    )
+                });
             }
         }
         task = now;
@@ -221,10 +224,10 @@ async fn persistently(
                     return Err(failure);
                 }
                 Ok(Err(failure)) => {
-                    tracing::debug!(backend = %link.backend.id, %failure, "a question about a task is asked again")
+                    tracing::debug!(backend = %link.backend.id, %failure, "a request about a task failed: the broker sends it again")
                 }
                 Err(_) => {
-                    tracing::debug!(backend = %link.backend.id, "a question about a task was not answered in time")
+                    tracing::debug!(backend = %link.backend.id, "the backend did not answer a request about a task in time")
                 }
             }
         }
@@ -258,7 +261,7 @@ fn inlined(state: &Message, member: &'static str) -> Result<Message, Failure> {
         .and_then(|document| document.root().get(member))
         .filter(|one| one.kind() == ValueKind::Object);
     let inlined =
-        inlined.ok_or_else(|| Failure::Protocol(format!("a task that is over has no {member}")))?;
+        inlined.ok_or_else(|| Failure::Protocol(format!("a finished task has no {member}")))?;
     let frame =
         [b"{\"jsonrpc\":\"2.0\",\"id\":0,\"", member.as_bytes(), b"\":", inlined.raw(), b"}"]
             .concat();

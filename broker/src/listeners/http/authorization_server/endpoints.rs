@@ -31,7 +31,7 @@ pub(super) fn authorize(
     let query = uri.query().unwrap_or_default();
     let url = issuer.authorization_url(metadata, query).map_err(OAuthError::invalid)?;
     let location = HeaderValue::try_from(url)
-        .map_err(|_| OAuthError::invalid("the parameters are not in the encoding of forms"))?;
+        .map_err(|_| OAuthError::invalid("the parameters are not form-encoded"))?;
     let mut response = uncached(response::empty(StatusCode::FOUND));
     let headers = response.headers_mut();
     headers.insert(LOCATION, location);
@@ -50,7 +50,7 @@ pub(super) async fn token<B: RequestBody>(
     let mut credentials = request.headers().get_all(AUTHORIZATION).iter().cloned();
     let authorization = credentials.next();
     if credentials.next().is_some() {
-        return Err(OAuthError::invalid("Authorization may be given once"));
+        return Err(OAuthError::invalid("Authorization must be given only once"));
     }
     let form = body_of(broker, request.into_body()).await?;
     let forwarded =

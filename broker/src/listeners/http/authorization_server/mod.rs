@@ -163,7 +163,7 @@ fn method_not_allowed(route: Route) -> Response<Body> {
     let error = OAuthError {
         status: StatusCode::METHOD_NOT_ALLOWED,
         code: "invalid_request",
-        description: format!("this endpoint takes {allowed}"),
+        description: format!("this endpoint supports only {allowed}"),
     };
     let mut response = error.into_response();
     let allowed = format!("{allowed}, OPTIONS");

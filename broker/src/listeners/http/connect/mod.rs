@@ -105,7 +105,7 @@ pub(super) async fn handle<B: RequestBody>(
 
 fn not_allowed() -> Response<Body> {
     HtmlPage::new("Not available")
-        .text("This page takes no such request.")
+        .text("This page does not support this request method.")
         .respond(StatusCode::METHOD_NOT_ALLOWED)
 }
 
@@ -184,7 +184,7 @@ impl Visit<'_> {
         match self.broker.shared.client_keys.key_set(&tenant.id).await {
             Ok(keys) => response::json(StatusCode::OK, keys.to_string().into()),
             Err(error) => {
-                tracing::warn!(%error, "the keys of the broker cannot be read");
+                tracing::warn!(%error, "the broker cannot read its client keys");
                 response::empty(StatusCode::SERVICE_UNAVAILABLE)
             }
         }
@@ -267,7 +267,7 @@ impl Visit<'_> {
             parameter(&form, "proof").is_some_and(|proof| proof == form_proof(browser))
         });
         let Some(browser) = proven else {
-            let text = "The form is too old or comes from elsewhere. Open the page again.";
+            let text = "The form has expired or belongs to another page. Open the page again.";
             return HtmlPage::new("Not accepted").text(text).respond(StatusCode::FORBIDDEN);
         };
         if parameter(&form, "action").as_deref() == Some("end") {
@@ -295,7 +295,8 @@ impl Visit<'_> {
                 with_cookie(redirect(&format!("{CONNECT}/{}", link.backend)), cookie)
             }
             Ok(None) => {
-                let text = "It was used already, or is too old. Ask your operator for another one.";
+                let text =
+                    "The link was already used or has expired. Ask your operator for another link.";
                 let page = HtmlPage::new("The link is not valid").text(text);
                 let wait = self.login_failed();
                 wait.map_or_else(
@@ -320,7 +321,7 @@ impl Visit<'_> {
             return self.finish_sign_in(&answer).await;
         }
         let wrong = || {
-            HtmlPage::new("Not accepted").text("The answer belongs to no request of this browser. Begin again from your client.").respond(StatusCode::FORBIDDEN)
+            HtmlPage::new("Not accepted").text("The answer does not belong to a request of this browser. Start again from your client.").respond(StatusCode::FORBIDDEN)
         };
         let (Some(person), Some(browser)) = (self.person().await, self.cookies().browser()) else {
             return wrong();

@@ -43,7 +43,7 @@ impl Visit<'_> {
             parameter(form, "proof").is_some_and(|proof| proof == form_proof(browser))
         });
         let (Some(issuer), Some(_)) = (issuer, proven) else {
-            let text = "The form is too old or comes from elsewhere. Open the page again.";
+            let text = "The form has expired or belongs to another page. Open the page again.";
             return HtmlPage::new("Not accepted").text(text).respond(StatusCode::FORBIDDEN);
         };
         let backend = parameter(form, "backend").unwrap_or_default();
@@ -96,7 +96,6 @@ impl Visit<'_> {
 }
 
 fn refused() -> Response<Body> {
-    let text =
-        "The answer belongs to no sign-in of this browser. Open the page of your client again.";
+    let text = "The answer does not belong to a sign-in of this browser. Open the page of your client again.";
     HtmlPage::new("Not signed in").text(text).respond(StatusCode::FORBIDDEN)
 }

@@ -114,7 +114,7 @@ impl SessionState {
 }
 
 pub(in crate::sessions) fn session_ended() -> Refusal {
-    Refusal::new(ErrorKind::SessionNotFound, "the session is over")
+    Refusal::new(ErrorKind::SessionNotFound, "the session has ended")
 }
 
 /// Returns the refusal of a request to a session that is moving. The listener sends such a request

@@ -114,7 +114,7 @@ impl Questions {
         if self.open.len() >= QUESTIONS_MAX {
             return Err(Refusal::new(
                 ErrorKind::Overloaded,
-                "too many questions wait for this client",
+                "too many requests of backends wait for an answer of this client",
             ));
         }
         let number = self.next_number;

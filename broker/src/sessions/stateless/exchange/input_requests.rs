@@ -33,7 +33,7 @@ impl Exchange {
             return None;
         }
         if !self.request.meta.capabilities.elicitation_url {
-            let text = "the backend needs the user to open a URL first, which the request does not declare";
+            let text = "the user must open a URL first, but the request does not declare elicitation by URL";
             return Some(self.refuse(&capability_required(r#"{"elicitation":{"url":{}}}"#, text)));
         }
         let questions =
