@@ -2631,7 +2631,7 @@ export interface components {
             secret_file?: string | null;
         };
         /**
-         * @description What becomes of the parameter `resource` (RFC 8707) on its way to the issuer.
+         * @description How the broker treats the parameter `resource` (RFC 8707) in requests to the issuer.
          * @enum {string}
          */
         ResourceParameter: "pass" | "strip" | "audience";

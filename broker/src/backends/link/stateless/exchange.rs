@@ -120,13 +120,13 @@ pub(in crate::backends::link) async fn exchange(
     link: &Arc<Link>,
     outgoing: BackendRequest<'_>,
 ) -> Result<Message, Failure> {
-    let mut exchange = Exchange { connection, link, outgoing, progress: CallProgress::default() };
+    let mut exchange = BackendExchange { connection, link, outgoing, progress: CallProgress::default() };
     let answer = exchange.run().await;
     answer.map_err(|failure| exchange.progress.whole(failure))
 }
 
 /// A client's request, from its first round to its answer.
-struct Exchange<'a> {
+struct BackendExchange<'a> {
     connection: &'a Arc<Connection>,
     link: &'a Arc<Link>,
     outgoing: BackendRequest<'a>,
@@ -143,7 +143,7 @@ enum NextStep {
     GetInput(InputRequired),
 }
 
-impl<'a> Exchange<'a> {
+impl<'a> BackendExchange<'a> {
     async fn run(&mut self) -> Result<Message, Failure> {
         let mut round = InputRound::default();
         let mut pause = BACKOFF_FIRST;
