@@ -297,7 +297,7 @@ mod tests {
         for cursor in ["", "a", "b", &longest] {
             assert_eq!(cursors.add(cursor), Ok(()));
         }
-        assert_eq!(cursors.add("a"), Err("it repeats a cursor"));
+        assert_eq!(cursors.add("a"), Err("the backend repeats a cursor"));
         assert_eq!(cursors.add(&format!("{longest}c")), Err("a cursor is too long"));
     }
 }

@@ -260,11 +260,11 @@ mod tests {
         let misfit = json!({"tenant": "acme", "number": 17, "detail": "it was edited"});
         assert_eq!(
             sentence(&misfit, 2),
-            "record 17 of the chain of tenant acme does not fit: it was edited; 1 more chains do not fit"
+            "record 17 of the chain of tenant acme does not pass the verification: it was edited; 1 more chains do not pass the verification"
         );
         assert_eq!(
             sentence(&json!({"tenant": null, "number": null, "detail": "gone"}), 1),
-            "the chain without a tenant does not fit: gone"
+            "the chain without a tenant does not pass the verification: gone"
         );
     }
 }

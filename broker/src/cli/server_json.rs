@@ -459,7 +459,7 @@ mod tests {
         for version in ["^1.2.3", "~1.2", ">=1", "1.x", "1.*", "latest", "", "1.2.3 || 2", "v1;rm"]
         {
             assert!(
-                faults(package(json!({"version": version}))).contains("not an exact one"),
+                faults(package(json!({"version": version}))).contains("exact version"),
                 "{version}"
             );
         }
@@ -470,9 +470,9 @@ mod tests {
         for (members, reason) in [
             (
                 json!({"registryType": "oci", "identifier": "docker.io/a/b:1"}),
-                "oci: an image is not runnable here",
+                "oci: the broker cannot run images",
             ),
-            (json!({"registryType": "mcpb"}), "runnable are npm and pypi"),
+            (json!({"registryType": "mcpb"}), "allowed: npm, pypi"),
             (json!({"transport": {"type": "streamable-http", "url": "http://x"}}), "not stdio"),
             (json!({"runtimeHint": "bash"}), "runtime \"bash\""),
             (json!({"registryBaseUrl": "https://evil.example"}), "registry https://evil.example"),

@@ -113,7 +113,7 @@ async fn a_refusal_is_printed_with_the_text_of_the_broker() {
         ("task cancel none", "task none does not exist"),
         ("task list --status lost", "\"lost\" is not a task status"),
         ("tenant add acme --weight 0", "weight is 0"),
-        ("backend add one --url http://10.0.0.1/", "transport.url leads to a refused address"),
+        ("backend add one --url http://10.0.0.1/", "transport.url points to a refused address"),
     ] {
         let error = broker.run(line).await.unwrap_err();
         assert!(error.to_string().starts_with(expected), "{line}: {error}");

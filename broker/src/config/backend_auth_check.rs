@@ -356,7 +356,7 @@ mod tests {
             (plain, "auth.type: sends tokens to a backend without TLS"),
             (twice, "auth.type: is set together"),
             (pipe, "auth.type: is for HTTP"),
-            (shared, "auth.type: gives each principal"),
+            (shared, "auth.type: needs one link for each principal"),
             (client(json!({"grant": "on_behalf_of"})), "auth.grant: belongs"),
             (client(json!({"audience": "x"})), "auth.audience: belongs"),
             (client(json!({"actor_token": "jwt"})), "auth.actor_token: belongs"),

@@ -390,7 +390,7 @@ mod tests {
             "sise": 1, "size": -1, "keeps_warm": "long", "labels": {"a": 1, "b": null},
             "parts": [{"type": "lid"}, {"type": "spout"}, {"type": "handle", "count": "two", "fits": true}, {}, 5],
         });
-        let part = "a map with `type` (lid, handle) and what belongs to it";
+        let part = "a map with `type` (lid, handle) and the matching members";
         assert_eq!(
             read(body).unwrap_err(),
             [
@@ -403,7 +403,7 @@ mod tests {
                 "parts.1.type: is not a known variant; allowed: lid, handle".to_owned(),
                 "parts.2.fits: is not a known key; allowed: count, type".to_owned(),
                 "parts.2.count: is text; allowed: a whole number".to_owned(),
-                "parts.3.type: is missing or no text; allowed: lid, handle".to_owned(),
+                "parts.3.type: is missing or not text; allowed: lid, handle".to_owned(),
                 format!("parts.4: is a number; allowed: {part}"),
             ]
         );

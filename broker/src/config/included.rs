@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(file.entries().map(|(_, name, _)| name).collect::<Vec<_>>(), ["acme"]);
         assert!(parse("empty.yaml", "# nothing yet\n").is_ok());
         let wrong = parse("a.yaml", "auth: {}\nlimits: {}\nbackends: [a]\n").unwrap_err();
-        for start in ["auth: cannot stand", "limits: cannot stand", "backends: is a list"] {
+        for start in ["auth: is not allowed", "limits: is not allowed", "backends: is a list"] {
             assert!(wrong.contains(start), "{wrong}");
         }
         assert!(parse("a.yaml", "a: [").unwrap_err().contains("is not YAML"));

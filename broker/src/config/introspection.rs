@@ -236,7 +236,7 @@ mod tests {
             (
                 "introspection: {endpoint: 'http://a.example/i', client_id: b, client_secret: s}"
                     .to_owned(),
-                "introspection.endpoint: is reached without TLS",
+                "introspection.endpoint: does not use TLS",
             ),
             (format!("introspection: {{{endpoint}}}"), "introspection.client_secret: is missing"),
             (
@@ -249,7 +249,7 @@ mod tests {
             ),
             (
                 format!("introspection: {{{endpoint}, client_secret: s, auth: none}}"),
-                "introspection.auth: is not a way",
+                "introspection.auth: is not a known",
             ),
             (
                 format!("introspection: {{{endpoint}, auth: private_key_jwt}}"),
@@ -269,7 +269,7 @@ mod tests {
                 "introspection.client_id: is not the id",
             ),
             ("check: introspect".to_owned(), "introspection: is missing, but check"),
-            ("check: never".to_owned(), "check: is not a way"),
+            ("check: never".to_owned(), "check: is not a known check"),
         ] {
             let faults = load_from(&with(&more), []).expect_err(&more).to_string();
             let wanted = format!("auth.issuers.0.{fault}");

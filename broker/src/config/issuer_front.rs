@@ -403,7 +403,7 @@ mod tests {
             ("preset: keycloak, prompt: drop", "auth.issuers.0.prompt: has no effect"),
             (
                 "front: adapted, metadata_set: {issuer: x}",
-                "auth.issuers.0.metadata_set.issuer: is decided by the broker",
+                "auth.issuers.0.metadata_set.issuer: is set by the broker itself",
             ),
             (
                 "front: adapted, registration: {client_id: a}",
@@ -435,7 +435,7 @@ mod tests {
             ),
             (
                 "front: adapted, scopes_append: ['a b']",
-                "auth.issuers.0.scopes_append: has an entry",
+                "auth.issuers.0.scopes_append: has too many entries or an entry",
             ),
             ("front: adapted, scope_prefix: ''", "auth.issuers.0.scope_prefix: cannot begin"),
             ("front: proxy", "auth.issuers.0.front: "),

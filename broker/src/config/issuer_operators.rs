@@ -183,7 +183,7 @@ mod tests {
             ),
             (
                 "{claim: g, map: [{value: a, role: viewer}], login: {client_id: c, scopes: ['a b']}}",
-                "admin.login.scopes: has an entry",
+                "admin.login.scopes: has too many entries or an entry",
             ),
             ("{claim: '', map: [{value: a, role: viewer}]}", "admin.claim: is not"),
             ("{claim: g, map: [{value: a, role: root}]}", "admin.map.0.role: is \"root\""),

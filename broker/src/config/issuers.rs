@@ -521,19 +521,19 @@ mod tests {
             (&format!("{{{url}, tenant: acme, key: x}}"), "auth.issuers.0.key: is not a known key"),
             (
                 &format!("{{{url}, tenant: acme, algorithms: [HS256]}}"),
-                "auth.issuers.0.algorithms: names none",
+                "auth.issuers.0.algorithms: is empty or names",
             ),
             (
                 &format!("{{{url}, tenant: acme, algorithms: [none]}}"),
-                "auth.issuers.0.algorithms: names none",
+                "auth.issuers.0.algorithms: is empty or names",
             ),
             (
                 &format!("{{{url}, tenant: acme, algorithms: []}}"),
-                "auth.issuers.0.algorithms: names none",
+                "auth.issuers.0.algorithms: is empty or names",
             ),
             (
                 &format!("{{{url}, tenant: acme, scopes: ['a b']}}"),
-                "auth.issuers.0.scopes: has an entry",
+                "auth.issuers.0.scopes: has too many entries or an entry",
             ),
             (
                 &format!("{{{url}, tenant: acme, audiences: ['']}}"),
@@ -541,15 +541,15 @@ mod tests {
             ),
             (
                 &format!("{{{url}, tenant: acme, jwks_url: 'http://a.example/k'}}"),
-                "auth.issuers.0.jwks_url: is reached without TLS",
+                "auth.issuers.0.jwks_url: does not use TLS",
             ),
             (
                 "{issuer: 'http://a.example', tenant: acme}",
-                "auth.issuers.0.issuer: is reached without TLS",
+                "auth.issuers.0.issuer: does not use TLS",
             ),
             (
                 "{issuer: 'http://localhost.a.example', tenant: acme}",
-                "auth.issuers.0.issuer: is reached without TLS",
+                "auth.issuers.0.issuer: does not use TLS",
             ),
             ("{issuer: 'https://a.example?x', tenant: acme}", "auth.issuers.0.issuer: has a query"),
             ("{issuer: 'a.example', tenant: acme}", "auth.issuers.0.issuer: is not a usable URL"),

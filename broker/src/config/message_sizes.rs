@@ -194,7 +194,9 @@ fn profile(name: &str, value: &Value, max: usize) -> Result<MessageSizeProfile, 
             Some(wire) => drop(profile.by_wire.insert(wire, size)),
             None if wire == DEFAULT => profile.all = Some(size),
             None => {
-                return Err(format!("has a size in {name} for {wire:?}, which is not a known wire"));
+                return Err(format!(
+                    "has a size in {name} for {wire:?}, which is not a known wire"
+                ));
             }
         }
     }
@@ -256,14 +258,14 @@ mod tests {
             ),
             (
                 "{message_profiles: {a: {default: 17MiB}}}",
-                "has for a.default no size from 1KiB to limits.message_bytes, 16MiB",
+                "needs a size for a.default from 1KiB to limits.message_bytes, 16MiB",
             ),
-            ("{message_profiles: {a: {default: 1}}}", "has for a.default no size"),
-            ("{message_profiles: {a: {carrier: 1MiB}}}", "which is not a wire"),
-            ("{message_profiles: {1MB: {default: 2MiB}}}", "is there already"),
+            ("{message_profiles: {a: {default: 1}}}", "needs a size for a.default"),
+            ("{message_profiles: {a: {carrier: 1MiB}}}", "which is not a known wire"),
+            ("{message_profiles: {1MB: {default: 2MiB}}}", "is a built-in profile"),
             ("{message_profiles: {'a b': {}}}", "not a name for a profile"),
             ("{message_profiles: [a]}", "limits.message_profiles: is a list"),
-            ("{message_profiles: {a: 1}}", "has for a what is"),
+            ("{message_profiles: {a: 1}}", "has a value for a that is"),
             (
                 "{}\ntenants: {acme: {limits: {message_profile: tiny}}}",
                 "tenants.acme.limits.message_profile: is tiny, which is not a profile",

@@ -106,14 +106,24 @@ mod tests {
         let refused: &[(&str, Names, Names, &str)] = &[
             ("root", None, None, "role: is \"root\", which is not a role; allowed: viewer"),
             ("backend_owner", None, None, "backends: is missing"),
-            ("backend_owner", Some(&["acme"]), Some(&["acme/files"]), "tenants: is set for a b"),
+            (
+                "backend_owner",
+                Some(&["acme"]),
+                Some(&["acme/files"]),
+                "tenants: is not allowed for the role b",
+            ),
             (
                 "backend_owner",
                 None,
                 Some(&["files"]),
                 "backends.0: is \"files\", which is not a usable name",
             ),
-            ("viewer", None, Some(&["acme/files"]), "backends: is set for another role"),
+            (
+                "viewer",
+                None,
+                Some(&["acme/files"]),
+                "backends: is set for a role other than backend_owner",
+            ),
             ("viewer", Some(&[]), None, "tenants: is empty"),
             ("viewer", Some(&["a", "a"]), None, "tenants: is empty, too long, or has a name twice"),
             ("viewer", Some(&["a", "A"]), None, "tenants.1: is \"A\", which is not a usable name"),

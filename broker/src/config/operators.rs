@@ -223,13 +223,16 @@ mod tests {
         for (entry, fault) in [
             ("{role: viewer, token: sixteen-bytes-of}", "name: is missing"),
             ("{name: olga, role: viewer}", "token_file: is missing, and so is token"),
-            ("{name: olga, role: viewer, token: short}", "token: is too short to be a secret"),
+            ("{name: olga, role: viewer, token: short}", "token: is too short for a secret"),
             ("{name: olga, role: viewer, token_file: /dev/nix}", "token_file: \"/dev/nix\" cannot"),
             (
                 "{name: olga, role: viewer, token_file: /x, token: sixteen-bytes-of}",
                 "token_file: is set together with token",
             ),
-            ("{name: admin, role: viewer, token: sixteen-bytes-of}", "name: is empty, too long, r"),
+            (
+                "{name: admin, role: viewer, token: sixteen-bytes-of}",
+                "name: is empty, too long or r",
+            ),
             ("{name: ' olga', role: viewer, token: sixteen-bytes-of}", "name: is empty, too long"),
             ("{name: olga, role: root, token: sixteen-bytes-of}", "role: is \"root\""),
             ("{name: olga, role: scraper, tenants: [a], token: sixteen-bytes-of}", "tenants: is s"),

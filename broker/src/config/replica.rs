@@ -353,7 +353,7 @@ mod tests {
         }
         assert_fault(
             "storage: {url: 'sqlite::memory:'}",
-            "storage.url: names a database in memory",
+            "storage.url: names an in-memory database",
         );
         for url in [
             "",
@@ -372,7 +372,7 @@ mod tests {
     fn postgres_requires_a_node_secret_and_redis_requires_postgres() {
         assert_fault(
             "storage: {url: 'postgres://u:hush@db/x'}",
-            "storage.url: names a PostgreSQL database and node.secret is not set",
+            "storage.url: names a PostgreSQL database, but node.secret is not set",
         );
         let wrong = "storage.redis_url: is set together with an SQLite database";
         assert_fault("storage: {redis_url: 'redis://:hush@redis'}", wrong);
@@ -465,7 +465,7 @@ mod tests {
                 "node.advertise: is \"",
             );
         }
-        assert_fault("node: {advertise: 'a:1'}", "node.advertise: leads nowhere");
+        assert_fault("node: {advertise: 'a:1'}", "node.advertise: has no effect");
     }
 
     #[test]

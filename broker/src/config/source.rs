@@ -137,7 +137,7 @@ mod tests {
         );
         let faults = source.check().unwrap_err();
         let starts = [
-            "b.yaml: limits: cannot stand in a file of include.folder",
+            "b.yaml: limits: is not allowed in a file of include.folder",
             "c.yaml: backends.default/z.transport.address: is missing",
             "d.yaml: backends.default/main: is declared twice, also in the configuration file",
             "d.yaml: backends.acme/x: is declared twice, also in a.yaml",

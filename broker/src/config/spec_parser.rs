@@ -254,7 +254,7 @@ mod tests {
         assert_fault(json!({"transport": {"type": "tcp"}}), "transport.address: is missing");
         assert_fault(
             json!({"transport": {"type": "tcp", "address": "a:1"}, "credentials": {"bearer": "x"}}),
-            "credentials: are HTTP headers, which a tcp backend has not",
+            "credentials: are HTTP headers, which a tcp backend does not use",
         );
         let tcp = |tls: Value| json!({"transport": {"type": "tcp", "address": "a:1", "tls": tls}});
         assert_fault(

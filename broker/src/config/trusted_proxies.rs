@@ -93,7 +93,7 @@ mod tests {
         for (text, fault) in [
             (
                 "{proxy_protocol: {http: true}}",
-                "listen.proxy_protocol.http: is true, and no proxy is trusted",
+                "listen.proxy_protocol.http: is true, but listen.trusted_proxies names no proxy",
             ),
             (
                 "{trusted_proxies: [10.0.0.1/8]}",

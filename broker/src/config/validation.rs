@@ -749,11 +749,11 @@ mod tests {
         );
         assert_fault(
             "node: {secret: short}",
-            "node.secret: is too short to be a secret, with 5 of at least 16 bytes; allowed: text in quotes of 16 to 4096",
+            "node.secret: is too short for a secret: it has 5 bytes, and at least 16 are needed; allowed: text in quotes of 16 to 4096",
         );
         assert_fault(
             "auth: {admin_token: ''}",
-            "auth.admin_token: is too short to be a secret, with 0 of at least 16 bytes; allowed: text in quotes of 16 to 4096",
+            "auth.admin_token: is too short for a secret: it has 0 bytes, and at least 16 are needed; allowed: text in quotes of 16 to 4096",
         );
         assert!(
             !faults("auth: {admin_token: 'hush hush'}\nnode: {secret: 'hush'}")
@@ -863,7 +863,7 @@ mod tests {
         ] {
             assert_fault(
                 &at(name, url, ""),
-                &format!("backends.{name}.transport.url: leads to a refused address: "),
+                &format!("backends.{name}.transport.url: points to a refused address: "),
             );
             assert!(
                 faults(&at(name, url, ""))[0].contains("egress.allow"),
@@ -898,7 +898,7 @@ mod tests {
         for host in ["", "a:1", "http://a", "a b", "-a"] {
             assert_fault(
                 &format!("auth: {{allowed_hosts: ['{host}']}}"),
-                "auth.allowed_hosts: has an entry that",
+                "auth.allowed_hosts: has too many entries or an entry that",
             );
         }
     }

@@ -107,7 +107,7 @@ impl ConnectionLimiter {
     /// Accepts the next admitted connection. Cancel-safe.
     ///
     /// At the total limit nothing is accepted: new connections wait in the kernel's queue until
-    /// another one ends. The same applies while only the reserve of file descriptors is left. A
+    /// another one ends. The same applies while too few file descriptors are free. A
     /// connection over a limit of its address is closed.
     pub(super) async fn accept(
         &self,

@@ -153,7 +153,7 @@ mod tests {
                 of("listen.http", other)
                     .0
                     .unwrap_err()
-                    .contains(&format!("say listen.http: {bound}")),
+                    .contains(&format!("set listen.http: {bound}")),
                 "{other}"
             );
         }

@@ -28,7 +28,7 @@ impl RunningBroker {
             Err(error) => {
                 let text = error.to_string();
                 for fault in text.lines() {
-                    tracing::error!(fault, "the broker refused the changed configuration");
+                    tracing::error!(fault, "the configuration was not reloaded");
                 }
                 self.control.generation.record_file_refusal(&text, &self.control.metrics);
             }

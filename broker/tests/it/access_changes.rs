@@ -73,7 +73,7 @@ impl Scene {
         self.may_introspect.notify_one();
         let answer = call.response().await.value;
         let text = answer["result"]["content"][0]["text"].as_str().expect("the call goes on");
-        text.contains("may not use this any more") && !text.contains("Ada")
+        text.contains("the access policy does not allow the client this call now, so the broker does not ask it") && !text.contains("Ada")
     }
 
     /// Returns whether a request whose tool is hidden meanwhile does not take the client's input.

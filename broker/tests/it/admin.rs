@@ -384,7 +384,7 @@ async fn r26_sighup_applies_a_changed_file_and_a_bad_one_changes_nothing() {
     let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     std::fs::write(&file, "colour: [red").unwrap();
     broker.signal(rustix::process::Signal::HUP);
-    broker.wait_for_log("not reloaded").await;
+    broker.wait_for_log("the configuration was not reloaded").await;
     assert_eq!(broker.connected(json!({})).await.tool_names().await, ["one__echo"]);
     config["backends"] = json!({"two": two.spec()});
     std::fs::write(&file, config.to_string()).unwrap();

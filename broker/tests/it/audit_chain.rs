@@ -90,7 +90,7 @@ const ATTACKS: [Attack; 7] = [
         name: "a removed record",
         sql: |numbers| format!("DELETE FROM audit WHERE number = {}", numbers[2]),
         named: Some(3),
-        message: "records before it are missing",
+        message: "earlier records are missing",
         needs_file: false,
     },
     Attack {
@@ -113,7 +113,7 @@ const ATTACKS: [Attack; 7] = [
             format!("DELETE FROM audit WHERE tenant = 'acme' AND number > {}", numbers[3])
         },
         named: Some(3),
-        message: "the log ends after 4 records",
+        message: "the chain ends after 4 records",
         needs_file: false,
     },
     Attack {
@@ -182,9 +182,12 @@ async fn s15_manual_changes_of_the_database_file_are_detected_and_named() {
         edit(folder.path(), &format!("{UNGUARDED} {}", (attack.sql)(&numbers)));
         let which = match attack.named {
             Some(index) => {
-                format!("record {} of the chain of tenant acme does not fit", numbers[index])
+                format!(
+                    "record {} of the chain of tenant acme does not pass the verification",
+                    numbers[index]
+                )
             }
-            None => "the chain of tenant acme does not fit".to_owned(),
+            None => "the chain of tenant acme does not pass the verification".to_owned(),
         };
         for command in [&kept[..2], &kept[..]].into_iter().skip(usize::from(attack.needs_file)) {
             let found = broker.cli(command).await;

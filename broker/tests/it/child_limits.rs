@@ -341,6 +341,6 @@ async fn idle_and_old_children_are_replaced_by_new_ones() {
         .await;
         let next = call_tool(&client, "pid", json!({})).await;
         assert_ne!(pid, next, "{limits}");
-        broker.wait_for_log("child process is ended").await;
+        broker.wait_for_log("the broker ends a child process").await;
     }
 }

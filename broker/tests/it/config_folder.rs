@@ -297,8 +297,11 @@ async fn a_start_warns_of_settings_without_an_effect_and_of_no_others() {
         let (status, answer) = broker.admin().put(&format!("{tenant}/{path}"), &document).await;
         assert!([200, 201].contains(&status), "{status} {answer}");
     }
-    let warnings =
-        ["a rule of the policy cannot", "a selector of the toolset cannot", "it is kept, disabled"];
+    let warnings = [
+        "a rule of the policy cannot",
+        "a selector of the toolset cannot",
+        "the configuration file does not declare this tenant now: the broker keeps the tenant disabled",
+    ];
     assert!(broker.terminate().await.success());
     broker.restart().await;
     wait_for_states(&broker, &["search.yaml=applied"]).await;
@@ -384,7 +387,7 @@ async fn check_config_names_the_file_of_each_fault() {
     let bad = check().await;
     assert_eq!(bad.code, Some(64), "{}", bad.stdout);
     for start in [
-        "b.yaml: limits: cannot stand",
+        "b.yaml: limits: is not allowed",
         "c.yaml: tenants.acme: is declared twice",
         "c.yaml: tenants.Bad: is not a name",
     ] {

@@ -244,7 +244,7 @@ async fn inherited_sockets_with_unknown_names_are_refused_at_start() {
     let elsewhere = json!({"listen": {"http": "127.0.0.1:1", "admin": "127.0.0.1:0"}});
     let fits = json!({"listen": {"http": address.to_string(), "admin": "127.0.0.1:0"}});
     for (names, config, expected) in [
-        (&["http"][..], &elsewhere, format!("say listen.http: {address}")),
+        (&["http"][..], &elsewhere, format!("set listen.http: {address}")),
         (
             &["tcp"],
             &json!({"listen": {"http": "127.0.0.1:0", "admin": "127.0.0.1:0"}}),

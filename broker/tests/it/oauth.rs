@@ -276,13 +276,13 @@ async fn invalid_metadata_stops_the_broker_before_it_sends_its_credential() {
     protected.gate(json!({"authorization_servers": ["http://as.example"]}), "");
     assert!(fault(json!({})).await.contains("TLS is required"));
     protected.gate(json!({"authorization_servers": ["https://169.254.169.254/latest"]}), "");
-    assert!(fault(json!({})).await.contains("gives no answer"), "egress applies");
+    assert!(fault(json!({})).await.contains("did not answer"), "egress applies");
     protected.gate(json!({}), "");
     for (behavior, wanted) in [
         (IssuerBehavior::WrongIssuer, "names another issuer"),
         (IssuerBehavior::Refuses, "answers 503"),
         (IssuerBehavior::Redirects, "has no metadata"),
-        (IssuerBehavior::Oversized, "gives no answer"),
+        (IssuerBehavior::Oversized, "did not answer"),
         (IssuerBehavior::Garbage, "has no metadata"),
     ] {
         protected.server.set_behavior(behavior);

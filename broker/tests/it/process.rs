@@ -347,13 +347,11 @@ fn a_reload_follows_the_file_and_a_bad_one_changes_nothing() {
         broker.signal(Signal::HUP);
     };
     rewrite("tenants: {acme: {}}\nlimits: {burst: 5}\n");
-    assert!(broker.logged("a restart will apply").contains("\"section\":\"limits\""));
+    assert!(broker.logged("which needs a restart").contains("\"section\":\"limits\""));
     assert!(broker.logged("configuration reloaded").contains("\"tenants\":1"));
     rewrite("tenants: {acme: {weight: 0}}\n");
     assert!(
-        broker
-            .logged("the broker refused the changed configuration")
-            .contains("tenants.acme.weight: is 0")
+        broker.logged("the configuration was not reloaded").contains("tenants.acme.weight: is 0")
     );
     rewrite("tenants: {acme: {}}\n");
     assert!(

@@ -337,7 +337,7 @@ async fn s08_an_admin_token_of_fewer_than_16_bytes_is_a_fault_of_the_configurati
         assert!(
             output.contains("auth.admin_token_file")
                 && output.contains("too short")
-                && output.contains("at least 16 bytes"),
+                && output.contains("at least 16 are needed"),
             "{output}"
         );
     }
@@ -395,7 +395,9 @@ async fn s11_no_api_key_can_be_for_anonymous_or_token_principals() {
         broker.client("/mcp").bearer(&key).post(initialize_body("2025-11-25")).await.status,
         401
     );
-    broker.wait_for_log("a stored API key is not taken").await;
+    broker
+        .wait_for_log("the broker ignores a stored API key, because its principal is reserved")
+        .await;
 }
 
 #[tokio::test]

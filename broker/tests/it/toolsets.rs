@@ -636,8 +636,8 @@ async fn a_server_of_a_registry_becomes_a_backend() {
     let missing = add(&["--registry", "io.example/search@1.2.0"]).await;
     assert!(missing.code == Some(64) && missing.stderr.contains("API_KEY (secret)"), "{missing:?}");
     for (name, expected) in [
-        ("io.example/image", "not runnable here"),
-        ("io.example/other", "answered with io.evil/other@1.2.0"),
+        ("io.example/image", "the broker cannot run images"),
+        ("io.example/other", "with io.evil/other@1.2.0"),
         ("io.example/gone", "has no server"),
     ] {
         let refused = add(&["--registry", name]).await;

@@ -186,7 +186,7 @@ async fn verifier_with(keys: &SigningKeys) -> TokenVerifier {
         "sign_in": {"client_id": CLIENT},
         "admin": {"claim": ROLES, "map": [{"value": ADMIN, "role": "admin"}]},
     }]}});
-    let auth = config::load_from(&text.to_string(), []).expect("a good configuration").auth;
+    let auth = config::load_from(&text.to_string(), []).expect("is a valid configuration").auth;
     let keyring = Arc::new(Keyring::new(Keys::from_root(b"root").api_key));
     keyring.set_enabled(&TenantId::parse(TENANT).expect("a name"), true);
     let egress = Arc::new(EgressPolicy { loopback: true, ..EgressPolicy::default() });

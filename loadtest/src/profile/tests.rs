@@ -76,10 +76,10 @@ mix: [{method: tools/cal}, {method: ping, bytes: 5}, {method: resources/read}, {
         "refused_max: 2 is not a share; 0 to 1 is allowed",
         "timeout: \"soon\" is not a duration; write 250ms, 30s, 5m or 1h",
         "phases[0].for: \"10\" is not a duration",
-        "phases[1].rate: missing; an open loop needs calls a second",
+        "phases[1].rate: missing; an open loop needs a rate in calls per second",
         "phases[2].rate: -1 calls a second",
-        "mix[0].method: \"tools/cal\" is none of tools/call, tools/list",
-        "mix[1].bytes: ping takes none",
+        "mix[0].method: \"tools/cal\" is not one of tools/call, tools/list",
+        "mix[1].bytes: ping does not accept this member",
         "mix[2].uri: missing",
         "mix[3].bytes:",
         "mix[3].weight: 0; 1 to 10000 is allowed",
@@ -124,7 +124,7 @@ mix:
         "mix[0].bytes: write the size in `arguments`",
         "mix[1].expect: an echo needs exactly one {{text:SIZE}}",
         "mix[2].expect: \"nothing\" is not valid; write `echo`, `success`",
-        "mix[3].arguments: ping takes none",
+        "mix[3].arguments: ping does not accept this member",
     ] {
         assert!(found.contains(wanted), "{wanted:?} is not in\n{found}");
     }
@@ -147,7 +147,7 @@ fn a_closed_loop_has_no_rate() {
     assert!(Profile::parse("loop: closed\nphases: [{for: 1s}]\nmix: [{method: ping}]").is_ok());
     assert!(
         faults("loop: closed\nwarm_up: 1s\nphases: [{for: 1s}]\nmix: [{method: ping}]")
-            .contains("something has to be left")
+            .contains("covers the whole load; a part of the load must remain to measure")
     );
 }
 

@@ -93,7 +93,7 @@ async fn an_impossible_task_exits_64_with_a_message() {
     for (arguments, wanted) in [
         (["run", &nobody, "-p", "p.yaml"], "no session at tcp://"),
         (["run", &nobody, "-p", "bad.yaml"], "sessions: 0; 1 to 100000 is allowed"),
-        (["run", &nobody, "-p", "bad.yaml"], "mix[0].method: \"pong\" is none of tools/call"),
+        (["run", &nobody, "-p", "bad.yaml"], "mix[0].method: \"pong\" is not one of tools/call"),
         (["run", &nobody, "-p", "none.yaml"], "cannot read none.yaml"),
     ] {
         let ran = folder.run(&arguments).await;

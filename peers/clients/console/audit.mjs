@@ -17,7 +17,7 @@ async function everyChain() {
   await person.signIn(token);
   await person.open('audit');
   await person.button('Verify').click();
-  await verdict.getByText(`record ${tampered} of the chain of tenant acme does not fit`).waitFor();
+  await verdict.getByText(`record ${tampered} of the chain of tenant acme does not pass the verification`).waitFor();
   await person.judge('a chain that does not fit');
   await page.getByLabel('Tenant').selectOption('default');
   await person.settled();
@@ -28,7 +28,7 @@ async function everyChain() {
   await person.settled();
   assert.equal(await verdict.count(), 0, 'the result of another chain is still there');
   await person.button('Verify').click();
-  await verdict.getByText(`record ${tampered} of the chain of tenant acme does not fit`).waitFor();
+  await verdict.getByText(`record ${tampered} of the chain of tenant acme does not pass the verification`).waitFor();
   ok('every chain is verified');
 }
 

@@ -240,7 +240,7 @@ async function approvedCall() {
   await own.getByText('money leaves the house').waitFor();
   await olga.judge('a call that waits');
   await own.getByRole('button', { name: 'Approve' }).click();
-  await own.getByText('another person than the one who made the call').waitFor();
+  await own.getByText('decision of another person than the caller').waitFor();
   const dialog = await lookAtCall(paul, { to: 'ann' });
   await dialog.getByRole('button', { name: 'Approve' }).click();
   await paul.page.getByText('The call is approved.').waitFor();

@@ -46,7 +46,7 @@ try {
   await page.getByText('<img src=x onerror=').first().waitFor();
   await nothingRan('the catalog');
   await page.getByRole('link', { name: 'hidden' }).click();
-  await page.getByText('characters that are not seen').waitFor();
+  await page.getByText('invisible characters').waitFor();
   for (const mark of ['U+200B', 'U+202E', 'U+E0041']) await page.locator('.pane .unseen', { hasText: mark }).first().waitFor();
   await nothingRan('a tool');
   await person.judge('a hostile tool');
@@ -68,10 +68,10 @@ try {
   await person.button('Call the tool').waitFor();
   await page.route(url => url.pathname.endsWith('/admin/v1/sessions'), route => route.fulfill({ json: { sessions: [null] } }));
   await person.open('sessions');
-  await page.getByText('This view cannot show what it got').waitFor();
+  await page.getByText('This view cannot show the data').waitFor();
   await person.judge('a view that failed');
   await person.button('Try again').click();
-  await page.getByText('This view cannot show what it got').waitFor();
+  await page.getByText('This view cannot show the data').waitFor();
   await page.unrouteAll();
   await page.goto(`${origin}/console/#/catalog/%`);
   await page.reload();

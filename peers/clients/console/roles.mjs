@@ -37,7 +37,7 @@ try {
   ok('an admin has them');
 
   await viewer.open('operators');
-  await viewer.page.getByText('The role viewer does not show this.').waitFor();
+  await viewer.page.getByText('The role viewer has no access to this view.').waitFor();
   await viewer.open('overview');
   await admin.open('operators');
   await admin.button('Revoke vera').click();

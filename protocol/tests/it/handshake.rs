@@ -81,7 +81,7 @@ fn a_bad_answer_is_refused_with_its_fault() {
         r#""error":{"code":-32602,"message":"no"}"#,
         "backend refused initialize with error -32602",
     );
-    check(r#""method":"ping""#, "backend sent something else than an answer to initialize");
+    check(r#""method":"ping""#, "backend sent a message that is not a response to initialize");
 }
 
 #[test]

@@ -178,7 +178,7 @@ fn session_phases_permit_only_defined_transitions() {
     );
     assert_eq!(
         Closed.advance(Opening).expect_err("over").to_string(),
-        "no way from phase closed to opening"
+        "phase closed cannot change to opening"
     );
     for phase in LinkPhase::ALL {
         assert!(

@@ -19,16 +19,16 @@ fn a_batch_is_read_as_a_whole_before_a_call_starts() {
     for (arguments, problem) in [
         ("{}", "needs the array calls"),
         ("[]", "must be an object"),
-        (r#"{"calls":[]}"#, "not 1 to 2"),
-        (r#"{"calls":[{"tool":"a"},{"tool":"a"},{"tool":"a"}]}"#, "not 1 to 2"),
+        (r#"{"calls":[]}"#, "must have 1 to 2 calls"),
+        (r#"{"calls":[{"tool":"a"},{"tool":"a"},{"tool":"a"}]}"#, "must have 1 to 2 calls"),
         (r#"{"calls":[{"tool":"a"}],"atomic":true}"#, "other than calls, parallel, stop_on_error"),
-        (r#"{"calls":[{"tool":"a"}],"parallel":1}"#, "parallel that must be a boolean"),
+        (r#"{"calls":[{"tool":"a"}],"parallel":1}"#, "parallel that is not a boolean"),
         (r#"{"calls":[{"tool":"a"}],"calls":[]}"#, "member twice"),
         (r#"{"calls":[{"tool":"a"},{"tool":1}]}"#, "needs the text calls[1].tool"),
         (r#"{"calls":[{"tool":"a","args":{}}]}"#, "other than tool, arguments"),
-        (r#"{"calls":[{"tool":"a","arguments":[]}]}"#, "calls[0].arguments that are no object"),
+        (r#"{"calls":[{"tool":"a","arguments":[]}]}"#, "calls[0].arguments that are not an object"),
         (r#"{"calls":["a"]}"#, "has calls[0] that must be an object"),
-        (r#"{"calls":[{"tool":"execute_batch"}]}"#, "a batch has no batch in it"),
+        (r#"{"calls":[{"tool":"execute_batch"}]}"#, "a batch must not contain a batch"),
     ] {
         let text = read(arguments).unwrap_err();
         assert!(text.contains(problem), "{arguments}: {text}");

@@ -405,7 +405,7 @@ mod tests {
     fn prompt_arguments_are_checked_against_their_declarations() {
         for (arguments, problem) in [
             ("{}", "params.arguments.lang is missing"),
-            (r#"{"lang":"c"}"#, "params.arguments.lang has none of its listed values"),
+            (r#"{"lang":"c"}"#, "params.arguments.lang is not one of the listed values"),
             (r#"{"lang":1}"#, "params.arguments.lang must be a string"),
             (r#"{"lang":"go","lang":"go"}"#, "params.arguments.lang occurs twice"),
             (

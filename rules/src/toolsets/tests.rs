@@ -149,7 +149,7 @@ fn names_without_prefixes_stay_unique() {
     let never = json!({"include": all, "names": "never", "aliases": aliases});
     let ambiguous = toolset(never.clone()).ambiguities(&two_backends());
     assert_eq!(ambiguous.len(), 1, "{ambiguous:?}");
-    assert!(ambiguous[0].problem.contains("delete stands for files/delete and web/write"));
+    assert!(ambiguous[0].problem.contains("delete is the name of files/delete and web/write"));
     let shown = names(never);
     assert!(shown.contains(&"files__delete".to_owned()) && shown.contains(&"delete".to_owned()));
     assert!(

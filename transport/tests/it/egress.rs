@@ -60,7 +60,7 @@ fn bad_blocks_are_refused_with_the_reason() {
     let error = "10.1.2.3/8".parse::<Cidr>().unwrap_err();
     assert_eq!(
         error.to_string(),
-        "\"10.1.2.3/8\" has bits set after its prefix, meant is probably 10.0.0.0/8"
+        "\"10.1.2.3/8\" has bits set after its prefix, probably 10.0.0.0/8 is intended"
     );
 }
 

@@ -286,7 +286,10 @@ async fn an_unreadable_row_does_not_affect_other_entries() {
     .await
     .unwrap();
     replicas.second_reads().await;
-    assert!(two.backend(&tenant("default"), &backend("a")).is_ok(), "what was in force stays");
+    assert!(
+        two.backend(&tenant("default"), &backend("a")).is_ok(),
+        "the broker cannot use an entry that another replica stored: the previous state stays in force"
+    );
     assert!(two.backend(&tenant("default"), &backend("b")).is_ok());
 }
 
@@ -397,7 +400,11 @@ async fn a_reload_keeps_what_another_replica_stored_of_the_default_tenant() {
     replicas.store.apply(AdminChange::PutTenant(&record), None).await.unwrap();
     replicas.second_reloads("").await.unwrap();
     assert_eq!(replicas.stored(&tenant("default")).await, newer);
-    assert_eq!(two.tenant(&tenant("default")).unwrap().view.weight, 5, "what was in force stays");
+    assert_eq!(
+        two.tenant(&tenant("default")).unwrap().view.weight,
+        5,
+        "the broker cannot use an entry that another replica stored: the previous state stays in force"
+    );
     let refused = replicas.second_reloads("tenants: {default: {}}").await.unwrap_err();
     assert!(refused.contains("both stored and declared"), "{refused}");
 }

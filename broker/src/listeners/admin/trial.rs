@@ -187,7 +187,7 @@ fn subject_of(headers: &HeaderMap) -> Result<rules::access::Subject, Problem> {
     let subject = read_as::<TestSubject>(&value)?;
     let principal = subject.principal.as_deref().unwrap_or_default();
     if principal.chars().count() > PRINCIPAL_CHARS_MAX || !is_printable(principal) {
-        return Err(wrong("the principal is too long, or has characters that are not seen"));
+        return Err(wrong("the principal is too long or has invisible characters"));
     }
     Ok(subject.subject())
 }

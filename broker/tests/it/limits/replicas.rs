@@ -113,7 +113,7 @@ async fn r11_during_a_redis_outage_each_replica_admits_its_share() {
         (served as f64) > part.min(asked as f64) * 0.8 && (served as f64) < part * 1.1 + 6.0,
         "{served} instead of {part}"
     );
-    let not_shared = "rates do not hold over all replicas";
+    let not_shared = "Redis is unavailable: rates and the limits of sessions, calls and connections do not apply across replicas";
     cluster.replicas()[0].wait_for_log(not_shared).await;
     assert_eq!(cluster.replicas()[0].log().matches(not_shared).count(), 1);
     cluster.redis().start_again().await;
@@ -123,7 +123,7 @@ async fn r11_during_a_redis_outage_each_replica_admits_its_share() {
         if shared == 1.0 { Ok(()) } else { Err(shared) }
     })
     .await;
-    cluster.replicas()[0].wait_for_log("rates hold over all replicas again").await;
+    cluster.replicas()[0].wait_for_log("rates and the limits of sessions, calls and connections apply across all replicas again").await;
     let (served, asked, took) = saturated(&clients[..1], Duration::from_secs(4)).await;
     let whole = f64::from(RATE) * took.as_secs_f64();
     assert!(asked as f64 > whole * 0.5, "only {asked} were asked for");

@@ -259,7 +259,7 @@ async fn r11_during_a_redis_outage_each_replica_admits_its_share_and_recovers() 
     let first = open(&cluster, 0, &key).await.unwrap();
     cluster.redis().kill().await;
     wait_shared(&cluster, false).await;
-    let not_shared = "limits of sessions, calls and connections neither";
+    let not_shared = "Redis is unavailable: rates and the limits of sessions, calls and connections do not apply across replicas";
     for replica in cluster.replicas() {
         replica.wait_for_log(not_shared).await;
         assert_eq!(replica.log().matches(not_shared).count(), 1);
@@ -269,7 +269,7 @@ async fn r11_during_a_redis_outage_each_replica_admits_its_share_and_recovers() 
     open(&cluster, 0, &key_of(&cluster, "other", "eve").await).await.unwrap();
     cluster.redis().start_again().await;
     wait_shared(&cluster, true).await;
-    cluster.replicas()[1].wait_for_log("limits of sessions, calls and connections too").await;
+    cluster.replicas()[1].wait_for_log("rates and the limits of sessions, calls and connections apply across all replicas again").await;
     for replica in 0..2 {
         eventually("what is open to be known again", || is_full(&cluster, replica, &key)).await;
     }

@@ -34,7 +34,7 @@ async fn definitions_are_listed_and_approved_from_a_shell() {
     let old = format!("v1:{}", "0".repeat(64));
     let moved = broker.cli(&["pins", "approve", "b/read", "--hash", &old]).await;
     assert_eq!(moved.code, Some(1), "{moved:?}");
-    assert!(moved.stderr.contains("another one by now"), "{moved:?}");
+    assert!(moved.stderr.contains("has changed and now has the hash"), "{moved:?}");
     let hash = diff["hash"].as_str().unwrap();
     ok(&broker, &["pins", "approve", "b/read", "--hash", hash]).await;
     wait_tools(&client, &["b__read"]).await;

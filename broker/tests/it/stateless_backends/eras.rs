@@ -128,7 +128,12 @@ async fn an_era_configured_by_an_operator_is_used_without_detection() {
     broker.admin().put_backend("default", "b", &spec).await;
     // Its earlier offer is still listed.
     let shown = broker.admin().wait_backend_state("default", "b", "degraded").await;
-    assert!(shown["last_error"].as_str().unwrap().contains("does not speak 2026-07-28"), "{shown}");
+    assert!(
+        shown["last_error"].as_str().unwrap().contains(
+            "the backend does not support MCP 2026-07-28, which its configuration requires"
+        ),
+        "{shown}"
+    );
 }
 
 #[tokio::test]

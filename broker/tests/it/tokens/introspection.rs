@@ -209,7 +209,11 @@ async fn an_answer_that_contradicts_a_jwt_refuses_it() {
         ("of another issuer", json!({"iss": "https://evil.example"}), 401),
         ("for another audience", json!({"aud": ["https://other.example"]}), 401),
         ("a refresh token", json!({"token_use": "refresh_token"}), 401),
-        ("bound to a certificate", json!({"cnf": {"x5t#S256": "A".repeat(43)}}), 401),
+        (
+            "the connection does not present the certificate that the token is bound to",
+            json!({"cnf": {"x5t#S256": "A".repeat(43)}}),
+            401,
+        ),
     ] {
         let token = server.token_with("ann", json!({"jti": what}));
         let mut answer = answer;

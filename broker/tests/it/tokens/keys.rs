@@ -160,7 +160,9 @@ async fn s05_a_key_set_that_becomes_empty_withdraws_every_key() {
         "on a connection that knows it too"
     );
     assert_eq!(broker.admin().metric("mcp_issuers_without_keys", &[]).await, Some(1.0));
-    broker.wait_for_log("the issuer publishes no key that can be used").await;
+    broker
+        .wait_for_log("the issuer publishes no usable key: the broker refuses all its tokens")
+        .await;
     server.publish(&[server.key()]);
     eventually_let_in(&broker, &token).await;
 }

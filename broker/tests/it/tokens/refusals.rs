@@ -185,7 +185,10 @@ async fn s10_id_tokens_bound_tokens_and_hidden_characters_are_refused() {
         ("an ID token with at_hash", id_token("at_hash")),
         ("an ID token with c_hash", id_token("c_hash")),
         ("bound to a key", server.token_with("ann", json!({"cnf": {"jkt": "x"}}))),
-        ("bound to a certificate", server.token_with("ann", json!({"cnf": {"x5t#S256": "x"}}))),
+        (
+            "the connection does not present the certificate that the token is bound to",
+            server.token_with("ann", json!({"cnf": {"x5t#S256": "x"}})),
+        ),
         ("a subject that is read backwards", server.token("\u{202e}nna")),
         ("a subject with a separator of lines", server.token("ann\u{2028}admin")),
         ("a subject with a character without width", server.token("ann\u{200b}")),
@@ -202,9 +205,11 @@ async fn s10_id_tokens_bound_tokens_and_hidden_characters_are_refused() {
         texts.insert(error["message"].as_str().unwrap().to_owned());
     }
     assert_eq!(texts, ["the token is not valid for this broker".to_owned()].into());
-    for reason in
-        ["it is an ID token", "it is bound (cnf) by something else", "characters that are not seen"]
-    {
+    for reason in [
+        "the token is an ID token, not an access token",
+        "the token is bound (cnf) by another method than a client certificate",
+        "invisible characters",
+    ] {
         broker.wait_for_log(reason).await;
     }
     for fine in [
@@ -247,8 +252,14 @@ async fn s10_a_tenant_claim_is_accepted_only_for_listed_tenants() {
         (status(&broker, &of("umbrella")).await, status(&broker, &of("default")).await),
         (401, 401)
     );
-    assert!(!broker.log().contains("may name every tenant"));
+    assert!(!broker.log().contains(
+        "tokens of this issuer can name every tenant; set auth.issuers[].tenants to limit them"
+    ));
     let unlisted =
         guarded(&server, &backend, json!({"tenant": null, "tenant_claim": "org"})).start().await;
-    unlisted.wait_for_log("may name every tenant").await;
+    unlisted
+        .wait_for_log(
+            "tokens of this issuer can name every tenant; set auth.issuers[].tenants to limit them",
+        )
+        .await;
 }

@@ -113,7 +113,11 @@ async fn a_changed_issuer_is_fetched_again_and_a_bad_file_changes_nothing() {
         config["auth"]["issuers"] = json!([]);
     })
     .await;
-    assert!(broker.log().contains("which a restart will apply"), "{}", broker.log());
+    assert!(
+        broker.log().contains("a section of the configuration changed, which needs a restart"),
+        "{}",
+        broker.log()
+    );
     assert_eq!(broker.client("/mcp").post(initialize_body("2025-11-25")).await.status, 401);
     assert_eq!(status(&broker, &scoped).await, 401);
 }

@@ -100,7 +100,7 @@ async fn r18_f_20_operators_are_served_when_clients_use_all_descriptors() {
     // The reserve is a quarter of so low a limit. Concurrent accepts may reach into it, and so does
     // this request.
     assert!((150.0..=200.0).contains(&open), "{open} open");
-    broker.wait_for_log("only the reserve of file descriptors is left").await;
+    broker.wait_for_log("too few file descriptors are free").await;
     // A backend's process is not started from the reserve either.
     admin.put_backend("default", "c", &stdio().spec()).await;
     let failed = admin

@@ -74,7 +74,7 @@ fn telling_half_closes() -> Value {
 
 /// Returns how many clients have ended their half.
 fn half_closes(broker: &TestBroker) -> usize {
-    broker.log().matches("has said all it has to say").count()
+    broker.log().matches("the client closed its sending side").count()
 }
 
 /// Waits until so many clients have ended their half.

@@ -68,7 +68,7 @@ async fn w_03_invalid_flags_and_opcodes_are_refused() {
 
 #[tokio::test]
 async fn w_03_misplaced_fragments_are_refused() {
-    assert_protocol_fault("a continuation of nothing", &masked(0, b"x")).await;
+    assert_protocol_fault("a continuation frame follows no open message", &masked(0, b"x")).await;
     assert_protocol_fault("the end of nothing", &masked(FINAL, b"x")).await;
     assert_protocol_fault(
         "a message in a message",

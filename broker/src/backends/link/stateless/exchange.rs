@@ -120,7 +120,8 @@ pub(in crate::backends::link) async fn exchange(
     link: &Arc<Link>,
     outgoing: BackendRequest<'_>,
 ) -> Result<Message, Failure> {
-    let mut exchange = BackendExchange { connection, link, outgoing, progress: CallProgress::default() };
+    let mut exchange =
+        BackendExchange { connection, link, outgoing, progress: CallProgress::default() };
     let answer = exchange.run().await;
     answer.map_err(|failure| exchange.progress.whole(failure))
 }
