@@ -5,7 +5,7 @@
 //! Invariants:
 //!
 //! - The cost of a step grows at most with the logarithm of the number of waiting callers. This
-//!   also holds for a full queue, and if most owners are not favoured.
+//!   also holds for a full queue, and if most owners are not prioritized.
 //! - The share of an owner does not depend on the number of entries of others.
 //! - The queue is bounded. A late caller replaces the owner that is most beyond its
 //!   share, then of such a member of its own owner.
@@ -25,7 +25,7 @@ pub struct FairQueue<O, M, T> {
     /// Owners with waiting entries, in the order of their turns.
     turns: BTreeMap<u64, O>,
     /// Favoured owners, whose turn may come before that of others.
-    favoured: BTreeMap<u64, O>,
+    prioritized: BTreeMap<u64, O>,
     /// All owners in `turns`, by load.
     loads: BTreeMap<Rank, O>,
     waiting: HashMap<Ticket, (O, M)>,
@@ -50,7 +50,7 @@ struct OwnerQueue<M, T> {
     credit: u32,
     waiting: usize,
     turn: u64,
-    favoured: bool,
+    prioritized: bool,
     name: u64,
     members: HashMap<M, MemberQueue<T>>,
     /// Members with waiting entries, in the order of their turns.
@@ -96,11 +96,11 @@ pub enum PushOutcome<T> {
 
 impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
     pub fn new(max: usize) -> Self {
-        let (turns, favoured, loads) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let (turns, prioritized, loads) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self {
             owners: HashMap::new(),
             turns,
-            favoured,
+            prioritized,
             loads,
             waiting: HashMap::new(),
             next: 0,
@@ -166,7 +166,7 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
                 credit: 0,
                 waiting: 0,
                 turn: owner_number,
-                favoured: false,
+                prioritized: false,
                 name: owner_number,
                 members,
                 turns,
@@ -218,33 +218,33 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
         self.owners.get_key_value(owner).map(|(owner, entry)| (owner, entry.weight))
     }
 
-    /// Sets whether an owner is favoured. The setting ends when its last entry leaves the queue.
-    pub fn set_prioritized(&mut self, owner: &O, favoured: bool) {
+    /// Sets whether an owner is prioritized. The setting ends when its last entry leaves the queue.
+    pub fn set_prioritized(&mut self, owner: &O, prioritized: bool) {
         let Some(entry) = self.owners.get_mut(owner) else { return };
-        if std::mem::replace(&mut entry.favoured, favoured) == favoured {
+        if std::mem::replace(&mut entry.prioritized, prioritized) == prioritized {
             return;
         }
-        if favoured {
-            self.favoured.insert(entry.turn, owner.clone());
+        if prioritized {
+            self.prioritized.insert(entry.turn, owner.clone());
         } else {
-            self.favoured.remove(&entry.turn);
+            self.prioritized.remove(&entry.turn);
         }
     }
 
-    /// Sets for all owners whether they are favoured.
-    pub fn set_prioritized_all(&mut self, favoured: impl Fn(&O, u32) -> bool) {
-        self.favoured.clear();
+    /// Sets for all owners whether they are prioritized.
+    pub fn set_prioritized_all(&mut self, prioritized: impl Fn(&O, u32) -> bool) {
+        self.prioritized.clear();
         for (owner, entry) in &mut self.owners {
-            entry.favoured = favoured(owner, entry.weight);
-            if entry.favoured {
-                self.favoured.insert(entry.turn, owner.clone());
+            entry.prioritized = prioritized(owner, entry.weight);
+            if entry.prioritized {
+                self.prioritized.insert(entry.turn, owner.clone());
             }
         }
     }
 
-    /// Returns the favoured owner whose turn is first.
+    /// Returns the prioritized owner whose turn is first.
     pub fn first_prioritized(&self) -> Option<&O> {
-        self.favoured.first_key_value().map(|(_, owner)| owner)
+        self.prioritized.first_key_value().map(|(_, owner)| owner)
     }
 
     /// Takes the next entry.
@@ -253,7 +253,7 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
         self.take_of(name)
     }
 
-    /// Takes the next entry of a favoured owner. The other owners keep their turns.
+    /// Takes the next entry of a prioritized owner. The other owners keep their turns.
     pub fn pop_prioritized(&mut self) -> Option<(O, T)> {
         let name = self.first_prioritized()?.clone();
         self.take_of(name)
@@ -268,9 +268,9 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
         owner.credit -= 1;
         if owner.credit == 0 {
             self.turns.remove(&owner.turn);
-            if owner.favoured {
-                self.favoured.remove(&owner.turn);
-                self.favoured.insert(number, name.clone());
+            if owner.prioritized {
+                self.prioritized.remove(&owner.turn);
+                self.prioritized.insert(number, name.clone());
             }
             owner.turn = number;
             self.turns.insert(number, name.clone());
@@ -304,7 +304,7 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
         if owner.waiting == 0 {
             self.weights -= u64::from(owner.weight);
             self.turns.remove(&owner.turn);
-            self.favoured.remove(&owner.turn);
+            self.prioritized.remove(&owner.turn);
             self.owners.remove(&name);
         } else {
             self.loads.insert(owner.rank(), name);
@@ -498,15 +498,19 @@ mod tests {
             put(&mut queue, 1, 1, 0, n);
             put(&mut queue, 2, 1, 0, n);
         }
-        let favoured = |queue: &mut Queue| queue.pop_prioritized().map(|(_, value)| value);
-        assert_eq!(favoured(&mut queue), None, "an owner that is not favoured does not come first");
+        let prioritized = |queue: &mut Queue| queue.pop_prioritized().map(|(_, value)| value);
+        assert_eq!(
+            prioritized(&mut queue),
+            None,
+            "an owner that is not prioritized does not come first"
+        );
         queue.set_prioritized(&2, true);
-        assert_eq!(favoured(&mut queue), Some((2, 0, 0)));
+        assert_eq!(prioritized(&mut queue), Some((2, 0, 0)));
         queue.set_prioritized(&2, false);
-        assert_eq!(favoured(&mut queue), None);
+        assert_eq!(prioritized(&mut queue), None);
         queue.set_prioritized_all(|owner, weight| (*owner, weight) == (2, 1));
-        assert_eq!(favoured(&mut queue), Some((2, 0, 1)));
-        assert_eq!(favoured(&mut queue), None);
+        assert_eq!(prioritized(&mut queue), Some((2, 0, 1)));
+        assert_eq!(prioritized(&mut queue), None);
         assert_eq!((next(&mut queue), next(&mut queue)), (Some((1, 0, 0)), Some((1, 0, 1))));
     }
 
@@ -577,7 +581,7 @@ mod tests {
                 && queue.owners.is_empty()
                 && queue.turns.is_empty()
         );
-        assert!(queue.loads.is_empty() && queue.waiting.is_empty() && queue.favoured.is_empty());
+        assert!(queue.loads.is_empty() && queue.waiting.is_empty() && queue.prioritized.is_empty());
         assert_eq!(queue.weights, 0);
     }
 
@@ -708,10 +712,10 @@ mod tests {
                     },
                     Step::Favour(owner, yes) => queue.set_prioritized(&owner, yes),
                     Step::Next | Step::NextFavoured => {
-                        let favoured = matches!(step, Step::NextFavoured);
-                        let may = queue.owners.iter().filter(|(_, owner)| owner.favoured || !favoured).map(|(name, _)| *name);
+                        let prioritized = matches!(step, Step::NextFavoured);
+                        let may = queue.owners.iter().filter(|(_, owner)| owner.prioritized || !prioritized).map(|(name, _)| *name);
                         let may: Vec<u32> = may.collect();
-                        let next = if favoured { queue.pop_prioritized() } else { queue.pop() };
+                        let next = if prioritized { queue.pop_prioritized() } else { queue.pop() };
                         match next {
                             Some((owner, value)) => {
                                 prop_assert!(may.contains(&owner) && owner == value.0);
@@ -732,10 +736,10 @@ mod tests {
                 let weights: u64 = queue.owners.values().map(|owner| u64::from(owner.weight)).sum();
                 prop_assert_eq!((queue.turns.len(), queue.weights), (queue.owners.len(), weights));
                 prop_assert_eq!(queue.loads.len(), queue.owners.len());
-                let favoured = queue.owners.values().filter(|owner| owner.favoured).count();
-                prop_assert_eq!(queue.favoured.len(), favoured);
+                let prioritized = queue.owners.values().filter(|owner| owner.prioritized).count();
+                prop_assert_eq!(queue.prioritized.len(), prioritized);
                 for (name, owner) in &queue.owners {
-                    prop_assert_eq!(queue.favoured.get(&owner.turn), owner.favoured.then_some(name));
+                    prop_assert_eq!(queue.prioritized.get(&owner.turn), owner.prioritized.then_some(name));
                     prop_assert_eq!((queue.loads.get(&owner.rank()), queue.turns.get(&owner.turn)), (Some(name), Some(name)));
                     prop_assert_eq!((owner.turns.len(), owner.loads.len()), (owner.members.len(), owner.members.len()));
                 }

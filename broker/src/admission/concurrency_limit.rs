@@ -216,7 +216,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         let took = self.counts.fetch_update(Ordering::AcqRel, Ordering::Relaxed, taken).is_ok();
         if took {
             add_held(owner);
-            self.favour(queue, owner);
+            self.refresh_priority(queue, owner);
         }
         took
     }
@@ -268,7 +268,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         };
         // Again, because a permit that was released in between saw an empty queue. Its permit is
         // counted now.
-        self.favour(&mut queue, owner);
+        self.refresh_priority(&mut queue, owner);
         self.grant_permits(&mut queue);
         Ok(Some(Acquire {
             limiter: self.clone(),
@@ -295,7 +295,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
                 remove_held(&owner);
                 self.counts.fetch_sub(1, Ordering::AcqRel); // it has just stopped waiting
             }
-            self.favour(queue, &owner);
+            self.refresh_priority(queue, &owner);
         }
     }
 
@@ -311,7 +311,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         loop {
             let owner = queue.fair.first_prioritized()?.clone();
             // The owner may hold more permits by now.
-            self.favour(queue, &owner);
+            self.refresh_priority(queue, &owner);
             if queue.fair.first_prioritized() == Some(&owner) {
                 return queue.fair.pop_prioritized().map(|(_, next)| next);
             }
@@ -320,7 +320,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
 
     /// Recomputes whether an owner may take a reserved permit. Called whenever its number of
     /// permits changes while callers wait.
-    fn favour(&self, queue: &mut WaitQueue<O, M>, owner: &O) {
+    fn refresh_priority(&self, queue: &mut WaitQueue<O, M>, owner: &O) {
         if owner.permits_held().is_some()
             && let Some((owner, weight)) = queue.fair.waiting_owner(owner)
         {
@@ -333,7 +333,7 @@ impl<O: ShareOwner, M: Clone + Eq + Hash> ConcurrencyLimiter<O, M> {
         owner.inspect(|owner| remove_held(*owner));
         if self.counts.fetch_sub(1, Ordering::AcqRel) >= ONE_WAITS {
             let mut queue = self.queue.lock();
-            owner.inspect(|owner| self.favour(&mut queue, owner));
+            owner.inspect(|owner| self.refresh_priority(&mut queue, owner));
             self.grant_permits(&mut queue);
         }
     }

@@ -79,7 +79,7 @@ impl<S: Clone> OutboxBudget<S> {
     /// Updates the steps of a stream with `bytes` unread bytes that held `held` steps. Returns its
     /// new number of steps. `stream` returns its owner, and the handle by which
     /// [`OutboxBudget::to_be_cut`] returns it. The owner stays the same while the stream holds steps.
-    pub fn settle(
+    pub fn recount(
         &self,
         holder: HolderId,
         held: usize,
@@ -181,17 +181,17 @@ mod tests {
     fn bytes_below_one_step_are_not_counted_and_the_largest_holder_is_cut() {
         let waiting: OutboxBudget<&str> = OutboxBudget::new(3 * STEP);
         let [small, one, two] = [waiting.new_holder(), waiting.new_holder(), waiting.new_holder()];
-        assert_eq!(waiting.settle(small, 0, STEP - 1, || named("small")), 0);
-        assert_eq!(waiting.settle(one, 0, STEP, || named("one")), 1);
-        assert_eq!(waiting.settle(two, 0, 2 * STEP + 5, || named("two")), 2);
+        assert_eq!(waiting.recount(small, 0, STEP - 1, || named("small")), 0);
+        assert_eq!(waiting.recount(one, 0, STEP, || named("one")), 1);
+        assert_eq!(waiting.recount(two, 0, 2 * STEP + 5, || named("two")), 2);
         assert_eq!((waiting.bytes(), waiting.to_be_cut()), (3 * STEP, None));
-        assert_eq!(waiting.settle(one, 1, 2 * STEP, || unreachable!()), 2);
+        assert_eq!(waiting.recount(one, 1, 2 * STEP, || unreachable!()), 2);
         assert!(waiting.to_be_cut().is_some());
-        assert_eq!(waiting.settle(two, 2, 3 * STEP, || unreachable!()), 3);
+        assert_eq!(waiting.recount(two, 2, 3 * STEP, || unreachable!()), 3);
         assert_eq!(waiting.to_be_cut(), Some("two"));
-        assert_eq!(waiting.settle(two, 3, 0, || unreachable!()), 0);
+        assert_eq!(waiting.recount(two, 3, 0, || unreachable!()), 0);
         assert_eq!((waiting.bytes(), waiting.to_be_cut()), (2 * STEP, None));
-        assert_eq!(waiting.settle(one, 2, 0, || unreachable!()), 0);
+        assert_eq!(waiting.recount(one, 2, 0, || unreachable!()), 0);
         assert_eq!(waiting.bytes(), 0);
         assert_empty(&waiting);
     }
@@ -202,7 +202,7 @@ mod tests {
         let hold = |tenant: &str, principal: &str, steps: usize, name: &'static str| {
             let id = waiting.new_holder();
             assert_eq!(
-                waiting.settle(id, 0, steps * STEP, || (owner(tenant, principal), name)),
+                waiting.recount(id, 0, steps * STEP, || (owner(tenant, principal), name)),
                 steps
             );
             (id, steps)
@@ -213,12 +213,12 @@ mod tests {
         let large = hold("b", "one", 4, "large");
         assert_eq!(waiting.to_be_cut(), Some("many"), "9 steps of a, 6 of them of one principal");
         for (id, steps) in many {
-            waiting.settle(id, steps, 0, || unreachable!());
+            waiting.recount(id, steps, 0, || unreachable!());
         }
         let last = hold("b", "two", 5, "last");
         assert_eq!(waiting.to_be_cut(), Some("last"), "9 steps of b, 5 of them of one principal");
         for (id, steps) in [single, large, last] {
-            waiting.settle(id, steps, 0, || unreachable!());
+            waiting.recount(id, steps, 0, || unreachable!());
         }
         assert_empty(&waiting);
     }
@@ -227,9 +227,9 @@ mod tests {
     fn streams_of_unknown_callers_count_together() {
         let waiting: OutboxBudget<&str> = OutboxBudget::new(4 * STEP);
         for _ in 0..3 {
-            waiting.settle(waiting.new_holder(), 0, STEP, || named("unknown"));
+            waiting.recount(waiting.new_holder(), 0, STEP, || named("unknown"));
         }
-        waiting.settle(waiting.new_holder(), 0, 2 * STEP, || (owner("a", "one"), "known"));
+        waiting.recount(waiting.new_holder(), 0, 2 * STEP, || (owner("a", "one"), "known"));
         assert_eq!(waiting.to_be_cut(), Some("unknown"));
     }
 }

@@ -243,7 +243,7 @@ impl PermitLimiter {
                 _ = ticks.tick() => true,
             };
             let Some(persistence) = persistence.upgrade() else { return };
-            self.settle_urgent(&persistence).await;
+            self.exchange_urgent(&persistence).await;
             if !is_tick {
                 continue;
             }
@@ -254,7 +254,7 @@ impl PermitLimiter {
             }
             // While Redis is away, one renewal each second finds out whether it is back.
             if self.sharing.shares().sharing == SharingMode::Global {
-                self.settle_due(&persistence).await;
+                self.exchange_due(&persistence).await;
             }
         }
     }
@@ -279,7 +279,7 @@ impl PermitLimiter {
         }
     }
 
-    async fn settle_urgent(&self, persistence: &Persistence) {
+    async fn exchange_urgent(&self, persistence: &Persistence) {
         let (batch, mut permits) = {
             let mut urgent = self.urgent.lock();
             urgent.batch += u64::from(!urgent.permits.is_empty());
@@ -293,12 +293,12 @@ impl PermitLimiter {
         self.batches.send_replace(batch);
     }
 
-    async fn settle_due(&self, persistence: &Persistence) {
+    async fn exchange_due(&self, persistence: &Persistence) {
         let due = std::mem::take(&mut *self.due.lock());
         for some in due.chunks(PERMIT_REQUESTS_BATCH_MAX) {
             self.exchange(persistence, some).await;
             some.iter().for_each(|permits| self.report_if_due(permits));
-            self.settle_urgent(persistence).await;
+            self.exchange_urgent(persistence).await;
         }
     }
 

@@ -52,7 +52,7 @@ impl RateScope {
 #[derive(Debug)]
 pub struct RateLimiter {
     sharing: Arc<ReplicaSharing>,
-    /// Limiters to settle with the hot store, each once.
+    /// Limiters to exchange with the hot store, each once.
     queue: Mutex<Vec<Arc<SharedRateLimiter>>>,
     wanted: Notify,
     started: Instant,
@@ -115,13 +115,13 @@ impl RateLimiter {
                 tokio::time::timeout(REPLICAS_COUNT_INTERVAL, self.wanted.notified()).await;
             let meters = std::mem::take(&mut *self.queue.lock());
             for some in meters.chunks(BUDGET_REQUESTS_BATCH_MAX) {
-                self.settle(&persistence, some).await;
+                self.exchange(&persistence, some).await;
             }
             tokio::time::sleep(BUDGET_SETTLE_INTERVAL).await;
         }
     }
 
-    async fn settle(&self, persistence: &Persistence, meters: &[Arc<SharedRateLimiter>]) {
+    async fn exchange(&self, persistence: &Persistence, meters: &[Arc<SharedRateLimiter>]) {
         let (shares, now) = (self.sharing.shares(), self.now());
         let wants: Vec<QuotaRequest> =
             meters.iter().map(|meter| meter.next_request(shares, now)).collect();

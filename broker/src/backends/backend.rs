@@ -177,13 +177,13 @@ impl Backend {
         let tools =
             Mutex::new(RateLimiterMap::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
         let sources = TokenSource::of(&tenant, &id, &spec, shared.oauth_resources());
-        let guard = BackendAdmission::new(&id, &spec, &shared);
+        let admission = BackendAdmission::new(&id, &spec, &shared);
         let principal_lists =
             PrincipalLists::new(spec.auth.catalog_auth == CatalogAuth::PerPrincipal);
         Arc::new(Self {
             meter,
             tools,
-            admission: guard,
+            admission,
             pins: PinKeeper::new(tenant.clone(), id.clone(), &spec.pins, shared.clone()),
             policy: Policy::of(&tenant, &id, &spec, &shared, &resources),
             tenant,

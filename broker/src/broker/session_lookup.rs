@@ -13,7 +13,7 @@ use crate::{
     auth::Caller,
     session_location::{
         self, ClaimOutcome, ForwardFailure, LookupOutcome, LookupSources, PeerLookupOutcome,
-        SessionOwner, no_session, trace,
+        PeerReplica, absence_key, no_session,
     },
     sessions::session::{Session, record},
 };
@@ -49,7 +49,7 @@ impl<'a> ReplicaLookup<'a> {
 
     /// Notes that the owner did not serve the request. If it named this replica, that name is
     /// ignored: the lookup checks this replica itself.
-    pub fn record_failure(&mut self, owner: &SessionOwner, failure: ForwardFailure) {
+    pub fn record_failure(&mut self, owner: &PeerReplica, failure: ForwardFailure) {
         let own = self.broker.shared.persistence.node();
         let failure = match failure {
             ForwardFailure::NotOwner(named) => {
@@ -57,7 +57,7 @@ impl<'a> ReplicaLookup<'a> {
             }
             failure => failure,
         };
-        self.lookup.missed(owner, failure);
+        self.lookup.record_failure(owner, failure);
     }
 
     /// Returns whether this replica could take the session over. An owner with a lapsed lease then
@@ -84,13 +84,13 @@ pub async fn lookup_for_peer(
 }
 
 /// Returns replicas that accept sessions and do not drain, in random order.
-pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<SessionOwner> {
+pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<PeerReplica> {
     let persistence = &broker.shared.persistence;
     // If the store fails, no replica is known.
     let nodes =
         persistence.timed("nodes", persistence.store.live_nodes()).await.unwrap_or_default();
     let own = persistence.node();
-    let mut others: Vec<SessionOwner> = nodes
+    let mut others: Vec<PeerReplica> = nodes
         .into_iter()
         .filter(|node| node.node != own && !node.draining)
         .filter_map(owner)
@@ -102,15 +102,15 @@ pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<SessionOwner> {
 }
 
 /// Returns the replica of this name, which may be draining.
-pub async fn find_replica(broker: &Arc<Broker>, name: &str) -> Option<SessionOwner> {
+pub async fn find_replica(broker: &Arc<Broker>, name: &str) -> Option<PeerReplica> {
     let persistence = &broker.shared.persistence;
     let nodes =
         persistence.timed("nodes", persistence.store.live_nodes()).await.unwrap_or_default();
     nodes.into_iter().filter(|node| node.node.as_str() == name).find_map(owner)
 }
 
-fn owner(node: NodeRecord) -> Option<SessionOwner> {
-    Some(SessionOwner { node: node.node.as_str().to_owned(), address: node.address? })
+fn owner(node: NodeRecord) -> Option<PeerReplica> {
+    Some(PeerReplica { node: node.node.as_str().to_owned(), address: node.address? })
 }
 
 /// A session's id, with the caller and endpoint of the request.
@@ -128,7 +128,7 @@ impl<'a> LookupContext<'a> {
 
     /// Returns whether the record did not have the session a moment ago.
     fn is_absent(&self) -> bool {
-        self.broker.session_locator.absent.has(&trace(&self.id, self.caller, self.endpoint))
+        self.broker.session_locator.absent.has(&absence_key(&self.id, self.caller, self.endpoint))
     }
 
     /// Returns the session's key. It is computed on demand, because a session that is here needs
@@ -148,7 +148,7 @@ impl LookupSources for LookupContext<'_> {
         }
     }
 
-    fn known(&self) -> Option<SessionOwner> {
+    fn known(&self) -> Option<PeerReplica> {
         self.broker.session_locator.owners.get(&self.key())
     }
 
@@ -164,14 +164,14 @@ impl LookupSources for LookupContext<'_> {
         }
     }
 
-    async fn hint(&self) -> Option<SessionOwner> {
+    async fn hint(&self) -> Option<PeerReplica> {
         if self.is_absent() {
             return None;
         }
         let (key, persistence) = (self.key(), &self.broker.shared.persistence);
         let OwnerHint { node, address } = persistence.hot.owner_hint(&key).await?;
         let is_own = node == persistence.node().as_str() || persistence.address() == Some(&address);
-        (!is_own).then_some(SessionOwner { node, address })
+        (!is_own).then_some(PeerReplica { node, address })
     }
 
     async fn claim(&self) -> Result<ClaimOutcome<Arc<Session>>, Refusal> {
@@ -185,7 +185,7 @@ impl LookupSources for LookupContext<'_> {
             }
             AdoptionOutcome::Unusable => ClaimOutcome::Absent,
             AdoptionOutcome::Absent => {
-                self.broker.session_locator.absent.record(trace(
+                self.broker.session_locator.absent.record(absence_key(
                     &self.id,
                     self.caller,
                     self.endpoint,
@@ -199,16 +199,16 @@ impl LookupSources for LookupContext<'_> {
         self.broker.draining()
     }
 
-    async fn replicas(&self) -> Vec<SessionOwner> {
+    async fn replicas(&self) -> Vec<PeerReplica> {
         self.broker.wait_for_release(&self.key()).await;
         other_replicas(self.broker).await
     }
 
-    fn record(&self, owner: &SessionOwner) {
+    fn record(&self, owner: &PeerReplica) {
         self.broker.session_locator.owners.record(self.key(), owner.clone());
     }
 
-    fn forget(&self, owner: &SessionOwner) {
+    fn forget(&self, owner: &PeerReplica) {
         self.broker.session_locator.owners.forget(&self.key(), owner);
     }
 }

@@ -5,26 +5,23 @@
 //! A call never waits for it. While the store is away, records wait in the queue, in order. Records
 //! without capacity are dropped and counted, and the log reports that once.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 use records::AuditRecord;
 use rules::limits::{
     AUDIT_BATCH_BYTES_MAX, AUDIT_BATCH_MAX, AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT,
-    AUDIT_QUEUE_BYTES_MAX, AUDIT_QUEUE_MAX, STORE_RETRY_FIRST, STORE_RETRY_MAX,
+    AUDIT_QUEUE_BYTES_MAX, AUDIT_QUEUE_MAX,
 };
 use storage::{DurableStore, StoreError};
 use tokio::{
     sync::{Notify, mpsc, oneshot},
-    time::{Instant, sleep, timeout},
+    time::{Instant, timeout},
 };
 
-use super::availability::Availability;
+use super::{StoreRetry, availability::Availability};
 use crate::metrics::Metrics;
 
 pub struct AuditWriter {
@@ -180,7 +177,7 @@ impl AuditWorker {
 
     /// Retries until the store takes the records. Each has an id, so that none is added twice.
     async fn store_all(&mut self, batch: &[AuditRecord]) {
-        let mut wait = STORE_RETRY_FIRST;
+        let mut retry = StoreRetry::default();
         while !batch.is_empty() {
             let started_at = Instant::now();
             let stored =
@@ -201,9 +198,8 @@ impl AuditWorker {
                     }
                     return;
                 }
-                Err(_) => sleep(wait).await, // it is in the log already
+                Err(_) => retry.pause().await, // it is in the log already
             }
-            wait = (wait * 2).min(STORE_RETRY_MAX).max(Duration::from_millis(1));
         }
     }
 }

@@ -10,6 +10,7 @@ mod availability;
 mod events;
 pub mod node;
 mod persister;
+mod store_retry;
 mod sweeper;
 #[cfg(test)]
 pub mod tests;
@@ -37,7 +38,7 @@ pub use storage::{
 };
 
 use self::{audit::AuditWriter, availability::Availability, node::Lease, persister::Persister};
-pub use self::{events::EventWriter, sweeper::sweep};
+pub use self::{events::EventWriter, store_retry::StoreRetry, sweeper::sweep};
 use crate::{auth::SealKey, metrics::Metrics};
 
 /// The stores of one process.

@@ -13,7 +13,7 @@ use rules::limits::{
 };
 use tokio::time::{Instant, sleep};
 
-use super::{LookupOutcome, PeerLookupOutcome, SessionOwner, no_session};
+use super::{LookupOutcome, PeerLookupOutcome, PeerReplica, no_session};
 
 /// Sources of a search.
 pub(crate) trait LookupSources {
@@ -24,7 +24,7 @@ pub(crate) trait LookupSources {
     fn here(&self) -> Result<Option<Self::Session>, Refusal>;
 
     /// Returns the owner as this replica last knew it.
-    fn known(&self) -> Option<SessionOwner>;
+    fn known(&self) -> Option<PeerReplica>;
 
     /// Takes one request from the caller's rate, before a store is queried.
     fn charge(&self) -> Result<(), Refusal>;
@@ -33,7 +33,7 @@ pub(crate) trait LookupSources {
     fn refund(&self);
 
     /// Returns the owner that was last published.
-    fn hint(&self) -> impl Future<Output = Option<SessionOwner>> + Send;
+    fn hint(&self) -> impl Future<Output = Option<PeerReplica>> + Send;
 
     /// Reads the record, and takes the session over if it has no owner.
     fn claim(&self) -> impl Future<Output = Result<ClaimOutcome<Self::Session>, Refusal>> + Send;
@@ -42,11 +42,11 @@ pub(crate) trait LookupSources {
     fn draining(&self) -> bool;
 
     /// Returns the other replicas that do not drain, in random order.
-    fn replicas(&self) -> impl Future<Output = Vec<SessionOwner>> + Send;
+    fn replicas(&self) -> impl Future<Output = Vec<PeerReplica>> + Send;
 
-    fn record(&self, owner: &SessionOwner);
+    fn record(&self, owner: &PeerReplica);
 
-    fn forget(&self, owner: &SessionOwner);
+    fn forget(&self, owner: &PeerReplica);
 }
 
 /// Answer of the record.
@@ -54,7 +54,7 @@ pub(crate) enum ClaimOutcome<Session> {
     Local(Session),
     /// `owner` is `None` if it has no address for other replicas.
     Remote {
-        owner: Option<SessionOwner>,
+        owner: Option<PeerReplica>,
         remaining_lease: Duration,
     },
     Absent,
@@ -66,7 +66,7 @@ pub enum ForwardFailure {
     /// The replica cannot be reached.
     Unreachable,
     /// The replica does not have the session, and may know the owner.
-    NotOwner(Option<SessionOwner>),
+    NotOwner(Option<PeerReplica>),
     /// The replica has lost its lease, so the session may have another owner. It serves the request
     /// if the sender insists.
     LeaseLapsed,
@@ -77,21 +77,21 @@ pub(crate) struct OwnerLookup<P> {
     lease: Duration,
     /// End of the search, set at its first failure.
     deadline: Option<Instant>,
-    hint_tried: bool,
+    cached_owner_tried: bool,
     charged: bool,
     /// The owner that another replica named. It is followed once, because two replicas may name
     /// each other.
-    named: Option<SessionOwner>,
+    named: Option<PeerReplica>,
     named_tried: bool,
     /// The owner of the session until its lease lapsed.
-    lapsed: Option<SessionOwner>,
+    lapsed: Option<PeerReplica>,
     owner_must_serve: bool,
     /// The replica that failed last, and its failure.
-    last_failure: Option<(SessionOwner, ForwardFailure)>,
+    last_failure: Option<(PeerReplica, ForwardFailure)>,
     /// Number of waits so far.
     rounds: u32,
     /// Replicas that a draining one has not tried yet.
-    untried: Option<Vec<SessionOwner>>,
+    untried: Option<Vec<PeerReplica>>,
 }
 
 impl<P: LookupSources> OwnerLookup<P> {
@@ -100,7 +100,7 @@ impl<P: LookupSources> OwnerLookup<P> {
             sources,
             lease,
             deadline: None,
-            hint_tried: false,
+            cached_owner_tried: false,
             charged: false,
             named: None,
             named_tried: false,
@@ -114,7 +114,7 @@ impl<P: LookupSources> OwnerLookup<P> {
 
     /// Returns the next replica for the request, or the refusal of it.
     pub(crate) async fn next(&mut self) -> Result<LookupOutcome<P::Session>, Refusal> {
-        let found = self.look().await;
+        let found = self.search().await;
         // Only a missing session costs the caller its rate. Otherwise the session's owner charges
         // the request.
         let is_missing =
@@ -125,17 +125,17 @@ impl<P: LookupSources> OwnerLookup<P> {
         found
     }
 
-    async fn look(&mut self) -> Result<LookupOutcome<P::Session>, Refusal> {
+    async fn search(&mut self) -> Result<LookupOutcome<P::Session>, Refusal> {
         loop {
             if let Some(session) = self.sources.here()? {
                 return Ok(LookupOutcome::Local(session));
             }
             if let Some(owner) = self.named.take() {
-                return Ok(self.there(owner));
+                return Ok(self.remote(owner));
             }
-            let is_first = !std::mem::replace(&mut self.hint_tried, true);
+            let is_first = !std::mem::replace(&mut self.cached_owner_tried, true);
             if let Some(owner) = self.sources.known().filter(|_| is_first) {
-                return Ok(self.there(owner));
+                return Ok(self.remote(owner));
             }
             if !self.charged {
                 self.sources.charge()?;
@@ -144,7 +144,7 @@ impl<P: LookupSources> OwnerLookup<P> {
             // The futures are boxed from here on. Few requests come this far, and all would be
             // moved with capacity for them.
             if is_first && let Some(owner) = Box::pin(self.sources.hint()).await {
-                return Ok(self.there(owner));
+                return Ok(self.remote(owner));
             }
             if self.sources.draining() {
                 return Box::pin(self.another_replica()).await.map(LookupOutcome::Remote);
@@ -155,7 +155,7 @@ impl<P: LookupSources> OwnerLookup<P> {
                     // No replica can take the session over now, so the former owner still has it.
                     Some(owner) => {
                         self.owner_must_serve = true;
-                        return Ok(self.there(owner));
+                        return Ok(self.remote(owner));
                     }
                     None => return Err(refusal),
                 },
@@ -178,7 +178,7 @@ impl<P: LookupSources> OwnerLookup<P> {
                                 ForwardFailure::Unreachable | ForwardFailure::LeaseLapsed,
                             )),
                         ) if owner == tried => self.wait(remaining_lease).await?,
-                        (Some(owner), _) => return Ok(self.there(owner)),
+                        (Some(owner), _) => return Ok(self.remote(owner)),
                         (None, _) => self.wait(remaining_lease).await?,
                     }
                 }
@@ -187,7 +187,7 @@ impl<P: LookupSources> OwnerLookup<P> {
     }
 
     /// Notes that the replica of [`OwnerLookup::next`] did not serve the request.
-    pub(crate) fn missed(&mut self, owner: &SessionOwner, miss: ForwardFailure) {
+    pub(crate) fn record_failure(&mut self, owner: &PeerReplica, miss: ForwardFailure) {
         self.sources.forget(owner);
         self.deadline();
         if let ForwardFailure::NotOwner(Some(named)) = &miss
@@ -215,7 +215,7 @@ impl<P: LookupSources> OwnerLookup<P> {
         Instant::now() < self.deadline()
     }
 
-    fn there(&self, owner: SessionOwner) -> LookupOutcome<P::Session> {
+    fn remote(&self, owner: PeerReplica) -> LookupOutcome<P::Session> {
         self.sources.record(&owner);
         LookupOutcome::Remote(owner)
     }
@@ -242,7 +242,7 @@ impl<P: LookupSources> OwnerLookup<P> {
         Ok(())
     }
 
-    async fn another_replica(&mut self) -> Result<SessionOwner, Refusal> {
+    async fn another_replica(&mut self) -> Result<PeerReplica, Refusal> {
         if self.untried.is_none() {
             self.untried = Some(self.sources.replicas().await);
         }
@@ -260,7 +260,7 @@ pub(crate) async fn inside<P: LookupSources>(
     sources: &P,
 ) -> Result<PeerLookupOutcome<P::Session>, Refusal> {
     if let Some(session) = sources.here()? {
-        return Ok(PeerLookupOutcome::Here(session));
+        return Ok(PeerLookupOutcome::Local(session));
     }
     if sources.draining() {
         return Ok(PeerLookupOutcome::NotLocal(None));
@@ -271,7 +271,7 @@ pub(crate) async fn inside<P: LookupSources>(
         sources.refund();
     }
     match claimed? {
-        ClaimOutcome::Local(session) => Ok(PeerLookupOutcome::Here(session)),
+        ClaimOutcome::Local(session) => Ok(PeerLookupOutcome::Local(session)),
         ClaimOutcome::Remote { owner, .. } => Ok(PeerLookupOutcome::NotLocal(owner)),
         ClaimOutcome::Absent => Err(no_session()),
     }
@@ -297,12 +297,12 @@ mod tests {
 
     #[derive(Default)]
     struct State {
-        hint: Option<SessionOwner>,
+        hint: Option<PeerReplica>,
         record: VecDeque<Result<Option<Record>, ErrorKind>>,
-        replicas: Vec<SessionOwner>,
+        replicas: Vec<PeerReplica>,
         draining: bool,
-        recorded: Vec<SessionOwner>,
-        forgotten: Vec<SessionOwner>,
+        recorded: Vec<PeerReplica>,
+        forgotten: Vec<PeerReplica>,
         claims: usize,
         /// Requests that the caller may still make.
         budget: Option<usize>,
@@ -311,7 +311,7 @@ mod tests {
     #[derive(Clone)]
     enum Record {
         Free,
-        Owned(Option<SessionOwner>, Duration),
+        Owned(Option<PeerReplica>, Duration),
     }
 
     impl Script {
@@ -333,7 +333,7 @@ mod tests {
             Ok(None)
         }
 
-        fn known(&self) -> Option<SessionOwner> {
+        fn known(&self) -> Option<PeerReplica> {
             None
         }
 
@@ -349,7 +349,7 @@ mod tests {
             self.lock().budget.iter_mut().for_each(|remaining| *remaining += 1);
         }
 
-        async fn hint(&self) -> Option<SessionOwner> {
+        async fn hint(&self) -> Option<PeerReplica> {
             self.lock().hint.clone()
         }
 
@@ -375,28 +375,28 @@ mod tests {
             self.lock().draining
         }
 
-        async fn replicas(&self) -> Vec<SessionOwner> {
+        async fn replicas(&self) -> Vec<PeerReplica> {
             self.lock().replicas.clone()
         }
 
-        fn record(&self, owner: &SessionOwner) {
+        fn record(&self, owner: &PeerReplica) {
             self.lock().recorded.push(owner.clone());
         }
 
-        fn forget(&self, owner: &SessionOwner) {
+        fn forget(&self, owner: &PeerReplica) {
             self.lock().forgotten.push(owner.clone());
         }
     }
 
-    fn owner(node: &str) -> SessionOwner {
-        SessionOwner { node: node.to_owned(), address: format!("{node}:1") }
+    fn owner(node: &str) -> PeerReplica {
+        PeerReplica { node: node.to_owned(), address: format!("{node}:1") }
     }
 
     fn owned(node: &str, remaining_lease: Duration) -> Result<Option<Record>, ErrorKind> {
         Ok(Some(Record::Owned(Some(owner(node)), remaining_lease)))
     }
 
-    async fn there(search: &mut OwnerLookup<&Script>) -> String {
+    async fn remote(search: &mut OwnerLookup<&Script>) -> String {
         match search.next().await {
             Ok(LookupOutcome::Remote(owner)) => owner.node,
             Ok(LookupOutcome::Local(session)) => session.to_owned(),
@@ -413,7 +413,7 @@ mod tests {
         let mut search = OwnerLookup::new(&script, LEASE);
         assert_eq!(there(&mut search).await, "a");
         assert_eq!(script.lock().claims, 0);
-        search.missed(&owner("a"), ForwardFailure::Unreachable);
+        search.record_failure(&owner("a"), ForwardFailure::Unreachable);
         assert_eq!(script.lock().forgotten, [owner("a")]);
         assert_eq!(there(&mut search).await, "b");
         assert_eq!(script.lock().recorded.last(), Some(&owner("b")));
@@ -427,14 +427,14 @@ mod tests {
         });
         let mut search = OwnerLookup::new(&script, LEASE);
         assert_eq!(there(&mut search).await, "a");
-        search.missed(&owner("a"), ForwardFailure::LeaseLapsed);
+        search.record_failure(&owner("a"), ForwardFailure::LeaseLapsed);
         assert_eq!(there(&mut search).await, "adopted");
         script.lock().record = [Err(ErrorKind::StoreUnavailable)].into();
         let mut search = OwnerLookup::new(&script, LEASE);
         assert_eq!(there(&mut search).await, "a");
-        search.missed(&owner("a"), ForwardFailure::LeaseLapsed);
+        search.record_failure(&owner("a"), ForwardFailure::LeaseLapsed);
         assert_eq!((there(&mut search).await.as_str(), search.owner_must_serve()), ("a", true));
-        search.missed(&owner("a"), ForwardFailure::Unreachable);
+        search.record_failure(&owner("a"), ForwardFailure::Unreachable);
         assert_eq!(there(&mut search).await, "store_unavailable");
     }
 
@@ -490,7 +490,7 @@ mod tests {
         let mut search = OwnerLookup::new(&script, LEASE);
         let started = Instant::now();
         assert_eq!(there(&mut search).await, "a");
-        search.missed(&owner("a"), ForwardFailure::Unreachable);
+        search.record_failure(&owner("a"), ForwardFailure::Unreachable);
         assert_eq!(there(&mut search).await, "adopted");
         let waited = started.elapsed();
         assert!(
@@ -508,7 +508,7 @@ mod tests {
         let refusal = loop {
             match search.next().await {
                 Ok(LookupOutcome::Remote(owner)) => {
-                    search.missed(&owner, ForwardFailure::Unreachable)
+                    search.record_failure(&owner, ForwardFailure::Unreachable)
                 }
                 Ok(LookupOutcome::Local(_)) => panic!("no replica adopts it"),
                 Err(refusal) => break refusal,
@@ -545,7 +545,7 @@ mod tests {
             match search.next().await {
                 Ok(LookupOutcome::Remote(there)) => {
                     let other = if there.node == "a" { owner("b") } else { owner("a") };
-                    search.missed(&there, ForwardFailure::NotOwner(Some(other)));
+                    search.record_failure(&there, ForwardFailure::NotOwner(Some(other)));
                     requested.push(there.node);
                 }
                 Ok(LookupOutcome::Local(_)) => panic!("no replica adopts it"),
@@ -579,11 +579,11 @@ mod tests {
         });
         let mut search = OwnerLookup::new(&script, LEASE);
         assert_eq!(there(&mut search).await, "b");
-        search.missed(&owner("b"), ForwardFailure::NotOwner(Some(owner("d"))));
+        search.record_failure(&owner("b"), ForwardFailure::NotOwner(Some(owner("d"))));
         assert_eq!(there(&mut search).await, "d");
-        search.missed(&owner("d"), ForwardFailure::Unreachable);
+        search.record_failure(&owner("d"), ForwardFailure::Unreachable);
         assert_eq!(there(&mut search).await, "c");
-        search.missed(&owner("c"), ForwardFailure::Unreachable);
+        search.record_failure(&owner("c"), ForwardFailure::Unreachable);
         assert_eq!(there(&mut search).await, "draining");
         assert_eq!(script.lock().claims, 0);
     }
@@ -597,7 +597,7 @@ mod tests {
         assert!(
             matches!(inside(&&script).await, Ok(PeerLookupOutcome::NotLocal(Some(known))) if known == owner("b"))
         );
-        assert!(matches!(inside(&&script).await, Ok(PeerLookupOutcome::Here("adopted"))));
+        assert!(matches!(inside(&&script).await, Ok(PeerLookupOutcome::Local("adopted"))));
         script.lock().draining = true;
         assert!(matches!(inside(&&script).await, Ok(PeerLookupOutcome::NotLocal(None))));
     }

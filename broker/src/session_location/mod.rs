@@ -21,20 +21,20 @@ use transport::{PeerClient, PeerIdentity, PeerIdentityError};
 
 pub(crate) use self::{
     lookup::{ClaimOutcome, ForwardFailure, LookupSources, OwnerLookup, inside},
-    negative_cache::{NegativeCache, trace},
+    negative_cache::{NegativeCache, absence_key},
     owner_cache::OwnerCache,
 };
 
-/// A replica that can serve requests.
+/// Another replica, as requests reach it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SessionOwner {
+pub struct PeerReplica {
     /// Its name in the record.
     pub node: String,
     /// `host:port` of its internal listener.
     pub address: String,
 }
 
-impl SessionOwner {
+impl PeerReplica {
     /// Returns whether the two can be one process. A process that lost its lease gets another name,
     /// at the same address.
     pub fn may_be(&self, other: &Self) -> bool {
@@ -46,15 +46,15 @@ impl SessionOwner {
 #[derive(Debug)]
 pub enum LookupOutcome<Session = Arc<crate::sessions::session::Session>> {
     Local(Session),
-    Remote(SessionOwner),
+    Remote(PeerReplica),
 }
 
 /// Replica that serves a request of another replica.
 #[derive(Debug)]
 pub enum PeerLookupOutcome<Session = Arc<crate::sessions::session::Session>> {
-    Here(Session),
+    Local(Session),
     /// `None`: the requesting replica has to look by itself.
-    NotLocal(Option<SessionOwner>),
+    NotLocal(Option<PeerReplica>),
 }
 
 /// State of a replica about the location of sessions on others.

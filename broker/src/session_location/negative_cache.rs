@@ -23,7 +23,7 @@ use crate::auth::Caller;
 /// Hash of a session's id and of the caller and endpoint that requested it.
 pub(crate) type AbsenceKey = [u8; 32];
 
-pub(crate) fn trace(id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> AbsenceKey {
+pub(crate) fn absence_key(id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> AbsenceKey {
     let endpoint = endpoint.name();
     let mut hash = digest::Context::new(&digest::SHA256);
     // Only the last part may hold a zero byte.
@@ -31,9 +31,9 @@ pub(crate) fn trace(id: &SessionId, caller: &Caller, endpoint: &Endpoint) -> Abs
         hash.update(part.as_bytes());
         hash.update(&[0]);
     }
-    let mut trace = AbsenceKey::default();
-    trace.copy_from_slice(hash.finish().as_ref());
-    trace
+    let mut key = AbsenceKey::default();
+    key.copy_from_slice(hash.finish().as_ref());
+    key
 }
 
 #[derive(Debug)]
@@ -74,7 +74,7 @@ mod tests {
 
     fn of(id: &str, principal: &str) -> AbsenceKey {
         let caller = Caller::new(Caller::anonymous().tenant, PrincipalId::new(principal), None);
-        trace(&SessionId::new(id), &caller, &Endpoint::Aggregated)
+        absence_key(&SessionId::new(id), &caller, &Endpoint::Aggregated)
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use quick_cache::{OptionsBuilder, sync::Cache};
 use records::SessionKey;
 
-use super::SessionOwner;
+use super::PeerReplica;
 
 /// The part of the cache for sessions that were looked up again. The other part holds the latest
 /// ones.
@@ -12,7 +12,7 @@ const LOOKED_UP_AGAIN: f64 = 0.5;
 
 /// Owners by session. A session that is looked up stays. The oldest of the others frees capacity.
 #[derive(Debug)]
-pub(crate) struct OwnerCache(Cache<SessionKey, SessionOwner>);
+pub(crate) struct OwnerCache(Cache<SessionKey, PeerReplica>);
 
 impl OwnerCache {
     pub(crate) fn new(entries_max: usize) -> Self {
@@ -30,16 +30,16 @@ impl OwnerCache {
         ))
     }
 
-    pub(crate) fn get(&self, session: &SessionKey) -> Option<SessionOwner> {
+    pub(crate) fn get(&self, session: &SessionKey) -> Option<PeerReplica> {
         self.0.get(session)
     }
 
-    pub(crate) fn record(&self, session: SessionKey, owner: SessionOwner) {
+    pub(crate) fn record(&self, session: SessionKey, owner: PeerReplica) {
         self.0.insert(session, owner);
     }
 
     /// Forgets this owner. Another owner that was noted meanwhile stays.
-    pub(crate) fn forget(&self, session: &SessionKey, owner: &SessionOwner) {
+    pub(crate) fn forget(&self, session: &SessionKey, owner: &PeerReplica) {
         self.0.remove_if(session, |recorded| recorded == owner);
     }
 }
@@ -52,8 +52,8 @@ mod tests {
         SessionKey::new([number; 32])
     }
 
-    fn owner(node: &str) -> SessionOwner {
-        SessionOwner { node: node.to_owned(), address: format!("{node}:1") }
+    fn owner(node: &str) -> PeerReplica {
+        PeerReplica { node: node.to_owned(), address: format!("{node}:1") }
     }
 
     #[test]

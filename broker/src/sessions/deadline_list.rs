@@ -59,12 +59,12 @@ pub struct DeadlineGuard<'a, T: ?Sized> {
 
 impl<T: ?Sized> Default for DeadlineList<T> {
     fn default() -> Self {
-        let (earliest, sooner) = (AtomicU64::new(NEVER), Arc::default());
+        let (earliest, rescheduled) = (AtomicU64::new(NEVER), Arc::default());
         Self {
             lists: std::array::from_fn(|_| Mutex::default()),
             earliest,
             epoch: Instant::now(),
-            rescheduled: sooner,
+            rescheduled,
         }
     }
 }
@@ -73,13 +73,13 @@ impl<T: Expirable + ?Sized> DeadlineList<T> {
     /// Runs the list until `calls` is dropped.
     pub async fn run(calls: Weak<Self>) {
         loop {
-            let Some((sooner, earliest)) =
+            let Some((rescheduled, earliest)) =
                 calls.upgrade().map(|calls| (calls.rescheduled.clone(), calls.earliest()))
             else {
                 return;
             };
             tokio::select! {
-                () = sooner.notified() => continue,
+                () = rescheduled.notified() => continue,
                 () = until(earliest) => {}
             }
             let Some(calls) = calls.upgrade() else { return };

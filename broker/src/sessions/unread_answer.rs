@@ -48,7 +48,7 @@ impl UnreadAnswer {
             steps: Mutex::new(0),
             cut: CancellationToken::new(),
         });
-        answer.settle(bytes, owner);
+        answer.recount(bytes, owner);
         budget.enforce();
         Some(answer)
     }
@@ -62,16 +62,16 @@ impl UnreadAnswer {
         self.cut.is_cancelled()
     }
 
-    fn settle(self: &Arc<Self>, bytes: usize, owner: impl FnOnce() -> UnreadOwner) {
+    fn recount(self: &Arc<Self>, bytes: usize, owner: impl FnOnce() -> UnreadOwner) {
         let handle: Weak<Self> = Arc::downgrade(self);
         let mut steps = self.steps.lock();
-        *steps = self.budget.settle(self.holder, *steps, bytes, || (owner(), handle));
+        *steps = self.budget.recount(self.holder, *steps, bytes, || (owner(), handle));
     }
 
     fn release(&self) {
         let mut steps = self.steps.lock();
         let nothing = || (UnreadOwner::default(), Weak::<Self>::new() as _);
-        *steps = self.budget.settle(self.holder, *steps, 0, nothing);
+        *steps = self.budget.recount(self.holder, *steps, 0, nothing);
     }
 }
 

@@ -146,8 +146,8 @@ impl PendingRequests {
         requesters.next().is_none().then(|| first.clone())
     }
 
-    /// Returns the likely requester of a message without an id, if all waits are for one client:
-    /// the latest call, or else the latest task. A call has a stream on which its client gets the
+    /// Returns the likely requester of a message without an id: the latest call, or else the
+    /// latest task. The caller checks that all waits are for one client. A call has a stream on which its client gets the
     /// message.
     pub fn likely_requester(&self) -> Option<Arc<dyn Requester>> {
         let waiting = self.lock_waiting();

@@ -131,7 +131,7 @@ pub(super) async fn read(
     capacity_freed: &Notify,
     calls: &InFlightCalls,
 ) -> ReadOutcome {
-    let ear = ClientReader { session, outbox, capacity_freed, calls };
+    let reader = ClientReader { session, outbox, capacity_freed, calls };
     let limits = json::Limits::with_bytes_max(session.message_bytes());
     source.set_message_limit(limits.bytes_max, None);
     source.bound_messages(session.tenant.message_bound());
@@ -146,7 +146,7 @@ pub(super) async fn read(
             Err(error) => {
                 tracing::debug!(session = %session.digest, %error, "the broker cannot read from the connection");
                 if let Some(refusal) = refusal_of(&error) {
-                    ear.refuse(&RefusedMessage::new(refusal, None)).await;
+                    reader.refuse(&RefusedMessage::new(refusal, None)).await;
                 }
                 return close_reason(&error).map_or(ReadOutcome::Disconnected, ReadOutcome::Fault);
             }
@@ -156,7 +156,7 @@ pub(super) async fn read(
         (in_a_row, bytes_in_a_row) = (in_a_row + 1, bytes_in_a_row + frame.len());
         match decode_body(frame, &limits, session.version.batches()) {
             Ok(Body::One(message)) => {
-                request::with_inbound_context(None, None, ear.handle_message(message)).await
+                request::with_inbound_context(None, None, reader.handle_message(message)).await
             }
             // Each request of a batch gets an answer of its own: the client recognizes it by its
             // id.
@@ -164,14 +164,18 @@ pub(super) async fn read(
                 for message in messages {
                     match message {
                         Ok(message) => {
-                            request::with_inbound_context(None, None, ear.handle_message(message))
-                                .await
+                            request::with_inbound_context(
+                                None,
+                                None,
+                                reader.handle_message(message),
+                            )
+                            .await
                         }
-                        Err(rejected) => ear.refuse(&rejected).await,
+                        Err(rejected) => reader.refuse(&rejected).await,
                     }
                 }
             }
-            Err(rejected) => ear.refuse(&rejected).await,
+            Err(rejected) => reader.refuse(&rejected).await,
         }
         if in_a_row >= FRAMES_IN_A_ROW || bytes_in_a_row >= OUTBOX_BATCH_BYTES {
             (in_a_row, bytes_in_a_row) = (0, 0);

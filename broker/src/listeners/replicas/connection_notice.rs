@@ -22,7 +22,7 @@ use crate::{
         body,
         response::{self, Body},
     },
-    session_location::SessionOwner,
+    session_location::PeerReplica,
 };
 
 /// Path on the internal listener.
@@ -63,7 +63,7 @@ pub(in crate::listeners) fn announce(
     });
 }
 
-async fn send(broker: &Broker, replica: &SessionOwner, text: &Bytes) {
+async fn send(broker: &Broker, replica: &PeerReplica, text: &Bytes) {
     let mut request = Request::new(text.clone());
     *request.method_mut() = Method::POST;
     *request.uri_mut() = Uri::from_static(PATH);

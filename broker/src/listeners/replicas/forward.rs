@@ -35,7 +35,7 @@ use crate::{
         response::{self, Body, BodyAborted},
     },
     metrics::ForwardOutcome,
-    session_location::{ForwardFailure, SessionOwner},
+    session_location::{ForwardFailure, PeerReplica},
     sessions::{shared::Shared, stateless::StatelessClient},
 };
 
@@ -74,7 +74,7 @@ pub(in crate::listeners) async fn initialize_elsewhere(
 /// serve it any more.
 pub(in crate::listeners) async fn forward_to(
     request: &InboundRequest<'_>,
-    replica: &SessionOwner,
+    replica: &PeerReplica,
     body: &Bytes,
 ) -> Option<Response<Body>> {
     forward_stateless(request.broker, replica, &ReplicaRequest::of(request, body)).await
@@ -83,7 +83,7 @@ pub(in crate::listeners) async fn forward_to(
 /// Sends a stateless request that arrived over a connection, as a client would POST it.
 pub(super) async fn forward_from_connection(
     broker: &Broker,
-    replica: &SessionOwner,
+    replica: &PeerReplica,
     client: &StatelessClient,
     body: &Bytes,
 ) -> Option<Response<Body>> {
@@ -98,7 +98,7 @@ pub(super) async fn forward_from_connection(
 
 async fn forward_stateless(
     broker: &Broker,
-    replica: &SessionOwner,
+    replica: &PeerReplica,
     outgoing: &ReplicaRequest,
 ) -> Option<Response<Body>> {
     match forward(broker, &replica.address, outgoing).await {

@@ -21,7 +21,7 @@ use crate::{
     auth::{AuthError, Caller},
     broker::Broker,
     listeners::http::response::{self, Body},
-    session_location::{ForwardFailure, SessionOwner},
+    session_location::{ForwardFailure, PeerReplica},
 };
 
 /// Prefix of all these headers.
@@ -132,7 +132,7 @@ fn read_caller(headers: &HeaderMap) -> Result<Caller, Refusal> {
 }
 
 /// Returns the answer to a request whose session is not here.
-pub(super) fn not_here_response(owner: Option<&SessionOwner>) -> Response<Body> {
+pub(super) fn not_here_response(owner: Option<&PeerReplica>) -> Response<Body> {
     let mut response = response::empty(StatusCode::MISDIRECTED_REQUEST);
     let headers = response.headers_mut();
     headers.insert(OWNER, HeaderValue::from_static("elsewhere"));
@@ -163,10 +163,12 @@ pub(in crate::listeners) fn read_miss<B>(response: &Response<B>) -> Option<Forwa
         return Some(ForwardFailure::LeaseLapsed);
     }
     let owner = text(headers, &OWNER_NODE).zip(text(headers, &OWNER_ADDRESS));
-    Some(ForwardFailure::NotOwner(owner.map(|(node, address)| SessionOwner {
-        node: node.to_owned(),
-        address: address.to_owned(),
-    })))
+    Some(ForwardFailure::NotOwner(
+        owner.map(|(node, address)| PeerReplica {
+            node: node.to_owned(),
+            address: address.to_owned(),
+        }),
+    ))
 }
 
 /// Removes headers of the replicas from an answer for the client.
@@ -282,7 +284,7 @@ mod tests {
 
     #[test]
     fn an_owner_is_read_as_it_was_sent() {
-        let owner = SessionOwner { node: "a/1".to_owned(), address: "10.0.0.1:8082".to_owned() };
+        let owner = PeerReplica { node: "a/1".to_owned(), address: "10.0.0.1:8082".to_owned() };
         assert_eq!(
             read_miss(&not_here_response(Some(&owner))),
             Some(ForwardFailure::NotOwner(Some(owner)))

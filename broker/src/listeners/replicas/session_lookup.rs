@@ -25,7 +25,7 @@ use crate::{
         inbound_request::{InboundRequest, RequestSource},
         response::Body,
     },
-    session_location::{ForwardFailure, LookupOutcome, PeerLookupOutcome, SessionOwner},
+    session_location::{ForwardFailure, LookupOutcome, PeerLookupOutcome, PeerReplica},
     sessions::session::Session,
 };
 
@@ -43,7 +43,7 @@ pub(in crate::listeners) struct SessionLookup<'a> {
     lookup: Option<ReplicaLookup<'a>>,
     outgoing: Option<ReplicaRequest>,
     /// Replica that was sent the request and did not answer. It may still run it.
-    unanswered: Option<SessionOwner>,
+    unanswered: Option<PeerReplica>,
 }
 
 impl<'a> SessionLookup<'a> {
@@ -165,7 +165,7 @@ pub(super) async fn locate_for_peer(
         return Ok(SessionLocation::Answered(replica_headers::lease_lapsed_response()));
     }
     Ok(match session_lookup::lookup_for_peer(broker, id, caller, endpoint).await? {
-        PeerLookupOutcome::Here(session) => SessionLocation::Local(session),
+        PeerLookupOutcome::Local(session) => SessionLocation::Local(session),
         PeerLookupOutcome::NotLocal(owner) => {
             SessionLocation::Answered(replica_headers::not_here_response(owner.as_ref()))
         }

@@ -30,7 +30,7 @@ use crate::{
     broker::Broker,
     listeners::http::response::Body,
     metrics::ForwardOutcome,
-    session_location::{ForwardFailure, SessionOwner},
+    session_location::{ForwardFailure, PeerReplica},
 };
 
 /// An open connection to a session's owner.
@@ -52,7 +52,7 @@ pub(in crate::listeners) enum TunnelResult {
 /// Requests that `owner` resumes a session of its own, with the headers of the client's request.
 pub(in crate::listeners) async fn open(
     broker: &Broker,
-    owner: &SessionOwner,
+    owner: &PeerReplica,
     uri: &Uri,
     headers: HeaderMap,
 ) -> TunnelResult {

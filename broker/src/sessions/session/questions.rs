@@ -25,11 +25,7 @@ use protocol::{
     version::Version,
 };
 use records::{SessionKey, TaskInput, TaskRecord, WriteOp, WriteOutcome};
-use rules::{
-    event_log::EventKind,
-    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX},
-    tasks,
-};
+use rules::{event_log::EventKind, tasks};
 
 use super::{
     Session,
@@ -39,7 +35,7 @@ use super::{
 use crate::{
     backends::link::{connection::Connection, pending::QuestionOwner},
     oauth::{self, TokenSource},
-    persistence::{Wakeup, fault_point},
+    persistence::{StoreRetry, Wakeup, fault_point},
     sessions::{session::OpenCall, stream::EventStream},
     telemetry::child_span::ChildSpan,
 };
@@ -247,7 +243,7 @@ async fn answer_input(
     answer: Bytes,
 ) {
     let give_up = Instant::now() + session.shared.config.timeouts.client_request;
-    let mut wait = STORE_RETRY_FIRST;
+    let mut retry = StoreRetry::default();
     loop {
         let write = WriteOp::AnswerInput { task: task.clone(), number, answer: answer.to_vec() };
         match session.shared.persistence.write(write).await {
@@ -260,12 +256,11 @@ async fn answer_input(
                     .publish(Wakeup::Task { task, session: maker });
             }
             Ok(_) => return session.shared.metrics.dropped_answer("late"),
-            Err(_) if Instant::now() < give_up => tokio::time::sleep(wait).await,
+            Err(_) if Instant::now() < give_up => retry.pause().await,
             Err(refusal) => {
                 return tracing::warn!(session = %session.digest, %refusal, "the broker could not store a client's answer to a task");
             }
         }
-        wait = (wait * 2).min(STORE_RETRY_MAX);
     }
 }
 

@@ -127,7 +127,7 @@ impl<'s> StreamResumption<'s> {
                     let mut state = self.session.lock();
                     let left_out = state.streams.adopt_unknown(stream);
                     gap = left_out.is_gap;
-                    self.settle(&state, stream, left_out);
+                    self.report_left_out(&state, stream, left_out);
                 }
                 Ok(ResumedStream { reader, gap })
             }
@@ -151,7 +151,7 @@ impl<'s> StreamResumption<'s> {
         let changes = if told { self.change_notifications(&state) } else { Vec::new() };
         let opened = state.streams.open_general(changes, inherited.events);
         let gap = told || opened.left_out.is_gap;
-        self.settle(&state, &opened.stream, LeftOut { is_gap: gap, ..opened.left_out });
+        self.report_left_out(&state, &opened.stream, LeftOut { is_gap: gap, ..opened.left_out });
         let reader = opened.stream.read_from(0).map_err(|_| cannot_resume())?;
         self.drop_from_log(&inherited.streams);
         if let Some(lost) = lost {
@@ -204,7 +204,7 @@ impl<'s> StreamResumption<'s> {
                 self.drop_from_log(&inherited.streams);
                 left_out.is_gap |= inherited.gap;
                 gap = left_out.is_gap;
-                self.settle(&state, &stream, left_out);
+                self.report_left_out(&state, &stream, left_out);
                 stream
             }
         };
@@ -324,7 +324,7 @@ impl<'s> StreamResumption<'s> {
 
     /// Counts what a GET stream does not have. After a gap the stream gets notifications of
     /// everything that may have changed, unless they wait in it already.
-    fn settle(self, state: &SessionState, stream: &EventStream, left_out: LeftOut) {
+    fn report_left_out(self, state: &SessionState, stream: &EventStream, left_out: LeftOut) {
         let metrics = &self.session.shared.metrics;
         (0..left_out.count).for_each(|_| metrics.dropped_notification("slow_client"));
         if !left_out.is_gap {

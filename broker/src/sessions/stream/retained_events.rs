@@ -102,7 +102,7 @@ impl RetainedBudget {
 
 impl TenantRetained {
     /// Updates the account of a stream that holds `bytes` delivered bytes now.
-    fn settle(&self, part: &mut RetainedShare, bytes: usize, stream: &Weak<EventStream>) {
+    fn recount(&self, part: &mut RetainedShare, bytes: usize, stream: &Weak<EventStream>) {
         let before = std::mem::replace(&mut part.bytes, bytes);
         if bytes >= before {
             self.bytes.fetch_add(bytes - before, Ordering::Relaxed);
@@ -166,7 +166,7 @@ impl EventStream {
         let Some(account) = self.retained_account.get() else { return };
         let bytes = state.log.delivered_bytes();
         if bytes != state.counted.retained.bytes {
-            account.tenant.settle(&mut state.counted.retained, bytes, &account.stream);
+            account.tenant.recount(&mut state.counted.retained, bytes, &account.stream);
         }
     }
 
@@ -180,7 +180,7 @@ impl EventStream {
     /// Returns the stream's part to the budget.
     pub(super) fn release_retained(&self) {
         let Some(account) = self.retained_account.get() else { return };
-        account.tenant.settle(&mut self.lock().counted.retained, 0, &account.stream);
+        account.tenant.recount(&mut self.lock().counted.retained, 0, &account.stream);
     }
 
     /// Drops the delivered events of a stream that was taken from the holders. A client that
@@ -200,7 +200,7 @@ impl EventStream {
         if bytes > 0 {
             tenant.place_holder(&mut state.counted.retained, true, stream);
         }
-        tenant.settle(&mut state.counted.retained, bytes, stream);
+        tenant.recount(&mut state.counted.retained, bytes, stream);
     }
 }
 

@@ -47,14 +47,14 @@ impl UnreadBudget {
 
     /// Updates the steps of a holder with `bytes` unread bytes that held `held` steps. Returns its
     /// new number of steps.
-    pub fn settle(
+    pub fn recount(
         &self,
         holder: HolderId,
         held: usize,
         bytes: usize,
         handle: impl FnOnce() -> (UnreadOwner, Weak<dyn UnreadHolder>),
     ) -> usize {
-        let steps = self.waiting.settle(holder, held, bytes, handle);
+        let steps = self.waiting.recount(holder, held, bytes, handle);
         if steps != held {
             self.metrics.limits.outbox_bytes(held * OUTBOX_STEP_BYTES, steps * OUTBOX_STEP_BYTES);
         }
@@ -88,14 +88,14 @@ pub(super) struct UnreadAccount {
 }
 
 impl UnreadAccount {
-    fn settle(&self, held: usize, bytes: usize) -> usize {
+    fn recount(&self, held: usize, bytes: usize) -> usize {
         let source = || {
             (
                 self.owner.get().cloned().unwrap_or_default(),
                 self.stream.clone() as Weak<dyn UnreadHolder>,
             )
         };
-        self.budget.settle(self.holder, held, bytes, source)
+        self.budget.recount(self.holder, held, bytes, source)
     }
 }
 
@@ -183,7 +183,7 @@ impl EventStream {
         self.update_retained(state);
         let Some(counted) = self.unread_account.get() else { return };
         let unread = if state.log.was_cut() { 0 } else { state.log.unread_bytes() };
-        let steps = counted.settle(state.counted.unread_steps, unread);
+        let steps = counted.recount(state.counted.unread_steps, unread);
         let before = std::mem::replace(&mut state.counted.unread_steps, steps);
         if steps != before {
             self.grown.store(true, Ordering::Relaxed);
@@ -221,7 +221,7 @@ impl Drop for EventStream {
         self.release_retained();
         let steps = self.lock().counted.unread_steps;
         if let Some(counted) = self.unread_account.get() {
-            counted.settle(steps, 0);
+            counted.recount(steps, 0);
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Handoff of running tasks to another process when this one drains, where that loses nothing.
 
 use records::{TaskStep, WriteOp, WriteOutcome};
-use rules::limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RELEASE_TRIES};
+use rules::limits::TASK_RELEASE_TRIES;
 
 use super::{
     TaskManager,
     run::{RunState, StopReason, TaskRun},
 };
+use crate::persistence::StoreRetry;
 
 impl TaskManager {
     /// Releases the runs that lose nothing by it:
@@ -68,7 +69,7 @@ pub(super) async fn release(run: &TaskRun) {
 
 /// Stores the last change of this run, with few retries. Returns whether it was stored.
 async fn store_with_retries(run: &TaskRun, change: impl Fn(i64) -> WriteOp) -> bool {
-    let (mut wait, mut tries) = (STORE_RETRY_FIRST, 1);
+    let (mut retry, mut tries) = (StoreRetry::default(), 1);
     loop {
         match run.shared.persistence.write(change(run.epoch())).await {
             Ok(stored) => return stored == WriteOutcome::Done,
@@ -76,8 +77,8 @@ async fn store_with_retries(run: &TaskRun, change: impl Fn(i64) -> WriteOp) -> b
                 tracing::warn!(task = %run.digest(), %refusal, "the broker could not release a task for another replica");
                 return false;
             }
-            Err(_) => tokio::time::sleep(wait).await,
+            Err(_) => retry.pause().await,
         }
-        (wait, tries) = ((wait * 2).min(STORE_RETRY_MAX), tries + 1);
+        tries += 1;
     }
 }

@@ -16,7 +16,7 @@ use protocol::{
 };
 use records::{FullTask, NodeName, StoredTask, TaskStatus, WriteOp, WriteOutcome};
 use rules::{
-    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_CLAIM_BATCH, TASK_RUNS_MAX},
+    limits::{TASK_CLAIM_BATCH, TASK_RUNS_MAX},
     tasks::{RecoveryAction, TaskOutcome, recovery_action},
 };
 
@@ -26,7 +26,7 @@ use super::{
     runner,
 };
 use crate::{
-    persistence::Wakeup,
+    persistence::{StoreRetry, Wakeup},
     sessions::shared::Shared,
     telemetry::request::{self, RequestTelemetry},
 };
@@ -115,7 +115,7 @@ async fn claim(tasks: &Arc<TaskManager>, node: &NodeName, limit: u32) -> Vec<Ful
 
 async fn recover_all(manager: Arc<TaskManager>, tasks: HashMap<TaskId, i64>) {
     for (task, epoch) in tasks {
-        let mut wait = STORE_RETRY_FIRST;
+        let mut retry = StoreRetry::default();
         let stored = loop {
             match manager
                 .shared
@@ -124,9 +124,8 @@ async fn recover_all(manager: Arc<TaskManager>, tasks: HashMap<TaskId, i64>) {
                 .await
             {
                 Ok(stored) => break stored,
-                Err(_) => tokio::time::sleep(wait).await,
+                Err(_) => retry.pause().await,
             }
-            wait = (wait * 2).min(STORE_RETRY_MAX);
         };
         if let Some(task) =
             stored.filter(|task| task.stored.epoch == epoch && !task.stored.status.is_finished())
@@ -202,13 +201,12 @@ async fn close_inputs(tasks: &Arc<TaskManager>, stored: &StoredTask) {
         return;
     }
     let (persistence, task) = (&tasks.shared.persistence, &stored.record.task);
-    let mut wait = STORE_RETRY_FIRST;
+    let mut retry = StoreRetry::default();
     let inputs = loop {
         match persistence.timed("task_inputs", persistence.store.open_task_inputs(task)).await {
             Ok(inputs) => break inputs,
-            Err(_) => tokio::time::sleep(wait).await,
+            Err(_) => retry.pause().await,
         }
-        wait = (wait * 2).min(STORE_RETRY_MAX);
     };
     for input in inputs {
         store_until_done(
@@ -256,12 +254,11 @@ async fn give_up(
 /// Stores a change, and retries until the store takes it. No other process would store it while
 /// this one lives.
 async fn store_until_done(tasks: &Arc<TaskManager>, change: &WriteOp) -> WriteOutcome {
-    let mut wait = STORE_RETRY_FIRST;
+    let mut retry = StoreRetry::default();
     loop {
         match tasks.shared.persistence.write(change.clone()).await {
             Ok(written) => return written,
-            Err(_) => tokio::time::sleep(wait).await,
+            Err(_) => retry.pause().await,
         }
-        wait = (wait * 2).min(STORE_RETRY_MAX);
     }
 }

@@ -24,7 +24,7 @@ use protocol::{
 use records::{FullTask, TaskRecord, TaskStatus, TaskStep, WriteOp, WriteOutcome};
 use rules::{
     endpoint::Endpoint,
-    limits::{STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_RUN_MAX},
+    limits::{STORE_RETRY_MAX, TASK_RUN_MAX},
     link_sharing::LinkScope,
     log_level::LogLevel,
     tasks::TaskDetails,
@@ -40,7 +40,7 @@ use crate::{
         link::{Link, LinkHold, LinkUser},
         requester::SentRequest,
     },
-    persistence::Wakeup,
+    persistence::{StoreRetry, Wakeup},
     sessions::{session::Session, shared::Shared, tenant::Tenant},
     telemetry::{child_span::ChildSpan, request::RequestTelemetry},
 };
@@ -331,7 +331,7 @@ impl TaskRun {
         change: impl Fn(i64) -> WriteOp,
         mut busy_max: u32,
     ) -> Result<bool, StopReason> {
-        let mut wait = STORE_RETRY_FIRST;
+        let mut retry = StoreRetry::default();
         loop {
             let epoch = self.epoch();
             match self.shared.persistence.write(change(epoch)).await {
@@ -353,8 +353,7 @@ impl TaskRun {
                 Err(refusal) => {
                     tracing::debug!(task = %self.digest(), %refusal, "the broker could not store a step of a task and tries again");
                     busy_max -= u32::from(refusal.kind == ErrorKind::StoreBusy);
-                    tokio::time::sleep(wait).await;
-                    wait = (wait * 2).min(STORE_RETRY_MAX);
+                    retry.pause().await;
                 }
             }
         }

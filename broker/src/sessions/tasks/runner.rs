@@ -32,10 +32,7 @@ use records::{TaskStatus, TaskStep, WriteOp};
 use rules::{
     catalog::TaskSupport,
     exposure::ResourceUris,
-    limits::{
-        BACKOFF_FIRST, STORE_RETRY_FIRST, STORE_RETRY_MAX, TASK_OUTCOME_SUSPECT_BYTES,
-        TASK_OUTCOME_TRIES, TASK_RESENDS_MAX,
-    },
+    limits::{BACKOFF_FIRST, TASK_OUTCOME_SUSPECT_BYTES, TASK_OUTCOME_TRIES, TASK_RESENDS_MAX},
     retries::AttemptOutcome,
     tasks::{self, BackendTask, TaskOutcome},
 };
@@ -52,7 +49,7 @@ use crate::{
         link::{connection::Connection, failure::Failure, request::BackendRequest},
         requester::{Requester, SentRequest},
     },
-    persistence::fault_point,
+    persistence::{StoreRetry, fault_point},
     sessions::shared::Shared,
     telemetry::request,
 };
@@ -83,7 +80,7 @@ async fn run_until_stopped(run: Arc<TaskRun>, work: impl Future<Output = RunOutc
     };
     let ending =
         AssertUnwindSafe(run_to_end(&run, work)).catch_unwind().await.unwrap_or_else(failed);
-    if AssertUnwindSafe(settle(&run, ending)).catch_unwind().await.is_err() {
+    if AssertUnwindSafe(store_outcome(&run, ending)).catch_unwind().await.is_err() {
         tracing::error!(task = %run.digest(), "an internal fault interrupted the end of a task");
     }
     observability::end_span(&run);
@@ -275,7 +272,7 @@ fn task_member(run: &TaskRun, message: &Message) -> (Span, Vec<u8>) {
 }
 
 /// Stores the end of a run. Every run ends here.
-async fn settle(run: &Arc<TaskRun>, ending: RunOutcome) {
+async fn store_outcome(run: &Arc<TaskRun>, ending: RunOutcome) {
     run.notifications.close();
     match ending {
         RunOutcome::Answered(answer, backend_status) => {
@@ -375,13 +372,12 @@ async fn end(run: &TaskRun, ended: TaskOutcome) {
 /// Returns the status with which the owner under this epoch ended the task. `None` if the task has
 /// not ended, or has ended otherwise.
 pub(super) async fn ended_under(shared: &Shared, task: &TaskId, epoch: i64) -> Option<TaskStatus> {
-    let (persistence, mut wait) = (&shared.persistence, STORE_RETRY_FIRST);
+    let (persistence, mut retry) = (&shared.persistence, StoreRetry::default());
     let transitions = loop {
         match persistence.timed("transitions", persistence.store.task_transitions(task)).await {
             Ok(transitions) => break transitions,
-            Err(_) => tokio::time::sleep(wait).await,
+            Err(_) => retry.pause().await,
         }
-        wait = (wait * 2).min(STORE_RETRY_MAX);
     };
     let last = transitions.last()?;
     (last.to.is_finished() && last.epoch == Some(epoch)).then_some(last.to)

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::{EventReader, FakeBackend, backend::tool};
+use testkit::{EventReader, FakeBackend, Gate, Reply, backend::tool};
 
 use super::Modern;
 use crate::{broker_with, builder};
@@ -68,6 +68,33 @@ async fn n_sub_01_n_sub_02_requested_notifications_have_the_id_of_their_request(
 
     drop(both);
     backend.wait_for("the end of the subscription", |seen| seen.is("resources/unsubscribe")).await;
+}
+
+#[tokio::test]
+async fn br_05_a_disconnected_listener_does_not_decide_for_others() {
+    let (backend, gate) = (watched().await, Gate::new());
+    let hold = gate.clone();
+    backend.on("resources/subscribe", move |_| {
+        let hold = hold.clone();
+        async move {
+            hold.passed().await;
+            Reply::error(-32603, "no")
+        }
+    });
+    let mut spec = backend.spec();
+    spec["links"] = json!("shared");
+    let broker = builder().backend("default", "b", spec).start().await;
+    let first = Modern::of(&broker, "/mcp/b");
+    let filter = json!({"notifications": {"resourceSubscriptions": ["test://one"]}});
+    let listening =
+        tokio::spawn(async move { first.post(json!(1), "subscriptions/listen", filter).await });
+    backend.wait_for("the subscribe", |seen| seen.is("resources/subscribe")).await;
+    listening.abort();
+    let other = broker.client("/mcp/b").connected(json!({})).await;
+    let subscribing = other.start_request("resources/subscribe", json!({"uri": "test://one"}));
+    gate.open();
+    let answer = subscribing.response().await.value;
+    assert_eq!(answer["error"]["data"]["uri"], "test://one", "nothing is subscribed: {answer}");
 }
 
 #[tokio::test]

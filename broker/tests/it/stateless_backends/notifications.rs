@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use testkit::{StatelessBackend, StatelessReply, TestClient, eventually, within};
 
 use super::{broker_with, on_both_wires};
+use crate::builder;
 
 fn with_resources(backend: &StatelessBackend) {
     let resource = |name: &str| json!({"uri": format!("test://{name}"), "name": name});
@@ -78,6 +79,24 @@ async fn nb_sub_01_a_resource_that_is_not_acknowledged_is_refused() {
         backend.updated("test://one").await;
         assert_eq!(next_updated(&mut stream).await["uri"], "b+test://one");
     }
+}
+
+#[tokio::test]
+async fn nb_sub_01_a_subscription_without_an_acknowledgement_leaves_the_filter() {
+    let backend = StatelessBackend::http().await;
+    with_resources(&backend);
+    backend.on("subscriptions/listen", |_| async { StatelessReply::Hang });
+    let mut spec = backend.spec();
+    spec["timeouts"] = json!({"control": "300ms"});
+    let broker = builder().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    for name in ["one", "two"] {
+        client.error("resources/subscribe", json!({"uri": format!("b+test://{name}")})).await;
+    }
+    let is_of_two_alone = |seen: &testkit::RecordedRequest| {
+        seen.message["params"]["notifications"]["resourceSubscriptions"] == json!(["test://two"])
+    };
+    backend.wait_for("a filter without the first resource", is_of_two_alone).await;
 }
 
 #[tokio::test]

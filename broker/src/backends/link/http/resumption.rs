@@ -51,12 +51,11 @@ impl Link {
     /// Ends a session at a backend that no link has used.
     pub async fn end_unused(backend: Arc<Backend>, session: BackendSession) {
         // Whose session it was is unknown here, so no token may go with its end.
-        let needs_user_action = backend.tokens.as_ref().is_some_and(TokenSource::is_per_principal);
-        let wire = HttpWire::to(&backend, None, &session.url);
-        let Ok((wire, _nothing_to_send)) = wire.await else { return };
-        if needs_user_action {
+        if backend.tokens.as_ref().is_some_and(TokenSource::is_per_principal) {
             return;
         }
+        let wire = HttpWire::to(&backend, None, &session.url);
+        let Ok((wire, _nothing_to_send)) = wire.await else { return };
         if backend.has_url(&session.url) && wire.adopt_session(&session) {
             wire.agree_on(session.version);
             wire.delete_session().await;

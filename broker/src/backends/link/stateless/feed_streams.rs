@@ -124,7 +124,7 @@ async fn keep_open(link: Arc<Link>, connection: Arc<Connection>) {
         () = connection.closed() => {}
     }
     stateless.listening.lost();
-    stateless.listening.settle(u64::MAX); // an answer that will not come has no waiter
+    stateless.listening.mark_applied(u64::MAX); // an answer that will not come has no waiter
 }
 
 async fn follow_filter(
@@ -142,7 +142,7 @@ async fn follow_filter(
             stream = None;
             listening.lost();
             (applied, missed, failures) = (Some(version), false, 0);
-            listening.settle(version);
+            listening.mark_applied(version);
         }
         if applied != Some(version) || (stream.is_none() && filter != SubscriptionFilter::default())
         {
@@ -151,7 +151,7 @@ async fn follow_filter(
                     listening.switch(opened.id);
                     let former = stream.replace(opened);
                     (applied, failures) = (Some(version), 0);
-                    listening.settle(version);
+                    listening.mark_applied(version);
                     if std::mem::take(&mut missed) {
                         notify_gap(link);
                     }
@@ -167,7 +167,7 @@ async fn follow_filter(
                         let redacted = link.backend.redactor.redact(&failure);
                         tracing::info!(backend = %link.backend.id, failure = redacted, "the broker could not open the notification stream of the backend");
                     }
-                    listening.settle(version);
+                    listening.mark_applied(version);
                     // An equal request would get an equal refusal.
                     if refused && stream.is_none() {
                         while listening.wanted().1 == version {

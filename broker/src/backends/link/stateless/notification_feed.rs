@@ -139,7 +139,7 @@ impl NotificationFeed {
         )
     }
 
-    pub(super) fn settle(&self, version: u64) {
+    pub(super) fn mark_applied(&self, version: u64) {
         self.applied.send_modify(|applied| *applied = (*applied).max(version));
     }
 
