@@ -103,7 +103,7 @@ pub struct RefusedMessage {
     /// receiver, and the sender may have a request with the same id.
     pub id: Option<RequestId>,
     /// The id of the receiver's request that the text answers. Set if it names no method.
-    pub answers: Option<RequestId>,
+    pub answers: Option<Box<RequestId>>,
     /// True for a request whose id could not be read.
     pub has_unreadable_id: bool,
 }

@@ -250,7 +250,7 @@ fn has_entries(link: &Link, kind: ListKind) -> bool {
         Some(principal) => principal_reads::lists_of(&link.backend, principal),
         None => link.backend.lists.load_full(),
     };
-    lists.is_some_and(|lists| lists.entries(kind).len() > 0)
+    lists.is_some_and(|lists| !lists.entries(kind).is_empty())
 }
 
 /// Reads one page. Returns `None` if the backend does not have this list after all.
@@ -266,7 +266,7 @@ fn read_answer(
         let code = downgrade::error_code(answer).unwrap_or_default();
         // An error must not empty a list that clients have. A backend that never had it may refuse
         // it, and offers the others.
-        if code != i64::from(ErrorKind::MethodNotFound.code()) && has_entries(link, kind) {
+        if code != ErrorKind::MethodNotFound.code() && has_entries(link, kind) {
             let text = format!("{}: the backend answered with error {code}", method(kind).name());
             return Err(backend.refusal(&Failure::Protocol(text)));
         }

@@ -411,11 +411,11 @@ mod tests {
             state.record = [owned("b", LEASE)].into();
         });
         let mut search = OwnerLookup::new(&script, LEASE);
-        assert_eq!(there(&mut search).await, "a");
+        assert_eq!(remote(&mut search).await, "a");
         assert_eq!(script.lock().claims, 0);
         search.record_failure(&owner("a"), ForwardFailure::Unreachable);
         assert_eq!(script.lock().forgotten, [owner("a")]);
-        assert_eq!(there(&mut search).await, "b");
+        assert_eq!(remote(&mut search).await, "b");
         assert_eq!(script.lock().recorded.last(), Some(&owner("b")));
     }
 
@@ -426,16 +426,16 @@ mod tests {
             state.record = [Ok(Some(Record::Free))].into();
         });
         let mut search = OwnerLookup::new(&script, LEASE);
-        assert_eq!(there(&mut search).await, "a");
+        assert_eq!(remote(&mut search).await, "a");
         search.record_failure(&owner("a"), ForwardFailure::LeaseLapsed);
-        assert_eq!(there(&mut search).await, "adopted");
+        assert_eq!(remote(&mut search).await, "adopted");
         script.lock().record = [Err(ErrorKind::StoreUnavailable)].into();
         let mut search = OwnerLookup::new(&script, LEASE);
-        assert_eq!(there(&mut search).await, "a");
+        assert_eq!(remote(&mut search).await, "a");
         search.record_failure(&owner("a"), ForwardFailure::LeaseLapsed);
-        assert_eq!((there(&mut search).await.as_str(), search.owner_must_serve()), ("a", true));
+        assert_eq!((remote(&mut search).await.as_str(), search.owner_must_serve()), ("a", true));
         search.record_failure(&owner("a"), ForwardFailure::Unreachable);
-        assert_eq!(there(&mut search).await, "store_unavailable");
+        assert_eq!(remote(&mut search).await, "store_unavailable");
     }
 
     #[tokio::test]
@@ -445,12 +445,12 @@ mod tests {
             state.record = [owned("a", LEASE)].into();
         });
         for _ in 0..5 {
-            assert_eq!(there(&mut OwnerLookup::new(&script, LEASE)).await, "a");
+            assert_eq!(remote(&mut OwnerLookup::new(&script, LEASE)).await, "a");
         }
         script.lock().record.clear();
         let claims = script.lock().claims;
         for expected in ["session_not_found", "session_not_found", "rate_limited", "rate_limited"] {
-            assert_eq!(there(&mut OwnerLookup::new(&script, LEASE)).await, expected);
+            assert_eq!(remote(&mut OwnerLookup::new(&script, LEASE)).await, expected);
         }
         assert_eq!(
             script.lock().claims,
@@ -489,9 +489,9 @@ mod tests {
         });
         let mut search = OwnerLookup::new(&script, LEASE);
         let started = Instant::now();
-        assert_eq!(there(&mut search).await, "a");
+        assert_eq!(remote(&mut search).await, "a");
         search.record_failure(&owner("a"), ForwardFailure::Unreachable);
-        assert_eq!(there(&mut search).await, "adopted");
+        assert_eq!(remote(&mut search).await, "adopted");
         let waited = started.elapsed();
         assert!(
             waited >= LEASE / 2 && waited <= LEASE / 2 + OWNER_RETRY_JITTER + SLACK,
@@ -529,7 +529,7 @@ mod tests {
     async fn a_lookup_waits_for_an_owner_without_an_address() {
         let nowhere = Ok(Some(Record::Owned(None, LEASE)));
         let script = Script::with(|state| state.record = [nowhere, Ok(Some(Record::Free))].into());
-        assert_eq!(there(&mut OwnerLookup::new(&script, LEASE)).await, "adopted");
+        assert_eq!(remote(&mut OwnerLookup::new(&script, LEASE)).await, "adopted");
     }
 
     #[tokio::test]
@@ -565,9 +565,9 @@ mod tests {
     #[tokio::test]
     async fn r_09_an_unavailable_store_is_not_reported_as_a_missing_session() {
         let script = Script::with(|state| state.record = [Err(ErrorKind::StoreUnavailable)].into());
-        assert_eq!(there(&mut OwnerLookup::new(&script, LEASE)).await, "store_unavailable");
+        assert_eq!(remote(&mut OwnerLookup::new(&script, LEASE)).await, "store_unavailable");
         let script = Script::default();
-        assert_eq!(there(&mut OwnerLookup::new(&script, LEASE)).await, "session_not_found");
+        assert_eq!(remote(&mut OwnerLookup::new(&script, LEASE)).await, "session_not_found");
     }
 
     #[tokio::test]
@@ -578,13 +578,13 @@ mod tests {
             state.record = [Ok(Some(Record::Free))].into();
         });
         let mut search = OwnerLookup::new(&script, LEASE);
-        assert_eq!(there(&mut search).await, "b");
+        assert_eq!(remote(&mut search).await, "b");
         search.record_failure(&owner("b"), ForwardFailure::NotOwner(Some(owner("d"))));
-        assert_eq!(there(&mut search).await, "d");
+        assert_eq!(remote(&mut search).await, "d");
         search.record_failure(&owner("d"), ForwardFailure::Unreachable);
-        assert_eq!(there(&mut search).await, "c");
+        assert_eq!(remote(&mut search).await, "c");
         search.record_failure(&owner("c"), ForwardFailure::Unreachable);
-        assert_eq!(there(&mut search).await, "draining");
+        assert_eq!(remote(&mut search).await, "draining");
         assert_eq!(script.lock().claims, 0);
     }
 

@@ -27,13 +27,13 @@ fn unread_bytes_are_given_back_if_streams_are_cut_read_and_dropped() {
                     let holder = budget.new_holder();
                     let mut held = 0;
                     for bytes in [STEP, 3 * STEP, STEP / 2, 2 * STEP] {
-                        held =
-                            budget.settle(holder, held, bytes, || (UnreadOwner::default(), stream));
+                        held = budget
+                            .recount(holder, held, bytes, || (UnreadOwner::default(), stream));
                         if let Some(largest) = budget.to_be_cut() {
                             assert!(largest < 3, "it is a stream that holds something");
                         }
                     }
-                    budget.settle(holder, held, 0, || (UnreadOwner::default(), stream));
+                    budget.recount(holder, held, 0, || (UnreadOwner::default(), stream));
                 })
             })
             .collect();
@@ -50,15 +50,15 @@ fn an_exceeded_budget_always_has_a_stream_to_cut() {
             let budget = budget.clone();
             thread::spawn(move || {
                 let holder = budget.new_holder();
-                budget.settle(holder, 0, 2 * STEP, || (UnreadOwner::default(), 1))
+                budget.recount(holder, 0, 2 * STEP, || (UnreadOwner::default(), 1))
             })
         };
         let reading = {
             let budget = budget.clone();
             thread::spawn(move || {
                 let holder = budget.new_holder();
-                let held = budget.settle(holder, 0, STEP, || (UnreadOwner::default(), 2));
-                budget.settle(holder, held, 0, || (UnreadOwner::default(), 2))
+                let held = budget.recount(holder, 0, STEP, || (UnreadOwner::default(), 2));
+                budget.recount(holder, held, 0, || (UnreadOwner::default(), 2))
             })
         };
         assert_eq!(filling.join().expect("it ends"), 2);

@@ -164,7 +164,7 @@ impl Envelope {
             Err(problem) => {
                 let refusal = Refusal::new(ErrorKind::InvalidRequest, problem);
                 let has_method = self.parts.method_span.is_some();
-                let answers = id.clone().filter(|_| !has_method);
+                let answers = id.clone().filter(|_| !has_method).map(Box::new);
                 let has_unreadable_id = has_method && id.is_none() && self.parts.id_span.is_some();
                 let is_answer =
                     answers.is_some() && (self.result.is_some() || self.error.is_some());

@@ -226,7 +226,7 @@ pub fn handle_answer(session: &Arc<Session>, message: &Message) {
 /// Ends the question that a malformed answer of the client names. The backend gets an error.
 pub fn handle_malformed_answer(session: &Session, rejected: &RefusedMessage) {
     let answers = rejected.answers.as_ref().filter(|_| rejected.id.is_none());
-    let Some(number) = answers.and_then(RequestId::as_u64) else { return };
+    let Some(number) = answers.and_then(|id| id.as_u64()) else { return };
     let question = session.lock().questions.take(number);
     if let Some(question) = question {
         let why = format!("the answer of the client is malformed: {}", rejected.refusal.message);
