@@ -219,10 +219,7 @@ mod tests {
         ] {
             let faults =
                 load_from(&format!("stdio: {{commands: [{entry}]}}"), []).unwrap_err().to_string();
-            assert!(
-                faults.contains("stdio.commands: has too many entries or an entry that"),
-                "{entry}: {faults}"
-            );
+            assert!(faults.contains("stdio.commands: has an entry that"), "{entry}: {faults}");
         }
     }
 }

@@ -437,7 +437,10 @@ mod tests {
                 "front: adapted, scopes_append: ['a b']",
                 "auth.issuers.0.scopes_append: has too many entries or an entry",
             ),
-            ("front: adapted, scope_prefix: ''", "auth.issuers.0.scope_prefix: cannot begin"),
+            (
+                "front: adapted, scope_prefix: ''",
+                "auth.issuers.0.scope_prefix: is not a valid scope prefix",
+            ),
             ("front: proxy", "auth.issuers.0.front: "),
         ] {
             let found = faults(entry);

@@ -537,7 +537,7 @@ mod tests {
             ),
             (
                 &format!("{{{url}, tenant: acme, audiences: ['']}}"),
-                "auth.issuers.0.audiences: has an entry",
+                "auth.issuers.0.audiences: has too many entries or an entry",
             ),
             (
                 &format!("{{{url}, tenant: acme, jwks_url: 'http://a.example/k'}}"),
@@ -594,7 +594,7 @@ mod tests {
             ),
             (
                 &format!("{{{url}, tenant: acme, require_typ: JWT}}"),
-                "auth.issuers.0.require_typ: is not a type",
+                "auth.issuers.0.require_typ: is not a supported token type",
             ),
             (
                 &format!("{{{url}, tenant: acme, keys_max_age: 1s}}"),
