@@ -9,7 +9,10 @@ use testkit::{
     servers::{RedisCluster, RedisWithSentinels},
 };
 
-use crate::{builder, limits::replicas::saturated};
+use crate::{
+    builder,
+    limits::replicas::{saturable, saturated},
+};
 
 const UPDATED: &str = "notifications/resources/updated";
 
@@ -34,6 +37,7 @@ async fn replicas_follow(url: &str, fail_over: impl AsyncFnOnce()) {
     ledger.backend().list("resources", vec![json!({"uri": "test://one", "name": "one"})]);
     let builder = builder()
         .config(json!({"storage": {"redis_url": url}}))
+        .config(saturable())
         .backend("default", "b", ledger.spec())
         .cluster(2);
     let mut cluster = builder.without_redis().start().await;

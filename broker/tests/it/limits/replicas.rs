@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::{FakeBackend, TestClient, TestCluster, eventually};
 
 use super::assert_rate_limited;
@@ -21,7 +21,8 @@ async fn cluster(
     rate: (u32, u32),
 ) -> (TestCluster, FakeBackend, Vec<TestClient>) {
     let backend = FakeBackend::echo().await;
-    let builder = builder().backend("default", "b", backend.spec()).cluster(replicas);
+    let builder = builder().config(saturable()).backend("default", "b", backend.spec());
+    let builder = builder.cluster(replicas);
     let cluster = if redis { builder.start().await } else { builder.without_redis().start().await };
     cluster.ready().await;
     let mut clients = Vec::new();
@@ -31,6 +32,11 @@ async fn cluster(
     let limits = json!({"limits": {"requests_per_second": rate.0, "burst": rate.1}});
     cluster.operator().put_tenant("default", limits).await;
     (cluster, backend, clients)
+}
+
+/// Returns the configuration for [`saturated`], whose requests have a connection each.
+pub(crate) fn saturable() -> Value {
+    json!({"limits": {"connections_per_second_per_address": 0}})
 }
 
 /// Sends to each replica as fast as it answers, from several clients. Returns how many requests
