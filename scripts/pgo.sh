@@ -3,7 +3,7 @@
 # It builds the program with counters (profile dist), sends it the calls of scripts/pgo_load.py and those of the bench of two
 # replicas, and merges what it counted.
 # Needs llvm-profdata: `rustup component add llvm-tools`, or the package llvm-19 of Debian, which it installs when it may.
-# Takes as long as a build of the profile dist, some ten minutes on two processors.
+# Takes as long as a build of the profile dist, and that of a bench: some fifteen minutes on two processors.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
@@ -33,7 +33,7 @@ mkdir -p "$counts"
 trap 'rm -rf "$counts"' EXIT
 
 "$root/scripts/install-servers.sh"
-say "building the load tester and the program with counters; some ten minutes"
+say "building the load tester and the program with counters; some fifteen minutes"
 # The flags of published builds are for the program only: with them, all crates of the tools would be built again.
 tools() { env -u RUSTFLAGS -u CFLAGS -u CXXFLAGS "$@"; }
 tools cargo build --locked --profile quick -p loadtest

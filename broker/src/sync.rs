@@ -17,6 +17,7 @@
 //!
 //! The event log's queue never blocks. A stream adds to it under the lock of its log, so that both
 //! have the same order. A session's `persisted` is an asynchronous lock: it is taken before the
-//! session's state and held over a write. The table of tasks is taken before a
-//! task's run, a link's users and a connection's maps. The cells of a call are locked alone. A value that is dropped under a guard may lock in its own `Drop`, such as a
+//! session's state and held over a write. The table of tasks is taken before a task's run, a link's
+//! users and a connection's maps. The cells of a call are locked alone. A value that is dropped
+//! under a guard may lock in its own `Drop`, such as a
 //! question that leaves its connection's map. The maps are therefore last.

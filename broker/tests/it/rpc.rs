@@ -227,8 +227,8 @@ async fn rpc_09_an_unknown_method_is_32601() {
     assert_eq!(backend.count(|seen| seen.is("foo/bar")), 0);
 }
 
-#[tokio::test]
-async fn rpc_10_an_id_in_flight_is_refused_and_the_first_call_is_not_affected() {
+/// Returns a backend whose tool `wait` answers once the gate is open.
+async fn waiting_backend() -> (FakeBackend, Gate) {
     let gate = Gate::new();
     let wait = gate.clone();
     let backend = FakeBackend::with_tool("wait", move |_| {
@@ -237,8 +237,13 @@ async fn rpc_10_an_id_in_flight_is_refused_and_the_first_call_is_not_affected() 
             wait.passed().await;
             Reply::text("first")
         }
-    })
-    .await;
+    });
+    (backend.await, gate)
+}
+
+#[tokio::test]
+async fn rpc_10_an_id_in_flight_is_refused_and_the_first_call_is_not_affected() {
+    let (backend, gate) = waiting_backend().await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     let first = client.start_request_with_id(json!(7), "tools/call", json!({"name": "b__wait"}));
@@ -261,16 +266,7 @@ async fn rpc_10_an_id_in_flight_is_refused_and_the_first_call_is_not_affected() 
 
 #[tokio::test]
 async fn rpc_10_an_id_is_the_same_in_every_spelling() {
-    let gate = Gate::new();
-    let wait = gate.clone();
-    let backend = FakeBackend::with_tool("wait", move |_| {
-        let wait = wait.clone();
-        async move {
-            wait.passed().await;
-            Reply::text("first")
-        }
-    })
-    .await;
+    let (backend, gate) = waiting_backend().await;
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     let first =

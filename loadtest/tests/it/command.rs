@@ -14,7 +14,7 @@ use tokio::{
     process::Command,
 };
 
-use super::fault_server::{Fault, FaultServer, nobody};
+use super::fault_server::{Fault, FaultServer, refusing_address};
 
 fn program() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mcp-loadtest"));
@@ -89,12 +89,12 @@ async fn an_impossible_task_exits_64_with_a_message() {
         "{phases: [{for: 1s, rate: 1}], mix: [{method: pong}], sessions: 0}",
     )
     .unwrap();
-    let nobody = format!("tcp://{}", nobody().await);
+    let refusing = format!("tcp://{}", refusing_address().await);
     for (arguments, wanted) in [
-        (["run", &nobody, "-p", "p.yaml"], "no session at tcp://"),
-        (["run", &nobody, "-p", "bad.yaml"], "sessions: 0; 1 to 100000 is allowed"),
-        (["run", &nobody, "-p", "bad.yaml"], "mix[0].method: \"pong\" is not one of tools/call"),
-        (["run", &nobody, "-p", "none.yaml"], "cannot read none.yaml"),
+        (["run", &refusing, "-p", "p.yaml"], "no session at tcp://"),
+        (["run", &refusing, "-p", "bad.yaml"], "sessions: 0; 1 to 100000 is allowed"),
+        (["run", &refusing, "-p", "bad.yaml"], "mix[0].method: \"pong\" is not one of tools/call"),
+        (["run", &refusing, "-p", "none.yaml"], "cannot read none.yaml"),
     ] {
         let ran = folder.run(&arguments).await;
         let output = String::from_utf8_lossy(&ran.stderr);

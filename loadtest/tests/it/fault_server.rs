@@ -253,7 +253,7 @@ async fn request(reader: &mut BufReader<OwnedReadHalf>) -> Option<Request> {
 }
 
 /// Returns an address without a listener.
-pub(crate) async fn nobody() -> SocketAddr {
+pub(crate) async fn refusing_address() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("a bound socket has an address");
     drop(listener);

@@ -147,8 +147,8 @@ impl PendingRequests {
     }
 
     /// Returns the likely requester of a message without an id: the latest call, or else the
-    /// latest task. The caller checks that all waits are for one client. A call has a stream on which its client gets the
-    /// message.
+    /// latest task. The caller checks that all waits are for one client. A call has a stream on
+    /// which its client gets the message.
     pub fn likely_requester(&self) -> Option<Arc<dyn Requester>> {
         let waiting = self.lock_waiting();
         let requesters = waiting
