@@ -29,6 +29,7 @@ use http_body::Body;
 use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::{
+    io::BufReader,
     net::TcpStream,
     time::{sleep, timeout},
 };
@@ -37,8 +38,9 @@ use tokio_rustls::TlsConnector;
 use super::{
     ALPN_H2, CONNECT_TIMEOUT, CONNECTION_WINDOW_BYTES, CONNECTIONS_PER_PEER, GIVEN_UP_STREAMS_MAX,
     HEAD_BYTES_MAX, PEER_NAME, PEERS_KEPT_MAX, PING_INTERVAL, PING_TIMEOUT, PeerIdentity,
-    STREAM_WINDOW_BYTES, STREAMS_MAX,
+    READ_BYTES, STREAM_WINDOW_BYTES, STREAMS_MAX,
     body::{PeerBody, Upload},
+    coalesced_writes::CoalescedWrites,
 };
 use crate::send_error::SendError;
 
@@ -62,7 +64,6 @@ impl std::fmt::Debug for PeerClient {
 #[derive(Default)]
 struct Peer {
     lanes: [PeerConnection; CONNECTIONS_PER_PEER],
-    next: AtomicUsize,
 }
 
 /// One connection, opened on demand. The first request that finds it closed opens it, and the
@@ -95,7 +96,7 @@ impl PeerClient {
         request: &Request<Bytes>,
     ) -> Result<Response<PeerBody>, SendError> {
         let peer = self.peer(address);
-        let connection = peer.next_connection();
+        let connection = peer.connection();
         let mut reason = String::new();
         for _ in 0..ATTEMPTS {
             let mut sender = connection.sender(&self.tls, address).await?;
@@ -127,7 +128,7 @@ impl PeerClient {
     {
         let (mut head, body) = request.into_parts();
         head.uri = at_peer(head.uri).map_err(not_sent)?;
-        let mut sender = self.peer(address).next_connection().sender(&self.tls, address).await?;
+        let mut sender = self.peer(address).connection().sender(&self.tls, address).await?;
         let (response, stream) =
             sender.send_request(Request::from_parts(head, ()), false).map_err(not_sent)?;
         let upload = Upload::start(body, stream);
@@ -153,9 +154,14 @@ impl PeerClient {
 }
 
 impl Peer {
-    /// Returns the connections in turn.
-    fn next_connection(&self) -> &PeerConnection {
-        &self.lanes[self.next.fetch_add(1, Ordering::Relaxed) % CONNECTIONS_PER_PEER]
+    /// Returns the connection of this thread. The requests of one thread share writes, and those of
+    /// two threads rarely wait for each other.
+    fn connection(&self) -> &PeerConnection {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static LANE: usize = THREADS.fetch_add(1, Ordering::Relaxed) % CONNECTIONS_PER_PEER;
+        }
+        &self.lanes[LANE.with(|lane| *lane)]
     }
 }
 
@@ -218,7 +224,7 @@ async fn connect(tls: &TlsConnector, address: &str) -> Result<SendRequest<Bytes>
     let name = ServerName::try_from(PEER_NAME)
         .map_err(|error| SendError::Tls { reason: error.to_string() })?;
     let stream = tls
-        .connect(name, socket)
+        .connect(name, BufReader::with_capacity(READ_BYTES, socket))
         .await
         .map_err(|error| SendError::Tls { reason: error.to_string() })?;
     if stream.get_ref().1.alpn_protocol() != Some(ALPN_H2) {
@@ -234,7 +240,7 @@ async fn connect(tls: &TlsConnector, address: &str) -> Result<SendRequest<Bytes>
         // fault.
         .max_concurrent_reset_streams(GIVEN_UP_STREAMS_MAX)
         .max_local_error_reset_streams(None)
-        .handshake(stream)
+        .handshake(CoalescedWrites::new(stream))
         .await
         .map_err(|error| unreachable(&error))?;
     let pings = connection.ping_pong();

@@ -6,6 +6,7 @@
 
 mod body;
 mod client;
+mod coalesced_writes;
 mod identity;
 mod server;
 
@@ -39,6 +40,8 @@ const STREAMS_MAX: u32 = 100_000;
 const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
 /// Unread bytes of all streams of a connection. Two thousand slow readers do not block the others.
 const CONNECTION_WINDOW_BYTES: u32 = 128 * 1024 * 1024;
+/// Bytes of one read from a connection, below TLS. The TLS library itself reads 4 KiB at a time.
+const READ_BYTES: usize = 16 * 1024;
 /// Largest head of a request or response. It exceeds the broker's limit for clients, because HTTP/2
 /// counts 32 extra bytes for each header.
 const HEAD_BYTES_MAX: u32 = 128 * 1024;

@@ -22,6 +22,7 @@ use hyper_util::{
     server::graceful::{GracefulShutdown, Watcher},
 };
 use tokio::{
+    io::BufReader,
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
     time::{sleep, timeout},
@@ -30,8 +31,8 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::{
     ALPN_H2, CONNECTION_WINDOW_BYTES, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, HEAD_BYTES_MAX,
-    PEER_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, PeerIdentity, STREAM_WINDOW_BYTES,
-    STREAMS_MAX,
+    PEER_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, PeerIdentity, READ_BYTES,
+    STREAM_WINDOW_BYTES, STREAMS_MAX, coalesced_writes::CoalescedWrites,
 };
 
 /// Wait after a failed accept. The usual reason is that no descriptor is free until another
@@ -69,6 +70,7 @@ impl PeerServer {
     pub fn new(identity: &PeerIdentity) -> Self {
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new())
+            .auto_date_header(false)
             .keep_alive_interval(PING_INTERVAL)
             .keep_alive_timeout(PING_TIMEOUT)
             .max_concurrent_streams(STREAMS_MAX)
@@ -158,7 +160,7 @@ impl PeerServer {
     async fn admit(
         &self,
         socket: TcpStream,
-    ) -> Option<(TlsStream<TcpStream>, OwnedSemaphorePermit)> {
+    ) -> Option<(TlsStream<BufReader<TcpStream>>, OwnedSemaphorePermit)> {
         let (peer, local) = (socket.peer_addr().ok()?, socket.local_addr().ok()?);
         if let Some(rejected) = &self.refused_connections
             && (rejected.may_exist)()
@@ -170,7 +172,12 @@ impl PeerServer {
             }
         }
         let _ = socket.set_nodelay(true);
-        let stream = match timeout(HANDSHAKE_TIMEOUT, self.tls.accept(socket)).await {
+        let stream = match timeout(
+            HANDSHAKE_TIMEOUT,
+            self.tls.accept(BufReader::with_capacity(READ_BYTES, socket)),
+        )
+        .await
+        {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 tracing::debug!(%peer, %error, "the peer is not a replica of this broker");
@@ -201,7 +208,7 @@ impl PeerServer {
 
     async fn serve_connection<Handler, Answering, ResponseBody>(
         &self,
-        stream: TlsStream<TcpStream>,
+        stream: TlsStream<BufReader<TcpStream>>,
         watcher: Watcher,
         handler: Handler,
     ) where
@@ -214,7 +221,8 @@ impl PeerServer {
             let answering = handler(request);
             async move { Ok::<_, Infallible>(answering.await) }
         });
-        let connection = self.http.serve_connection(TokioIo::new(stream), service);
+        let connection =
+            self.http.serve_connection(TokioIo::new(CoalescedWrites::new(stream)), service);
         if let Err(error) = watcher.watch(connection).await {
             tracing::debug!(%error, "a replica's connection ended");
         }

@@ -95,6 +95,8 @@ pub(in crate::listeners) struct ValidatedHead {
     caller: Mutex<Option<(KeyringVersion, AuthenticatedCaller)>>,
     /// Owner of the answers, once a caller was authenticated.
     unread_owner: OnceLock<UnreadOwner>,
+    /// Headers for other replicas, with the caller that they name.
+    forwarded_headers: Mutex<Option<Box<(Caller, HeaderMap)>>>,
 }
 
 #[derive(Debug)]
@@ -243,6 +245,25 @@ impl ValidatedHead {
     /// Returns the owner of the answers to requests with this head.
     pub(in crate::listeners) fn unread_owner(&self) -> UnreadOwner {
         self.unread_owner.get().cloned().unwrap_or_default()
+    }
+
+    /// Returns the headers for other replicas, which `build` creates for a new head or caller.
+    pub(in crate::listeners) fn forwarded_headers(
+        &self,
+        caller: &Caller,
+        build: impl FnOnce() -> HeaderMap,
+    ) -> HeaderMap {
+        let mut known = self.forwarded_headers.lock();
+        let is_same =
+            |known: &Caller| known == caller && Arc::ptr_eq(&known.subject, &caller.subject);
+        if let Some(known) = known.as_ref().filter(|known| is_same(&known.0)) {
+            return known.1.clone();
+        }
+        let headers = build();
+        if self.repeats {
+            *known = Some(Box::new((caller.clone(), headers.clone())));
+        }
+        headers
     }
 
     pub(super) fn cache_caller(&self, edition: KeyringVersion, caller: &AuthenticatedCaller) {

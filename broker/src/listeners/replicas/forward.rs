@@ -114,8 +114,11 @@ pub(super) struct ReplicaRequest(Request<Bytes>);
 
 impl ReplicaRequest {
     pub(super) fn of(request: &InboundRequest<'_>, body: &Bytes) -> Self {
-        let headers = replica_headers::request_headers(&request.head.headers, &request.caller);
-        Self::new(request.head.method.clone(), request.head.uri.clone(), headers, body)
+        let InboundRequest { head, caller, cache, .. } = request;
+        let headers = cache
+            .validated_head
+            .forwarded_headers(caller, || replica_headers::request_headers(&head.headers, caller));
+        Self::new(head.method.clone(), head.uri.clone(), headers, body)
     }
 
     fn new(method: HttpMethod, uri: Uri, headers: HeaderMap, body: &Bytes) -> Self {
