@@ -27,7 +27,7 @@ async fn a_new_tool_with_a_serious_finding_is_held() {
     assert_eq!(found[0], "instruction-tag", "the serious one is first: {found:?}");
     assert!(found.contains(&"conceal-from-user") && found.contains(&"secret-place"), "{found:?}");
     assert_eq!(add["findings"][0]["pointer"], "/description");
-    assert!(add["findings"][0]["excerpt"].as_str().unwrap().contains("<important>"), "{add}");
+    assert!(add["findings"][0]["excerpt"].as_str().unwrap().contains("<IMPORTANT>"), "{add}");
     admin.wait_metric("mcp_catalog_findings", &[("severity", "serious")], |n| n == 1.0).await;
     broker.wait_for_log("the scanner has serious findings in a definition").await;
     let looked_at = json!({"items": [super::item(&add)]});
