@@ -21,7 +21,7 @@ use utoipa::{
 };
 
 use super::{
-    field_error::{FieldError, describe, invalid_value, join, unknown},
+    field_error::{FieldError, describe, element, invalid_value, join, unknown},
     units::WrittenUnit,
 };
 
@@ -52,8 +52,12 @@ impl<T: DeserializeOwned + ToSchema> BodySchema<T> {
             return Err(walk.faults);
         }
         serde_path_to_error::deserialize(body).map_err(|error| {
-            let segments = error.path().iter().map(segment_name);
-            let path = segments.fold(String::new(), |path, segment| join(&path, &segment));
+            let path = error.path().iter().fold(String::new(), |path, segment| match segment {
+                Segment::Seq { index } => element(&path, *index),
+                Segment::Map { key } => join(&path, key),
+                Segment::Enum { variant } => join(&path, variant),
+                Segment::Unknown => path,
+            });
             vec![FieldError::new(path, format!("is not accepted: {}", error.inner()), "")]
         })
     }
@@ -107,7 +111,7 @@ impl<'s> Walk<'s> {
     fn check_list(&mut self, path: &str, array: &'s Array, entries: &mut [Value]) {
         let ArrayItems::RefOrSchema(entry) = &array.items else { return };
         for (index, value) in entries.iter_mut().enumerate() {
-            self.check(&join(path, &index.to_string()), entry, value);
+            self.check(&element(path, index), entry, value);
         }
     }
 
@@ -271,7 +275,7 @@ impl<'s> Walk<'s> {
 /// Returns the name of the choice that a tag makes, from the path of its map.
 fn kind_of_thing(path: &str) -> &str {
     let name = path.rsplit('.').next().unwrap_or_default();
-    if name.bytes().all(|byte| byte.is_ascii_digit()) { "variant" } else { name }
+    if name.is_empty() || name.ends_with(']') { "variant" } else { name }
 }
 
 fn names(tags: &[(&str, &RefOr<Schema>)]) -> String {
@@ -338,15 +342,6 @@ fn mismatch(value: &Value) -> String {
     format!("is {}", describe(value))
 }
 
-fn segment_name(segment: &Segment) -> String {
-    match segment {
-        Segment::Seq { index } => index.to_string(),
-        Segment::Map { key } => key.clone(),
-        Segment::Enum { variant } => variant.clone(),
-        Segment::Unknown => String::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -399,12 +394,12 @@ mod tests {
                 "keeps_warm: \"long\" is not a duration; allowed: a whole number with one unit: 250ms, 30s, 5m, 2h or 7d".to_owned(),
                 "labels.a: is a number; allowed: text (in quotes)".to_owned(),
                 "labels.b: is empty; allowed: text (in quotes)".to_owned(),
-                "parts.0.fits: is missing; allowed: true or false".to_owned(),
-                "parts.1.type: is not a known variant; allowed: lid, handle".to_owned(),
-                "parts.2.fits: is not a known key; allowed: count, type".to_owned(),
-                "parts.2.count: is text; allowed: a whole number".to_owned(),
-                "parts.3.type: is missing or not text; allowed: lid, handle".to_owned(),
-                format!("parts.4: is a number; allowed: {part}"),
+                "parts[0].fits: is missing; allowed: true or false".to_owned(),
+                "parts[1].type: is not a known variant; allowed: lid, handle".to_owned(),
+                "parts[2].fits: is not a known key; allowed: count, type".to_owned(),
+                "parts[2].count: is text; allowed: a whole number".to_owned(),
+                "parts[3].type: is missing or not text; allowed: lid, handle".to_owned(),
+                format!("parts[4]: is a number; allowed: {part}"),
             ]
         );
     }

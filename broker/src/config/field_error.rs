@@ -11,8 +11,8 @@ use serde_json::Value;
 /// A fault of one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldError {
-    /// Dotted path of the key, such as `limits.burst` or `transport.url`. Empty for the document as
-    /// a whole.
+    /// Path of the key, such as `limits.burst` or `transport.args[0]`. Empty for the document as a
+    /// whole.
     pub path: String,
     pub problem: String,
     /// Permitted values. Empty when `problem` already contains them.
@@ -55,6 +55,11 @@ pub(super) fn join(parent: &str, name: &str) -> String {
         (parent, "") => parent.to_owned(),
         (parent, name) => format!("{parent}.{name}"),
     }
+}
+
+/// Returns the path of an element of a list.
+pub(super) fn element(parent: &str, index: usize) -> String {
+    format!("{parent}[{index}]")
 }
 
 impl fmt::Display for FieldError {

@@ -16,7 +16,7 @@ use super::{
     client_key::ClientKey,
     config_key::KeyKind,
     config_reader::read_secret_file,
-    field_error::{FieldError, join},
+    field_error::{FieldError, element, join},
     issuer_reader::IssuerReader,
     range::check_duration,
     serde_units::optional_duration,
@@ -180,7 +180,7 @@ pub(super) fn check_only_one<'i>(
 ) {
     let mut with = issuers.enumerate().filter(|(_, introspection)| introspection.is_some());
     if let Some((at, _)) = with.nth(1) {
-        let path = join(&join(path, &at.to_string()), "introspection");
+        let path = join(&element(path, at), "introspection");
         faults.push(FieldError::new(
             path,
             "is set for a second issuer, and an opaque token does not name its issuer",
@@ -280,6 +280,6 @@ mod tests {
             "auth: {{resource: 'https://mcp.example.com', issuers: [{{issuer: 'https://a.example', {one}}}, {{issuer: 'https://b.example', {one}}}]}}"
         );
         let faults = load_from(&two, []).unwrap_err().to_string();
-        assert!(faults.contains("auth.issuers.1.introspection: is set for a second"), "{faults}");
+        assert!(faults.contains("auth.issuers[1].introspection: is set for a second"), "{faults}");
     }
 }

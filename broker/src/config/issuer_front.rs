@@ -397,51 +397,51 @@ mod tests {
     #[test]
     fn faults_of_a_front_name_their_key() {
         for (entry, fault) in [
-            ("preset: google", "auth.issuers.0.preset: cannot be used"),
-            ("preset: entre", "auth.issuers.0.preset: "),
-            ("resource: strip", "auth.issuers.0.resource: has no effect"),
-            ("preset: keycloak, prompt: drop", "auth.issuers.0.prompt: has no effect"),
+            ("preset: google", "auth.issuers[0].preset: cannot be used"),
+            ("preset: entre", "auth.issuers[0].preset: "),
+            ("resource: strip", "auth.issuers[0].resource: has no effect"),
+            ("preset: keycloak, prompt: drop", "auth.issuers[0].prompt: has no effect"),
             (
                 "front: adapted, metadata_set: {issuer: x}",
-                "auth.issuers.0.metadata_set.issuer: is set by the broker itself",
+                "auth.issuers[0].metadata_set.issuer: is set by the broker itself",
             ),
             (
                 "front: adapted, registration: {client_id: a}",
-                "auth.issuers.0.registration.redirect_uris: is missing",
+                "auth.issuers[0].registration.redirect_uris: is missing",
             ),
             (
                 "front: adapted, registration: {client_id: '', redirect_uris: ['http://localhost/cb']}",
-                "auth.issuers.0.registration.client_id: is not the id",
+                "auth.issuers[0].registration.client_id: is not the id",
             ),
             (
                 "front: adapted, registration: {client_id: a, redirect_uris: []}",
-                "auth.issuers.0.registration.redirect_uris: is empty",
+                "auth.issuers[0].registration.redirect_uris: is empty",
             ),
             (
                 "front: adapted, registration: {client_id: a, redirect_uris: ['http://a.example/cb']}",
-                "auth.issuers.0.registration.redirect_uris: is empty",
+                "auth.issuers[0].registration.redirect_uris: is empty",
             ),
             (
                 "front: adapted, registration: {client_id: a, redirect_uris: ['javascript:x']}",
-                "auth.issuers.0.registration.redirect_uris: is empty",
+                "auth.issuers[0].registration.redirect_uris: is empty",
             ),
             (
                 "front: adapted, registration: {client_id: a, redirect_uris: ['http://localhost/cb'], secret_file: /none}",
-                "auth.issuers.0.registration.secret_file: ",
+                "auth.issuers[0].registration.secret_file: ",
             ),
             (
                 "front: adapted, registration: {client_id: a, redirect_uris: ['http://localhost/cb'], secret: short}",
-                "auth.issuers.0.registration.secret: is not a usable secret",
+                "auth.issuers[0].registration.secret: is not a usable secret",
             ),
             (
                 "front: adapted, scopes_append: ['a b']",
-                "auth.issuers.0.scopes_append: has too many entries or an entry",
+                "auth.issuers[0].scopes_append: has too many entries or an entry",
             ),
             (
                 "front: adapted, scope_prefix: ''",
-                "auth.issuers.0.scope_prefix: is not a valid scope prefix",
+                "auth.issuers[0].scope_prefix: is not a valid scope prefix",
             ),
-            ("front: proxy", "auth.issuers.0.front: "),
+            ("front: proxy", "auth.issuers[0].front: "),
         ] {
             let found = faults(entry);
             assert!(found.contains(fault), "{entry}: {found}");

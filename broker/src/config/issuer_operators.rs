@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use super::{
     LoginClient,
-    field_error::join,
+    field_error::{element, join},
     issuer_reader::{IDENTIFIER_BYTES_MAX, IssuerReader},
     login_client::OperatorLoginEntry,
     operator_scope::parse_operator_scope,
@@ -113,7 +113,7 @@ impl IssuerReader<'_> {
             .map
             .into_iter()
             .enumerate()
-            .filter_map(|(at, grant)| self.grant(&join("admin.map", &at.to_string()), grant))
+            .filter_map(|(at, grant)| self.grant(&element("admin.map", at), grant))
             .collect();
         let login = entry.login.and_then(|login| self.operator_login(login));
         Some(OperatorMapping { audiences, claim, grants, login })
@@ -186,19 +186,19 @@ mod tests {
                 "admin.login.scopes: has too many entries or an entry",
             ),
             ("{claim: '', map: [{value: a, role: viewer}]}", "admin.claim: is not"),
-            ("{claim: g, map: [{value: a, role: root}]}", "admin.map.0.role: is \"root\""),
-            ("{claim: g, map: [{value: '', role: viewer}]}", "admin.map.0.value: is empty"),
+            ("{claim: g, map: [{value: a, role: root}]}", "admin.map[0].role: is \"root\""),
+            ("{claim: g, map: [{value: '', role: viewer}]}", "admin.map[0].value: is empty"),
             (
                 "{claim: g, map: [{value: a, role: viewer, tenants: [A]}]}",
-                "admin.map.0.tenants.0: is \"A\", which is not a usable name",
+                "admin.map[0].tenants[0]: is \"A\", which is not a usable name",
             ),
             (
                 "{claim: g, map: [{value: a, role: backend_owner}]}",
-                "admin.map.0.backends: is missing",
+                "admin.map[0].backends: is missing",
             ),
             (
                 "{claim: g, map: [{value: a, role: scraper, tenants: [a]}]}",
-                "admin.map.0.tenants: is set for a scraper",
+                "admin.map[0].tenants: is set for a scraper",
             ),
             (
                 "{claim: g, audiences: [mcp], map: [{value: a, role: viewer}]}",

@@ -25,7 +25,7 @@ use super::{
     body_schema::BodySchema,
     config_key::KeyKind,
     config_reader::{ConfigReader, text},
-    field_error::{FieldError, InvalidReason, NAME_ALLOWED, invalid_value, join},
+    field_error::{FieldError, InvalidReason, NAME_ALLOWED, element, invalid_value, join},
     introspection::{IntrospectionConfig, IntrospectionEntry, check_only_one},
     issuer_front::{
         AdaptedFront, FrontEntry, FrontKind, Preset, PromptRule, RegistrationEntry,
@@ -180,7 +180,7 @@ impl ConfigReader<'_> {
         let named = self.raw.source_name(PATH);
         let mut issuers: Vec<Arc<IssuerConfig>> = Vec::new();
         for (at, entry) in entries.iter().enumerate() {
-            let path = join(&named, &at.to_string());
+            let path = element(&named, at);
             let reader =
                 IssuerReader { path: path.clone(), faults: &mut self.faults, is_stored: false };
             let issuer = reader.read(entry);
@@ -507,102 +507,108 @@ mod tests {
     fn faults_of_issuers_name_their_key() {
         let url = "issuer: 'https://a.example'";
         for (entry, fault) in [
-            ("{tenant: acme}", "auth.issuers.0.issuer: is missing"),
-            (&format!("{{{url}}}"), "auth.issuers.0.tenant: is missing, and so is tenant_claim"),
+            ("{tenant: acme}", "auth.issuers[0].issuer: is missing"),
+            (&format!("{{{url}}}"), "auth.issuers[0].tenant: is missing, and so is tenant_claim"),
             (
                 &format!("{{{url}, tenant: acme, tenant_claim: org}}"),
-                "auth.issuers.0.tenant_claim: is set together with tenant",
+                "auth.issuers[0].tenant_claim: is set together with tenant",
             ),
             (
                 &format!("{{{url}, tenant: Acme}}"),
-                "auth.issuers.0.tenant: is not a name for a tenant",
+                "auth.issuers[0].tenant: is not a name for a tenant",
             ),
-            (&format!("{{{url}, tenant: 1}}"), "auth.issuers.0.tenant: is a number"),
-            (&format!("{{{url}, tenant: acme, key: x}}"), "auth.issuers.0.key: is not a known key"),
+            (&format!("{{{url}, tenant: 1}}"), "auth.issuers[0].tenant: is a number"),
+            (
+                &format!("{{{url}, tenant: acme, key: x}}"),
+                "auth.issuers[0].key: is not a known key",
+            ),
             (
                 &format!("{{{url}, tenant: acme, algorithms: [HS256]}}"),
-                "auth.issuers.0.algorithms: is empty or names",
+                "auth.issuers[0].algorithms: is empty or names",
             ),
             (
                 &format!("{{{url}, tenant: acme, algorithms: [none]}}"),
-                "auth.issuers.0.algorithms: is empty or names",
+                "auth.issuers[0].algorithms: is empty or names",
             ),
             (
                 &format!("{{{url}, tenant: acme, algorithms: []}}"),
-                "auth.issuers.0.algorithms: is empty or names",
+                "auth.issuers[0].algorithms: is empty or names",
             ),
             (
                 &format!("{{{url}, tenant: acme, scopes: ['a b']}}"),
-                "auth.issuers.0.scopes: has too many entries or an entry",
+                "auth.issuers[0].scopes: has too many entries or an entry",
             ),
             (
                 &format!("{{{url}, tenant: acme, audiences: ['']}}"),
-                "auth.issuers.0.audiences: has too many entries or an entry",
+                "auth.issuers[0].audiences: has too many entries or an entry",
             ),
             (
                 &format!("{{{url}, tenant: acme, jwks_url: 'http://a.example/k'}}"),
-                "auth.issuers.0.jwks_url: does not use TLS",
+                "auth.issuers[0].jwks_url: does not use TLS",
             ),
             (
                 "{issuer: 'http://a.example', tenant: acme}",
-                "auth.issuers.0.issuer: does not use TLS",
+                "auth.issuers[0].issuer: does not use TLS",
             ),
             (
                 "{issuer: 'http://localhost.a.example', tenant: acme}",
-                "auth.issuers.0.issuer: does not use TLS",
+                "auth.issuers[0].issuer: does not use TLS",
             ),
-            ("{issuer: 'https://a.example?x', tenant: acme}", "auth.issuers.0.issuer: has a query"),
-            ("{issuer: 'a.example', tenant: acme}", "auth.issuers.0.issuer: is not a usable URL"),
+            (
+                "{issuer: 'https://a.example?x', tenant: acme}",
+                "auth.issuers[0].issuer: has a query",
+            ),
+            ("{issuer: 'a.example', tenant: acme}", "auth.issuers[0].issuer: is not a usable URL"),
             (
                 &format!("{{{url}, tenant: acme}}, {{{url}, tenant: b}}"),
-                "auth.issuers.1.issuer: is listed twice",
+                "auth.issuers[1].issuer: is listed twice",
             ),
-            ("acme", "auth.issuers.0: is text"),
+            ("acme", "auth.issuers[0]: is text"),
             (
                 &format!("{{{url}, tenant: acme, tenants: [acme]}}"),
-                "auth.issuers.0.tenants: is set without tenant_claim",
+                "auth.issuers[0].tenants: is set without tenant_claim",
             ),
             (
                 &format!("{{{url}, tenant_claim: org, tenants: []}}"),
-                "auth.issuers.0.tenants: is empty",
+                "auth.issuers[0].tenants: is empty",
             ),
             (
                 &format!("{{{url}, tenant_claim: org, tenants: [acme, Acme]}}"),
-                "auth.issuers.0.tenants: is empty, too long, or has",
+                "auth.issuers[0].tenants: is empty, too long, or has",
             ),
             (
                 &format!("{{{url}, tenant: acme, sign_in: {{client_id: \"\"}}}}"),
-                "auth.issuers.0.sign_in.client_id: is not the id",
+                "auth.issuers[0].sign_in.client_id: is not the id",
             ),
             (
                 &format!(
                     "{{{url}, tenant: acme, sign_in: {{client_id: c, client_secret: 'a b'}}}}"
                 ),
-                "auth.issuers.0.sign_in.client_secret: is not a secret",
+                "auth.issuers[0].sign_in.client_secret: is not a secret",
             ),
             (
                 &format!(
                     "{{{url}, tenant: acme, sign_in: {{client_id: c, client_secret: a, client_secret_file: /x}}}}"
                 ),
-                "auth.issuers.0.sign_in.client_secret: is set together",
+                "auth.issuers[0].sign_in.client_secret: is set together",
             ),
             (
                 &format!(
                     "{{{url}, tenant: acme, sign_in: {{client_id: c, client_secret_file: /does/not/exist}}}}"
                 ),
-                "auth.issuers.0.sign_in.client_secret_file: ",
+                "auth.issuers[0].sign_in.client_secret_file: ",
             ),
             (
                 &format!("{{{url}, tenant: acme, require_typ: JWT}}"),
-                "auth.issuers.0.require_typ: is not a supported token type",
+                "auth.issuers[0].require_typ: is not a supported token type",
             ),
             (
                 &format!("{{{url}, tenant: acme, keys_max_age: 1s}}"),
-                "auth.issuers.0.keys_max_age: is ",
+                "auth.issuers[0].keys_max_age: is ",
             ),
             (
                 &format!("{{{url}, tenant: acme, keys_max_age: 721h}}"),
-                "auth.issuers.0.keys_max_age: is ",
+                "auth.issuers[0].keys_max_age: is ",
             ),
         ] {
             assert_fault(&with(entry), fault);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use protocol::ids::{BackendId, TenantId};
 use rules::operators::{Role, Scope};
 
-use super::field_error::{FieldError, NAME_ALLOWED, invalid_value, join};
+use super::field_error::{FieldError, NAME_ALLOWED, element, invalid_value};
 
 /// Largest number of tenants or backends of one operator.
 const NAMES_MAX: usize = 1_000;
@@ -75,7 +75,7 @@ fn parse_names<T>(
         parse(name).ok_or_else(|| {
             let wrong =
                 format!("{}, which is not a usable name", invalid_value(&name.as_str().into()));
-            FieldError::new(join(member, &at.to_string()), wrong, allowed)
+            FieldError::new(element(member, at), wrong, allowed)
         })
     });
     parsed.collect()
@@ -116,7 +116,7 @@ mod tests {
                 "backend_owner",
                 None,
                 Some(&["files"]),
-                "backends.0: is \"files\", which is not a usable name",
+                "backends[0]: is \"files\", which is not a usable name",
             ),
             (
                 "viewer",
@@ -126,7 +126,7 @@ mod tests {
             ),
             ("viewer", Some(&[]), None, "tenants: is empty"),
             ("viewer", Some(&["a", "a"]), None, "tenants: is empty, too long, or has a name twice"),
-            ("viewer", Some(&["a", "A"]), None, "tenants.1: is \"A\", which is not a usable name"),
+            ("viewer", Some(&["a", "A"]), None, "tenants[1]: is \"A\", which is not a usable name"),
             ("scraper", Some(&["acme"]), None, "tenants: is set for a scraper"),
         ];
         for (role, tenants, backends, expected) in refused {

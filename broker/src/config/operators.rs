@@ -21,7 +21,7 @@ use super::{
     AuthConfig, Secret,
     body_schema::BodySchema,
     config_reader::{ConfigReader, read_secret_file, secret_of},
-    field_error::{FieldError, invalid_value, join},
+    field_error::{FieldError, element, invalid_value},
     operator_scope::parse_operator_scope,
 };
 
@@ -80,11 +80,11 @@ impl AuthConfig {
     /// Returns the scope of each operator and each grant of the configuration file, with its path.
     pub fn operator_scopes(&self) -> impl Iterator<Item = (String, &Scope)> {
         let operators = self.operators.iter().enumerate();
-        let operators =
-            operators.map(|(at, one)| (join(PATH, &at.to_string()), &one.operator.scope));
+        let operators = operators.map(|(at, one)| (element(PATH, at), &one.operator.scope));
         let grants = self.issuers.iter().enumerate().flat_map(|(issuer, config)| {
             let scopes = config.operators.iter().flat_map(|mapping| mapping.scopes()).enumerate();
-            scopes.map(move |(at, scope)| (format!("auth.issuers.{issuer}.admin.map.{at}"), scope))
+            scopes
+                .map(move |(at, scope)| (format!("auth.issuers[{issuer}].admin.map[{at}]"), scope))
         });
         operators.chain(grants)
     }
@@ -106,7 +106,7 @@ impl ConfigReader<'_> {
         let admin_token = admin_token.map(|token| TokenHash::new(token.expose()));
         let mut operators: Vec<DeclaredOperator> = Vec::new();
         for (at, entry) in entries.iter().enumerate() {
-            let path = join(&named, &at.to_string());
+            let path = element(&named, at);
             let read = read(entry).and_then(|operator| {
                 check_distinct(&operator, &operators, admin_token)?;
                 Ok(operator)
@@ -246,8 +246,8 @@ mod tests {
         let two =
             format!("[{{name: a, role: viewer, {TOKEN}}}, {{name: a, role: viewer, {TOKEN}}}]");
         let both = faults(&two);
-        assert!(both.contains("auth.operators.1.name: is listed twice"), "{both}");
-        assert!(both.contains("auth.operators.1.token: is the token of another"), "{both}");
+        assert!(both.contains("auth.operators[1].name: is listed twice"), "{both}");
+        assert!(both.contains("auth.operators[1].token: is the token of another"), "{both}");
         assert!(faults("{}").contains("auth.operators: is a map"), "{}", faults("{}"));
     }
 }

@@ -6,7 +6,7 @@ use rules::pins::{IgnoredMembers, PinMode, ResultScan};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::field_error::{FieldError, join};
+use super::field_error::{FieldError, element, join};
 
 /// Largest number of patterns of ignored members, and of pointers for each.
 const IGNORED_MAX: usize = 100;
@@ -94,7 +94,7 @@ pub(super) fn check(settings: &PinSettings, faults: &mut Vec<FieldError>) {
         for (at, pointer) in pointers.iter().enumerate() {
             if !pointer.starts_with('/') || pointer.len() < 2 || is_name(pointer) {
                 let allowed = "a JSON pointer to a member, such as /description, but not the name";
-                let path = join(&path, &at.to_string());
+                let path = element(&path, at);
                 faults.push(FieldError::new(path, "cannot be ignored", allowed));
             }
         }
@@ -150,8 +150,8 @@ mod tests {
             (json!({"results": "drop"}), "pins.results: "),
             (json!({"ignore": {"now": ["/description"]}}), "pins.ignore.now: is not a pattern"),
             (json!({"ignore": {"tool/now": []}}), "pins.ignore.tool/now: has no or too many"),
-            (json!({"ignore": {"tool/now": ["description"]}}), "pins.ignore.tool/now.0: cannot"),
-            (json!({"ignore": {"tool/now": ["/name"]}}), "pins.ignore.tool/now.0: cannot"),
+            (json!({"ignore": {"tool/now": ["description"]}}), "pins.ignore.tool/now[0]: cannot"),
+            (json!({"ignore": {"tool/now": ["/name"]}}), "pins.ignore.tool/now[0]: cannot"),
         ] {
             let faults = read(pins.clone()).unwrap_err();
             assert!(faults.iter().any(|fault| fault.starts_with(start)), "{pins}: {faults:?}");

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    field_error::FieldError,
+    field_error::{FieldError, element},
     units::{DurationText, format_duration},
 };
 
@@ -85,7 +85,7 @@ pub(super) fn check_resources(rules: &ResourceRules, faults: &mut Vec<FieldError
         ));
     }
     for (at, _) in rules.roots.iter().enumerate().filter(|(_, root)| Root::parse(root).is_none()) {
-        faults.push(FieldError::new(format!("{ROOTS_PATH}.{at}"), "is not a root", ROOT_ALLOWED));
+        faults.push(FieldError::new(element(ROOTS_PATH, at), "is not a root", ROOT_ALLOWED));
     }
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    field_error::{FieldError, join},
+    field_error::{FieldError, element, join},
     transport_spec::ProtocolChoice,
 };
 
@@ -90,7 +90,7 @@ pub(super) fn check(roots: &RootRules, protocol: ProtocolChoice, faults: &mut Ve
     }
     let mut seen = HashSet::new();
     for (at, root) in roots.list.iter().enumerate() {
-        let path = format!("{LIST}.{at}");
+        let path = element(LIST, at);
         faults.extend(root_faults(root, &path));
         if !seen.insert(&root.uri) {
             faults.push(FieldError::new(join(&path, "uri"), "occurs twice", "each URI once"));
@@ -159,19 +159,19 @@ mod tests {
             (json!({"list": many}), vec!["roots.list"]),
             (
                 json!({"list": [{"uri": "http://a/"}, {"uri": "file://"}]}),
-                vec!["roots.list.0.uri", "roots.list.1.uri"],
+                vec!["roots.list[0].uri", "roots.list[1].uri"],
             ),
             (
                 json!({"list": [{"uri": "file:///a"}, {"uri": "file:///a"}]}),
-                vec!["roots.list.1.uri"],
+                vec!["roots.list[1].uri"],
             ),
             (
                 json!({"list": [{"uri": "file:///a b", "name": ""}]}),
-                vec!["roots.list.0.uri", "roots.list.0.name"],
+                vec!["roots.list[0].uri", "roots.list[0].name"],
             ),
             (
                 json!({"list": [{"uri": format!("file:///{long}"), "name": "a\nb"}]}),
-                vec!["roots.list.0.uri", "roots.list.0.name"],
+                vec!["roots.list[0].uri", "roots.list[0].name"],
             ),
         ] {
             let faults = parse_backend_spec(&body(roots.clone())).unwrap_err();
@@ -179,9 +179,9 @@ mod tests {
             assert_eq!(found, paths, "{roots}");
         }
         for (roots, path) in [
-            (json!({"list": [{"name": "A"}]}), "roots.list.0.uri"),
-            (json!({"list": [{"uri": 7}]}), "roots.list.0.uri"),
-            (json!({"list": [{"uri": "file:///a", "x": 1}]}), "roots.list.0.x"),
+            (json!({"list": [{"name": "A"}]}), "roots.list[0].uri"),
+            (json!({"list": [{"uri": 7}]}), "roots.list[0].uri"),
+            (json!({"list": [{"uri": "file:///a", "x": 1}]}), "roots.list[0].x"),
             (json!({"mode": "both"}), "roots.mode"),
             (json!({"modes": []}), "roots.modes"),
             (json!([]), "roots"),

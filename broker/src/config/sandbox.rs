@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use super::{
     config_key::{KeyKind, USER_MAX, USER_MIN},
     config_reader::{ConfigReader, text},
-    field_error::{FieldError, InvalidReason, invalid_value, join},
+    field_error::{FieldError, InvalidReason, element, invalid_value, join},
     transport_spec::TransportSpec,
 };
 
@@ -121,7 +121,7 @@ pub(super) fn check(rules: &SandboxRules, transport: &TransportSpec, faults: &mu
             ));
         }
         for (at, _) in paths.iter().enumerate().filter(|(_, path)| !is_path(path)) {
-            faults.push(FieldError::new(format!("{path}.{at}"), "is not a path", PATHS_ALLOWED));
+            faults.push(FieldError::new(element(&path, at), "is not a path", PATHS_ALLOWED));
         }
     }
 }
@@ -179,8 +179,8 @@ mod tests {
         assert!(serde_json::to_value(&plain).unwrap().get("sandbox").is_none());
         for (sandbox, path) in [
             (json!({"read": "x"}), "sandbox.read"),
-            (json!({"read": ["srv"]}), "sandbox.read.0"),
-            (json!({"write": ["/srv/../etc"]}), "sandbox.write.0"),
+            (json!({"read": ["srv"]}), "sandbox.read[0]"),
+            (json!({"write": ["/srv/../etc"]}), "sandbox.write[0]"),
             (json!({"network": "no"}), "sandbox.network"),
             (json!({"exec": []}), "sandbox.exec"),
             (json!([]), "sandbox"),

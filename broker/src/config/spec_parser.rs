@@ -322,8 +322,8 @@ mod tests {
         };
         assert_fault(stdio(json!({"command": " "})), "transport.command: ");
         assert_fault(stdio(json!({"command": "a\0b"})), "transport.command: ");
-        assert_fault(stdio(json!({"args": ["a", 5]})), "transport.args.1: is a number");
-        assert_fault(stdio(json!({"args": ["a\0"]})), "transport.args.0: ");
+        assert_fault(stdio(json!({"args": ["a", 5]})), "transport.args[1]: is a number");
+        assert_fault(stdio(json!({"args": ["a\0"]})), "transport.args[0]: ");
         assert_fault(stdio(json!({"args": vec!["a"; 300]})), "transport.args: has too many");
         assert_fault(stdio(json!({"env": {"A=B": "x"}})), "transport.env: has a name");
         assert_fault(stdio(json!({"env": {"A": 5}})), "transport.env.A: is a number");

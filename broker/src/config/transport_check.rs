@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path};
 
 use super::{
-    field_error::{FieldError, join},
+    field_error::{FieldError, element, join},
     spec::{TcpTls, as_http_url, is_server_name, split_host_port},
     stdio,
     transport_spec::TransportSpec,
@@ -57,14 +57,15 @@ impl TransportCheck<'_> {
 
     fn http_url(&mut self, url: &str) {
         if let Err(error) = ::transport::parse_http_url(url) {
-            self.fault("transport.url", &error.to_string(), HTTP_ALLOWED);
+            let wrong = format!("is not a usable URL: {error}");
+            self.fault("transport.url", &wrong, HTTP_ALLOWED);
         }
     }
 
     fn websocket_url(&mut self, url: &str) {
         let wrong = match as_http_url(url).as_deref().map(::transport::parse_http_url) {
             Some(Ok(_)) => return,
-            Some(Err(error)) => error.to_string(),
+            Some(Err(error)) => format!("is not a usable URL: {error}"),
             None => "is not the URL of a WebSocket".to_owned(),
         };
         self.fault("transport.url", &wrong, WEBSOCKET_ALLOWED);
@@ -92,7 +93,7 @@ impl TransportCheck<'_> {
     fn arguments(&mut self, arguments: &[String]) {
         self.number_of_texts("transport.args", arguments.len());
         for (index, _) in arguments.iter().enumerate().filter(|(_, text)| !is_process_text(text)) {
-            let path = format!("transport.args.{index}");
+            let path = element("transport.args", index);
             self.fault(path, "is too long or holds a NUL", PROCESS_TEXT_ALLOWED);
         }
     }

@@ -447,7 +447,7 @@ mod tests {
     fn a_declared_policy_is_checked_with_its_tests() {
         for (policy, start) in [
             ("{rules: [{id: a b, effect: deny}]}", "tenants.acme.policy.rules[0].id"),
-            ("{rules: [{id: a, effect: maybe}]}", "tenants.acme.policy.rules.0.effect"),
+            ("{rules: [{id: a, effect: maybe}]}", "tenants.acme.policy.rules[0].effect"),
             (
                 "{tests: [{as: {}, method: tools/call, object: b/x, expect: deny}]}",
                 "tenants.acme.policy.tests[0]: expects deny, the policy decides allow",

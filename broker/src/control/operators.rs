@@ -220,7 +220,7 @@ impl Control {
     fn check_scope_exists(&self, scope: &Scope) -> Result<(), ControlError> {
         let missing = |member: &str, at: usize, name: &str, allowed: &str| {
             let wrong = format!("is \"{name}\", which does not exist");
-            Err(invalid(&format!("{member}.{at}"), &wrong, allowed))
+            Err(invalid(&format!("{member}[{at}]"), &wrong, allowed))
         };
         match scope {
             Scope::Broker => Ok(()),

@@ -293,14 +293,14 @@ fn named_items(items: Vec<PinApprovalItem>) -> Result<Vec<(PinKey, String)>, Con
     for (at, item) in items.into_iter().enumerate() {
         if Fingerprint::parse(&item.hash).is_none() {
             return Err(fault(
-                &format!("items.{at}.hash"),
+                &format!("items[{at}].hash"),
                 "is not a hash",
                 "v1: and 64 hexadecimal digits",
             ));
         }
         let key = key(at, &item.kind, &item.name)?;
         if named.iter().any(|(known, _)| *known == key) {
-            return Err(fault(&format!("items.{at}"), "is named twice", "each object once"));
+            return Err(fault(&format!("items[{at}]"), "is named twice", "each object once"));
         }
         named.push((key, item.hash));
     }
@@ -313,7 +313,7 @@ fn named_items(items: Vec<PinApprovalItem>) -> Result<Vec<(PinKey, String)>, Con
 fn key(at: usize, kind: &str, name: &str) -> Result<PinKey, ControlError> {
     let allowed = PinKind::ALL.map(PinKind::name).join(", ");
     let kind = PinKind::of_name(kind)
-        .ok_or_else(|| fault(&format!("items.{at}.kind"), "is not a kind of pins", &allowed))?;
+        .ok_or_else(|| fault(&format!("items[{at}].kind"), "is not a kind of pins", &allowed))?;
     Ok(PinKey { kind, name: name.to_owned() })
 }
 

@@ -340,7 +340,7 @@ async fn a_policy_is_checked_versioned_and_explained() {
     assert_eq!(fields, ["rules[0].objects.backends[0]", "rules[0].objects.tools[0]"]);
     let (status, refused) =
         admin.put(POLICY, &json!({"rules": [{"id": "a", "effect": "maybe"}]})).await;
-    assert_eq!((status, refused["field"].as_str()), (400, Some("rules.0.effect")), "{refused}");
+    assert_eq!((status, refused["field"].as_str()), (400, Some("rules[0].effect")), "{refused}");
     let mut policy = readers();
     policy["tests"] =
         json!([{"as": {}, "method": "tools/call", "object": "b/write", "expect": "allow"}]);

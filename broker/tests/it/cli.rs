@@ -116,8 +116,8 @@ async fn check_config_names_tenants_that_are_not_declared() {
         checked.stdout.lines().filter(|line| line.starts_with("note:")).collect();
     assert_eq!(notes.len(), 2, "{checked:?}");
     for (note, missing) in notes.into_iter().zip([
-        "auth.operators.0: the file does not declare the tenant amce;",
-        "auth.operators.1: the file does not declare the backend acme/fles;",
+        "auth.operators[0]: the file does not declare the tenant amce;",
+        "auth.operators[1]: the file does not declare the backend acme/fles;",
     ]) {
         assert!(note.contains(missing), "{checked:?}");
     }
@@ -311,7 +311,7 @@ async fn tenants_keys_backends_and_sessions_are_managed_from_a_shell() {
     }
     let absent = ["operator", "create", "nina", "--role", "viewer", "--tenant", "amce"];
     let absent = broker.cli(&absent).await;
-    assert!(absent.stderr.contains("tenants.0 is \"amce\", which does not exist"), "{absent:?}");
+    assert!(absent.stderr.contains("tenants[0] is \"amce\", which does not exist"), "{absent:?}");
     let named = broker.cli(&["tenant", "remove", "acme"]).await;
     assert!(named.stderr.contains(": olga, otto; revoke them first"), "{named:?}");
     for id in ids {

@@ -173,7 +173,7 @@ async fn wrong_roots_are_refused_with_their_faults() {
     body["roots"] = several;
     let (status, problem) = admin.put_backend("default", "b", &body).await;
     assert_eq!(status, 400, "{problem}");
-    for path in ["roots.list.0.uri", "roots.list.1.name"] {
+    for path in ["roots.list[0].uri", "roots.list[1].name"] {
         assert!(problem.to_string().contains(path), "{problem}");
     }
 }

@@ -124,7 +124,7 @@ async fn bad_roots_are_refused_with_their_path() {
         let answer =
             broker.admin().send("PUT", "/admin/v1/tenants/default/backends/b", Some(&spec)).await;
         assert!([400, 422].contains(&answer.status), "{root}");
-        assert!(answer.text().await.contains("resources.roots.1"), "{root}");
+        assert!(answer.text().await.contains("resources.roots[1]"), "{root}");
     }
 }
 

@@ -177,7 +177,7 @@ impl<S: Send + Sync> FromRequest<S> for JsonBody {
         }
         check_media_type(&parts.headers)?;
         let value = serde_json::from_slice(&bytes).map_err(not_json)?;
-        refuse_duplicates(&bytes)?;
+        refuse_duplicates(&bytes, &value)?;
         Ok(Self(Some(value)))
     }
 }
@@ -197,16 +197,30 @@ fn not_json(error: impl std::fmt::Display) -> Problem {
 
 /// Refuses a body with a duplicate member in an object. Readers differ in which of the two they use,
 /// so an operator may have approved another document than the one that the broker stores.
-fn refuse_duplicates(body: &[u8]) -> Result<(), Problem> {
+fn refuse_duplicates(body: &[u8], value: &Value) -> Result<(), Problem> {
     let limits = json::Limits::with_bytes_max(body.len());
     match json::duplicate_member(body, &limits, &RandomState::new(), MEMBER_CHARS_MAX) {
         Ok(None) => Ok(()),
         Ok(Some(pointer)) => {
-            let field = pointer.trim_start_matches('/').replace('/', ".");
+            let field = field_at(&pointer, value);
             Err(Problem::invalid(&field, format!("{field} is in its object twice")))
         }
         Err(error) => Err(not_json(error)),
     }
+}
+
+/// Returns the path of a member, such as `tools[1].name`, from its JSON pointer.
+fn field_at(pointer: &str, body: &Value) -> String {
+    let (mut path, mut holder) = (String::new(), Some(body));
+    for segment in pointer.trim_start_matches('/').split('/') {
+        match holder {
+            Some(Value::Array(_)) => path = format!("{path}[{segment}]"),
+            _ if path.is_empty() => segment.clone_into(&mut path),
+            _ => path = format!("{path}.{segment}"),
+        }
+        holder = holder.and_then(|holder| holder.pointer(&format!("/{segment}")));
+    }
+    path
 }
 
 fn too_large() -> Problem {

@@ -317,15 +317,19 @@ async fn bad_operators_are_refused_with_their_field() {
         (json!({"name": "bob", "role": "viewer", "tenants": []}), 400, "tenants"),
         (json!({"name": "bob", "role": "viewer", "tenants": names}), 400, "tenants"),
         (json!({"name": "bob", "role": "viewer", "tenants": ["acme", "acme"]}), 400, "tenants"),
-        (json!({"name": "bob", "role": "viewer", "tenants": ["nix"]}), 400, "tenants.0"),
+        (json!({"name": "bob", "role": "viewer", "tenants": ["nix"]}), 400, "tenants[0]"),
         (json!({"name": "bob", "role": "viewer", "backends": ["acme/files"]}), 400, "backends"),
         (json!({"name": "bob", "role": "scraper", "tenants": ["acme"]}), 400, "tenants"),
         (json!({"name": "bob", "role": "backend_owner"}), 400, "backends"),
-        (json!({"name": "bob", "role": "backend_owner", "backends": ["files"]}), 400, "backends.0"),
+        (
+            json!({"name": "bob", "role": "backend_owner", "backends": ["files"]}),
+            400,
+            "backends[0]",
+        ),
         (
             json!({"name": "bob", "role": "backend_owner", "backends": ["acme/nix"]}),
             400,
-            "backends.0",
+            "backends[0]",
         ),
         (json!({"name": "bob", "role": "viewer", "scope": 1}), 400, "scope"),
     ] {

@@ -288,7 +288,7 @@ async fn a_body_with_a_duplicate_member_is_refused() {
             "PUT",
             "/admin/v1/tenants/default/toolsets/t",
             r#"{"tools":[{"name":"a"},{"name":"b","name":"c"}]}"#,
-            "tools.1.name",
+            "tools[1].name",
         ),
         (
             "POST",

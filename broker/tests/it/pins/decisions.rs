@@ -121,10 +121,10 @@ async fn a_bad_decision_is_refused_with_every_fault() {
         (json!({"item": []}), 400, "item"),
         (json!({"all": "yes"}), 400, "all"),
         (json!({"all": true, "items": [of("tool", "read", &hash)]}), 400, "items"),
-        (json!({"items": [of("thing", "read", &hash)]}), 400, "items.0.kind"),
-        (json!({"items": [of("tool", "read", "abc")]}), 400, "items.0.hash"),
-        (json!({"items": [{"kind": "tool", "name": "read"}]}), 400, "items.0.hash"),
-        (json!({"items": [of("tool", "read", &hash), of("tool", "read", &hash)]}), 400, "items.1"),
+        (json!({"items": [of("thing", "read", &hash)]}), 400, "items[0].kind"),
+        (json!({"items": [of("tool", "read", "abc")]}), 400, "items[0].hash"),
+        (json!({"items": [{"kind": "tool", "name": "read"}]}), 400, "items[0].hash"),
+        (json!({"items": [of("tool", "read", &hash), of("tool", "read", &hash)]}), 400, "items[1]"),
     ] {
         let (answered, problem) = approve(&admin, body.clone()).await;
         assert_eq!(

@@ -88,7 +88,7 @@ async fn a_changed_issuer_is_fetched_again_and_a_bad_file_changes_nothing() {
         config["auth"]["issuers"] = json!([{"issuer": "https://login.example"}]);
     })
     .await;
-    assert!(broker.log().contains("auth.issuers.0.tenant: is missing"), "{}", broker.log());
+    assert!(broker.log().contains("auth.issuers[0].tenant: is missing"), "{}", broker.log());
     ann.call("b__echo", json!({})).await;
     let origin = [("origin", "https://page.example"), ("authorization", "Bearer x")];
     let from_page = || async {
