@@ -221,7 +221,9 @@ pub struct IncludeConfig {
     pub interval: Duration,
 }
 
-/// A backend entry of the configuration file.
+    /// True for the backend of the command `demo`.
+    pub is_bundled: bool,
+/// A backend entry of the configuration file, or the one of the command `demo`.
 #[derive(Debug, Clone)]
 pub struct DeclaredBackend {
     pub tenant: TenantId,

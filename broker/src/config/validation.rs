@@ -340,7 +340,12 @@ impl ConfigReader<'_> {
                     "each backend once",
                 );
             }
-            backends.extend(spec.map(|spec| DeclaredBackend { tenant, backend, spec }));
+            backends.extend(spec.map(|spec| DeclaredBackend {
+                tenant,
+                backend,
+                spec,
+                is_bundled: false,
+            }));
         }
         backends
     }

@@ -14,6 +14,8 @@ pub enum ControlError {
     NotFound { what: &'static str, name: String },
     #[error("{what} {name} comes from the configuration file; change it there")]
     Declared { what: &'static str, name: String },
+    #[error("{what} {name} belongs to `mcp-broker demo`; `mcp-broker serve` runs without it")]
+    Bundled { what: &'static str, name: String },
     #[error("tenant {DEFAULT_TENANT} always exists; disable it instead: {{\"enabled\": false}}")]
     DefaultTenant,
     #[error(

@@ -57,7 +57,7 @@ pub enum LoadError {
 
 /// Checks that the client certificates of declared backends are usable.
 pub(super) async fn check_client_files(config: &Config) -> Result<(), LoadError> {
-    for DeclaredBackend { tenant, backend, spec } in &config.backends {
+    for DeclaredBackend { tenant, backend, spec, .. } in &config.backends {
         let refused =
             |fault| LoadError::Refused { tenant: tenant.clone(), backend: backend.clone(), fault };
         client_files(spec).await.map_err(refused)?;

@@ -318,7 +318,7 @@ impl Control {
             )?;
             let mut declared = registry
                 .backends_of(&tenant)
-                .filter(|(_, entry)| entry.origin == EntryOrigin::Declared);
+                .filter(|(_, entry)| entry.origin != EntryOrigin::Stored);
             if let Some((backend, _)) = declared.next() {
                 // The next start would be refused, because a declared backend would have no tenant.
                 return Err(ControlError::Declared {

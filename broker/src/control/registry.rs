@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::{
     auth::{SealError, SealKey},
     config::{
-        AuthConfig, IssuerConfig,
+        AuthConfig, DeclaredBackend, IssuerConfig,
         spec::{BackendSpec, TenantSpec},
     },
 };
@@ -26,6 +26,8 @@ pub(super) enum EntryOrigin {
     Stored,
     /// Declared in the configuration file.
     Declared,
+    /// The backend of the command `demo`.
+    Bundled,
 }
 
 impl EntryOrigin {
@@ -33,6 +35,7 @@ impl EntryOrigin {
         match self {
             Self::Stored => "api",
             Self::Declared => "config",
+            Self::Bundled => "demo",
         }
     }
 }
@@ -71,6 +74,27 @@ impl<Spec> RegistryEntry<Spec> {
             updated_at_us: now_us,
         })
     }
+}
+
+impl RegistryEntry<BackendSpec> {
+    /// Returns the entry of a backend of the configuration.
+    pub(super) fn of_declared(declared: &DeclaredBackend, now_us: i64) -> Arc<Self> {
+        Arc::new(Self {
+            spec: declared.spec.clone(),
+            origin: origin_of(declared),
+            created_at_us: now_us,
+            updated_at_us: now_us,
+        })
+    }
+
+    /// Returns whether this entry is that of a backend of the configuration.
+    pub(super) fn is_of(&self, declared: &DeclaredBackend) -> bool {
+        self.origin == origin_of(declared) && self.spec == declared.spec
+    }
+}
+
+fn origin_of(declared: &DeclaredBackend) -> EntryOrigin {
+    if declared.is_bundled { EntryOrigin::Bundled } else { EntryOrigin::Declared }
 }
 
 pub(super) type Tenants = BTreeMap<TenantId, Arc<RegistryEntry<TenantSpec>>>;

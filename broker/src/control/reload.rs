@@ -223,7 +223,9 @@ fn next_registry(
     for (tenant, entry) in &old.tenants {
         let entry = match entry.origin {
             EntryOrigin::Stored => Arc::clone(entry),
-            EntryOrigin::Declared => undeclared_tenant(tenant, entry, records.get(tenant), now),
+            EntryOrigin::Declared | EntryOrigin::Bundled => {
+                undeclared_tenant(tenant, entry, records.get(tenant), now)
+            }
         };
         next.tenants.insert(tenant.clone(), entry);
     }
@@ -246,12 +248,8 @@ fn next_registry(
             return Err(LoadError::NoTenant { tenant, backend });
         }
         let name = (tenant, backend);
-        let unchanged = old
-            .backends
-            .get(&name)
-            .filter(|entry| entry.origin == EntryOrigin::Declared && entry.spec == declared.spec);
-        let entry = unchanged
-            .map_or_else(|| RegistryEntry::declared(declared.spec.clone(), now), Arc::clone);
+        let unchanged = old.backends.get(&name).filter(|entry| entry.is_of(declared));
+        let entry = unchanged.map_or_else(|| RegistryEntry::of_declared(declared, now), Arc::clone);
         if next.backends.contains_key(&name) {
             return Err(LoadError::Twice { what: format!("backend {}/{}", name.0, name.1) });
         }

@@ -79,7 +79,8 @@ pub struct BackendView {
     #[serde(default)]
     pub replica: String,
     pub settings: BackendSettings,
-    /// `api`, or `config` for a backend of the configuration file, which can only be changed there.
+    /// `api`, or `config` for a backend of the configuration file, which can only be changed there,
+    /// or `demo` for the one of `mcp-broker demo`, which cannot be changed.
     pub source: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<String>,

@@ -148,7 +148,7 @@ impl Control {
     ) -> Registry {
         let mut next = old.clone();
         next.tenants.retain(|_, entry| entry.origin == EntryOrigin::Declared);
-        next.backends.retain(|_, entry| entry.origin == EntryOrigin::Declared);
+        next.backends.retain(|_, entry| entry.origin != EntryOrigin::Stored);
         for record in tenants {
             if next.tenants.contains_key(&record.tenant) {
                 if record.settings != DECLARED {

@@ -20,6 +20,7 @@ pub(super) fn refuse_declared(
 ) -> Result<(), ControlError> {
     match origin {
         Some(EntryOrigin::Declared) => Err(ControlError::Declared { what, name: name.to_string() }),
+        Some(EntryOrigin::Bundled) => Err(ControlError::Bundled { what, name: name.to_string() }),
         Some(EntryOrigin::Stored) | None => Ok(()),
     }
 }

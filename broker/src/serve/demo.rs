@@ -36,6 +36,7 @@ pub(super) fn backend(program: String) -> DeclaredBackend {
             sandbox: Default::default(),
             pins: Default::default(),
         },
+        is_bundled: true,
     }
 }
 

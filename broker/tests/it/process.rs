@@ -382,8 +382,20 @@ fn the_demo_prints_commands_to_type() {
     });
     let mut ready = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
-    let address =
-        ready.split_whitespace().find_map(|field| field.strip_prefix("http=")).unwrap().to_owned();
+    let bound = |listener: &str| {
+        let mut fields = ready.split_whitespace();
+        fields.find_map(|field| field.strip_prefix(listener)).unwrap().to_owned()
+    };
+    let (address, admin) = (bound("http="), format!("http://{}", bound("admin=")));
+    let environment = [("MCP_BROKER_ADMIN_URL", admin.as_str())];
+    let listed = text(&run(folder.path(), &["backend", "list"], &environment).stdout);
+    assert!(
+        listed.lines().any(|line| line.starts_with("demo ") && line.contains("  demo")),
+        "{listed}"
+    );
+    let removed = run(folder.path(), &["backend", "remove", "demo"], &environment);
+    assert_eq!(removed.status.code(), Some(1), "{removed:?}");
+    assert!(text(&removed.stderr).contains("belongs to `mcp-broker demo`"), "{removed:?}");
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     let output = reader.join().unwrap().unwrap();

@@ -135,7 +135,9 @@ impl From<ControlError> for Problem {
             | ControlError::Store(StoreError::UnknownTenant { .. }) => {
                 (StatusCode::NOT_FOUND, "not-found")
             }
-            ControlError::Declared { .. } => (StatusCode::CONFLICT, "declared"),
+            ControlError::Declared { .. } | ControlError::Bundled { .. } => {
+                (StatusCode::CONFLICT, "declared")
+            }
             ControlError::Changed { .. } => {
                 (StatusCode::PRECONDITION_FAILED, "precondition-failed")
             }
