@@ -202,7 +202,6 @@ impl RunningBroker {
             "loaded"
         );
         broker.start_tasks();
-        warn_of_open_listeners(&config);
         if config.stdio.sandbox == SandboxMode::Off {
             tracing::warn!(
                 "stdio.sandbox is off: every child process can read the secrets of the broker and of all tenants"
@@ -215,6 +214,7 @@ impl RunningBroker {
         report_certificates(&acceptors, &metrics);
         tokio::spawn(memory_return::run());
         tokio::spawn(persistence::sweep(
+        warn_of_open_listeners(&config, listeners.data());
             Arc::clone(&broker.shared.persistence),
             Arc::clone(&config),
             metrics,

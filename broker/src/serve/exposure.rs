@@ -1,6 +1,8 @@
 //! Reports about listeners for operators: certificates that expire soon, and listeners without
 //! protection.
 
+use std::net::SocketAddr;
+
 use rules::limits::CERTIFICATE_ENDS_SOON;
 
 use crate::{
@@ -28,8 +30,9 @@ pub(super) fn report_certificates(acceptors: &[TlsAcceptor; 2], metrics: &Metric
     }
 }
 
-/// Warns of certificates that no client can verify, and of listeners without TLS or without authentication.
-pub(super) fn warn_of_open_listeners(config: &Config) {
+/// Warns of certificates that no client can verify, and of listeners without TLS or without
+/// authentication. `data`: addresses of the listeners for clients. The admin listener warns itself.
+pub(super) fn warn_of_open_listeners(config: &Config, data: impl Iterator<Item = SocketAddr>) {
     if config.tls.certificate == Some(Certificate::SelfSigned) {
         tracing::warn!(
             "the listeners present a certificate that clients cannot verify: tls.self_signed is for development"
@@ -40,14 +43,7 @@ pub(super) fn warn_of_open_listeners(config: &Config) {
             "the listeners also accept connections without TLS: tls.require_https is false"
         );
     }
-    if config.auth.admin_token.is_none() {
-        tracing::warn!(listen = %config.listen.admin, "every client that reaches the admin API can use it: auth.admin_token is not set");
-    }
-    for (_, listen) in config
-        .listen
-        .data()
-        .filter(|(_, address)| !config.auth.required && !address.ip().is_loopback())
-    {
+    for listen in data.filter(|address| !config.auth.required && !address.ip().is_loopback()) {
         tracing::warn!(%listen, "every client that reaches the broker acts as tenant default: auth.required is false");
     }
 }

@@ -121,6 +121,12 @@ impl Listeners {
         text
     }
 
+    /// Returns the addresses for clients.
+    pub(super) fn data(&self) -> impl Iterator<Item = SocketAddr> {
+        let others = [&self.tcp, &self.quic].into_iter().flatten();
+        [&self.http].into_iter().chain(others).map(|listener| listener.address)
+    }
+
     /// Resolves when a listener ends by itself. Cancel-safe.
     pub(super) async fn ended(&mut self) -> ServeError {
         let Self { http, admin, tcp, quic, internal } = self;

@@ -404,6 +404,11 @@ fn the_demo_prints_commands_to_type() {
             && output.contains("\"method\":\"tools/call\""),
         "{output}"
     );
+    let of_admin: Vec<&str> =
+        output.lines().filter(|line| line.contains("auth.admin_token")).collect();
+    let [line] = &of_admin[..] else { panic!("{of_admin:#?}") };
+    let listen = format!("listen={}", admin.trim_start_matches("http://"));
+    assert!(line.contains(" WARN ") && line.contains(&listen), "{line}");
 }
 
 /// The process that started the broker has stopped reading its log, which is at the most verbose

@@ -77,16 +77,19 @@ impl Access {
         Self { token, loopback, auth }
     }
 
-    pub(super) fn announce(&self) {
+    /// Logs that the listener at `address` has no token, if that is so.
+    pub(super) fn announce(&self, address: SocketAddr) {
         match self.token {
             TokenPolicy::Required(_) => {}
             TokenPolicy::OpenToLocalUsers => {
                 tracing::warn!(
-                    "the admin plane is open to every user of this machine; set auth.admin_token to close it"
+                    listen = %address,
+                    "the admin API is open to every user of this machine; set auth.admin_token to close it"
                 );
             }
             TokenPolicy::Missing => {
                 tracing::error!(
+                    listen = %address,
                     "the admin API accepts only tokens of operators: its address is not loopback and auth.admin_token is not set"
                 )
             }

@@ -98,13 +98,16 @@ pub async fn serve(
     stop: CancellationToken,
 ) {
     let access = match listener.local_addr() {
-        Ok(address) => Access::new(control.broker.auth_settings(), address),
+        Ok(address) => {
+            let access = Access::new(control.broker.auth_settings(), address);
+            access.announce(address);
+            access
+        }
         Err(error) => {
             tracing::error!(%error, "the broker cannot read the address of the admin listener");
             return;
         }
     };
-    access.announce();
     let confinement = Arc::clone(&control.broker.shared.confinement);
     let proxies =
         Arc::new(ProxyProtocol::new(&control.config, control.config.listen.proxies.admin));
