@@ -44,7 +44,7 @@ use self::{
 use crate::{
     auth::{Keyring, OpenRoot},
     broker::{Broker, BrokerParts},
-    config::{self, Config, sandbox::SandboxMode},
+    config::{self, Config, ConfigSource, sandbox::SandboxMode},
     control::{Control, ControlParts},
     listeners::tls_acceptor::{self, TlsAcceptor},
     metrics::Metrics,
@@ -72,7 +72,12 @@ pub fn run(options: ServeOptions) -> ExitCode {
 /// Updates the database schema and exits.
 pub fn migrate(file: Option<&Path>) -> ExitCode {
     let migrated = || {
-        let config = config::load(file)?;
+        let source = ConfigSource::read(file)?;
+        let warnings = source.ignored_variables();
+        let warnings: String =
+            warnings.iter().map(|warning| format!("mcp-broker: {warning}\n")).collect();
+        let _unread = io::stderr().write_all(warnings.as_bytes());
+        let config = source.load([])?;
         runtime()?.block_on(async {
             let database = stores::migrate(&config).await?;
             print_line(&format!("the schema of {database} is up to date"));
@@ -106,6 +111,7 @@ fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     let inherited = InheritedSockets::take()?;
     // Dropped at the end in any case.
     let (logging, _unwritten) = telemetry::init(&config.telemetry)?;
+    files.warn_of_ignored_variables();
     isolation::disable_process_inspection();
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
@@ -208,13 +214,13 @@ impl RunningBroker {
             );
         }
         let listeners = bound.serve(&broker, &control, &acceptors)?;
+        warn_of_open_listeners(&config, listeners.data());
         control.start_store_sync();
         control.start_audit_maintenance();
         control.start_resealing();
         report_certificates(&acceptors, &metrics);
         tokio::spawn(memory_return::run());
         tokio::spawn(persistence::sweep(
-        warn_of_open_listeners(&config, listeners.data());
             Arc::clone(&broker.shared.persistence),
             Arc::clone(&config),
             metrics,

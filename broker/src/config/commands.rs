@@ -8,11 +8,13 @@
 use serde_json::Value;
 
 use super::{
+    config_key::KeyKind,
     config_reader::{ConfigReader, text},
     field_error::{FieldError, InvalidReason, describe, invalid_value, join},
     transport_spec::TransportSpec,
 };
 
+const PATH: &str = "stdio.commands";
 const COMMANDS_MAX: usize = 1_000;
 const VARIABLES_MAX: usize = 256;
 
@@ -37,26 +39,22 @@ impl AllowedCommand {
     }
 
     fn read(value: &Value) -> Result<Self, InvalidReason> {
-        let in_entry = |wrong: InvalidReason| format!("has an entry that {wrong}");
         let (command, env) = match value {
             Value::Object(members) => {
                 if let Some(name) =
                     members.keys().find(|name| !["command", "env"].contains(&name.as_str()))
                 {
-                    return Err(in_entry(format!("has the unknown member {name}")));
+                    return Err(format!("has the unknown member {name}"));
                 }
-                let command =
-                    members.get("command").ok_or_else(|| in_entry("has no command".to_owned()))?;
+                let command = members.get("command").ok_or_else(|| "has no command".to_owned())?;
                 (command, members.get("env").filter(|env| !env.is_null()))
             }
             command => (command, None),
         };
         let is_command = |text: &&str| !text.trim().is_empty() && !text.contains('\0');
-        let command = text(command)
-            .filter(is_command)
-            .ok_or_else(|| in_entry(invalid_value(command)))?
-            .to_owned();
-        let env = env.map_or(Ok(Vec::new()), |env| variables(env).map_err(in_entry))?;
+        let command =
+            text(command).filter(is_command).ok_or_else(|| invalid_value(command))?.to_owned();
+        let env = env.map_or(Ok(Vec::new()), variables)?;
         Ok(Self { command, env })
     }
 }
@@ -112,13 +110,12 @@ pub(super) fn check(
 
 impl ConfigReader<'_> {
     pub(super) fn commands(&mut self) -> Option<Vec<AllowedCommand>> {
-        self.optional("stdio.commands", |value, _| {
-            let entries = value
-                .as_array()
-                .filter(|entries| entries.len() <= COMMANDS_MAX)
-                .ok_or_else(|| invalid_value(value))?;
-            entries.iter().map(AllowedCommand::read).collect()
-        })
+        let entries = self.optional(PATH, |value, _| {
+            let entries = value.as_array().filter(|entries| entries.len() <= COMMANDS_MAX);
+            entries.cloned().ok_or_else(|| invalid_value(value))
+        })?;
+        let allowed = KeyKind::Commands.entry_allowed();
+        Some(self.entries(PATH, &entries, &allowed, AllowedCommand::read))
     }
 }
 
@@ -219,7 +216,7 @@ mod tests {
         ] {
             let faults =
                 load_from(&format!("stdio: {{commands: [{entry}]}}"), []).unwrap_err().to_string();
-            assert!(faults.contains("stdio.commands: has an entry that"), "{entry}: {faults}");
+            assert!(faults.starts_with("stdio.commands[0]: "), "{entry}: {faults}");
         }
     }
 }

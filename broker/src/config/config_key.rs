@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::units::{format_duration, format_size};
+use super::units::{format_duration, format_size, parse_duration, parse_size};
 
 /// Smallest user id for children. Smaller ids belong to the system.
 pub(super) const USER_MIN: u32 = 1_000;
@@ -160,9 +160,9 @@ impl KeyKind {
             Self::Bool => "true or false".into(),
             Self::Count { min, max } => format!("a whole number from {min} to {max}"),
             Self::Duration { min, max } => {
-                format!("a duration from {} to {}, such as 250ms, 30s or 5m", format_duration(min), format_duration(max))
+                format!("a duration from {} to {}, such as {}", format_duration(min), format_duration(max), example_durations(min, max))
             }
-            Self::Size { min, max } => format!("a size from {} to {}, such as 64KiB or 16MiB", format_size(min), format_size(max)),
+            Self::Size { min, max } => format!("a size from {} to {}, such as {}", format_size(min), format_size(max), example_sizes(min, max)),
             Self::Choice(choices) => choices.join(", "),
             Self::NodeId => "1 to 64 characters of A-Z a-z 0-9 . _ -".into(),
             Self::HostPort => "a host name or an IP address and a port, such as broker-1.internal:7400 or [fd00::1]:7400".into(),
@@ -197,6 +197,21 @@ impl KeyKind {
     }
 }
 
+impl KeyKind {
+    /// Returns the permitted values of an entry of a list.
+    pub(super) fn entry_allowed(self) -> String {
+        match self {
+            Self::Origins => "an origin, such as https://app.example.com".into(),
+            Self::Hosts => "a host name without port, such as broker.example.com".into(),
+            Self::Networks => "a network, such as 10.1.0.0/16 or fd00::/8".into(),
+            Self::Folders => Self::Folder.allowed(),
+            Self::Callers => "TENANT, TENANT/PRINCIPAL or \"*\"".into(),
+            Self::Commands => "a command, or a folder that ends with /, alone or as {command: npx, env: [names of variables]}".into(),
+            other => other.allowed(),
+        }
+    }
+}
+
 pub(super) const SECRET_BYTES_MAX: usize = 4_096;
 
 pub(super) const MS: Duration = Duration::from_millis(1);
@@ -206,6 +221,30 @@ pub(super) const SECOND: Duration = Duration::from_secs(1);
 pub(super) const KIB: usize = 1 << 10;
 pub(super) const MIB: usize = 1 << 20;
 pub(super) const GIB: usize = 1 << 30;
+
+/// Returns examples of durations between two bounds, the short ones first.
+fn example_durations(min: Duration, max: Duration) -> String {
+    let is_fitting =
+        |text: &&str| parse_duration(text).is_ok_and(|duration| (min..=max).contains(&duration));
+    let fitting = ["250ms", "30s", "5m", "12h", "7d", "365d"].into_iter().filter(is_fitting);
+    alternatives(&fitting.take(3).collect::<Vec<_>>(), format_duration(max))
+}
+
+/// Returns examples of sizes between two bounds, the small ones first.
+fn example_sizes(min: usize, max: usize) -> String {
+    let is_fitting = |text: &&str| parse_size(text).is_ok_and(|size| (min..=max).contains(&size));
+    let fitting = ["64KiB", "16MiB", "1GiB", "64GiB"].into_iter().filter(is_fitting);
+    alternatives(&fitting.take(2).collect::<Vec<_>>(), format_size(max))
+}
+
+/// Returns a text with all examples, or with the bound if there is none.
+fn alternatives(examples: &[&str], bound: String) -> String {
+    match examples {
+        [] => bound,
+        [only] => (*only).to_owned(),
+        [others @ .., last] => format!("{} or {last}", others.join(", ")),
+    }
+}
 
 /// Shortest and longest deadline, here and in a backend's own `timeouts`.
 pub(super) const DEADLINE_MIN: Duration = MS;
@@ -240,4 +279,27 @@ pub(super) fn is_secret(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= SECRET_BYTES_MAX
         && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_are_within_their_range() {
+        for (min, max, shown) in [
+            (MS, HOUR, "a duration from 1ms to 1h, such as 250ms, 30s or 5m"),
+            (HOUR, 3_660 * DAY, "a duration from 1h to 87840h, such as 12h, 7d or 365d"),
+            (SECOND, 10 * SECOND, "a duration from 1s to 10s, such as 10s"),
+        ] {
+            assert_eq!(KeyKind::Duration { min, max }.allowed(), shown);
+        }
+        for (min, max, shown) in [
+            (KIB, 64 * MIB, "a size from 1KiB to 64MiB, such as 64KiB or 16MiB"),
+            (MIB, GIB, "a size from 1MiB to 1GiB, such as 16MiB or 1GiB"),
+            (1, KIB, "a size from 1B to 1KiB, such as 1KiB"),
+        ] {
+            assert_eq!(KeyKind::Size { min, max }.allowed(), shown);
+        }
+    }
 }

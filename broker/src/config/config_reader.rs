@@ -13,7 +13,7 @@ use transport::egress::Cidr;
 use super::{
     Secret,
     config_key::{KeyDefault, KeyKind, SECRET_BYTES_MAX, is_secret},
-    field_error::{FieldError, InvalidReason, describe, invalid_value},
+    field_error::{FieldError, InvalidReason, describe, element, invalid_value},
     raw_config::RawConfig,
     units::{parse_duration, parse_size},
 };
@@ -104,18 +104,32 @@ impl ConfigReader<'_> {
         self.value(path, size)
     }
 
+    /// Reads a list of texts. Adds a fault for each refused entry.
     pub(super) fn list<T>(&mut self, path: &str, parse: fn(&str) -> Option<T>) -> Vec<T> {
-        self.value(path, |value, _| {
-            let entries = value.as_array().ok_or_else(|| invalid_value(value))?;
-            entries
-                .iter()
-                .map(|entry| {
-                    text(entry)
-                        .and_then(parse)
-                        .ok_or_else(|| format!("has an entry that {}", invalid_value(entry)))
-                })
-                .collect()
+        let entries = self
+            .value(path, |value, _| value.as_array().cloned().ok_or_else(|| invalid_value(value)));
+        let allowed = self.raw.key(path).kind.entry_allowed();
+        self.entries(path, &entries, &allowed, |entry| {
+            text(entry).and_then(parse).ok_or_else(|| invalid_value(entry))
         })
+    }
+
+    /// Reads the entries of a list. Adds a fault for each refused entry, and leaves it out.
+    pub(super) fn entries<T>(
+        &mut self,
+        path: &str,
+        entries: &[Value],
+        allowed: &str,
+        read: impl Fn(&Value) -> Result<T, InvalidReason>,
+    ) -> Vec<T> {
+        let mut taken = Vec::new();
+        for (at, entry) in entries.iter().enumerate() {
+            match read(entry) {
+                Ok(entry) => taken.push(entry),
+                Err(wrong) => self.report(&element(path, at), &wrong, allowed),
+            }
+        }
+        taken
     }
 
     pub(super) fn networks(&mut self, path: &str) -> Vec<Cidr> {

@@ -1,5 +1,5 @@
-//! Checked configuration of the broker. Only [`load`] and [`load_from`] create it, so it is always
-//! valid.
+//! Checked configuration of the broker. Only [`ConfigSource`] and [`load_from`] create it, so it
+//! is always valid.
 //!
 //! - `key_table` lists every key.
 //! - `raw_config` reads the YAML file and the environment.
@@ -99,12 +99,6 @@ pub use source::ConfigSource;
 pub use stdio::StdioConfig;
 pub use transport_spec::StdioLimits;
 pub use trusted_proxies::{ForwardedHeader, TrustedProxyConfig};
-
-/// Loads the configuration from the file, if given, and from the environment of this process.
-/// Without the files of `include.folder`.
-pub fn load(file: Option<&Path>) -> Result<Config, FieldErrors> {
-    ConfigSource::read(file)?.load([])
-}
 
 /// Loads the configuration from YAML text and environment variables.
 pub fn load_from(
@@ -221,14 +215,14 @@ pub struct IncludeConfig {
     pub interval: Duration,
 }
 
-    /// True for the backend of the command `demo`.
-    pub is_bundled: bool,
 /// A backend entry of the configuration file, or the one of the command `demo`.
 #[derive(Debug, Clone)]
 pub struct DeclaredBackend {
     pub tenant: TenantId,
     pub backend: BackendId,
     pub spec: BackendSpec,
+    /// True for the backend of the command `demo`.
+    pub is_bundled: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

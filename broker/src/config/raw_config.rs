@@ -19,6 +19,8 @@ use super::{
 /// Largest configuration file. A larger one is a mistake.
 pub(super) const FILE_BYTES_MAX: u64 = 1 << 20;
 const ENV_PREFIX: &str = "MCP_BROKER__";
+/// Variables that commands for operators read.
+const ENV_OF_COMMANDS: [&str; 2] = ["MCP_BROKER_ADMIN_URL", "MCP_BROKER_ADMIN_TOKEN"];
 /// Values by section. Every section is an object, and every key in it is known.
 pub(super) struct RawConfig {
     /// Known sections and keys.
@@ -103,9 +105,11 @@ impl RawConfig {
         self.sections.get(section)?.as_object()
     }
 
-    /// Returns the name of a key for a fault, with the variable that set it, if any.
+    /// Returns the name of a key, or of an entry of its list, for a fault. It has the variable that
+    /// set the key, if any.
     pub(super) fn source_name(&self, path: &str) -> String {
-        match self.origins.get(path) {
+        let key = path.split_once('[').map_or(path, |(key, _)| key);
+        match self.origins.get(key) {
             Some(variable) => format!("{path} ({variable})"),
             None => path.to_owned(),
         }
@@ -180,18 +184,18 @@ impl RawConfig {
             return Err(not_available(format!("{path} ({variable})")));
         }
         if MAPS.contains(&path.as_str()) {
-            return match parse_yaml(text) {
+            let wrong = match parse_yaml(text) {
                 Ok(value @ Value::Object(_)) => {
                     self.sections.insert(path.clone(), value);
                     self.origins.insert(path, variable.to_owned());
-                    Ok(())
+                    return Ok(());
                 }
-                _ => Err(FieldError::new(
-                    variable,
-                    "is not a map",
-                    "a YAML or JSON map, which replaces the file's",
-                )),
+                Ok(Value::Null) => "is empty".to_owned(),
+                Ok(other) => format!("is {}", describe(&other)),
+                Err(reason) => format!("is neither YAML nor JSON: {reason}"),
             };
+            let allowed = "a map from names to bodies in YAML or JSON, which replaces the file's";
+            return Err(FieldError::new(variable, wrong, allowed));
         }
         let (Some(key), Some((section, name))) = (self.table.find(&path), path.split_once('.'))
         else {
@@ -255,6 +259,31 @@ pub(super) fn variable_name(section: &str, key: &str) -> String {
         section.to_ascii_uppercase(),
         key.to_ascii_uppercase().replace('.', "__")
     )
+}
+
+/// Returns the variables that look like those of keys but are ignored, as they have one underscore
+/// where two are needed. Each has the name that was probably meant.
+pub(super) fn misspelt_variables<'n>(
+    table: &KeyTable,
+    names: impl IntoIterator<Item = &'n str>,
+) -> Vec<(String, String)> {
+    let with_one = |name: &str| name.replace("__", "_");
+    let known: BTreeMap<String, String> = table
+        .sections
+        .iter()
+        .flat_map(|section| section.keys.iter().map(|key| variable_name(section.name, key.name)))
+        .chain(MAPS.map(|map| format!("{ENV_PREFIX}{}", map.to_ascii_uppercase())))
+        .map(|name| (with_one(&name), name))
+        .collect();
+    let ignored = names.into_iter().filter(|name| {
+        name.starts_with(ENV_PREFIX.trim_end_matches('_'))
+            && !name.starts_with(ENV_PREFIX)
+            && !ENV_OF_COMMANDS.contains(name)
+    });
+    let meant = |name: &str| {
+        nearest(&with_one(name), known.keys().map(String::as_str)).map(|near| known[near].clone())
+    };
+    ignored.filter_map(|name| Some((name.to_owned(), meant(name)?))).collect()
 }
 
 /// Flattens a group of keys within a section: `traces: {ratio: 1}` is `traces.ratio: 1`.
@@ -396,11 +425,73 @@ mod tests {
         );
         assert_eq!(faults.len(), 4, "{faults:?}");
         assert!(
+            faults.iter().any(|fault| fault.starts_with("MCP_BROKER__TENANTS: is a number; ")),
+            "{faults:?}"
+        );
+        assert!(
             faults
                 .iter()
                 .any(|fault| fault.contains("perhaps MCP_BROKER__LIMITS__BURST was meant")),
             "{faults:?}"
         );
+    }
+
+    #[test]
+    fn a_map_that_cannot_be_parsed_is_named_with_the_position_and_what_is_expected() {
+        for (text, position) in
+            [("{\"x\": ", "line 1, column "), ("x:\n  y: {\n  z: 1", "line 3, column ")]
+        {
+            let (_, faults) = read("", &[("MCP_BROKER__BACKENDS", text)]);
+            let [fault] = &faults[..] else { panic!("{faults:?}") };
+            assert!(
+                fault.starts_with("MCP_BROKER__BACKENDS: is neither YAML nor JSON: ")
+                    && fault.contains(position)
+                    && fault.ends_with(
+                        "; allowed: a map from names to bodies in YAML or JSON, which replaces the file's"
+                    ),
+                "{fault}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_variable_with_one_underscore_is_likely_a_mistake() {
+        let hints = |names: &[&str]| misspelt_variables(&TABLE, names.iter().copied());
+        assert_eq!(
+            hints(&[
+                "MCP_BROKER_LISTEN_HTTP",
+                "MCP_BROKER_LISTEN__HTTP",
+                "MCP_BROKER_AUTH_ADMIN_TOKN",
+                "MCP_BROKER_TELEMETRY_TRACES_RATIO",
+                "MCP_BROKER_BACKENDS",
+            ]),
+            [
+                ("MCP_BROKER_LISTEN_HTTP", "MCP_BROKER__LISTEN__HTTP"),
+                ("MCP_BROKER_LISTEN__HTTP", "MCP_BROKER__LISTEN__HTTP"),
+                ("MCP_BROKER_AUTH_ADMIN_TOKN", "MCP_BROKER__AUTH__ADMIN_TOKEN"),
+                ("MCP_BROKER_TELEMETRY_TRACES_RATIO", "MCP_BROKER__TELEMETRY__TRACES__RATIO"),
+                ("MCP_BROKER_BACKENDS", "MCP_BROKER__BACKENDS"),
+            ]
+            .map(|(name, meant)| (name.to_owned(), meant.to_owned()))
+        );
+        // Variables of the command line, of tests, and of Kubernetes for a service of this name.
+        let others = [
+            "MCP_BROKER_ADMIN_URL",
+            "MCP_BROKER_ADMIN_TOKEN",
+            "MCP_BROKER_FAULT",
+            "MCP_BROKER_FAULT_LOG",
+            "MCP_BROKER_DISABLED_CHECK",
+            "MCP_BROKER_TEST_ON",
+            "MCP_BROKER_CACHE",
+            "MCP_BROKER_HEALTH_ADDRESS",
+            "MCP_BROKER_SERVICE_HOST",
+            "MCP_BROKER_SERVICE_PORT_ADMIN",
+            "MCP_BROKER_PORT",
+            "MCP_BROKER_PORT_8080_TCP_ADDR",
+            "MCP_BROKER__LISTEN__HTTP",
+            "LISTEN_HTTP",
+        ];
+        assert_eq!(hints(&others), []);
     }
 
     #[test]

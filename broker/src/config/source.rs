@@ -7,7 +7,7 @@ use super::{
     Config, FieldError, FieldErrors, IncludedFile,
     included::{self, FoundFile},
     key_table,
-    raw_config::RawConfig,
+    raw_config::{RawConfig, misspelt_variables},
     read_file, secret_files, validation,
 };
 
@@ -37,6 +37,18 @@ impl ConfigSource {
     /// Creates a source from YAML text and environment variables.
     pub(super) fn of(text: &str, environment: impl IntoIterator<Item = (String, String)>) -> Self {
         Self { file: None, text: text.to_owned(), environment: environment.into_iter().collect() }
+    }
+
+    /// Returns a warning for each variable that the broker ignores and that was probably meant to set
+    /// a key.
+    pub fn ignored_variables(&self) -> Vec<String> {
+        let names = self.environment.iter().map(|(name, _)| name.as_str());
+        let misspelt = misspelt_variables(&key_table::TABLE, names).into_iter();
+        misspelt
+            .map(|(name, meant)| {
+                format!("the variable {name} has no effect, perhaps {meant} was meant")
+            })
+            .collect()
     }
 
     /// Checks the file, the environment and the included files together.

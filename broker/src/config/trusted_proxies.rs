@@ -95,10 +95,7 @@ mod tests {
                 "{proxy_protocol: {http: true}}",
                 "listen.proxy_protocol.http: is true, but listen.trusted_proxies names no proxy",
             ),
-            (
-                "{trusted_proxies: [10.0.0.1/8]}",
-                "listen.trusted_proxies: has an entry that is \"10.0.0.1/8\"",
-            ),
+            ("{trusted_proxies: [10.0.0.1/8]}", "listen.trusted_proxies[0]: is \"10.0.0.1/8\""),
             ("{forwarded_header: via}", "listen.forwarded_header: is \"via\""),
             ("{proxy_protocol: {quic: true}}", "listen.proxy_protocol.quic"),
         ] {

@@ -1,5 +1,5 @@
 //! Converts [`super::raw_config`] into the types that the broker runs on ([`super::Config`]).
-//! Follows the table of keys ([`super::key_table`]), section by section. Called by [`super::load`].
+//! Follows the table of keys ([`super::key_table`]), section by section. Called by [`super::ConfigSource`].
 
 use std::{collections::BTreeSet, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -608,9 +608,12 @@ mod tests {
         assert_fault("node: {id: 'a b'}", "node.id: ");
         assert_fault(
             "egress: {allow: [10.0.0.0/99]}",
-            "egress.allow: has an entry that is \"10.0.0.0/99\"",
+            "egress.allow[0]: is \"10.0.0.0/99\"; allowed: a network, such as",
         );
         assert_fault("egress: {deny: 10.0.0.0/8}", "egress.deny: ");
+        let every = "egress: {allow: [10.0.0.0/8, nonsense, 5]}";
+        assert_fault(every, "egress.allow[1]: is \"nonsense\"");
+        assert_fault(every, "egress.allow[2]: is 5");
     }
 
     #[test]
@@ -897,13 +900,13 @@ mod tests {
         {
             assert_fault(
                 &format!("auth: {{allowed_origins: ['{origin}']}}"),
-                "auth.allowed_origins: has an entry that",
+                "auth.allowed_origins[0]: is ",
             );
         }
         for host in ["", "a:1", "http://a", "a b", "-a"] {
             assert_fault(
                 &format!("auth: {{allowed_hosts: ['{host}']}}"),
-                "auth.allowed_hosts: has an entry that",
+                "auth.allowed_hosts[0]: is ",
             );
         }
     }
@@ -923,7 +926,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for path in [folder.path().join("none.yaml"), folder.path().to_owned(), "/dev/zero".into()]
         {
-            let faults = crate::config::load(Some(&path)).unwrap_err();
+            let faults = crate::config::ConfigSource::read(Some(&path)).unwrap_err();
             assert_eq!(faults.0.len(), 1, "{faults}");
             assert!(faults.to_string().starts_with(path.to_str().unwrap()), "{faults}");
         }

@@ -19,8 +19,9 @@ use crate::{
 /// Checks a configuration file, the files that it includes and the certificates of the listeners,
 /// and compares the backends with a lock file. Prints one line for each fault.
 pub fn check_config(file: &Path, locked: Option<&Path>) -> ExitCode {
-    let checked = ConfigSource::read(Some(file)).and_then(|source| source.check());
-    let (config, included) = match checked {
+    let checked = ConfigSource::read(Some(file))
+        .and_then(|source| Ok((source.check()?, source.ignored_variables())));
+    let ((config, included), ignored) = match checked {
         Ok(checked) => checked,
         Err(faults) => {
             print_line(&faults.to_string());
@@ -37,6 +38,7 @@ pub fn check_config(file: &Path, locked: Option<&Path>) -> ExitCode {
     }
     let notes = [undeclared_tenants, undeclared_backends, undeclared_of_operators];
     let notes = notes.into_iter().flat_map(|notes_of| notes_of(&config));
+    let notes = ignored.into_iter().map(|warning| format!("note: {warning}")).chain(notes);
     notes.for_each(|note| print_line(&note));
     let more = match included {
         0 => String::new(),

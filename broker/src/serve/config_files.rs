@@ -71,6 +71,14 @@ impl ConfigFiles {
         }
     }
 
+    /// Logs the variables of the environment that have no effect, and that were probably meant to have
+    /// one.
+    pub(super) fn warn_of_ignored_variables(&self) {
+        for warning in self.source.ignored_variables() {
+            tracing::warn!("{warning}");
+        }
+    }
+
     pub(super) fn has_demo(&self) -> bool {
         self.demo.is_some()
     }

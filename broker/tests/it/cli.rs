@@ -124,6 +124,25 @@ async fn check_config_names_tenants_that_are_not_declared() {
 }
 
 #[tokio::test]
+async fn a_variable_with_one_underscore_is_named_with_the_one_that_was_meant() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("c.yaml");
+    std::fs::write(&file, "").unwrap();
+    let file = file.to_str().unwrap();
+    let expected = "the variable MCP_BROKER_LIMITS_BURST has no effect, perhaps MCP_BROKER__LIMITS__BURST was meant";
+    let with_mistake =
+        || builder().env("MCP_BROKER_LIMITS_BURST", "9").env("MCP_BROKER_ADMIN_URL", "x");
+    let checked = with_mistake().run(folder.path(), &["check-config", file]).await;
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    assert_eq!(checked.stdout.matches("has no effect").count(), 1, "{checked:?}");
+    assert!(checked.stdout.contains(&format!("note: {expected}\n")), "{checked:?}");
+    let migrated = with_mistake().run(folder.path(), &["migrate"]).await;
+    assert!(migrated.stderr.contains(expected), "{migrated:?}");
+    let broker = builder().env("MCP_BROKER_LIMITS_BURST", "9").single_process().start().await;
+    broker.wait_for_log(expected).await;
+}
+
+#[tokio::test]
 async fn check_config_names_backends_that_rules_name_and_the_file_does_not_declare() {
     let text = "tenants: {acme: {policy: {rules: [{id: a, effect: deny, objects: {tools: ['fles/*']}}]}, toolsets: {t: {include: {tools: ['fles/*']}}}}}\n";
     let checked = run_with_config(&["check-config"], text).await;
