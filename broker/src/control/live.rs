@@ -54,8 +54,9 @@ impl Control {
             // A page omits rows that cannot be read, so a short page is not the last one.
             let is_last = page.is_empty();
             after = page.last().map(StoredSession::position);
-            views.extend(page.into_iter().map(|stored| {
-                self.session_view(&stored, live.remove(&stored.record.key.digest()))
+            views.extend(page.into_iter().filter_map(|stored| {
+                let live = live.remove(&stored.record.key.digest());
+                self.visible_session(&stored, live)
             }));
             if is_last || views.len() >= ADMIN_LIST_MAX {
                 break;
@@ -71,13 +72,22 @@ impl Control {
         let stored =
             self.query_store("sessions_by_digest", self.store().sessions_by_digest(digest)).await?;
         let live = self.broker.session(digest);
-        match (stored.first(), live) {
-            (Some(stored), live) => Ok(self.session_view(stored, live)),
-            (None, Some(live)) => Ok(live),
-            (None, None) => {
-                Err(ControlError::NotFound { what: "session", name: digest.to_owned() })
-            }
-        }
+        let shown = match stored.first() {
+            Some(stored) => self.visible_session(stored, live),
+            None => live,
+        };
+        shown.ok_or_else(|| ControlError::NotFound { what: "session", name: digest.to_owned() })
+    }
+
+    /// Returns the view of a session. `None`: the session is stored only, and its key or principal was
+    /// revoked.
+    fn visible_session(
+        &self,
+        stored: &StoredSession,
+        live: Option<SessionView>,
+    ) -> Option<SessionView> {
+        let is_live = live.is_some() || has_live_owner(stored);
+        (is_live || !self.is_revoked(stored)).then(|| self.session_view(stored, live))
     }
 
     /// Ends a session on any replica. The owner learns of it at once, or with the next renewal of
@@ -104,13 +114,8 @@ impl Control {
 
     fn session_view(&self, stored: &StoredSession, live: Option<SessionView>) -> SessionView {
         let record = &stored.record;
-        // A lapsed lease owns nothing: the replica that gets the next request of the session takes
-        // it over.
-        let owner = stored
-            .owner
-            .as_ref()
-            .filter(|owner| !owner.remaining_lease.is_zero())
-            .map(|owner| owner.node.to_string());
+        let owner = stored.owner.as_ref().filter(|_| has_live_owner(stored));
+        let owner = owner.map(|owner| owner.node.to_string());
         if let Some(live) = live {
             return SessionView { node: owner, ..live };
         }
@@ -204,6 +209,12 @@ impl Control {
         };
         Ok(TaskShown { task: task_view(&stored), history: history.iter().map(change).collect() })
     }
+}
+
+/// Returns whether a replica owns the session. A lapsed lease owns nothing: the replica that gets the
+/// next request of the session takes it over.
+fn has_live_owner(stored: &StoredSession) -> bool {
+    stored.owner.as_ref().is_some_and(|owner| !owner.remaining_lease.is_zero())
 }
 
 fn task_view(stored: &StoredTask) -> TaskView {

@@ -39,6 +39,7 @@ mod reload;
 mod resealing;
 mod resource_views;
 mod revocations;
+mod revoked_sessions;
 mod store_sync;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -411,6 +412,9 @@ impl Control {
             control.keyring.remove(&key);
             control.broker.end_sessions_of_key(&key);
             tracing::info!(%tenant, %key, "key revoked");
+            control.end_stored_sessions(tenant, move |_, stored| {
+                stored.record.api_key.as_ref() == Some(&key)
+            });
             Ok(())
         })
         .await

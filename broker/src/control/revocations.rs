@@ -152,6 +152,9 @@ impl Control {
             control.commit(AdminChange::PutRevocation(&record), &author).await?;
             control.keyring.insert_revocation(record.clone());
             control.broker.end_revoked(&record);
+            if matches!(record.subject, RevokedSubject::Principal(_)) {
+                control.end_stored_sessions(record.tenant.clone(), Self::is_of_revoked_principal);
+            }
             let view = RevocationView::new(&record);
             tracing::info!(tenant = %record.tenant, revocation = view.id, "tokens revoked");
             Ok((view, old.is_none()))

@@ -104,6 +104,35 @@ async fn until_deleted(client: &TestClient, mut stream: EventReader) -> Vec<Valu
 }
 
 #[tokio::test]
+async fn a_parked_session_of_a_revoked_key_is_gone() {
+    let backend = backend().await;
+    let mut broker =
+        builder().auth_required().backend("default", "b", backend.spec()).start().await;
+    let (revoked, id) = broker.admin().create_key_with_id("default").await;
+    let other = broker.admin().create_key("default").await;
+    for key in [&revoked, &other] {
+        let client = broker.client("/mcp").bearer(key).connected(json!({})).await;
+        client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    }
+    restart(&mut broker, End::Order).await;
+    let admin = broker.admin();
+    let states = async || {
+        let sessions = admin.sessions("default").await;
+        sessions.iter().map(|session| session["state"].clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(states().await, ["parked", "parked"]);
+    assert_eq!(admin.delete(&format!("/admin/v1/tenants/default/keys/{id}")).await.0, 204);
+    assert_eq!(states().await, ["parked"], "at once");
+    eventually("the end of the session in the store", || async {
+        let listed = admin.get("/admin/v1/subscriptions").await.1;
+        let sessions = listed["subscriptions"][0]["sessions"].clone();
+        if sessions == 1 { Ok(()) } else { Err(listed) }
+    })
+    .await;
+    assert_eq!(states().await, ["parked"], "the session of the other key stays");
+}
+
+#[tokio::test]
 async fn a_session_continues_after_a_restart_with_its_state() {
     for end in BOTH {
         let backend = backend().await;
