@@ -226,9 +226,11 @@ async fn backend(
             // The broker answers after the handshake. It checks the text of the time limit itself.
             let handshake = add.initialize_timeout.as_deref().map(parse_duration);
             let limit = handshake.and_then(Result::ok).unwrap_or_default() + HANDSHAKE_MARGIN;
-            let answer = client.request_within(limit, Method::PUT, &path, Some(&body)).await?;
+            let exists = || format!("backend {} exists already; --replace replaces it", add.name);
+            let added = client.add(limit, &path, &body, add.replace).await;
+            let answer = added.map_err(|error| error.or_exists(exists))?;
             let mut rendered = render(&answer, &add.output, |answer| table::facts(answer, BACKEND));
-            rendered.note = notes_about_added(&answer);
+            rendered.note = notes_about_added(&answer, add.no_wait);
             Ok(rendered)
         }
         BackendCommand::List { of, output } => {
@@ -274,15 +276,20 @@ async fn backend(
 }
 
 /// Returns what an operator has to mend of a backend that was registered.
-fn notes_about_added(answer: &Value) -> String {
-    let failed =
-        "the backend is registered, but the broker could not reach it; the broker keeps trying";
-    let failed = (answer["state"] == "failed").then(|| failed.to_owned());
+fn notes_about_added(answer: &Value, at_once: bool) -> String {
+    let failed = (answer["state"] == "failed").then(|| {
+        let why = answer["last_error"].as_str().unwrap_or("for an unknown reason");
+        format!("warning: the backend is registered, but the broker could not connect to it: {why}; the broker keeps trying")
+    });
     let unreachable = answer["sandbox_unreachable"].as_array().into_iter().flatten();
     let unreachable = unreachable
         .filter_map(Value::as_str)
         .map(|why| format!("warning: {why}; change its owner or mode, or the child cannot use it"));
-    failed.into_iter().chain(unreachable).collect::<Vec<_>>().join("; ")
+    let unknown = (at_once && answer["state"] == "connecting").then(|| {
+        let name = answer["backend"].as_str().unwrap_or_default();
+        format!("the broker is connecting to it; `backend show {name}` shows the outcome")
+    });
+    failed.into_iter().chain(unknown).chain(unreachable).collect::<Vec<_>>().join("; ")
 }
 
 async fn key(client: &AdminClient, command: KeyCommand) -> Result<CommandOutput, ClientError> {
@@ -455,6 +462,19 @@ mod tests {
             body_of("mcp-broker backend add one --env NOT_SET -- npx"),
             Err(ClientError::Usage(_))
         ));
+    }
+
+    #[test]
+    fn a_backend_that_was_added_without_success_is_a_warning_with_the_reason() {
+        let failed =
+            json!({"backend": "b", "state": "failed", "last_error": "command \"x\" not found"});
+        assert_eq!(
+            notes_about_added(&failed, false),
+            "warning: the backend is registered, but the broker could not connect to it: command \"x\" not found; the broker keeps trying"
+        );
+        let connecting = json!({"backend": "b", "state": "connecting"});
+        assert!(notes_about_added(&connecting, true).contains("`backend show b`"));
+        assert_eq!(notes_about_added(&json!({"state": "ready"}), true), "");
     }
 
     #[test]

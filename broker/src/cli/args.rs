@@ -136,7 +136,7 @@ pub(super) struct TenantFilter {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum BackendCommand {
-    /// Register an MCP server, or replace one
+    /// Register an MCP server
     Add(Box<BackendAdd>),
     /// List the backends of a tenant
     List {
@@ -250,6 +250,9 @@ pub(super) struct BackendAdd {
     /// Answer at once instead of after the first handshake
     #[arg(long)]
     pub(super) no_wait: bool,
+    /// Replace the backend if it exists
+    #[arg(long)]
+    pub(super) replace: bool,
     #[command(flatten)]
     pub(super) output: OutputOptions,
 }
@@ -291,7 +294,7 @@ impl BreakerState {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum TenantCommand {
-    /// Create a tenant, or replace its settings
+    /// Create a tenant
     Add(TenantAdd),
     /// Change some settings of a tenant, and keep the others
     Set(TenantSet),
@@ -320,6 +323,9 @@ pub(super) struct TenantAdd {
     /// Refuse the tenant's requests for now
     #[arg(long)]
     pub(super) disabled: bool,
+    /// Replace all settings of a tenant that exists
+    #[arg(long)]
+    pub(super) replace: bool,
     #[command(flatten)]
     pub(super) settings: TenantSettings,
     #[command(flatten)]

@@ -18,10 +18,7 @@ pub(super) fn backend_body(
     own: impl Fn(&str) -> Option<String>,
 ) -> Result<Value, ClientError> {
     if let Some(file) = &add.spec {
-        let text = read_file(file)?;
-        return serde_json::from_str(&text).map_err(|error| {
-            ClientError::Usage(format!("{} is not JSON: {error}", file.display()))
-        });
+        return read_json(file);
     }
     let mut body = match (imported, &add.url) {
         (Some(body), _) => body,
@@ -117,8 +114,14 @@ fn credentials(add: &BackendAdd) -> Result<Map<String, Value>, ClientError> {
 
 /// Returns the JSON of a file.
 pub(super) fn read_json(file: &Path) -> Result<Value, ClientError> {
-    serde_json::from_str(&read_file(file)?)
-        .map_err(|error| ClientError::Usage(format!("{} is not JSON: {error}", file.display())))
+    let text = read_file(file)?;
+    let name =
+        if file == Path::new("-") { "standard input".into() } else { file.to_string_lossy() };
+    if text.trim().is_empty() {
+        return Err(ClientError::Usage(format!("{name} is empty; allowed: a JSON document")));
+    }
+    serde_json::from_str(&text)
+        .map_err(|error| ClientError::Usage(format!("{name} is not JSON: {error}")))
 }
 
 pub(super) fn read_file(file: &Path) -> Result<String, ClientError> {

@@ -4,7 +4,7 @@
 use std::{env, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::Full;
 use protocol::ids::DEFAULT_TENANT;
 use serde_json::Value;
@@ -34,6 +34,10 @@ pub(super) enum ClientError {
     )]
     Certificate { url: String, reason: String },
     #[error(
+        "{url}: the server does not speak TLS; if this is the admin listener, set {URL} to http://…"
+    )]
+    NoTls { url: String },
+    #[error(
         "the broker at {url} did not answer within {seconds} s; it may still apply the change, so check before you repeat the command"
     )]
     TimedOut { url: String, seconds: u64 },
@@ -41,6 +45,12 @@ pub(super) enum ClientError {
         "{url} answered {status}, but not like a broker's admin API; set {URL} to its admin listener"
     )]
     Foreign { url: String, status: u16 },
+    /// Another server than the broker cannot be used now.
+    #[error("{0}")]
+    Unavailable(String),
+    /// The entry to create is there already.
+    #[error("there is such an entry already")]
+    Exists,
     /// Detail of the broker's answer, or what keeps a command from success, one on each line.
     #[error("{}", .0.join("\n"))]
     Refused(Vec<String>),
@@ -54,6 +64,14 @@ pub(super) enum ClientError {
 impl ClientError {
     pub(super) fn refused(detail: impl Into<String>) -> Self {
         Self::Refused(vec![detail.into()])
+    }
+
+    /// Returns `detail` as the reason, if the entry to create is there already.
+    pub(super) fn or_exists(self, detail: impl FnOnce() -> String) -> Self {
+        match self {
+            Self::Exists => Self::refused(detail()),
+            other => other,
+        }
     }
 }
 
@@ -71,7 +89,8 @@ impl AdminClient {
 
     pub(super) fn from_environment() -> Result<Self, ClientError> {
         Self::new(
-            &env::var(URL).unwrap_or_else(|_| URL_DEFAULT.to_owned()),
+            // Empty is absent, as for the token.
+            env::var(URL).ok().as_deref().filter(|url| !url.is_empty()).unwrap_or(URL_DEFAULT),
             env::var(TOKEN).ok().as_deref(),
         )
     }
@@ -117,7 +136,7 @@ impl AdminClient {
             .header(header::ACCEPT, "application/json")
             .body(Full::new(Bytes::new()))
             .map_err(|error| ClientError::Usage(format!("{url}: {error}")))?;
-        let failed = |reason: String| ClientError::Usage(format!("{url}: {reason}"));
+        let failed = |reason: String| ClientError::Unavailable(format!("{url}: {reason}"));
         let exchange = async {
             let response =
                 self.http.send(request).await.map_err(|error| failed(error.to_string()))?;
@@ -137,19 +156,23 @@ impl AdminClient {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, ClientError> {
-        self.request_within(ANSWER_TIMEOUT, method, path, body).await
+        self.send(ANSWER_TIMEOUT, method, path, body, None).await.map(|(answer, _)| answer)
     }
 
-    /// Sends a request whose answer may take longer than that of others.
-    pub(super) async fn request_within(
+    /// Stores a new entry at `path`, or with `replaces` any entry. The answer may take `limit` if that
+    /// is longer than the time limit of other requests.
+    pub(super) async fn add(
         &self,
         limit: Duration,
-        method: Method,
         path: &str,
-        body: Option<&Value>,
+        body: &Value,
+        replaces: bool,
     ) -> Result<Value, ClientError> {
+        let any = || (header::IF_NONE_MATCH, HeaderValue::from_static("*"));
+        let condition = (!replaces).then(any);
         let limit = limit.max(ANSWER_TIMEOUT);
-        self.send(limit, method, path, body, None).await.map(|(answer, _)| answer)
+        let sent = self.send(limit, Method::PUT, path, Some(body), condition).await;
+        sent.map(|(answer, _)| answer)
     }
 
     /// Reads the entry at `path`, changes it and stores it. Fails if another operator changed the
@@ -160,20 +183,20 @@ impl AdminClient {
         change: impl FnOnce(Value) -> Value,
     ) -> Result<Value, ClientError> {
         let (entry, tag) = self.send(ANSWER_TIMEOUT, Method::GET, path, None, None).await?;
-        let changed = change(entry);
-        let (answer, _) = self.send(ANSWER_TIMEOUT, Method::PUT, path, Some(&changed), tag).await?;
+        let (changed, condition) = (change(entry), tag.map(|tag| (header::IF_MATCH, tag)));
+        let (answer, _) =
+            self.send(ANSWER_TIMEOUT, Method::PUT, path, Some(&changed), condition).await?;
         Ok(answer)
     }
 
-    /// Sends a request, on the condition that the entry still has `tag`. Returns the answer and its
-    /// entity tag.
+    /// Sends a request, on a condition about the entry. Returns the answer and its entity tag.
     async fn send(
         &self,
         limit: Duration,
         method: Method,
         path: &str,
         body: Option<&Value>,
-        tag: Option<HeaderValue>,
+        condition: Option<(HeaderName, HeaderValue)>,
     ) -> Result<(Value, Option<HeaderValue>), ClientError> {
         let url = format!("{}/admin/v1/{path}", self.base);
         let mut request = Request::builder().method(method).uri(&url);
@@ -183,8 +206,10 @@ impl AdminClient {
         if body.is_some() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
-        if let Some(tag) = tag {
-            request = request.header(header::IF_MATCH, tag);
+        let must_be_new =
+            condition.as_ref().is_some_and(|(name, _)| *name == header::IF_NONE_MATCH);
+        if let Some((name, value)) = condition {
+            request = request.header(name, value);
         }
         let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();
         let request = request
@@ -194,6 +219,10 @@ impl AdminClient {
             |reason: String| ClientError::Unreachable { url: self.base.clone(), reason };
         let exchange = async {
             let response = self.http.send(request).await.map_err(|error| match error {
+                // What a server without TLS sends is no record of TLS.
+                SendError::Tls { reason } if reason.contains("InvalidContentType") => {
+                    ClientError::NoTls { url: self.base.clone() }
+                }
                 SendError::Tls { .. } => {
                     ClientError::Certificate { url: self.base.clone(), reason: error.to_string() }
                 }
@@ -220,6 +249,9 @@ impl AdminClient {
                 .map_err(|_| foreign());
         }
         let problem: Value = serde_json::from_slice(&body).map_err(|_| foreign())?;
+        if must_be_new && status == StatusCode::PRECONDITION_FAILED {
+            return Err(ClientError::Exists);
+        }
         match problem["detail"].as_str() {
             Some(detail) => Err(ClientError::Refused(self.reasons(status, detail, &problem))),
             None => Err(foreign()),
@@ -244,6 +276,9 @@ impl AdminClient {
             _ if detail == format!("tenant {DEFAULT_TENANT} does not exist") => {
                 format!("{detail} for this operator; name another tenant with --tenant")
             }
+            _ if detail.starts_with(&format!("tenant {DEFAULT_TENANT} always exists")) => format!(
+                "tenant {DEFAULT_TENANT} always exists; `tenant set {DEFAULT_TENANT} --disabled` disables it"
+            ),
             _ => detail.to_owned(),
         };
         vec![reason]

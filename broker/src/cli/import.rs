@@ -120,10 +120,12 @@ impl ServerImport {
             return Err(usage(format!("{base} has no server {reference}")));
         }
         if !status.is_success() {
-            return Err(usage(format!("{base} answered {}", status.as_u16())));
+            let status = status.as_u16();
+            return Err(ClientError::Unavailable(format!("{base} answered {status}")));
         }
-        let answer: Value = serde_json::from_slice(&answer)
-            .map_err(|error| usage(format!("the answer of {base} is not JSON: {error}")))?;
+        let answer: Value = serde_json::from_slice(&answer).map_err(|error| {
+            ClientError::Unavailable(format!("the answer of {base} is not JSON: {error}"))
+        })?;
         let server = ServerJson::read(&answer).map_err(ClientError::Faults)?;
         let is_match =
             server.name == name && version.is_none_or(|version| version == server.version);

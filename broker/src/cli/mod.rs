@@ -1,8 +1,8 @@
 //! The command line. `main` calls [`main`]. A command calls the part of the broker that implements
 //! it. The commands for operators call the admin API of a running broker.
 //!
-//! Exit codes: 0 success, 1 refused by the broker, 64 wrong usage, 69 broker unreachable, 70
-//! internal error.
+//! Exit codes: 0 success, 1 refused by the broker, 64 wrong usage, 69 the broker or another server
+//! is unreachable, 70 internal error.
 
 mod admin;
 mod approval;
@@ -138,11 +138,13 @@ fn administer(command: args::AdminCommand) -> ExitCode {
 impl ClientError {
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Refused(_) => EXIT_REFUSED,
+            Self::Refused(_) | Self::Exists => EXIT_REFUSED,
             Self::Partial { cause, .. } => cause.exit_code(),
             Self::Usage(_) | Self::Faults(_) => EXIT_USAGE,
             Self::Unreachable { .. }
+            | Self::Unavailable(_)
             | Self::Certificate { .. }
+            | Self::NoTls { .. }
             | Self::TimedOut { .. }
             | Self::Foreign { .. } => EXIT_UNREACHABLE,
             Self::Internal(_) => EXIT_INTERNAL,

@@ -1,5 +1,7 @@
 //! Tenants on the command line: they are created, changed in part, shown, listed and removed.
 
+use std::time::Duration;
+
 use http::Method;
 use serde_json::{Map, Value, json};
 
@@ -41,7 +43,14 @@ pub(super) async fn tenant(
     match command {
         TenantCommand::Add(add) => {
             let path = format!("tenants/{}", add.name);
-            let answer = client.request(Method::PUT, &path, Some(&new_body(&add))).await?;
+            let exists = || {
+                let name = &add.name;
+                format!(
+                    "tenant {name} exists already; `tenant set {name}` changes some of its settings, and --replace replaces all"
+                )
+            };
+            let added = client.add(Duration::ZERO, &path, &new_body(&add), add.replace).await;
+            let answer = added.map_err(|error| error.or_exists(exists))?;
             Ok(render(&answer, &add.output, facts))
         }
         TenantCommand::Set(set) => {

@@ -102,11 +102,62 @@ async fn the_commands_of_an_operator_work_end_to_end() {
 }
 
 #[tokio::test]
+async fn an_entry_that_exists_is_replaced_only_on_request() {
+    let broker = Broker::start("", None).await;
+    broker.run("tenant add acme --weight 3").await.unwrap();
+    broker.run("backend add one --no-wait --url http://127.0.0.1:9/a").await.unwrap();
+    let weight = async || {
+        let tenant = broker.run("tenant show acme --json").await.unwrap();
+        serde_json::from_str::<Value>(&tenant).unwrap()["weight"].clone()
+    };
+    for (line, expected) in [
+        (
+            "tenant add acme",
+            "tenant acme exists already; `tenant set acme` changes some of its settings, and --replace replaces all",
+        ),
+        (
+            "backend add one --no-wait --url http://127.0.0.1:9/b",
+            "backend one exists already; --replace replaces it",
+        ),
+    ] {
+        let error = broker.run(line).await.unwrap_err();
+        assert_eq!((error.to_string(), error.exit_code()), (expected.to_owned(), EXIT_REFUSED));
+    }
+    assert_eq!(weight().await, 3);
+    assert!(broker.run("backend show one").await.unwrap().contains("http://127.0.0.1:9/a"));
+    broker.run("tenant add acme --replace").await.unwrap();
+    assert_eq!(weight().await, 1);
+    let replaced = "backend add one --replace --no-wait --url http://127.0.0.1:9/b";
+    assert!(broker.run(replaced).await.unwrap().contains("http://127.0.0.1:9/b"));
+}
+
+#[tokio::test]
+async fn a_registry_that_does_not_answer_is_not_wrong_usage() {
+    let broker = Broker::start("", None).await;
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let line = format!("backend add one --registry a/b --registry-url http://{closed}");
+    let error = broker.run(&line).await.unwrap_err();
+    assert_eq!(error.exit_code(), EXIT_UNREACHABLE, "{error}");
+    assert!(error.to_string().contains("could not connect"), "{error}");
+    let error =
+        broker.run("backend add one --registry a/b --registry-url nowhere").await.unwrap_err();
+    assert_eq!(error.exit_code(), EXIT_USAGE, "{error}");
+    let tls = AdminClient::new(&format!("https://{}", broker.address), None).unwrap();
+    let error = run_with(&tls, "tenant list").await.unwrap_err();
+    assert_eq!(error.exit_code(), EXIT_UNREACHABLE, "{error}");
+    assert!(error.to_string().contains("does not speak TLS"), "{error}");
+}
+
+#[tokio::test]
 async fn a_refusal_is_printed_with_the_text_of_the_broker() {
     let broker = Broker::start("", None).await;
     for (line, expected) in [
         ("backend show nine", "backend nine does not exist"),
         ("backend list --tenant ghost", "tenant ghost does not exist"),
+        (
+            "tenant remove default",
+            "tenant default always exists; `tenant set default --disabled` disables it",
+        ),
         ("session end ../x%3F", "session ../x%3F does not exist"),
         ("session show none", "session none does not exist"),
         ("task show none", "task none does not exist"),

@@ -43,8 +43,11 @@ impl LockFile {
 
     /// Reads a lock file. Returns every fault, with its path.
     pub fn parse(text: &str) -> Result<Self, Vec<LockFileError>> {
-        let file: Self =
-            serde_json::from_str(text).map_err(|error| vec![LockFileError(error.to_string())])?;
+        let file: Self = serde_json::from_str(text).map_err(|error| {
+            let is_json = !error.is_syntax() && !error.is_eof();
+            let what = if is_json { "is not a lock file" } else { "is not JSON" };
+            vec![LockFileError(format!("{what}: {error}"))]
+        })?;
         let mut faults = Vec::new();
         if file.version != FORMAT {
             let version = file.version;
