@@ -219,7 +219,7 @@ impl AdminClient {
             |reason: String| ClientError::Unreachable { url: self.base.clone(), reason };
         let exchange = async {
             let response = self.http.send(request).await.map_err(|error| match error {
-                // What a server without TLS sends is no record of TLS.
+                // A server without TLS sends other bytes than a record of TLS.
                 SendError::Tls { reason } if reason.contains("InvalidContentType") => {
                     ClientError::NoTls { url: self.base.clone() }
                 }

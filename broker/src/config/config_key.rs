@@ -297,7 +297,7 @@ mod tests {
         for (min, max, shown) in [
             (KIB, 64 * MIB, "a size from 1KiB to 64MiB, such as 64KiB or 16MiB"),
             (MIB, GIB, "a size from 1MiB to 1GiB, such as 16MiB or 1GiB"),
-            (1, KIB, "a size from 1B to 1KiB, such as 1KiB"),
+            (1, KIB, "a size from 1 to 1KiB, such as 1KiB"),
         ] {
             assert_eq!(KeyKind::Size { min, max }.allowed(), shown);
         }

@@ -272,7 +272,7 @@ mod tests {
             ("check: never".to_owned(), "check: is not a known check"),
         ] {
             let faults = load_from(&with(&more), []).expect_err(&more).to_string();
-            let wanted = format!("auth.issuers.0.{fault}");
+            let wanted = format!("auth.issuers[0].{fault}");
             assert!(faults.lines().any(|line| line.starts_with(&wanted)), "{more}: {faults}");
         }
         let one = format!("tenant: acme, introspection: {{{endpoint}, client_secret: s}}");

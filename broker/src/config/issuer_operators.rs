@@ -210,7 +210,7 @@ mod tests {
             ),
         ] {
             let faults = load(admin).unwrap_err();
-            assert!(faults.contains(&format!("auth.issuers.0.{fault}")), "{admin}: {faults}");
+            assert!(faults.contains(&format!("auth.issuers[0].{fault}")), "{admin}: {faults}");
         }
     }
     #[test]

@@ -240,7 +240,7 @@ mod tests {
                 "telemetry: {traces: {ratio: 1.5}}",
                 "telemetry.traces.ratio: is 1.5; allowed: a number from 0 to 1",
             ),
-            ("telemetry: {traces: {trusted: [/x]}}", "telemetry.traces.trusted: has an entry"),
+            ("telemetry: {traces: {trusted: [/x]}}", "telemetry.traces.trusted[0]: is \"/x\""),
             ("telemetry: {traces: {sampler: x}}", "telemetry.traces.sampler: is not a known key"),
             ("telemetry: {traces: 5}", "telemetry.traces: is not a known key"),
             ("audit: {calls: all}", "audit.calls: is \"all\"; allowed: off, metadata, arguments"),

@@ -240,7 +240,7 @@ mod tests {
             ("{name: olga, role: viewer, token: the-token-of-admin}", "token: is the token of an"),
         ] {
             let faults = faults(&format!("[{entry}]"));
-            assert!(faults.contains(&format!("auth.operators.0.{fault}")), "{entry}: {faults}");
+            assert!(faults.contains(&format!("auth.operators[0].{fault}")), "{entry}: {faults}");
             assert!(!faults.contains("sixteen-bytes-of"), "a secret: {faults}");
         }
         let two =

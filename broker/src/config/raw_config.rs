@@ -439,7 +439,7 @@ mod tests {
     #[test]
     fn a_map_that_cannot_be_parsed_is_named_with_the_position_and_what_is_expected() {
         for (text, position) in
-            [("{\"x\": ", "line 1, column "), ("x:\n  y: {\n  z: 1", "line 3, column ")]
+            [("{\"x\": ", "line 1, column "), ("x:\n  y: {\n  z: 1", "line 2, column 6")]
         {
             let (_, faults) = read("", &[("MCP_BROKER__BACKENDS", text)]);
             let [fault] = &faults[..] else { panic!("{faults:?}") };

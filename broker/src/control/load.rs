@@ -197,7 +197,7 @@ impl Control {
             }
             let what = format!("backend {tenant}/{backend}");
             if backends
-                .insert((tenant, backend), RegistryEntry::declared(declared.spec.clone(), now_us()))
+                .insert((tenant, backend), RegistryEntry::of_declared(declared, now_us()))
                 .is_some()
             {
                 return Err(LoadError::Twice { what });

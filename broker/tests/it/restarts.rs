@@ -108,7 +108,7 @@ async fn a_parked_session_of_a_revoked_key_is_gone() {
     let backend = backend().await;
     let mut broker =
         builder().auth_required().backend("default", "b", backend.spec()).start().await;
-    let (revoked, id) = broker.admin().create_key_with_id("default").await;
+    let (id, revoked) = broker.admin().create_key_with_id("default").await;
     let other = broker.admin().create_key("default").await;
     for key in [&revoked, &other] {
         let client = broker.client("/mcp").bearer(key).connected(json!({})).await;

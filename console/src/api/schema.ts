@@ -1583,7 +1583,10 @@ export interface components {
             /** @description Name of the replica that answers. State, breaker, links and calls are its own. */
             replica?: string;
             settings: components["schemas"]["BackendSettings"];
-            /** @description `api`, or `config` for a backend of the configuration file, which can only be changed there. */
+            /**
+             * @description `api`, or `config` for a backend of the configuration file, which can only be changed there,
+             *     or `demo` for the one of `mcp-broker demo`, which cannot be changed.
+             */
             source: string;
             created_at?: string | null;
             updated_at?: string | null;
