@@ -291,8 +291,9 @@ impl Backend {
         }
     }
 
-    /// Translates a failure for the client. The full cause goes to the log and to operators.
-    pub fn refusal(&self, failure: &Failure) -> Refusal {
+    /// Reports a failure in the log and in the status of the backend, and returns the refusal for
+    /// the client. The full cause goes only to the log and to operators.
+    pub fn report_failure(&self, failure: &Failure) -> Refusal {
         let redacted = self.redactor.redact(failure);
         let leaving = self.stop.is_cancelled() || self.shared.draining.is_cancelled();
         // The log already has a line about an outage. Further attempts are not logged.

@@ -158,7 +158,7 @@ async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>)
             {
                 true
             }
-            Err(failure) => return link.backend.refusal(&failure),
+            Err(failure) => return link.backend.report_failure(&failure),
         };
     }
 }

@@ -185,7 +185,7 @@ pub(super) async fn fetch_list(
         let answer = connection
             .control_request(link, method(kind), params.as_deref().map(str::as_bytes))
             .await
-            .map_err(|failure| backend.refusal(&failure))?;
+            .map_err(|failure| backend.report_failure(&failure))?;
         if connection.stateless().is_some() && answer.kind == Kind::Result {
             let ttl = Duration::from_millis(
                 CacheHint::read(answer.bytes(answer.result).unwrap_or_default()).ttl_ms,
@@ -268,7 +268,7 @@ fn read_answer(
         // it, and offers the others.
         if code != ErrorKind::MethodNotFound.code() && has_entries(link, kind) {
             let text = format!("{}: the backend answered with error {code}", method(kind).name());
-            return Err(backend.refusal(&Failure::Protocol(text)));
+            return Err(backend.report_failure(&Failure::Protocol(text)));
         }
         tracing::debug!(backend = %backend.id, list = kind.member(), code, "the backend refused a list it announced");
         return Ok(None);
@@ -282,7 +282,7 @@ fn read_answer(
     catalog::read_page_pinned(kind, &backend.id, host, result, backend.pins.ignored(), allowance)
         .map(Some)
         .map_err(|why| {
-            backend.refusal(&Failure::Protocol(format!("{}: {why}", method(kind).name())))
+            backend.report_failure(&Failure::Protocol(format!("{}: {why}", method(kind).name())))
         })
 }
 

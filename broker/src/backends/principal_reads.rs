@@ -157,7 +157,7 @@ async fn read_once(
     let link = reader_of(backend, principal);
     let connection = link.open_probe().await.map_err(|failure| ReadFailure {
         counts_for_breaker: failure.counts_for_breaker(),
-        refusal: backend.refusal(&failure),
+        refusal: backend.report_failure(&failure),
     })?;
     let lists = list_fetch::fetch(&link, &connection).await;
     link.shut(); // what ends now ends in order

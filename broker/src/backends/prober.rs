@@ -134,7 +134,7 @@ async fn probe(backend: &Backend, link: &Arc<Link>) -> ProbeOutcome {
             Ok(()) => return ProbeOutcome::Healthy,
             Err(Failure::SessionGone) if attempt == 0 => {} // on a connection of its own it may know us
             Err(failure) => {
-                let _noted = backend.refusal(&failure);
+                let _noted = backend.report_failure(&failure);
                 return if matches!(failure, Failure::Throttled { .. }) {
                     ProbeOutcome::Healthy
                 } else {

@@ -143,7 +143,7 @@ async fn send_request(
     let answer = connection
         .control_request(link, method, Some(params.as_bytes()))
         .await
-        .map_err(|failure| link.backend.refusal(&failure))?;
+        .map_err(|failure| link.backend.report_failure(&failure))?;
     match answer.kind {
         Kind::Error => {
             Err(Refusal::new(ErrorKind::ResourceNotFound, "the backend refused the subscription")

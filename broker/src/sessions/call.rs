@@ -346,7 +346,7 @@ impl Call {
                     if failure.was_not_seen() {
                         self.sent.lock().request = None;
                     }
-                    return Err((failure.attempt(), link.backend.refusal(&failure)));
+                    return Err((failure.attempt(), link.backend.report_failure(&failure)));
                 }
             }
         }

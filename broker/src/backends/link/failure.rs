@@ -1,10 +1,10 @@
 //! Failures of requests to backends. Connections and their wires create them. Calls and
-//! [`Backend::refusal`] translate them.
+//! [`Backend::report_failure`] translate them.
 //!
 //! Each kind defines whether the backend can have acted. The broker sends a request again only if
 //! the backend certainly did not process it.
 //!
-//! [`Backend::refusal`]: crate::backends::backend::Backend::refusal
+//! [`Backend::report_failure`]: crate::backends::backend::Backend::report_failure
 
 use std::time::Duration;
 

@@ -290,7 +290,7 @@ impl Link {
                     self.backend.record_failure(Duration::ZERO);
                 }
                 self.backend.record_attempts(backoff.failures, backoff.not_before);
-                Err(self.backend.refusal(&failure))
+                Err(self.backend.report_failure(&failure))
             }
         }
     }

@@ -201,7 +201,7 @@ fn unknown(run: &TaskRun, why: &str) -> RunOutcome {
 /// describes another task.
 pub(super) fn unreadable(link: &Link) -> RunOutcome {
     let failure = Failure::Protocol("the state of its task cannot be read".to_owned());
-    RunOutcome::Refused(link.backend.refusal(&failure))
+    RunOutcome::Refused(link.backend.report_failure(&failure))
 }
 
 async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> RunOutcome {
@@ -282,7 +282,7 @@ async fn request_about_task(
                         if method == Method::TasksResult && !failure.was_not_seen() {
                             retry_timer.reset();
                         }
-                        link.backend.refusal(&failure).retry_after
+                        link.backend.report_failure(&failure).retry_after
                     }
                 }
             }

@@ -203,7 +203,7 @@ async fn send(run: &Arc<TaskRun>) -> RunOutcome {
             }
             Err(failure) => failure,
         };
-        let refusal = link.backend.refusal(&failure);
+        let refusal = link.backend.report_failure(&failure);
         if failure.was_not_seen() {
             run.lock().maybe_sent = false;
             // The record must show this after a crash. If an earlier answer was lost, the step
