@@ -27,6 +27,7 @@ mod requester;
 mod retry;
 pub mod run;
 mod runner;
+mod send_call;
 mod startup;
 mod wakeups;
 

@@ -1,54 +1,41 @@
 //! Runner of a task, from its start to its end. Each task that this process owns has one.
 //!
-//! Invariants:
+//! The runner sends the call ([`send_call`]), or follows the task that the backend made of it
+//! ([`backend_task`]). It stores the outcome.
 //!
-//! - The runner commits that the call may have been sent (`TaskStep::Sent`) before it sends the
-//!   call.
-//! - A call that needs an approval is sent after it was approved and marked as used.
-//! - The backend's answer and the end of the task are one commit.
-//! - A call whose answer is lost is sent again only where its tool declares that harmless.
-//!
-//! The record therefore shows after a crash what may have happened.
+//! Invariant: the backend's answer and the end of the task are one commit. With the invariants of
+//! [`send_call`], the record shows after a crash what may have happened.
 
 use std::{
     panic::AssertUnwindSafe,
     pin::{Pin, pin},
     sync::Arc,
-    time::Instant,
 };
 
-use bytes::Bytes;
 use futures_util::FutureExt;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     handshake,
     ids::TaskId,
-    json::Span,
     method::Method,
     splice::Splice,
 };
 use records::{TaskStatus, TaskStep, WriteOp};
 use rules::{
-    catalog::TaskSupport,
     exposure::ResourceUris,
-    limits::{BACKOFF_FIRST, TASK_OUTCOME_SUSPECT_BYTES, TASK_OUTCOME_TRIES, TASK_RESENDS_MAX},
-    retries::AttemptOutcome,
+    limits::{TASK_OUTCOME_SUSPECT_BYTES, TASK_OUTCOME_TRIES},
     tasks::{self, BackendTask, TaskOutcome},
 };
 
 use super::{
-    approval::TaskApproval,
     backend_task, handoff, inputs, observability,
     outcome::RunOutcome,
-    retry::{RetryTimer, connect},
     run::{StopReason, TaskRun, TrackedBackendTask},
+    send_call,
 };
 use crate::{
-    backends::{
-        link::{connection::Connection, failure::Failure, request::BackendRequest},
-        requester::{Requester, SentRequest},
-    },
+    backends::{link::failure::Failure, requester::SentRequest},
     persistence::{StoreRetry, fault_point},
     sessions::shared::Shared,
     telemetry::request,
@@ -134,141 +121,10 @@ async fn work(run: &Arc<TaskRun>, from: TaskStep) -> RunOutcome {
         TaskStep::Delegated { backend_task, link } => {
             backend_task::resume(run, backend_task, &link).await
         }
-        TaskStep::Queued | TaskStep::Sent => send(run).await,
+        TaskStep::Queued | TaskStep::Sent => match send_call::send_call(run).await {
+            Ok(outcome) | Err(outcome) => outcome,
+        },
     }
-}
-
-/// Sends the call. It is sent again only while that is harmless.
-async fn send(run: &Arc<TaskRun>) -> RunOutcome {
-    let Some(message) = tasks::decoded(Bytes::copy_from_slice(&run.record.request)) else {
-        return RunOutcome::Refused(Refusal::new(
-            ErrorKind::Internal,
-            "the broker cannot read the stored call",
-        ));
-    };
-    let approval = match TaskApproval::awaited(run).await {
-        Ok(approval) => approval,
-        Err(ending) => return ending,
-    };
-    let requester: Arc<dyn Requester> = run.clone();
-    let mut retry_timer = RetryTimer::new(run.timeouts().call);
-    let mut resent = 0;
-    loop {
-        let (link, connection) = match connect(run, &mut retry_timer).await {
-            Ok(open) => open,
-            Err(refusal) => return RunOutcome::Refused(refusal),
-        };
-        if let Err(refusal) = connection.permits(Method::ToolsCall) {
-            return RunOutcome::Refused(refusal);
-        }
-        let permit = match link.backend.acquire_permit(run.caller(), run.deadline).await {
-            Ok(permit) => permit,
-            Err(refusal) if retry_timer.wait(refusal.retry_after).await => continue,
-            Err(refusal) => return RunOutcome::Refused(refusal),
-        };
-        if let Some(approval) = &approval
-            && let Err(ending) = approval.used(run).await
-        {
-            return ending;
-        }
-        let as_task = becomes_a_task(run, &connection, &message);
-        if let Err(stop) = run.commit_step(TaskStep::Sent).await {
-            return RunOutcome::Stopped(stop);
-        }
-        fault_point::hit("task.sent.committed");
-        if let Err(stop) = record_under_way(run, as_task) {
-            return RunOutcome::Stopped(stop);
-        }
-        let edits = if as_task { vec![task_member(run, &message)] } else { Vec::new() };
-        let sent_at = Instant::now();
-        let answer = connection
-            .exchange(
-                &link,
-                BackendRequest { message: &message, edits: &edits, requester: &requester, sent_at },
-            )
-            .await;
-        link.backend.record_result(&connection, &answer, sent_at.elapsed(), Instant::now());
-        drop(permit);
-        run.lock().creating = false;
-        let failure = match answer {
-            Ok(answer) => {
-                fault_point::hit("task.answered");
-                if !is_backend_task(run, &answer, as_task) {
-                    return RunOutcome::Answered(answer, None);
-                }
-                return match answer.bytes(answer.result).and_then(BackendTask::read) {
-                    Some(task) => backend_task::follow(run, &link, &connection, task).await,
-                    None => backend_task::unreadable(&link),
-                };
-            }
-            Err(failure) => failure,
-        };
-        let refusal = link.backend.report_failure(&failure);
-        if failure.was_not_seen() {
-            run.lock().maybe_sent = false;
-            // The record must show this after a crash. If an earlier answer was lost, the step
-            // stays `Sent`.
-            if resent == 0
-                && let Err(stop) = run.commit_step(TaskStep::Queued).await
-            {
-                return RunOutcome::Stopped(stop);
-            }
-            if !retry_timer.wait(refusal.retry_after).await {
-                return RunOutcome::Refused(refusal);
-            }
-        } else if failure.attempt() == AttemptOutcome::MaybeProcessed
-            && run.details.is_repeatable()
-            && resent < TASK_RESENDS_MAX
-        {
-            resent += 1;
-            tracing::info!(task = %run.digest(), backend = %run.record.backend, "the answer is lost and the call is safe to repeat: the broker sends it again");
-            tokio::time::sleep(BACKOFF_FIRST).await;
-        } else {
-            return RunOutcome::Refused(refusal);
-        }
-    }
-}
-
-/// Returns whether the answer is a task that the backend made of the call.
-fn is_backend_task(run: &TaskRun, answer: &Message, as_task: bool) -> bool {
-    let is_expected = as_task || run.lock().backend_task.is_some();
-    is_expected && answer.fields.task_task_id.is_some()
-}
-
-/// Notes that the call may have left. Fails for a run that was stopped meanwhile: its call is still
-/// unsent, so another process can send it.
-fn record_under_way(run: &TaskRun, as_task: bool) -> Result<(), StopReason> {
-    let mut state = run.lock();
-    if let Some(stop) = state.stop_reason {
-        return Err(stop);
-    }
-    (state.maybe_sent, state.as_task, state.creating) = (true, as_task, as_task);
-    Ok(())
-}
-
-/// Returns whether the call is sent as a task. MCP 2025-11-25, Tasks: the backend and the tool must
-/// both support tasks.
-fn becomes_a_task(run: &TaskRun, connection: &Connection, message: &Message) -> bool {
-    let has_tasks = connection
-        .negotiated()
-        .is_some_and(|agreed| agreed.capabilities.tasks_tools_call && agreed.version.tasks());
-    let tool = message.text(message.fields.name).unwrap_or_default();
-    let support = run
-        .tenant
-        .catalog_of(&run.record.principal)
-        .traits(&run.record.backend, &tool)
-        .map(|traits| traits.task_support);
-    has_tasks && support != Some(TaskSupport::Forbidden)
-}
-
-/// Returns the edit that adds `task` to the call.
-fn task_member(run: &TaskRun, message: &Message) -> (Span, Vec<u8>) {
-    let ttl = run.record.ttl.map_or_else(
-        || "{}".to_owned(),
-        |_| format!("{{\"ttl\":{}}}", run.remaining_time().as_millis().max(1)),
-    );
-    let at = message.params.map_or(0, |params| params.start + 1);
-    (Span { start: at, end: at }, format!("\"task\":{ttl},").into_bytes())
 }
 
 /// Stores the end of a run. Every run ends here.
@@ -411,15 +267,15 @@ fn to_client_answer(run: &TaskRun, answer: &Message) -> Result<Message, Refusal>
 /// backend's own task. The backend's own task is cancelled only with [`StopReason::Cancelled`],
 /// because another process may still watch it.
 async fn cancel_at_backend(run: &Arc<TaskRun>, why: StopReason) {
-    let (mirrored, carried, as_task, under_way) = {
+    let (backend_task, sent_request, as_task, maybe_sent) = {
         let state = run.lock();
         (state.backend_task.clone(), state.sent_request.clone(), state.as_task, state.maybe_sent)
     };
-    match (mirrored, carried) {
+    match (backend_task, sent_request) {
         (Some(TrackedBackendTask { id, link, .. }), _) if why == StopReason::Cancelled => {
             backend_task::cancel(run, &link, &id).await
         }
-        (None, Some(SentRequest { connection, wire_id })) if under_way && !as_task => {
+        (None, Some(SentRequest { connection, wire_id })) if maybe_sent && !as_task => {
             let params = format!("{{\"requestId\":{wire_id}}}");
             connection
                 .send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));

@@ -1,0 +1,225 @@
+//! Sending of a task's call, and its repetition where that is harmless.
+//!
+//! Invariants:
+//!
+//! - The store has the step [`TaskStep::Sent`] before the call is sent.
+//! - A call that needs an approval is sent after the approval was marked as used.
+//! - A call whose answer is lost is sent again only if its tool declares that harmless.
+
+use std::{sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use protocol::{
+    envelope::Message,
+    error::{ErrorKind, Refusal},
+    json::Span,
+    method::Method,
+};
+use records::TaskStep;
+use rules::{
+    catalog::TaskSupport,
+    limits::{BACKOFF_FIRST, TASK_RESENDS_MAX},
+    retries::AttemptOutcome,
+    tasks::{self, BackendTask},
+};
+
+use super::{
+    approval::TaskApproval,
+    backend_task,
+    outcome::RunOutcome,
+    retry::{RetryTimer, connect},
+    run::{StopReason, TaskRun},
+};
+use crate::{
+    backends::{
+        backend_admission::Permit,
+        link::{Link, connection::Connection, failure::Failure, request::BackendRequest},
+        requester::Requester,
+    },
+    persistence::fault_point,
+};
+
+/// A connection that may carry the call, with the permit for it.
+struct AdmittedConnection {
+    link: Arc<Link>,
+    connection: Arc<Connection>,
+    permit: Permit,
+}
+
+/// Repetitions of one call.
+struct CallRetries {
+    timer: RetryTimer,
+    /// Number of repetitions after a lost answer.
+    resent: u32,
+}
+
+/// Sends the call until it has an outcome. `Err` is an outcome too: that of a call that ended
+/// before its answer.
+pub(super) async fn send_call(run: &Arc<TaskRun>) -> Result<RunOutcome, RunOutcome> {
+    let message = stored_call(run)?;
+    let approval = TaskApproval::awaited(run).await?;
+    let mut retries = CallRetries { timer: RetryTimer::new(run.timeouts().call), resent: 0 };
+    loop {
+        let admitted = admit(run, &mut retries.timer).await?;
+        if let Some(approval) = &approval {
+            approval.used(run).await?;
+        }
+        let as_task = becomes_a_task(run, &admitted.connection, &message);
+        commit_sent(run, as_task).await?;
+        let answer = exchange(run, &admitted, &message, as_task).await;
+        let AdmittedConnection { link, connection, permit } = admitted;
+        drop(permit);
+        run.lock().creating = false;
+        match answer {
+            Ok(answer) => return Ok(read_answer(run, &link, &connection, answer, as_task).await),
+            Err(failure) => retries.wait_after(run, &link, &failure).await?,
+        }
+    }
+}
+
+fn stored_call(run: &TaskRun) -> Result<Message, RunOutcome> {
+    tasks::decoded(Bytes::copy_from_slice(&run.record.request)).ok_or_else(|| {
+        RunOutcome::Refused(Refusal::new(
+            ErrorKind::Internal,
+            "the broker cannot read the stored call",
+        ))
+    })
+}
+
+/// Waits for a connection to the backend, and for a permit of it.
+async fn admit(
+    run: &Arc<TaskRun>,
+    timer: &mut RetryTimer,
+) -> Result<AdmittedConnection, RunOutcome> {
+    loop {
+        let (link, connection) = connect(run, timer).await.map_err(RunOutcome::Refused)?;
+        connection.permits(Method::ToolsCall).map_err(RunOutcome::Refused)?;
+        match link.backend.acquire_permit(run.caller(), run.deadline).await {
+            Ok(permit) => return Ok(AdmittedConnection { link, connection, permit }),
+            Err(refusal) if timer.wait(refusal.retry_after).await => {}
+            Err(refusal) => return Err(RunOutcome::Refused(refusal)),
+        }
+    }
+}
+
+/// Stores that the call may have been sent, before it is sent.
+async fn commit_sent(run: &TaskRun, as_task: bool) -> Result<(), RunOutcome> {
+    run.commit_step(TaskStep::Sent).await.map_err(RunOutcome::Stopped)?;
+    fault_point::hit("task.sent.committed");
+    record_maybe_sent(run, as_task).map_err(RunOutcome::Stopped)
+}
+
+/// Sends the call once and waits for its answer.
+async fn exchange(
+    run: &Arc<TaskRun>,
+    AdmittedConnection { link, connection, .. }: &AdmittedConnection,
+    message: &Message,
+    as_task: bool,
+) -> Result<Message, Failure> {
+    let requester: Arc<dyn Requester> = run.clone();
+    let edits = if as_task { vec![task_member(run, message)] } else { Vec::new() };
+    let sent_at = Instant::now();
+    let request = BackendRequest { message, edits: &edits, requester: &requester, sent_at };
+    let answer = connection.exchange(link, request).await;
+    link.backend.record_result(connection, &answer, sent_at.elapsed(), Instant::now());
+    answer
+}
+
+/// Returns the outcome of an answered call. If the answer is a task of the backend, the run follows
+/// that task to its end.
+async fn read_answer(
+    run: &Arc<TaskRun>,
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    answer: Message,
+    as_task: bool,
+) -> RunOutcome {
+    fault_point::hit("task.answered");
+    if !is_backend_task(run, &answer, as_task) {
+        return RunOutcome::Answered(answer, None);
+    }
+    match answer.bytes(answer.result).and_then(BackendTask::read) {
+        Some(task) => backend_task::follow(run, link, connection, task).await,
+        None => backend_task::unreadable(link),
+    }
+}
+
+impl CallRetries {
+    /// Waits until the call may be sent again after this failure. An error ends the task.
+    async fn wait_after(
+        &mut self,
+        run: &TaskRun,
+        link: &Link,
+        failure: &Failure,
+    ) -> Result<(), RunOutcome> {
+        let refusal = link.backend.report_failure(failure);
+        if failure.was_not_seen() {
+            self.commit_unsent(run).await.map_err(RunOutcome::Stopped)?;
+            if !self.timer.wait(refusal.retry_after).await {
+                return Err(RunOutcome::Refused(refusal));
+            }
+        } else if failure.attempt() == AttemptOutcome::MaybeProcessed
+            && run.details.is_repeatable()
+            && self.resent < TASK_RESENDS_MAX
+        {
+            self.resent += 1;
+            tracing::info!(task = %run.digest(), backend = %run.record.backend, "the answer is lost and the call is safe to repeat: the broker sends it again");
+            tokio::time::sleep(BACKOFF_FIRST).await;
+        } else {
+            return Err(RunOutcome::Refused(refusal));
+        }
+        Ok(())
+    }
+
+    /// Notes that the backend did not process the call. The record must show this after a crash. If
+    /// an earlier answer was lost, the step stays `Sent`.
+    async fn commit_unsent(&self, run: &TaskRun) -> Result<(), StopReason> {
+        run.lock().maybe_sent = false;
+        if self.resent == 0 {
+            run.commit_step(TaskStep::Queued).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether the answer is a task that the backend made of the call.
+fn is_backend_task(run: &TaskRun, answer: &Message, as_task: bool) -> bool {
+    let is_expected = as_task || run.lock().backend_task.is_some();
+    is_expected && answer.fields.task_task_id.is_some()
+}
+
+/// Notes that the call may have been sent. Fails for a run that was stopped meanwhile: its call is
+/// still unsent, so another process can send it.
+fn record_maybe_sent(run: &TaskRun, as_task: bool) -> Result<(), StopReason> {
+    let mut state = run.lock();
+    if let Some(stop) = state.stop_reason {
+        return Err(stop);
+    }
+    (state.maybe_sent, state.as_task, state.creating) = (true, as_task, as_task);
+    Ok(())
+}
+
+/// Returns whether the call is sent as a task. MCP 2025-11-25, Tasks: the backend and the tool must
+/// both support tasks.
+fn becomes_a_task(run: &TaskRun, connection: &Connection, message: &Message) -> bool {
+    let has_tasks = connection
+        .negotiated()
+        .is_some_and(|agreed| agreed.capabilities.tasks_tools_call && agreed.version.tasks());
+    let tool = message.text(message.fields.name).unwrap_or_default();
+    let support = run
+        .tenant
+        .catalog_of(&run.record.principal)
+        .traits(&run.record.backend, &tool)
+        .map(|traits| traits.task_support);
+    has_tasks && support != Some(TaskSupport::Forbidden)
+}
+
+/// Returns the edit that adds `task` to the call.
+fn task_member(run: &TaskRun, message: &Message) -> (Span, Vec<u8>) {
+    let ttl = run.record.ttl.map_or_else(
+        || "{}".to_owned(),
+        |_| format!("{{\"ttl\":{}}}", run.remaining_time().as_millis().max(1)),
+    );
+    let at = message.params.map_or(0, |params| params.start + 1);
+    (Span { start: at, end: at }, format!("\"task\":{ttl},").into_bytes())
+}
