@@ -12,20 +12,22 @@
 mod answer;
 mod answer_rules;
 mod approval;
+mod call_clock;
 mod call_future;
 mod interrupt;
 mod open_call;
 mod requester;
 mod result_budget;
+mod sent_call;
 mod task_handoff;
 
 use std::{
     pin::pin,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use bytes::Bytes;
@@ -41,7 +43,6 @@ use protocol::{
 };
 use rules::{
     approvals::ApprovalNotice,
-    deadlines::CallDeadline,
     event_log::EventKind,
     exposure::ResourceUris,
     retries::{self, AttemptOutcome},
@@ -51,7 +52,9 @@ use rules::{
 use self::{
     answer_rules::AnswerRule,
     approval::CallApproval,
+    call_clock::CallClock,
     interrupt::{Interrupt, InterruptReason},
+    sent_call::SentCall,
 };
 pub use self::{
     call_future::CallFuture,
@@ -59,13 +62,14 @@ pub use self::{
 };
 use super::{
     deadline_list::{DeadlineStatus, Expirable},
+    progress::ProgressSeries,
     session::{RequestContext, Session},
     stream::EventStream,
 };
 use crate::{
     backends::{
         backend::Backend,
-        link::{Link, failure::Failure, request::BackendRequest},
+        link::{failure::Failure, request::BackendRequest},
         policy::ArgumentsCheck,
         requester::{Requester, SentRequest},
     },
@@ -83,29 +87,19 @@ pub struct Call {
     pub backend: BackendId,
     /// The backend of that name, if it was registered when the call began.
     registered_backend: Option<Arc<Backend>>,
-    /// Time limits of the call.
-    deadline: CallDeadline,
     /// The request as it was admitted, where an access policy decides about its questions.
     admitted: Option<Box<Message>>,
     /// True if the call can be repeated without a further effect.
     is_repeatable: bool,
     /// The client's progress token, as sent.
     pub progress_token: Option<Bytes>,
-    last_progress: Mutex<Option<f64>>,
+    progress: ProgressSeries,
     interrupt: Interrupt,
+    /// Reason of the client for its cancellation, as sent.
     cancel_reason: Mutex<Option<Bytes>>,
-    started: Instant,
-    /// Milliseconds after `started` at which something last happened.
-    touched_ms: AtomicU64,
-    /// Questions of the backend that the client has not answered yet. The clock stands still for
-    /// them.
-    open_questions: AtomicUsize,
+    clock: CallClock,
     settled: AtomicBool,
-    /// The link that carries the request.
-    link: Mutex<Option<Arc<Link>>>,
-    sent: Mutex<SentState>,
-    /// Milliseconds after `started` at which the request was sent.
-    sent_ms: AtomicU64,
+    sent: SentCall,
     /// The request as the log, its trace and the audit log record it.
     pub observed: Option<Arc<RequestTelemetry>>,
     /// The approval that the call needs, if it needs one.
@@ -118,15 +112,6 @@ pub struct Call {
     forwarded_headers: OnceLock<HeaderMap>,
     /// The answer as parsed, for an exchange that rewrites it.
     parsed_answer: Mutex<Option<Message>>,
-}
-
-/// What the backend has got of a call.
-#[derive(Debug, Default)]
-struct SentState {
-    /// The last request, unless the backend certainly did not process it.
-    request: Option<SentRequest>,
-    /// True if the backend got the cancellation of that request.
-    is_cancelled: bool,
 }
 
 /// Settles the call when its future panics.
@@ -164,10 +149,13 @@ impl Call {
     ) -> Arc<Self> {
         let (method, tool) = (message.method, plan.target.tool());
         Arc::new(Self {
-            deadline: session.tenant.deadline(
-                registered_backend.as_deref(),
-                method,
-                tool.map(|tool| tool.name.as_str()),
+            clock: CallClock::new(
+                request.started_at,
+                session.tenant.deadline(
+                    registered_backend.as_deref(),
+                    method,
+                    tool.map(|tool| tool.name.as_str()),
+                ),
             ),
             admitted: session
                 .tenant
@@ -186,16 +174,11 @@ impl Call {
                 .fields
                 .meta_progress_token
                 .map(|span| span.slice(&message.frame)),
-            last_progress: Mutex::new(None),
+            progress: ProgressSeries::default(),
             interrupt: Interrupt::default(),
             cancel_reason: Mutex::new(None),
-            started: request.started_at,
-            touched_ms: AtomicU64::new(0),
-            open_questions: AtomicUsize::new(0),
             settled: AtomicBool::new(false),
-            link: Mutex::new(None),
-            sent: Mutex::default(),
-            sent_ms: AtomicU64::new(0),
+            sent: SentCall::default(),
             observed: request::current(),
             approval: OnceLock::new(),
             task_handoff: (session.accepts_tasks && method == Method::ToolsCall)
@@ -217,11 +200,8 @@ impl Call {
         if self.interrupt.is_cancelled() {
             return self.settle(CallOutcome::Cancelled);
         }
-        let _on_list = self
-            .session
-            .shared
-            .deadlines
-            .register(self.clone(), self.started + self.deadline.idle.min(self.deadline.total));
+        let _on_list =
+            self.session.shared.deadlines.register(self.clone(), self.clock.first_deadline());
         let ending = {
             // The future is pinned where it is made: it is large, and the macro would move it.
             let mut relaying = pin!(self.relay(&message, &edits, check));
@@ -249,17 +229,6 @@ impl Call {
         self.parsed_answer.lock().take().filter(|answer| {
             answer.frame.as_ptr() == frame.as_ptr() && answer.frame.len() == frame.len()
         })
-    }
-
-    /// Returns whether progress of this value may go to the client (MCP: it increases with each
-    /// notification).
-    fn progress_advances(&self, value: f64) -> bool {
-        let mut last = self.last_progress.lock();
-        if last.is_some_and(|last| value <= last) {
-            return false;
-        }
-        *last = Some(value);
-        true
     }
 
     /// Waits for a permit, then sends the call. The call is sent again where that is harmless and
@@ -321,7 +290,7 @@ impl Call {
             let connection =
                 link.connection().await.map_err(|refusal| (connect_attempt(&refusal), refusal))?;
             connection.permits(self.method).map_err(over)?;
-            *self.link.lock() = Some(link.clone());
+            self.sent.set_link(link.clone());
             let sent_at = Instant::now();
             let answer = connection
                 .exchange(&link, BackendRequest { message, edits, requester: &requester, sent_at })
@@ -341,10 +310,10 @@ impl Call {
             }
             match answer {
                 Ok(answer) => return Ok((answer, uris)),
-                Err(Failure::SessionGone) if attempt == 0 => self.sent.lock().request = None, // the connection has ended itself, the link opens another
+                Err(Failure::SessionGone) if attempt == 0 => self.sent.forget(), // the connection has ended itself, the link opens another
                 Err(failure) => {
                     if failure.was_not_seen() {
-                        self.sent.lock().request = None;
+                        self.sent.forget();
                     }
                     return Err((failure.attempt(), link.backend.report_failure(&failure)));
                 }
@@ -390,20 +359,16 @@ impl Call {
             }
             None => self.stream.abandon_answer(&self.client_id, now),
         }
-        self.session.request_finished(
-            self.method,
-            outcome,
-            now.saturating_duration_since(self.started),
-        );
+        self.session.request_finished(self.method, outcome, self.clock.elapsed_at(now));
     }
 
     /// Records a timeout of the backend if the backend had at least half of the time. Otherwise the
     /// queue before it had it.
     fn report_timeout(&self) {
-        let had = Duration::from_millis(
-            self.elapsed_ms().saturating_sub(self.sent_ms.load(Ordering::Relaxed)),
-        );
-        if let Some(link) = self.link_of_sent().filter(|_| had >= self.deadline.idle / 2) {
+        let had = self.clock.elapsed_since_sent();
+        if let Some(link) =
+            self.sent.link_of_request().filter(|_| had >= self.clock.idle_timeout() / 2)
+        {
             link.backend.record_timeout(had);
         }
     }
@@ -411,30 +376,16 @@ impl Call {
     /// Records an abandoned call, if the backend sent nothing at all for it. Otherwise a client
     /// that gives up is not the backend's fault.
     fn report_abandoned(&self) {
-        let (sent_ms, touched_ms) =
-            (self.sent_ms.load(Ordering::Relaxed), self.touched_ms.load(Ordering::Relaxed));
-        if let Some(link) = self
-            .link_of_sent()
-            .filter(|_| touched_ms <= sent_ms && self.open_questions.load(Ordering::Relaxed) == 0)
-        {
-            link.backend
-                .record_abandoned(Duration::from_millis(self.elapsed_ms().saturating_sub(sent_ms)));
+        let link = self.sent.link_of_request().filter(|_| self.clock.is_silent_since_sent());
+        if let Some(link) = link {
+            link.backend.record_abandoned(self.clock.elapsed_since_sent());
         }
-    }
-
-    /// Returns the link that carries the request, if the request was sent.
-    fn link_of_sent(&self) -> Option<Arc<Link>> {
-        self.sent.lock().request.is_some().then(|| self.link.lock().clone()).flatten()
     }
 
     /// Sends the backend a cancellation of the last request, once (MCP 2025-11-25, Cancellation).
     fn send_cancelled(&self) {
-        let SentRequest { connection, wire_id } = {
-            let mut sent = self.sent.lock();
-            let SentState { request: Some(request), is_cancelled: false } = &*sent else { return };
-            let request = request.clone();
-            sent.is_cancelled = true;
-            request
+        let Some(SentRequest { connection, wire_id }) = self.sent.take_for_cancellation() else {
+            return;
         };
         self.session.record_abandoned_call();
         let reason = self
@@ -445,35 +396,16 @@ impl Call {
         let params = format!("{{\"requestId\":{wire_id}{}}}", reason.unwrap_or_default());
         connection.send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));
     }
-
-    fn elapsed_ms(&self) -> u64 {
-        self.ms_at(Instant::now())
-    }
-
-    fn ms_at(&self, at: Instant) -> u64 {
-        u64::try_from(at.saturating_duration_since(self.started).as_millis()).unwrap_or(u64::MAX)
-    }
 }
 
 impl Expirable for Call {
-    /// Returns the deadline: the quiet time after the last sign of life, and never beyond the total
-    /// time.
     fn deadline_status(&self, now: Instant) -> DeadlineStatus {
         if self.interrupt.is_expired()
             || self.task_handoff.as_ref().is_some_and(TaskHandoff::is_done)
         {
             return DeadlineStatus::Never;
         }
-        let CallDeadline { idle: quiet, total } = self.deadline;
-        if self.open_questions.load(Ordering::Relaxed) > 0 {
-            self.touched_ms.store(self.ms_at(now), Ordering::Relaxed);
-        }
-        let touched = Duration::from_millis(self.touched_ms.load(Ordering::Relaxed));
-        match self.started.checked_add(touched.saturating_add(quiet).min(total)) {
-            Some(due) if now < due => DeadlineStatus::At(due),
-            Some(_) => DeadlineStatus::Passed,
-            None => DeadlineStatus::Never,
-        }
+        self.clock.deadline_status(now)
     }
 
     fn expire(&self) {

@@ -10,6 +10,7 @@ pub mod call;
 mod connect_tool;
 pub mod deadline_list;
 mod kept_results;
+mod progress;
 pub mod registry;
 pub mod request_observer;
 pub mod session;

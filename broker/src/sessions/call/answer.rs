@@ -73,12 +73,12 @@ impl Call {
                 Some(self.session.refusal_frame(&refusal, Some(&self.client_id)))
             }
             CallOutcome::TimedOut => {
-                let refusal = match self.sent.lock().request {
-                    Some(_) => Refusal::new(
+                let refusal = match self.sent.was_sent() {
+                    true => Refusal::new(
                         ErrorKind::Timeout,
                         format!("backend {} did not answer in time", self.backend),
                     ),
-                    None => {
+                    false => {
                         let text = format!(
                             "the broker could not send the call to backend {} before its deadline",
                             self.backend

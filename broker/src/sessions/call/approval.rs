@@ -9,10 +9,7 @@ use std::{
 };
 
 use protocol::{error::Refusal, ids::ApprovalId};
-use rules::{
-    approvals::{ApprovalNotice, ApprovalStanding},
-    limits::approvals::APPROVAL_ANSWER_MARGIN,
-};
+use rules::approvals::{ApprovalNotice, ApprovalStanding};
 
 use super::Call;
 use crate::{
@@ -101,7 +98,7 @@ impl Call {
         let _outside = request::with_current(|request| request.record_approval(id));
         let until = match answers_at_once.load(Ordering::Relaxed) {
             true => Instant::now(),
-            false => self.answer_due(),
+            false => self.clock.approval_deadline(),
         };
         let decided = await_decision(shared, id, until, true).await?;
         let Some(decided) = decided else {
@@ -122,14 +119,7 @@ impl Call {
     /// Returns the time until which the call waits for a permit. The wait for an approval is not
     /// part of it.
     pub(super) fn permit_due(&self) -> Instant {
-        let waited = if self.is_held() { self.elapsed_ms() } else { 0 };
-        self.started + Duration::from_millis(waited) + self.deadline.idle
-    }
-
-    /// Returns the time at which the client gets an answer although the call still waits.
-    fn answer_due(&self) -> Instant {
-        let lasts = self.deadline.idle.min(self.deadline.total);
-        let margin = APPROVAL_ANSWER_MARGIN.min(lasts / 4);
-        self.started + (lasts - margin)
+        let held = if self.is_held() { self.clock.elapsed() } else { Duration::ZERO };
+        self.clock.permit_deadline(held)
     }
 }

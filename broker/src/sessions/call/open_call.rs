@@ -7,7 +7,6 @@ use protocol::method::Method;
 
 use super::{Call, TaskHandoff};
 use crate::{
-    backends::requester::Requester as _,
     sessions::{session::OpenCall, stream::EventStream},
     telemetry::request::RequestTelemetry,
 };
@@ -40,12 +39,11 @@ impl OpenCall for Call {
     }
 
     fn question_opened(&self) {
-        self.open_questions.fetch_add(1, Ordering::Relaxed);
+        self.clock.question_opened();
     }
 
     fn question_closed(&self) {
-        self.open_questions.fetch_sub(1, Ordering::Relaxed);
-        self.touch();
+        self.clock.question_closed();
     }
 
     fn take_slot_release(&self) -> bool {

@@ -1,11 +1,7 @@
 //! Calls as links see them: senders of requests, and recipients of the backend's messages about
 //! them.
 
-use std::{
-    pin::Pin,
-    sync::{Arc, atomic::Ordering},
-    time::Instant,
-};
+use std::{pin::Pin, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use http::HeaderMap;
@@ -17,7 +13,7 @@ use protocol::{
 };
 use rules::{event_log::EventKind, log_level::LogLevel, tasks::BackendTask};
 
-use super::{Call, SentState};
+use super::Call;
 use crate::{
     backends::{
         link::{Era, connection::Connection},
@@ -70,12 +66,12 @@ impl Inbound for Call {
 
 impl Requester for Call {
     fn sent_as(&self, sent: SentRequest, at: Instant) {
-        self.sent_ms.store(self.ms_at(at), Ordering::Relaxed);
-        *self.sent.lock() = SentState { request: Some(sent), is_cancelled: false };
+        self.clock.record_sent(at);
+        self.sent.record(sent);
     }
 
     fn touch(&self) {
-        self.touched_ms.store(self.elapsed_ms(), Ordering::Relaxed);
+        self.clock.touch();
     }
 
     fn identity(&self) -> ClientIdentity<'_> {
@@ -92,7 +88,7 @@ impl Requester for Call {
 
     fn progress(&self, message: &Message, token: Span, value: f64) {
         let Some(client_token) = &self.progress_token else { return };
-        if !self.progress_advances(value) {
+        if !self.progress.advances(value) {
             self.session.shared.metrics.dropped_notification("progress");
             return;
         }
@@ -119,7 +115,7 @@ impl Requester for Call {
         task: &'a BackendTask,
     ) -> Pin<Box<dyn Future<Output = TaskFollower> + Send + 'a>> {
         Box::pin(async move {
-            let link = self.link.lock().clone();
+            let link = self.sent.link();
             let (Some(handoff), Some(link)) = (&self.task_handoff, link) else {
                 return TaskFollower::Link;
             };
@@ -137,7 +133,7 @@ impl Call {
     /// Begins a new series of progress, because the client continues the call with a request that
     /// has a token of its own.
     pub(in crate::sessions) fn restart_progress(&self) {
-        *self.last_progress.lock() = None;
+        self.progress.restart();
     }
 
     fn deliver(&self, kind: EventKind, frame: Bytes) {

@@ -5,15 +5,17 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rules::limits::TASK_NOTIFICATIONS_PER_SECOND;
 
+use crate::sessions::progress::ProgressSeries;
+
 /// Limit of the notifications that one task sends.
 #[derive(Debug, Default)]
 pub(super) struct NotificationLimiter {
     state: Mutex<NotificationLimiterState>,
+    pub(super) progress: ProgressSeries,
 }
 
 #[derive(Debug, Default)]
 struct NotificationLimiterState {
-    progress: Option<f64>,
     /// Set when the task is ending. No notification is sent after that (MCP 2025-11-25, Tasks: no
     /// progress after the end).
     silent: bool,
@@ -23,17 +25,6 @@ struct NotificationLimiterState {
 }
 
 impl NotificationLimiter {
-    /// Returns whether progress of this value may go to the client (MCP: it increases with each
-    /// notification).
-    pub(super) fn progress_advances(&self, value: f64) -> bool {
-        let mut state = self.state.lock();
-        if state.progress.is_some_and(|last| value <= last) {
-            return false;
-        }
-        state.progress = Some(value);
-        true
-    }
-
     pub(super) fn close(&self) {
         self.state.lock().silent = true;
     }
@@ -59,17 +50,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notifications_of_a_task_are_rate_limited_and_progress_only_rises() {
+    fn notifications_of_a_task_are_rate_limited() {
         let (limiter, now) = (NotificationLimiter::default(), Instant::now());
         let sent = (0..100).filter(|_| limiter.try_acquire(now)).count();
         assert_eq!(sent, TASK_NOTIFICATIONS_PER_SECOND as usize);
         assert!(limiter.try_acquire(now + Duration::from_secs(1)));
         limiter.close();
         assert!(!limiter.try_acquire(now + Duration::from_secs(5)));
-        assert!(
-            limiter.progress_advances(1.0)
-                && !limiter.progress_advances(1.0)
-                && limiter.progress_advances(1.5)
-        );
     }
 }

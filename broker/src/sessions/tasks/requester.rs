@@ -88,7 +88,7 @@ impl Requester for TaskRun {
     /// Sends the client the progress under its own token.
     fn progress(&self, message: &Message, token: Span, value: f64) {
         let Some(client_token) = self.progress_token() else { return };
-        if !self.notifications.progress_advances(value) {
+        if !self.notifications.progress.advances(value) {
             self.shared.metrics.dropped_notification("progress");
             return;
         }
