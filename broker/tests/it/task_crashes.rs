@@ -164,7 +164,7 @@ async fn f_34_a_backend_task_is_watched_again_after_a_restart() {
         if sessions {
             backend.sessions();
         }
-        let left = killed_at("task.mirrored.committed", &backend, false).await;
+        let left = killed_at("task.delegated.committed", &backend, false).await;
         assert_eq!(
             left.client.result("tasks/get", json!({"taskId": left.id})).await["status"],
             "working"

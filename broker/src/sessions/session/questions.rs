@@ -134,7 +134,7 @@ pub(in crate::sessions) fn send_task_input(
     let question = Question {
         destination: Destination::TaskInput {
             task: record.task.clone(),
-            maker: record.session,
+            creator: record.session,
             number: input.number,
         },
         call: None,
@@ -210,11 +210,11 @@ pub fn handle_answer(session: &Arc<Session>, message: &Message) {
             }
             connection.send_later(splice.finish());
         }
-        Destination::TaskInput { task, maker, number } => {
+        Destination::TaskInput { task, creator, number } => {
             let answer = answer_input(
                 session.clone(),
                 task.clone(),
-                *maker,
+                *creator,
                 *number,
                 tasks::input_answer(message),
             );
@@ -238,7 +238,7 @@ pub fn handle_malformed_answer(session: &Session, rejected: &RefusedMessage) {
 async fn answer_input(
     session: Arc<Session>,
     task: TaskId,
-    maker: SessionKey,
+    creator: SessionKey,
     number: i64,
     answer: Bytes,
 ) {
@@ -253,7 +253,7 @@ async fn answer_input(
                     .shared
                     .persistence
                     .hot
-                    .publish(Wakeup::Task { task, session: maker });
+                    .publish(Wakeup::Task { task, session: creator });
             }
             Ok(_) => return session.shared.metrics.dropped_answer("late"),
             Err(_) if Instant::now() < give_up => retry.pause().await,

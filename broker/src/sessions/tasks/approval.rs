@@ -138,7 +138,7 @@ async fn read_lists(run: &TaskRun, until: Instant) {
     run.tenant.wait_for_lists_of(&endpoint, &run.record.principal, within).await;
 }
 
-/// Returns the catalog of the client that made the task. `None` while a placeholder stands for the
+/// Returns the catalog of the client that created the task. `None` while a placeholder stands for the
 /// lists of the backend.
 fn catalog_of(run: &TaskRun) -> Option<Arc<Catalog>> {
     let (id, principal) = (&run.record.backend, &run.record.principal);

@@ -60,7 +60,7 @@ impl SealedBackendSession {
 
     /// Makes a task's own link resume the session. The link of a client's session resumes by
     /// itself.
-    fn take(self, link: &Link) {
+    fn resume_on(self, link: &Link) {
         if !matches!(link.scope, LinkScope::Task(_)) || link.live().is_some() {
             return;
         }
@@ -133,8 +133,8 @@ fn step(
     connection: &Connection,
     backend_task: &str,
 ) -> Result<TaskStep, SealError> {
-    let way = serde_json::to_vec(&SealedBackendSession::of(link, connection)).unwrap_or_default();
-    let link = run.shared.persistence.seal.seal(&seal_context(run), &way)?;
+    let backend_session = serde_json::to_vec(&SealedBackendSession::of(link, connection)).unwrap_or_default();
+    let link = run.shared.persistence.seal.seal(&seal_context(run), &backend_session)?;
     Ok(TaskStep::Delegated { backend_task: backend_task.to_owned(), link })
 }
 
@@ -145,7 +145,7 @@ pub(super) async fn follow(
     connection: &Connection,
     task: BackendTask,
 ) -> RunOutcome {
-    let recorded = run.lock().backend_task.as_ref().and_then(|mirrored| mirrored.unstored.clone());
+    let recorded = run.lock().backend_task.as_ref().and_then(|tracked| tracked.unstored.clone());
     let step = match recorded.map_or_else(|| step(run, link, connection, &task.id), Ok) {
         Ok(step) => step,
         Err(error) => {
@@ -155,18 +155,18 @@ pub(super) async fn follow(
     if let Err(stop) = run.commit_step(step).await {
         return RunOutcome::Stopped(stop);
     }
-    if let Some(mirrored) = &mut run.lock().backend_task {
-        mirrored.unstored = None;
+    if let Some(tracked) = &mut run.lock().backend_task {
+        tracked.unstored = None;
     }
-    fault_point::hit("task.mirrored.committed");
+    fault_point::hit("task.delegated.committed");
     watch(run, link, task).await
 }
 
 /// Watches a task of the backend that another process left.
 pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u8]) -> RunOutcome {
     let opened = run.shared.persistence.seal.open(&seal_context(run), sealed);
-    let way: Option<SealedBackendSession> =
-        opened.ok().and_then(|way| serde_json::from_slice(&way).ok()).flatten();
+    let backend_session: Option<SealedBackendSession> =
+        opened.ok().and_then(|text| serde_json::from_slice(&text).ok()).flatten();
     let mut retry_timer = RetryTimer::new(run.timeouts().call);
     let link = loop {
         match run.link() {
@@ -176,8 +176,8 @@ pub(super) async fn resume(run: &Arc<TaskRun>, backend_task: String, sealed: &[u
             Err(_) => return unknown(run, "the backend of the task was removed"),
         }
     };
-    if let Some(way) = way {
-        way.take(&link);
+    if let Some(backend_session) = backend_session {
+        backend_session.resume_on(&link);
     }
     run.lock().backend_task =
         Some(TrackedBackendTask { id: backend_task.clone(), link: link.clone(), unstored: None });

@@ -98,7 +98,7 @@ pub(in crate::sessions) fn is_listed(
     with_tool(tenant, &endpoint, record, decide).is_ok()
 }
 
-/// Returns the endpoint at which a task was made. Its toolset decides what the task may use.
+/// Returns the endpoint at which a task was created. Its toolset decides what the task may use.
 fn created_at(record: &TaskRecord) -> Endpoint {
     let details = TaskDetails::decode(&record.details);
     details.map_or(Endpoint::Aggregated, |details| details.endpoint())
@@ -242,7 +242,7 @@ pub(in crate::sessions) async fn task_result(
     if response.bytes(response.fields.error_code) == Some(b"-32042") {
         questions::record_elicitations_required(&session, &response);
     }
-    // The outcome has the form for the client that made the task.
+    // The outcome has the form for the client that created the task.
     Ok(Reply::Frame(match stored.record.session == NO_SESSION && session.has_client {
         true => downgrade::downgrade_answer(&response, Method::ToolsCall),
         false => response.frame,

@@ -33,7 +33,7 @@ impl TaskRun {
             // Only this process can give the backend the answer.
             Some(_) if !state.inputs.is_empty() => false,
             // A child process and its task end with this process, and HTTP+SSE with its stream.
-            Some(mirrored) => mirrored.link.is_resumable_elsewhere(),
+            Some(tracked) => tracked.link.is_resumable_elsewhere(),
             None => again && !state.creating && self.details.is_repeatable(),
         }
     }
@@ -46,10 +46,10 @@ impl TaskRun {
 pub(super) async fn release(run: &TaskRun) {
     let step = {
         let state = run.lock();
-        if let Some(mirrored) = &state.backend_task {
-            mirrored.link.keep_backend_session(); // or the backend would forget the task with the session
+        if let Some(tracked) = &state.backend_task {
+            tracked.link.keep_backend_session(); // or the backend would forget the task with the session
         }
-        let unstored = state.backend_task.as_ref().and_then(|mirrored| mirrored.unstored.clone());
+        let unstored = state.backend_task.as_ref().and_then(|tracked| tracked.unstored.clone());
         unstored.or_else(|| state.is_unsent().then_some(TaskStep::Queued))
     };
     if let Some(step) = step

@@ -56,10 +56,10 @@ pub(super) fn accept_question(
     accept_question_via(run, ReplyRoute::Backend { connection: connection.clone(), id }, message)
 }
 
-/// Accepts a request for the client of a task. The answer takes `way`.
+/// Accepts a request for the client of a task. The answer takes `reply_route`.
 pub(super) fn accept_question_via(
     run: &Arc<TaskRun>,
-    way: ReplyRoute,
+    reply_route: ReplyRoute,
     message: &Message,
 ) -> Result<(), Refusal> {
     run.client.permits(message, run.version)?;
@@ -86,7 +86,7 @@ pub(super) fn accept_question_via(
         state.inputs.insert(
             number,
             OpenInput {
-                reply_route: way.clone(),
+                reply_route: reply_route.clone(),
                 requested_at: Instant::now(),
                 stored: false,
                 span,
@@ -94,7 +94,7 @@ pub(super) fn accept_question_via(
         );
         number
     };
-    if let ReplyRoute::Backend { connection, id } = way {
+    if let ReplyRoute::Backend { connection, id } = reply_route {
         connection.pending().record_question(
             id,
             QuestionOwner { who: run.this.clone(), number: number.cast_unsigned() },
@@ -262,7 +262,7 @@ fn to_backend_ids(run: &TaskRun, answer: Bytes) -> Bytes {
     else {
         return answer;
     };
-    let backend_task_id = run.lock().backend_task.as_ref().map(|mirrored| mirrored.id.clone());
+    let backend_task_id = run.lock().backend_task.as_ref().map(|tracked| tracked.id.clone());
     let mut splice = Splice::new(&message.frame);
     match backend_task_id {
         Some(backend_task_id) => {

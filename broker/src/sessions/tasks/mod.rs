@@ -77,7 +77,7 @@ struct TaskTable {
     running: HashMap<TaskId, RunEntry>,
     /// Requests that wait for a task to change.
     waiting: HashMap<TaskId, Vec<Weak<TaskWaiter>>>,
-    /// The status last sent to the session that made a task. An absent entry means `working`.
+    /// The status last sent to the session that created a task. An absent entry means `working`.
     notified_status: HashMap<TaskId, TaskStatus>,
 }
 
@@ -329,7 +329,7 @@ impl TaskManager {
         own.filter_map(|one| one.stream.clone()).find(|stream| !stream.is_unreachable())
     }
 
-    /// Returns the sessions that wait for a task here, and the one that made it, if that is here.
+    /// Returns the sessions that wait for a task here, and the one that created it, if that is here.
     pub(crate) fn listeners(&self, run: &TaskRun) -> Vec<Arc<Session>> {
         let waiting = self.waiters(&run.id);
         waiting.iter().filter_map(|one| one.session.upgrade()).chain(run.creator()).collect()

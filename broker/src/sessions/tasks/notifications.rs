@@ -1,6 +1,6 @@
 //! Notifications of a running task to its client: progress, log messages and others.
 //!
-//! They go to the session that made the task, on whichever replica it is. Each task may send a few
+//! They go to the session that created the task, on whichever replica it is. Each task may send a few
 //! per second. A notification is dropped where the session is not found.
 
 use std::{sync::Arc, time::Instant};

@@ -1,6 +1,6 @@
 //! Telemetry of a task's run: its request, its spans, and its end in the audit log.
 //!
-//! The trace is that of the request that made the task, on whichever process the task runs.
+//! The trace is that of the request that created the task, on whichever process the task runs.
 
 use std::{sync::Arc, time::Instant};
 
@@ -28,13 +28,13 @@ use crate::{
     },
 };
 
-/// Returns the telemetry of the request that made the task of a run.
+/// Returns the telemetry of the request that created the task of a run.
 pub(super) fn request_of_run(run: &TaskRun) -> Arc<RequestTelemetry> {
     let request = || request_of(&run.shared, Some(&run.tenant), &run.record, &run.details);
     run.request.get_or_init(request).clone()
 }
 
-/// Returns the telemetry of the request that made a task. `tenant` is `None` if this process does
+/// Returns the telemetry of the request that created a task. `tenant` is `None` if this process does
 /// not have it.
 pub(super) fn request_of(
     shared: &Shared,
@@ -44,10 +44,10 @@ pub(super) fn request_of(
 ) -> Arc<RequestTelemetry> {
     let name =
         details.request.as_deref().and_then(RequestName::parse).unwrap_or_else(RequestName::random);
-    let carried = details.trace.clone().unwrap_or_default();
+    let stored_trace = details.trace.clone().unwrap_or_default();
     let tracing = shared
         .traces
-        .resume(&carried, Method::ToolsCall.name(), Some(truncate_attribute(&details.tool)))
+        .resume(&stored_trace, Method::ToolsCall.name(), Some(truncate_attribute(&details.tool)))
         .map(|mut tracing| {
             tracing.attributes = vec![
                 KeyValue::new("mcp.method.name", Method::ToolsCall.name()),

@@ -202,14 +202,14 @@ async fn await_call(
     mut pending_call: impl PendingCall,
     call: Arc<Call>,
 ) -> RunOutcome {
-    if let Some(handover) = &call.task_handoff {
-        handover.mark_done();
+    if let Some(handoff) = &call.task_handoff {
+        handoff.mark_done();
     }
     loop {
         let next = tokio::select! {
             biased;
             next = pending_call.next() => next,
-            made = backend_made_task(&call) => return follow_backend_task(run, pending_call, made).await,
+            offered = offered_task(&call) => return follow_backend_task(run, pending_call, offered).await,
         };
         let event = match next {
             StreamItem::Event(event) => event,
@@ -239,12 +239,12 @@ async fn await_call(
     }
 }
 
-async fn backend_made_task(call: &Call) -> OfferedTask {
-    let Some(handover) = &call.task_handoff else { return std::future::pending().await };
+async fn offered_task(call: &Call) -> OfferedTask {
+    let Some(handoff) = &call.task_handoff else { return std::future::pending().await };
     loop {
-        handover.wait_for_offer().await;
-        if let Some(made) = handover.take() {
-            return made;
+        handoff.wait_for_offer().await;
+        if let Some(offered) = handoff.take() {
+            return offered;
         }
     }
 }
@@ -254,9 +254,9 @@ async fn backend_made_task(call: &Call) -> OfferedTask {
 async fn follow_backend_task(
     run: &Arc<TaskRun>,
     mut pending_call: impl PendingCall,
-    made: OfferedTask,
+    offered: OfferedTask,
 ) -> RunOutcome {
-    let OfferedTask { link, connection, task, taken } = made;
+    let OfferedTask { link, connection, task, taken } = offered;
     run.track_unrequested_task(&link, &connection, &task.id);
     let link = run.hold_link(link);
     let followed = async {

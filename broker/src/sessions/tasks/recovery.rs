@@ -218,7 +218,7 @@ async fn close_inputs(tasks: &Arc<TaskManager>, stored: &StoredTask) {
     persistence.hot.publish(Wakeup::Task { task: task.clone(), session: stored.record.session });
 }
 
-/// Ends a task without its answer. `request` is the request that made the task.
+/// Ends a task without its answer. `request` is the request that created the task.
 async fn give_up(
     tasks: &Arc<TaskManager>,
     stored: &StoredTask,

@@ -1,4 +1,4 @@
-//! The way of a client's answer back to the backend that asked for input.
+//! The route of a client's answer to the backend that requested the input.
 
 use std::sync::Arc;
 

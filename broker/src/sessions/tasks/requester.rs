@@ -58,7 +58,7 @@ impl Inbound for TaskRun {
         self.creator().map_or_else(|| self.stored_log_level(), |session| session.log_level())
     }
 
-    /// Returns the era of the client that made the task, which decides the form of its outcome.
+    /// Returns the era of the client that created the task, which decides the form of its outcome.
     fn client_era(&self) -> Era {
         if self.record.session == NO_SESSION { Era::Stateless } else { Era::Sessions }
     }

@@ -1,8 +1,8 @@
 //! State of a task that this process carries out, shared by its runner and its link.
 //!
-//! It is made when a task is created or taken over, and ends with the run. The store holds the
-//! record; this state may die with the process. Every change goes through [`TaskRun::commit`],
-//! under the epoch of the ownership.
+//! It begins when a task is created or taken over, and ends with the run. The store holds the
+//! record, and this state may be lost with the process. Every change goes through
+//! [`TaskRun::commit`], under the epoch of the ownership.
 
 use std::{
     collections::BTreeMap,
@@ -62,7 +62,7 @@ pub struct TaskRun {
     pub id: TaskId,
     pub record: TaskRecord,
     pub details: TaskDetails,
-    /// Capabilities of the client that made the task.
+    /// Capabilities of the client that created the task.
     pub client: ClientCapabilities,
     pub version: Version,
     pub endpoint: Endpoint,
@@ -246,7 +246,7 @@ impl TaskRun {
         self.tenant.backend(&self.record.backend).map_or(usual, |backend| backend.timeouts())
     }
 
-    /// Returns the session that made the task, if it is here.
+    /// Returns the session that created the task, if it is here.
     pub fn creator(&self) -> Option<Arc<Session>> {
         self.shared.registry.get(&self.record.session)
     }
@@ -260,7 +260,7 @@ impl TaskRun {
         self.details.progress_token.as_ref().map(|token| Bytes::copy_from_slice(token.as_bytes()))
     }
 
-    /// Returns the link for the call: that of the session that made the task, so that the backend
+    /// Returns the link for the call: that of the session that created the task, so that the backend
     /// sees one client. The task gets a link of its own if that session is not here.
     pub(super) fn link(self: &Arc<Self>) -> Result<Arc<Link>, Refusal> {
         let backend = &self.record.backend;

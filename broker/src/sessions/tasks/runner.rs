@@ -95,7 +95,7 @@ pub(super) async fn first_end(
         () = tokio::time::sleep(run.remaining_time()) => RunOutcome::TimedOut,
         never = attending => match never {},
     };
-    // The backend is just making a task, and a cancellation needs that task's id.
+    // The backend is just creating a task, and a cancellation needs that task's id.
     tokio::select! {
         biased;
         () = wait_until_stored(run) => ending,

@@ -70,7 +70,7 @@ pub(super) async fn listen(tasks: Arc<TaskManager>) {
     }
 }
 
-/// Sends the new status of a task to the session that made it (MCP 2025-11-25, Tasks: status
+/// Sends the new status of a task to the session that created it (MCP 2025-11-25, Tasks: status
 /// notifications). Changes that arrive during a read of the store share the next read.
 async fn notify_status(
     tasks: Arc<TaskManager>,

@@ -44,7 +44,7 @@ pub(in crate::sessions) enum Destination {
         progress_token: Option<Bytes>,
     },
     /// The record of a task.
-    TaskInput { task: TaskId, maker: SessionKey, number: i64 },
+    TaskInput { task: TaskId, creator: SessionKey, number: i64 },
 }
 
 impl Question {
@@ -203,7 +203,7 @@ mod tests {
     fn question(task: &str, number: i64, requested_at: Instant) -> Question {
         let destination = Destination::TaskInput {
             task: TaskId::new(task),
-            maker: SessionKey::new([0; records::SESSION_KEY_BYTES]),
+            creator: SessionKey::new([0; records::SESSION_KEY_BYTES]),
             number,
         };
         Question { destination, call: None, stream: None, requested_at, span: None }

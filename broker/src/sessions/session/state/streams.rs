@@ -56,13 +56,12 @@ impl SessionStreams {
         epoch: i64,
         log: Option<(EventWriter, SessionKey)>,
     ) -> Self {
-        let (made, kept, general) = ([0; 2], BTreeMap::new(), Vec::new());
         let mut streams = Self {
             limits,
             epoch: 0,
-            opened_counts: made,
-            retained: kept,
-            general,
+            opened_counts: [0; 2],
+            retained: BTreeMap::new(),
+            general: Vec::new(),
             log,
             may_inherit: false,
             lost_unread: false,
@@ -117,9 +116,9 @@ impl SessionStreams {
     }
 
     pub(in crate::sessions) fn next_number(&mut self, general: bool) -> u64 {
-        let made = &mut self.opened_counts[usize::from(general)];
-        *made += 1;
-        self.epoch << EPOCH_SHIFT | *made << 1 | u64::from(general)
+        let opened = &mut self.opened_counts[usize::from(general)];
+        *opened += 1;
+        self.epoch << EPOCH_SHIFT | *opened << 1 | u64::from(general)
     }
 
     pub(in crate::sessions) fn open_answer_stream(
@@ -279,12 +278,12 @@ impl SessionStreams {
 
     /// Returns whether a stream of this number may have existed.
     pub(in crate::sessions) fn may_have_existed(&self, number: u64) -> bool {
-        let (epoch, made) = (number >> EPOCH_SHIFT, (number & ((1 << EPOCH_SHIFT) - 1)) >> 1);
+        let (epoch, count) = (number >> EPOCH_SHIFT, (number & ((1 << EPOCH_SHIFT) - 1)) >> 1);
         epoch > 0
-            && made > 0
+            && count > 0
             && (epoch < self.epoch
                 || (epoch == self.epoch
-                    && made <= self.opened_counts[usize::from(is_general(number))]))
+                    && count <= self.opened_counts[usize::from(is_general(number))]))
     }
 
     /// Returns whether an earlier owner made the stream.
