@@ -119,93 +119,136 @@ fn run(feed: &NotificationFeed, connection: &Arc<Connection>, link: &Arc<Link>) 
 /// Keeps a stream with the wanted filter open until the connection closes.
 async fn keep_open(link: Arc<Link>, connection: Arc<Connection>) {
     let Some(stateless) = connection.stateless().cloned() else { return };
+    let follower = FilterFollower {
+        link: &link,
+        connection: &connection,
+        listening: &stateless.listening,
+        stream: None,
+        applied: None,
+        has_gap: false,
+        failures: 0,
+    };
     tokio::select! {
-        () = follow_filter(&link, &connection, &stateless.listening) => {}
+        () = follower.run() => {}
         () = connection.closed() => {}
     }
     stateless.listening.lost();
     stateless.listening.mark_applied(u64::MAX); // an answer that will not come has no waiter
 }
 
-async fn follow_filter(
-    link: &Arc<Link>,
-    connection: &Arc<Connection>,
-    listening: &NotificationFeed,
-) {
-    let mut stream: Option<FeedStream> = None;
-    let mut applied = None;
-    let mut missed = false;
-    let mut failures = 0_u32;
-    loop {
-        let (filter, version) = listening.wanted();
-        if filter == SubscriptionFilter::default() {
-            stream = None;
-            listening.lost();
-            (applied, missed, failures) = (Some(version), false, 0);
-            listening.mark_applied(version);
-        }
-        if applied != Some(version) || (stream.is_none() && filter != SubscriptionFilter::default())
-        {
-            match open(link, connection, listening, &filter).await {
-                Ok(opened) => {
-                    listening.switch(opened.id);
-                    let former = stream.replace(opened);
-                    (applied, failures) = (Some(version), 0);
-                    listening.mark_applied(version);
-                    if std::mem::take(&mut missed) {
-                        notify_gap(link);
-                    }
-                    if former.is_some() {
-                        tokio::time::sleep(LISTEN_OVERLAP).await;
-                    }
-                    listening.forget_former();
-                }
-                Err(FeedOpenError { failure, refused }) => {
-                    applied = Some(version);
-                    failures += 1;
-                    if failures == 1 {
-                        let redacted = link.backend.redactor.redact(&failure);
-                        tracing::info!(backend = %link.backend.id, failure = redacted, "the broker could not open the notification stream of the backend");
-                    }
-                    listening.mark_applied(version);
-                    // An equal request would get an equal refusal.
-                    if refused && stream.is_none() {
-                        while listening.wanted().1 == version {
-                            listening.changed.notified().await;
+/// The stream of one connection, as it follows the wanted filter.
+struct FilterFollower<'a> {
+    link: &'a Arc<Link>,
+    connection: &'a Arc<Connection>,
+    listening: &'a NotificationFeed,
+    stream: Option<FeedStream>,
+    /// Version of the last filter for which a stream was requested.
+    applied: Option<u64>,
+    /// True if a stream ended, so that updates may have been missed.
+    has_gap: bool,
+    /// Number of failures to open a stream since the last success.
+    failures: u32,
+}
+
+impl FilterFollower<'_> {
+    async fn run(mut self) {
+        loop {
+            let (filter, version) = self.listening.wanted();
+            let is_wanted = filter != SubscriptionFilter::default();
+            if !is_wanted {
+                self.close(version);
+            } else if self.applied != Some(version) || self.stream.is_none() {
+                match open(self.link, self.connection, self.listening, &filter).await {
+                    Ok(opened) => self.switch_to(opened, version).await,
+                    Err(error) => {
+                        self.record_failure(&error.failure, version);
+                        // An equal request would get an equal refusal.
+                        if error.refused && self.stream.is_none() {
+                            self.wait_for_another_filter(version).await;
+                            continue;
                         }
-                        continue;
                     }
                 }
             }
-        }
-        let ended = match &mut stream {
-            Some(stream) => {
-                tokio::select! {
-                    end = &mut stream.end => Some(end.is_ok_and(|end| end.is_ok_and(|answer| answer.kind == Kind::Result))),
-                    () = listening.changed.notified() => listening.is_ended(stream.id).then_some(true),
-                }
+            if let Some(gracefully) = self.wait_for_end_or_change().await {
+                self.record_end(gracefully).await;
             }
-            None if failures > 0 => {
-                let pause = BACKOFF_FIRST
-                    .saturating_mul(1 << failures.min(10))
-                    .min(BACKOFF_MAX)
-                    .mul_f64(rand::random_range(0.5..1.0));
-                let _sooner = tokio::time::timeout(pause, listening.changed.notified()).await;
-                None
-            }
-            None => {
-                listening.changed.notified().await;
-                None
-            }
-        };
-        if let Some(gracefully) = ended {
-            tracing::debug!(backend = %link.backend.id, gracefully, "the backend's notification stream ended");
-            stream = None;
-            listening.lost();
-            missed = true;
-            tokio::time::sleep(BACKOFF_FIRST).await;
         }
     }
+
+    /// Closes the stream, because nothing is wanted.
+    fn close(&mut self, version: u64) {
+        self.stream = None;
+        self.listening.lost();
+        (self.applied, self.has_gap, self.failures) = (Some(version), false, 0);
+        self.listening.mark_applied(version);
+    }
+
+    /// Replaces the stream. The previous one stays open for a time, so that no notification is
+    /// missed.
+    async fn switch_to(&mut self, opened: FeedStream, version: u64) {
+        self.listening.switch(opened.id);
+        let former = self.stream.replace(opened);
+        (self.applied, self.failures) = (Some(version), 0);
+        self.listening.mark_applied(version);
+        if std::mem::take(&mut self.has_gap) {
+            notify_gap(self.link);
+        }
+        if former.is_some() {
+            tokio::time::sleep(LISTEN_OVERLAP).await;
+        }
+        self.listening.forget_former();
+    }
+
+    fn record_failure(&mut self, failure: &Failure, version: u64) {
+        self.applied = Some(version);
+        self.failures += 1;
+        if self.failures == 1 {
+            let backend = &self.link.backend;
+            let redacted = backend.redactor.redact(failure);
+            tracing::info!(backend = %backend.id, failure = redacted, "the broker could not open the notification stream of the backend");
+        }
+        self.listening.mark_applied(version);
+    }
+
+    async fn wait_for_another_filter(&self, version: u64) {
+        while self.listening.wanted().1 == version {
+            self.listening.changed.notified().await;
+        }
+    }
+
+    /// Waits until the stream ends, the filter changes, or the next attempt is due. Returns whether
+    /// the stream ended gracefully, if it ended.
+    async fn wait_for_end_or_change(&mut self) -> Option<bool> {
+        let changed = self.listening.changed.notified();
+        let Some(stream) = &mut self.stream else {
+            if self.failures == 0 {
+                changed.await;
+            } else {
+                let _sooner = tokio::time::timeout(retry_pause(self.failures), changed).await;
+            }
+            return None;
+        };
+        tokio::select! {
+            end = &mut stream.end => Some(end.is_ok_and(|end| end.is_ok_and(|answer| answer.kind == Kind::Result))),
+            () = changed => self.listening.is_ended(stream.id).then_some(true),
+        }
+    }
+
+    async fn record_end(&mut self, gracefully: bool) {
+        tracing::debug!(backend = %self.link.backend.id, gracefully, "the backend's notification stream ended");
+        self.stream = None;
+        self.listening.lost();
+        self.has_gap = true;
+        tokio::time::sleep(BACKOFF_FIRST).await;
+    }
+}
+
+fn retry_pause(failures: u32) -> Duration {
+    BACKOFF_FIRST
+        .saturating_mul(1 << failures.min(10))
+        .min(BACKOFF_MAX)
+        .mul_f64(rand::random_range(0.5..1.0))
 }
 
 /// Reason for which no stream was opened. `refused` is set if the backend refused it.
