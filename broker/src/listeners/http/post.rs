@@ -56,26 +56,9 @@ pub(super) async fn serve(
     body: impl RequestBody,
 ) -> Result<ServerResponse, RefusedMessage> {
     let given = &request.head.headers;
-    if !request.cache.validated_head.is_validated() {
-        headers::check_content_type(given).map_err(refuse_without_id)?;
-        headers::check_post_accept(given).map_err(refuse_without_id)?;
-        request.cache.validated_head.record(given);
-    }
+    check_media_types(request).map_err(refuse_without_id)?;
     let shared = &request.broker.shared;
-    let (bytes_max, mut memory) = match request.source {
-        RequestSource::Client(..) | RequestSource::Operator(_) => {
-            // Most bodies are so small that they need no permits.
-            let is_free = content_length(&body).is_some_and(|bytes| bytes <= FREE_BYTES);
-            let memory = || {
-                MessageMemory::new(request.tenant.message_budget.clone())
-                    .limit_waits(request.cache.waiting_bodies.clone())
-            };
-            (request.tenant.message_bytes(MessageWire::Http), (!is_free).then(memory))
-        }
-        // The sending replica has already checked the size by the limit of its client's wire, and
-        // has the whole message.
-        RequestSource::Replica => (shared.config.limits.message_bytes, None),
-    };
+    let (bytes_max, mut memory) = message_bound(request, &body);
     let limits = Limits::with_bytes_max(bytes_max);
     if !has_small_body(&body) {
         shared.overload.admits().map_err(refuse_without_id)?;
@@ -90,7 +73,7 @@ pub(super) async fn serve(
     if shared.overload.is_over() {
         refuse_requests(request, &frame, &limits)?;
     }
-    let mut read = match stateless::parse_body(
+    let parsed = match stateless::parse_body(
         request.cache.validated_head.names_stateless(given),
         &frame,
         &limits,
@@ -101,11 +84,56 @@ pub(super) async fn serve(
         stateless::ParsedBody::Session(message) => Some(Frames::One(message)),
         stateless::ParsedBody::Undecoded => None,
     };
-    let Some(id) = request.cache.validated_head.session_id(given).map_err(refuse_without_id)?
-    else {
-        let frames = read.map_or_else(|| decode_body(frame, &limits, false), Ok)?;
-        return serve_frames(request, None, frames).await;
-    };
+    match request.cache.validated_head.session_id(given).map_err(refuse_without_id)? {
+        Some(id) => serve_session(request, id, frame, &limits, parsed).await,
+        None => {
+            let frames = parsed.map_or_else(|| decode_body(frame, &limits, false), Ok)?;
+            serve_frames(request, None, frames).await
+        }
+    }
+}
+
+/// Checks the media types of the head, unless an equal head of the connection passed before.
+fn check_media_types(request: &InboundRequest<'_>) -> Result<(), Refusal> {
+    let (given, validated_head) = (&request.head.headers, &request.cache.validated_head);
+    if !validated_head.is_validated() {
+        headers::check_content_type(given)?;
+        headers::check_post_accept(given)?;
+        validated_head.record(given);
+    }
+    Ok(())
+}
+
+/// Returns the maximum size of the body, and the budget from which its reading takes permits.
+fn message_bound(
+    request: &InboundRequest<'_>,
+    body: &impl RequestBody,
+) -> (usize, Option<MessageMemory>) {
+    match request.source {
+        RequestSource::Client(..) | RequestSource::Operator(_) => {
+            // Most bodies are so small that they need no permits.
+            let is_free = content_length(body).is_some_and(|bytes| bytes <= FREE_BYTES);
+            let memory = || {
+                MessageMemory::new(request.tenant.message_budget.clone())
+                    .limit_waits(request.cache.waiting_bodies.clone())
+            };
+            (request.tenant.message_bytes(MessageWire::Http), (!is_free).then(memory))
+        }
+        // The sending replica has already checked the size by the limit of its client's wire, and
+        // has the whole message.
+        RequestSource::Replica => (request.broker.shared.config.limits.message_bytes, None),
+    }
+}
+
+/// Serves a body for a session on the replica that has it. A session that moves meanwhile is looked
+/// up again. `parsed` holds the message if the body is parsed already.
+async fn serve_session(
+    request: &InboundRequest<'_>,
+    id: &str,
+    frame: Bytes,
+    limits: &Limits,
+    mut parsed: Option<Frames>,
+) -> Result<ServerResponse, RefusedMessage> {
     let mut lookup = SessionLookup::new(request, id);
     loop {
         let session = match lookup.locate(&frame).await {
@@ -116,7 +144,7 @@ pub(super) async fn serve(
         };
         // Only sessions of 2025-03-26 support batches.
         let batches = matches!(&session, Ok(session) if session.version.batches());
-        let frames = read.take().map_or_else(|| decode_body(frame.clone(), &limits, batches), Ok);
+        let frames = parsed.take().map_or_else(|| decode_body(frame.clone(), limits, batches), Ok);
         let frames = frames.inspect_err(|rejected| {
             if let Ok(session) = &session {
                 questions::handle_malformed_answer(session, rejected);
@@ -310,42 +338,71 @@ async fn batch(
     if session.has_moved() {
         return Err(session_moved());
     }
-    let is_request = |message: &Result<Message, RefusedMessage>| {
-        message.as_ref().map_or(true, |message| message.kind == Kind::Request)
+    let (stream, answers) = open_batch_stream(session, &messages);
+    submit_batch(session, &stream, messages).await?;
+    if answers == 0 {
+        return Ok(with_protocol_version(response::empty(StatusCode::ACCEPTED), session));
+    }
+    let Ok(reader) = stream.read_from(0) else {
+        return Ok(response::empty(StatusCode::INTERNAL_SERVER_ERROR));
     };
-    let answers = messages.iter().filter(|message| is_request(message)).count();
+    Ok(with_protocol_version(respond_to_batch(session, reader, cache).await, session))
+}
+
+/// Opens the stream of a batch. Returns it with the number of answers that are due on it.
+fn open_batch_stream(
+    session: &Arc<Session>,
+    messages: &[Result<Message, RefusedMessage>],
+) -> (Arc<EventStream>, usize) {
+    let is_request = |message: &&Message| message.kind == Kind::Request;
+    let malformed = messages.iter().filter(|message| message.is_err()).count();
+    let requests = messages.iter().flatten().filter(is_request).count();
     let due: Vec<RequestId> = messages
         .iter()
         .flatten()
-        .filter(|message| message.kind == Kind::Request)
-        .filter_map(|m| m.id.clone())
+        .filter(is_request)
+        .filter_map(|message| message.id.clone())
         .collect();
+    let answers = malformed + requests;
     let unnamed = answers - due.len();
-    let stream = session.open_stream(due, unnamed);
+    (session.open_stream(due, unnamed), answers)
+}
+
+/// Starts the requests of a batch. Returns an error if the session has moved and nothing was
+/// started.
+async fn submit_batch(
+    session: &Arc<Session>,
+    stream: &Arc<EventStream>,
+    messages: Vec<Result<Message, RefusedMessage>>,
+) -> Result<(), Refusal> {
     let mut has_started = false;
     for message in messages {
         match message {
-            Err(rejected) => refuse_into(session, &stream, rejected),
+            Err(rejected) => refuse_into(session, stream, rejected),
             Ok(message) => {
                 let _permit = session.tenant.wait_for_call().await;
-                match submit_into(session, &stream, message) {
+                match submit_into(session, stream, message) {
                     Ok(is_request) => has_started |= is_request,
                     Err(RefusedMessage { refusal, .. })
                         if refusal.kind == ErrorKind::SessionElsewhere && !has_started =>
                     {
                         return Err(refusal);
                     }
-                    Err(rejected) => refuse_into(session, &stream, rejected),
+                    Err(rejected) => refuse_into(session, stream, rejected),
                 }
             }
         }
     }
-    if answers == 0 {
-        return Ok(with_protocol_version(response::empty(StatusCode::ACCEPTED), session));
-    }
-    let Ok(mut reader) = stream.read_from(0) else {
-        return Ok(response::empty(StatusCode::INTERNAL_SERVER_ERROR));
-    };
+    Ok(())
+}
+
+/// Waits for all answers of a batch and returns them as one array. If another message comes first,
+/// or after a time limit, the response is an event stream.
+async fn respond_to_batch(
+    session: &Arc<Session>,
+    mut reader: StreamCursor,
+    cache: &ConnectionCache,
+) -> Response<Body> {
     let latest = Instant::now() + session.shared.config.events.keepalive;
     let mut read = Vec::new();
     loop {
@@ -357,17 +414,17 @@ async fn batch(
                 if let Some(StreamItem::Event(event)) = other {
                     read.push(event);
                 }
-                return Ok(with_protocol_version(start_stream(session, reader, &read), session));
+                return start_stream(session, reader, &read);
             }
         }
     }
     // JSON-RPC 2.0, 6: an empty array is never sent. Cancelled requests have no answer.
     if read.is_empty() {
-        return Ok(with_protocol_version(response::empty(StatusCode::ACCEPTED), session));
+        return response::empty(StatusCode::ACCEPTED);
     }
     let answers: Vec<&[u8]> = read.iter().map(|event| &event.frame[..]).collect();
     let body = [&b"["[..], &answers.join(&b','), b"]"].concat();
-    Ok(with_protocol_version(response::json(StatusCode::OK, body.into()), session))
+    response::json(StatusCode::OK, body.into())
 }
 
 /// Handles a message of a batch. Returns true if it is a request, which is then started.
