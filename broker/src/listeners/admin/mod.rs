@@ -44,7 +44,7 @@ mod trial;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
-    Router,
+    BoxError, Router,
     extract::Request,
     http::{HeaderValue, StatusCode, header},
     middleware::{self, Next},
@@ -55,11 +55,12 @@ use bytes::Bytes;
 use hyper::server::conn::http1;
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
+    server::graceful::{GracefulShutdown, Watcher},
     service::TowerToHyperService,
 };
 use rules::limits::CLIENT_WRITE_STALL_MAX;
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore},
 };
@@ -108,70 +109,89 @@ pub async fn serve(
             return;
         }
     };
-    let confinement = Arc::clone(&control.broker.shared.confinement);
-    let proxies =
-        Arc::new(ProxyProtocol::new(&control.config, control.config.listen.proxies.admin));
-    let router = router(control, access);
+    let acceptor = AdminAcceptor {
+        confinement: Arc::clone(&control.broker.shared.confinement),
+        proxies: Arc::new(ProxyProtocol::new(&control.config, control.config.listen.proxies.admin)),
+        router: router(control, access),
+        tls_acceptor,
+        stop,
+    };
     let (connections, graceful) =
         (Arc::new(Semaphore::new(CONNECTIONS_MAX)), GracefulShutdown::new());
     loop {
         // Both are cancel-safe: an accepted connection is never dropped without service.
         let accepted = tokio::select! { biased;
-            () = stop.cancelled() => break,
+            () = acceptor.stop.cancelled() => break,
             accepted = accept(&listener, &connections) => accepted,
         };
-        let (mut stream, peer, permit) = match accepted {
-            Ok(accepted) => accepted,
+        match accepted {
+            Ok((stream, peer, permit)) => {
+                let serving = acceptor.clone().serve_connection(stream, peer, graceful.watcher());
+                tokio::spawn(async move {
+                    let _permit = permit;
+                    serving.await;
+                });
+            }
             Err(error) => {
                 tracing::warn!(%error, "the admin listener could not accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
             }
-        };
-        let (tls_acceptor, watcher, router, proxies) =
-            (tls_acceptor.clone(), graceful.watcher(), router.clone(), proxies.clone());
-        let (confinement, stop) = (Arc::clone(&confinement), stop.clone());
-        tokio::spawn(async move {
-            let _permit = permit;
-            if comes_from_child(&confinement, &stream).await {
-                tracing::warn!("the broker refused an admin connection of a child process");
-                return;
-            }
-            let Ok(client) = proxies.client(&mut stream, peer).await else { return };
-            let router = router.layer(middleware::from_fn_with_state(client, audit::record_client));
-            let stream = match tls_acceptor.accept(stream, ListenerKind::Http).await {
-                Ok(stream) => stream,
-                Err(error) => {
-                    tracing::debug!(%error, "an admin connection could not be set up");
-                    return;
-                }
-            };
-            let is_http2 = tls_acceptor::negotiated_http2(&stream);
-            let stream = StallGuard::new(stream, CLIENT_WRITE_STALL_MAX);
-            let ended = match is_http2 {
-                true => http2::serve(stream, router, &stop).await,
-                false => {
-                    let stream = FramingGuard::new(
-                        stream,
-                        Bytes::new(),
-                        HEAD_BYTES_MAX,
-                        input::BODY_BYTES_MAX,
-                    );
-                    let service =
-                        TowerToHyperService::new(router.layer(middleware::from_fn(framed)));
-                    let connection = http1().serve_connection(TokioIo::new(stream), service);
-                    watcher.watch(connection).await.map_err(Into::into)
-                }
-            };
-            if let Err(error) = ended {
-                tracing::debug!(%error, "an admin connection ended with an error");
-            }
-        });
+        }
     }
     drop(listener);
     if tokio::time::timeout(SHUTDOWN_WAIT, graceful.shutdown()).await.is_err() {
         tracing::warn!("the broker ended before all admin requests were answered");
     }
+}
+
+/// What each connection of the admin listener needs.
+#[derive(Clone)]
+struct AdminAcceptor {
+    confinement: Arc<Confinement>,
+    proxies: Arc<ProxyProtocol>,
+    router: Router,
+    tls_acceptor: TlsAcceptor,
+    stop: CancellationToken,
+}
+
+impl AdminAcceptor {
+    /// Sets up one connection and serves its requests.
+    async fn serve_connection(self, mut stream: TcpStream, peer: SocketAddr, watcher: Watcher) {
+        if comes_from_child(&self.confinement, &stream).await {
+            tracing::warn!("the broker refused an admin connection of a child process");
+            return;
+        }
+        let Ok(client) = self.proxies.client(&mut stream, peer).await else { return };
+        let router =
+            self.router.layer(middleware::from_fn_with_state(client, audit::record_client));
+        let stream = match self.tls_acceptor.accept(stream, ListenerKind::Http).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                tracing::debug!(%error, "an admin connection could not be set up");
+                return;
+            }
+        };
+        let is_http2 = tls_acceptor::negotiated_http2(&stream);
+        let stream = StallGuard::new(stream, CLIENT_WRITE_STALL_MAX);
+        let ended = match is_http2 {
+            true => http2::serve(stream, router, &self.stop).await,
+            false => serve_http1(stream, router, watcher).await,
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "an admin connection ended with an error");
+        }
+    }
+}
+
+async fn serve_http1(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    router: Router,
+    watcher: Watcher,
+) -> Result<(), BoxError> {
+    let stream = FramingGuard::new(stream, Bytes::new(), HEAD_BYTES_MAX, input::BODY_BYTES_MAX);
+    let service = TowerToHyperService::new(router.layer(middleware::from_fn(framed)));
+    let connection = http1().serve_connection(TokioIo::new(stream), service);
+    watcher.watch(connection).await.map_err(Into::into)
 }
 
 /// Returns whether the peer is a child with a user of its own. Landlock keeps other children from
