@@ -17,7 +17,7 @@ use protocol::{
     ids::SessionId,
 };
 use records::{
-    NodeRecord, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord,
+    NodeName, NodeRecord, SessionClaimOutcome, SessionIdentity, SessionKey, SessionRecord,
     SubscriptionRecord, WriteOp,
 };
 use rules::{
@@ -54,6 +54,27 @@ struct ClaimedRow {
     epoch: i64,
     created_at_us: i64,
     subscriptions: Vec<SubscriptionRecord>,
+}
+
+impl ClaimedRow {
+    fn into_session(self, stored: record::PersistedSession, owner: NodeName) -> ClaimedSession {
+        ClaimedSession {
+            stored,
+            epoch: self.epoch,
+            created_at: jiff::Timestamp::from_microsecond(self.created_at_us)
+                .unwrap_or_else(|_| jiff::Timestamp::now()),
+            subscriptions: self.subscriptions,
+            owner,
+        }
+    }
+}
+
+/// Result of the attempt to own a row.
+enum ClaimResult {
+    Claimed(ClaimedRow),
+    /// A process with a running lease owns the row.
+    OwnedElsewhere(NodeRecord),
+    NotFound,
 }
 
 impl Broker {
@@ -104,66 +125,82 @@ impl Broker {
         if self.ending_sessions.contains(&key) {
             return Ok(AdoptionOutcome::Unusable);
         }
-        if self.draining() {
-            return Err(Refusal::new(
-                ErrorKind::Draining,
-                "the broker is shutting down and accepts no sessions",
-            ));
-        }
-        let persistence = &self.shared.persistence;
-        let (identity, node) = (
-            record::session_scope(&caller.tenant, &caller.principal, &endpoint),
-            persistence.node(),
-        );
-        let idle = self.shared.config.session.idle;
-        let claim = persistence
-            .timed("claim_session", persistence.store.claim_session(&key, &identity, &node, idle))
-            .await;
-        let taken = match claim.inspect_err(|_| self.recheck_later(key, &identity))? {
-            SessionClaimOutcome::OwnedElsewhere(owner) => {
-                return Ok(AdoptionOutcome::Remote(owner));
-            }
-            SessionClaimOutcome::NotFound => return Ok(AdoptionOutcome::Absent),
-            SessionClaimOutcome::Acquired { record, epoch, created_at_us, subscriptions } => {
-                ClaimedRow { record, epoch, created_at_us, subscriptions }
-            }
+        self.check_accepts_adoptions()?;
+        let node = self.shared.persistence.node();
+        let identity = record::session_scope(&caller.tenant, &caller.principal, &endpoint);
+        let row = match self.claim_row(key, &identity, &node).await? {
+            ClaimResult::Claimed(row) => row,
+            ClaimResult::OwnedElsewhere(owner) => return Ok(AdoptionOutcome::Remote(owner)),
+            ClaimResult::NotFound => return Ok(AdoptionOutcome::Absent),
         };
         fault_point::hit("session.claimed");
-        let stored = match record::decode(&taken.record, &persistence.seal) {
-            Ok(stored) => stored,
-            Err(error) => {
-                self.shared.metrics.session_unreadable();
-                tracing::warn!(session = key.digest(), %error, "the broker cannot read a stored session and leaves it unchanged");
-                self.release_claim(taken).await;
-                return Ok(AdoptionOutcome::Unusable);
-            }
-        };
-        let Some(tenant) = self.tenant(&caller.tenant) else {
-            self.release_claim(taken).await;
+        let Some((tenant, stored)) = self.usable_record(&caller, &row) else {
+            self.release_claim(row).await;
             return Ok(AdoptionOutcome::Unusable);
         };
-        let claimed = ClaimedSession {
-            stored,
-            epoch: taken.epoch,
-            created_at: jiff::Timestamp::from_microsecond(taken.created_at_us)
-                .unwrap_or_else(|_| jiff::Timestamp::now()),
-            subscriptions: taken.subscriptions,
-            owner: node,
-        };
-        let caller = Caller { key: taken.record.api_key, ..caller };
+        let caller = Caller { key: row.record.api_key.clone(), ..caller };
+        let claimed = row.into_session(stored, node);
         let Some(session) = self.restore_session(id, tenant, caller, endpoint, claimed).await
         else {
             return Ok(AdoptionOutcome::Unusable);
         };
-        if !session.is_owned_by(&self.shared.persistence.node()) {
-            self.remove_session(&session);
-            session.abandon("the replica lost its lease during the takeover");
-            return Err(Refusal::new(
-                ErrorKind::SessionElsewhere,
-                "the session is moving to another process, try again",
-            ));
-        }
+        self.check_still_owned(&session)?;
         Ok(AdoptionOutcome::Local(session))
+    }
+
+    fn check_accepts_adoptions(&self) -> Result<(), Refusal> {
+        if !self.draining() {
+            return Ok(());
+        }
+        let text = "the broker is shutting down and accepts no sessions";
+        Err(Refusal::new(ErrorKind::Draining, text))
+    }
+
+    /// Claims the row of a session for this process, if it has no live owner.
+    async fn claim_row(
+        self: &Arc<Self>,
+        key: SessionKey,
+        identity: &SessionIdentity,
+        node: &NodeName,
+    ) -> Result<ClaimResult, Refusal> {
+        let (persistence, idle) = (&self.shared.persistence, self.shared.config.session.idle);
+        let claim = persistence
+            .timed("claim_session", persistence.store.claim_session(&key, identity, node, idle))
+            .await;
+        Ok(match claim.inspect_err(|_| self.recheck_later(key, identity))? {
+            SessionClaimOutcome::OwnedElsewhere(owner) => ClaimResult::OwnedElsewhere(owner),
+            SessionClaimOutcome::NotFound => ClaimResult::NotFound,
+            SessionClaimOutcome::Acquired { record, epoch, created_at_us, subscriptions } => {
+                ClaimResult::Claimed(ClaimedRow { record, epoch, created_at_us, subscriptions })
+            }
+        })
+    }
+
+    /// Returns the tenant and the contents of a claimed record. `None` if this process has no such
+    /// tenant, or cannot read the record.
+    fn usable_record(
+        &self,
+        caller: &Caller,
+        row: &ClaimedRow,
+    ) -> Option<(Arc<Tenant>, record::PersistedSession)> {
+        let stored = record::decode(&row.record, &self.shared.persistence.seal)
+            .inspect_err(|error| {
+                self.shared.metrics.session_unreadable();
+                tracing::warn!(session = row.record.key.digest(), %error, "the broker cannot read a stored session and leaves it unchanged");
+            })
+            .ok()?;
+        Some((self.tenant(&caller.tenant)?, stored))
+    }
+
+    /// Refuses a session whose lease this process lost during the takeover, and drops it here.
+    fn check_still_owned(&self, session: &Arc<Session>) -> Result<(), Refusal> {
+        if session.is_owned_by(&self.shared.persistence.node()) {
+            return Ok(());
+        }
+        self.remove_session(session);
+        session.abandon("the replica lost its lease during the takeover");
+        let text = "the session is moving to another process, try again";
+        Err(Refusal::new(ErrorKind::SessionElsewhere, text))
     }
 
     /// Settles later whether this process owns a row after a failed claim. No other process could
