@@ -54,50 +54,30 @@ pub fn send_question(
         .id
         .clone()
         .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request must have an id"))?;
-    // A client without a session gets requests only in the answer to its own. Not every method
-    // allows that.
-    if !session.has_client
-        && call.as_ref().is_none_or(|call| !stateless::may_require_input(call.method()))
-    {
-        if message.method != Method::ElicitationCreate {
-            return Err(Refusal::new(
-                ErrorKind::MethodNotFound,
-                "the client has no open request whose answer could carry this request",
-            ));
-        }
-        connection.send_later(handshake::success(&backend_id, br#"{"action":"cancel"}"#));
-        return Ok(());
+    if !session.has_client && !may_require_input(call.as_ref()) {
+        return cancel_without_request(connection, message, &backend_id);
     }
     let stream =
         call.as_ref().map(|call| call.stream().clone()).filter(|stream| !stream.is_unreachable());
-    let mut question = Question {
+    let span = ChildSpan::question(call.as_ref().and_then(|call| call.observed()), message);
+    if let Some(call) = &call {
+        call.question_opened();
+    }
+    let question = Question {
         destination: Destination::Backend {
             connection: connection.clone(),
-            backend_id: backend_id.clone(),
+            backend_id,
             progress_token: message
                 .fields
                 .meta_progress_token
                 .map(|span| span.slice(&message.frame)),
         },
-        call: call.clone(),
+        call,
         stream: stream.clone(),
         requested_at: Instant::now(),
-        span: None,
+        span,
     };
-    let span = ChildSpan::question(call.as_ref().and_then(|call| call.observed()), message);
-    if let Some(call) = call {
-        call.question_opened();
-    }
-    let (number, frame) = {
-        let mut state = session.lock();
-        let number = state.admit_question(message)?;
-        let session: Weak<Session> = Arc::downgrade(session);
-        connection.pending().record_question(backend_id, QuestionOwner { who: session, number });
-        let frame = question_frame(message, number, span.as_ref());
-        question.span = span;
-        state.questions.insert(number, question);
-        (number, frame)
-    };
+    let (number, frame) = record_question(session, message, question)?;
     if connection.is_closed() {
         // The thread that closed the connection may have looked for questions before this one was
         // noted.
@@ -116,6 +96,47 @@ pub fn send_question(
         return Err(Refusal::new(ErrorKind::Overloaded, "the client does not read its stream"));
     }
     Ok(())
+}
+
+/// Returns whether the answer to this call may carry a request to the client. A client without a
+/// session gets requests in no other way.
+fn may_require_input(call: Option<&Arc<dyn OpenCall>>) -> bool {
+    call.is_some_and(|call| stateless::may_require_input(call.method()))
+}
+
+/// Answers a backend's request that cannot reach a client without a session: an elicitation is
+/// cancelled, and any other request is refused.
+fn cancel_without_request(
+    connection: &Connection,
+    message: &Message,
+    backend_id: &RequestId,
+) -> Result<(), Refusal> {
+    if message.method != Method::ElicitationCreate {
+        return Err(Refusal::new(
+            ErrorKind::MethodNotFound,
+            "the client has no open request whose answer could carry this request",
+        ));
+    }
+    connection.send_later(handshake::success(backend_id, br#"{"action":"cancel"}"#));
+    Ok(())
+}
+
+/// Notes a question in the session and at its connection. Returns its number and the frame for the
+/// client.
+fn record_question(
+    session: &Arc<Session>,
+    message: &Message,
+    question: Question,
+) -> Result<(u64, Bytes), Refusal> {
+    let mut state = session.lock();
+    let number = state.admit_question(message)?;
+    if let Destination::Backend { connection, backend_id, .. } = &question.destination {
+        let who: Weak<Session> = Arc::downgrade(session);
+        connection.pending().record_question(backend_id.clone(), QuestionOwner { who, number });
+    }
+    let frame = question_frame(message, number, question.span.as_ref());
+    state.questions.insert(number, question);
+    Ok((number, frame))
 }
 
 /// Sends the client a question of a task, on the stream where it waits for that task. `None` if the

@@ -133,7 +133,8 @@ fn step(
     connection: &Connection,
     backend_task: &str,
 ) -> Result<TaskStep, SealError> {
-    let backend_session = serde_json::to_vec(&SealedBackendSession::of(link, connection)).unwrap_or_default();
+    let backend_session =
+        serde_json::to_vec(&SealedBackendSession::of(link, connection)).unwrap_or_default();
     let link = run.shared.persistence.seal.seal(&seal_context(run), &backend_session)?;
     Ok(TaskStep::Delegated { backend_task: backend_task.to_owned(), link })
 }
