@@ -352,68 +352,25 @@ fn read_entry(
         .and_then(|v| v.as_ref()?.as_str())
         .map(|k| k.into_owned())
         .unwrap_or_default();
-    let refuse = |why| Err(SkippedEntry { key: key.chars().take(80).collect(), reason: why });
+    let skipped = |reason| SkippedEntry { key: key.chars().take(80).collect(), reason };
     // Readers differ in which of two members they use: a second name could pass for another
     // backend's.
-    let Ok(value) = named else {
-        return refuse("it has two names or URIs, in the same or another letter case");
-    };
-    let Some(value) = value.filter(|_| !key.is_empty()) else {
-        return refuse("it has no name or URI");
-    };
-    if !alike::is_read_alike(entry) {
-        return refuse(
-            "it, its annotations or its execution have a member twice, or in another letter case",
-        );
-    }
-    if key.len() > 2048 {
-        return refuse("its name or URI is longer than 2048 bytes");
-    }
-    if key.chars().any(char::is_control) {
-        return refuse("its name or URI holds control characters");
-    }
-    if kind == ListKind::Tools
-        && entry.get("inputSchema").is_none_or(|schema| schema.kind() != ValueKind::Object)
-    {
-        return refuse("it has no inputSchema object");
-    }
+    let named = named
+        .map_err(|_| skipped("it has two names or URIs, in the same or another letter case"))?
+        .filter(|_| !key.is_empty())
+        .ok_or_else(|| skipped("it has no name or URI"))?;
+    check_entry(kind, &key, entry).map_err(skipped)?;
+    let definition = definition_digest(kind, entry);
+    let hosted = hosted_text(kind, host, entry);
+    let hosted_tape = hosted.as_ref().and_then(parse_whole);
+    let (native, entry, named) = hosted
+        .as_ref()
+        .zip(hosted_tape.as_ref())
+        .and_then(|(text, tape)| Some((text.clone(), tape.root(), tape.root().get(kind.key())?)))
+        .unwrap_or_else(|| (Bytes::copy_from_slice(entry.raw()), entry, named));
     let exposed_key = kind.exposed_key(backend, &key);
-    let mut definition = DefinitionDigest::default();
-    let defining = match kind {
-        ListKind::Tools => pins::without_execution(entry.raw()),
-        _ => Cow::Borrowed(entry.raw()),
-    };
-    definition.copy_from_slice(digest::digest(&digest::SHA256, &defining).as_ref());
-    if kind == ListKind::Tools
-        && host == TaskHost::Broker
-        && let Some(hosted) = with_task_support(entry)
-        && let Ok(tape) = Tape::parse(&hosted, &json::Limits::with_bytes_max(hosted.len()))
-        && let Some(value) = tape.root().get(kind.key())
-    {
-        let Ok(exposed) =
-            exposure::expose_entry(backend, &hosted, tape.root(), value, &exposed_key)
-        else {
-            return refuse(TWO_LINKS);
-        };
-        let traits = ToolTraits::of(tape.root());
-        return Ok(CatalogEntry {
-            key,
-            exposed_key,
-            exposed,
-            traits,
-            offer: Offer::ALL,
-            native: hosted.clone(),
-            definition,
-            pin: EntryPin::default(),
-            fixed: None,
-            result_tokens: None,
-            rank: 0,
-        });
-    }
-    let native = Bytes::copy_from_slice(entry.raw());
-    let Ok(exposed) = exposure::expose_entry(backend, &native, entry, value, &exposed_key) else {
-        return refuse(TWO_LINKS);
-    };
+    let exposed = exposure::expose_entry(backend, &native, entry, named, &exposed_key)
+        .map_err(|_| skipped(TWO_LINKS))?;
     Ok(CatalogEntry {
         key,
         exposed_key,
@@ -427,4 +384,48 @@ fn read_entry(
         result_tokens: None,
         rank: 0,
     })
+}
+
+/// Checks an entry with this name or URI. Returns the reason for which it is left out.
+fn check_entry(kind: ListKind, key: &str, entry: TapeValue<'_>) -> Result<(), &'static str> {
+    if !alike::is_read_alike(entry) {
+        return Err(
+            "it, its annotations or its execution have a member twice, or in another letter case",
+        );
+    }
+    if key.len() > 2048 {
+        return Err("its name or URI is longer than 2048 bytes");
+    }
+    if key.chars().any(char::is_control) {
+        return Err("its name or URI holds control characters");
+    }
+    if kind == ListKind::Tools
+        && entry.get("inputSchema").is_none_or(|schema| schema.kind() != ValueKind::Object)
+    {
+        return Err("it has no inputSchema object");
+    }
+    Ok(())
+}
+
+/// Returns the digest of an entry's definition. The `execution` of a tool is not part of it.
+fn definition_digest(kind: ListKind, entry: TapeValue<'_>) -> DefinitionDigest {
+    let defining = match kind {
+        ListKind::Tools => pins::without_execution(entry.raw()),
+        _ => Cow::Borrowed(entry.raw()),
+    };
+    let mut definition = DefinitionDigest::default();
+    definition.copy_from_slice(digest::digest(&digest::SHA256, &defining).as_ref());
+    definition
+}
+
+/// Returns the text of a tool that the broker runs as a task. `None` if the backend's text stays
+/// as it is.
+fn hosted_text(kind: ListKind, host: TaskHost, entry: TapeValue<'_>) -> Option<Bytes> {
+    (kind == ListKind::Tools && host == TaskHost::Broker)
+        .then(|| with_task_support(entry))
+        .flatten()
+}
+
+fn parse_whole(text: &Bytes) -> Option<Tape<'_>> {
+    Tape::parse(text, &json::Limits::with_bytes_max(text.len())).ok()
 }
