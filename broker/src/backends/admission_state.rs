@@ -52,13 +52,17 @@ pub(super) struct BackendAdmission {
 }
 
 impl BackendAdmission {
-    pub(super) fn new(id: &protocol::ids::BackendId, spec: &BackendSpec, shared: &Context) -> Self {
-        let config = &shared.config;
+    pub(super) fn new(
+        id: &protocol::ids::BackendId,
+        spec: &BackendSpec,
+        context: &Context,
+    ) -> Self {
+        let config = &context.config;
         let (own, common) = (&spec.limits, &config.limits);
         let max = own.calls_in_flight.unwrap_or(common.calls_in_flight_per_backend);
         let queued = own.calls_queued.unwrap_or(common.calls_queued_per_backend);
         let adapts = own.adaptive_concurrency.unwrap_or(common.adaptive_concurrency);
-        let metrics = shared.metrics.clone();
+        let metrics = context.metrics.clone();
         let series = BackendSeries::new(metrics.clone(), id);
         if adapts {
             series.calls_max(max);

@@ -89,7 +89,7 @@ pub struct Backend {
     pub tenant: TenantId,
     pub id: BackendId,
     pub spec: BackendSpec,
-    pub shared: Arc<Context>,
+    pub context: Arc<Context>,
     pub(super) resources: Arc<BackendResources>,
     /// Its last good lists, or what stands for them.
     pub lists: ArcSwapOption<BackendLists>,
@@ -170,22 +170,22 @@ impl Backend {
         tenant: TenantId,
         id: BackendId,
         spec: BackendSpec,
-        shared: Arc<Context>,
+        context: Arc<Context>,
         resources: Arc<BackendResources>,
     ) -> Arc<Self> {
         let meter = SharedRateLimiter::new(format!("backend/{tenant}/{id}"));
         let tools =
             Mutex::new(RateLimiterMap::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
-        let sources = TokenSource::of(&tenant, &id, &spec, shared.oauth_resources());
-        let admission = BackendAdmission::new(&id, &spec, &shared);
+        let sources = TokenSource::of(&tenant, &id, &spec, context.oauth_resources());
+        let admission = BackendAdmission::new(&id, &spec, &context);
         let principal_lists =
             PrincipalLists::new(spec.auth.catalog_auth == CatalogAuth::PerPrincipal);
         Arc::new(Self {
             meter,
             tools,
             admission,
-            pins: PinKeeper::new(tenant.clone(), id.clone(), &spec.pins, shared.clone()),
-            policy: Policy::of(&tenant, &id, &spec, &shared, &resources),
+            pins: PinKeeper::new(tenant.clone(), id.clone(), &spec.pins, context.clone()),
+            policy: Policy::of(&tenant, &id, &spec, &context, &resources),
             tenant,
             id,
             roots: BackendRoots::new(&spec.roots),
@@ -194,7 +194,7 @@ impl Backend {
             redactor: Redactor::of(&spec),
             tokens: sources,
             spec,
-            shared,
+            context,
             resources,
             lists: ArcSwapOption::empty(),
             placeholder: Placeholder::default(),
@@ -220,7 +220,7 @@ impl Backend {
             TransportSpec::Quic { .. } => MessageWire::Quic,
             TransportSpec::Stdio { .. } => MessageWire::Stdio,
         };
-        self.shared
+        self.context
             .config
             .limits
             .message_sizes
@@ -228,7 +228,7 @@ impl Backend {
     }
 
     pub fn timeouts(&self) -> EffectiveTimeouts {
-        let (own, common) = (&self.spec.timeouts, &self.shared.config.timeouts);
+        let (own, common) = (&self.spec.timeouts, &self.context.config.timeouts);
         EffectiveTimeouts {
             call: own.call.unwrap_or(common.call),
             control: own.control.unwrap_or(common.control),
@@ -241,7 +241,7 @@ impl Backend {
     /// of the backend, which other tools use.
     pub fn take_budget(&self, tenant: &TenantLimits, tool: Option<&str>) -> Result<(), Refusal> {
         let (own, common, rates) =
-            (&self.spec.limits, &self.shared.config.limits, &self.shared.rates);
+            (&self.spec.limits, &self.context.config.limits, &self.context.rates);
         if let Some(tool) = tool
             && let Some(rate) = tool_rate(own, tenant, common, tool)
         {
@@ -295,7 +295,7 @@ impl Backend {
     /// the client. The full cause goes only to the log and to operators.
     pub fn report_failure(&self, failure: &Failure) -> Refusal {
         let redacted = self.redactor.redact(failure);
-        let leaving = self.stop.is_cancelled() || self.shared.draining.is_cancelled();
+        let leaving = self.stop.is_cancelled() || self.context.draining.is_cancelled();
         // The log already has a line about an outage. Further attempts are not logged.
         let is_usual = failure.needs_user_action();
         if leaving || is_usual || self.state() != BackendState::Ready {

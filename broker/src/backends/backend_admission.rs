@@ -64,7 +64,7 @@ impl Backend {
     pub fn check_breaker(&self) -> Result<(), Refusal> {
         self.admission
             .breaker
-            .admits(|| self.shared.uptime())
+            .admits(|| self.context.uptime())
             .map_err(|circuit| self.breaker_refusal(circuit))
     }
 
@@ -97,7 +97,7 @@ impl Backend {
         let CallOwner { share, weight, principal, .. } = caller;
         // First at the backend: a call that waits for a slow backend keeps no other call out.
         let backend_permit = match self.admission.limiter.try_acquire(principal, 1) {
-            Some(backend_permit) => match self.shared.call_limiter.try_acquire(share, weight) {
+            Some(backend_permit) => match self.context.call_limiter.try_acquire(share, weight) {
                 Some(broker_permit) => {
                     return Ok(Permit {
                         _backend_permit: backend_permit,
@@ -136,12 +136,12 @@ impl Backend {
             }
         };
         let broker_permit = self
-            .shared
+            .context
             .call_limiter
             .acquire(share, weight, principal, remaining().saturating_sub(needed))
             .await;
         let broker_permit = broker_permit.map_err(|error| {
-            self.shared.metrics.resilience.queue_timeout("broker");
+            self.context.metrics.resilience.queue_timeout("broker");
             overloaded("the broker".to_owned(), error)
         })?;
         if remaining() < needed {
@@ -156,7 +156,7 @@ impl Backend {
         {
             return open_refusal;
         }
-        self.shared.metrics.resilience.queue_timeout("backend");
+        self.context.metrics.resilience.queue_timeout("backend");
         overloaded(format!("backend {}", self.id), error)
     }
 
@@ -169,7 +169,7 @@ impl Backend {
         over_at: Instant,
     ) {
         match answer {
-            Ok(_) => self.admission.breaker.record_success(self.shared.uptime_at(over_at)),
+            Ok(_) => self.admission.breaker.record_success(self.context.uptime_at(over_at)),
             Err(failure) if !failure.counts_for_breaker() => {}
             // The calls of a connection that ends fail together and count once.
             Err(Failure::Lost(_) | Failure::Unfinished(_))
@@ -182,21 +182,21 @@ impl Backend {
     /// last as long as their work, so they are not reported.
     pub fn record_call_duration(&self, answer: &Result<Message, Failure>, took: Duration) {
         if answer.as_ref().err().is_none_or(Failure::counts_for_breaker) {
-            self.admission.adapt_limit(self.shared.uptime(), took, answer.is_err());
+            self.admission.adapt_limit(self.context.uptime(), took, answer.is_err());
         }
     }
 
     /// Reports a call that got no answer within its time.
     pub fn record_timeout(&self, after: Duration) {
         self.record_failure(after);
-        self.admission.adapt_limit(self.shared.uptime(), after, true);
+        self.admission.adapt_limit(self.context.uptime(), after, true);
     }
 
     /// Reports a call that its client cancelled after `after` without a sign of the backend. That
     /// alone is not a failure. If no other call had an answer meanwhile, the broker probes the
     /// backend.
     pub fn record_abandoned(&self, after: Duration) {
-        let now = self.shared.uptime();
+        let now = self.context.uptime();
         let is_suspect = after >= SILENCE_SUSPECTED
             && !self.admission.is_trusted(now)
             && self.admission.breaker.is_enabled();
@@ -212,7 +212,7 @@ impl Backend {
     }
 
     pub(super) fn clear_suspicion(&self) {
-        let until = self.shared.uptime() + SUSPICION_INTERVAL;
+        let until = self.context.uptime() + SUSPICION_INTERVAL;
         self.admission
             .trusted_until_ms
             .store(u64::try_from(until.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -221,8 +221,8 @@ impl Backend {
 
     /// Reports a connection that was not established, or a call without an answer for `after`.
     pub fn record_failure(&self, after: Duration) {
-        let now = self.shared.uptime();
-        let is_leaving = self.stop.is_cancelled() || self.shared.draining.is_cancelled();
+        let now = self.context.uptime();
+        let is_leaving = self.stop.is_cancelled() || self.context.draining.is_cancelled();
         if !is_leaving
             && self.admission.breaker.record_failure(now, now.saturating_sub(after), rand::random())
         {
@@ -257,7 +257,7 @@ impl Backend {
         let changed = if open {
             self.admission.breaker.hold_open()
         } else {
-            self.admission.breaker.close(self.shared.uptime())
+            self.admission.breaker.close(self.context.uptime())
         };
         if changed {
             tracing::info!(tenant = %self.tenant, backend = %self.id, open, "an operator opened or closed the circuit breaker");
@@ -277,10 +277,10 @@ impl Backend {
             match self.admission.breaker.probe_at() {
                 Some(at) => {
                     tokio::select! {
-                        () = tokio::time::sleep(at.saturating_sub(self.shared.uptime())) => {}
+                        () = tokio::time::sleep(at.saturating_sub(self.context.uptime())) => {}
                         () = self.admission.probe_wanted.notified() => {}
                     }
-                    if self.admission.breaker.start_probe(self.shared.uptime()) {
+                    if self.admission.breaker.start_probe(self.context.uptime()) {
                         self.report_breaker_state();
                         return ProbeReason::HalfOpen;
                     }
@@ -299,7 +299,7 @@ impl Backend {
     /// Starts a probe if the breaker is open. Resolves when the outcome of the probe is known.
     pub async fn probe_breaker(&self) {
         let mut probes = self.admission.probes.subscribe();
-        if self.admission.breaker.probe_now(self.shared.uptime()) {
+        if self.admission.breaker.probe_now(self.context.uptime()) {
             self.admission.probe_wanted.notify_one();
         } else if self.admission.breaker.state() != CircuitState::HalfOpen {
             return;
@@ -311,7 +311,7 @@ impl Backend {
 
     /// Stores the outcome of a probe.
     pub(super) fn record_probe(self: &Arc<Self>, well: bool) {
-        let to = self.admission.breaker.finish_probe(well, self.shared.uptime(), rand::random());
+        let to = self.admission.breaker.finish_probe(well, self.context.uptime(), rand::random());
         self.report_breaker_state();
         self.admission.probes.send_modify(|count| *count += 1);
         self.clear_suspicion();
@@ -324,7 +324,7 @@ impl Backend {
     /// Ends the back-off of all links and refreshes the lists.
     fn on_recovered(self: &Arc<Self>) {
         for link in self.links() {
-            self.shared.running.spawn(async move { link.shorten_backoff().await });
+            self.context.running.spawn(async move { link.shorten_backoff().await });
         }
         self.refresh();
     }
@@ -340,9 +340,9 @@ impl Backend {
         self.admission.series.breaker_transition(state);
         drop(reported);
         let (tenant, backend) = (&self.tenant, &self.id);
-        let details = self.admission.breaker.open_details(self.shared.uptime());
+        let details = self.admission.breaker.open_details(self.context.uptime());
         let reason = details.map(|details| details.reason);
-        verdicts::send(&self.shared.persistence, tenant, backend, state, reason);
+        verdicts::send(&self.context.persistence, tenant, backend, state, reason);
         match (before, state) {
             (CircuitState::Closed, _) => {
                 let why = reason.map(OpenReason::name);
@@ -356,7 +356,7 @@ impl Backend {
     }
 
     pub fn breaker_status(&self) -> BreakerStatus {
-        let circuit = self.admission.breaker.open_details(self.shared.uptime());
+        let circuit = self.admission.breaker.open_details(self.context.uptime());
         BreakerStatus {
             state: self.admission.breaker.state().name().to_owned(),
             reason: circuit.map(|circuit| circuit.reason.name().to_owned()),

@@ -38,7 +38,7 @@ pub fn complete<'a>(
 }
 
 async fn set_offers(backend: &Arc<Backend>, connection: &Connection, lists: &mut BackendLists) {
-    let is_wanted = backend.shared.config.compat.capability_probe
+    let is_wanted = backend.context.config.compat.capability_probe
         && connection.stateless().is_none()
         && !(lists.tools.is_empty() && lists.prompts.is_empty());
     if !is_wanted {
@@ -46,7 +46,7 @@ async fn set_offers(backend: &Arc<Backend>, connection: &Connection, lists: &mut
     }
     if should_start(backend, lists) {
         let (of, listed) = (backend.clone(), lists.clone());
-        let probing = backend.shared.running.spawn(async move { probe(&of, listed).await });
+        let probing = backend.context.running.spawn(async move { probe(&of, listed).await });
         // A slow backend finishes its probe behind its first lists.
         let _in_time = tokio::time::timeout(CAPABILITY_PROBE_WAIT, probing).await;
     }

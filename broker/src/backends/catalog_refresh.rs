@@ -144,7 +144,7 @@ async fn lists_expired(kept_for: Option<Duration>) {
 async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>) -> Refusal {
     let mut was_busy = false;
     loop {
-        let interval = link.backend.shared.config.timeouts.ping_interval;
+        let interval = link.backend.context.config.timeouts.ping_interval;
         let soon = REFRESH_INTERVAL_MIN.min(interval);
         tokio::time::sleep(soon).await;
         tokio::select! {

@@ -79,7 +79,7 @@ fn declared(
         };
         capabilities.insert(name.to_owned(), json!({"listChanged": true}));
     }
-    let host = match backend.shared.task_settings().enabled {
+    let host = match backend.context.task_settings().enabled {
         true => TaskHost::Broker,
         false => TaskHost::Backend,
     };

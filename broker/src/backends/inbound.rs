@@ -81,7 +81,7 @@ pub fn receive(
     let message = match is_forged.then(|| splice::without_own_meta(&message, |_| false)) {
         None => message,
         Some(Ok(without)) => without,
-        Some(Err(_)) => return link.backend.shared.metrics.dropped_notification("noise"),
+        Some(Err(_)) => return link.backend.context.metrics.dropped_notification("noise"),
     };
     match message.kind {
         Kind::Result => {
@@ -93,7 +93,7 @@ pub fn receive(
         Kind::Error => connection.deliver_answer(message),
         // MCP 2026-07-28, Transports: only clients send requests, and they send no responses.
         Kind::Request if connection.stateless().is_some() => {
-            link.backend.shared.metrics.dropped_notification("request");
+            link.backend.context.metrics.dropped_notification("request");
             tracing::warn!(backend = %link.backend.id, method = message.method.name(), "a backend sent a request, which MCP 2026-07-28 does not allow: the broker dropped it");
         }
         Kind::Request => request(link, connection, &message, origin),
@@ -197,7 +197,7 @@ fn request(
         }
     });
     if let Err(refusal) = forwarded {
-        link.backend.shared.metrics.error(refusal.kind.code());
+        link.backend.context.metrics.error(refusal.kind.code());
         connection.send_later(refusal.to_response(Some(&id), &crate::request_id()));
     }
 }
@@ -237,7 +237,7 @@ pub fn need_input(
         let declares_itself = requester.client_era() == Era::Stateless;
         let refusal =
             if declares_itself { name_missing_capability(refusal, question) } else { refusal };
-        link.backend.shared.metrics.error(refusal.kind.code());
+        link.backend.context.metrics.error(refusal.kind.code());
         connection.send_later(refusal.to_response(question.id.as_ref(), &crate::request_id()));
     }
 }
@@ -275,7 +275,7 @@ fn notification(
         }
         Method::ResourcesUpdated => {
             if !link.subscriptions.on_updated(&link.backend.id, message) {
-                link.backend.shared.metrics.dropped_notification("updated");
+                link.backend.context.metrics.dropped_notification("updated");
             }
         }
         Method::LogMessage => log_message(link, connection, message, origin),
@@ -283,7 +283,7 @@ fn notification(
         Method::ElicitationComplete => elicitation_complete(link, message, origin),
         _ => match recipient(link, connection, message, origin) {
             Some(recipient) => recipient.receive(EventKind::Message, message),
-            None => link.backend.shared.metrics.dropped_notification("unattributed"),
+            None => link.backend.context.metrics.dropped_notification("unattributed"),
         },
     }
 }
@@ -322,7 +322,7 @@ fn progress(link: &Arc<Link>, connection: &Arc<Connection>, message: &Message) {
                 requester.progress(message, token, value);
             }
         }
-        None => link.backend.shared.metrics.dropped_notification("progress"),
+        None => link.backend.context.metrics.dropped_notification("progress"),
     }
 }
 
@@ -355,7 +355,7 @@ fn log_message(
             .filter(|client| log_level::passes(level, client.log_level()));
         listening.for_each(|client| client.receive(EventKind::Droppable, message));
     } else if !link.has_no_client() {
-        link.backend.shared.metrics.dropped_notification("unattributed");
+        link.backend.context.metrics.dropped_notification("unattributed");
     }
 }
 
@@ -363,7 +363,7 @@ fn task_status(link: &Arc<Link>, message: &Message) {
     let backend_task = message.text(message.fields.task_id);
     match backend_task.and_then(|backend_task| link.requester_by_task(&backend_task)) {
         Some(run) => run.backend_task_changed(),
-        None => link.backend.shared.metrics.dropped_notification("task"),
+        None => link.backend.context.metrics.dropped_notification("task"),
     }
 }
 
@@ -376,6 +376,6 @@ fn elicitation_complete(link: &Arc<Link>, message: &Message, origin: Option<&Arc
         }) || link.clients().iter().any(|client| client.complete_elicitation(&id, message))
             || link.task_runs().iter().any(|run| run.complete_elicitation(&id, message));
     if !is_taken {
-        link.backend.shared.metrics.dropped_notification("elicitation");
+        link.backend.context.metrics.dropped_notification("elicitation");
     }
 }

@@ -134,7 +134,7 @@ fn wanted_headers(tool: &CatalogEntry) -> Result<Vec<ParamHeader>, BadAnnotation
 fn task_host(link: &Link, connection: &Connection) -> TaskHost {
     let has_tasks =
         connection.negotiated().is_some_and(|agreed| agreed.capabilities.tasks_tools_call);
-    if link.backend.shared.task_settings().enabled && !has_tasks {
+    if link.backend.context.task_settings().enabled && !has_tasks {
         TaskHost::Broker
     } else {
         TaskHost::Backend

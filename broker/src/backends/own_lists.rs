@@ -24,7 +24,7 @@ impl Link {
             return;
         }
         let link = self.clone();
-        self.backend.shared.running.spawn(async move {
+        self.backend.context.running.spawn(async move {
             loop {
                 let kinds = link.lists.take_wanted();
                 if kinds.is_empty() {

@@ -47,7 +47,7 @@ pub struct PinKeeper {
     pub results: ResultScan,
     tenant: TenantId,
     backend: BackendId,
-    shared: Arc<Context>,
+    context: Arc<Context>,
     ignored: IgnoredMembers,
     loaded: Mutex<LoadedPins>,
 }
@@ -96,11 +96,11 @@ impl PinKeeper {
         tenant: TenantId,
         backend: BackendId,
         settings: &PinSettings,
-        shared: Arc<Context>,
+        context: Arc<Context>,
     ) -> Self {
         let (mode, ignored) = settings.rules();
         let (results, loaded) = (settings.results(), Mutex::default());
-        Self { mode, results, tenant, backend, shared, ignored, loaded }
+        Self { mode, results, tenant, backend, context, ignored, loaded }
     }
 
     /// Returns the members that are no part of definitions. `None`: nothing is pinned.
@@ -226,7 +226,7 @@ impl PinKeeper {
     ) -> Option<bool> {
         let loaded = self.loaded.lock(); // no decision falls between the marks and the lists
         catalog::mark_held(&loaded.book, self.mode, kind, &mut entries);
-        own.store(kind, entries, shared, &self.shared.own_lists_bytes)
+        own.store(kind, entries, shared, &self.context.own_lists_bytes)
     }
 
     /// Marks what the pins hold by now in the own lists of a link. Returns whether something else
@@ -287,7 +287,7 @@ impl PinKeeper {
         if seen.is_empty() && gone.is_empty() {
             return Ok(());
         }
-        let (persistence, max) = (&self.shared.persistence, PINS_PER_BACKEND_MAX);
+        let (persistence, max) = (&self.context.persistence, PINS_PER_BACKEND_MAX);
         let work = persistence.store.record_sightings(&self.tenant, &self.backend, seen, gone, max);
         let stored = persistence.run("record_sightings", work).await?;
         if stored.len() < seen.len() {
@@ -304,7 +304,7 @@ impl PinKeeper {
             return Ok(false);
         }
         let (load, changes) = self.loaded.lock().start_load();
-        let persistence = &self.shared.persistence;
+        let persistence = &self.context.persistence;
         let pins = persistence.store.pins_of(&self.tenant, &self.backend);
         let pins = persistence.run("pins_of", pins).await?;
         Ok(self.loaded.lock().end_load(load, changes, pins))
@@ -335,7 +335,7 @@ impl PinKeeper {
     /// Moves the metrics to these counts.
     fn count(&self, loaded: &mut LoadedPins, now: PinCounts) {
         let before = std::mem::replace(&mut loaded.counted, now);
-        self.shared.metrics.pins.moved(before, now);
+        self.context.metrics.pins.moved(before, now);
     }
 }
 

@@ -117,9 +117,9 @@ pub fn remark(backend: &Backend) {
 
 fn view_of(backend: &Backend, mut lists: BackendLists) -> Option<Arc<PrincipalView>> {
     backend.pins.mark(&mut lists);
-    let Backend { tenant, id, spec, shared, resources, .. } = backend;
-    let policy = || Policy::of(tenant, id, spec, shared, resources);
-    let view = backend.principal_lists.view_of(lists, &shared.own_lists_bytes, policy);
+    let Backend { tenant, id, spec, context, resources, .. } = backend;
+    let policy = || Policy::of(tenant, id, spec, context, resources);
+    let view = backend.principal_lists.view_of(lists, &context.own_lists_bytes, policy);
     if view.is_none() {
         tracing::warn!(backend = %id, "the memory for lists of principals is full: the principal sees no lists of this backend");
     }

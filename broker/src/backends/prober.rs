@@ -52,13 +52,13 @@ pub(super) async fn run(backend: &Arc<Backend>, link: &Arc<Link>) {
 /// Probes a suspected backend. A healthy one is not suspected again for a while. A silent one is
 /// probed until any call gets an answer, or its breaker opens.
 async fn resolve_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
-    let started_at = backend.shared.uptime();
+    let started_at = backend.context.uptime();
     loop {
-        let sent_at = backend.shared.uptime();
+        let sent_at = backend.context.uptime();
         match catch_panic(probe(backend, link)).await {
             ProbeOutcome::Healthy => break,
             ProbeOutcome::NoAnswer => {
-                backend.record_failure(backend.shared.uptime().saturating_sub(sent_at))
+                backend.record_failure(backend.context.uptime().saturating_sub(sent_at))
             }
             ProbeOutcome::Disconnected => {}
         }
@@ -72,13 +72,13 @@ async fn resolve_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
 
 /// Probes a backend that fails for another replica, once. An answer to any call counts as well.
 async fn resolve_verdict(backend: &Arc<Backend>, link: &Arc<Link>) {
-    let started_at = backend.shared.uptime();
+    let started_at = backend.context.uptime();
     // A connection that hangs does not answer either.
     let found = tokio::time::timeout(VERDICT_PROBE_MAX, catch_panic(probe(backend, link))).await;
     let answered = found == Ok(ProbeOutcome::Healthy) || backend.answered_since(started_at);
     let admission = &backend.admission;
     let opened =
-        !answered && admission.breaker.open_by_verdict(backend.shared.uptime(), rand::random());
+        !answered && admission.breaker.open_by_verdict(backend.context.uptime(), rand::random());
     if opened {
         backend.report_breaker_state();
         admission.limiter.drain_queue();
@@ -94,7 +94,7 @@ async fn resolve_verdict(backend: &Arc<Backend>, link: &Arc<Link>) {
 
 /// Handles the verdict of another replica.
 pub fn receive_verdict(backend: &Backend, verdict: &BackendVerdict) {
-    let (admission, now) = (&backend.admission, backend.shared.uptime());
+    let (admission, now) = (&backend.admission, backend.context.uptime());
     match admission.verdicts.record(verdict) {
         CircuitState::Open => {
             let is_ignored = !admission.breaker.is_enabled()

@@ -37,7 +37,7 @@ impl Subscriptions {
         if removed.is_empty() {
             return;
         }
-        let (link, running) = (link.clone(), link.backend.shared.running.clone());
+        let (link, running) = (link.clone(), link.backend.context.running.clone());
         running.spawn(async move {
             for uri in removed {
                 let _gone_anyway = Self::reconcile(&link, &uri).await;
@@ -53,7 +53,7 @@ impl Subscriptions {
     pub async fn reconcile(link: &Arc<Link>, uri: &str) -> Result<(), Refusal> {
         let (of_request, uri) = (Arc::clone(link), uri.to_owned());
         let change =
-            link.backend.shared.running.spawn(async move {
+            link.backend.context.running.spawn(async move {
                 of_request.subscriptions.send_change(&of_request, &uri).await
             });
         match change.await {
@@ -100,7 +100,7 @@ impl Subscriptions {
             return;
         }
         let restored = restore_all(link.clone(), connection.clone(), uris);
-        link.backend.shared.running.spawn(restored);
+        link.backend.context.running.spawn(restored);
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
 
 /// The sender of a request, and its session, revision and transport.
 pub struct RequestObserver<'a> {
-    pub shared: &'a Context,
+    pub context: &'a Context,
     pub caller: &'a Caller,
     /// Digest of the session's id. `None` for a stateless request.
     pub session: Option<&'a str>,
@@ -35,12 +35,12 @@ impl RequestObserver<'_> {
     /// Begins the telemetry of a request that came at `started_at`. Everything that its work calls
     /// can reach it.
     pub fn start(&self, message: &Message, started_at: Instant) -> Arc<RequestTelemetry> {
-        let tracing = self.shared.traces.start(message, self.caller).map(|mut tracing| {
+        let tracing = self.context.traces.start(message, self.caller).map(|mut tracing| {
             tracing.attributes = self.attributes(message);
             tracing.target = target_text(message).map(|target| truncate_attribute(&target));
             tracing
         });
-        let how = self.shared.config.audit.calls;
+        let how = self.context.config.audit.calls;
         let draft = (how != AuditLevel::Off && AuditDraft::is_audited(message.method))
             .then(|| Box::new(self.draft(message, how, started_at)));
         RequestTelemetry::new(
@@ -100,7 +100,7 @@ impl RequestObserver<'_> {
 }
 
 /// Ends the telemetry of the current request of a caller.
-pub fn end_request(shared: &Context, caller: &Caller, outcome: RequestOutcome) {
+pub fn end_request(context: &Context, caller: &Caller, outcome: RequestOutcome) {
     let _outside = request::with_current(|request| {
         let error = match outcome {
             RequestOutcome::Ok | RequestOutcome::Cancelled => None,
@@ -120,9 +120,9 @@ pub fn end_request(shared: &Context, caller: &Caller, outcome: RequestOutcome) {
             }
             tracing.end(summary);
         }
-        shared.activity.record(request, caller, outcome, error);
+        context.activity.record(request, caller, outcome, error);
         if let Some(draft) = request.take_draft() {
-            let node = shared.persistence.node();
+            let node = context.persistence.node();
             let record = draft.into_record(
                 request.name,
                 request.trace(),
@@ -130,7 +130,7 @@ pub fn end_request(shared: &Context, caller: &Caller, outcome: RequestOutcome) {
                 outcome.label(),
                 error.map(str::to_owned),
             );
-            shared.persistence.audit.add(record);
+            context.persistence.audit.add(record);
         }
     });
 }

@@ -24,7 +24,7 @@ impl Backend {
         }
         drop(status);
         if counts {
-            self.shared.metrics.links(self.transport(), "open", 1);
+            self.context.metrics.links(self.transport(), "open", 1);
         }
         if connection.is_closed() {
             self.uncount(connection); // it ended while it was being counted
@@ -36,7 +36,7 @@ impl Backend {
             let mut status = self.status.lock();
             status.open_links = status.open_links.saturating_sub(1);
             drop(status);
-            self.shared.metrics.links(self.transport(), "open", -1);
+            self.context.metrics.links(self.transport(), "open", -1);
         }
     }
 
@@ -50,7 +50,7 @@ impl Backend {
         }
         if !link.subscriptions.is_empty() {
             let link = link.clone();
-            self.shared.running.spawn(async move { link.open_for_listeners().await });
+            self.context.running.spawn(async move { link.open_for_listeners().await });
         }
     }
 
@@ -77,7 +77,7 @@ impl Backend {
         }
         drop(links);
         let link = link.clone();
-        self.shared.running.spawn(async move { link.close().await });
+        self.context.running.spawn(async move { link.close().await });
     }
 
     /// Closes the links that are idle for longer than [`LINK_IDLE_MAX`].

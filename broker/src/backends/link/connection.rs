@@ -361,7 +361,7 @@ mod tests {
             keys.seal,
             metrics.clone(),
         );
-        let shared = Context::new(
+        let context = Context::new(
             Arc::new(Config::default()),
             metrics,
             http,
@@ -375,7 +375,7 @@ mod tests {
             TenantId::parse("acme").unwrap(),
             BackendId::parse("b").unwrap(),
             spec,
-            shared,
+            context,
             Arc::default(),
         );
         Link::new(backend, LinkScope::Catalog, None, ClientCapabilities::none(), Era::Sessions)
@@ -448,7 +448,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let link = link().await;
-                let metrics = link.backend.shared.metrics.clone();
+                let metrics = link.backend.context.metrics.clone();
                 let (queue, mut frames) = FrameQueue::new(64, metrics.queue_depth("pipe"));
                 let connection = Connection::new(WireSender::Pipe(queue), metrics);
                 let started: Vec<_> = (0..questions)

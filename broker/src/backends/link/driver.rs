@@ -73,7 +73,7 @@ async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
 }
 
 async fn restore(link: &Arc<Link>, connection: &Arc<Connection>) {
-    link.backend.shared.metrics.version_negotiated(
+    link.backend.context.metrics.version_negotiated(
         connection.negotiated().map_or(Version::LATEST_WITH_SESSIONS, |n| n.version),
         Side::Backend,
     );

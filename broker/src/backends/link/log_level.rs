@@ -40,7 +40,7 @@ impl Link {
             return;
         }
         let (link, connection) = (self.clone(), connection.clone());
-        let sent = self.backend.shared.running.spawn(async move {
+        let sent = self.backend.context.running.spawn(async move {
             let mut level_sent = link.level_sent.lock().await;
             *level_sent = None;
             link.send_level_over(&connection, &mut level_sent).await;
@@ -59,7 +59,7 @@ impl Link {
         users.waiting_level = Some(sent.clone());
         drop(users);
         let link = self.clone();
-        self.backend.shared.running.spawn(async move {
+        self.backend.context.running.spawn(async move {
             let _sending = sending;
             let mut level_sent = link.level_sent.lock().await;
             link.lock().waiting_level = None;

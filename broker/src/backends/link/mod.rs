@@ -187,7 +187,7 @@ impl Link {
         }
         // In a separate task, so that a caller that gives up leaves no incomplete handshake behind.
         let link = self.clone();
-        let opening = self.backend.shared.running.spawn(async move { link.open_once().await });
+        let opening = self.backend.context.running.spawn(async move { link.open_once().await });
         opening.await.unwrap_or_else(|_| {
             Err(Refusal::new(
                 ErrorKind::Internal,
@@ -249,7 +249,7 @@ impl Link {
             // The last connection may have ended abruptly. Its orderly close runs in the
             // background. A connection whose writing failed closes itself, after its last answers.
             if last.is_closed() {
-                self.backend.shared.running.spawn(async move { last.close().await });
+                self.backend.context.running.spawn(async move { last.close().await });
             }
         }
         let gone = || {
@@ -322,7 +322,7 @@ impl Link {
         let limit = self.backend.timeouts().initialize;
         let opened = tokio::time::timeout(limit, self.driver.open(self)).await;
         let connection = opened.map_err(|_| silent())??;
-        Ok(ConnectionGuard::new(&connection, &self.backend.shared.running))
+        Ok(ConnectionGuard::new(&connection, &self.backend.context.running))
     }
 
     async fn open_in_matching_era(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {

@@ -53,11 +53,11 @@ where
     Source: FrameSource + 'static,
     Sink: FrameSink + 'static,
 {
-    let metrics = &link.backend.shared.metrics;
+    let metrics = &link.backend.context.metrics;
     let (queue, frames) = FrameQueue::new(LINK_QUEUE_FRAMES, metrics.queue_depth("pipe"));
     let connection = Connection::new(WireSender::Pipe(queue), metrics.clone());
     prepare(&connection);
-    let running = &link.backend.shared.running;
+    let running = &link.backend.context.running;
     let writing = running.spawn(write(connection.clone(), sink, frames));
     running.spawn(read(link.clone(), connection.clone(), source));
     Pipe { connection, writing }
@@ -88,7 +88,7 @@ where
     Sink: FrameSink + 'static,
 {
     let Pipe { connection, writing } = started(link, source, sink, prepare);
-    let running = &link.backend.shared.running;
+    let running = &link.backend.context.running;
     running.spawn(watch(link.clone(), connection.clone(), writing));
     let guard = ConnectionGuard::new(&connection, running);
     stateless::handshake::agree(&connection, link).await?;
@@ -150,7 +150,7 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
                 break;
             }
         };
-        link.backend.shared.metrics.bytes(Direction::In, Side::Backend, frame.len());
+        link.backend.context.metrics.bytes(Direction::In, Side::Backend, frame.len());
         match inbound::decode(&connection, frame.clone(), &limits) {
             Ok(body) => {
                 noise = 0;

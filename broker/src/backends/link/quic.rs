@@ -24,7 +24,7 @@ pub(super) async fn open(
     server_name: Option<&String>,
     streams: Option<bool>,
 ) -> Result<Arc<Connection>, Failure> {
-    let (shared, config) = (&link.backend.shared, &link.backend.shared.config);
+    let (context, config) = (&link.backend.context, &link.backend.context.config);
     let limits = Limits {
         message_bytes_max: link.backend.message_bytes(),
         idle_timeout: config.timeouts.quic_idle,
@@ -51,7 +51,7 @@ pub(super) async fn open(
     // A silent backend would keep the socket open as long as the connection object, so it is closed
     // here.
     let ended = opened.clone();
-    shared.running.spawn(async move {
+    context.running.spawn(async move {
         ended.closed().await;
         if tokio::time::timeout(LAST_WRITE_WAIT, client.closed()).await.is_err() {
             client.close(CloseReason::Done);

@@ -43,8 +43,8 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     else {
         return Err(Failure::NotSent("the backend is not a child process".to_owned()));
     };
-    let (shared, tenant) = (&link.backend.shared, &link.backend.tenant);
-    let stdio = &shared.config.stdio;
+    let (context, tenant) = (&link.backend.context, &link.backend.tenant);
+    let stdio = &context.config.stdio;
     // The backend may have been stored before the operator restricted the commands.
     stdio
         .check(&link.backend.spec.transport)
@@ -72,7 +72,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     tracing::info!(backend = %link.backend.id, pid = process.pid(), "child process started");
 
     let Pipe { connection, writing } = pipe::start(link, reader, writer);
-    let running = &link.backend.shared.running;
+    let running = &link.backend.context.running;
     running.spawn(watch(link.clone(), connection.clone(), process, writing, rules, permit));
     let guard = ConnectionGuard::new(&connection, running);
     stateless::handshake::agree(&connection, link).await?;
@@ -84,7 +84,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
 async fn confined(link: &Arc<Link>, mut spec: ChildSpec) -> Result<ChildSpec, Failure> {
     let backend = link.backend.clone();
     let confining = tokio::task::spawn_blocking(move || {
-        let level = backend.shared.confinement.confine(
+        let level = backend.context.confinement.confine(
             &backend.tenant,
             &backend.spec.sandbox,
             &mut spec,

@@ -45,7 +45,7 @@ pub(super) async fn exchange(
         return Failure::Lost(format!("the request's stream ended: {error}"));
     }
     sink.finish();
-    let limits = json::Limits::with_bytes_max(link.backend.shared.config.limits.message_bytes);
+    let limits = json::Limits::with_bytes_max(link.backend.context.config.limits.message_bytes);
     let mut noise = 0;
     loop {
         let frame = match stream_request.stream.source.next().await {
@@ -64,7 +64,7 @@ pub(super) async fn exchange(
             }
             Err(error) => return Failure::Lost(format!("the request's stream ended: {error}")),
         };
-        link.backend.shared.metrics.bytes(Direction::In, Side::Backend, frame.len());
+        link.backend.context.metrics.bytes(Direction::In, Side::Backend, frame.len());
         match inbound::decode(connection, frame.clone(), &limits) {
             Ok(body) => {
                 stream_request.answered |= body.answers(request.wire_id);

@@ -14,7 +14,7 @@ pub(super) async fn open(
     address: &str,
     tls: Option<&TcpTls>,
 ) -> Result<Arc<Connection>, Failure> {
-    let config = &link.backend.shared.config;
+    let config = &link.backend.context.config;
     let tls = match tls.and_then(TcpTls::settings) {
         Some(settings) => Some(
             link.backend

@@ -12,8 +12,8 @@ use crate::config::spec::Credentials;
 
 /// Connects and performs the handshakes.
 pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>, Failure> {
-    let (shared, spec) = (&link.backend.shared, &link.backend.spec);
-    let timeouts = &shared.config.timeouts;
+    let (context, spec) = (&link.backend.context, &link.backend.spec);
+    let timeouts = &context.config.timeouts;
     let limits = Limits {
         message_bytes_max: link.backend.message_bytes(),
         ping_interval: timeouts.ping_interval,
@@ -25,7 +25,7 @@ pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>,
             .parse()
             .map_err(|error: http::uri::InvalidUri| Failure::NotSent(error.to_string()))?,
         headers: headers(&spec.credentials)?,
-        egress: &shared.config.egress,
+        egress: &context.config.egress,
         tls: &link.backend.resources.tls_clients.tls_client(None, spec.tls.identity()).await?,
         limits: &limits,
         timeout: timeouts.connect,

@@ -19,7 +19,7 @@ pub(in crate::sessions) fn start(
     started_at: Instant,
 ) -> Arc<RequestTelemetry> {
     RequestObserver {
-        shared: &session.shared,
+        context: &session.shared,
         caller: &session.caller,
         session: Some(session.digest.as_str()),
         version: session.version,

@@ -202,7 +202,7 @@ impl StatelessClient {
     /// Returns the observer of requests without a session.
     pub fn watch(&self) -> RequestObserver<'_> {
         RequestObserver {
-            shared: &self.shared,
+            context: &self.shared,
             caller: &self.caller,
             session: None,
             version: Version::V2026_07_28,

@@ -195,7 +195,7 @@ impl EventStreamReader {
             match body.frame().await {
                 Some(Ok(frame)) => {
                     if let Ok(data) = frame.into_data() {
-                        self.link.backend.shared.metrics.bytes(
+                        self.link.backend.context.metrics.bytes(
                             Direction::In,
                             Side::Backend,
                             data.len(),
@@ -242,7 +242,7 @@ impl EventStreamReader {
                         self.requester.as_ref(),
                     );
                 } else {
-                    self.link.backend.shared.metrics.dropped_notification("repeated");
+                    self.link.backend.context.metrics.dropped_notification("repeated");
                 }
                 awaited
             }
@@ -274,7 +274,7 @@ impl EventStreamReader {
 
 /// Reads the rest of the body after the answer, so that the connection can be reused.
 fn drain_later(link: &Link, body: ResponseBody) {
-    link.backend.shared.running.spawn(async move {
+    link.backend.context.running.spawn(async move {
         let _in_time =
             tokio::time::timeout(STREAM_DRAIN, body.read_whole(ERROR_BODY_BYTES_MAX)).await;
     });

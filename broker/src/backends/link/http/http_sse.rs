@@ -33,16 +33,16 @@ pub(in crate::backends::link) async fn open(
     link: &Arc<Link>,
     url: &str,
 ) -> Result<Arc<Connection>, Failure> {
-    let shared = &link.backend.shared;
+    let context = &link.backend.context;
     let (mut wire, frames) = HttpWire::to(&link.backend, link.principal.clone(), url).await?;
     wire.endpoint = Some(PostEndpoint::default());
     let wire = Arc::new(wire);
-    let connection = Connection::new(WireSender::Http(wire.clone()), shared.metrics.clone());
-    let guard = ConnectionGuard::new(&connection, &shared.running);
-    shared.running.spawn(send_one_way(wire.clone(), link.clone(), connection.clone(), frames));
+    let connection = Connection::new(WireSender::Http(wire.clone()), context.metrics.clone());
+    let guard = ConnectionGuard::new(&connection, &context.running);
+    context.running.spawn(send_one_way(wire.clone(), link.clone(), connection.clone(), frames));
     let response = wire.send(wire.get(None)).await?;
     check_stream(&response)?;
-    shared.running.spawn(read(
+    context.running.spawn(read(
         wire.clone(),
         link.clone(),
         connection.clone(),

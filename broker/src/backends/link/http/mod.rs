@@ -56,20 +56,20 @@ async fn open_streamable(
     wire: &Arc<HttpWire>,
     frames: mpsc::Receiver<QueuedFrame>,
 ) -> Result<Arc<Connection>, Failure> {
-    let shared = &link.backend.shared;
-    let connection = Connection::new(WireSender::Http(wire.clone()), shared.metrics.clone());
-    let guard = ConnectionGuard::new(&connection, &shared.running);
-    shared.running.spawn(send_one_way(wire.clone(), link.clone(), connection.clone(), frames));
+    let context = &link.backend.context;
+    let connection = Connection::new(WireSender::Http(wire.clone()), context.metrics.clone());
+    let guard = ConnectionGuard::new(&connection, &context.running);
+    context.running.spawn(send_one_way(wire.clone(), link.clone(), connection.clone(), frames));
     if !resumption::resume(link, url, wire, &connection).await {
         stateless::handshake::agree(&connection, link).await?;
     }
     if connection.stateless().is_some() {
-        shared.running.spawn(watch(link.clone(), connection.clone()));
+        context.running.spawn(watch(link.clone(), connection.clone()));
         guard.disarm();
         return Ok(connection);
     }
     let (opened, head) = oneshot::channel();
-    shared.running.spawn(get_stream::listen(
+    context.running.spawn(get_stream::listen(
         wire.clone(),
         link.clone(),
         connection.clone(),

@@ -60,7 +60,7 @@ impl HttpWire {
                     request.requester.cloned(),
                 );
                 reading.resumable = !is_modern;
-                link.backend.shared.running.spawn(reading.until_answered(
+                link.backend.context.running.spawn(reading.until_answered(
                     response.into_body(),
                     stop.clone(),
                     failed,
@@ -69,7 +69,7 @@ impl HttpWire {
             }
             (StatusCode::OK, ContentKind::Json) => {
                 let body = self.body(response, self.limits.bytes_max).await?;
-                link.backend.shared.metrics.bytes(Direction::In, Side::Backend, body.len());
+                link.backend.context.metrics.bytes(Direction::In, Side::Backend, body.len());
                 let body = inbound::decode(connection, body, &self.limits)
                     .map_err(|rejected| Failure::Protocol(rejected.refusal.to_string()))?;
                 match body {

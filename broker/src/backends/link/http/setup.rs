@@ -81,14 +81,14 @@ impl HttpWire {
         principal: Option<PrincipalId>,
         url: &str,
     ) -> Result<(Self, mpsc::Receiver<QueuedFrame>), Failure> {
-        let shared = &backend.shared;
+        let context = &backend.context;
         let (one_way, frames) =
-            FrameQueue::new(ONE_WAY_QUEUE_FRAMES, shared.metrics.queue_depth("http_one_way"));
+            FrameQueue::new(ONE_WAY_QUEUE_FRAMES, context.metrics.queue_depth("http_one_way"));
         let wire = Self {
             client: backend
                 .resources
                 .tls_clients
-                .http_client(&shared.http, backend.spec.tls.identity())
+                .http_client(&context.http, backend.spec.tls.identity())
                 .await?,
             uri: transport::url::parse_http_url(url)
                 .map_err(|error| Failure::NotSent(error.to_string()))?,

@@ -28,7 +28,7 @@ impl HttpWire {
         // The headers hold the trace of this task, so they are made here.
         let (wire_id, request) = (request.wire_id, self.post(request.frame.into_bytes(), None));
         let (wire, connection, link_of_post) = (self.clone(), connection.clone(), link.clone());
-        link.backend.shared.running.spawn(async move {
+        link.backend.context.running.spawn(async move {
             let too_late = async {
                 tokio::select! { () = given_up.cancelled() => {}, () = connection.closed() => {} }
                 tokio::time::sleep(STREAM_DRAIN).await;

@@ -91,7 +91,7 @@ async fn follow(
     let mut answered = HashSet::new();
     loop {
         tokio::time::sleep(
-            task.poll_interval.unwrap_or(link.backend.shared.task_settings().poll_interval),
+            task.poll_interval.unwrap_or(link.backend.context.task_settings().poll_interval),
         )
         .await;
         let state = state(link, requester, &task.id).await?;
@@ -183,7 +183,7 @@ async fn until_not_waiting(
 ) -> Result<(), Failure> {
     loop {
         tokio::time::sleep(
-            task.poll_interval.unwrap_or(link.backend.shared.task_settings().poll_interval),
+            task.poll_interval.unwrap_or(link.backend.context.task_settings().poll_interval),
         )
         .await;
         let state = state(link, requester, &task.id).await?;
@@ -280,7 +280,7 @@ impl Drop for TaskCancelGuard<'_> {
     fn drop(&mut self) {
         let (Some(id), Some(connection)) = (self.id.take(), self.link.live()) else { return };
         let link = self.link.clone();
-        self.link.backend.shared.running.spawn(async move {
+        self.link.backend.context.running.spawn(async move {
             let params = format!("{{\"taskId\":{}}}", json::quote(&id));
             match connection.control_request(&link, Method::TasksCancel, Some(params.as_bytes())).await {
                 Ok(answer) if answer.kind != Kind::Error => {}
