@@ -312,16 +312,7 @@ impl RequestTrace {
 
     /// Ends a span. After the end of the request, the earlier decision about the export applies.
     pub fn end_child(&self, child: OpenSpan) {
-        let span = self.data(
-            child.span_context.span,
-            child.parent,
-            false,
-            child.kind,
-            child.started_at,
-            child.name,
-            child.attributes,
-            child.error,
-        );
+        let span = self.span_data(child, false);
         let mut open = self.open();
         match open.decided {
             None if open.ended.len() < SPANS_PER_REQUEST_MAX => open.ended.push(span),
@@ -347,18 +338,17 @@ impl RequestTrace {
         if !keep {
             return;
         }
-        let parent = self.parent.unwrap_or(SpanId::INVALID);
-        let remote = self.parent.is_some() && self.parent_is_remote;
-        spans.push(self.data(
-            self.span_context.span,
-            parent,
-            remote,
-            self.kind.clone(),
-            self.started_at,
-            summary.name,
-            summary.attributes,
-            summary.error,
-        ));
+        let root = OpenSpan {
+            span_context: self.span_context,
+            parent: self.parent.unwrap_or(SpanId::INVALID),
+            kind: self.kind.clone(),
+            name: summary.name,
+            started_at: self.started_at,
+            attributes: summary.attributes,
+            error: summary.error,
+        };
+        let parent_is_remote = self.parent.is_some() && self.parent_is_remote;
+        spans.push(self.span_data(root, parent_is_remote));
         self.recorder.export(spans);
     }
 
@@ -369,26 +359,22 @@ impl RequestTrace {
         open.ended.clear();
     }
 
-    #[expect(clippy::too_many_arguments, reason = "a span has that many parts")]
-    fn data(
-        &self,
-        span: SpanId,
-        parent: SpanId,
-        parent_is_remote: bool,
-        kind: SpanKind,
-        started_at: SystemTime,
-        name: String,
-        mut attributes: Vec<KeyValue>,
-        error: Option<&'static str>,
-    ) -> SpanData {
+    /// Ends a span now, and returns it in the form for export.
+    fn span_data(&self, span: OpenSpan, parent_is_remote: bool) -> SpanData {
+        let OpenSpan { span_context, parent, kind, name, started_at, mut attributes, error } = span;
         let state = self
             .state
             .as_deref()
             .and_then(|state| state.parse::<TraceState>().ok())
             .unwrap_or_default();
         // An exported span counts as sampled, for any reason.
-        let context =
-            SpanContext::new(self.span_context.trace, span, TraceFlags::SAMPLED, false, state);
+        let context = SpanContext::new(
+            span_context.trace,
+            span_context.span,
+            TraceFlags::SAMPLED,
+            false,
+            state,
+        );
         if let Some(error) = error {
             attributes.push(KeyValue::new("error.type", error));
         }
