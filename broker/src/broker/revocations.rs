@@ -59,7 +59,7 @@ impl Broker {
         let tenants: Vec<_> = self.tenants.iter().map(|tenant| tenant.value().clone()).collect();
         let unkept = tenants.iter().flat_map(|tenant| tenant.sessions());
         unkept
-            .filter(|session| !session.has_client && is_meant_session(session))
+            .filter(|session| !session.kind.has_client() && is_meant_session(session))
             .for_each(|session| session.end(why));
         let opened = self.all_sessions().into_iter();
         opened

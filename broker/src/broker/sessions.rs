@@ -282,7 +282,7 @@ impl Broker {
 
     /// Ends a session at once. The store follows.
     pub fn close_session(self: &Arc<Self>, session: &Arc<Session>, why: &str) {
-        if !session.has_client {
+        if !session.kind.has_client() {
             return session.end(why); // nothing of it is stored
         }
         let ending = EndingSession::start(self, session.key);

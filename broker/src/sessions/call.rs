@@ -181,7 +181,7 @@ impl Call {
             sent: SentCall::default(),
             observed: request::current(),
             approval: OnceLock::new(),
-            task_handoff: (session.accepts_tasks && method == Method::ToolsCall)
+            task_handoff: (session.kind.accepts_tasks() && method == Method::ToolsCall)
                 .then(TaskHandoff::default),
             answer_rule: OnceLock::new(),
             forwarded_headers: OnceLock::new(),

@@ -96,9 +96,9 @@ fn unconnected(
         return Reply::Frame(frame);
     };
     let opens_urls = session.client.elicitation_url && session.version.elicitation_url();
-    if session.has_client && opens_urls {
+    if session.kind.has_client() && opens_urls {
         questions::record_elicitations_required(session, &error);
-    } else if session.has_client
+    } else if session.kind.has_client()
         && let Some(result) = downlevel::urls_as_result(&error)
     {
         return Reply::Result(result.into());

@@ -31,7 +31,9 @@ impl Call {
                 RequestOutcome::ToolError
             }
             // A stateless client gets `input_required`, and sends the call again.
-            CallOutcome::NotApproved(notice) if !self.session.has_client && notice.is_waiting() => {
+            CallOutcome::NotApproved(notice)
+                if !self.session.kind.has_client() && notice.is_waiting() =>
+            {
                 RequestOutcome::Ok
             }
             CallOutcome::NotApproved(_) => RequestOutcome::ToolError,
@@ -56,7 +58,7 @@ impl Call {
                 if let Some(converted) = self.urls_as_result(&error) {
                     return Some(converted);
                 }
-                if self.session.has_client && self.opens_urls() {
+                if self.session.kind.has_client() && self.opens_urls() {
                     questions::record_elicitations_required(&self.session, &error);
                 }
                 Some(frame)
@@ -97,7 +99,7 @@ impl Call {
         let frame = answer.frame.clone();
         let mut splice = Splice::new(&frame);
         // The holder of a pooled session rewrites the answer under its own id.
-        let id_span = answer.id_span.filter(|_| self.session.has_client);
+        let id_span = answer.id_span.filter(|_| self.session.kind.has_client());
         if let Some(span) = id_span {
             splice.replace(span, self.client_id.raw());
         }
@@ -139,7 +141,8 @@ impl Call {
     /// know this error. A client without a session declares its capabilities with each request, and
     /// the error reports the missing one.
     fn urls_as_result(&self, error: &Message) -> Option<Bytes> {
-        if self.opens_urls() || !self.session.has_client || self.method != Method::ToolsCall {
+        if self.opens_urls() || !self.session.kind.has_client() || self.method != Method::ToolsCall
+        {
             return None;
         }
         downlevel::urls_as_result(error).map(|result| handshake::success(&self.client_id, &result))

@@ -56,7 +56,11 @@ impl Inbound for Call {
 
     /// Returns the level of the session, or that of a request without one.
     fn log_level(&self) -> Option<LogLevel> {
-        if self.session.has_client { self.session.log_level() } else { self.stream.log_level() }
+        if self.session.kind.has_client() {
+            self.session.log_level()
+        } else {
+            self.stream.log_level()
+        }
     }
 
     fn client_era(&self) -> Era {
@@ -77,8 +81,10 @@ impl Requester for Call {
     fn identity(&self) -> ClientIdentity<'_> {
         let session = &self.session;
         // A pooled session carries requests of several clients.
-        let info =
-            session.has_client.then(|| client_info(&session.client_name, &session.client_version));
+        let info = session
+            .kind
+            .has_client()
+            .then(|| client_info(&session.client_name, &session.client_version));
         ClientIdentity { capabilities: session.client.raw(), info, log_level: self.log_level() }
     }
 

@@ -57,7 +57,7 @@ impl Session {
         // its next owner would miss.
         let pushed = match state.phase {
             SessionPhase::Closing | SessionPhase::Closed => Err(Overflow),
-            _ if !self.has_client && state.streams.all_general().is_empty() => {
+            _ if !self.kind.has_client() && state.streams.all_general().is_empty() => {
                 self.shared.metrics.dropped_notification("unattributed");
                 return;
             }

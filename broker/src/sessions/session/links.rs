@@ -58,6 +58,6 @@ impl Session {
     /// Returns the era that fits the client. A request without a session is best served by a
     /// stateless backend, because its pooled session may need none there.
     pub fn era(&self) -> Era {
-        if self.has_client { Era::Sessions } else { Era::Stateless }
+        if self.kind.has_client() { Era::Sessions } else { Era::Stateless }
     }
 }

@@ -29,7 +29,7 @@ impl Session {
     /// show other lists to this session alone now. Stateless requests see the shared lists (MCP
     /// 2026-07-28, Tools: lists do not vary by connection).
     pub(in crate::sessions) fn on_own_lists_changed(&self) {
-        if !self.has_client {
+        if !self.kind.has_client() {
             return;
         }
         self.has_own_lists.store(true, Ordering::Release);

@@ -121,12 +121,7 @@ pub struct Session {
     pub client_version: String,
     pub advertised: ServerCapabilities,
     pub shared: Arc<Shared>,
-    /// True if a client knows the id. Otherwise the session serves stateless requests: it is not
-    /// stored, and its client cannot resume streams.
-    pub has_client: bool,
-    /// True if the clients of a pooled session accept a task as the answer to a call (MCP
-    /// 2026-07-28, Tasks).
-    pub accepts_tasks: bool,
+    pub kind: SessionKind,
     created_at: jiff::Timestamp,
     touched_ms: AtomicU64,
     /// Number of answers that are being written to their streams.
@@ -164,19 +159,18 @@ impl Session {
     pub fn pooled(
         params: SessionParams,
         agreement: Agreement,
-        becomes_tasks: bool,
+        accepts_tasks: bool,
         shared: Arc<Shared>,
     ) -> Arc<Self> {
         let announced = params.tenant.visible_catalog(&params.endpoint, &params.caller.subject);
         let announced = announced.digests(&params.endpoint);
-        let kind = SessionKind::Pooled { becomes_tasks };
+        let kind = SessionKind::Pooled { accepts_tasks };
         Self::build(SessionParts::with_new_id(params, agreement, kind, announced), shared)
     }
 
     fn build(parts: SessionParts, shared: Arc<Shared>) -> Arc<Self> {
         let SessionParts { id, epoch, created_at, params, agreement, state, kind } = parts;
-        let has_client = matches!(kind, SessionKind::Client);
-        if has_client {
+        if kind.has_client() {
             shared.metrics.phase(SessionPhase::Opening.name(), state.phase.name());
             shared.metrics.sessions(params.transport, "open", 1);
         }
@@ -191,7 +185,7 @@ impl Session {
             endpoint: params.endpoint,
             transport: params.transport,
             version: agreement.version,
-            question_kinds: if has_client {
+            question_kinds: if kind.has_client() {
                 QuestionKinds::of(&agreement.client)
             } else {
                 QuestionKinds::ALL
@@ -211,8 +205,7 @@ impl Session {
             }),
             seen_stored_ms: AtomicU64::new(shared.uptime_ms()),
             shared,
-            has_client,
-            accepts_tasks: matches!(kind, SessionKind::Pooled { becomes_tasks: true }),
+            kind,
             created_at,
             state: Mutex::new(state),
         });
@@ -415,7 +408,7 @@ impl SessionParts {
         announced: ListDigests,
     ) -> Self {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
-        let is_pooled = matches!(kind, SessionKind::Pooled { .. });
+        let is_pooled = !kind.has_client();
         let mut state = Session::new_state(
             &params.tenant,
             &params.caller,
@@ -433,11 +426,25 @@ impl SessionParts {
 }
 
 /// Use of a session.
-enum SessionKind {
+#[derive(Debug, Clone, Copy)]
+pub enum SessionKind {
     /// One client, which has the id.
     Client,
-    /// Stateless requests of several clients.
-    Pooled { becomes_tasks: bool },
+    /// Stateless requests of several clients. The session is not stored, and its clients cannot
+    /// resume streams. `accepts_tasks` is set if they accept a task as the answer to a call (MCP
+    /// 2026-07-28, Tasks).
+    Pooled { accepts_tasks: bool },
+}
+
+impl SessionKind {
+    /// Returns whether a client has the id of the session.
+    pub fn has_client(self) -> bool {
+        matches!(self, Self::Client)
+    }
+
+    pub fn accepts_tasks(self) -> bool {
+        matches!(self, Self::Pooled { accepts_tasks: true })
+    }
 }
 
 /// Adds a key that continues a session. Returns false if the session knows it.

@@ -96,7 +96,7 @@ impl<'s> SessionPersister<'s> {
 
     /// Stores a new log level, and then applies it.
     pub async fn store_log_level(self, level: LogLevel) -> Result<(), Refusal> {
-        if !self.session.has_client {
+        if !self.session.kind.has_client() {
             self.session.lock().log_level = Some(level);
             return Ok(());
         }
@@ -153,7 +153,7 @@ impl<'s> SessionPersister<'s> {
     }
 
     async fn written(self, write: impl Fn(i64) -> WriteOp) -> Result<(), Refusal> {
-        if !self.session.has_client {
+        if !self.session.kind.has_client() {
             return Ok(());
         }
         match self.try_write(write).await {

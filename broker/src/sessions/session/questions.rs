@@ -54,7 +54,7 @@ pub fn send_question(
         .id
         .clone()
         .ok_or_else(|| Refusal::new(ErrorKind::InvalidRequest, "a request must have an id"))?;
-    if !session.has_client && !may_require_input(call.as_ref()) {
+    if !session.kind.has_client() && !may_require_input(call.as_ref()) {
         return cancel_without_request(connection, message, &backend_id);
     }
     let stream =

@@ -59,7 +59,7 @@ impl Session {
 
     fn insert_in_flight(&self, id: RequestId, in_flight: InFlight) -> Result<(), Refusal> {
         // A pooled session serves many clients. The tenant's limit applies to each of them.
-        let max = if self.has_client {
+        let max = if self.kind.has_client() {
             self.shared.config.limits.calls_in_flight_per_session
         } else {
             usize::MAX

@@ -74,7 +74,7 @@ impl Session {
     }
 
     pub(super) fn set_phase(&self, state: &mut SessionState, phase: SessionPhase) {
-        if self.has_client {
+        if self.kind.has_client() {
             self.shared.metrics.phase(state.phase.name(), phase.name());
         }
         state.phase = phase;
@@ -84,7 +84,7 @@ impl Session {
     pub(super) fn deregister(self: &Arc<Self>) {
         self.tenant.close_session(self);
         self.shared.registry.remove(self);
-        if self.has_client {
+        if self.kind.has_client() {
             self.shared.metrics.sessions(self.transport, "open", -1);
         }
     }
@@ -135,7 +135,7 @@ impl Teardown {
 
     /// Cancels and closes what is left, with a message to each backend.
     pub(super) fn finish(self, session: &Arc<Session>, why: &str) {
-        if session.has_client {
+        if session.kind.has_client() {
             tracing::info!(session = %session.digest, tenant = %session.tenant.id, why, "session ended");
         }
         self.questions.iter().for_each(|question| question.refuse("the client is gone"));
@@ -143,7 +143,7 @@ impl Teardown {
             stream.stop_logging(); // the log forgets the session as a whole
         }
         // Other transports report the end by codes: of their connection, or of a stream of QUIC.
-        let has_http_streams = session.has_client && session.transport == Transport::Http;
+        let has_http_streams = session.kind.has_client() && session.transport == Transport::Http;
         for request in &self.in_flight {
             if has_http_streams {
                 request.stream().give_up_answers(Instant::now(), |id| ended_frame(session, id));

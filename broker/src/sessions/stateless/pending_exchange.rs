@@ -200,7 +200,7 @@ impl PendingPromotion {
         after: Option<Duration>,
     ) -> Self {
         let call = pending_call
-            .filter(|pending_call| pending_call.session().accepts_tasks)
+            .filter(|pending_call| pending_call.session().kind.accepts_tasks())
             .and_then(PendingExchange::call);
         // An earlier request with another capability may have started the call.
         if let Some(handover) = call.as_ref().and_then(|call| call.task_handoff.as_ref()) {

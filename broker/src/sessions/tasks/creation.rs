@@ -79,7 +79,7 @@ impl TaskCreation {
         let call = call_of(&message, &plan)?;
         let mut details = self.creator().details(target);
         // A client without a session gets no notifications of the task (MCP 2026-07-28, Tasks).
-        if self.session.has_client {
+        if self.session.kind.has_client() {
             let token = message.bytes(message.fields.meta_progress_token);
             details.progress_token = token.map(|token| String::from_utf8_lossy(token).into_owned());
             details.log_level = self.session.log_level().map(|level| level.name().to_owned());
@@ -145,7 +145,7 @@ impl TaskCreation {
 
     /// Returns the result of a call that became this task.
     fn result(&self, task: &StoredTask) -> Bytes {
-        match self.session.has_client {
+        match self.session.kind.has_client() {
             true => tasks::created_result(task, self.settings.poll_interval).into(),
             false => stateless_tasks::created_result(task, self.settings.poll_interval),
         }
@@ -242,7 +242,7 @@ impl TaskCreation {
         match &options.idempotency_key {
             // Clients with neither a credential nor a session cannot be distinguished, so each
             // request is unique.
-            Some(_) if self.creator().is_anonymous() && !self.session.has_client => {
+            Some(_) if self.creator().is_anonymous() && !self.session.kind.has_client() => {
                 hash(b"request", &[self.session.key.as_bytes(), id.raw(), request])
             }
             Some(key) if self.creator().is_anonymous() => {

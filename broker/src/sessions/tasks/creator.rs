@@ -35,7 +35,7 @@ impl<'s> TaskCreator<'s> {
     /// Returns the key that the client's tasks are stored under: that of its session. A client
     /// without a session has only its principal.
     pub(super) fn key(self) -> SessionKey {
-        if self.session.has_client { self.session.key } else { NO_SESSION }
+        if self.session.kind.has_client() { self.session.key } else { NO_SESSION }
     }
 
     /// Returns the audience that the client belongs to: it may see the tasks of that audience.

@@ -243,7 +243,7 @@ pub(in crate::sessions) async fn task_result(
         questions::record_elicitations_required(&session, &response);
     }
     // The outcome has the form for the client that created the task.
-    Ok(Reply::Frame(match stored.record.session == NO_SESSION && session.has_client {
+    Ok(Reply::Frame(match stored.record.session == NO_SESSION && session.kind.has_client() {
         true => downgrade::downgrade_answer(&response, Method::ToolsCall),
         false => response.frame,
     }))
