@@ -319,7 +319,7 @@ impl PermitLimiter {
         let started_at = Instant::now();
         let answer = persistence.hot.settle_permits(LIFETIME, &requests).await;
         let engine = persistence.hot.engine();
-        self.metrics.store("settle_places", engine, started_at.elapsed(), answer.is_none());
+        self.metrics.store("settle_permits", engine, started_at.elapsed(), answer.is_none());
         let Some(answer) = answer else {
             self.sharing.record_answer(false);
             return;

@@ -60,7 +60,8 @@ impl ReplicaSharing {
 
     /// Counts the replicas that share: those with a lease that do not drain.
     pub(super) async fn count_replicas(&self, persistence: &Persistence) {
-        let Ok(nodes) = persistence.timed("nodes", persistence.store.live_nodes()).await else {
+        let Ok(nodes) = persistence.timed("list_nodes", persistence.store.live_nodes()).await
+        else {
             return;
         };
         let living =

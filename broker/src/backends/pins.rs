@@ -306,7 +306,7 @@ impl PinKeeper {
         let (load, changes) = self.loaded.lock().start_load();
         let persistence = &self.context.persistence;
         let pins = persistence.store.pins_of(&self.tenant, &self.backend);
-        let pins = persistence.run("pins_of", pins).await?;
+        let pins = persistence.run("list_pins", pins).await?;
         Ok(self.loaded.lock().end_load(load, changes, pins))
     }
 

@@ -88,7 +88,7 @@ pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<PeerReplica> {
     let persistence = &broker.shared.persistence;
     // If the store fails, no replica is known.
     let nodes =
-        persistence.timed("nodes", persistence.store.live_nodes()).await.unwrap_or_default();
+        persistence.timed("list_nodes", persistence.store.live_nodes()).await.unwrap_or_default();
     let own = persistence.node();
     let mut others: Vec<PeerReplica> = nodes
         .into_iter()
@@ -105,7 +105,7 @@ pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<PeerReplica> {
 pub async fn find_replica(broker: &Arc<Broker>, name: &str) -> Option<PeerReplica> {
     let persistence = &broker.shared.persistence;
     let nodes =
-        persistence.timed("nodes", persistence.store.live_nodes()).await.unwrap_or_default();
+        persistence.timed("list_nodes", persistence.store.live_nodes()).await.unwrap_or_default();
     nodes.into_iter().filter(|node| node.node.as_str() == name).find_map(owner)
 }
 

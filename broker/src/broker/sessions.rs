@@ -347,13 +347,16 @@ impl Broker {
     async fn end_stored(&self, key: &SessionKey) -> Result<(), Refusal> {
         let persistence = &self.shared.persistence;
         if !persistence
-            .timed("ask_session_end", persistence.store.apply(AdminChange::EndSession(key), None))
+            .timed(
+                "request_session_end",
+                persistence.store.apply(AdminChange::EndSession(key), None),
+            )
             .await?
         {
             return Ok(());
         }
         let rows = persistence
-            .timed("sessions_by_digest", persistence.store.sessions_by_digest(&key.digest()))
+            .timed("find_sessions_by_digest", persistence.store.sessions_by_digest(&key.digest()))
             .await?;
         let Some(row) = rows.into_iter().find(|row| row.record.key == *key) else { return Ok(()) };
         if row.owner.is_some_and(|owner| owner.node == persistence.node()) {

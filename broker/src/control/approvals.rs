@@ -100,7 +100,7 @@ impl Control {
     ) -> Result<(Vec<ApprovalView>, Option<ApprovalListPosition>), ControlError> {
         self.check_tenant(tenant)?;
         let listing = self.store().approvals_of(tenant, state, after, limit);
-        let found = self.query_store("approvals", listing).await?;
+        let found = self.query_store("list_approvals", listing).await?;
         // A page omits rows that cannot be read, so a short page is not the last one.
         let next = found.last().map(|last| ApprovalListPosition {
             created_at_us: last.created_at_us,
@@ -188,7 +188,7 @@ impl Control {
         id: &ApprovalId,
     ) -> Result<StoredApproval, ControlError> {
         self.check_tenant(tenant)?;
-        let found = self.query_store("approval", self.store().approval(id)).await?;
+        let found = self.query_store("get_approval", self.store().approval(id)).await?;
         let is_of_tenant = |found: &StoredApproval| found.record.binding.tenant == *tenant;
         found
             .filter(|found| is_of_tenant(found) && is_seen(operator, found))

@@ -212,8 +212,9 @@ impl Control {
         after: Option<i64>,
         limit: u32,
     ) -> Result<(Vec<AuditEntry>, Option<i64>), ControlError> {
-        let stored =
-            self.query_store("audit", self.store().audit_records(filter, after, limit)).await?;
+        let stored = self
+            .query_store("list_audit_records", self.store().audit_records(filter, after, limit))
+            .await?;
         let entry = |stored: records::StoredAuditRecord| {
             let mut entry: AuditEntry = serde_json::from_str(&stored.record.body).ok()?;
             entry.number = stored.number;

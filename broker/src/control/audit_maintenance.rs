@@ -59,7 +59,7 @@ impl Control {
         loop {
             let Ok(chains) = self
                 .query_store(
-                    "audit_chains_ahead",
+                    "list_audit_chains_ahead",
                     self.store().audit_chains_to_checkpoint(
                         by,
                         after.as_deref(),
@@ -108,7 +108,7 @@ impl Control {
         for _ in 0..SWEEP_ROUNDS_MAX {
             let page = self
                 .query_store(
-                    "audit_links",
+                    "list_audit_links",
                     self.store().audit_chain_page(&chain.name, position.position, AUDIT_PAGE_ROWS),
                 )
                 .await?;

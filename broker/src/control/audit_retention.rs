@@ -25,7 +25,7 @@ impl Control {
     /// transaction.
     pub(super) async fn declare_retention(&self) -> Result<(), ControlError> {
         let (configured, now) = (self.config.audit.retain, now_us());
-        let stored = self.query_store("audit_terms", self.store().audit_terms()).await?;
+        let stored = self.query_store("get_audit_terms", self.store().audit_terms()).await?;
         let known = stored.as_ref().and_then(|terms| self.retention(terms));
         let log_is_empty = match &stored {
             Some(_) => false,
@@ -55,8 +55,10 @@ impl Control {
     }
 
     async fn audit_is_empty(&self) -> Result<bool, StoreError> {
-        let chains = self.query_store("audit_chains", self.store().audit_chains(None, 1)).await?;
-        let outside = self.query_store("audit_outside", self.store().unchained_audit()).await?;
+        let chains =
+            self.query_store("list_audit_chains", self.store().audit_chains(None, 1)).await?;
+        let outside =
+            self.query_store("get_unchained_audit", self.store().unchained_audit()).await?;
         Ok(chains.is_empty() && outside.until == 0)
     }
 
@@ -64,7 +66,7 @@ impl Control {
     pub(super) async fn trim_audit(&self) -> Result<(), StoreError> {
         let _turn = self.keeping_audit.lock().await;
         let now = now_us();
-        let terms = self.query_store("audit_terms", self.store().audit_terms()).await?;
+        let terms = self.query_store("get_audit_terms", self.store().audit_terms()).await?;
         let Some(retain) = terms
             .and_then(|terms| self.retention(&terms))
             .and_then(|retention| retention.effective(now))
@@ -84,7 +86,7 @@ impl Control {
         for _ in 0..SWEEP_ROUNDS_MAX {
             let chains = self
                 .query_store(
-                    "audit_chains_older",
+                    "list_older_audit_chains",
                     self.store().audit_chains_to_truncate(before, AUDIT_CHAINS_AT_ONCE),
                 )
                 .await?;
@@ -102,7 +104,7 @@ impl Control {
 
     async fn cut_audit_chain(&self, name: &str, before_us: i64) -> Result<u64, StoreError> {
         let page = self
-            .query_store("audit_links", self.store().audit_chain_page(name, 0, SWEEP_ROWS))
+            .query_store("list_audit_links", self.store().audit_chain_page(name, 0, SWEEP_ROWS))
             .await?;
         let followed = self.audit_seal().verified_start(&page.chain).and_then(
             |mut position: ChainPosition| {

@@ -81,7 +81,7 @@ impl Control {
         limit: u32,
     ) -> Result<ChainList, ControlError> {
         let mut chains =
-            self.query_store("audit_chains", self.store().audit_chains(after, limit)).await?;
+            self.query_store("list_audit_chains", self.store().audit_chains(after, limit)).await?;
         let next =
             chains.last().filter(|_| chains.len() >= limit as usize).map(|last| last.name.clone());
         // This chain also has the records outside every chain, so it is listed even if
@@ -89,7 +89,8 @@ impl Control {
         if after.is_none() && chains.first().is_none_or(|first| !first.name.is_empty()) {
             chains.insert(0, AuditChain::empty(""));
         }
-        let outside = self.query_store("audit_outside", self.store().unchained_audit()).await?;
+        let outside =
+            self.query_store("get_unchained_audit", self.store().unchained_audit()).await?;
         Ok(ChainList {
             next,
             chains: chains.iter().map(ChainView::new).collect(),
@@ -121,7 +122,7 @@ impl Control {
             .transpose()?;
         let page = self
             .query_store(
-                "audit_links",
+                "list_audit_links",
                 self.store().audit_chain_page(
                     name,
                     after.as_ref().map_or(0, |position| position.position),
@@ -170,14 +171,14 @@ impl Control {
     /// terms.
     async fn verify_unchained(&self) -> Result<Result<(), ChainMismatch>, ControlError> {
         let UnchainedAudit { first_unchained, .. } =
-            self.query_store("audit_outside", self.store().unchained_audit()).await?;
+            self.query_store("get_unchained_audit", self.store().unchained_audit()).await?;
         if first_unchained.is_some() {
             return Ok(Err(ChainMismatch {
                 number: first_unchained,
                 detail: "the record belongs to no chain".to_owned(),
             }));
         }
-        let terms = self.query_store("audit_terms", self.store().audit_terms()).await?;
+        let terms = self.query_store("get_audit_terms", self.store().audit_terms()).await?;
         let is_known = terms.as_ref().is_none_or(|terms| self.retention(terms).is_some());
         Ok(is_known.then_some(()).ok_or_else(|| ChainMismatch::unsigned("the stored retention")))
     }

@@ -53,7 +53,7 @@ impl Control {
     /// Returns the breakers that the store holds open.
     pub(super) async fn read_breakers(&self) -> Result<HeldBreakers, StoreError> {
         Ok(self
-            .query_store("held_breakers", self.store().held_breakers())
+            .query_store("list_held_breakers", self.store().held_breakers())
             .await?
             .into_iter()
             .collect())

@@ -41,7 +41,7 @@ impl Control {
     /// counts as ended, because operators need the console then.
     pub async fn is_login_ended(&self, login: &str) -> bool {
         let ended = key(SecretKind::EndedLogin, login);
-        let found = self.query_store("secret", self.store().secret(&ended)).await;
+        let found = self.query_store("get_secret", self.store().secret(&ended)).await;
         found.unwrap_or_default().is_some()
     }
 

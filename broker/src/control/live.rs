@@ -21,7 +21,7 @@ use crate::{
 impl Control {
     /// Returns the replicas with a valid lease.
     pub async fn nodes(&self) -> Result<Vec<NodeView>, ControlError> {
-        let nodes = self.query_store("nodes", self.store().live_nodes()).await?;
+        let nodes = self.query_store("list_nodes", self.store().live_nodes()).await?;
         let own = self.persistence().node();
         let view = |node: NodeRecord| NodeView {
             is_this: node.node == own,
@@ -47,7 +47,7 @@ impl Control {
         loop {
             let page = self
                 .query_store(
-                    "sessions",
+                    "list_sessions",
                     self.store().list_sessions(tenant, after.as_ref(), ADMIN_PAGE_ROWS),
                 )
                 .await?;
@@ -69,8 +69,9 @@ impl Control {
     }
 
     pub async fn session(&self, digest: &str) -> Result<SessionView, ControlError> {
-        let stored =
-            self.query_store("sessions_by_digest", self.store().sessions_by_digest(digest)).await?;
+        let stored = self
+            .query_store("find_sessions_by_digest", self.store().sessions_by_digest(digest))
+            .await?;
         let live = self.broker.session(digest);
         let shown = match stored.first() {
             Some(stored) => self.visible_session(stored, live),
@@ -96,8 +97,9 @@ impl Control {
         let mut found = false;
         // The stored sessions come first: a session ends here only after its audit record is on
         // disk, if one is written.
-        for stored in
-            self.query_store("sessions_by_digest", self.store().sessions_by_digest(digest)).await?
+        for stored in self
+            .query_store("find_sessions_by_digest", self.store().sessions_by_digest(digest))
+            .await?
         {
             let key = stored.record.key;
             found |= self.commit(AdminChange::EndSession(&key), author).await?;
@@ -150,7 +152,7 @@ impl Control {
         tenant: Option<&TenantId>,
     ) -> Result<Vec<SubscriptionView>, ControlError> {
         let counts = self
-            .query_store("subscription_counts", self.store().subscription_counts(tenant))
+            .query_store("count_subscriptions", self.store().subscription_counts(tenant))
             .await?;
         let stored = counts.into_iter().map(|count| SubscriptionView {
             tenant: count.tenant.to_string(),
@@ -178,7 +180,7 @@ impl Control {
         loop {
             let page = self
                 .query_store(
-                    "tasks",
+                    "list_tasks",
                     self.store().list_tasks(tenant, status, after.as_ref(), ADMIN_PAGE_ROWS),
                 )
                 .await?;
@@ -198,10 +200,11 @@ impl Control {
     /// Returns one task with its history.
     pub async fn task(&self, id: &str) -> Result<TaskShown, ControlError> {
         let task = TaskId::new(id);
-        let stored = self.query_store("task", self.store().task(&task)).await?;
+        let stored = self.query_store("get_task", self.store().task(&task)).await?;
         let stored =
             stored.ok_or_else(|| ControlError::NotFound { what: "task", name: id.to_owned() })?;
-        let history = self.query_store("transitions", self.store().task_transitions(&task)).await?;
+        let history =
+            self.query_store("list_task_transitions", self.store().task_transitions(&task)).await?;
         let change = |step: &records::TaskTransition| TaskChange {
             to: step.to.name().to_owned(),
             at: moment(step.at_us),

@@ -345,7 +345,7 @@ impl Control {
     pub async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyView>, ControlError> {
         self.check_tenant(tenant)?;
         Ok(self
-            .query_store("keys_of", self.store().keys_of(tenant))
+            .query_store("list_tenant_keys", self.store().keys_of(tenant))
             .await?
             .iter()
             .map(KeyView::new)
@@ -367,7 +367,10 @@ impl Control {
             control.check_tenant(&tenant)?;
             refuse_more(
                 true,
-                control.query_store("keys_of", control.store().keys_of(&tenant)).await?.len(),
+                control
+                    .query_store("list_tenant_keys", control.store().keys_of(&tenant))
+                    .await?
+                    .len(),
                 "keys of this tenant",
                 KEYS_PER_TENANT_MAX,
             )?;

@@ -110,7 +110,7 @@ impl Control {
     }
 
     pub async fn operators(&self) -> Result<Vec<OperatorView>, ControlError> {
-        let records = self.query_store("operators", self.store().operators()).await?;
+        let records = self.query_store("list_operators", self.store().operators()).await?;
         let registry = self.registry.load();
         let declared = registry.auth.operators.iter().map(declared_view);
         let stored = records.iter().filter_map(|record| view(record).ok());
@@ -127,7 +127,7 @@ impl Control {
     ) -> Result<OperatorShown, ControlError> {
         self.change(|control| async move {
             let settings = control.operator_settings(&wanted)?;
-            let stored = control.query_store("operators", control.store().operators()).await?;
+            let stored = control.query_store("list_operators", control.store().operators()).await?;
             refuse_more(true, stored.len(), "operators", OPERATORS_MAX)?;
             let minted = control.operators.mint().map_err(|_| ControlError::NoRandomness)?;
             let record = OperatorRecord {
@@ -185,7 +185,7 @@ impl Control {
         &self,
         tenant: &TenantId,
     ) -> Result<(), ControlError> {
-        let records = self.query_store("operators", self.store().operators()).await?;
+        let records = self.query_store("list_operators", self.store().operators()).await?;
         let names_tenant = |record: &OperatorRecord| {
             let Ok(settings) = settings(record) else { return false };
             let (role, scope) = (settings.role, settings.scope());

@@ -75,8 +75,9 @@ impl Control {
     /// Returns what waits for people in the tenants that an operator sees as a whole. `None`: the
     /// database does not answer.
     async fn waiting(&self, operator: &Operator) -> Option<WaitingView> {
-        let approvals = self.query_store("pending_approvals", self.store().pending_approvals());
-        let grants = self.query_store("weak_grants", self.store().weak_grants());
+        let approvals =
+            self.query_store("count_pending_approvals", self.store().pending_approvals());
+        let grants = self.query_store("count_weak_grants", self.store().weak_grants());
         let (approvals, grants) = tokio::try_join!(approvals, grants).ok()?;
         let mut tenants = BTreeMap::<TenantId, WaitingTenant>::new();
         for (tenant, count) in approvals {

@@ -105,7 +105,7 @@ impl Control {
         backend: &BackendId,
     ) -> Result<(PinMode, Vec<PinView>), ControlError> {
         let mode = self.pin_mode(tenant, backend)?;
-        let stored = self.query_store("pins_of", self.store().pins_of(tenant, backend)).await?;
+        let stored = self.query_store("list_pins", self.store().pins_of(tenant, backend)).await?;
         Ok((mode, stored.iter().map(|pin| pin_view(mode, pin)).collect()))
     }
 
@@ -119,7 +119,7 @@ impl Control {
         let (_, pins) = self.pins(tenant, backend).await?;
         let is_wanted = |pin: &PinView| pin.kind == key.kind.name() && pin.name == key.name;
         let definitions = self.store().pin_definitions(tenant, backend, &key);
-        let definitions = self.query_store("pin_definitions", definitions).await?;
+        let definitions = self.query_store("get_pin_definitions", definitions).await?;
         let (Some(pin), Some(definitions)) = (pins.into_iter().find(is_wanted), definitions) else {
             return Err(no_pin(backend, &key));
         };
@@ -204,7 +204,7 @@ impl Control {
 
     /// Applies decisions that another replica stored.
     pub(super) async fn apply_pin_decisions(&self) -> Result<(), StoreError> {
-        let decided = self.query_store("pin_decisions", self.store().pin_decisions()).await?;
+        let decided = self.query_store("count_pin_decisions", self.store().pin_decisions()).await?;
         let decided: HashMap<_, _> = decided
             .into_iter()
             .map(|(tenant, backend, decisions)| ((tenant, backend), decisions))

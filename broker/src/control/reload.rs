@@ -60,12 +60,12 @@ impl Control {
             self.apply_store_changes().await?;
         }
         let records = self
-            .query_store("tenants", self.store().tenants())
+            .query_store("list_tenants", self.store().tenants())
             .await?
             .into_iter()
             .map(|record| (record.tenant.clone(), record))
             .collect();
-        let operators = self.query_store("operators", self.store().operators()).await?;
+        let operators = self.query_store("list_operators", self.store().operators()).await?;
         refuse_stored_names(&operators, &config.auth)?;
         check_client_files(config).await?;
         let old = self.registry.load_full();

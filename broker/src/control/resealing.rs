@@ -52,7 +52,7 @@ impl Control {
         let (seal, store) = (&persistence.seal, &persistence.store);
         loop {
             let found = store.sealed_before(seal.active(), resealed.unreadable, RESEALED_AT_ONCE);
-            let found = persistence.run("sealed_before", found).await?;
+            let found = persistence.run("list_sealed_values", found).await?;
             if found.is_empty() {
                 return Ok(resealed);
             }
@@ -64,7 +64,7 @@ impl Control {
                     resealed.unreadable += 1;
                     continue;
                 };
-                persistence.run("reseal", store.reseal(&value, &sealed)).await?;
+                persistence.run("reseal_value", store.reseal(&value, &sealed)).await?;
                 resealed.done += 1;
             }
         }

@@ -57,20 +57,20 @@ impl Control {
     /// Applies the changes in the store. The caller holds the lock `changing`.
     pub(super) async fn apply_store_changes(&self) -> Result<(), StoreError> {
         // Read first, so that a change in between is read next time.
-        let version = self.query_store("config_version", self.store().config_version()).await?;
+        let version = self.query_store("get_config_version", self.store().config_version()).await?;
         if version == self.applied.load(Ordering::Acquire) {
             self.in_doubt.store(false, Ordering::Release);
             return Ok(());
         }
-        let tenants = self.query_store("tenants", self.store().tenants()).await?;
-        let keys = self.query_store("keys", self.store().keys()).await?;
-        let backends = self.query_store("backends", self.store().backends()).await?;
-        let policies = self.query_store("policies", self.store().policies()).await?;
+        let tenants = self.query_store("list_tenants", self.store().tenants()).await?;
+        let keys = self.query_store("list_keys", self.store().keys()).await?;
+        let backends = self.query_store("list_backends", self.store().backends()).await?;
+        let policies = self.query_store("list_policies", self.store().policies()).await?;
         let documents =
-            self.query_store("catalog_documents", self.store().catalog_documents()).await?;
-        let issuers = self.query_store("token_issuers", self.store().token_issuers()).await?;
-        let revocations = self.query_store("revocations", self.store().revocations()).await?;
-        let operators = self.query_store("operators", self.store().operators()).await?;
+            self.query_store("list_catalog_documents", self.store().catalog_documents()).await?;
+        let issuers = self.query_store("list_token_issuers", self.store().token_issuers()).await?;
+        let revocations = self.query_store("list_revocations", self.store().revocations()).await?;
+        let operators = self.query_store("list_operators", self.store().operators()).await?;
         let held = self.read_breakers().await?;
         let old = self.registry.load_full();
         self.restore_declared(&old, &tenants).await?;

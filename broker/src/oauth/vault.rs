@@ -110,7 +110,7 @@ pub fn secret_seal_context(key: &SecretKey) -> String {
 impl Vault {
     /// Returns the grant of a principal. One that does not open counts as absent.
     pub(super) async fn grant(&self, key: &GrantKey) -> Result<Option<OpenGrant>, OauthError> {
-        let found = self.0.run("grant", self.0.store.grant(key)).await.map_err(away)?;
+        let found = self.0.run("get_grant", self.0.store.grant(key)).await.map_err(away)?;
         Ok(found.and_then(|stored| self.opened(stored)))
     }
 
@@ -124,7 +124,7 @@ impl Vault {
     ) -> Result<Option<OpenGrant>, OauthError> {
         for skip in (0..GRANTS_SOUGHT_MAX).step_by(GRANTS_SOUGHT_AT_ONCE as usize) {
             let page = self.0.store.oldest_grants(tenant, backend, skip, GRANTS_SOUGHT_AT_ONCE);
-            let page = self.0.run("oldest_grants", page).await.map_err(away)?;
+            let page = self.0.run("list_oldest_grants", page).await.map_err(away)?;
             if page.is_empty() {
                 break;
             }
@@ -190,7 +190,7 @@ impl Vault {
         lease_ends_in: Option<Duration>,
     ) {
         let update = self.0.store.record_grant_error(key, version, error, lease_ends_in);
-        if let Err(error) = self.0.run("note_grant_error", update).await {
+        if let Err(error) = self.0.run("record_grant_error", update).await {
             tracing::debug!(%error, "the error of a grant could not be stored");
         }
     }
@@ -203,7 +203,7 @@ impl Vault {
         &self,
         tenant: &TenantId,
     ) -> Result<Vec<StoredGrant>, OauthError> {
-        self.0.run("grants_of", self.0.store.grants_of(tenant)).await.map_err(away)
+        self.0.run("list_grants", self.0.store.grants_of(tenant)).await.map_err(away)
     }
 
     pub(super) async fn put_secret(
@@ -250,7 +250,7 @@ impl Vault {
         &self,
         key: &SecretKey,
     ) -> Result<Option<T>, OauthError> {
-        let found = self.0.run("secret", self.0.store.secret(key)).await.map_err(away)?;
+        let found = self.0.run("get_secret", self.0.store.secret(key)).await.map_err(away)?;
         Ok(found.and_then(|sealed| self.opened_secret(key, &sealed)))
     }
 
@@ -269,7 +269,7 @@ impl Vault {
         key: &SecretKey,
         is_meant: impl FnOnce(&T) -> bool + Send,
     ) -> Result<(), OauthError> {
-        let found = self.0.run("secret", self.0.store.secret(key)).await.map_err(away)?;
+        let found = self.0.run("get_secret", self.0.store.secret(key)).await.map_err(away)?;
         let Some(sealed) = found else { return Ok(()) };
         if !self.opened_secret(key, &sealed).as_ref().is_some_and(is_meant) {
             return Ok(());

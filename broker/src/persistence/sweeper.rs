@@ -78,7 +78,7 @@ struct Sweep<'s> {
 
 impl Sweep<'_> {
     async fn count_grants(&self, pace: &mut CountPace) -> Result<(), StoreError> {
-        let counting = self.persistence.run("grant_counts", self.persistence.store.grant_counts());
+        let counting = self.persistence.run("count_grants", self.persistence.store.grant_counts());
         let Some(counts) = pace.count(counting).await? else { return Ok(()) };
         for state in GrantState::ALL {
             let count = counts.iter().find(|(counted, _)| *counted == state);
@@ -102,7 +102,7 @@ impl Sweep<'_> {
                 break;
             }
         }
-        let counting = self.persistence.run("approval_counts", store.approval_counts());
+        let counting = self.persistence.run("count_approvals", store.approval_counts());
         let Some(counts) = pace.count(counting).await? else { return Ok(()) };
         for state in ApprovalState::ALL {
             let count = counts.iter().find(|(counted, _)| *counted == state);
@@ -139,7 +139,7 @@ impl Sweep<'_> {
                 break;
             }
         }
-        let counting = self.persistence.run("task_counts", self.persistence.store.task_counts());
+        let counting = self.persistence.run("count_tasks", self.persistence.store.task_counts());
         let Some(counts) = pace.count(counting).await? else { return Ok(()) };
         for status in TaskStatus::ALL {
             let count = counts

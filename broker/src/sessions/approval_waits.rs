@@ -82,7 +82,9 @@ async fn poll(waits: Weak<ApprovalWaits>, persistence: Weak<Persistence>) {
         for some in wanted.chunks(APPROVAL_POLL_BATCH) {
             let looking = persistence.store.settled_approvals(some);
             // If the store fails, the next round looks again.
-            let Ok(settled) = persistence.timed("settled_approvals", looking).await else { break };
+            let Ok(settled) = persistence.timed("list_settled_approvals", looking).await else {
+                break;
+            };
             settled.iter().for_each(|id| waits.wake(id));
         }
     }

@@ -22,8 +22,10 @@ pub(super) async fn read(session: Arc<Session>, page: ResultPage) -> Result<Repl
         id: page.id.clone(),
     };
     let persistence = &session.shared.persistence;
-    let kept =
-        persistence.timed("result", persistence.store.result(&key)).await?.ok_or_else(absent)?;
+    let kept = persistence
+        .timed("get_result", persistence.store.result(&key))
+        .await?
+        .ok_or_else(absent)?;
     let (subject, snapshot) = (session.subject(), session.catalog());
     if let Some(view) = snapshot.view(&subject) {
         let traits = snapshot.full.traits(&kept.backend, &kept.tool).unwrap_or_default();

@@ -306,9 +306,11 @@ async fn s15_a_shorter_retention_is_recorded_and_removes_nothing_yet() {
     let mut before = on(folder.path(), json!({"retain": "720h"})).start().await;
     before
         .admin()
-        .wait_metric("mcp_store_seconds_count", &[("operation", "audit_chains_older")], |count| {
-            count >= 1.0
-        })
+        .wait_metric(
+            "mcp_store_seconds_count",
+            &[("operation", "list_older_audit_chains")],
+            |count| count >= 1.0,
+        )
         .await;
     before.terminate().await;
     drop(before);
@@ -339,9 +341,11 @@ async fn s15_a_shorter_retention_is_recorded_and_removes_nothing_yet() {
     assert!(kept.is_some(), "it is older than an hour, and kept for now");
     after
         .admin()
-        .wait_metric("mcp_store_seconds_count", &[("operation", "audit_chains_older")], |count| {
-            count >= 2.0
-        })
+        .wait_metric(
+            "mcp_store_seconds_count",
+            &[("operation", "list_older_audit_chains")],
+            |count| count >= 2.0,
+        )
         .await;
     let (_, answer) = after.admin().get("/admin/v1/audit?limit=1000&kind=call").await;
     assert_eq!(answer["records"].as_array().unwrap().len(), 1, "{answer}");

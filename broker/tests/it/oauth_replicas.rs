@@ -227,7 +227,7 @@ async fn a_refresh_token_is_used_by_one_replica_while_the_other_one_waits() {
         asked.iter().filter(|one| one.form.contains("grant_type=refresh_token")).count()
     };
     let reads = async |replica: usize| {
-        let labels = [("operation", "grant")];
+        let labels = [("operation", "get_grant")];
         cluster.admin(replica).metric("mcp_store_seconds_count", &labels).await.unwrap_or_default()
     };
     let released = async {

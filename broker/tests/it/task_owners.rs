@@ -243,21 +243,21 @@ async fn all_waits_for_tasks_share_one_database_query() {
         admin.metric("mcp_store_seconds_count", &[("operation", operation)]).await.unwrap_or(0.0)
     };
     admin
-        .wait_metric("mcp_store_seconds_count", &[("operation", "task")], |asked| asked >= 40.0)
+        .wait_metric("mcp_store_seconds_count", &[("operation", "get_task")], |asked| asked >= 40.0)
         .await;
-    let looks = asked("look_at").await;
+    let looks = asked("get_task_snapshots").await;
     admin
-        .wait_metric("mcp_store_seconds_count", &[("operation", "look_at")], |now| {
+        .wait_metric("mcp_store_seconds_count", &[("operation", "get_task_snapshots")], |now| {
             now >= looks + 2.0
         })
         .await;
-    let before = (asked("task").await, asked("look_at").await);
+    let before = (asked("get_task").await, asked("get_task_snapshots").await);
     admin
-        .wait_metric("mcp_store_seconds_count", &[("operation", "look_at")], |now| {
+        .wait_metric("mcp_store_seconds_count", &[("operation", "get_task_snapshots")], |now| {
             now >= before.1 + 3.0
         })
         .await;
-    assert!(asked("task").await <= before.0 + 2.0, "no replica looks for itself");
+    assert!(asked("get_task").await <= before.0 + 2.0, "no replica looks for itself");
     // The task ends without a notification.
     cluster.sql("UPDATE tasks SET status = 'cancelled', revision = revision + 1").await;
     for call in waiting {

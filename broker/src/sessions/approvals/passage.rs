@@ -120,5 +120,5 @@ pub(in crate::sessions) async fn approval(
     id: &ApprovalId,
 ) -> Result<Option<StoredApproval>, Refusal> {
     let persistence = &shared.persistence;
-    persistence.timed("approval", persistence.store.approval(id)).await
+    persistence.timed("get_approval", persistence.store.approval(id)).await
 }

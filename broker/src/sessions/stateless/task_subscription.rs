@@ -62,7 +62,7 @@ impl StatelessClient {
         let snapshots = self
             .shared
             .persistence
-            .timed("look_at", self.shared.persistence.store.task_snapshots(&requested))
+            .timed("get_task_snapshots", self.shared.persistence.store.task_snapshots(&requested))
             .await?;
         let audience = self.audience();
         let own = snapshots
@@ -129,8 +129,9 @@ impl TaskSubscription {
             return Ok(Vec::new());
         }
         let (mut updates, mut bytes) = (Vec::new(), 0);
-        for StoredTaskSnapshot { stored, inputs } in
-            persistence.timed("look_at", persistence.store.task_snapshots(&tasks)).await?
+        for StoredTaskSnapshot { stored, inputs } in persistence
+            .timed("get_task_snapshots", persistence.store.task_snapshots(&tasks))
+            .await?
         {
             let (task, now) = (stored.record.task.clone(), (stored.status, inputs));
             if bytes >= OUTBOX_BATCH_BYTES {

@@ -123,12 +123,14 @@ impl StatelessClient {
         let (mut outcome, mut inputs) = (None, Vec::new());
         match task.status {
             TaskStatus::Completed | TaskStatus::Failed => {
-                outcome =
-                    persistence.timed("task_outcome", persistence.store.task_outcome(id)).await?
+                outcome = persistence
+                    .timed("get_task_outcome", persistence.store.task_outcome(id))
+                    .await?
             }
             TaskStatus::InputRequired => {
-                inputs =
-                    persistence.timed("task_inputs", persistence.store.open_task_inputs(id)).await?
+                inputs = persistence
+                    .timed("list_task_inputs", persistence.store.open_task_inputs(id))
+                    .await?
             }
             TaskStatus::Working | TaskStatus::Cancelled => {}
         }
@@ -147,7 +149,7 @@ impl StatelessClient {
             return Ok(());
         }
         let inputs =
-            persistence.timed("task_inputs", persistence.store.open_task_inputs(id)).await?;
+            persistence.timed("list_task_inputs", persistence.store.open_task_inputs(id)).await?;
         let mut stored = false;
         let mut outcome = Ok(());
         for (number, answer) in stateless_tasks::match_answers(&inputs, &responses)? {

@@ -18,8 +18,10 @@ impl TaskManager {
         let unknown = || Refusal::new(ErrorKind::TaskNotFound, "no such task");
         let task = TaskId::new(id);
         let persistence = &self.shared.persistence;
-        let known =
-            persistence.timed("task", persistence.store.task(&task)).await?.ok_or_else(unknown)?;
+        let known = persistence
+            .timed("get_task", persistence.store.task(&task))
+            .await?
+            .ok_or_else(unknown)?;
         let over = || Refusal::new(ErrorKind::InvalidParams, "the task has already ended");
         if self.cancel_stored(&known).await? { Ok(()) } else { Err(over()) }
     }

@@ -116,7 +116,7 @@ impl TaskCreation {
         let Session { shared, tenant, caller, .. } = &*self.session;
         let persistence = &shared.persistence;
         let task = persistence.store.task_of_key(&tenant.id, &caller.principal, key);
-        persistence.timed("task_of_key", task).await
+        persistence.timed("find_task_by_key", task).await
     }
 
     /// Requests the approval of the call. The record names it, so that no process sends the call
@@ -173,7 +173,7 @@ impl TaskCreation {
     /// Answers with the task that an earlier copy of this request created.
     async fn existing(&self, task: &TaskId, requested: &TaskRecord) -> Result<Reply, Refusal> {
         let persistence = &self.session.shared.persistence;
-        let found = persistence.timed("whole_task", persistence.store.full_task(task)).await?;
+        let found = persistence.timed("get_full_task", persistence.store.full_task(task)).await?;
         let found = found.filter(|found| self.creator().audience().may_see(&found.stored.record));
         let found_task = found.ok_or_else(|| {
             Refusal::new(
@@ -356,7 +356,7 @@ pub(super) async fn await_commit(
         match tasks
             .shared
             .persistence
-            .timed("whole_task", tasks.shared.persistence.store.full_task(task))
+            .timed("get_full_task", tasks.shared.persistence.store.full_task(task))
             .await
         {
             Ok(Some(found)) => return Some(found),

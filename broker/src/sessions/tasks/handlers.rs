@@ -49,7 +49,7 @@ pub(in crate::sessions) async fn load_visible(
     subject: &Subject,
     task: &TaskId,
 ) -> Result<StoredTask, Refusal> {
-    let found = shared.persistence.timed("task", shared.persistence.store.task(task)).await?;
+    let found = shared.persistence.timed("get_task", shared.persistence.store.task(task)).await?;
     let found = found.filter(|found| audience.may_see(&found.record)).ok_or_else(not_found)?;
     check_tool(shared, tenant, subject, &found.record)?;
     Ok(found)
@@ -187,7 +187,7 @@ pub(in crate::sessions) async fn list_tasks(
     let limit = u32::try_from(PAGE_ENTRIES + 1).unwrap_or(u32::MAX);
     let mut found = persistence
         .timed(
-            "tasks_for",
+            "list_visible_tasks",
             persistence.store.tasks_visible_to(
                 &TaskCreator::new(&session).audience(),
                 after.as_ref(),
@@ -294,14 +294,15 @@ async fn result_or_forward_inputs(
     let persistence = &session.shared.persistence;
     let task = own_task(session, id).await?;
     if task.status.is_finished() {
-        let outcome = persistence.timed("task_outcome", persistence.store.task_outcome(id)).await?;
+        let outcome =
+            persistence.timed("get_task_outcome", persistence.store.task_outcome(id)).await?;
         return Ok(Some(
             outcome.unwrap_or_else(|| TaskOutcome::cancelled(&crate::request_id()).outcome),
         ));
     }
     let inputs = match task.status {
         TaskStatus::InputRequired => {
-            persistence.timed("task_inputs", persistence.store.open_task_inputs(id)).await?
+            persistence.timed("list_task_inputs", persistence.store.open_task_inputs(id)).await?
         }
         _ => Vec::new(),
     };

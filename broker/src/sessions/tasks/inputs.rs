@@ -241,7 +241,7 @@ fn expire(run: &Arc<TaskRun>) -> BTreeSet<i64> {
 async fn take_answers(run: &Arc<TaskRun>, open: &BTreeSet<i64>) -> Result<(), Refusal> {
     let persistence = &run.shared.persistence;
     let stored =
-        persistence.timed("task_inputs", persistence.store.open_task_inputs(&run.id)).await?;
+        persistence.timed("list_task_inputs", persistence.store.open_task_inputs(&run.id)).await?;
     for input in stored.iter().filter(|input| open.contains(&input.number)) {
         let Some(answer) = &input.answer else { continue };
         let Some(waiting) = take(run, input.number) else { continue };
@@ -277,7 +277,7 @@ fn to_backend_ids(run: &TaskRun, answer: Bytes) -> Bytes {
 async fn stop_if_ended(run: &TaskRun) -> Result<(), Refusal> {
     let persistence = &run.shared.persistence;
     if persistence
-        .timed("task", persistence.store.task(&run.id))
+        .timed("get_task", persistence.store.task(&run.id))
         .await?
         .is_none_or(|task| task.status.is_finished())
     {

@@ -135,7 +135,7 @@ impl TaskManager {
         let (tasks, task) = (self.clone(), task.clone());
         self.shared.running.spawn(async move {
             let persistence = &tasks.shared.persistence;
-            let found = persistence.timed("whole_task", persistence.store.full_task(&task)).await;
+            let found = persistence.timed("get_full_task", persistence.store.full_task(&task)).await;
             let record = found.ok().flatten().map(|found| found.stored.record);
             let details = record.as_ref().and_then(|record| TaskDetails::decode(&record.details));
             let Some((record, details)) = record.zip(details) else {

@@ -34,7 +34,7 @@ pub(super) async fn sweep_once(
     let persistence = &tasks.shared.persistence;
     // Without an answer of the store the comparison keeps its earlier state.
     let Ok(owned) = persistence
-        .timed("tasks_of", persistence.store.unfinished_tasks_of(&persistence.names()))
+        .timed("list_unfinished_tasks", persistence.store.unfinished_tasks_of(&persistence.names()))
         .await
     else {
         return before;
@@ -52,7 +52,7 @@ pub(super) async fn sweep_once(
 
 async fn adopt(tasks: Arc<TaskManager>, task: TaskId) {
     let persistence = &tasks.shared.persistence;
-    let Ok(found) = persistence.timed("whole_task", persistence.store.full_task(&task)).await
+    let Ok(found) = persistence.timed("get_full_task", persistence.store.full_task(&task)).await
     else {
         return;
     };

@@ -45,7 +45,7 @@ pub(super) async fn poll(tasks: Arc<TaskManager>) {
             let Ok(snapshots) = tasks
                 .shared
                 .persistence
-                .timed("look_at", tasks.shared.persistence.store.task_snapshots(some))
+                .timed("get_task_snapshots", tasks.shared.persistence.store.task_snapshots(some))
                 .await
             else {
                 break;

@@ -120,7 +120,7 @@ async fn recover_all(manager: Arc<TaskManager>, tasks: HashMap<TaskId, i64>) {
             match manager
                 .shared
                 .persistence
-                .timed("whole_task", manager.shared.persistence.store.full_task(&task))
+                .timed("get_full_task", manager.shared.persistence.store.full_task(&task))
                 .await
             {
                 Ok(stored) => break stored,
@@ -203,7 +203,8 @@ async fn close_inputs(tasks: &Arc<TaskManager>, stored: &StoredTask) {
     let (persistence, task) = (&tasks.shared.persistence, &stored.record.task);
     let mut retry = StoreRetry::default();
     let inputs = loop {
-        match persistence.timed("task_inputs", persistence.store.open_task_inputs(task)).await {
+        match persistence.timed("list_task_inputs", persistence.store.open_task_inputs(task)).await
+        {
             Ok(inputs) => break inputs,
             Err(_) => retry.pause().await,
         }

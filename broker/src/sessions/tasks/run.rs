@@ -371,7 +371,8 @@ impl TaskRun {
             return Ok(true);
         }
         let persistence = &self.shared.persistence;
-        let Some(found) = persistence.timed("task", persistence.store.task(&self.id)).await? else {
+        let Some(found) = persistence.timed("get_task", persistence.store.task(&self.id)).await?
+        else {
             return Ok(false);
         };
         let is_owned = found.owner.as_ref().is_some_and(|owner| persistence.is_own_name(owner));

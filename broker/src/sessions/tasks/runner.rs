@@ -230,7 +230,10 @@ async fn end(run: &TaskRun, ended: TaskOutcome) {
 pub(super) async fn ended_under(shared: &Shared, task: &TaskId, epoch: i64) -> Option<TaskStatus> {
     let (persistence, mut retry) = (&shared.persistence, StoreRetry::default());
     let transitions = loop {
-        match persistence.timed("transitions", persistence.store.task_transitions(task)).await {
+        match persistence
+            .timed("list_task_transitions", persistence.store.task_transitions(task))
+            .await
+        {
             Ok(transitions) => break transitions,
             Err(_) => retry.pause().await,
         }

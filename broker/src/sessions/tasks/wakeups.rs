@@ -83,7 +83,7 @@ async fn notify_status(
         let Ok(snapshots) = tasks
             .shared
             .persistence
-            .timed("look_at", tasks.shared.persistence.store.task_snapshots(&changed))
+            .timed("get_task_snapshots", tasks.shared.persistence.store.task_snapshots(&changed))
             .await
         else {
             continue;

@@ -279,10 +279,10 @@ async fn an_owned_task_without_a_run_is_found_at_the_second_sweep() {
     let recovering = tasks.start_recovery(&attended.stored.record.task).unwrap();
     // The tasks have the name of before.
     tasks.shared.persistence.rename(NodeName::new("renamed"));
-    let reads = alone.store.count("whole_task");
+    let reads = alone.store.count("full_task");
     let missing = orphans::sweep_once(tasks, HashSet::new()).await;
     assert_eq!(missing, HashSet::from([stray.stored.record.task.clone()]));
-    assert_eq!(alone.store.count("whole_task"), reads, "it may be just about to begin");
+    assert_eq!(alone.store.count("full_task"), reads, "it may be just about to begin");
     assert_eq!(orphans::sweep_once(tasks, missing).await, HashSet::new());
     // This process does not have the backend, so it releases the task.
     let owner =
