@@ -2,8 +2,8 @@
 //!
 //! The HTTP listener writes them, the HTTP client reads them. The parser takes bytes in any
 //! portions and never holds more than one event's limit beyond the pushed bytes. It differs from
-//! the HTML standard in one point: an event with only an id or a retry time is reported too,
-//! because MCP gives both a meaning.
+//! the HTML standard in one point: it reports an event with only an id or a retry time too. MCP
+//! gives both a meaning.
 
 use bytes::Bytes;
 

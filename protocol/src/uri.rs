@@ -160,8 +160,8 @@ fn climbs(segment: &[u8]) -> bool {
         && segment.iter().all(|byte| matches!(byte, b'.' | b' ' | b'+' | b'%'))
 }
 
-/// Refuses the rest behind a root if it starts over when it is joined to a folder: at the root of
-/// all files or on another drive.
+/// Refuses the rest behind a root if a join to a folder would start over. It would start at the
+/// root of all files or on another drive.
 fn stays_below(rest: &str, has_drives: bool) -> Result<(), Traversal> {
     let is_safe = |reading: &[u8]| {
         let mut segments = reading.split(|byte| matches!(byte, b'/' | b'\\')).skip(1).peekable();

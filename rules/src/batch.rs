@@ -1,7 +1,7 @@
 //! A batch: several calls of tools in one call of `execute_batch`.
 //!
-//! The tool belongs to no backend. Each of its calls is a call of its own, by the name that the
-//! client would use for it, and has an entry of its own in the result.
+//! The tool belongs to no backend. The broker sends each call of a batch as a separate call, by the
+//! name that the client would use for it. Each has one entry in the result.
 
 use std::borrow::Cow;
 

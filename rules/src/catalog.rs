@@ -294,8 +294,8 @@ impl Catalog {
         self.held.has(backend, kind, name)
     }
 
-    /// Returns whether pins keep a tool or prompt from clients that this name on the aggregated
-    /// endpoint means: an exposed name, or the own name of a tool that an app calls.
+    /// Returns whether pins hold the tool or prompt of this name on the aggregated endpoint. The
+    /// name is an exposed one, or the own name of a tool that an app calls.
     pub fn is_exposed_held(&self, kind: ListKind, exposed: &str) -> bool {
         self.held.has_exposed(kind, exposed)
             || (kind == ListKind::Tools

@@ -1,9 +1,13 @@
 //! Results and entries on the aggregated endpoint: every resource URI names its backend.
 //!
-//! Only URIs of a backend's resources change (MCP 2025-11-25: embedded resources, resource links,
-//! resource contents, `data.uri` of a not-found error; MCP Apps: the links of a tool and of a result
-//! to a user interface). All other bytes stay the backend's. A client must read every URI where the
-//! broker rewrote it. Therefore an answer in which readers would find different URIs is an error.
+//! Only URIs of a backend's resources change, and all other bytes stay the backend's:
+//!
+//! - MCP 2025-11-25: embedded resources, resource links, resource contents, `data.uri` of a
+//!   not-found error
+//! - MCP Apps: the links of a tool and of a result to a user interface
+//!
+//! A client must read every URI where the broker rewrote it. Therefore an answer in which readers
+//! would find different URIs is an error.
 
 use std::borrow::Cow;
 

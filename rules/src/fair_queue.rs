@@ -189,7 +189,7 @@ impl<O: Clone + Eq + Hash, M: Clone + Eq + Hash, T> FairQueue<O, M, T> {
         ticket
     }
 
-    /// Returns the entry to evict: the latest one of the owner with the highest load, if that
+    /// Returns the entry to evict. It is the latest one of the owner with the highest load, if that
     /// exceeds the load of this owner with a new entry. Otherwise the latest one of this owner's
     /// longest member, under the same condition for members.
     fn eviction_candidate(&self, owner: &O, weight: u32, member: &M) -> Option<Ticket> {

@@ -201,8 +201,9 @@ impl Parts {
         self.scheme == FILE
     }
 
-    /// Returns the URI without empty and dot segments: as readers take it for whom two dots remove
-    /// the last name, and for whom they may remove an empty segment (the URL standard).
+    /// Returns the URI without empty and dot segments, in the forms of different readers. For some,
+    /// two dots remove the last name. For others, they may remove an empty segment (the URL
+    /// standard).
     fn forms(&self) -> Vec<String> {
         let mut forms = vec![self.joined(false)];
         add_new(&mut forms, vec![self.joined(true)]);

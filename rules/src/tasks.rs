@@ -1,5 +1,5 @@
-//! Decisions about tasks (MCP 2025-11-25, Tasks): permitted requests, the form of tasks, the end of
-//! a task by an answer, and the recovery after a crash of its broker.
+//! Decisions about tasks (MCP 2025-11-25, Tasks): permitted requests, the form of tasks, their end
+//! by an answer, and their recovery after a crash.
 //!
 //! Invariant: no decision causes a call to run twice, unless its tool declares that as harmless.
 

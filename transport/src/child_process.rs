@@ -243,8 +243,8 @@ pub fn environment(spec: &ChildSpec) -> BTreeMap<OsString, OsString> {
 
 /// Returns the path of the program that the command names.
 ///
-/// Finds two errors before the start that the launcher could report on its standard error only: a
-/// missing command, and a file that is not a program. Only the start itself proves that the program
+/// Finds a missing command, and a file that is not a program, before the start. The launcher could
+/// report them only on its standard error. Only the start itself proves that the program
 /// runs.
 pub fn find_command(spec: &ChildSpec) -> Result<PathBuf, SpawnError> {
     let in_folder = |folder: PathBuf| match &spec.cwd {

@@ -204,8 +204,8 @@ impl ReadBuffer {
             return frame;
         }
         let mut taken = self.bytes.split_to(count);
-        // The next frame would begin in the memory of a large one, move out when it grows, and leave
-        // its beginning there for as long as the large one is held.
+        // The next frame would begin in the memory of a large one, and move out when it grows. Its
+        // beginning would stay there as long as the large one is held.
         if count > READ_BYTES_MAX && self.bytes.len() <= READ_BYTES_MAX {
             self.bytes = BytesMut::from(&self.bytes[..]);
         }

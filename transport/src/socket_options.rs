@@ -13,9 +13,9 @@ pub const DEAD_AFTER: Duration = Duration::from_secs(30);
 const PROBE_AFTER_IDLE: Duration = Duration::from_secs(15);
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
-/// Bytes that the kernel takes beyond those that it has sent. Without this limit it takes megabytes,
-/// and says that there is space again only when a third of them was read: a peer that reads slowly
-/// would look as if it read nothing.
+/// Bytes that the kernel takes beyond those that it has sent. Without this limit it takes
+/// megabytes. It would report space again only after a third of them was read. A peer that reads
+/// slowly would then look as if it read nothing.
 #[cfg(target_os = "linux")]
 const UNSENT_BYTES_MAX: u32 = 128 * 1024;
 

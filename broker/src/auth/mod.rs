@@ -5,9 +5,9 @@
 //! Invariants:
 //! - The broker stores and remembers an API key or an operator's token as a keyed hash only. The
 //!   text itself appears once, in the answer that created it.
-//! - The broker stores nothing of a token, and remembers a keyed hash of it only. The
-//!   exceptions are stored sealed: a token of an issuer with `exchange: true`, and the ID token of
-//!   an operator's login at an issuer, which ends that login.
+//! - The broker stores nothing of a token, and remembers a keyed hash of it only. Two exceptions
+//!   are stored sealed: a token of an issuer with `exchange: true`, and the ID token of an
+//!   operator's login.
 //! - The principals of tokens differ from those of API keys and of certificates.
 
 pub mod adapted;

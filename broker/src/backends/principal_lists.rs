@@ -1,8 +1,9 @@
 //! Lists that a backend shows to each principal by its own token (`catalog_auth: per_principal`).
 //!
-//! They are read at their first use, over a connection of their own with the principal's token, and
-//! again when the backend announces a change, when the principal connects an account, and when they
-//! are old. They live in memory: another process reads them again.
+//! The broker reads them at their first use, over a connection of their own with the principal's
+//! token. It reads them again in three cases: the backend announces a change, the principal
+//! connects an account, or the lists are old. They live in memory: another process reads them
+//! again.
 //!
 //! Invariants:
 //! - Every look-up takes a principal. Principals share a value only if all of its bytes are equal.

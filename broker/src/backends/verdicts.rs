@@ -1,7 +1,7 @@
 //! Verdicts of replicas about backends: each change of a breaker is sent to the other replicas.
 //!
 //! A verdict opens no breaker. A replica whose breaker is closed becomes suspicious: it sends one
-//! call at a time, the others wait, and the [`super::prober`] sends a ping over the replica's own
+//! call at a time, and the others wait. The [`super::prober`] sends a ping over the replica's own
 //! connection. An answer ends the suspicion. Without one the breaker opens, and the waiting calls
 //! are refused. So the broken network of one replica does not shut the others out, and a dead
 //! backend gets one probe. A breaker that an operator holds open stays so.

@@ -341,9 +341,8 @@ impl Broker {
         Ok(())
     }
 
-    /// Ends a session in the store if this process does not know its epoch. There are three cases:
-    /// the row is gone, another process owns it and gets the request to end it, or this process
-    /// owns it under another epoch.
+    /// Ends a session in the store if this process does not know its epoch. The row may be gone, or
+    /// this process may own it under another epoch. Another owner gets the request to end it.
     async fn end_stored(&self, key: &SessionKey) -> Result<(), Refusal> {
         let persistence = &self.shared.persistence;
         if !persistence

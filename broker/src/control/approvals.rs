@@ -168,8 +168,8 @@ impl Control {
         ApprovalView { tool_changed, ..view(operator, approval) }
     }
 
-    /// Returns whether the tool of a call that can still be executed is another one by now, as far
-    /// as this replica has read the lists of its backend.
+    /// Returns whether the tool of a call that can still be executed has changed. This replica may
+    /// not have read the lists of its backend yet.
     fn has_other_tool(&self, approval: &StoredApproval) -> bool {
         let binding = &approval.record.binding;
         let is_open = matches!(approval.state, ApprovalState::Pending | ApprovalState::Approved);

@@ -1,5 +1,5 @@
-//! Seals again, with the newest seal key, what an earlier key sealed and what has no end: settings
-//! of backends and issuers, grants, and secrets of the broker as an OAuth client.
+//! Seals values of an earlier key again with the newest one. These are values without an end:
+//! settings of backends and issuers, grants, and secrets of the broker as an OAuth client.
 //!
 //! Runs once after each start. After a change of the root secret it replaces everything that the
 //! earlier key sealed; otherwise it finds nothing. A value that another process writes meanwhile

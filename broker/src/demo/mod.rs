@@ -1,9 +1,9 @@
 //! The bundled demo backend: a small MCP server on standard input and output, run as a child
 //! process by `mcp-broker demo`.
 //!
-//! It supports MCP 2025-11-25 and 2025-06-18, and has one feature of each kind: tools, progress,
-//! log messages, cancellation, elicitation, resources with a subscription, a prompt with
-//! completion. It uses nothing of the broker.
+//! It supports MCP 2025-11-25 and 2025-06-18. It has tools, progress, log messages, cancellation,
+//! elicitation, resources with a subscription, and a prompt with completion. It uses nothing of the
+//! broker.
 //!
 //! Invariant: every request gets exactly one answer, except a cancelled one, which gets none.
 

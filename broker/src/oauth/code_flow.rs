@@ -1,6 +1,6 @@
-//! The login of a person at an issuer of the configuration: authorization code with PKCE (RFC 7636),
-//! the identification of the issuer (RFC 9207), and the tokens that the issuer gives for the code.
-//! The connect page and the console use it. Each keeps its pending logins separately.
+//! The login of a person at an issuer of the configuration: authorization code with PKCE (RFC 7636)
+//! and the identification of the issuer (RFC 9207). It ends with the tokens for the code. The
+//! connect page and the console use it. Each keeps its pending logins separately.
 //!
 //! Invariant: nothing of an answer is used or shown before its issuer is checked.
 

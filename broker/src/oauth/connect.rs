@@ -1,5 +1,5 @@
-//! A person connects an account at a backend: authorization code with PKCE (RFC 7636), the
-//! identification of the issuer (RFC 9207), and the end of a connection (RFC 7009).
+//! The connection of a person's account at a backend: authorization code with PKCE (RFC 7636),
+//! identification of the issuer (RFC 9207), and revocation (RFC 7009).
 //!
 //! Invariants:
 //! - An authorization request belongs to one principal and one browser, and its answer counts once.
@@ -290,8 +290,8 @@ impl UserTokens {
         Err(OauthError::Unconnected(ConnectReason::Scopes))
     }
 
-    /// Returns the scopes to request: those of an earlier connection with those that the backend
-    /// demanded since, or those of the settings, or those that the backend names.
+    /// Returns the scopes to request. The first that exist count: those of an earlier connection
+    /// and of later demands of the backend, those of the settings, those that the backend names.
     fn scopes_for(&self, server: &DiscoveredServer, wanted: Vec<String>) -> Vec<String> {
         let mut scopes = match (wanted.is_empty(), self.auth.scopes.is_empty()) {
             (false, _) => wanted,

@@ -1,9 +1,10 @@
-//! Tokens for a backend that are made of another token of the principal: of the caller's access
-//! token (RFC 8693, or Entra's on-behalf-of), or of an assertion of an identity provider about the
-//! principal (ID-JAG, as the extension `io.modelcontextprotocol/enterprise-managed-authorization`
-//! has it).
+//! Tokens for a backend that the broker gets in exchange for another token of the principal:
 //!
-//! The tokens are not stored. They can be made again as long as the other token lives.
+//! - the caller's access token (RFC 8693, or Entra's on-behalf-of)
+//! - an assertion of an identity provider about the principal: ID-JAG, by the extension
+//!   `io.modelcontextprotocol/enterprise-managed-authorization`
+//!
+//! The broker does not store the tokens. It can exchange the other token again while that is valid.
 //!
 //! Invariants:
 //! - Every look-up takes a principal. Only the link of the catalog uses the token of any of them.

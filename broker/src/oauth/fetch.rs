@@ -1,5 +1,5 @@
-//! Requests to authorization servers and for metadata: bounded in size and time, over TLS unless
-//! the server is on this machine, under the egress policy of backends, and without redirects.
+//! Requests to authorization servers and for metadata. They are bounded in size and time, obey the
+//! egress policy of backends, and follow no redirects. Servers on other machines need TLS.
 
 use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode, Uri, header::ACCEPT};

@@ -1,10 +1,10 @@
-//! The metadata of the issuers at which people log in, as it was found last, and the number of logins
-//! that use these issuers at the same time. A stranger can begin a login, so an issuer gets few
-//! requests, whatever browsers send.
+//! The last known metadata of the issuers at which people log in, and the number of logins that use
+//! an issuer at the same time. A stranger can begin a login, so an issuer gets few requests,
+//! whatever browsers send.
 //!
 //! Invariants:
-//! - At most one request for the metadata of an issuer runs at a time in a process, and after one that
-//!   failed there is a pause.
+//! - At most one request for the metadata of an issuer runs at a time in a process. A pause follows
+//!   one that failed.
 //! - A browser that gives up does not end the request that others wait for.
 
 use std::{

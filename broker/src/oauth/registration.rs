@@ -141,8 +141,8 @@ impl ClientSettings<'_> {
         Ok(ClientAuthentication::new(&client.client_id, credential))
     }
 
-    /// Sends a token request of this client. If the server does not know a registration of the broker
-    /// any more, the next request makes another one, and no grant of the old one is valid.
+    /// Sends a token request of this client. If the server has lost the registration of the
+    /// broker, the next request makes another one. No grant of the old one is valid then.
     pub(super) async fn token(
         &self,
         server: &DiscoveredServer,

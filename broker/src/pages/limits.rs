@@ -1,5 +1,5 @@
-//! Generates the page of limits: every setting that is a limit, and every fixed limit that a peer or
-//! an operator can meet, each with its effect.
+//! Generates the page of limits: every setting that is a limit, and every fixed limit that concerns
+//! a peer or an operator. Each has its effect.
 //!
 //! The test fails for a key or constant that is in none of the lists below.
 

@@ -1,9 +1,9 @@
 //! Converts a server's messages to a revision before 2025-11-25, for a client of that revision.
 //!
-//! Objects are open in every revision, so unknown members do no harm and pass. Two things are
-//! always converted, because a strict reader refuses them: kinds of content that the revision
-//! lacks, and an error that requires an action the client does not support. A client that accepts
-//! no unknown members gets none (`strict`). Sessions use this on the way to their client.
+//! Objects are open in every revision, so unknown members do no harm and pass. A strict reader
+//! refuses kinds of content that the revision lacks, and an error that requires an action the
+//! client does not support. Both are always converted. A client that accepts no unknown members
+//! gets none (`strict`). Sessions convert what they send to their client.
 
 mod sampling;
 

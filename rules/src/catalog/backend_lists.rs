@@ -97,8 +97,8 @@ pub struct CatalogEntry {
     pub key: String,
     /// Name or URI on the aggregated endpoint.
     pub exposed_key: String,
-    /// The backend's own bytes, except for the task support of a tool that the broker runs as a
-    /// task, and without members of `_meta` that only the broker sets.
+    /// The backend's own bytes, without members of `_meta` that only the broker sets. A tool that
+    /// the broker runs as a task has another task support.
     pub native: Bytes,
     /// The entry with the exposed name.
     pub exposed: Bytes,

@@ -21,7 +21,7 @@ impl FixedArguments {
 
     /// Returns the arguments of a call with these values in place.
     ///
-    /// A client that sends one of them in a form in which readers differ is refused: its value
+    /// A client that sends one of them in a form in which readers differ is refused. Its value
     /// could reach a backend that reads the other one.
     pub fn apply(&self, arguments: Option<&[u8]>) -> Result<Bytes, Refusal> {
         let text = arguments.unwrap_or(b"{}");

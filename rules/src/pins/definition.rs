@@ -2,7 +2,7 @@
 //! their hash.
 //!
 //! The form is that of RFC 8785, so neither the order of members nor the way a number is written
-//! changes the hash. The set of members is part of the version of the hash: another set is another
+//! changes the hash. The set of members is part of the version of the hash. Another set is another
 //! version, so that no upgrade makes every object a changed one.
 
 use std::{borrow::Cow, cell::Cell, collections::HashSet, fmt};

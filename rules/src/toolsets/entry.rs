@@ -148,8 +148,8 @@ fn annotate(splice: &mut Splice<'_>, root: TapeValue<'_>, given: &EntryOverride)
     }
 }
 
-/// Takes fixed and hidden arguments out of the schema: hidden ones have no property, visible ones
-/// have their value only, and no client has to send one.
+/// Removes fixed and hidden arguments from the schema. Hidden ones have no property, and visible
+/// ones have their value only. No client has to send one.
 fn rewrite_schema(
     splice: &mut Splice<'_>,
     root: TapeValue<'_>,

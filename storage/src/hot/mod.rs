@@ -1,4 +1,4 @@
-//! State that may be lost at any time: hints about the owner of a session, wakeups to other
+//! State that may be lost at any time. It has hints about the owner of a session, wakeups to other
 //! replicas, the use of budgets, and the permits that replicas hold.
 //!
 //! A receiver of wakeups also polls from time to time. A user of a hint detects a wrong one.

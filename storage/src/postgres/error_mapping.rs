@@ -40,7 +40,7 @@ pub(super) fn retry_action(error: &sqlx::Error) -> RetryAction {
     }
 }
 
-/// Returns true if the server refuses connections now and may accept them soon: it starts or stops,
+/// Returns true if the server refuses connections now and may accept them soon. It starts or stops,
 /// it is full, or the network fails for a moment.
 pub(super) fn may_connect_soon(error: &sqlx::Error) -> bool {
     let is_full =
@@ -97,7 +97,7 @@ pub(super) fn map_error(error: sqlx::Error) -> StoreError {
     }
 }
 
-/// Returns true if the server would refuse every statement: the connection, the server's resources
+/// Returns true if the server would refuse every statement. The connection, the server's resources
 /// or its system failed, an operator ended it, or it accepts no writes.
 fn is_outage(code: &str) -> bool {
     ["08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) || code == "25006"

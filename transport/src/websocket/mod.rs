@@ -9,8 +9,8 @@
 //! Invariants: an announced length takes no memory before the bytes arrive. A waiting connection
 //! holds no buffer. A ping is answered even if the sink is idle. No frame follows a close frame.
 //!
-//! The project has its own codec for two reasons: the halves must not share a lock over reading,
-//! and existing codecs keep their buffers at the largest size they ever had. `make autobahn` runs
+//! The project has its own codec for two reasons. The halves must not share a lock over reading.
+//! Existing codecs keep their buffers at the largest size they ever had. `make autobahn` runs
 //! the public test suite against it.
 
 mod client;

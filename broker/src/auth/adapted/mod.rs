@@ -6,8 +6,8 @@
 //! - Nothing is stored, so every replica gives the same answers.
 //! - The redirect URI stays the client's, and the issuer checks it. Codes and sign-ins of users
 //!   never pass the broker.
-//! - The secret of a client is added to a request of exactly that client, for a code or a refresh
-//!   token, and only if the client showed no credential.
+//! - The broker adds the secret of a client only to a request of that client for a code or a
+//!   refresh token. The client must have shown no credential.
 
 mod metadata;
 mod parameters;

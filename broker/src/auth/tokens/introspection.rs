@@ -6,8 +6,8 @@
 //! Invariants:
 //! - An answer is used for the configured time at most, and not after the expiry of the token.
 //! - One token is asked about once at a time, however many requests show it.
-//! - Tokens that were never valid have a rate of their own and cannot use the reserved permits, so
-//!   strangers neither flood the authorization server nor keep out those who were here.
+//! - Tokens that were never valid have a rate of their own and cannot use the reserved permits.
+//!   Strangers therefore neither flood the authorization server nor delay known callers.
 //! - The wait for a permit is not a failure of the authorization server.
 //! - Without an answer the token is refused for now, and never accepted.
 

@@ -1,4 +1,4 @@
-//! What happens to the links of a backend: a connection opens or ends, the era changes, a link is
+//! Events of the links of a backend: a connection opens or ends, or the era changes. A link is
 //! closed because it is idle or the backend is removed.
 
 use std::{sync::Arc, time::Instant};

@@ -1,7 +1,7 @@
 //! A link over a child process: newline-delimited JSON on its standard streams (MCP 2025-11-25,
 //! stdio).
 //!
-//! In addition to the tasks of every pipe, one task watches the process and ends it: it closes
+//! In addition to the tasks of every pipe, one task watches the process and ends it. It closes
 //! standard input, then sends SIGTERM and SIGKILL to the whole process group.
 
 use std::{

@@ -1,5 +1,5 @@
-//! Decisions of the access policy after a request was admitted: about questions to the client, a
-//! request that continues with its client's input, and events that wait for the client.
+//! Decisions of the access policy after a request was admitted. They concern questions to the
+//! client, a request that continues with its client's input, and events that wait for the client.
 //!
 //! Invariant: the policy in force and the latest credential decide, not those of the first request.
 

@@ -2,7 +2,7 @@
 //! then the run starts.
 //!
 //! A client repeats a request if it did not get the answer. The repeated request finds its task in
-//! two cases: the same session sends the same bytes under the same id, or the sender gives the same
+//! two cases. The same session sends the same bytes under the same id, or the sender gives the same
 //! idempotency key.
 
 use std::{

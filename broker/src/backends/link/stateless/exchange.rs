@@ -8,8 +8,8 @@
 //! Invariants:
 //!
 //! - A client of an earlier revision understands the answer, whatever came in between.
-//! - Once the backend has processed a request of the call, no failure permits a repetition of the
-//!   whole call that could have an effect, or that would ask the user again.
+//! - A failure after the backend processed a request of the call permits no repetition of the whole
+//!   call. It could have an effect, or ask the user again.
 
 use std::{
     sync::Arc,

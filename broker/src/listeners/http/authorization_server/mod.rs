@@ -1,6 +1,6 @@
-//! The authorization servers of the broker, in front of adapted issuers: metadata (RFC 8414, OpenID
-//! Connect Discovery 1.0), authorization requests and token requests (RFC 6749), registration (RFC
-//! 7591). No request needs a credential of the broker's.
+//! The authorization servers of the broker, in front of adapted issuers. They serve metadata (RFC
+//! 8414, OpenID Connect Discovery 1.0), authorization and token requests (RFC 6749) and
+//! registration (RFC 7591). No request needs a credential of the broker.
 
 mod endpoints;
 

@@ -2,8 +2,8 @@
 //! OAuth client. They use no script.
 //!
 //! Invariants:
-//! - A page leads to an authorization server only for a person who is signed in here, and only after
-//!   a form of the broker's own was sent.
+//! - A page leads to an authorization server only for a person who is signed in here. A form of the
+//!   broker must have been sent before.
 //! - The answer of a server counts only in the browser that began the request.
 //! - Text of others is escaped.
 

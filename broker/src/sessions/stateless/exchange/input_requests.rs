@@ -68,7 +68,7 @@ impl Exchange {
         self.request_inputs(inputs)
     }
 
-    /// Requests the inputs that this request permits, and refuses the others at the backend: each
+    /// Requests the inputs that this request permits, and refuses the others at the backend. Each
     /// request declares its own capabilities, also a repeated one (MCP 2026-07-28, Basic: Meta).
     /// `None` if no input is left.
     pub(super) fn request_inputs(
