@@ -10,6 +10,7 @@ mod check_config;
 mod config_files;
 mod config_folder;
 mod demo;
+mod descriptor_limit;
 mod embedded;
 mod error;
 mod exposure;
@@ -113,6 +114,7 @@ fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     let (logging, _unwritten) = telemetry::init(&config.telemetry)?;
     files.warn_of_ignored_variables();
     isolation::disable_process_inspection();
+    descriptor_limit::raise(config.limits.connections);
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
         let mut signals = Signals::install()

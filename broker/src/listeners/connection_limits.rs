@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc, Once,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -31,6 +31,9 @@ use crate::{config::Limits, metrics::Metrics};
 /// Pause while no connection can be accepted because no descriptor is left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
+/// Interval between log messages about descriptors.
+const RESERVE_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
 /// Limits of one listener.
 #[derive(Debug)]
 pub(super) struct ConnectionLimiter {
@@ -40,7 +43,8 @@ pub(super) struct ConnectionLimiter {
     proxies: ProxyProtocol,
     /// Set when the last accepted connection uses a descriptor of the reserve.
     on_reserve: AtomicBool,
-    reserve_logged: Once,
+    /// Time of the last log message about descriptors.
+    reserve_logged_at: Mutex<Option<Instant>>,
 }
 
 /// Permit of one connection, released on drop.
@@ -60,7 +64,7 @@ impl ConnectionLimiter {
             addresses: AddressCounts::new(limits.connections_per_address),
             connection_rates: ConnectionRateLimiter::new(limits),
             on_reserve: AtomicBool::new(false),
-            reserve_logged: Once::new(),
+            reserve_logged_at: Mutex::default(),
         }
     }
 
@@ -142,6 +146,19 @@ impl ConnectionLimiter {
         }
     }
 
+    /// Logs that no connection is accepted. A flood causes it again with every connection that ends,
+    /// so the log has it once in each interval.
+    fn log_reserve_use(&self) {
+        let now = Instant::now();
+        let mut logged_at = self.reserve_logged_at.lock();
+        if logged_at.is_none_or(|at| now - at >= RESERVE_LOG_INTERVAL) {
+            *logged_at = Some(now);
+            tracing::warn!(
+                "too few file descriptors are free: the broker accepts no connection until other connections end"
+            );
+        }
+    }
+
     /// Waits until the next connection would not use the reserve.
     async fn wait_for_descriptor(&self, metrics: &Metrics) {
         if !self.on_reserve.load(Ordering::Relaxed) {
@@ -149,10 +166,7 @@ impl ConnectionLimiter {
         }
         if !descriptor_reserve::is_available() {
             metrics.rate_limited("descriptors");
-            // Logged once: under a flood it happens again with every connection that ends.
-            self.reserve_logged.call_once(|| {
-                tracing::warn!("too few file descriptors are free: the broker accepts no connection until other connections end");
-            });
+            self.log_reserve_use();
         }
         while !descriptor_reserve::is_available() {
             tokio::time::sleep(ACCEPT_RETRY).await;
