@@ -35,7 +35,7 @@ def declared() -> dict[str, set[str]]:
         names = [name + end for end in ("_bucket", "_sum", "_count")] if kind == "histograms" else [name]
         metrics |= {one: set(re.findall(r'"(\w+)"', labels)) for one in names}
     process = (ROOT / "broker/src/metrics/process.rs").read_text()
-    metrics |= {name: set() for name in re.findall(r'metric\(\s*text,\s*"(process_\w+)"', process)}
+    metrics |= {name: set() for name in re.findall(r'metric\(\s*text,\s*"((?:mcp|process)_\w+)"', process)}
     return metrics
 
 

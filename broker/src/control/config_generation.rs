@@ -108,6 +108,7 @@ impl ConfigGeneration {
         let mut state = self.lock();
         state.needs_restart = needs_restart.iter().map(|section| (*section).to_owned()).collect();
         (state.file_refusal, state.folder_refusal) = (None, None);
+        metrics.reloads.file_applied(needs_restart.len());
         state.start_generation(metrics)
     }
 
@@ -133,7 +134,7 @@ impl ConfigGeneration {
     /// Records why the configuration file is not applied.
     pub fn record_file_refusal(&self, why: &str, metrics: &Metrics) {
         self.lock().file_refusal = Some(RefusedReload::now(why));
-        metrics.reloads.refused();
+        metrics.reloads.file_refused();
     }
 
     /// Records why nothing of `include.folder` is applied.

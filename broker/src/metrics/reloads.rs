@@ -8,6 +8,8 @@ pub struct ReloadMetrics {
     generation: IntGauge,
     attempts: IntCounterVec,
     files: IntGaugeVec,
+    last_successful: IntGauge,
+    restart_needed: IntGauge,
 }
 
 impl ReloadMetrics {
@@ -25,12 +27,32 @@ impl ReloadMetrics {
             "Files of include.folder: applied, outdated (an earlier version is in force), or refused. A folder that cannot be read counts as refused.",
             [("state", &["applied", "outdated", "refused"])],
         );
-        Self { generation, attempts, files }
+        let last_successful = declare.gauge(
+            "mcp_config_last_reload_successful",
+            "1 if the last reload of the configuration file was applied, 0 if it was refused.",
+        );
+        last_successful.set(1);
+        let restart_needed = declare.gauge(
+            "mcp_config_restart_needed",
+            "Changed sections of the configuration file that need a restart.",
+        );
+        Self { generation, attempts, files, last_successful, restart_needed }
     }
 
     pub fn reloaded(&self, generation: u64) {
         self.generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
         self.attempts.with_label_values(&["taken"]).inc();
+    }
+
+    /// Records that the configuration file is in force, except for the sections that need a restart.
+    pub fn file_applied(&self, needs_restart: usize) {
+        self.last_successful.set(1);
+        self.restart_needed.set(i64::try_from(needs_restart).unwrap_or(i64::MAX));
+    }
+
+    pub fn file_refused(&self) {
+        self.last_successful.set(0);
+        self.refused();
     }
 
     /// Sets the numbers of files of `include.folder` by state.
