@@ -51,7 +51,7 @@ use rules::{
 
 use self::{
     answer_rules::AnswerRule,
-    approval::CallApproval,
+    approval::{CallApproval, Unanswered},
     call_clock::CallClock,
     interrupt::{Interrupt, InterruptReason},
     sent_call::SentCall,
@@ -244,7 +244,7 @@ impl Call {
             Box::pin(check.run()).await?;
         }
         if self.is_held()
-            && let Some(notice) = Box::pin(self.pass_approval()).await?
+            && let Some(notice) = Box::pin(self.await_approval()).await?
         {
             return Ok(CallOutcome::NotApproved(notice));
         }
@@ -265,7 +265,10 @@ impl Call {
                     return Ok(CallOutcome::Answered(answer, uris));
                 }
                 Ok((answer, uris)) => return Ok(CallOutcome::Answered(answer, uris)),
-                Err(failed) => failed,
+                Err(Unanswered::NotApproved(notice)) => {
+                    return Ok(CallOutcome::NotApproved(notice));
+                }
+                Err(Unanswered::Failed(attempt, refusal)) => (attempt, refusal),
             };
             if !retries::may_retry(attempt, self.is_repeatable, retries) || !backend.spend_retry() {
                 return Err(refusal);
@@ -279,17 +282,19 @@ impl Call {
         self: &Arc<Self>,
         message: &Message,
         edits: &[(Span, Vec<u8>)],
-    ) -> Result<(Message, ResourceUris), (AttemptOutcome, Refusal)> {
+    ) -> Result<(Message, ResourceUris), Unanswered> {
         let requester: Arc<dyn Requester> = self.clone();
-        let over = |refusal| (AttemptOutcome::Final, refusal);
+        let over = |refusal| Unanswered::Failed(AttemptOutcome::Final, refusal);
         // A backend that forgot its session did not process the call. The call is sent once more
         // over a new session.
         for attempt in 0..2 {
             let link = self.session.link_to(&self.backend).map_err(over)?;
             link.backend.check_breaker().map_err(over)?;
-            let connection =
-                link.connection().await.map_err(|refusal| (connect_attempt(&refusal), refusal))?;
+            let connection = link.connection().await.map_err(unconnected)?;
             connection.permits(self.method).map_err(over)?;
+            if self.is_held() {
+                Box::pin(self.use_approval()).await?;
+            }
             self.sent.set_link(link.clone());
             let sent_at = Instant::now();
             let answer = connection
@@ -315,7 +320,10 @@ impl Call {
                     if failure.was_not_seen() {
                         self.sent.forget();
                     }
-                    return Err((failure.attempt(), link.backend.report_failure(&failure)));
+                    return Err(Unanswered::Failed(
+                        failure.attempt(),
+                        link.backend.report_failure(&failure),
+                    ));
                 }
             }
         }
@@ -413,9 +421,10 @@ impl Expirable for Call {
     }
 }
 
-/// Returns whether a failed connection allows another attempt, as no request was sent. A refusal
-/// with a wait is final.
-fn connect_attempt(refusal: &Refusal) -> AttemptOutcome {
+/// Returns the end of an attempt without a connection. Another attempt may follow, as no request was
+/// sent. A refusal with a wait is final.
+fn unconnected(refusal: Refusal) -> Unanswered {
     let again = refusal.kind == ErrorKind::BackendUnavailable && refusal.retry_after.is_none();
-    if again { AttemptOutcome::NotProcessed } else { AttemptOutcome::Final }
+    let outcome = if again { AttemptOutcome::NotProcessed } else { AttemptOutcome::Final };
+    Unanswered::Failed(outcome, refusal)
 }

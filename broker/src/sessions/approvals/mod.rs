@@ -13,5 +13,5 @@ mod passage;
 
 pub(in crate::sessions) use self::{
     held_call::{HeldCall, OpenedApproval},
-    passage::{approval, await_decision, ended_unused, use_approval},
+    passage::{approval, await_decision, ended_unused, unusable, use_approval},
 };

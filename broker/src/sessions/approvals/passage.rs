@@ -56,6 +56,16 @@ pub(in crate::sessions) async fn await_decision(
     }
 }
 
+/// Returns why no call may use an approval in this state, if none may.
+pub(in crate::sessions) fn unusable(approval: &StoredApproval) -> Option<ApprovalStanding> {
+    match approval.state {
+        ApprovalState::Pending => Some(ApprovalStanding::Waits),
+        ApprovalState::Denied => Some(ApprovalStanding::Denied),
+        ApprovalState::Expired => Some(ApprovalStanding::Expired),
+        ApprovalState::Approved | ApprovalState::Used => None,
+    }
+}
+
 /// Uses a decided approval for the call `user`. `tool` is what the tool is now. Returns why the call
 /// may not leave, if it may not.
 pub(in crate::sessions) async fn use_approval(
@@ -65,11 +75,8 @@ pub(in crate::sessions) async fn use_approval(
     tool: Option<ToolIdentity>,
 ) -> Result<Result<(), ApprovalNotice>, Refusal> {
     let notice = |standing| Ok(Err(ApprovalNotice::new(approval, standing)));
-    match approval.state {
-        ApprovalState::Pending => return notice(ApprovalStanding::Waits),
-        ApprovalState::Denied => return notice(ApprovalStanding::Denied),
-        ApprovalState::Expired => return notice(ApprovalStanding::Expired),
-        ApprovalState::Approved | ApprovalState::Used => {}
+    if let Some(standing) = unusable(approval) {
+        return notice(standing);
     }
     let (persistence, id) = (&shared.persistence, &approval.record.id);
     if !is_for(&approval.record.binding, tool) {
@@ -86,7 +93,13 @@ pub(in crate::sessions) async fn use_approval(
     let is_used =
         persistence.timed("use_approval", persistence.store.use_approval(id, user)).await?;
     if !is_used {
-        return notice(ApprovalStanding::UsedElsewhere);
+        // The call may have waited long after the decision.
+        let now = self::approval(shared, id).await?;
+        let is_expired = now.is_none_or(|now| now.state == ApprovalState::Expired);
+        return notice(match is_expired {
+            true => ApprovalStanding::Expired,
+            false => ApprovalStanding::UsedElsewhere,
+        });
     }
     shared.metrics.approvals.used();
     fault_point::hit("approval.used");

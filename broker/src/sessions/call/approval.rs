@@ -1,4 +1,7 @@
 //! A call in flight that waits for the approval of a person, up to its deadline.
+//!
+//! Invariant: the call uses its approval directly before its first request to the backend. A call
+//! that is not sent leaves its approval for the next one.
 
 use std::{
     sync::{
@@ -9,12 +12,18 @@ use std::{
 };
 
 use protocol::{error::Refusal, ids::ApprovalId};
-use rules::approvals::{ApprovalNotice, ApprovalStanding};
+use records::StoredApproval;
+use rules::{
+    approvals::{ApprovalNotice, ApprovalStanding},
+    retries::AttemptOutcome,
+};
 
 use super::Call;
 use crate::{
     backends::requester::Requester as _,
-    sessions::approvals::{HeldCall, OpenedApproval, await_decision, ended_unused, use_approval},
+    sessions::approvals::{
+        HeldCall, OpenedApproval, await_decision, ended_unused, unusable, use_approval,
+    },
     telemetry::request,
 };
 
@@ -26,7 +35,17 @@ pub(super) struct CallApproval {
     answers_at_once: AtomicBool,
     /// The approval for which the client comes back.
     returned_for: OnceLock<ApprovalId>,
+    /// The approval to use, once a person has decided. Absent for a call that passes by a window.
+    decided: OnceLock<Box<StoredApproval>>,
+    is_used: AtomicBool,
     notice: OnceLock<ApprovalNotice>,
+}
+
+/// Reason for which an attempt has no answer.
+pub(super) enum Unanswered {
+    Failed(AttemptOutcome, Refusal),
+    /// The call lost its approval before it was sent.
+    NotApproved(ApprovalNotice),
 }
 
 impl Call {
@@ -36,6 +55,8 @@ impl Call {
             held,
             answers_at_once: AtomicBool::new(false),
             returned_for: OnceLock::new(),
+            decided: OnceLock::new(),
+            is_used: AtomicBool::new(false),
             notice: OnceLock::new(),
         };
         let _set_once = self.approval.set(Box::new(approval));
@@ -65,33 +86,33 @@ impl Call {
         self.approval.get()?.notice.get()
     }
 
-    /// Waits for the approval of the call and uses it. Returns why the call may not leave, if it
-    /// may not.
-    pub(super) async fn pass_approval(&self) -> Result<Option<ApprovalNotice>, Refusal> {
+    /// Waits for the approval of the call. Returns why the call may not leave, if it may not.
+    pub(super) async fn await_approval(&self) -> Result<Option<ApprovalNotice>, Refusal> {
         let Some(approval) = self.approval.get() else { return Ok(None) };
-        let passed = self.request_approval(approval).await?;
+        let notice = self.request_approval(approval).await?;
         // The wait is not silence of the backend.
         self.touch();
-        Ok(passed.err().map(|notice| approval.notice.get_or_init(|| notice).clone()))
+        Ok(notice.map(|notice| approval.end_with(notice)))
     }
 
     async fn request_approval(
         &self,
-        CallApproval { held, answers_at_once, returned_for, .. }: &CallApproval,
-    ) -> Result<Result<(), ApprovalNotice>, Refusal> {
+        approval: &CallApproval,
+    ) -> Result<Option<ApprovalNotice>, Refusal> {
+        let CallApproval { held, answers_at_once, returned_for, .. } = approval;
         let shared = &self.session.shared;
         // The client learns how its approval ended, before it requests another one.
         if let Some(id) = returned_for.get()
             && let Some(notice) = ended_unused(shared, id, held.binding()).await?
         {
             let _outside = request::with_current(|request| request.record_approval(id));
-            return Ok(Err(notice));
+            return Ok(Some(notice));
         }
         let opened = match held.open(shared).await? {
             OpenedApproval::Approval(opened) => opened,
             OpenedApproval::Window(id) => {
                 let _outside = request::with_current(|request| request.record_approval(&id));
-                return Ok(Ok(()));
+                return Ok(None);
             }
         };
         let id = &opened.record.id;
@@ -102,18 +123,39 @@ impl Call {
         };
         let decided = await_decision(shared, id, until, true).await?;
         let Some(decided) = decided else {
-            return Ok(Err(ApprovalNotice::new(&opened, ApprovalStanding::Expired)));
+            return Ok(Some(ApprovalNotice::new(&opened, ApprovalStanding::Expired)));
         };
+        if let Some(standing) = unusable(&decided) {
+            return Ok(Some(ApprovalNotice::new(&decided, standing)));
+        }
         // What the caller may do can have changed during the wait.
         if let Some(admitted) = self.admitted.as_ref().filter(|_| decided.is_approved()) {
             let subject = self.session.subject();
             self.session.recheck_access(&subject, admitted, "approved calls")?;
         }
-        let binding = held.binding();
+        let _set_once = approval.decided.set(Box::new(decided));
+        Ok(None)
+    }
+
+    /// Uses the approval of a held call, once. Called before each attempt to send it.
+    pub(super) async fn use_approval(&self) -> Result<(), Unanswered> {
+        let Some(approval) = self.approval.get() else { return Ok(()) };
+        let Some(decided) = approval.decided.get() else { return Ok(()) };
+        if approval.is_used.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let binding = approval.held.binding();
         let catalog = self.session.catalog();
         let tool = catalog.full.tool_identity(&binding.backend, &binding.tool);
         let user = format!("call {:032x}", rand::random::<u128>());
-        use_approval(shared, &decided, &user, tool).await
+        match use_approval(&self.session.shared, decided, &user, tool).await {
+            Ok(Ok(())) => {
+                approval.is_used.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Ok(Err(notice)) => Err(Unanswered::NotApproved(approval.end_with(notice))),
+            Err(refusal) => Err(Unanswered::Failed(AttemptOutcome::Final, refusal)),
+        }
     }
 
     /// Returns the time until which the call waits for a permit. The wait for an approval is not
@@ -121,5 +163,12 @@ impl Call {
     pub(super) fn permit_due(&self) -> Instant {
         let held = if self.is_held() { self.clock.elapsed() } else { Duration::ZERO };
         self.clock.permit_deadline(held)
+    }
+}
+
+impl CallApproval {
+    /// Notes why the call was not sent.
+    fn end_with(&self, notice: ApprovalNotice) -> ApprovalNotice {
+        self.notice.get_or_init(|| notice).clone()
     }
 }

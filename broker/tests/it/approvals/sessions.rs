@@ -52,6 +52,28 @@ async fn after_its_deadline_a_call_gets_an_id_and_its_repeat_uses_the_approval()
 }
 
 #[tokio::test]
+async fn a_call_that_the_breaker_refuses_leaves_its_approval_unused() {
+    let desk = Desk::start(json!({})).await;
+    let admin = desk.broker.admin();
+    let hold = async |state: &str| {
+        let path = "/admin/v1/tenants/default/backends/b/breaker";
+        let (status, answer) = admin.post(path, &json!({"state": state})).await;
+        assert_eq!(status, 200, "{answer}");
+    };
+    let client = desk.client().await;
+    let call = client.start_call("b__send", to("ann"));
+    desk.pending(1).await;
+    hold("open").await;
+    let id = desk.decide("approve").await;
+    let refused = call.error().await;
+    assert_eq!((kind(&refused), desk.sent()), ("backend_unavailable", 0), "{refused}");
+    assert!(list(&admin, "used").await.is_empty());
+    hold("closed").await;
+    assert_eq!(text_of(&client.call("b__send", to("ann")).await), "sent ann");
+    assert_eq!((id_of(&list(&admin, "used").await[0]), desk.sent()), (id, 1));
+}
+
+#[tokio::test]
 async fn an_approval_does_not_cover_other_arguments_or_another_principal() {
     let desk = Desk::start(json!({})).await;
     let client = desk.client().await;
