@@ -278,6 +278,8 @@ pub const ELICITATION_ID_BYTES: usize = 16;
 pub const CAPABILITIES_REMEMBERED_MAX: usize = 64;
 /// Time in which the broker still reads a notification stream after its replacement has begun.
 pub const LISTEN_OVERLAP: Duration = Duration::from_millis(200);
+/// Wait before the broker asks a backend again for a notification stream that it does not support.
+pub const LISTEN_REFUSED_PAUSE: Duration = Duration::from_secs(300);
 /// Shortest lifetime of lists of a backend without change notifications, whatever its `ttlMs`.
 pub const LIST_TTL_MIN: Duration = Duration::from_secs(10);
 

@@ -3,14 +3,17 @@
 //! The session keeps them by the URI that the client uses, and the link by the backend's URI. Both
 //! change together under the session's lock, so an ended session leaves none.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::BackendId,
 };
-use rules::{limits::SUBSCRIBE_ATTEMPTS_MAX, routing::ResourceTarget};
+use rules::{
+    limits::{BACKOFF_FIRST, BACKOFF_MAX, SUBSCRIBE_ATTEMPTS_MAX},
+    routing::ResourceTarget,
+};
 
 use super::{Session, local_requests::Reply, persisted_state::SessionPersister};
 use crate::backends::{link::Link, subscriptions::Subscriptions};
@@ -48,10 +51,54 @@ pub(in crate::sessions) async fn subscribe(
     ))
 }
 
-/// Subscribes to one resource, for a stateless stream of notifications.
+/// Subscribes to one resource, for a stateless stream of notifications. While the backend cannot
+/// subscribe, the broker tries again in the background. The client then gets one update.
 pub async fn listen_to(session: Arc<Session>, target: ResourceTarget) -> Result<(), Refusal> {
     check_listen(&session, &target)?;
-    subscribe(session, target).await.map(|_| ())
+    match subscribe(session.clone(), target.clone()).await {
+        Err(refusal) if is_transient(&refusal) => {
+            let running = session.shared.running.clone();
+            running.spawn(listen_later(Arc::downgrade(&session), target, refusal));
+            Ok(())
+        }
+        subscribed => subscribed.map(|_| ()),
+    }
+}
+
+fn is_transient(refusal: &Refusal) -> bool {
+    use ErrorKind::{BackendUnavailable, OutcomeUnknown, Overloaded, Timeout};
+    [BackendUnavailable, OutcomeUnknown, Overloaded, Timeout].contains(&refusal.kind)
+}
+
+/// Tries to subscribe until the backend answers, or until the session ends. A refusal ends the
+/// session: the client opens another stream, whose acknowledgement lacks the resource.
+async fn listen_later(session: Weak<Session>, target: ResourceTarget, mut refusal: Refusal) {
+    let Some(draining) = session.upgrade().map(|one| one.shared.draining.clone()) else { return };
+    let mut pause = BACKOFF_FIRST;
+    loop {
+        let wait = refusal.retry_after.unwrap_or_default().max(pause).min(BACKOFF_MAX);
+        pause = (pause * 2).min(BACKOFF_MAX);
+        if tokio::time::timeout(wait, draining.cancelled()).await.is_ok() {
+            return;
+        }
+        let Some(session) = session.upgrade() else { return };
+        if session.lock().check_present().is_err() {
+            return;
+        }
+        refusal = match subscribe(session.clone(), target.clone()).await {
+            Ok(_) => {
+                if let Ok(link) = session.link_to(&target.backend) {
+                    link.subscriptions.notify_gap(&link.backend.id, &*session, &target.uri);
+                }
+                return;
+            }
+            Err(refusal) if is_transient(&refusal) => refusal,
+            Err(refusal) => {
+                tracing::info!(backend = %target.backend, %refusal, "a backend refuses a resource that a notification stream has");
+                return session.end("a backend refuses a subscription");
+            }
+        };
+    }
 }
 
 pub(in crate::sessions) async fn unsubscribe(

@@ -1,10 +1,10 @@
 //! Notifications: one stream, reopened when the filter changes and after a loss.
 
 use serde_json::{Value, json};
-use testkit::{StatelessBackend, StatelessReply, TestClient, eventually, within};
+use testkit::{Gate, StatelessBackend, StatelessReply, TestClient, eventually, within};
 
 use super::{broker_with, on_both_wires};
-use crate::builder;
+use crate::{builder, kind, stateless::Modern};
 
 fn with_resources(backend: &StatelessBackend) {
     let resource = |name: &str| json!({"uri": format!("test://{name}"), "name": name});
@@ -176,4 +176,128 @@ async fn a_backend_without_a_notification_stream_is_still_served() {
     assert_eq!(client.tool_names().await, ["b__one"]);
     let error = client.error("resources/subscribe", json!({"uri": "b+test://one"})).await;
     assert_eq!(error["code"], -32002);
+}
+
+fn tools(names: &[&str]) -> Vec<Value> {
+    names.iter().map(|name| testkit::backend::tool(name)).collect()
+}
+
+async fn wait_tools(client: &TestClient, wanted: &[&str]) {
+    eventually("the changed list", || async {
+        let names = client.tool_names().await;
+        if names == wanted { Ok(()) } else { Err(names) }
+    })
+    .await;
+}
+
+/// Refuses streams of notifications for now.
+fn is_busy(backend: &StatelessBackend) {
+    backend.on("subscriptions/listen", |_| async { StatelessReply::error(-32603, "later") });
+}
+
+#[tokio::test]
+async fn nb_sub_01_lists_that_changed_before_the_first_stream_are_read_again() {
+    for failure in [StatelessReply::Refused(503), StatelessReply::error(-32603, "try later")] {
+        let backend = StatelessBackend::http().await;
+        backend.list("tools", tools(&["one"]));
+        let failed = failure.clone();
+        backend.on("subscriptions/listen", move |_| {
+            let failed = failed.clone();
+            async move { failed }
+        });
+        let broker = broker_with(&backend).await;
+        let client = broker.connected(json!({})).await;
+        wait_tools(&client, &["b__one"]).await;
+        let is_listen = |seen: &testkit::RecordedRequest| seen.is("subscriptions/listen");
+        backend.wait_count("a second attempt", 2, is_listen).await;
+        backend.list("tools", tools(&["one", "two"]));
+        backend.built_in("subscriptions/listen");
+        wait_tools(&client, &["b__one", "b__two"]).await;
+    }
+}
+
+#[tokio::test]
+async fn nb_sub_01_lists_that_are_older_than_the_acknowledgement_are_read_again() {
+    let (backend, gate) = (StatelessBackend::http().await, Gate::new());
+    backend.list("tools", tools(&["one"]));
+    let held = gate.clone();
+    backend.on("subscriptions/listen", move |call| {
+        let held = held.clone();
+        async move {
+            held.passed().await;
+            let id = json!({"io.modelcontextprotocol/subscriptionId": call.message["id"]});
+            let params = json!({"notifications": call.params()["notifications"], "_meta": id});
+            call.notify("notifications/subscriptions/acknowledged", params).await;
+            StatelessReply::Hang
+        }
+    });
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    wait_tools(&client, &["b__one"]).await;
+    backend.list("tools", tools(&["one", "two"]));
+    gate.open();
+    wait_tools(&client, &["b__one", "b__two"]).await;
+}
+
+#[tokio::test]
+async fn nb_sub_01_a_subscription_that_fails_for_now_can_be_retried() {
+    for backend in on_both_wires().await {
+        with_resources(&backend);
+        let broker = broker_with(&backend).await;
+        let client = broker.connected(json!({})).await;
+        let mut stream = client.open_get_stream().await;
+        subscribe(&client, "one").await;
+        is_busy(&backend);
+        let refused = client.error("resources/subscribe", json!({"uri": "b+test://two"})).await;
+        assert_eq!(
+            (kind(&refused), &refused["data"]["retryable"]),
+            ("backend_unavailable", &json!(true)),
+            "{refused}"
+        );
+        backend.updated("test://one").await;
+        assert_eq!(next_updated(&mut stream).await["uri"], "b+test://one", "it stays open");
+        backend.built_in("subscriptions/listen");
+        subscribe(&client, "two").await;
+        backend.wait_listening_to(&["test://one", "test://two"]).await;
+    }
+}
+
+#[tokio::test]
+async fn nb_sub_01_a_changed_filter_is_sent_again_after_a_failure() {
+    let backend = StatelessBackend::http().await;
+    with_resources(&backend);
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    subscribe(&client, "one").await;
+    subscribe(&client, "two").await;
+    backend.wait_listening_to(&["test://one", "test://two"]).await;
+    is_busy(&backend);
+    client.result("resources/unsubscribe", json!({"uri": "b+test://two"})).await;
+    let is_smaller = |seen: &testkit::RecordedRequest| {
+        seen.message["params"]["notifications"]["resourceSubscriptions"] == json!(["test://one"])
+    };
+    backend.wait_count("the failed filter", 2, is_smaller).await;
+    backend.built_in("subscriptions/listen");
+    backend.wait_listening_to(&["test://one"]).await;
+}
+
+#[tokio::test]
+async fn nb_sub_01_a_listener_keeps_a_resource_whose_subscription_fails_for_now() {
+    let backend = StatelessBackend::http().await;
+    with_resources(&backend);
+    is_busy(&backend);
+    let broker = broker_with(&backend).await;
+    let client = Modern::of(&broker, "/mcp");
+    let filter = json!({"notifications": {"resourceSubscriptions": ["b+test://one"]}});
+    let mut stream = client.post(json!(1), "subscriptions/listen", filter).await.events();
+    let acknowledged = within("the acknowledgement", stream.next_message()).await.unwrap().1;
+    assert_eq!(
+        acknowledged["params"]["notifications"]["resourceSubscriptions"],
+        json!(["b+test://one"]),
+        "{acknowledged}"
+    );
+    backend.built_in("subscriptions/listen");
+    assert_eq!(next_updated(&mut stream).await["uri"], "b+test://one", "updates may be missed");
+    backend.updated("test://one").await;
+    assert_eq!(next_updated(&mut stream).await["uri"], "b+test://one");
 }

@@ -34,7 +34,14 @@ pub(in crate::backends::link) async fn control_request(
                 stateless.listening.unsubscribe(&uri);
                 return done(true);
             }
-            done(feed_streams::subscribe(&stateless.listening, connection, link, &uri).await)
+            done(feed_streams::subscribe(&stateless.listening, connection, link, &uri).await?)
+        }
+        Method::ToolsList
+        | Method::PromptsList
+        | Method::ResourcesList
+        | Method::ResourcesTemplatesList => {
+            stateless.listening.lock().has_read_lists = true;
+            requests::send_own(connection, link, method, params, None).await
         }
         _ => requests::send_own(connection, link, method, params, None).await,
     }

@@ -2,17 +2,23 @@
 //! Subscriptions). Each connection has one open, for all clients behind it.
 //!
 //! A filter cannot change. When the wanted resources change, the broker opens another stream. It
-//! closes the old one [`LISTEN_OVERLAP`] after the backend acknowledged the new one. After a lost
-//! stream is open again, each listener gets a notification, because updates may have been missed.
+//! closes the old one [`LISTEN_OVERLAP`] after the backend acknowledged the new one.
+//!
+//! The broker tries again to open a stream until it is open. Then each listener gets a notification
+//! and the lists are read again, if changes may have been missed before.
 
 use std::{sync::Arc, time::Duration};
 
 use protocol::{
     envelope::{Kind, Message},
+    error::ErrorKind,
     method::Method,
-    stateless::{downgrade, results::SubscriptionFilter},
+    stateless::{MISSING_CLIENT_CAPABILITY, downgrade, results::SubscriptionFilter},
 };
-use rules::limits::{BACKOFF_FIRST, BACKOFF_MAX, LISTEN_OVERLAP};
+use rules::{
+    limits::{BACKOFF_FIRST, BACKOFF_MAX, LISTEN_OVERLAP, LISTEN_REFUSED_PAUSE},
+    link_sharing::LinkScope,
+};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{
@@ -24,6 +30,8 @@ use crate::backends::link::{Link, connection::Connection, failure::Failure};
 /// An open stream. Dropping it ends it.
 struct FeedStream {
     id: u64,
+    /// The filter, without the resources that the backend did not agree to.
+    filter: SubscriptionFilter,
     reading: JoinHandle<()>,
     end: oneshot::Receiver<Result<Message, Failure>>,
 }
@@ -57,17 +65,18 @@ pub(in crate::backends::link) fn watch_lists(connection: &Arc<Connection>, link:
     run(&stateless.listening, connection, link);
 }
 
-/// Subscribes to updates of a resource. Returns `true` if the backend agreed.
+/// Subscribes to updates of a resource. Returns `true` if the backend agreed, and `false` if it
+/// refused.
 pub(super) async fn subscribe(
     feed: &NotificationFeed,
     connection: &Arc<Connection>,
     link: &Arc<Link>,
     uri: &str,
-) -> bool {
+) -> Result<bool, Failure> {
     let version = {
         let mut state = feed.lock();
         if state.current.is_some() && state.accepted.contains(uri) {
-            return true;
+            return Ok(true);
         }
         // All wanted resources in one filter: after a loss, they are restored one by one.
         state.uris.extend(link.subscriptions.counts().into_iter().map(|(uri, _)| uri));
@@ -77,10 +86,14 @@ pub(super) async fn subscribe(
     };
     let mut subscribing = Subscribing { feed, uri, is_applied: false };
     run(feed, connection, link);
-    let mut applied_versions = feed.applied.subscribe();
-    let _closed = applied_versions.wait_for(|applied| *applied >= version).await;
+    let mut applied = feed.applied.subscribe();
+    let applied = applied.wait_for(|applied| applied.version >= version).await;
+    let failure = applied.ok().and_then(|applied| applied.failure.clone());
     subscribing.is_applied = true;
-    feed.lock().accepted.contains(uri)
+    match (feed.lock().accepted.contains(uri), failure) {
+        (false, Some(failure)) => Err(failure),
+        (is_agreed, _) => Ok(is_agreed),
+    }
 }
 
 /// A subscription that waits for the backend. Dropping it removes the resource from the wanted ones,
@@ -88,7 +101,7 @@ pub(super) async fn subscribe(
 struct Subscribing<'a> {
     feed: &'a NotificationFeed,
     uri: &'a str,
-    /// Set once the backend has answered the filter with the resource.
+    /// Set once the backend has answered the filter with the resource, or the attempt has failed.
     is_applied: bool,
 }
 
@@ -112,87 +125,108 @@ fn run(feed: &NotificationFeed, connection: &Arc<Connection>, link: &Arc<Link>) 
     let starts = !std::mem::replace(&mut feed.lock().running, true);
     feed.changed.notify_one();
     if starts {
-        link.backend.context.running.spawn(keep_open(link.clone(), connection.clone()));
+        link.backend.shared.running.spawn(keep_open(link.clone(), connection.clone()));
     }
 }
 
 /// Keeps a stream with the wanted filter open until the connection closes.
 async fn keep_open(link: Arc<Link>, connection: Arc<Connection>) {
     let Some(stateless) = connection.stateless().cloned() else { return };
-    let follower = FilterFollower {
+    let feed = OpenFeed {
         link: &link,
         connection: &connection,
         listening: &stateless.listening,
         stream: None,
-        applied: None,
-        has_gap: false,
         failures: 0,
+        retry_after: None,
+        missed: false,
+        is_first: true,
     };
     tokio::select! {
-        () = follower.run() => {}
+        () = feed.follow_filter() => {}
         () = connection.closed() => {}
     }
     stateless.listening.lost();
-    stateless.listening.mark_applied(u64::MAX); // an answer that will not come has no waiter
+    let lost = Failure::Lost("the connection ended before the backend answered".to_owned());
+    stateless.listening.mark_applied(u64::MAX, Some(lost)); // an answer that will not come has no waiter
 }
 
-/// The stream of one connection, as it follows the wanted filter.
-struct FilterFollower<'a> {
+/// The stream of a connection, and the attempts to open it.
+struct OpenFeed<'a> {
     link: &'a Arc<Link>,
     connection: &'a Arc<Connection>,
     listening: &'a NotificationFeed,
     stream: Option<FeedStream>,
-    /// Version of the last filter for which a stream was requested.
-    applied: Option<u64>,
-    /// True if a stream ended, so that updates may have been missed.
-    has_gap: bool,
-    /// Number of failures to open a stream since the last success.
+    /// Failed attempts since the last open stream.
     failures: u32,
+    /// The wait before the next attempt, after a failed one.
+    retry_after: Option<Duration>,
+    /// Set while no stream is open, if one was wanted.
+    missed: bool,
+    /// Set until the first stream is open.
+    is_first: bool,
 }
 
-impl FilterFollower<'_> {
-    async fn run(mut self) {
+impl OpenFeed<'_> {
+    async fn follow_filter(mut self) {
+        let listening = self.listening;
         loop {
-            let (filter, version) = self.listening.wanted();
-            let is_wanted = filter != SubscriptionFilter::default();
-            if !is_wanted {
-                self.close(version);
-            } else if self.applied != Some(version) || self.stream.is_none() {
-                match open(self.link, self.connection, self.listening, &filter).await {
-                    Ok(opened) => self.switch_to(opened, version).await,
-                    Err(error) => {
-                        self.record_failure(&error.failure, version);
-                        // An equal request would get an equal refusal.
-                        if error.refused && self.stream.is_none() {
-                            self.wait_for_another_filter(version).await;
-                            continue;
-                        }
-                    }
+            let (filter, version) = listening.wanted();
+            if filter == SubscriptionFilter::default() {
+                self.stream = None;
+                listening.lost();
+                self.missed = false;
+                self.applied(version);
+            } else if self.stream.as_ref().is_some_and(|stream| stream.filter == filter) {
+                self.applied(version);
+            } else {
+                match open(self.link, self.connection, listening, &filter).await {
+                    Ok(opened) => self.opened(opened, version).await,
+                    Err(error) => self.failed(error, version),
                 }
             }
-            if let Some(gracefully) = self.wait_for_end_or_change().await {
-                self.record_end(gracefully).await;
+            let due = self.retry_after;
+            let retry_is_due = async move {
+                match due {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let ended = match &mut self.stream {
+                Some(stream) => tokio::select! {
+                    end = &mut stream.end => Some(end.is_ok_and(|end| end.is_ok_and(|answer| answer.kind == Kind::Result))),
+                    () = until_changed(listening, version, Some(stream.id)) => listening.is_ended(stream.id).then_some(true),
+                    () = retry_is_due => None,
+                },
+                None => tokio::select! {
+                    () = until_changed(listening, version, None) => None,
+                    () = retry_is_due => None,
+                },
+            };
+            if let Some(gracefully) = ended {
+                tracing::debug!(backend = %self.link.backend.id, gracefully, "the backend's notification stream ended");
+                self.stream = None;
+                listening.lost();
+                self.missed = true;
+                tokio::time::sleep(BACKOFF_FIRST).await;
             }
         }
     }
 
-    /// Closes the stream, because nothing is wanted.
-    fn close(&mut self, version: u64) {
-        self.stream = None;
-        self.listening.lost();
-        (self.applied, self.has_gap, self.failures) = (Some(version), false, 0);
-        self.listening.mark_applied(version);
+    fn applied(&mut self, version: u64) {
+        (self.failures, self.retry_after) = (0, None);
+        self.listening.mark_applied(version, None);
     }
 
-    /// Replaces the stream. The previous one stays open for a time, so that no notification is
-    /// missed.
-    async fn switch_to(&mut self, opened: FeedStream, version: u64) {
-        self.listening.switch(opened.id);
+    async fn opened(&mut self, opened: FeedStream, version: u64) {
+        let lists_are_older = self.listening.switch(opened.id);
         let former = self.stream.replace(opened);
-        (self.applied, self.failures) = (Some(version), 0);
-        self.listening.mark_applied(version);
-        if std::mem::take(&mut self.has_gap) {
+        self.applied(version);
+        let is_first = std::mem::replace(&mut self.is_first, false);
+        if std::mem::take(&mut self.missed) {
             notify_gap(self.link);
+        } else if is_first && lists_are_older && self.link.scope == LinkScope::Catalog {
+            self.link.backend.refresh();
         }
         if former.is_some() {
             tokio::time::sleep(LISTEN_OVERLAP).await;
@@ -200,58 +234,37 @@ impl FilterFollower<'_> {
         self.listening.forget_former();
     }
 
-    fn record_failure(&mut self, failure: &Failure, version: u64) {
-        self.applied = Some(version);
+    fn failed(&mut self, FeedOpenError { failure, refused }: FeedOpenError, version: u64) {
+        let backend = &self.link.backend;
+        self.missed |= self.stream.is_none();
         self.failures += 1;
         if self.failures == 1 {
-            let backend = &self.link.backend;
-            let redacted = backend.redactor.redact(failure);
+            let redacted = backend.redactor.redact(&failure);
             tracing::info!(backend = %backend.id, failure = redacted, "the broker could not open the notification stream of the backend");
         }
-        self.listening.mark_applied(version);
-    }
-
-    async fn wait_for_another_filter(&self, version: u64) {
-        while self.listening.wanted().1 == version {
-            self.listening.changed.notified().await;
-        }
-    }
-
-    /// Waits until the stream ends, the filter changes, or the next attempt is due. Returns whether
-    /// the stream ended gracefully, if it ended.
-    async fn wait_for_end_or_change(&mut self) -> Option<bool> {
-        let changed = self.listening.changed.notified();
-        let Some(stream) = &mut self.stream else {
-            if self.failures == 0 {
-                changed.await;
-            } else {
-                let _sooner = tokio::time::timeout(retry_pause(self.failures), changed).await;
-            }
-            return None;
-        };
-        tokio::select! {
-            end = &mut stream.end => Some(end.is_ok_and(|end| end.is_ok_and(|answer| answer.kind == Kind::Result))),
-            () = changed => self.listening.is_ended(stream.id).then_some(true),
-        }
-    }
-
-    async fn record_end(&mut self, gracefully: bool) {
-        tracing::debug!(backend = %self.link.backend.id, gracefully, "the backend's notification stream ended");
-        self.stream = None;
-        self.listening.lost();
-        self.has_gap = true;
-        tokio::time::sleep(BACKOFF_FIRST).await;
+        let pause = BACKOFF_FIRST
+            .saturating_mul(1 << self.failures.min(10))
+            .min(BACKOFF_MAX)
+            .mul_f64(rand::random_range(0.5..1.0))
+            .max(failure.retry_after().unwrap_or_default().min(BACKOFF_MAX));
+        // An equal request gets an equal refusal, until the backend is changed.
+        self.retry_after = Some(if refused { LISTEN_REFUSED_PAUSE } else { pause });
+        self.listening.mark_applied(version, (!refused).then_some(failure));
     }
 }
 
-fn retry_pause(failures: u32) -> Duration {
-    BACKOFF_FIRST
-        .saturating_mul(1 << failures.min(10))
-        .min(BACKOFF_MAX)
-        .mul_f64(rand::random_range(0.5..1.0))
+/// Waits until another filter is wanted, or until the backend announces the end of the stream.
+async fn until_changed(listening: &NotificationFeed, version: u64, stream: Option<u64>) {
+    loop {
+        listening.changed.notified().await;
+        if listening.wanted().1 != version || stream.is_some_and(|id| listening.is_ended(id)) {
+            return;
+        }
+    }
 }
 
-/// Reason for which no stream was opened. `refused` is set if the backend refused it.
+/// Reason for which no stream was opened. `refused` is set if the backend does not support the
+/// stream.
 struct FeedOpenError {
     failure: Failure,
     refused: bool,
@@ -278,14 +291,17 @@ async fn open(
     listening.lock().opening = Some((id, None));
     let (end_tx, end) = oneshot::channel();
     let (to, over) = (connection.clone(), link.clone());
-    let reading = link.backend.context.running.spawn(async move {
+    let reading = link.backend.shared.running.spawn(async move {
         let _receiver_dropped = end_tx.send(requests::send(&to, &over, request).await);
     });
-    let mut stream = FeedStream { id, reading, end };
+    let mut stream = FeedStream { id, filter: filter.clone(), reading, end };
     let limit = link.backend.timeouts().control;
     let outcome = tokio::time::timeout(limit, agreed(listening, &mut stream)).await;
     let failure = match outcome {
-        Ok(Ok(())) => return Ok(stream),
+        Ok(Ok(agreed)) => {
+            stream.filter.uris.retain(|uri| agreed.uris.contains(uri));
+            return Ok(stream);
+        }
         Ok(Err(unopened)) => unopened,
         Err(_) => FeedOpenError {
             failure: Failure::TimedOut(Method::SubscriptionsListen),
@@ -296,13 +312,17 @@ async fn open(
     Err(failure)
 }
 
+/// Errors of a backend that does not support the stream. Any other error may pass.
+const PERMANENT_ERRORS: [i64; 3] =
+    [ErrorKind::MethodNotFound.code(), ErrorKind::InvalidParams.code(), MISSING_CLIENT_CAPABILITY];
+
 async fn agreed(
     listening: &NotificationFeed,
     stream: &mut FeedStream,
-) -> Result<(), FeedOpenError> {
+) -> Result<SubscriptionFilter, FeedOpenError> {
     loop {
-        if listening.lock().opening.as_ref().is_some_and(|(_, agreed)| agreed.is_some()) {
-            return Ok(());
+        if let Some((_, Some(agreed))) = &listening.lock().opening {
+            return Ok(agreed.clone());
         }
         tokio::select! {
             () = listening.acknowledged.notified() => {}
@@ -310,8 +330,9 @@ async fn agreed(
                 return Err(match end {
                     Ok(Err(failure)) => FeedOpenError { failure, refused: false },
                     Ok(Ok(answer)) if answer.kind == Kind::Error => {
-                        let failure = Failure::Protocol(format!("the backend refused the notification stream with error {}", downgrade::error_code(&answer).unwrap_or_default()));
-                        FeedOpenError { failure, refused: true }
+                        let code = downgrade::error_code(&answer).unwrap_or_default();
+                        let failure = Failure::busy(format!("the backend refused the notification stream with error {code}"));
+                        FeedOpenError { failure, refused: PERMANENT_ERRORS.contains(&code) }
                     }
                     _ => FeedOpenError { failure: Failure::Protocol("the notification stream ended before the backend acknowledged it".to_owned()), refused: false },
                 });
@@ -323,7 +344,7 @@ async fn agreed(
 /// Reports to the listeners that updates may have been missed.
 fn notify_gap(link: &Arc<Link>) {
     link.subscriptions.notify_gaps(&link.backend.id);
-    if link.has_no_client() {
+    if link.scope == LinkScope::Catalog {
         link.backend.refresh();
     }
 }

@@ -15,6 +15,8 @@ use protocol::{
 };
 use tokio::sync::{Notify, watch};
 
+use crate::backends::link::failure::Failure;
+
 #[derive(Debug)]
 pub(in crate::backends::link) struct NotificationFeed {
     state: Mutex<FeedState>,
@@ -22,8 +24,16 @@ pub(in crate::backends::link) struct NotificationFeed {
     pub(super) changed: Notify,
     /// Notified when a stream is acknowledged.
     pub(super) acknowledged: Notify,
-    /// Version of the last filter that was applied: the backend answered its request.
-    pub(super) applied: watch::Sender<u64>,
+    /// The last filter for which the broker has requested a stream.
+    pub(super) applied: watch::Sender<AppliedFilter>,
+}
+
+/// A filter for which the broker has requested a stream.
+#[derive(Debug, Default)]
+pub(super) struct AppliedFilter {
+    pub(super) version: u64,
+    /// The failure of the request. `None`: the backend answered it.
+    pub(super) failure: Option<Failure>,
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +54,8 @@ pub(super) struct FeedState {
     /// Streams that the backend announced to end.
     ended: BTreeSet<u64>,
     pub(super) running: bool,
+    /// Set once a list was requested on the connection.
+    pub(super) has_read_lists: bool,
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +71,7 @@ impl Default for NotificationFeed {
             state: Mutex::default(),
             changed: Notify::new(),
             acknowledged: Notify::new(),
-            applied: watch::Sender::new(0),
+            applied: watch::Sender::default(),
         }
     }
 }
@@ -139,17 +151,22 @@ impl NotificationFeed {
         )
     }
 
-    pub(super) fn mark_applied(&self, version: u64) {
-        self.applied.send_modify(|applied| *applied = (*applied).max(version));
+    pub(super) fn mark_applied(&self, version: u64, failure: Option<Failure>) {
+        self.applied.send_modify(|applied| {
+            if version >= applied.version {
+                *applied = AppliedFilter { version, failure };
+            }
+        });
     }
 
-    /// Makes the opened stream the current one.
-    pub(super) fn switch(&self, id: u64) {
+    /// Makes the opened stream the current one. Returns whether a list was requested before.
+    pub(super) fn switch(&self, id: u64) -> bool {
         let mut state = self.lock();
         let agreed = state.opening.take().and_then(|(_, agreed)| agreed).unwrap_or_default();
         state.accepted = agreed.uris.into_iter().collect();
         state.former = state.current.replace(id);
         state.overlap.clear();
+        state.has_read_lists
     }
 
     pub(super) fn forget_former(&self) {
