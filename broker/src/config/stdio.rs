@@ -74,7 +74,7 @@ pub(super) const KEYS: &[ConfigKey] = &[
         "idle",
         CHILD_TIME,
         "30m",
-        "The broker ends a child of sessions that got no request for this long. The child loses its state of those sessions; the next request starts another child. Absent: the child ends with the sessions that use it.",
+        "The broker ends a child of sessions that got no request for this long and has no subscribers. The child loses its state of those sessions; the next request starts another child. Absent: the child ends with the sessions that use it.",
     ),
     optional_key(
         "lifetime",

@@ -344,3 +344,30 @@ async fn idle_and_old_children_are_replaced_by_new_ones() {
         broker.wait_for_log("the broker ends a child process").await;
     }
 }
+
+#[tokio::test]
+async fn a_child_with_subscribers_is_not_idle() {
+    let broker = broker_with(spec(json!({"idle": "1s"})), json!({})).await;
+    let client = session(&broker).await;
+    client.result("resources/subscribe", json!({"uri": "test://one"})).await;
+    let pid = call_tool(&client, "pid", json!({})).await;
+    // Children without subscribers end meanwhile, which were used later.
+    for _ in 0..2 {
+        let other = broker.client("/mcp/s").connected(json!({"roots": {}})).await;
+        let other = call_tool(&other, "pid", json!({})).await;
+        assert_ne!(other, pid);
+        eventually_within(Duration::from_secs(15), "the end of an idle child", || async {
+            let is_there = Path::new(&format!("/proc/{other}")).exists();
+            if is_there { Err("still there") } else { Ok(()) }
+        })
+        .await;
+    }
+    assert_eq!(call_tool(&client, "pid", json!({})).await, pid);
+    // Without its subscriber, it is.
+    client.result("resources/unsubscribe", json!({"uri": "test://one"})).await;
+    eventually_within(Duration::from_secs(15), "the end of the child", || async {
+        let is_there = Path::new(&format!("/proc/{pid}")).exists();
+        if is_there { Err("still there") } else { Ok(()) }
+    })
+    .await;
+}

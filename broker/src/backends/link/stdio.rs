@@ -184,8 +184,9 @@ fn shown_line(line: &str) -> String {
     line.trim().chars().filter(is_shown).take(CHILD_LINE_CHARS_MAX).collect()
 }
 
-/// Waits until a child without open requests reached its idle limit or its lifetime. The catalog's
-/// child reports changes and never expires.
+/// Waits until a child without open requests reached its idle limit or its lifetime. A child with
+/// subscribers sends updates, so it is not idle. The catalog's child reports changes and never
+/// expires.
 async fn expired(
     link: &Link,
     connection: &Connection,
@@ -197,7 +198,7 @@ async fn expired(
     let mut idle = IdleTimer { since: Instant::now(), requests_sent: connection.requests_sent() };
     loop {
         tokio::time::sleep(CHILD_IDLE_CHECK_INTERVAL).await;
-        let quiet_for = idle.idle_for(connection);
+        let quiet_for = idle.idle_for(connection, !link.subscriptions.is_empty());
         if rules.lifetime.is_some_and(|lifetime| connection.opened.elapsed() >= lifetime)
             && !connection.has_pending()
         {
@@ -216,10 +217,11 @@ struct IdleTimer {
 }
 
 impl IdleTimer {
-    /// Returns the time since the last request, or zero while an answer is pending.
-    fn idle_for(&mut self, connection: &Connection) -> Duration {
+    /// Returns the time since the last request, or zero while an answer is pending or the child has
+    /// subscribers.
+    fn idle_for(&mut self, connection: &Connection, has_subscribers: bool) -> Duration {
         let sent = connection.requests_sent();
-        if connection.has_pending() || sent != self.requests_sent {
+        if connection.has_pending() || has_subscribers || sent != self.requests_sent {
             *self = Self { since: Instant::now(), requests_sent: sent };
         }
         self.since.elapsed()
