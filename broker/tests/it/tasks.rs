@@ -431,6 +431,10 @@ async fn task_16_a_task_that_the_backend_describes_wrongly_fails_at_once() {
         wait_status(&client, &id, "failed").await;
     }
     assert_eq!(backend.recorded_of("tasks/result").len(), 0);
+    // The backend need not work on the four tasks whose id is known.
+    let cancelled = backend.recorded_of("tasks/cancel");
+    assert!(cancelled.len() >= 4, "{cancelled:?}");
+    assert!(cancelled.iter().all(|seen| seen.message["params"]["taskId"] == "task-1"));
 }
 
 #[tokio::test]

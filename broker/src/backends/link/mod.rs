@@ -27,6 +27,7 @@ pub(crate) mod request_streams;
 mod stateless;
 mod stdio;
 mod stream_request;
+mod task_cancellation;
 mod tcp;
 pub mod tls_clients;
 mod users;

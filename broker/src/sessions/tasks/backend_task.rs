@@ -198,9 +198,13 @@ fn unknown(run: &TaskRun, why: &str) -> RunOutcome {
     RunOutcome::Refused(Refusal::new(ErrorKind::OutcomeUnknown, text))
 }
 
-/// Returns the end of a run whose backend describes its task in another way than MCP does, or
-/// describes another task.
-pub(super) fn unreadable(link: &Link) -> RunOutcome {
+/// Cancels a task that the backend describes in another way than MCP does, or as another task.
+/// Returns the end of its run.
+pub(super) async fn unreadable(run: &TaskRun, link: &Arc<Link>) -> RunOutcome {
+    let tracked = run.lock().backend_task.as_ref().map(|tracked| tracked.id.clone());
+    if let Some(id) = tracked {
+        cancel(run, link, &id).await;
+    }
     let failure = Failure::Protocol("the state of its task cannot be read".to_owned());
     RunOutcome::Refused(link.backend.report_failure(&failure))
 }
@@ -250,7 +254,7 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
             }
             Ok(answer) => match answer.bytes(answer.result).and_then(BackendTask::read) {
                 Some(now) if now.id == task.id => now,
-                _ => return unreadable(link),
+                _ => return unreadable(run, link).await,
             },
         };
     }
@@ -297,9 +301,7 @@ async fn request_about_task(
 
 /// Cancels the backend's task.
 pub(super) async fn cancel(run: &TaskRun, link: &Arc<Link>, backend_task: &str) {
-    let Some(connection) = link.live() else { return };
-    let params = format!("{{\"taskId\":{}}}", json::quote(backend_task));
-    match connection.control_request(link, Method::TasksCancel, Some(params.as_bytes())).await {
+    match link.cancel_task(backend_task).await {
         Ok(answer) if answer.kind == Kind::Error => {
             tracing::debug!(task = %run.digest(), "the backend did not cancel its task")
         }

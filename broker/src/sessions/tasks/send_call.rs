@@ -140,7 +140,7 @@ async fn read_answer(
     }
     match answer.bytes(answer.result).and_then(BackendTask::read) {
         Some(task) => backend_task::follow(run, link, connection, task).await,
-        None => backend_task::unreadable(link),
+        None => backend_task::unreadable(run, link).await,
     }
 }
 

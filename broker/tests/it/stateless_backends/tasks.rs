@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use testkit::{StatelessBackend, StatelessReply, TestClient};
+use testkit::{RecordedRequest, StatelessBackend, StatelessReply, TestClient};
 
 use super::{broker_with, on_both_wires};
 use crate::{kind, tasks::wait_status, text_of};
@@ -234,4 +234,88 @@ async fn nb_task_01_only_a_call_becomes_a_task() {
         .error("resources/read", json!({"uri": "b+test://one"}))
         .await;
     assert_eq!(crate::kind(&error), "backend_protocol_error");
+}
+
+fn needs(keys: &[&str]) -> Value {
+    let form = |key: &&str| {
+        let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
+        let params = json!({"mode": "form", "message": key, "requestedSchema": schema});
+        ((*key).to_owned(), json!({"method": "elicitation/create", "params": params}))
+    };
+    let requests: serde_json::Map<_, _> = keys.iter().map(form).collect();
+    state("input_required", json!({"inputRequests": requests}))
+}
+
+#[tokio::test]
+async fn nb_task_02_inputs_come_and_go_while_the_task_waits() {
+    let backend = StatelessBackend::http().await;
+    let task_state = with_task(&backend, needs(&["first"]));
+    backend.on("tasks/update", |_| async { StatelessReply::Result(json!({})) });
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({"elicitation": {}})).await; // answers nothing by itself
+    let mut stream = client.open_get_stream().await;
+    let mut call = client.start_call("b__job", json!({}));
+    let first = call.next().await.unwrap().value;
+    assert_eq!(first["params"]["message"], "first");
+    *task_state.lock() = needs(&["first", "second"]);
+    let second = call.next().await.unwrap().value;
+    assert_eq!(second["params"]["message"], "second");
+    let accepted = json!({"action": "accept", "content": {"name": "Ann"}});
+    client.respond(second["id"].clone(), accepted.clone()).await;
+    let update = backend.wait_for("the answer", |seen| seen.is("tasks/update")).await;
+    assert_eq!(update.message["params"]["inputResponses"], json!({"second": accepted}));
+    *task_state.lock() = needs(&["third"]);
+    let mut rest = Vec::new();
+    while rest.len() < 2 {
+        let next = tokio::select! {
+            next = call.next() => next.map(|one| one.value),
+            next = stream.next_message() => next.map(|(_, message)| message),
+        };
+        rest.push(next.unwrap());
+    }
+    let withdrawn = rest.iter().find(|one| one["method"] == "notifications/cancelled").unwrap();
+    assert_eq!(withdrawn["params"]["requestId"], first["id"], "{rest:?}");
+    let third = rest.iter().find(|one| one["method"] == "elicitation/create").unwrap();
+    assert_eq!(third["params"]["message"], "third", "{rest:?}");
+    *task_state.lock() = done("ready", false);
+    assert_eq!(text_of(&call.result().await), "ready");
+    assert_eq!(backend.recorded_of("tasks/update").len(), 1);
+}
+
+/// Returns a backend whose task the broker has polled once, and does not poll again soon.
+async fn rarely_polled() -> StatelessBackend {
+    let backend = StatelessBackend::pipe().await;
+    with_task(&backend, state("working", json!({"pollIntervalMs": 60_000})));
+    backend
+}
+
+/// Ends the connections of a backend. Returns once the broker has opened the one that it always has.
+async fn reconnect(backend: &StatelessBackend) {
+    let is_discover = |seen: &RecordedRequest| seen.is("server/discover");
+    let before = backend.recorded_of("server/discover").len();
+    backend.cut_connections();
+    backend.wait_count("another connection", before + 1, is_discover).await;
+}
+
+#[tokio::test]
+async fn br_06_a_cancellation_is_sent_on_the_next_connection() {
+    for is_task in [false, true] {
+        let backend = rarely_polled().await;
+        let broker = broker_with(&backend).await;
+        let client = broker.connected(json!({})).await;
+        let is_get = |seen: &RecordedRequest| seen.is("tasks/get");
+        if is_task {
+            let task = as_task(&client).await;
+            backend.wait_for("a question about the task", is_get).await;
+            reconnect(&backend).await;
+            client.result("tasks/cancel", json!({"taskId": task})).await;
+            wait_status(&client, &task, "cancelled").await;
+        } else {
+            let call = client.start_call("b__job", json!({}));
+            backend.wait_for("a question about the task", is_get).await;
+            reconnect(&backend).await;
+            client.notify("notifications/cancelled", json!({"requestId": call.id})).await;
+        }
+        backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
+    }
 }

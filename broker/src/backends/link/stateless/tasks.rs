@@ -4,11 +4,17 @@
 //! The broker follows the task of a plain call to its end, and answers the call then. A task of the
 //! broker stores the backend's task and polls it as with backends of 2025-11-25
 //! (`sessions::tasks::backend_task`). Therefore the answers here have the form of that revision.
-//! The client gets each input request of the task once, by its key.
+//! The client gets each input request of the task once, by its key. Each answer goes to the backend
+//! as soon as it is there. A request that the task no longer has is withdrawn.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{collections::HashSet, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use futures_util::{
+    StreamExt,
+    future::{BoxFuture, select_all},
+    stream::FuturesUnordered,
+};
 use protocol::{
     envelope::{Kind, Message},
     json::{self, Document, ValueKind},
@@ -88,31 +94,25 @@ async fn follow(
     requester: &Arc<dyn Requester>,
     mut task: BackendTask,
 ) -> Result<Message, Failure> {
-    let mut answered = HashSet::new();
+    let mut inputs = TaskInputs::new(link, requester, &task.id);
     loop {
-        tokio::time::sleep(
-            task.poll_interval.unwrap_or(link.backend.context.task_settings().poll_interval),
-        )
-        .await;
-        let state = state(link, requester, &task.id).await?;
+        let interval =
+            task.poll_interval.unwrap_or(link.backend.context.task_settings().poll_interval);
+        let polled = async {
+            tokio::time::sleep(interval).await;
+            state(link, requester, &task.id).await
+        };
+        let state = match inputs.attend_until(polled).await? {
+            Ok(state) => state?,
+            Err(refusal) => return Ok(*refusal),
+        };
         if state.kind == Kind::Error {
             return for_the_requester(&state, Method::TasksGet, requester);
         }
         let now = read(&state, &task.id)?;
         match now.status {
-            TaskStatus::Working => {}
-            TaskStatus::InputRequired => {
-                let needed = new_inputs(&state, &answered)?;
-                let refused = tokio::select! {
-                    biased;
-                    refused = answer_inputs(link, requester, &task.id, &needed) => refused?,
-                    changed = until_not_waiting(link, requester, &now) => changed.map(|()| None)?,
-                };
-                if let Some(refusal) = refused {
-                    return Ok(refusal);
-                }
-                answered.extend(needed.into_iter().map(|request| request.key));
-            }
+            TaskStatus::Working => inputs.withdraw_all(),
+            TaskStatus::InputRequired => inputs.update(&state)?,
             TaskStatus::Completed => return outcome(&state, "result", requester),
             TaskStatus::Failed => return outcome(&state, "error", requester),
             TaskStatus::Cancelled => {
@@ -128,6 +128,124 @@ async fn follow(
     }
 }
 
+/// The inputs of one task. Dropping it withdraws those that the client has not answered.
+struct TaskInputs<'a> {
+    link: &'a Arc<Link>,
+    requester: &'a Arc<dyn Requester>,
+    task: String,
+    /// Keys of inputs that were requested from the client. A task never uses a key twice.
+    known: HashSet<String>,
+    asked: Vec<AskedInput<'a>>,
+    /// Answers on their way to the backend.
+    updates: FuturesUnordered<BoxFuture<'a, Result<Message, Failure>>>,
+}
+
+/// An input that the client has not answered yet.
+struct AskedInput<'a> {
+    key: String,
+    answer: BoxFuture<'a, Result<InputAnswer, Failure>>,
+}
+
+/// The object `inputResponses` with one input, or the error of a client that refuses.
+type InputAnswer = Result<Vec<u8>, Box<Message>>;
+
+impl<'a> TaskInputs<'a> {
+    fn new(link: &'a Arc<Link>, requester: &'a Arc<dyn Requester>, task: &str) -> Self {
+        Self {
+            link,
+            requester,
+            task: task.to_owned(),
+            known: HashSet::new(),
+            asked: Vec::new(),
+            updates: FuturesUnordered::new(),
+        }
+    }
+
+    /// Requests the inputs that are new in the state of the task. Withdraws those that are gone.
+    fn update(&mut self, state: &Message) -> Result<(), Failure> {
+        let needed = needed_inputs(state)?;
+        self.asked.retain(|asked| needed.iter().any(|request| request.key == asked.key));
+        for request in needed {
+            if self.known.insert(request.key.clone()) {
+                let (key, link, requester) = (request.key.clone(), self.link, self.requester);
+                let answer = Box::pin(answer_to(link, requester, request));
+                self.asked.push(AskedInput { key, answer });
+            }
+        }
+        Ok(())
+    }
+
+    fn withdraw_all(&mut self) {
+        self.asked.clear();
+    }
+
+    /// Sends answers to the backend until `work` is done. Returns its outcome, or the error of a
+    /// client that refuses.
+    async fn attend_until<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+    ) -> Result<Result<T, Box<Message>>, Failure> {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                answer = next_answer(&mut self.asked) => match answer? {
+                    Ok(responses) => self.send(&responses),
+                    Err(refusal) => return Ok(Err(refusal)),
+                },
+                // The next state of the task reports a refusal of the backend.
+                Some(updated) = self.updates.next() => drop(updated?),
+                done = &mut work => return Ok(Ok(done)),
+            }
+        }
+    }
+
+    /// Sends an answer in the background. The backend may get the answers one by one (extension
+    /// `io.modelcontextprotocol/tasks`, `tasks/update`).
+    fn send(&mut self, responses: &[u8]) {
+        let params = [
+            b"{\"taskId\":",
+            json::quote(&self.task).as_bytes(),
+            b",\"inputResponses\":",
+            responses,
+            b"}",
+        ]
+        .concat();
+        let (link, requester) = (self.link, self.requester);
+        self.updates.push(Box::pin(async move {
+            persistently(link, requester, Method::TasksUpdate, &params).await
+        }));
+    }
+}
+
+/// Returns the next answer of the client, and removes its input. Cancel-safe.
+async fn next_answer(asked: &mut Vec<AskedInput<'_>>) -> Result<InputAnswer, Failure> {
+    if asked.is_empty() {
+        return std::future::pending().await;
+    }
+    let (answer, at, _) = select_all(asked.iter_mut().map(|one| &mut one.answer)).await;
+    asked.remove(at);
+    answer
+}
+
+/// Gets one input from the client. The task outlives a connection, so the client is asked again
+/// after a lost one.
+async fn answer_to(
+    link: &Arc<Link>,
+    requester: &Arc<dyn Requester>,
+    request: InputRequest,
+) -> Result<InputAnswer, Failure> {
+    loop {
+        let Ok(connection) = link.connection().await else { return Err(gone(link)) };
+        let gathered =
+            inputs::gather(&connection, link, requester, std::slice::from_ref(&request)).await;
+        match gathered {
+            Err(Failure::Lost(_)) if !link.is_closed() => {}
+            gathered => return gathered,
+        }
+    }
+}
+
 /// Reads the state of the task with this id.
 fn read(state: &Message, id: &str) -> Result<BackendTask, Failure> {
     state
@@ -137,60 +255,10 @@ fn read(state: &Message, id: &str) -> Result<BackendTask, Failure> {
         .ok_or_else(|| Failure::Protocol("the state of a task cannot be read".to_owned()))
 }
 
-/// Returns the inputs that were not requested yet. A task never uses a key twice.
-fn new_inputs(state: &Message, answered: &HashSet<String>) -> Result<Vec<InputRequest>, Failure> {
-    let needed = InputRequired::parse(state.bytes(state.result).unwrap_or_default())
-        .map_err(|why| Failure::Protocol(why.to_owned()))?;
-    Ok(needed.requests.into_iter().filter(|request| !answered.contains(&request.key)).collect())
-}
-
-/// Gets the inputs and sends them to the backend. `Some` holds the error of a client that refuses.
-async fn answer_inputs(
-    link: &Arc<Link>,
-    requester: &Arc<dyn Requester>,
-    id: &str,
-    needed: &[InputRequest],
-) -> Result<Option<Message>, Failure> {
-    if needed.is_empty() {
-        return Ok(None); // the answers are on their way
-    }
-    let responses = loop {
-        let Ok(connection) = link.connection().await else { return Err(gone(link)) };
-        match inputs::gather(&connection, link, requester, needed).await {
-            Ok(Ok(responses)) => break responses,
-            Ok(Err(refusal)) => return Ok(Some(*refusal)),
-            Err(Failure::Lost(_)) if !link.is_closed() => {} // sent again: the task outlives the connection
-            Err(failure) => return Err(failure),
-        }
-    };
-    let params = [
-        b"{\"taskId\":",
-        json::quote(id).as_bytes(),
-        b",\"inputResponses\":",
-        responses.as_slice(),
-        b"}",
-    ]
-    .concat();
-    // The next state of the task reports a refusal.
-    persistently(link, requester, Method::TasksUpdate, &params).await.map(|_| None)
-}
-
-/// Waits until the task continues without the inputs that it requested.
-async fn until_not_waiting(
-    link: &Arc<Link>,
-    requester: &Arc<dyn Requester>,
-    task: &BackendTask,
-) -> Result<(), Failure> {
-    loop {
-        tokio::time::sleep(
-            task.poll_interval.unwrap_or(link.backend.context.task_settings().poll_interval),
-        )
-        .await;
-        let state = state(link, requester, &task.id).await?;
-        if !read(&state, &task.id).is_ok_and(|now| now.status == TaskStatus::InputRequired) {
-            return Ok(());
-        }
-    }
+fn needed_inputs(state: &Message) -> Result<Vec<InputRequest>, Failure> {
+    InputRequired::parse(state.bytes(state.result).unwrap_or_default())
+        .map(|needed| needed.requests)
+        .map_err(|why| Failure::Protocol(why.to_owned()))
 }
 
 async fn state(
@@ -278,11 +346,10 @@ struct TaskCancelGuard<'a> {
 
 impl Drop for TaskCancelGuard<'_> {
     fn drop(&mut self) {
-        let (Some(id), Some(connection)) = (self.id.take(), self.link.live()) else { return };
+        let Some(id) = self.id.take() else { return };
         let link = self.link.clone();
         self.link.backend.context.running.spawn(async move {
-            let params = format!("{{\"taskId\":{}}}", json::quote(&id));
-            match connection.control_request(&link, Method::TasksCancel, Some(params.as_bytes())).await {
+            match link.cancel_task(&id).await {
                 Ok(answer) if answer.kind != Kind::Error => {}
                 _ => tracing::debug!(backend = %link.backend.id, "the backend did not cancel its task"),
             }
@@ -314,16 +381,6 @@ mod tests {
             state(r#"{"taskId":"t","status":"failed","error":{"code":-32000,"message":"m"}}"#);
         assert_eq!(inlined(&failed, "error").unwrap().kind, Kind::Error);
         assert!(matches!(inlined(&failed, "result"), Err(Failure::Protocol(_))));
-    }
-
-    #[test]
-    fn nb_task_02_an_answered_input_key_is_not_requested_again() {
-        let waiting = state(
-            r#"{"taskId":"t","status":"input_required","inputRequests":{"a":{"method":"roots/list"},"b":{"method":"roots/list"}}}"#,
-        );
-        let answered = HashSet::from(["a".to_owned()]);
-        let new = new_inputs(&waiting, &answered).unwrap();
-        assert_eq!(new.iter().map(|one| one.key.as_str()).collect::<Vec<_>>(), ["b"]);
     }
 
     #[test]
