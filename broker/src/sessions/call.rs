@@ -51,7 +51,7 @@ use rules::{
 
 use self::{
     answer_rules::AnswerRule,
-    approval::{CallApproval, Unanswered},
+    approval::{AttemptEnd, CallApproval},
     call_clock::CallClock,
     interrupt::{Interrupt, InterruptReason},
     sent_call::SentCall,
@@ -265,10 +265,10 @@ impl Call {
                     return Ok(CallOutcome::Answered(answer, uris));
                 }
                 Ok((answer, uris)) => return Ok(CallOutcome::Answered(answer, uris)),
-                Err(Unanswered::NotApproved(notice)) => {
+                Err(AttemptEnd::NotApproved(notice)) => {
                     return Ok(CallOutcome::NotApproved(notice));
                 }
-                Err(Unanswered::Failed(attempt, refusal)) => (attempt, refusal),
+                Err(AttemptEnd::Failed(attempt, refusal)) => (attempt, refusal),
             };
             if !retries::may_retry(attempt, self.is_repeatable, retries) || !backend.spend_retry() {
                 return Err(refusal);
@@ -282,9 +282,9 @@ impl Call {
         self: &Arc<Self>,
         message: &Message,
         edits: &[(Span, Vec<u8>)],
-    ) -> Result<(Message, ResourceUris), Unanswered> {
+    ) -> Result<(Message, ResourceUris), AttemptEnd> {
         let requester: Arc<dyn Requester> = self.clone();
-        let over = |refusal| Unanswered::Failed(AttemptOutcome::Final, refusal);
+        let over = |refusal| AttemptEnd::Failed(AttemptOutcome::Final, refusal);
         // A backend that forgot its session did not process the call. The call is sent once more
         // over a new session.
         for attempt in 0..2 {
@@ -320,7 +320,7 @@ impl Call {
                     if failure.was_not_seen() {
                         self.sent.forget();
                     }
-                    return Err(Unanswered::Failed(
+                    return Err(AttemptEnd::Failed(
                         failure.attempt(),
                         link.backend.report_failure(&failure),
                     ));
@@ -423,8 +423,8 @@ impl Expirable for Call {
 
 /// Returns the end of an attempt without a connection. Another attempt may follow, as no request was
 /// sent. A refusal with a wait is final.
-fn unconnected(refusal: Refusal) -> Unanswered {
+fn unconnected(refusal: Refusal) -> AttemptEnd {
     let again = refusal.kind == ErrorKind::BackendUnavailable && refusal.retry_after.is_none();
     let outcome = if again { AttemptOutcome::NotProcessed } else { AttemptOutcome::Final };
-    Unanswered::Failed(outcome, refusal)
+    AttemptEnd::Failed(outcome, refusal)
 }

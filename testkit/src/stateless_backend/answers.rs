@@ -10,8 +10,16 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     CLIENT_CAPABILITIES, ListenStream, PROTOCOL_VERSION, ResponsePart, SUBSCRIPTION_ID,
-    StatelessCall, StatelessReply, StatelessShared, StatelessState, VERSION,
+    StatelessBackend, StatelessCall, StatelessReply, StatelessShared, StatelessState, VERSION,
 };
+
+impl StatelessBackend {
+    /// Gives a method its built-in answer again.
+    pub fn built_in(&self, method: &str) -> &Self {
+        self.shared.lock().handlers.remove(method);
+        self
+    }
+}
 
 /// Answers one request. `headers`: those of a request over HTTP.
 pub(super) async fn answer(

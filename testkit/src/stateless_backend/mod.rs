@@ -321,12 +321,6 @@ impl StatelessBackend {
         self
     }
 
-    /// Gives a method its built-in answer again.
-    pub fn built_in(&self, method: &str) -> &Self {
-        self.shared.lock().handlers.remove(method);
-        self
-    }
-
     /// Makes it support 2025-11-25 and refuse 2026-07-28 from now on, or the other way round.
     pub fn accepts_sessions(&self, legacy: bool) -> &Self {
         self.shared.lock().legacy = legacy;

@@ -41,8 +41,8 @@ pub(super) struct CallApproval {
     notice: OnceLock<ApprovalNotice>,
 }
 
-/// Reason for which an attempt has no answer.
-pub(super) enum Unanswered {
+/// End of an attempt without an answer.
+pub(super) enum AttemptEnd {
     Failed(AttemptOutcome, Refusal),
     /// The call lost its approval before it was sent.
     NotApproved(ApprovalNotice),
@@ -138,7 +138,7 @@ impl Call {
     }
 
     /// Uses the approval of a held call, once. Called before each attempt to send it.
-    pub(super) async fn use_approval(&self) -> Result<(), Unanswered> {
+    pub(super) async fn use_approval(&self) -> Result<(), AttemptEnd> {
         let Some(approval) = self.approval.get() else { return Ok(()) };
         let Some(decided) = approval.decided.get() else { return Ok(()) };
         if approval.is_used.load(Ordering::Relaxed) {
@@ -153,8 +153,8 @@ impl Call {
                 approval.is_used.store(true, Ordering::Relaxed);
                 Ok(())
             }
-            Ok(Err(notice)) => Err(Unanswered::NotApproved(approval.end_with(notice))),
-            Err(refusal) => Err(Unanswered::Failed(AttemptOutcome::Final, refusal)),
+            Ok(Err(notice)) => Err(AttemptEnd::NotApproved(approval.end_with(notice))),
+            Err(refusal) => Err(AttemptEnd::Failed(AttemptOutcome::Final, refusal)),
         }
     }
 

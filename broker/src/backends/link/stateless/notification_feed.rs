@@ -24,13 +24,13 @@ pub(in crate::backends::link) struct NotificationFeed {
     pub(super) changed: Notify,
     /// Notified when a stream is acknowledged.
     pub(super) acknowledged: Notify,
-    /// The last filter for which the broker has requested a stream.
-    pub(super) applied: watch::Sender<AppliedFilter>,
+    /// The last attempt to open a stream.
+    pub(super) applied: watch::Sender<FeedAttempt>,
 }
 
-/// A filter for which the broker has requested a stream.
+/// An attempt to open a stream with the wanted filter.
 #[derive(Debug, Default)]
-pub(super) struct AppliedFilter {
+pub(super) struct FeedAttempt {
     pub(super) version: u64,
     /// The failure of the request. `None`: the backend answered it.
     pub(super) failure: Option<Failure>,
@@ -154,7 +154,7 @@ impl NotificationFeed {
     pub(super) fn mark_applied(&self, version: u64, failure: Option<Failure>) {
         self.applied.send_modify(|applied| {
             if version >= applied.version {
-                *applied = AppliedFilter { version, failure };
+                *applied = FeedAttempt { version, failure };
             }
         });
     }
