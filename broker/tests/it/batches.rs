@@ -172,6 +172,20 @@ async fn v_01_a_batch_of_a_backend_is_read_message_by_message() {
 }
 
 #[tokio::test]
+async fn v_01_a_batch_with_an_error_status_has_the_answer_too() {
+    let backend = FakeBackend::with_tool("say", move |call| async move {
+        let batch = json!([call.result_message(text("said"))]);
+        let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
+        Reply::Http { status: 500, headers, body: batch.to_string().into() }
+    })
+    .await;
+    backend.version("2025-03-26");
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("b__say", json!({})).await), "said");
+}
+
+#[tokio::test]
 async fn v_01_empty_batches_and_initialize_in_a_batch_are_refused() {
     let (broker, _backend) = echo().await;
     let client = broker.client("/mcp");

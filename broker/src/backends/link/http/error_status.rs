@@ -7,7 +7,7 @@ use std::{
 
 use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
 use protocol::{
-    envelope::{Kind, Message},
+    envelope::{Body, Kind, Message},
     stateless::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, downgrade, is_stateless_error},
 };
 use rules::limits::{ERROR_BODY_BYTES_MAX, RETRY_AFTER_MAX, RETRY_AFTER_MIN};
@@ -15,9 +15,12 @@ use transport::{HttpResponse, http_client::ResponseBody};
 
 use super::{
     http_wire::HttpWire,
-    post_outcome::{PostOutcome, accept_answer},
+    post_outcome::{PostOutcome, accept_answer, accept_batch, has_answer},
 };
-use crate::backends::link::{Link, connection::Connection, failure::Failure};
+use crate::backends::{
+    inbound,
+    link::{Link, connection::Connection, failure::Failure},
+};
 
 impl HttpWire {
     /// Handles a response with an error status: an answer in its body, a lost session, or a
@@ -32,9 +35,14 @@ impl HttpWire {
         let status = response.status();
         let has_retry_after = response.headers().contains_key(RETRY_AFTER);
         let retry_after = retry_after(response.headers());
-        let message = match self.body(response, ERROR_BODY_BYTES_MAX).await {
-            Ok(body) => Message::decode(body, &self.limits).ok(),
-            Err(_) => None,
+        let body = self.body(response, ERROR_BODY_BYTES_MAX).await.ok();
+        let body = body.and_then(|body| inbound::decode(connection, body, &self.limits).ok());
+        let message = match body {
+            Some(Body::Batch(messages)) if has_answer(&messages, wire_id) => {
+                return accept_batch(link, connection, wire_id, None, messages);
+            }
+            Some(Body::One(message)) => Some(message),
+            Some(Body::Batch(_)) | None => None,
         };
         // Whatever the status, a message with the id of the request is its answer. The backend did
         // process it.

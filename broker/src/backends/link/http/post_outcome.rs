@@ -59,13 +59,21 @@ pub(super) fn accept_batch(
     requester: Option<&Arc<dyn Requester>>,
     mut messages: Vec<Result<Message, RefusedMessage>>,
 ) -> Result<PostOutcome, Failure> {
-    let is_answer = |message: &Result<Message, RefusedMessage>| {
-        message.as_ref().is_ok_and(|message| message.is_response_to(wire_id))
-    };
-    let answer = messages.iter().position(is_answer).map(|at| messages.remove(at));
+    let answer = position(&messages, wire_id).map(|at| messages.remove(at));
     inbound::receive_body(link, connection, Body::Batch(messages), requester);
     match answer {
         Some(Ok(answer)) => accept_answer(connection, wire_id, answer),
         _ => Err(Failure::Protocol("the batch has no answer to this request".to_owned())),
     }
+}
+
+/// Returns whether a batch has the answer to a request.
+pub(super) fn has_answer(messages: &[Result<Message, RefusedMessage>], wire_id: u64) -> bool {
+    position(messages, wire_id).is_some()
+}
+
+fn position(messages: &[Result<Message, RefusedMessage>], wire_id: u64) -> Option<usize> {
+    messages
+        .iter()
+        .position(|message| message.as_ref().is_ok_and(|message| message.is_response_to(wire_id)))
 }
