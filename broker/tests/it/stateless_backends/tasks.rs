@@ -282,6 +282,18 @@ async fn nb_task_02_inputs_come_and_go_while_the_task_waits() {
     assert_eq!(backend.recorded_of("tasks/update").len(), 1);
 }
 
+#[tokio::test]
+async fn nb_task_02_a_refused_input_ends_the_call_and_its_task() {
+    let backend = StatelessBackend::http().await;
+    with_task(&backend, needs(&["first"]));
+    let broker = broker_with(&backend).await;
+    let refuses = |_: &str, _: &Value| Err(json!({"code": -32000, "message": "never"}));
+    let client = broker.client("/mcp").answers(refuses).connected(json!({"elicitation": {}})).await;
+    let error = client.error("tools/call", json!({"name": "b__job", "arguments": {}})).await;
+    assert_eq!(error["message"], "never", "{error}");
+    backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
+}
+
 /// Returns a backend whose task the broker has polled once, and does not poll again soon.
 async fn rarely_polled() -> StatelessBackend {
     let backend = StatelessBackend::pipe().await;

@@ -5,7 +5,7 @@
 //! broker stores the backend's task and polls it as with backends of 2025-11-25
 //! (`sessions::tasks::backend_task`). Therefore the answers here have the form of that revision.
 //! The client gets each input request of the task once, by its key. Each answer goes to the backend
-//! as soon as it is there. A request that the task no longer has is withdrawn.
+//! as soon as it is there. A request that is gone from the task is withdrawn.
 
 use std::{collections::HashSet, pin::pin, sync::Arc, time::Duration};
 
@@ -104,7 +104,11 @@ async fn follow(
         };
         let state = match inputs.attend_until(polled).await? {
             Ok(state) => state?,
-            Err(refusal) => return Ok(*refusal),
+            Err(refusal) => {
+                // The task waits for an answer that will not come.
+                drop(TaskCancelGuard { link, id: Some(task.id) });
+                return Ok(*refusal);
+            }
         };
         if state.kind == Kind::Error {
             return for_the_requester(&state, Method::TasksGet, requester);
