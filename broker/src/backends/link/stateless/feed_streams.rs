@@ -125,7 +125,7 @@ fn run(feed: &NotificationFeed, connection: &Arc<Connection>, link: &Arc<Link>) 
     let starts = !std::mem::replace(&mut feed.lock().running, true);
     feed.changed.notify_one();
     if starts {
-        link.backend.shared.running.spawn(keep_open(link.clone(), connection.clone()));
+        link.backend.context.running.spawn(keep_open(link.clone(), connection.clone()));
     }
 }
 
@@ -291,7 +291,7 @@ async fn open(
     listening.lock().opening = Some((id, None));
     let (end_tx, end) = oneshot::channel();
     let (to, over) = (connection.clone(), link.clone());
-    let reading = link.backend.shared.running.spawn(async move {
+    let reading = link.backend.context.running.spawn(async move {
         let _receiver_dropped = end_tx.send(requests::send(&to, &over, request).await);
     });
     let mut stream = FeedStream { id, filter: filter.clone(), reading, end };
