@@ -49,7 +49,7 @@ pub use session::{
     SessionRecord, StoredSession, SubscriptionCount, SubscriptionRecord,
 };
 pub use task::{
-    FullTask, InputCounts, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput, TaskLimit,
-    TaskLimits, TaskListPosition, TaskRecord, TaskStatus, TaskStep, TaskTransition,
+    FullTask, InputCounts, StoredTask, StoredTaskSnapshot, TaskAudience, TaskClaimScope, TaskInput,
+    TaskLimit, TaskLimits, TaskListPosition, TaskRecord, TaskStatus, TaskStep, TaskTransition,
 };
 pub use write::{RowKey, WriteOp, WriteOutcome};

@@ -169,6 +169,15 @@ pub struct TaskLimits {
     pub bytes: u64,
 }
 
+/// The tasks that a node may claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TaskClaimScope {
+    /// Tasks that their owners released.
+    Released,
+    /// Released tasks, and tasks whose owners have no valid lease.
+    Unowned,
+}
+
 /// The one of the [`TaskLimits`] that is reached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskLimit {

@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use protocol::ids::{PrincipalId, TaskId, TenantId};
 use records::{
-    FullTask, NodeName, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput, TaskListPosition,
-    TaskStatus, TaskTransition,
+    FullTask, NodeName, StoredTask, StoredTaskSnapshot, TaskAudience, TaskClaimScope, TaskInput,
+    TaskListPosition, TaskStatus, TaskTransition,
 };
 
 use crate::StoreError;
@@ -50,8 +50,8 @@ pub trait TaskStore: Send + Sync {
         limit: u32,
     ) -> Result<Vec<StoredTask>, StoreError>;
 
-    /// Makes `node` the owner of up to `limit` unfinished tasks whose owners' leases have lapsed, and
-    /// returns them, oldest first.
+    /// Makes `node` the owner of up to `limit` unfinished tasks of this scope, and returns them, oldest
+    /// first.
     ///
     /// It never returns tasks that `node` owns already: they run there, even if its lease has lapsed. It
     /// never returns any of `except`, which `node` cannot carry out. If the answer to a call is lost, the
@@ -59,6 +59,7 @@ pub trait TaskStore: Send + Sync {
     async fn claim_tasks(
         &self,
         node: &NodeName,
+        scope: TaskClaimScope,
         limit: u32,
         except: &[TaskId],
     ) -> Result<Vec<FullTask>, StoreError>;

@@ -22,7 +22,7 @@ use std::{
 };
 
 use protocol::ids::TaskId;
-use records::{LeaseRenewal, NodeName, SessionKey};
+use records::{LeaseRenewal, NodeName, SessionKey, TaskClaimScope};
 use rules::limits::{PAST_NAMES_MAX, RECLAIM_BATCH, RENEWAL_RETRY_MAX};
 use storage::{NodeStore, StoreError, fault_point};
 use tokio::{
@@ -38,7 +38,8 @@ use crate::metrics::Metrics;
 const FOR_GOOD: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// The value of [`Lease`] that stands for [`FOR_GOOD`].
 const NEVER_ENDS: u64 = u64::MAX;
-/// Leases after an outage of the database until every owner should have reclaimed its records.
+/// Leases after an outage of the database, or after the first lease of this process, until every
+/// owner should have reclaimed its records.
 const SETTLES_AFTER_LEASES: u32 = 2;
 
 /// State of this process's lease, by its own clock.
@@ -78,11 +79,16 @@ impl Lease {
         }
     }
 
-    /// Returns whether the lease is fresh and no recent outage has to settle. Soon after an outage
-    /// other replicas may not have reclaimed their records yet, and this one must not claim them.
-    pub fn is_settled(&self, lease: Duration) -> bool {
+    /// Returns the tasks that this process may claim. Soon after an outage other replicas may not
+    /// have reclaimed their records yet, so this one claims only released tasks. The first lease may
+    /// come soon after an outage, too: a process that started meanwhile cannot tell.
+    pub fn claim_scope(&self, lease: Duration) -> Option<TaskClaimScope> {
         let now = self.millis(Instant::now());
-        self.remaining(now) >= lease / 2 && now >= self.unsettled_until.load(Ordering::Acquire)
+        let is_settled = now >= self.unsettled_until.load(Ordering::Acquire);
+        (self.remaining(now) >= lease / 2).then_some(match is_settled {
+            true => TaskClaimScope::Unowned,
+            false => TaskClaimScope::Released,
+        })
     }
 
     fn remaining(&self, now: u64) -> Duration {
@@ -91,10 +97,8 @@ impl Lease {
 
     /// Extends the lease after a renewal that was requested at `requested_at`.
     fn extend(&self, requested_at: Instant, lease: Duration) {
-        // Renewals were missed.
-        if self.remaining(self.millis(Instant::now())) < lease / 3
-            && self.until.load(Ordering::Acquire) != 0
-        {
+        // Renewals were missed, or this lease is the first.
+        if self.remaining(self.millis(Instant::now())) < lease / 3 {
             self.unsettled_until.store(
                 self.millis(Instant::now() + SETTLES_AFTER_LEASES * lease),
                 Ordering::Release,

@@ -14,8 +14,9 @@ use records::{
     ResultLimits, RevocationRecord, RootSecretId, SealedValue, SecretKey, SessionClaimOutcome,
     SessionIdentity, SessionKey, SessionListPosition, StoredApproval, StoredAuditRecord,
     StoredGrant, StoredPin, StoredRoot, StoredSession, StoredTask, StoredTaskSnapshot,
-    SubscriptionCount, TaskAudience, TaskInput, TaskListPosition, TaskStatus, TaskTransition,
-    TenantRecord, TokenIssuerRecord, UnchainedAudit, WeakGrants, WriteOp, WriteOutcome,
+    SubscriptionCount, TaskAudience, TaskClaimScope, TaskInput, TaskListPosition, TaskStatus,
+    TaskTransition, TenantRecord, TokenIssuerRecord, UnchainedAudit, WeakGrants, WriteOp,
+    WriteOutcome,
 };
 use storage::{
     ApprovalStore, AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, NodeStore,
@@ -586,16 +587,17 @@ impl TaskStore for Meddled {
     async fn claim_tasks(
         &self,
         node: &NodeName,
+        scope: TaskClaimScope,
         limit: u32,
         except: &[TaskId],
     ) -> Result<Vec<FullTask>, StoreError> {
         self.record("claim_tasks");
         let verdict = (self.on_claim.lock())();
         match verdict {
-            Verdict::Pass => self.inner.claim_tasks(node, limit, except).await,
+            Verdict::Pass => self.inner.claim_tasks(node, scope, limit, except).await,
             Verdict::Fail(error) => Err(error),
             Verdict::LoseAnswer(error) => {
-                self.inner.claim_tasks(node, limit, except).await.and(Err(error))
+                self.inner.claim_tasks(node, scope, limit, except).await.and(Err(error))
             }
         }
     }

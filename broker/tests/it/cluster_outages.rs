@@ -195,6 +195,33 @@ async fn r12_a_replica_cut_from_postgres_stops_acknowledging_and_is_fenced() {
 }
 
 #[tokio::test]
+async fn r12_a_replica_that_starts_during_an_outage_takes_no_task_of_a_live_replica() {
+    let ledger = Ledger::start().await;
+    let mut cluster = on(&ledger).cluster(2).lease("3s").behind_proxies().start().await;
+    let key = cluster.operator().create_key("default").await;
+    let client = opened_at(&cluster, 0, &key).await;
+    let waiting = task(&client, "write", json!({"key": "kept", "hang": true})).await;
+    ledger.wait_for("kept").await;
+    cluster.kill(1).await;
+    cluster.cut_from_postgres(0);
+    eventually("the leases to lapse", || async {
+        let held = "SELECT count(*) FROM nodes WHERE lease_until_us > now_us()";
+        if cluster.sql(held).await == "0" { Ok(()) } else { Err(()) }
+    })
+    .await;
+    cluster.restart(1).await;
+    // The second replica is ready, and may have looked for tasks.
+    cluster.reconnect_to_postgres(0);
+    served_at(&cluster, 0, &client).await;
+    // The last of these looks comes after the second replica has settled.
+    let looks = [("operation", "claim_tasks")];
+    cluster.admin(1).wait_metric("mcp_store_seconds_count", &looks, |looks| looks >= 6.0).await;
+    ledger.release();
+    assert_eq!(over(&client, &waiting).await, "completed");
+    assert_eq!(ledger.count("kept"), 1);
+}
+
+#[tokio::test]
 async fn r10_a_slow_postgres_delays_only_durable_requests() {
     let ledger = Ledger::start().await;
     let cluster = on(&ledger).cluster(2).behind_proxies().start().await;

@@ -159,10 +159,11 @@ pass_on! { TaskStore:
         async fn claim_tasks(
             &self,
             node: &NodeName,
+            scope: TaskClaimScope,
             limit: u32,
             except: &[TaskId],
         ) -> Result<Vec<FullTask>, StoreError> {
-            self.claim(node, self.engine.store.claim_tasks(node, limit, except)).await
+            self.claim(node, self.engine.store.claim_tasks(node, scope, limit, except)).await
         }
     }
 }

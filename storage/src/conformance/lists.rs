@@ -186,6 +186,7 @@ macro_rules! durable_conformance {
                 a_node_does_not_claim_its_own_tasks
                 a_released_task_can_be_claimed_by_any_node
                 a_task_that_a_node_excludes_is_claimed_by_others
+                a_node_can_claim_released_tasks_only
                 rows_of_an_earlier_node_name_can_be_reclaimed
                 the_store_returns_the_remaining_time_of_a_task
                 an_audience_sees_its_own_tasks_only

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use protocol::ids::PrincipalId;
 use records::{
-    FullTask, StoredTask, TaskAudience, TaskListPosition, TaskRecord, TaskStatus, TaskStep,
-    TaskTransition, WriteOp, WriteOutcome,
+    FullTask, StoredTask, TaskAudience, TaskClaimScope, TaskListPosition, TaskRecord, TaskStatus,
+    TaskStep, TaskTransition, WriteOp, WriteOutcome,
 };
 
 use super::{LONG, Outcome, create, done, node, session, task_id, task_record, tenant, write};
@@ -336,7 +336,9 @@ pub async fn the_store_returns_the_remaining_time_of_a_task(store: &dyn DurableS
         let remaining = store.full_task(&task_id(name)).await?.expect("it is there").remaining_ttl;
         assert!(is_right(remaining, ttl), "{name}: {remaining:?}");
     }
-    for (claimed, (name, ttl)) in store.claim_tasks(&node("b"), 3, &[]).await?.iter().zip(tasks) {
+    for (claimed, (name, ttl)) in
+        store.claim_tasks(&node("b"), TaskClaimScope::Unowned, 3, &[]).await?.iter().zip(tasks)
+    {
         assert!(is_right(claimed.remaining_ttl, ttl), "{name}: {claimed:?}");
     }
     Ok(())
@@ -443,7 +445,12 @@ pub(super) async fn claim(
     by: &records::NodeName,
     limit: u32,
 ) -> Result<Vec<StoredTask>, StoreError> {
-    Ok(store.claim_tasks(by, limit, &[]).await?.into_iter().map(|whole| whole.stored).collect())
+    Ok(store
+        .claim_tasks(by, TaskClaimScope::Unowned, limit, &[])
+        .await?
+        .into_iter()
+        .map(|whole| whole.stored)
+        .collect())
 }
 
 async fn whole(store: &dyn DurableStore, name: &str) -> Result<StoredTask, StoreError> {
@@ -456,13 +463,17 @@ pub async fn a_task_that_a_node_excludes_is_claimed_by_others(store: &dyn Durabl
     for name in ["t1", "t2"] {
         done(store, create(task_record(name), "gone")).await?;
     }
-    let claimed = store.claim_tasks(&node("b"), 10, &[task_id("t1")]).await?;
+    let claimed =
+        store.claim_tasks(&node("b"), TaskClaimScope::Unowned, 10, &[task_id("t1")]).await?;
     assert_eq!(
         claimed.iter().map(|task| task.stored.record.task.as_str()).collect::<Vec<_>>(),
         ["t2"]
     );
     assert_eq!(claimed[0].stored.owner, Some(node("b")));
-    assert_eq!(store.claim_tasks(&node("b"), 10, &[task_id("t1")]).await?, []);
+    assert_eq!(
+        store.claim_tasks(&node("b"), TaskClaimScope::Unowned, 10, &[task_id("t1")]).await?,
+        []
+    );
     assert_eq!(names(&claim(store, &node("c"), 10).await?), ["t1"]);
     assert_eq!(counts(store).await?, [2, 0, 0, 0, 0]);
     Ok(())
@@ -529,4 +540,23 @@ fn owners_writes(name: &str, epoch: i64) -> [WriteOp; 5] {
         WriteOp::RequestInput { task: task.clone(), epoch, number: 77, request: Vec::new() },
         WriteOp::CloseInput { task, epoch, number: 77 },
     ]
+}
+
+pub async fn a_node_can_claim_released_tasks_only(store: &dyn DurableStore) -> Outcome {
+    store.join(&node("a"), None, LONG).await?;
+    store.join(&node("b"), None, LONG).await?;
+    done(store, create(task_record("lapsed"), "gone")).await?;
+    done(store, create(task_record("released"), "a")).await?;
+    done(store, create(task_record("owned"), "a")).await?;
+    let released = TaskClaimScope::Released;
+    assert_eq!(store.claim_tasks(&node("b"), released, 10, &[]).await?, []);
+    done(store, WriteOp::ReleaseTask { task: task_id("released"), epoch: 1 }).await?;
+    let except = [task_id("released")];
+    assert_eq!(store.claim_tasks(&node("b"), released, 10, &except).await?, []);
+    let claimed = store.claim_tasks(&node("b"), released, 10, &[]).await?;
+    let claimed: Vec<StoredTask> = claimed.into_iter().map(|whole| whole.stored).collect();
+    assert_eq!(names(&claimed), ["released"]);
+    assert_eq!((claimed[0].owner.clone(), claimed[0].epoch), (Some(node("b")), 3));
+    assert_eq!(names(&claim(store, &node("b"), 10).await?), ["lapsed"]);
+    Ok(())
 }

@@ -125,6 +125,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0017_secrets_by_end.sql"),
         ["migration.17.begun", "migration.17.applied"],
     ),
+    (
+        18,
+        "takeover",
+        include_str!("../../../migrations/postgres/0018_takeover.sql"),
+        ["migration.18.begun", "migration.18.applied"],
+    ),
 ];
 
 /// Returns the version that this build works with.

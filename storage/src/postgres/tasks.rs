@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use protocol::ids::{PrincipalId, TaskId, TenantId};
 use records::{
     FullTask, InputCounts, NodeName, SessionKey, StoredTask, StoredTaskSnapshot, TaskAudience,
-    TaskInput, TaskListPosition, TaskRecord, TaskStatus, TaskStep, TaskTransition,
+    TaskClaimScope, TaskInput, TaskListPosition, TaskRecord, TaskStatus, TaskStep, TaskTransition,
 };
 use sqlx::{Row, postgres::PgRow};
 
@@ -76,6 +76,14 @@ const TASKS: &str = stored_tasks!(
     "tasks WHERE ($1::text IS NULL OR tenant = $1) AND ($2::text IS NULL OR status = $2)
         AND ($3::bigint IS NULL OR (created_at_us, task) > ($3, $4)) ORDER BY created_at_us, task LIMIT $5"
 );
+
+const CLAIM_RELEASED: &str = whole_tasks!(
+    ", claim",
+    "claim_released_tasks($1, $2, $3, $4, $5) ORDER BY created_at_us, task"
+);
+
+const CLAIM_UNOWNED: &str =
+    whole_tasks!(", claim", "claim_tasks($1, $2, $3, $4, $5) ORDER BY created_at_us, task");
 
 /// Counts tasks without reading the finished ones.
 pub(super) const TASK_COUNTS: &str = "
@@ -212,6 +220,7 @@ impl TaskStore for PostgresStore {
     async fn claim_tasks(
         &self,
         node: &NodeName,
+        scope: TaskClaimScope,
         limit: u32,
         except: &[TaskId],
     ) -> Result<Vec<FullTask>, StoreError> {
@@ -223,10 +232,10 @@ impl TaskStore for PostgresStore {
         let claim = |again: bool| {
             was_repeated.fetch_or(again, Ordering::AcqRel);
             let own = again.then_some(token);
-            sqlx::query(whole_tasks!(
-                ", claim",
-                "claim_tasks($1, $2, $3, $4, $5) ORDER BY created_at_us, task"
-            ))
+            sqlx::query(match scope {
+                TaskClaimScope::Released => CLAIM_RELEASED,
+                TaskClaimScope::Unowned => CLAIM_UNOWNED,
+            })
             .bind(node.as_str())
             .bind(i32::try_from(limit).unwrap_or(i32::MAX))
             .bind(token)

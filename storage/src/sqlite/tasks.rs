@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use protocol::ids::{PrincipalId, TaskId, TenantId};
 use records::{
-    FullTask, InputCounts, NodeName, StoredTask, StoredTaskSnapshot, TaskAudience, TaskInput,
-    TaskListPosition, TaskStatus, TaskTransition,
+    FullTask, InputCounts, NodeName, StoredTask, StoredTaskSnapshot, TaskAudience, TaskClaimScope,
+    TaskInput, TaskListPosition, TaskStatus, TaskTransition,
 };
 use sqlx::sqlite::SqliteRow;
 
@@ -177,19 +177,20 @@ impl TaskStore for SqliteStore {
     async fn claim_tasks(
         &self,
         node: &NodeName,
+        scope: TaskClaimScope,
         limit: u32,
         except: &[TaskId],
     ) -> Result<Vec<FullTask>, StoreError> {
         let now = now_us();
-        let except = names(except);
+        let (except, only_released) = (names(except), scope == TaskClaimScope::Released);
         let executed = with_deadline("claiming tasks", async {
             // Usually no task is free, and this query does not block other writers.
             let look = sqlx::query(
                 "SELECT 1 FROM tasks t INDEXED BY tasks_unfinished WHERE t.status IN ('working', 'input_required') AND t.owner IS NOT ?
                  AND NOT EXISTS (SELECT 1 FROM nodes WHERE node = t.owner AND lease_until_us > ?)
-                 AND t.task NOT IN (SELECT value FROM json_each(?)) LIMIT 1",
+                 AND t.task NOT IN (SELECT value FROM json_each(?)) AND (t.owner IS NULL OR NOT ?) LIMIT 1",
             );
-            let look = look.bind(node.as_str()).bind(now).bind(&except);
+            let look = look.bind(node.as_str()).bind(now).bind(&except).bind(only_released);
             if look.fetch_optional(&self.readers).await.map_err(map_error)?.is_none() {
                 return Ok(None);
             }
@@ -198,11 +199,12 @@ impl TaskStore for SqliteStore {
                 "UPDATE tasks SET owner = ?1, epoch = epoch + 1 WHERE number IN (
                      SELECT t.number FROM tasks t INDEXED BY tasks_unfinished WHERE t.status IN ('working', 'input_required') AND t.owner IS NOT ?1
                      AND NOT EXISTS (SELECT 1 FROM nodes WHERE node = t.owner AND lease_until_us > ?2)
-                     AND t.task NOT IN (SELECT value FROM json_each(?4)) ORDER BY t.number LIMIT ?3)
+                     AND t.task NOT IN (SELECT value FROM json_each(?4)) AND (t.owner IS NULL OR NOT ?5) ORDER BY t.number LIMIT ?3)
                  RETURNING",
                 ""
             ));
-            let update = update.bind(node.as_str()).bind(now).bind(limit).bind(&except);
+            let update = update.bind(node.as_str()).bind(now).bind(limit);
+            let update = update.bind(&except).bind(only_released);
             let rows = update.fetch_all(writing.connection()).await.map_err(map_error)?;
             Ok(Some((writing, rows)))
         });

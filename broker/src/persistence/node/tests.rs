@@ -354,3 +354,20 @@ fn a_lease_expires_and_a_permanent_one_does_not() {
     lease.extend_for_good();
     assert!(lease.is_held());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_process_claims_only_released_tasks_soon_after_it_joined() {
+    let lease = Lease::default();
+    assert_eq!(lease.claim_scope(LEASE), None);
+    for _ in 0..2 * SETTLES_AFTER_LEASES {
+        lease.extend(Instant::now(), LEASE);
+        assert_eq!(lease.claim_scope(LEASE), Some(TaskClaimScope::Released));
+        tokio::time::advance(LEASE / 2).await;
+    }
+    lease.extend(Instant::now(), LEASE);
+    assert_eq!(lease.claim_scope(LEASE), Some(TaskClaimScope::Unowned));
+    tokio::time::advance(LEASE).await;
+    assert_eq!(lease.claim_scope(LEASE), None);
+    lease.extend(Instant::now(), LEASE);
+    assert_eq!(lease.claim_scope(LEASE), Some(TaskClaimScope::Released));
+}

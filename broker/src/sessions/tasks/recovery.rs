@@ -14,7 +14,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::TaskId,
 };
-use records::{FullTask, NodeName, StoredTask, TaskStatus, WriteOp, WriteOutcome};
+use records::{FullTask, NodeName, StoredTask, TaskClaimScope, TaskStatus, WriteOp, WriteOutcome};
 use rules::{
     limits::{TASK_CLAIM_BATCH, TASK_RUNS_MAX},
     tasks::{RecoveryAction, TaskOutcome, recovery_action},
@@ -70,16 +70,14 @@ pub(super) async fn claim_unowned(tasks: Arc<TaskManager>) {
         }
         let (persistence, node) = (&tasks.shared.persistence, tasks.shared.persistence.node());
         let capacity = TASK_RUNS_MAX.saturating_sub(tasks.running());
-        let may_take = !persistence.is_shared()
-            || persistence.lease.is_settled(tasks.shared.config.session.lease);
-        let limit = if may_take {
-            TASK_CLAIM_BATCH.min(u32::try_from(capacity).unwrap_or(u32::MAX))
-        } else {
-            0
+        let scope = match persistence.is_shared() {
+            true => persistence.lease.claim_scope(tasks.shared.config.session.lease),
+            false => Some(TaskClaimScope::Unowned),
         };
+        let limit = TASK_CLAIM_BATCH.min(u32::try_from(capacity).unwrap_or(u32::MAX));
         let mut found = 0;
-        if limit > 0 {
-            let claimed = claim(&tasks, &node, limit).await;
+        if let Some(scope) = scope.filter(|_| limit > 0) {
+            let claimed = claim(&tasks, &node, scope, limit).await;
             found = claimed.len();
             for task in claimed {
                 tasks.shared.running.spawn(recover(tasks.clone(), task));
@@ -94,15 +92,20 @@ pub(super) async fn claim_unowned(tasks: Arc<TaskManager>) {
     }
 }
 
-/// Claims unowned tasks for this process. If an answer was lost, the store returns the same tasks
+/// Claims tasks of this scope for this process. If an answer was lost, the store returns the same tasks
 /// again. If the process changed its name meanwhile, the claimed tasks may have another owner. They
 /// are then reclaimed with the others of the old name, or claimed again.
-async fn claim(tasks: &Arc<TaskManager>, node: &NodeName, limit: u32) -> Vec<FullTask> {
+async fn claim(
+    tasks: &Arc<TaskManager>,
+    node: &NodeName,
+    scope: TaskClaimScope,
+    limit: u32,
+) -> Vec<FullTask> {
     let (persistence, Some(except)) = (&tasks.shared.persistence, tasks.deferred()) else {
         return Vec::new();
     };
-    let claim =
-        persistence.timed("claim_tasks", persistence.store.claim_tasks(node, limit, &except));
+    let claiming = persistence.store.claim_tasks(node, scope, limit, &except);
+    let claim = persistence.timed("claim_tasks", claiming);
     let claimed = if persistence.is_shared() {
         // A claim that waited through an outage would come before the owners could renew their
         // leases.

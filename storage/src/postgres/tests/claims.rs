@@ -3,7 +3,7 @@
 use std::{str::FromStr, time::Duration};
 
 use protocol::ids::TaskId;
-use records::{NodeName, TaskStatus};
+use records::{NodeName, TaskClaimScope, TaskStatus};
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
 use testkit::{PostgresServer, eventually};
 
@@ -64,7 +64,7 @@ async fn pages(server: &PostgresServer, statement: &str) -> u32 {
 #[tokio::test]
 async fn a_search_for_tasks_does_not_read_the_whole_table() {
     let (server, store, node) = with_many_tasks().await;
-    assert_eq!(store.claim_tasks(&node, 64, &[]).await.unwrap(), []);
+    assert_eq!(store.claim_tasks(&node, TaskClaimScope::Unowned, 64, &[]).await.unwrap(), []);
     let table: u32 =
         server.sql(&server.url(), "SELECT pg_relation_size('tasks') / 8192").await.parse().unwrap();
     // The first call in a session reads the catalog, too.
@@ -109,14 +109,15 @@ async fn a_task_of_a_node_that_joined_meanwhile_is_not_claimed() {
         let mut between =
             PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
         between.execute(held).await.unwrap();
-        let (claimed, ()) = tokio::join!(store.claim_tasks(&claimant, 10, &[]), async {
-            somebody_waits(&server).await;
-            store.join(&late, None, Duration::from_secs(3_600)).await.unwrap();
-            between
-                .execute("UPDATE tasks SET owner = 'late', epoch = epoch + 1; COMMIT")
-                .await
-                .unwrap();
-        });
+        let (claimed, ()) =
+            tokio::join!(store.claim_tasks(&claimant, TaskClaimScope::Unowned, 10, &[]), async {
+                somebody_waits(&server).await;
+                store.join(&late, None, Duration::from_secs(3_600)).await.unwrap();
+                between
+                    .execute("UPDATE tasks SET owner = 'late', epoch = epoch + 1; COMMIT")
+                    .await
+                    .unwrap();
+            });
         assert_eq!(claimed.unwrap(), [], "{held}");
         let owners = server
             .sql(&server.url(), "SELECT string_agg(DISTINCT owner || ' ' || epoch, ',') FROM tasks")
@@ -152,11 +153,15 @@ async fn a_late_commit_of_an_unanswered_claim_is_returned_by_a_later_claim() {
     assert_eq!(store.in_doubt().record_claim(token), Vec::<i64>::new());
     let mut first = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
     first.execute("BEGIN; SELECT task FROM claim_tasks('b', 10, 7, '{}', '{}')").await.unwrap();
-    assert_eq!(store.claim_tasks(&node, 10, &[]).await.unwrap(), []);
-    assert_eq!(store.claim_tasks(&node, 10, &[]).await.unwrap(), [], "nor by the next");
+    assert_eq!(store.claim_tasks(&node, TaskClaimScope::Unowned, 10, &[]).await.unwrap(), []);
+    assert_eq!(
+        store.claim_tasks(&node, TaskClaimScope::Unowned, 10, &[]).await.unwrap(),
+        [],
+        "nor by the next"
+    );
     assert_eq!(store.unfinished_tasks_of(std::slice::from_ref(&node)).await.unwrap(), []);
     first.execute("COMMIT").await.unwrap();
-    let claimed = store.claim_tasks(&node, 10, &[]).await.unwrap();
+    let claimed = store.claim_tasks(&node, TaskClaimScope::Unowned, 10, &[]).await.unwrap();
     assert_eq!(claimed.iter().map(|task| task.stored.epoch).collect::<Vec<_>>(), [2]);
     assert_eq!(
         store.unfinished_tasks_of(&[node, NodeName::new("a")]).await.unwrap(),

@@ -5,8 +5,8 @@ use std::{str::FromStr, sync::Arc, time::Duration};
 
 use protocol::ids::{BackendId, KeyId, TaskId, TenantId};
 use records::{
-    AdminChange, LogEntry, LoggedEvent, NodeName, StreamRecord, SubscriptionRecord, TaskStatus,
-    TaskStep, WriteOp, WriteOutcome,
+    AdminChange, LogEntry, LoggedEvent, NodeName, StreamRecord, SubscriptionRecord, TaskClaimScope,
+    TaskStatus, TaskStep, WriteOp, WriteOutcome,
 };
 use sqlx::{
     ConnectOptions as _, Executor as _,
@@ -222,20 +222,20 @@ async fn a_claim_with_a_lost_answer_is_returned_again() {
     store.join(&node, None, Duration::from_secs(3_600)).await.unwrap();
     store.write(&[create(1), create(2)]).await.unwrap();
     assert_eq!(
-        store.claim_tasks(&node, 1, &[]).await.unwrap().len(),
+        store.claim_tasks(&node, TaskClaimScope::Unowned, 1, &[]).await.unwrap().len(),
         1,
         "and the statement is prepared"
     );
     proxy.hole(Direction::Downstream, true);
-    let lost = store.claim_tasks(&node, 10, &[]).await;
+    let lost = store.claim_tasks(&node, TaskClaimScope::Unowned, 10, &[]).await;
     assert!(matches!(lost, Err(StoreError::Unavailable { .. })), "{lost:?}");
     proxy.heal();
     let owners = server.sql(&server.url(), "SELECT count(*) FROM tasks WHERE owner = 'b'").await;
     assert_eq!(owners, "2", "it was carried out");
-    let claimed = store.claim_tasks(&node, 10, &[]).await.unwrap();
+    let claimed = store.claim_tasks(&node, TaskClaimScope::Unowned, 10, &[]).await.unwrap();
     assert_eq!(claimed.len(), 1, "what it took is told, what was told before is not");
     assert_eq!(claimed[0].stored.record.task, TaskId::new("t2"));
-    assert_eq!(store.claim_tasks(&node, 10, &[]).await.unwrap(), []);
+    assert_eq!(store.claim_tasks(&node, TaskClaimScope::Unowned, 10, &[]).await.unwrap(), []);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 
 use std::{str::FromStr, time::Duration};
 
-use records::{NodeName, WriteOp, WriteOutcome};
+use records::{NodeName, TaskClaimScope, WriteOp, WriteOutcome};
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
 use testkit::{Direction, PostgresServer};
 use tokio::time::Instant;
@@ -24,7 +24,7 @@ async fn nothing_works(store: &PostgresStore) {
         store.tenants(),
         store.renew_lease(&node, AT_MOST, false),
         store.claim_session(&wanted, &from, &node, Duration::from_secs(3_600)),
-        store.claim_tasks(&node, 10, &[])
+        store.claim_tasks(&node, TaskClaimScope::Unowned, 10, &[])
     );
     assert!(started.elapsed() < AT_MOST, "{:?}", started.elapsed());
     for refusal in

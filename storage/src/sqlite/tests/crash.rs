@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use records::{LogEntry, LoggedEvent, NodeName, SessionKey, StreamRecord, WriteOp, WriteOutcome};
+use records::{
+    LogEntry, LoggedEvent, NodeName, SessionKey, StreamRecord, TaskClaimScope, WriteOp,
+    WriteOutcome,
+};
 
 use super::state::{create, open};
 use crate::{
@@ -46,9 +49,9 @@ async fn child() {
     }
     let b = NodeName::new("b");
     store.join(&b, None, Duration::from_secs(3_600)).await.unwrap();
-    assert_eq!(store.claim_tasks(&b, 2, &[]).await.unwrap().len(), 2);
+    assert_eq!(store.claim_tasks(&b, TaskClaimScope::Unowned, 2, &[]).await.unwrap().len(), 2);
     acknowledge("claimed 2".into());
-    assert_eq!(store.claim_tasks(&b, 3, &[]).await.unwrap().len(), 3);
+    assert_eq!(store.claim_tasks(&b, TaskClaimScope::Unowned, 3, &[]).await.unwrap().len(), 3);
     acknowledge("claimed 5".into());
     for sequence in 1..=3 {
         let session = SessionKey::new([1; 32]);

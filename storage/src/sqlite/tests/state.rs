@@ -6,8 +6,8 @@ use std::{fs, time::Duration};
 use protocol::ids::{KeyId, PrincipalId, TaskId, TenantId};
 use records::{
     LogEntry, LoggedEvent, NodeName, SessionClaimOutcome, SessionIdentity, SessionKey,
-    SessionRecord, StreamRecord, SubscriptionRecord, TaskAudience, TaskLimits, TaskRecord,
-    TaskStatus, WriteOp, WriteOutcome,
+    SessionRecord, StreamRecord, SubscriptionRecord, TaskAudience, TaskClaimScope, TaskLimits,
+    TaskRecord, TaskStatus, WriteOp, WriteOutcome,
 };
 use sqlx::{AssertSqlSafe, Connection, sqlite::SqliteConnection};
 
@@ -177,7 +177,7 @@ async fn leases_end_with_the_process() {
         matches!(claim, SessionClaimOutcome::Acquired { epoch: 2, .. }),
         "nothing waits for a lease: {claim:?}"
     );
-    assert_eq!(store.claim_tasks(&b, 10, &[]).await.unwrap().len(), 1);
+    assert_eq!(store.claim_tasks(&b, TaskClaimScope::Unowned, 10, &[]).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
@@ -231,14 +231,14 @@ async fn f_10_an_unreadable_row_is_skipped_and_counted() {
         SessionClaimOutcome::Acquired { .. }
     ));
     assert_eq!(store.task(&TaskId::new("t1")).await.unwrap(), None);
-    let claimed = store.claim_tasks(&b, 10, &[]).await.unwrap();
+    let claimed = store.claim_tasks(&b, TaskClaimScope::Unowned, 10, &[]).await.unwrap();
     assert_eq!(
         claimed.iter().map(|task| task.stored.record.task.as_str()).collect::<Vec<_>>(),
         ["t2"]
     );
     assert_eq!(store.unreadable_rows(), 4);
     assert_eq!(
-        store.claim_tasks(&b, 10, &[]).await.unwrap(),
+        store.claim_tasks(&b, TaskClaimScope::Unowned, 10, &[]).await.unwrap(),
         [],
         "it is not tried again and again"
     );
@@ -304,7 +304,8 @@ async fn a_call_that_waits_for_its_turn_times_out() {
     let turn = store.turn.lock().await;
     let late = |what: &str| StoreError::Busy { detail: format!("{what} took longer than 2s") };
     let (batch, key, b) = ([open(1)], SessionKey::new([1; 32]), NodeName::new("b"));
-    let claim = tokio::time::timeout(DEADLINE * 3, store.claim_tasks(&b, 10, &[]));
+    let claim =
+        tokio::time::timeout(DEADLINE * 3, store.claim_tasks(&b, TaskClaimScope::Unowned, 10, &[]));
     let (written, logged, claimed) =
         tokio::join!(store.write(&batch), store.forget_session(&key), claim);
     assert_eq!(written.unwrap_err(), late("a write"));
@@ -312,7 +313,11 @@ async fn a_call_that_waits_for_its_turn_times_out() {
     assert_eq!(claimed.expect("it ends in time").unwrap_err(), late("claiming tasks"));
     drop(turn);
     assert_eq!(store.write(&[open(1)]).await.unwrap(), [WriteOutcome::Done]);
-    assert_eq!(store.claim_tasks(&b, 10, &[]).await.unwrap().len(), 1, "the first claim took none");
+    assert_eq!(
+        store.claim_tasks(&b, TaskClaimScope::Unowned, 10, &[]).await.unwrap().len(),
+        1,
+        "the first claim took none"
+    );
 }
 
 #[tokio::test]

@@ -141,12 +141,12 @@ async fn tasks_claimed_under_an_outdated_node_name_are_dropped() {
         Verdict::Pass
     });
     let before = tasks.shared.persistence.node();
-    assert_eq!(claim(&tasks, &before, 10).await, []);
+    assert_eq!(claim(&tasks, &before, TaskClaimScope::Unowned, 10).await, []);
     let owner = alone.store.task(&TaskId::new("t1")).await.unwrap().unwrap().owner;
     assert_eq!(owner, Some(before), "it is to be reclaimed with the rest of that name");
     alone.store.on_claim(|| Verdict::Pass);
     alone.stored(record("t2"), &gone).await;
-    let claimed = claim(&tasks, &tasks.shared.persistence.node(), 1).await;
+    let claimed = claim(&tasks, &tasks.shared.persistence.node(), TaskClaimScope::Unowned, 1).await;
     assert_eq!(claimed.len(), 1, "under a name that stays");
 }
 
@@ -179,8 +179,16 @@ async fn a_task_that_cannot_run_here_is_released_and_not_claimed_again() {
             "{name}"
         );
     }
-    assert_eq!(claim(alone.tasks(), &node, 10).await, [], "not again and again");
-    let another = alone.store.claim_tasks(&NodeName::new("another"), 10, &[]).await.unwrap();
+    assert_eq!(
+        claim(alone.tasks(), &node, TaskClaimScope::Unowned, 10).await,
+        [],
+        "not again and again"
+    );
+    let another = alone
+        .store
+        .claim_tasks(&NodeName::new("another"), TaskClaimScope::Unowned, 10, &[])
+        .await
+        .unwrap();
     assert_eq!(another.len(), 3, "another process has them at once");
     let tasks = alone.tasks();
     assert!(tasks.deferred().is_some() && !tasks.defer(&TaskId::new("later")), "that is not new");

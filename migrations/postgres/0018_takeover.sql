@@ -1,0 +1,18 @@
+-- A node that joined a moment ago claims only released tasks. After an outage of the database, the owners of the other
+-- tasks may be alive, and renew their leases a moment later than the new node joins.
+
+CREATE FUNCTION claim_released_tasks(claimant TEXT, most INTEGER, token BIGINT, unanswered BIGINT[], except_for TEXT[])
+RETURNS SETOF tasks LANGUAGE plpgsql AS $$
+BEGIN
+    IF unanswered <> '{}' THEN
+        RETURN QUERY SELECT * FROM tasks
+            WHERE owner = claimant AND claim = ANY (unanswered) AND status IN ('working', 'input_required');
+    END IF;
+    RETURN QUERY UPDATE tasks SET owner = claimant, epoch = epoch + 1, claim = token WHERE task IN (
+        SELECT task FROM tasks
+        WHERE status IN ('working', 'input_required') AND owner IS NULL
+            AND task NOT IN (SELECT unnest(except_for)) -- hashed, as in claim_tasks
+        ORDER BY created_at_us + 0, task LIMIT most -- the sum: not by way of the index of all tasks ever made
+        FOR UPDATE SKIP LOCKED
+    ) RETURNING *;
+END $$;
