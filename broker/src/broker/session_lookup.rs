@@ -101,12 +101,22 @@ pub async fn other_replicas(broker: &Arc<Broker>) -> Vec<PeerReplica> {
     others
 }
 
-/// Returns the replica of this name, which may be draining.
-pub async fn find_replica(broker: &Arc<Broker>, name: &str) -> Option<PeerReplica> {
+/// Returns the replica of this name, which may be draining. Without one, returns a replica with the
+/// same `node.id`: the replica may have another name since its lease lapsed.
+pub async fn find_replica(
+    broker: &Arc<Broker>,
+    name: &str,
+) -> Result<Option<PeerReplica>, Refusal> {
     let persistence = &broker.shared.persistence;
-    let nodes =
-        persistence.timed("list_nodes", persistence.store.live_nodes()).await.unwrap_or_default();
-    nodes.into_iter().filter(|node| node.node.as_str() == name).find_map(owner)
+    let nodes = persistence.timed("list_nodes", persistence.store.live_nodes()).await?;
+    let own = persistence.node();
+    let others: Vec<PeerReplica> =
+        nodes.into_iter().filter(|node| node.node != own).filter_map(owner).collect();
+    let id = |name: &str| name.rsplit_once('/').map(|(id, _)| id.to_owned());
+    let exact = others.iter().find(|other| other.node == name);
+    let related =
+        || others.iter().find(|other| id(&other.node).is_some_and(|it| Some(it) == id(name)));
+    Ok(exact.or_else(related).cloned())
 }
 
 fn owner(node: NodeRecord) -> Option<PeerReplica> {

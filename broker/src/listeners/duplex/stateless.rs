@@ -397,7 +397,7 @@ impl RequestDispatcher {
 
     /// Authenticates and starts a request.
     pub(super) async fn start(&self, message: Message) -> StartedRequest {
-        let (id, frame) = (message.id.clone(), message.frame.clone());
+        let (id, method, frame) = (message.id.clone(), message.method, message.frame.clone());
         let started = async {
             let AuthenticatedClient { client, until } =
                 authenticate(&self.broker, &self.incoming, &message).await?;
@@ -410,7 +410,8 @@ impl RequestDispatcher {
                 StatelessOutcome::Notifications(listening) => ReplyStream::Notifications(listening),
                 StatelessOutcome::OtherReplica(suspension) => match &id {
                     Some(id) => ReplyStream::Proxied(Box::new(
-                        proxy_to_replica(&self.broker, &client, &suspension, id, &frame).await?,
+                        proxy_to_replica(&self.broker, &client, &suspension, method, id, &frame)
+                            .await?,
                     )),
                     None => ReplyStream::Over,
                 },

@@ -28,14 +28,13 @@ use super::{
     response::{self, Body, ServerResponse},
 };
 use crate::{
-    broker::session_lookup,
     listeners::{
-        replicas::forward::forward_to,
+        replicas::{replica_headers, suspended_request::forward_suspended},
         stateless::{StatelessOutcome, dispatch, read_meta},
     },
     metrics::{Direction, Side},
     sessions::stateless::{
-        RequestStateError, StatelessClient, StatelessRequest, SuspensionId,
+        StatelessClient, StatelessRequest, SuspensionId,
         exchange::{Exchange, ExchangeEvent},
         notification_stream::NotificationStream,
     },
@@ -143,6 +142,7 @@ async fn answer_stateless(
     if request.message.method == Method::ToolsCall {
         request.passed = arguments_in_headers(inbound, &request.message, &client)?;
     }
+    let method = request.message.method;
     match dispatch(inbound.broker, &client, request).await? {
         StatelessOutcome::Answer(frame) => {
             inbound.broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
@@ -156,7 +156,7 @@ async fn answer_stateless(
         }
         StatelessOutcome::OtherReplica(suspension) => {
             // Boxed, because it is rare and would enlarge the future of every call.
-            Box::pin(forward_to_replica(inbound, &suspension, frame))
+            Box::pin(forward_to_replica(inbound, &suspension, method, frame))
                 .await
                 .map(ServerResponse::from)
         }
@@ -180,19 +180,18 @@ fn arguments_in_headers(
     Ok(unknown_param_headers(headers, params))
 }
 
-/// Forwards a request to the replica where it waits. A replica that is gone has lost the request.
+/// Forwards a request to the replica where it waits. A request of another replica was meant for an
+/// earlier process at this address.
 async fn forward_to_replica(
     inbound: &InboundRequest<'_>,
     suspension: &SuspensionId,
+    method: Method,
     frame: &Bytes,
 ) -> Result<Response<Body>, Refusal> {
-    let gone = || RequestStateError::Expired.refusal();
     if let RequestSource::Replica = inbound.source {
-        return Err(gone());
+        return Ok(replica_headers::not_here_response(None));
     }
-    let owner =
-        session_lookup::find_replica(inbound.broker, &suspension.node).await.ok_or_else(gone)?;
-    forward_to(inbound, &owner, frame).await.ok_or_else(gone)
+    forward_suspended(inbound, suspension, method, frame).await
 }
 
 fn refused(

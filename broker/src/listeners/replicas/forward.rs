@@ -13,10 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _};
-use http::{
-    HeaderMap, HeaderValue, Method as HttpMethod, Request, Response, StatusCode, Uri,
-    header::{ACCEPT, CONTENT_TYPE},
-};
+use http::{HeaderMap, Method as HttpMethod, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Either, Full, StreamBody, combinators::UnsyncBoxBody};
 use hyper::body::{Body as _, Frame, SizeHint};
 use protocol::{
@@ -35,8 +32,8 @@ use crate::{
         response::{self, Body, BodyAborted},
     },
     metrics::ForwardOutcome,
-    session_location::{ForwardFailure, PeerReplica},
-    sessions::{shared::Shared, stateless::StatelessClient},
+    session_location::ForwardFailure,
+    sessions::shared::Shared,
 };
 
 /// Result of sending a request to another replica.
@@ -70,45 +67,6 @@ pub(in crate::listeners) async fn initialize_elsewhere(
     None
 }
 
-/// Sends a stateless request to the replica where it began. Returns `None` when that replica cannot
-/// serve it any more.
-pub(in crate::listeners) async fn forward_to(
-    request: &InboundRequest<'_>,
-    replica: &PeerReplica,
-    body: &Bytes,
-) -> Option<Response<Body>> {
-    forward_stateless(request.broker, replica, &ReplicaRequest::of(request, body)).await
-}
-
-/// Sends a stateless request that arrived over a connection, as a client would POST it.
-pub(super) async fn forward_from_connection(
-    broker: &Broker,
-    replica: &PeerReplica,
-    client: &StatelessClient,
-    body: &Bytes,
-) -> Option<Response<Body>> {
-    let uri = Uri::try_from(client.endpoint.path("/mcp")).ok()?;
-    let mut headers = HeaderMap::new();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
-    let headers = replica_headers::request_headers(&headers, &client.caller);
-    let outgoing = ReplicaRequest::new(HttpMethod::POST, uri, headers, body);
-    forward_stateless(broker, replica, &outgoing).await
-}
-
-async fn forward_stateless(
-    broker: &Broker,
-    replica: &PeerReplica,
-    outgoing: &ReplicaRequest,
-) -> Option<Response<Body>> {
-    match forward(broker, &replica.address, outgoing).await {
-        ForwardResult::Answered(response) => Some(response),
-        ForwardResult::NotSent | ForwardResult::SessionMissing(_) | ForwardResult::Retryable => {
-            None
-        }
-    }
-}
-
 /// A client's request in the form for other replicas.
 pub(super) struct ReplicaRequest(Request<Bytes>);
 
@@ -121,7 +79,7 @@ impl ReplicaRequest {
         Self::new(head.method.clone(), head.uri.clone(), headers, body)
     }
 
-    fn new(method: HttpMethod, uri: Uri, headers: HeaderMap, body: &Bytes) -> Self {
+    pub(super) fn new(method: HttpMethod, uri: Uri, headers: HeaderMap, body: &Bytes) -> Self {
         let mut request = Request::new(body.clone());
         *request.method_mut() = method;
         *request.uri_mut() = uri;

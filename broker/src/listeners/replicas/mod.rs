@@ -7,6 +7,7 @@ pub(in crate::listeners) mod proxied_request;
 pub(in crate::listeners) mod replica_headers;
 mod server;
 pub(in crate::listeners) mod session_lookup;
+pub(in crate::listeners) mod suspended_request;
 pub(in crate::listeners) mod tunnel;
 mod tunnel_server;
 

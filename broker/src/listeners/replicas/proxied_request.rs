@@ -14,17 +14,18 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::RequestId,
     json,
+    method::Method,
     sse::SseParser,
 };
 use rules::stateless;
 
-use super::forward;
+use super::suspended_request::forward_suspended_from_connection;
 use crate::{
-    broker::{Broker, session_lookup},
+    broker::Broker,
     listeners::http::response::{self, Body},
     sessions::{
         shared::Shared,
-        stateless::{RequestStateError, StatelessClient, SuspensionId},
+        stateless::{StatelessClient, SuspensionId},
     },
 };
 
@@ -44,18 +45,17 @@ enum ProxiedBody {
     Over,
 }
 
-/// Sends the request. Returns a refusal if the replica that had it is gone.
+/// Sends the request. Returns a refusal if the replica that had it does not serve it.
 pub(in crate::listeners) async fn proxy_to_replica(
     broker: &Arc<Broker>,
     client: &StatelessClient,
     suspension: &SuspensionId,
+    method: Method,
     id: &RequestId,
     frame: &Bytes,
 ) -> Result<ProxiedRequest, Refusal> {
-    let gone = || RequestStateError::Expired.refusal();
-    let owner = session_lookup::find_replica(broker, &suspension.node).await.ok_or_else(gone)?;
     let response =
-        forward::forward_from_connection(broker, &owner, client, frame).await.ok_or_else(gone)?;
+        forward_suspended_from_connection(broker, client, suspension, method, frame).await?;
     Ok(ProxiedRequest::new(&broker.shared, client, id, response))
 }
 

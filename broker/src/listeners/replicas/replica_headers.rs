@@ -132,7 +132,7 @@ fn read_caller(headers: &HeaderMap) -> Result<Caller, Refusal> {
 }
 
 /// Returns the answer to a request whose session is not here.
-pub(super) fn not_here_response(owner: Option<&PeerReplica>) -> Response<Body> {
+pub(in crate::listeners) fn not_here_response(owner: Option<&PeerReplica>) -> Response<Body> {
     let mut response = response::empty(StatusCode::MISDIRECTED_REQUEST);
     let headers = response.headers_mut();
     headers.insert(OWNER, HeaderValue::from_static("elsewhere"));

@@ -1,8 +1,8 @@
 //! Suspended requests. A suspended request waits until its client sends it again with the input
 //! that it needs.
 //!
-//! The client returns a sealed state. The state names this process, the entry in the table and the
-//! round. It opens only for the same principal at the same endpoint. An entry is used once, so a
+//! The client returns a sealed state. The state names this process with its address, the entry in
+//! the table and the round. It opens only for the same principal at the same endpoint. An entry is used once, so a
 //! repeated state finds nothing. Every suspension expires. Each caller has a limited number of
 //! entries and bytes. Exclusive pooled sessions have a limit of their own, which leaves some for
 //! requests without questions.
@@ -72,6 +72,13 @@ struct RequestState {
     x: u64,
     /// Digest of the request, without the members that a retry changes.
     d: String,
+    /// Address of the process for other replicas. States of earlier builds have none. The name must
+    /// not be that of a member of [`AwaitedApproval`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    h: Option<String>,
+    /// True if no call is in flight: the request is sent again. Absent in states of earlier builds.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    f: bool,
 }
 
 /// The content of a request state, sealed. The state of a call that waits for an approval grants
@@ -98,6 +105,10 @@ pub enum ReturnedState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SuspensionId {
     pub node: String,
+    /// Address of the node for other replicas, if the state has it.
+    pub address: Option<String>,
+    /// Whether the backend may have carried the request out, in part.
+    pub is_started: bool,
     number: u128,
     round: u32,
 }
@@ -146,6 +157,8 @@ impl StatelessClient {
             r: suspension.round,
             x: now_ms().saturating_add(millis(within)),
             d: URL_SAFE_NO_PAD.encode(suspension.digest),
+            h: self.shared.persistence.address().map(str::to_owned),
+            f: waiting.is_none(),
         };
         let sealed = self.sealed(&state)?;
         let suspended = SuspendedExchange {
@@ -207,7 +220,13 @@ impl StatelessClient {
             return Err(RequestStateError::Expired);
         }
         let number = u128::from_str_radix(&state.p, 16).map_err(|_| RequestStateError::Invalid)?;
-        Ok(ReturnedState::Suspension(SuspensionId { node: state.n, number, round: state.r }))
+        Ok(ReturnedState::Suspension(SuspensionId {
+            node: state.n,
+            address: state.h,
+            is_started: !state.f,
+            number,
+            round: state.r,
+        }))
     }
 
     /// Takes the suspended exchange out of the table, once.

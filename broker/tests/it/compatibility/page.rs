@@ -78,8 +78,8 @@ const LIMITS: [(&str, &str, &str); 14] = [
     ),
     (
         "A call waits for its client, and the process of the call ends",
-        "-32602 \"the request state expired\"; the client sends the request again without the state",
-        "br_03_an_exchange_of_a_killed_replica_is_reported_as_expired_at_once",
+        "`outcome_unknown` for a tool that was called; otherwise -32602 \"the request state expired\", and the client sends the request again without the state",
+        "br_03_a_call_of_a_killed_replica_is_never_repeated",
     ),
     (
         "An unknown `resultType` of a backend, an unknown method of a client",
