@@ -153,14 +153,10 @@ impl StatelessState {
         );
     }
 
-    /// Returns the number of requests in flight, without the suspended ones.
+    /// Returns the number of requests in flight. A suspended request counts while the call of its
+    /// backend is in flight.
     pub fn calls_in_flight(&self) -> usize {
-        self.session_pools
-            .all()
-            .iter()
-            .map(|session| session.calls_in_flight())
-            .sum::<usize>()
-            .saturating_sub(self.suspensions.count())
+        self.session_pools.all().iter().map(|session| session.calls_in_flight()).sum()
     }
 
     /// Expires suspended requests and idle pooled sessions.

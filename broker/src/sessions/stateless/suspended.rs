@@ -360,13 +360,6 @@ impl SuspensionTable {
         Ok(())
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.lock()
-            .values()
-            .filter(|one| one.waiting.as_ref().is_some_and(PendingExchange::is_under_way))
-            .count()
-    }
-
     pub(super) fn expire(&self, now: Instant) {
         self.drop_those(|one| one.expires <= now);
     }

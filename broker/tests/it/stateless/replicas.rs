@@ -285,6 +285,16 @@ async fn br_03_a_suspended_call_of_a_frozen_replica_is_not_reported_as_expired()
     parked.cluster.thaw(0);
 }
 
+#[tokio::test]
+async fn br_03_a_drain_waits_for_suspended_calls() {
+    let parked = ParkedCall::start().await;
+    let drain = parked.cluster.admin(0).send("POST", "/admin/v1/drain", None).await;
+    assert_eq!(drain.status, 202);
+    parked.until("SELECT node FROM nodes WHERE draining").await;
+    parked.completes().await;
+    parked.until("SELECT 'it left' FROM nodes HAVING count(*) = 1").await;
+}
+
 /// Returns a backend whose prompts and resources need input too, and with a tool that requires a
 /// URL every second time.
 async fn backend_with_all_questions() -> FakeBackend {
