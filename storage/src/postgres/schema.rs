@@ -131,6 +131,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0018_takeover.sql"),
         ["migration.18.begun", "migration.18.applied"],
     ),
+    (
+        19,
+        "tasks by tenant",
+        include_str!("../../../migrations/postgres/0019_tasks_by_tenant.sql"),
+        ["migration.19.begun", "migration.19.applied"],
+    ),
 ];
 
 /// Returns the version that this build works with.

@@ -178,13 +178,13 @@ macro_rules! stored_sessions {
     };
 }
 
-const LIST_SESSIONS: &str = stored_sessions!(
+pub(super) const LIST_SESSIONS: &str = stored_sessions!(
     "WHERE ($1::text IS NULL OR s.tenant = $1)
         AND ($2::bigint IS NULL OR (s.created_at_us, s.key) > ($2, $3::bytea))
      ORDER BY s.created_at_us, s.key LIMIT $4"
 );
 
-const SESSIONS_BY_DIGEST: &str = stored_sessions!(
+pub(super) const SESSIONS_BY_DIGEST: &str = stored_sessions!(
     "WHERE s.key BETWEEN decode($1, 'hex') AND decode($1 || repeat('f', 48), 'hex') ORDER BY s.created_at_us, s.key"
 );
 

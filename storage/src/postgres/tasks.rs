@@ -58,7 +58,7 @@ macro_rules! whole_tasks {
 }
 
 /// Only a task that waits has inputs that are not closed.
-const LOOKS: &str = stored_tasks!(
+pub(super) const LOOKS: &str = stored_tasks!(
     ", newest, coalesce(asked, 0) AS asked, coalesce(answered, 0) AS answered",
     "tasks LEFT JOIN LATERAL (
          SELECT max(number) AS newest, count(*) AS asked, count(answer) AS answered
@@ -67,15 +67,18 @@ const LOOKS: &str = stored_tasks!(
      WHERE task = ANY ($1)"
 );
 
-const TASKS_FOR: &str = stored_tasks!(
+pub(super) const TASKS_FOR: &str = stored_tasks!(
     "tasks WHERE tenant = $1 AND principal = $2 AND (NOT private OR session = $3)
         AND ($4::bigint IS NULL OR (created_at_us, task) > ($4, $5)) ORDER BY created_at_us, task LIMIT $6"
 );
 
-const TASKS: &str = stored_tasks!(
+pub(super) const TASKS: &str = stored_tasks!(
     "tasks WHERE ($1::text IS NULL OR tenant = $1) AND ($2::text IS NULL OR status = $2)
         AND ($3::bigint IS NULL OR (created_at_us, task) > ($3, $4)) ORDER BY created_at_us, task LIMIT $5"
 );
+
+/// The digest is that of the index.
+pub(super) const TASK_OF_KEY: &str = "SELECT task FROM tasks WHERE tenant = $1 AND principal = $2 AND sha256(idempotency) = sha256($3) AND idempotency = $3";
 
 const CLAIM_RELEASED: &str = whole_tasks!(
     ", claim",
@@ -144,14 +147,8 @@ impl TaskStore for PostgresStore {
         principal: &PrincipalId,
         key: &[u8],
     ) -> Result<Option<TaskId>, StoreError> {
-        let select = |_| {
-            sqlx::query(
-                "SELECT task FROM tasks WHERE tenant = $1 AND principal = $2 AND idempotency = $3",
-            )
-            .bind(tenant.as_str())
-            .bind(principal.as_str())
-            .bind(key)
-        };
+        let select =
+            |_| sqlx::query(TASK_OF_KEY).bind(tenant.as_str()).bind(principal.as_str()).bind(key);
         let rows = self.rows(select).await?;
         let task: Option<String> = rows.first().map_or(Ok(None), |row| get(row, "task"))?;
         Ok(task.map(TaskId::new))

@@ -8,11 +8,11 @@ use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
 use testkit::{PostgresServer, eventually};
 
 use super::{
-    super::{schema, tasks},
+    super::{schema, sessions, tasks},
     AT_MOST, PostgresStore, create, key, on_server, open, open_session,
     outages::{everything_works_soon, warm},
 };
-use crate::{DurableStore, NodeStore, StoreError, TaskStore};
+use crate::{DurableStore, NodeStore, SessionStore, StoreError, TaskStore};
 
 /// Tasks in the table, and the number of unfinished ones.
 const TASKS: u32 = 200_000;
@@ -41,12 +41,12 @@ async fn with_many_tasks() -> (PostgresServer, PostgresStore, NodeName) {
 
 /// Returns the number of pages that a statement reads, planning aside.
 async fn pages(server: &PostgresServer, statement: &str) -> u32 {
-    let plan = server
-        .sql(
-            &server.url(),
-            &format!("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) {statement}"),
-        )
-        .await;
+    pages_after(server, "SELECT 1 WHERE FALSE", statement).await
+}
+
+async fn pages_after(server: &PostgresServer, before: &str, statement: &str) -> u32 {
+    let explained = format!("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) {statement}");
+    let plan = server.sql(&server.url(), &format!("{before}; {explained}")).await;
     let executing = plan
         .lines()
         .take_while(|line| !line.starts_with("Planning"))
@@ -263,4 +263,62 @@ async fn running_replicas_do_not_wait_for_the_count_of_tasks() {
         .map(|(_, tasks)| tasks)
         .collect();
     assert_eq!(counts, [0, 0, 0, 0, 3]);
+}
+
+/// Returns the number of pages that a statement with parameters reads.
+async fn pages_of(server: &PostgresServer, types: &str, statement: &str, parameters: &str) -> u32 {
+    let prepare = format!("PREPARE looked ({types}) AS {statement}");
+    pages_after(server, &prepare, &format!("EXECUTE looked ({parameters})")).await
+}
+
+/// A page of a list reads a few rows of an index, also where most rows are of other tenants.
+#[tokio::test]
+async fn frequent_reads_of_tasks_and_sessions_use_an_index() {
+    let (server, _store, _node) = with_many_tasks().await;
+    let more = "
+        INSERT INTO tasks (task, tenant, principal, session, private, backend, request, details, idempotency, status, bytes, step, owner,
+                           epoch, revision, created_at_us, updated_at_us)
+        SELECT 'few ' || n, 'few', 'ada', decode(repeat('00', 32), 'hex'), FALSE, 'b', '', '', sha256(n::text::bytea), 'completed', 0, 1,
+               'a', 1, 1, 1000000 + n, n
+        FROM generate_series(1, 20000) AS n;
+        INSERT INTO sessions (key, tenant, principal, transport, version, agreement, state, links, owner, epoch, created_at_us, seen_at_us)
+        SELECT sha256(n::text::bytea), CASE WHEN n % 1000 = 0 THEN 'few' ELSE 'acme' END, 'ada', 'http', '2025-11-25', '', '', '', 'a', 1, n, n
+        FROM generate_series(1, 50000) AS n;
+        INSERT INTO subscriptions (key, exposed_uri, backend, uri)
+        SELECT sha256(n::text::bytea), 'u', 'b', 'u' FROM generate_series(1, 20000) AS n";
+    server.sql(&server.url(), more).await;
+    server.sql(&server.url(), "VACUUM ANALYZE").await;
+    let digest = "encode(substr(sha256('7'), 1, 8), 'hex')";
+    let zeros = "decode(repeat('00', 32), 'hex')";
+    let reads = [
+        ("text, text, bytea", tasks::TASK_OF_KEY, "'few', 'ada', sha256('7')".to_owned()),
+        (
+            "text, text, bigint, text, bigint",
+            tasks::TASKS,
+            "'few', 'completed', NULL, NULL, 50".to_owned(),
+        ),
+        (
+            "text, text, bigint, text, bigint",
+            tasks::TASKS,
+            "'few', NULL, 1000500, 'few 500', 50".to_owned(),
+        ),
+        ("text, text, bigint, text, bigint", tasks::TASKS, "NULL, NULL, NULL, NULL, 50".to_owned()),
+        (
+            "text, text, bytea, bigint, text, bigint",
+            tasks::TASKS_FOR,
+            format!("'few', 'ada', {zeros}, NULL, NULL, 50"),
+        ),
+        ("text[]", tasks::LOOKS, "ARRAY['few 7', 'many 7']".to_owned()),
+        (
+            "text, bigint, bytea, bigint",
+            sessions::LIST_SESSIONS,
+            "'few', NULL, NULL, 50".to_owned(),
+        ),
+        ("text, bigint, bytea, bigint", sessions::LIST_SESSIONS, "NULL, NULL, NULL, 50".to_owned()),
+        ("text", sessions::SESSIONS_BY_DIGEST, digest.to_owned()),
+    ];
+    for (types, statement, parameters) in reads {
+        let read = pages_of(&server, types, statement, &parameters).await;
+        assert!(read > 0 && read < 500, "{read} pages: {statement} with {parameters}");
+    }
 }
