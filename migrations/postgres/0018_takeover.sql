@@ -16,3 +16,29 @@ BEGIN
         FOR UPDATE SKIP LOCKED
     ) RETURNING *;
 END $$;
+
+-- Sessions of a lapsed owner are removed under the locks that keep it from renewing its lease meanwhile.
+CREATE OR REPLACE FUNCTION sweep_sessions(idle_us BIGINT, most INTEGER) RETURNS SETOF BYTEA LANGUAGE plpgsql AS $$
+DECLARE
+    before BIGINT := now_us() - idle_us;
+    chosen BYTEA[];
+    owners TEXT[];
+BEGIN
+    SELECT array_agg(key), array_agg(DISTINCT owner) INTO chosen, owners FROM (
+        SELECT key, owner FROM sessions
+        WHERE (seen_at_us <= before OR end_asked)
+            AND NOT EXISTS (SELECT 1 FROM nodes AS n WHERE n.node = owner AND n.lease_until_us > now_us())
+        LIMIT most
+    ) AS lapsed;
+    IF chosen IS NULL THEN
+        RETURN;
+    END IF;
+    PERFORM hold_lapsed(owners);
+    RETURN QUERY DELETE FROM sessions WHERE key IN (
+        SELECT key FROM sessions
+        WHERE key = ANY (chosen) AND (owner IS NULL OR owner = ANY (owners))
+            AND (seen_at_us <= before OR end_asked)
+            AND NOT EXISTS (SELECT 1 FROM nodes AS n WHERE n.node = owner AND n.lease_until_us > now_us())
+        FOR UPDATE SKIP LOCKED
+    ) RETURNING key;
+END $$;

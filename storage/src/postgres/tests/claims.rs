@@ -126,6 +126,27 @@ async fn a_task_of_a_node_that_joined_meanwhile_is_not_claimed() {
     }
 }
 
+/// Between the sweep's first look and its removal, the owner renews a lease that was about to lapse.
+#[tokio::test]
+async fn a_session_of_a_node_that_renews_its_lease_meanwhile_is_not_swept() {
+    let (server, store) = on_server().await;
+    store.join(&NodeName::new("a"), None, AT_MOST).await.unwrap();
+    store.write(&[open_session(1)]).await.unwrap();
+    let lapse = "UPDATE nodes SET lease_until_us = now_us() - 1; UPDATE sessions SET owner = 'a'";
+    server.sql(&server.url(), lapse).await;
+    let mut renewal = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    let renew = "BEGIN; UPDATE nodes SET lease_until_us = now_us() + 3600000000";
+    renewal.execute(renew).await.unwrap();
+    let (swept, ()) = tokio::join!(store.sweep_sessions(Duration::ZERO, 10), async {
+        somebody_waits(&server).await;
+        renewal.execute("COMMIT").await.unwrap();
+    });
+    assert_eq!(swept.unwrap(), []);
+    assert_eq!(server.sql(&server.url(), "SELECT count(*) FROM sessions").await, "1");
+    server.sql(&server.url(), "UPDATE nodes SET lease_until_us = now_us() - 1").await;
+    assert_eq!(store.sweep_sessions(Duration::ZERO, 10).await.unwrap(), [key(1)]);
+}
+
 #[tokio::test]
 async fn reclaimed_rows_are_returned_once_with_their_epoch() {
     let (_server, store) = on_server().await;
