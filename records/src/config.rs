@@ -101,6 +101,9 @@ pub struct RevocationRecord {
     /// Tokens of a principal that were issued before this time are refused.
     pub issued_before_us: i64,
     pub created_at_us: i64,
+    /// Time of the last write by the clock of the store, which also has the creation of sessions. A
+    /// write need not set it.
+    pub stored_at_us: i64,
 }
 
 /// The tokens of a revocation.

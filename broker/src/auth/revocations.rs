@@ -49,7 +49,7 @@ impl Revocations {
     }
 
     /// Returns whether a stored session of a principal ended with the revocation of the principal,
-    /// while no process had it.
+    /// while no process had it. Both times are of the store's clock.
     pub fn ends_session_of(
         &self,
         tenant: &TenantId,
@@ -59,9 +59,7 @@ impl Revocations {
         let all = self.by_tenant.load();
         let subject = RevokedSubject::Principal(principal.clone());
         let found = all.get(tenant).and_then(|subjects| subjects.get(&subject));
-        found.is_some_and(|record| {
-            created_at_us <= record.issued_before_us.max(record.created_at_us)
-        })
+        found.is_some_and(|record| created_at_us <= record.stored_at_us)
     }
 
     /// Replaces all revocations. Returns those that refuse more than before.
@@ -153,7 +151,13 @@ mod tests {
     }
 
     fn record(name: &str, subject: RevokedSubject, issued_before_us: i64) -> RevocationRecord {
-        RevocationRecord { tenant: tenant(name), subject, issued_before_us, created_at_us: 0 }
+        RevocationRecord {
+            tenant: tenant(name),
+            subject,
+            issued_before_us,
+            created_at_us: 0,
+            stored_at_us: 0,
+        }
     }
 
     fn token(all: &Arc<Revocations>, id: Option<&str>, issued_at: Option<u64>) -> VerifiedToken {
@@ -187,6 +191,19 @@ mod tests {
         all.insert(record("umbrella", principal("https://a ann"), i64::MAX));
         all.insert(record("acme", principal("https://a eve"), i64::MAX));
         assert!(!old.is_revoked(), "of another tenant and of another principal");
+    }
+
+    #[test]
+    fn a_stored_session_ends_with_a_revocation_by_the_clock_of_the_store() {
+        let all = Revocations::default();
+        let (acme, ann) = (tenant("acme"), PrincipalId::new("ann"));
+        // The clock of the revoking replica is late, or ahead.
+        for issued_before_us in [5, 500] {
+            let record = record("acme", principal("ann"), issued_before_us);
+            all.insert(RevocationRecord { stored_at_us: 100, ..record });
+            let ended = [99, 100, 101].map(|at| all.ends_session_of(&acme, &ann, at));
+            assert_eq!(ended, [true, true, false], "{issued_before_us}");
+        }
     }
 
     #[test]

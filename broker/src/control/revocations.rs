@@ -148,8 +148,10 @@ impl Control {
                 issued_before_us: old
                     .map_or(issued_before_us, |old| old.issued_before_us.max(issued_before_us)),
                 created_at_us: old.map_or(now, |old| old.created_at_us),
+                stored_at_us: now,
             };
             control.commit(AdminChange::PutRevocation(&record), &author).await?;
+            let record = control.stored_revocation(record).await;
             control.keyring.insert_revocation(record.clone());
             control.broker.end_revoked(&record);
             if matches!(record.subject, RevokedSubject::Principal(_)) {
@@ -160,6 +162,16 @@ impl Control {
             Ok((view, old.is_none()))
         })
         .await
+    }
+
+    /// Returns the revocation with the time of its write, by the store's clock. If the store does
+    /// not answer, the time is set when this process reads the configuration next.
+    async fn stored_revocation(&self, written: RevocationRecord) -> RevocationRecord {
+        let stored = self.query_store("revocations", self.store().revocations()).await;
+        let is_written = |record: &RevocationRecord| {
+            record.tenant == written.tenant && record.subject == written.subject
+        };
+        stored.unwrap_or_default().into_iter().find(is_written).unwrap_or(written)
     }
 
     /// Removes a revocation. The tokens that it named are valid again as far as they have not

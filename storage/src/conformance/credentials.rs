@@ -35,14 +35,17 @@ pub async fn revocations_are_kept_and_replaced(store: &dyn ConfigStore) -> Outco
     let (token, first) = (revocation("acme", token_id()), revocation("acme", principal()));
     assert!(store.apply(AdminChange::PutRevocation(&first), None).await?);
     assert!(store.apply(AdminChange::PutRevocation(&token), None).await?);
+    let stored_at = store.revocations().await?.pop().map(|record| record.stored_at_us);
     let later = RevocationRecord { issued_before_us: 900, created_at_us: 901, ..first.clone() };
     assert!(store.apply(AdminChange::PutRevocation(&later), None).await?);
     let kept = RevocationRecord { created_at_us: first.created_at_us, ..later };
-    assert_eq!(store.revocations().await?, [token, kept.clone()]);
+    let stored = store.revocations().await?;
+    assert!(stored.last().map(|record| record.stored_at_us) > stored_at, "the wider one is later");
+    assert_eq!(unstamped(stored), [token, kept.clone()]);
     let acme = tenant("acme");
     assert!(store.apply(AdminChange::DeleteRevocation(&acme, &token_id()), None).await?);
     assert!(!store.apply(AdminChange::DeleteRevocation(&acme, &token_id()), None).await?);
-    assert_eq!(store.revocations().await?, [kept]);
+    assert_eq!(unstamped(store.revocations().await?), [kept]);
     Ok(())
 }
 
@@ -130,7 +133,18 @@ fn token_id() -> RevokedSubject {
 }
 
 fn revocation(name: &str, subject: RevokedSubject) -> RevocationRecord {
-    RevocationRecord { tenant: tenant(name), subject, issued_before_us: 100, created_at_us: 101 }
+    RevocationRecord {
+        tenant: tenant(name),
+        subject,
+        issued_before_us: 100,
+        created_at_us: 101,
+        stored_at_us: 0,
+    }
+}
+
+/// Removes the times that the store set.
+fn unstamped(records: Vec<RevocationRecord>) -> Vec<RevocationRecord> {
+    records.into_iter().map(|record| RevocationRecord { stored_at_us: 0, ..record }).collect()
 }
 
 fn issuer(name: &str) -> TokenIssuerRecord {

@@ -348,7 +348,7 @@ impl ConfigStore for PostgresStore {
     }
 
     async fn revocations(&self) -> Result<Vec<RevocationRecord>, StoreError> {
-        let select = "SELECT tenant, kind, subject, issued_before_us, created_at_us FROM revocations ORDER BY tenant, kind, subject";
+        let select = "SELECT tenant, kind, subject, issued_before_us, created_at_us, stored_at_us FROM revocations ORDER BY tenant, kind, subject";
         let rows = self.rows(|_| sqlx::query(select)).await?;
         Ok(self.readable(&rows, revocation_record, |row| {
             format!("revocation of tenant {:?}", row.try_get::<String, _>("tenant"))
@@ -457,6 +457,7 @@ fn revocation_record(row: &PgRow) -> Result<RevocationRecord, StoreError> {
         })?,
         issued_before_us: get(row, "issued_before_us")?,
         created_at_us: get(row, "created_at_us")?,
+        stored_at_us: get(row, "stored_at_us")?,
     })
 }
 

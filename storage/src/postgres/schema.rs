@@ -137,6 +137,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0019_tasks_by_tenant.sql"),
         ["migration.19.begun", "migration.19.applied"],
     ),
+    (
+        20,
+        "revocations by the server's clock",
+        include_str!("../../../migrations/postgres/0020_revocations_by_the_servers_clock.sql"),
+        ["migration.20.begun", "migration.20.applied"],
+    ),
 ];
 
 /// Returns the version that this build works with.

@@ -403,12 +403,16 @@ fn operator_record(row: &SqliteRow) -> Result<OperatorRecord, StoreError> {
 }
 
 fn revocation_record(row: &SqliteRow) -> Result<RevocationRecord, UnreadableColumn> {
+    let (issued_before_us, created_at_us) =
+        (get(row, "issued_before_us")?, get(row, "created_at_us")?);
     Ok(RevocationRecord {
         tenant: rows::tenant_id(row)?,
         subject: RevokedSubject::of_parts(get(row, "kind")?, get(row, "subject")?)
             .ok_or(UnreadableColumn("kind"))?,
-        issued_before_us: get(row, "issued_before_us")?,
-        created_at_us: get(row, "created_at_us")?,
+        issued_before_us,
+        created_at_us,
+        // The store has the only clock here, and a wider revocation has a later time.
+        stored_at_us: i64::max(issued_before_us, created_at_us),
     })
 }
 

@@ -3,9 +3,10 @@
 
 use std::{str::FromStr, time::Duration};
 
-use protocol::ids::{BackendId, TaskId};
+use protocol::ids::{BackendId, PrincipalId, TaskId, TenantId};
 use records::{
-    NodeName, SessionClaimOutcome, SubscriptionRecord, TaskAudience, TaskStatus, TaskStep, WriteOp,
+    AdminChange, NodeName, RevocationRecord, RevokedSubject, SessionClaimOutcome,
+    SubscriptionRecord, TaskAudience, TaskStatus, TaskStep, WriteOp,
 };
 use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
 
@@ -152,5 +153,32 @@ async fn no_secret_is_in_debug_output_or_errors() {
         if let Err(refusal) = refusal {
             assert!(!refusal.to_string().contains("hunter2"), "{refusal}");
         }
+    }
+}
+
+#[tokio::test]
+async fn f_28_the_servers_clock_stamps_a_revocation() {
+    let (server, store) = on_server().await;
+    let acme = TenantId::parse("acme").unwrap();
+    server
+        .sql(
+            &server.url(),
+            "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES ('acme', '', 1, 1);
+             INSERT INTO revocations (tenant, kind, subject, issued_before_us, created_at_us) VALUES ('acme', 'jti', 'old build', 1, 1)",
+        )
+        .await;
+    let subject = RevokedSubject::Principal(PrincipalId::new("ann"));
+    let ahead = i64::MAX / 2;
+    let record = RevocationRecord {
+        tenant: acme,
+        subject,
+        issued_before_us: ahead,
+        created_at_us: ahead,
+        stored_at_us: 0,
+    };
+    store.apply(AdminChange::PutRevocation(&record), None).await.unwrap();
+    let now: i64 = server.sql(&server.url(), "SELECT now_us()").await.parse().unwrap();
+    for record in store.revocations().await.unwrap() {
+        assert!((now - 600_000_000..=now).contains(&record.stored_at_us), "{record:?}");
     }
 }
