@@ -334,8 +334,14 @@ impl Broker {
     async fn store_end(&self, session: &Session, scope: EndScope) -> Result<(), Refusal> {
         let (persistence, key) = (&self.shared.persistence, session.key);
         let end = WriteOp::EndSession { key, epoch: session.epoch() };
-        if persistence.write(end).await? != WriteOutcome::Done && scope == EndScope::EveryOwner {
-            self.end_stored(&key).await?;
+        match (persistence.write(end).await?, scope) {
+            (WriteOutcome::Done, _) => {}
+            (_, EndScope::EveryOwner) => self.end_stored(&key).await?,
+            // Another process owns the session, with its log and its hint.
+            (_, EndScope::ThisOwner) => {
+                persistence.release_log(&key);
+                return Ok(());
+            }
         }
         persistence.forget_session(&key).await;
         Ok(())

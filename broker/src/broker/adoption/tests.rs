@@ -296,3 +296,30 @@ async fn a_session_end_applies_even_if_the_row_has_another_epoch() {
     assert_eq!(replicas.store.list_sessions(None, None, 10).await.unwrap(), []);
     assert!(session.is_leaving() && replicas.one.ending_sessions.is_empty());
 }
+
+#[tokio::test]
+async fn the_late_end_of_an_abandoned_session_keeps_the_log_of_its_new_owner() {
+    let replicas = Replicas::start().await;
+    let session = replicas.opened().await;
+    assert!(matches!(replicas.adopted(&session.id).await, AdoptionOutcome::Local(_)));
+    let record = StreamRecord {
+        number: 1 << 32 | 1 << 1 | 1,
+        standalone: true,
+        pending_answers: Vec::new(),
+        was_read: false,
+    };
+    replicas.store.append(&[LogEntry::Stream { session: session.key, record }]).await.unwrap();
+    let persistence = &replicas.one.shared.persistence;
+    let hint = storage::OwnerHint { node: "other".to_owned(), address: "other:1".to_owned() };
+    persistence.hot.put_owner_hint(&session.key, &hint, std::time::Duration::from_secs(60)).await;
+    replicas.one.close_abandoned(&session);
+    testkit::eventually("the end to be settled", async || {
+        if replicas.one.ending_sessions.contains(&session.key) { Err(()) } else { Ok(()) }
+    })
+    .await;
+    let log = persistence.event_log.as_ref().expect("the store has one");
+    assert!(log.flushed(session.key).await);
+    assert_eq!(replicas.store.streams(&session.key).await.unwrap().len(), 1);
+    assert_eq!(persistence.hot.owner_hint(&session.key).await, Some(hint));
+    assert_eq!(replicas.store.list_sessions(None, None, 10).await.unwrap().len(), 1);
+}
