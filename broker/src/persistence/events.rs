@@ -4,11 +4,12 @@
 //! A sender never waits and never fails. An event is lost if the queue is full or the store refuses
 //! it. Lost events are counted and noted. The next event or record of the stream is logged behind a
 //! mark that everything before it is gone. An event that exceeds the bytes of its tenant is lost too:
-//! its stream logs the mark in its place. A log may thus end early or begin late, but it never has
-//! an unmarked hole.
+//! its stream logs the mark in its place. Beyond [`LOST_STREAMS_MAX`] noted gaps, a session with a
+//! further gap logs nothing more. A log may thus end early or begin late, but it never has an
+//! unmarked hole.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -182,11 +183,13 @@ impl EventWorker {
                         let weight = weight(&entry);
                         self.queued_bytes.fetch_sub(weight, Ordering::Relaxed);
                         bytes += weight;
-                        self.lost.mend(&entry, &mut batch);
-                        let (session, stream) = stream_of(&entry);
-                        let lost = lost.map(|through| (stream, through));
-                        self.lost.mend_all(session, lost.as_slice(), &mut batch);
-                        batch.push(entry);
+                        if self.lost.admits(&entry) {
+                            self.lost.mend(&entry, &mut batch);
+                            let (session, stream) = stream_of(&entry);
+                            let lost = lost.map(|through| (stream, through));
+                            self.lost.mend_all(session, lost.as_slice(), &mut batch);
+                            batch.push(entry);
+                        }
                     }
                     EventJob::Forget(session) => {
                         self.append(&mut batch).await;
@@ -255,6 +258,9 @@ struct StreamGaps {
     sessions: HashMap<SessionKey, HashMap<u64, Gap>>,
     /// Number of gaps of all sessions.
     count: usize,
+    /// Sessions with a gap beyond the limit. No further entry of them is logged, so their logs end
+    /// before the gap. They stay here until they end or move.
+    unlogged: HashSet<SessionKey>,
 }
 
 impl StreamGaps {
@@ -262,10 +268,16 @@ impl StreamGaps {
         self.sessions.get(&session)?.get(&stream)
     }
 
-    /// Returns the stream's gap. Adds one if there is capacity.
+    /// Returns the stream's gap. Adds one if there is capacity. Otherwise the session logs nothing
+    /// more, and needs no gaps.
     fn gap(&mut self, (session, stream): (SessionKey, u64)) -> Option<&mut Gap> {
+        if self.unlogged.contains(&session) {
+            return None;
+        }
         if self.get((session, stream)).is_none() {
             if self.count >= LOST_STREAMS_MAX {
+                self.forget(&session);
+                self.unlogged.insert(session);
                 return None;
             }
             self.count += 1;
@@ -281,6 +293,11 @@ impl StreamGaps {
             self.sessions.remove(&session);
         }
         Some(gap)
+    }
+
+    fn forget(&mut self, session: &SessionKey) {
+        self.count -= self.sessions.remove(session).map_or(0, |gaps| gaps.len());
+        self.unlogged.remove(session);
     }
 }
 
@@ -302,7 +319,10 @@ impl LossTracker {
                 streams.remove(key);
                 continue;
             }
-            let Some(gap) = streams.gap(key) else { continue };
+            let Some(gap) = streams.gap(key) else {
+                events += u64::from(matches!(entry, LogEntry::Event { .. }));
+                continue;
+            };
             match entry {
                 LogEntry::Stream { record, .. } => gap.record = Some(record.clone()),
                 LogEntry::Event { event, .. } => {
@@ -314,6 +334,16 @@ impl LossTracker {
             }
         }
         self.metrics.events_lost(events);
+    }
+
+    /// Returns whether the log takes an entry. Counts an event that it does not take.
+    fn admits(&self, entry: &LogEntry) -> bool {
+        let is_unlogged = self.lock().unlogged.contains(&stream_of(entry).0);
+        if !is_unlogged || matches!(entry, LogEntry::Drop { .. }) {
+            return true;
+        }
+        self.metrics.events_lost(u64::from(matches!(entry, LogEntry::Event { .. })));
+        false
     }
 
     /// Adds the entries that must precede this one, so that the log marks its gap.
@@ -364,13 +394,12 @@ impl LossTracker {
     }
 
     fn any_of(&self, session: &SessionKey) -> bool {
-        self.lock().sessions.contains_key(session)
+        let streams = self.lock();
+        streams.sessions.contains_key(session) || streams.unlogged.contains(session)
     }
 
     fn forget(&self, session: &SessionKey) {
-        let mut streams = self.lock();
-        let forgotten = streams.sessions.remove(session).map_or(0, |gaps| gaps.len());
-        streams.count -= forgotten;
+        self.lock().forget(session);
     }
 
     fn lock(&self) -> MutexGuard<'_, StreamGaps> {
@@ -546,5 +575,26 @@ mod tests {
         let entries = notebook.entries.lock().clone();
         assert_eq!(entries[entries.len() - 2..], [mark, event(last + 1)]);
         assert_eq!(entries[0], birth());
+    }
+
+    #[tokio::test]
+    async fn a_session_with_a_gap_beyond_the_limit_logs_nothing_more() {
+        let (notebook, writer, metrics) = writer();
+        let other = SessionKey::new([8; 32]);
+        let streams = 0..u64::try_from(LOST_STREAMS_MAX).unwrap();
+        let trims: Vec<LogEntry> =
+            streams.map(|stream| LogEntry::Trim { session: other, stream, through: 1 }).collect();
+        writer.inner.lost.record(&trims);
+        [birth(), event(1)].into_iter().for_each(|entry| writer.log(entry));
+        assert!(writer.flushed(KEY).await);
+        writer.inner.lost.record([&event(2)]);
+        [event(3), birth()].into_iter().for_each(|entry| writer.log(entry));
+        assert!(!writer.flushed(KEY).await, "the loss is not marked");
+        assert_eq!(*notebook.entries.lock(), [birth(), event(1)], "the log has no hole");
+        assert!(metrics.render().contains("mcp_events_lost_total 2"));
+        writer.forget_losses(&KEY);
+        writer.log(event(4));
+        assert!(writer.flushed(KEY).await);
+        assert_eq!(notebook.entries.lock().len(), 3);
     }
 }
