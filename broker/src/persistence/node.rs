@@ -8,6 +8,9 @@
 //! Invariant: [`Lease::is_held`] errs on one side only. It counts from before the request of a
 //! renewal, so the database holds the lease at least as long. A broker on SQLite is alone and holds
 //! its lease for good.
+//!
+//! The clock of this process stands still while its machine is suspended. Until the first renewal
+//! afterwards, [`Lease::is_held`] may then be wrong. The epochs of the rows still fence its writes.
 
 #[cfg(test)]
 mod tests;
