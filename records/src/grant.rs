@@ -85,6 +85,9 @@ pub struct StoredGrant {
     pub version: i64,
     /// Time that another process may still use the refresh token. Zero without a lease.
     pub remaining_lease: Duration,
+    /// Whether a process took the lease and has not written since. The refresh token may be used
+    /// up.
+    pub is_lease_open: bool,
 }
 
 /// Numbers of grants that cannot be used as they are.

@@ -22,6 +22,7 @@ mod exchanged;
 mod fetch;
 mod id_token;
 mod identity;
+mod lapsed_leases;
 mod login_servers;
 mod machine;
 mod operator_logins;

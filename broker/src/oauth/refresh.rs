@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
-use records::{GrantError, GrantKey};
+use records::{GrantError, GrantKey, StoredGrant};
 use rules::limits::oauth::{GRANT_LEASE, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX, OAUTH_FAILURE_PAUSE};
 
 use super::{
@@ -57,7 +57,7 @@ impl UserTokens {
 
     async fn refresh_once(&self, key: &GrantKey, open: &OpenGrant) -> Result<Refresh, OauthError> {
         let record = &open.stored.record;
-        if !open.stored.remaining_lease.is_zero() {
+        if !open.stored.remaining_lease.is_zero() || self.leaves_to_holder(&open.stored) {
             return Ok(Refresh::Leased);
         }
         let prepared = match self.refresh_request(open).await {
@@ -89,6 +89,14 @@ impl UserTokens {
                 Err(self.failed(key, open, error, Some(OAUTH_FAILURE_PAUSE)).await)
             }
         }
+    }
+
+    /// Returns whether the holder of a lapsed lease may still write its result.
+    fn leaves_to_holder(&self, stored: &StoredGrant) -> bool {
+        let (principal, leases) = (&stored.record.key.principal, &self.state.lapsed_leases);
+        stored.is_lease_open
+            && self.vault.is_shared()
+            && !leases.is_settled(principal, stored.version, Instant::now())
     }
 
     /// Notes why a renewal failed that may succeed later. `lease_ends_in`: the remaining time of

@@ -30,6 +30,7 @@ use super::{
     client_keys::TenantKeys,
     discovery::{DiscoveredServer, ProtectedBackend},
     fetch::{ConnectReason, OauthError, OauthFetcher},
+    lapsed_leases::LapsedLeases,
     machine::{MachineTokens, RenewedToken, TokenHeader},
     public_address::PublicAddress,
     refresh::Refresh,
@@ -98,6 +99,7 @@ pub(super) struct UserTokenState {
     cache: TokenCache,
     /// Grows with every account that was connected or has ended, as far as this process knows.
     account_changes: AtomicU64,
+    pub(super) lapsed_leases: LapsedLeases,
     /// Puts the renewals of a principal in order. The locks hold no data.
     turns: Mutex<HashMap<PrincipalId, Arc<tokio::sync::Mutex<()>>>>,
 }

@@ -170,6 +170,11 @@ impl Vault {
         self.0.run("put_grant", put).await.map_err(away)
     }
 
+    /// Returns whether other processes may use the same grants.
+    pub(super) fn is_shared(&self) -> bool {
+        self.0.is_shared()
+    }
+
     pub(super) async fn lease(
         &self,
         key: &GrantKey,

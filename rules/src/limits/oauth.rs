@@ -28,6 +28,9 @@ pub const GRANTS_SOUGHT_MAX: u32 = 1_000;
 pub const GRANT_LOOK_INTERVAL: Duration = Duration::from_secs(5);
 /// Time for which one replica alone may use a refresh token.
 pub const GRANT_LEASE: Duration = Duration::from_secs(15);
+/// Time for which a replica leaves a lapsed lease to its holder, which may have a new refresh token
+/// to write.
+pub const GRANT_LEASE_SETTLES: Duration = Duration::from_secs(2);
 /// Longest wait for a token that another replica renews.
 pub const GRANT_WAIT_MAX: Duration = Duration::from_secs(20);
 /// Interval at which a replica looks whether another one has renewed a token.
@@ -70,4 +73,6 @@ pub const RESEALED_AT_ONCE: u32 = 200;
 pub const RESEAL_RETRY: Duration = Duration::from_secs(10);
 
 const _: () = assert!(OAUTH_REQUEST_MAX.as_millis() < GRANT_LEASE.as_millis()); // a refresh ends within its lease
-const _: () = assert!(GRANT_LEASE.as_millis() < GRANT_WAIT_MAX.as_millis()); // who waits outlives a lease that is left alone
+const _: () =
+    assert!(GRANT_LEASE.as_millis() + GRANT_LEASE_SETTLES.as_millis() < GRANT_WAIT_MAX.as_millis()); // who waits outlives a lease that is left alone
+const _: () = assert!(GRANT_POLL_INTERVAL.as_millis() * 4 < GRANT_LEASE_SETTLES.as_millis()); // the holder tries to write several times

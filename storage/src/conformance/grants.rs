@@ -23,6 +23,7 @@ pub async fn a_grant_is_kept_as_given_for_its_principal_only(store: &dyn Durable
         (&found.record, found.version, found.remaining_lease),
         (&ann, version, Duration::ZERO)
     );
+    assert!(!found.is_lease_open);
     let all = store.grants_of(&tenant("acme")).await?;
     assert_eq!(all.into_iter().map(|grant| grant.record).collect::<Vec<_>>(), [ann.clone(), bob]);
     assert_eq!(store.grants_of(&tenant("zoo")).await?, []);
@@ -102,7 +103,7 @@ pub async fn only_one_of_many_gets_the_lease_of_a_grant(store: &dyn DurableStore
     let got = tries.into_iter().collect::<Result<Vec<_>, _>>()?;
     assert_eq!(got.iter().filter(|got| **got).count(), 1);
     let found = store.grant(&grant.key).await?.expect("a grant");
-    assert!(found.remaining_lease > LONG / 2 && found.version == version);
+    assert!(found.remaining_lease > LONG / 2 && found.version == version && found.is_lease_open);
     let next = version + 1;
     assert_eq!(store.put_grant(&record("ann", 2), Some(version)).await?, Some(next));
     assert!(!store.lease_grant(&grant.key, version, LONG).await?, "of an old version");

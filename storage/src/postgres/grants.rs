@@ -16,7 +16,7 @@ use crate::{GrantStore, StoreError};
 macro_rules! grants {
     ($rest:literal) => {
         concat!(
-            "SELECT tenant, backend, principal, issuer, sealed, state, expires_at_us, version, lease_until_us - now_us() AS lease_left_us, last_error
+            "SELECT tenant, backend, principal, issuer, sealed, state, expires_at_us, version, lease_until_us - now_us() AS lease_left_us, lease_until_us > 0 AS is_lease_open, last_error
              FROM upstream_grants ",
             $rest
         )
@@ -295,5 +295,6 @@ fn stored(row: &PgRow) -> Result<StoredGrant, StoreError> {
         remaining_lease: Duration::from_micros(
             u64::try_from(get::<i64>(row, "lease_left_us")?).unwrap_or(0),
         ),
+        is_lease_open: get(row, "is_lease_open")?,
     })
 }

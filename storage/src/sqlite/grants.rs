@@ -333,5 +333,6 @@ fn stored(row: &SqliteRow) -> Result<StoredGrant, UnreadableColumn> {
         },
         version: get(row, "version")?,
         remaining_lease: Duration::from_micros(u64::try_from(remaining).unwrap_or(0)),
+        is_lease_open: lease_until > 0,
     })
 }
