@@ -80,6 +80,22 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and .Values.gateway.enabled (not .Values.gateway.parentRefs) -}}
 {{- fail "gateway.enabled is true and gateway.parentRefs is empty" -}}
 {{- end -}}
+{{- range .Values.extraEnv -}}
+{{- if regexMatch "^MCP_BROKER__(LISTEN|NODE|SHUTDOWN|STORAGE)__" (default "" .name) -}}
+{{- fail (printf "extraEnv has %s, which the chart sets itself: use the chart's own value" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- range $label, $_ := .Values.podLabels -}}
+{{- if has $label (list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component") -}}
+{{- fail (printf "podLabels has %s, by which the Services select Pods" $label) -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.podDisruptionBudget.enabled (has (toString .Values.podDisruptionBudget.maxUnavailable) (list "0" "0%")) -}}
+{{- fail "podDisruptionBudget.maxUnavailable is 0: no node could ever be drained" -}}
+{{- end -}}
+{{- if and .Values.monitoring.serviceMonitor.enabled .Values.networkPolicy.enabled (not .Values.networkPolicy.admin) -}}
+{{- fail "monitoring.serviceMonitor.enabled is true and networkPolicy.admin is empty: Prometheus could not read metrics" -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Everything clients ask the data plane for. */}}
