@@ -16,6 +16,7 @@ use super::{
     bodies::backend_body,
     catalog,
     client::{AdminClient, ClientError, escape, with_query},
+    common_args::BackendListArgs,
     connection, issuer, operator,
     output::{CommandOutput, remove, render, render_list},
     pins, policy, root,
@@ -38,6 +39,18 @@ const BACKENDS: &[Column] = &[
     ("resources", "resources"),
     ("links", "links"),
     ("source", "source"),
+    ("last error", "last_error"),
+];
+/// What the list of all tenants' backends has. It omits their settings.
+const STATES: &[Column] = &[
+    ("backend", "backend"),
+    ("state", "state"),
+    ("breaker", "breaker.state"),
+    ("version", "protocol_version"),
+    ("tools", "tools"),
+    ("prompts", "prompts"),
+    ("resources", "resources"),
+    ("links", "links"),
     ("last error", "last_error"),
 ];
 const BACKEND: &[Column] = &[
@@ -213,6 +226,22 @@ pub(super) async fn run(
     }
 }
 
+async fn list_backends(
+    client: &AdminClient,
+    BackendListArgs { of, all, state, output }: BackendListArgs,
+) -> Result<CommandOutput, ClientError> {
+    let (path, columns) = if all {
+        ("backends".to_owned(), [&[("tenant", "tenant")], STATES].concat())
+    } else {
+        (format!("tenants/{}/backends", of.tenant), BACKENDS.to_vec())
+    };
+    let mut answer = client.request(Method::GET, &path, None).await?;
+    if let (Some(state), Some(backends)) = (state, answer["backends"].as_array_mut()) {
+        backends.retain(|backend| backend["state"] == *state);
+    }
+    Ok(render_list(answer, "backends", &columns, &output))
+}
+
 async fn backend(
     client: &AdminClient,
     command: BackendCommand,
@@ -233,12 +262,7 @@ async fn backend(
             rendered.note = notes_about_added(&answer, add.no_wait);
             Ok(rendered)
         }
-        BackendCommand::List { of, output } => {
-            let answer = client
-                .request(Method::GET, &format!("tenants/{}/backends", of.tenant), None)
-                .await?;
-            Ok(render_list(answer, "backends", BACKENDS, &output))
-        }
+        BackendCommand::List(list) => list_backends(client, list).await,
         BackendCommand::Show { name, of, output } => {
             let answer = client
                 .request(Method::GET, &format!("tenants/{}/backends/{name}", of.tenant), None)

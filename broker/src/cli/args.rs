@@ -15,7 +15,7 @@ pub(super) use super::{
     root::RootCommand,
 };
 use super::{
-    common_args::{OutputOptions, TenantArg},
+    common_args::{BackendListArgs, OutputOptions, TenantArg},
     counts::{backend_limit, count, tenant_limit, weight},
     import::ServerImport,
 };
@@ -138,13 +138,8 @@ pub(super) struct TenantFilter {
 pub(super) enum BackendCommand {
     /// Register an MCP server
     Add(Box<BackendAdd>),
-    /// List the backends of a tenant
-    List {
-        #[command(flatten)]
-        of: TenantArg,
-        #[command(flatten)]
-        output: OutputOptions,
-    },
+    /// List the backends of a tenant, or of all
+    List(BackendListArgs),
     /// Show one backend
     Show {
         #[arg(value_parser = BackendId::parse)]

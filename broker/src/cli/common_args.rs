@@ -15,3 +15,18 @@ pub(super) struct TenantArg {
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = TenantId::parse)]
     pub(super) tenant: TenantId,
 }
+
+/// Arguments of `backend list`.
+#[derive(Debug, Clone, Args)]
+pub(super) struct BackendListArgs {
+    #[command(flatten)]
+    pub(super) of: TenantArg,
+    /// List the backends of all tenants
+    #[arg(long, conflicts_with = "tenant")]
+    pub(super) all: bool,
+    /// Only backends in this state
+    #[arg(long, value_parser = ["connecting", "ready", "degraded", "failed", "disabled"])]
+    pub(super) state: Option<String>,
+    #[command(flatten)]
+    pub(super) output: OutputOptions,
+}

@@ -16,6 +16,10 @@ use rules::limits::STORE_PROBE_EVERY;
 use storage::StoreError;
 use tokio::time::Instant;
 
+/// Outages that begin within this time of one in the log are not logged, unless they last. A
+/// database that permits only reads is away for each write and back for each read.
+const OUTAGE_LOG_INTERVAL: Duration = Duration::from_secs(60);
+
 #[derive(Debug)]
 pub(super) struct Availability {
     store: &'static str,
@@ -25,6 +29,8 @@ pub(super) struct Availability {
 #[derive(Debug, Default)]
 struct AvailabilityState {
     outage: Option<Outage>,
+    /// Begin of the last outage in the log.
+    logged_at: Option<Instant>,
     /// Time of the store's last answer, which may be an error.
     answered_at: Option<Instant>,
     /// Operations that fail although the store is there, with the time of the first failure.
@@ -37,6 +43,7 @@ struct Outage {
     probe_at: Instant,
     probing: bool,
     refused: u64,
+    is_logged: bool,
 }
 
 /// The one operation that probes whether an outage is over.
@@ -110,22 +117,26 @@ impl Availability {
     fn unavailable(&self, operation: &'static str, started_at: Instant, error: &StoreError) {
         let now = Instant::now();
         let mut state = self.lock();
-        if let Some(outage) = &mut state.outage {
-            outage.refused += 1;
-            return;
-        }
-        if state.answered_at.is_some_and(|at| at > started_at) {
+        let starts = state.outage.is_none();
+        if starts && state.answered_at.is_some_and(|at| at > started_at) {
             drop(state);
             return self.fails(operation, error);
         }
-        state.outage = Some(Outage {
+        let may_log = state.logged_at.is_none_or(|at| now - at >= OUTAGE_LOG_INTERVAL);
+        let outage = state.outage.get_or_insert(Outage {
             since: now,
             probe_at: now + STORE_PROBE_EVERY,
             probing: false,
-            refused: 1,
+            refused: 0,
+            is_logged: false,
         });
-        drop(state);
-        tracing::warn!(operation, store = self.store, %error, "the store is unavailable");
+        outage.refused += 1;
+        if may_log && !outage.is_logged {
+            outage.is_logged = true;
+            state.logged_at = Some(now);
+            drop(state);
+            tracing::warn!(operation, store = self.store, %error, "the store is unavailable");
+        }
     }
 
     fn fails(&self, operation: &'static str, error: &StoreError) {
@@ -142,7 +153,7 @@ impl Availability {
         let failed_at = succeeded.and_then(|operation| state.failing.remove(operation));
         drop(state);
         let seconds = |since: Instant| Duration::as_secs_f32(&(now - since));
-        if let Some(outage) = outage {
+        if let Some(outage) = outage.filter(|outage| outage.is_logged) {
             tracing::info!(
                 store = self.store,
                 away_s = seconds(outage.since),
@@ -226,6 +237,25 @@ mod tests {
         availability.record("slow", started, away().as_ref().err());
         assert!(was_run(&availability, Err(StoreError::Busy { detail: "locked".into() })).await);
         assert!(was_run(&availability, Ok(())).await, "busy is not away");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn outages_that_follow_one_another_are_logged_once_a_minute() {
+        let availability = Availability::new("test");
+        let is_logged = || availability.lock().outage.as_ref().map(|outage| outage.is_logged);
+        let away_for = |seconds| {
+            availability.record("write", Instant::now(), away().as_ref().err());
+            tokio::time::advance(Duration::from_secs(seconds))
+        };
+        away_for(1).await;
+        assert_eq!(is_logged(), Some(true));
+        availability.record("read", Instant::now(), None);
+        assert_eq!(is_logged(), None);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        away_for(OUTAGE_LOG_INTERVAL.as_secs()).await;
+        assert_eq!(is_logged(), Some(false), "a read worked a moment ago");
+        away_for(1).await;
+        assert_eq!(is_logged(), Some(true), "this one lasts");
     }
 
     #[tokio::test]

@@ -299,6 +299,9 @@ async fn tenants_keys_backends_and_sessions_are_managed_from_a_shell() {
         serde_json::from_str(&ok(&["key", "create", "--tenant", "acme", "--json"]).await).unwrap();
     ok(&["backend", "add", "b", "--tenant", "acme", "--url", &backend.url()]).await;
     assert!(ok(&["backend", "list", "--tenant", "acme"]).await.contains("ready"));
+    let everywhere = ok(&["backend", "list", "--all", "--state", "ready"]).await;
+    assert!(everywhere.lines().any(|line| line.starts_with("acme ")), "{everywhere}");
+    assert_eq!(ok(&["backend", "list", "--all", "--state", "failed"]).await, "none\n");
     assert!(ok(&["backend", "show", "b", "--tenant", "acme"]).await.contains("2025-11-25"));
     let client =
         broker.client("/mcp").bearer(key["key"].as_str().unwrap()).connected(json!({})).await;
