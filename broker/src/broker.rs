@@ -93,7 +93,7 @@ pub struct Broker {
     pub session_locator: SessionLocator,
     keyring: Arc<Keyring>,
     auth: AuthSettings,
-    tokens: TokenVerifier,
+    tokens: Arc<TokenVerifier>,
     login_servers: Arc<LoginServers>,
     failed_sign_ins: SignInFailureLog,
     tenants: SharedMap<TenantId, Arc<Tenant>>,

@@ -127,6 +127,9 @@ pub struct TaskDetails {
     /// The trace of that request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trace: Option<StoredTrace>,
+    /// Digest of the caller's token that is exchanged for the backend's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject_token: Option<String>,
     /// Id of the approval without which the call must not be sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<String>,
@@ -168,6 +171,7 @@ impl TaskDetails {
             native: None,
             request: None,
             trace: None,
+            subject_token: None,
             approval: None,
             window: None,
         }

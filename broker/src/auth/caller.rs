@@ -4,6 +4,7 @@ use std::{
     hash::{Hash, Hasher},
     net::IpAddr,
     sync::Arc,
+    time::SystemTime,
 };
 
 use protocol::ids::{KeyId, PrincipalId, TenantId};
@@ -14,7 +15,7 @@ use super::{
     expiry::CredentialExpiry,
     verified_token::{CertificateThumbprint, VerifiedToken},
 };
-use crate::config::Secret;
+use crate::{config::Secret, oauth::digest_of};
 
 /// Principal of callers without a credential.
 pub const ANONYMOUS: &str = "anonymous";
@@ -34,6 +35,9 @@ pub struct Caller {
     /// Token that the caller showed, as far as a revocation can name it. Not a part of its identity
     /// either.
     pub token: Option<Arc<VerifiedToken>>,
+    /// Name of the token, if it can be exchanged. Another replica may have verified it. Not a part
+    /// of its identity either.
+    pub subject_token: Option<SubjectDigest>,
 }
 
 impl PartialEq for Caller {
@@ -60,7 +64,14 @@ impl Caller {
     /// Returns the caller that a subject is in a tenant.
     pub fn of_subject(tenant: TenantId, subject: Subject) -> Self {
         let (principal, key) = (subject.principal.clone(), subject.key.clone());
-        Self { tenant, principal, key, subject: Arc::new(subject), token: None }
+        Self {
+            tenant,
+            principal,
+            key,
+            subject: Arc::new(subject),
+            token: None,
+            subject_token: None,
+        }
     }
 
     /// Returns the caller without a credential, for listeners that accept one.
@@ -113,11 +124,37 @@ pub struct AuthenticatedCaller {
 }
 
 /// A valid access token that the broker may exchange for one of a backend. `Debug` does not show it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct ExchangeableToken {
     pub text: Secret,
+    /// Name of the token, by which replicas and tasks refer to it.
+    pub digest: SubjectDigest,
     pub expires_at_us: i64,
+    /// Issuers of the authorization servers to which the broker may send it.
+    pub destinations: Vec<String>,
+    verified: Arc<VerifiedToken>,
 }
+
+impl PartialEq for ExchangeableToken {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+impl Eq for ExchangeableToken {}
+
+impl ExchangeableToken {
+    /// Returns whether the broker still accepts the token: it has not expired, no operator revoked
+    /// it, and the settings of its issuer are the same.
+    pub fn is_live(&self) -> bool {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now_us = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
+        self.expires_at_us > now_us && !self.verified.is_revoked()
+    }
+}
+
+/// SHA-256 of an access token in base64url. It is not the token, and cannot be shown instead of it.
+pub type SubjectDigest = Arc<str>;
 
 impl From<Caller> for AuthenticatedCaller {
     fn from(caller: Caller) -> Self {
@@ -127,11 +164,21 @@ impl From<Caller> for AuthenticatedCaller {
 
 impl AuthenticatedCaller {
     /// Returns the caller with its token, so that the token can be exchanged.
-    pub(super) fn with_token(self, token: &str) -> Self {
+    pub(super) fn with_token(self, token: &str, destinations: &[String]) -> Self {
         let ends = self.until.as_ref().map(CredentialExpiry::at_us);
-        let kept =
-            |expires_at_us| Arc::new(ExchangeableToken { text: Secret::new(token), expires_at_us });
-        Self { exchangeable: ends.map(kept), ..self }
+        let Some((expires_at_us, verified)) = ends.zip(self.caller.token.clone()) else {
+            return self;
+        };
+        let digest = SubjectDigest::from(digest_of(token));
+        let exchangeable = Arc::new(ExchangeableToken {
+            text: Secret::new(token),
+            digest: digest.clone(),
+            expires_at_us,
+            destinations: destinations.to_vec(),
+            verified,
+        });
+        let caller = Caller { subject_token: Some(digest), ..self.caller };
+        Self { caller, exchangeable: Some(exchangeable), ..self }
     }
 
     /// Returns whether the credential has expired, or has to be checked again.

@@ -33,7 +33,8 @@ mod verified_token;
 pub use self::{
     auth_error::{AuthError, UnknownSigningKey},
     caller::{
-        ANONYMOUS, AuthenticatedCaller, Caller, ExchangeableToken, PresentedCertificate, RemotePeer,
+        ANONYMOUS, AuthenticatedCaller, Caller, ExchangeableToken, PresentedCertificate,
+        RemotePeer, SubjectDigest,
     },
     client_authentication::{ClientAuthentication, ClientCredential, form_encoded},
     credential_refresh::{CredentialRead, CredentialRefresh},

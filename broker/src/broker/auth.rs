@@ -101,17 +101,23 @@ impl Broker {
         if !tenant.is_some_and(Tenant::enabled) {
             return Err(AuthError::failed(key_required(), SignInFailureReason::Tenant));
         }
-        if let Some(token) = &proven.exchangeable {
-            self.record_exchangeable(&proven.caller, token);
+        match (&proven.exchangeable, &proven.caller.subject_token) {
+            (Some(token), _) => self.record_exchangeable(&proven.caller, token),
+            // Another replica verified and stored it.
+            (None, Some(digest)) => {
+                let Caller { tenant, principal, .. } = &proven.caller;
+                self.shared.subjects.select(tenant, principal, digest);
+            }
+            (None, None) => {}
         }
         Ok(proven)
     }
 
-    /// Notes a token that can be exchanged for tokens of backends. With the first one of a principal,
+    /// Notes the token of a request, if it can be exchanged. With the first one of a principal,
     /// backends whose lists are unknown are tried again.
-    pub(super) fn record_exchangeable(&self, caller: &Caller, token: &ExchangeableToken) {
+    fn record_exchangeable(&self, caller: &Caller, token: &Arc<ExchangeableToken>) {
         let subjects = &self.shared.subjects;
-        if subjects.has_token(&caller.tenant, &caller.principal, token) {
+        if subjects.is_current(&caller.tenant, &caller.principal, token) {
             return;
         }
         let Some(tenant) = self.tenant(&caller.tenant) else { return };

@@ -54,6 +54,7 @@ impl Broker {
         // This client also serves the issuers, whose addresses the operator configures too.
         let fetcher = KeyFetcher::new(to_collector.clone(), http.clone());
         let tokens = TokenVerifier::new(parts.keyring.clone(), fetcher, parts.metrics.clone());
+        let tokens = Arc::new(tokens);
         let declared = &parts.config.auth;
         tokens.set_issuers(declared.resource.as_deref(), &declared.issuers);
         let auth = AuthSettings::new(declared.clone());
@@ -71,6 +72,7 @@ impl Broker {
             persistence,
             traces,
         ));
+        shared.subjects.set_verifier(&tokens);
         let tasks = TaskManager::new(shared.clone());
         shared.set_task_host(tasks.clone());
         let broker = Arc::new(Broker {

@@ -137,6 +137,10 @@ fn check_client(spec: &BackendSpec, fault: &mut impl FnMut(&str, &str, &str)) {
 /// Checks that each member belongs to the kind.
 fn check_members(auth: &BackendAuth, fault: &mut impl FnMut(&str, &str, &str)) {
     const OTHER: &str = "belongs to another type";
+    if auth.kind == BackendAuthKind::TokenExchange && auth.issuer.is_none() {
+        let allowed = "the issuer of the authorization server that gets the callers' tokens";
+        fault("issuer", "is missing", allowed);
+    }
     if auth.kind != BackendAuthKind::TokenExchange {
         if auth.grant != ExchangeGrant::default() {
             fault("grant", OTHER, "with type: token_exchange");
@@ -303,11 +307,17 @@ mod tests {
                 json!({"client_secret": null, "token_endpoint_auth_method": "private_key_jwt", "issuer_compare": "pathless_slash"}),
             ),
             client(json!({"type": "oauth_user", "catalog_auth": "service"})),
-            client(json!({"type": "token_exchange", "audience": "urn:x"})),
-            client(json!({"type": "token_exchange", "catalog_auth": "per_principal"})),
-            client(json!({"type": "token_exchange", "actor_token": "access_token"})),
             client(
-                json!({"type": "token_exchange", "client_secret": null, "client_key": key, "actor_token": "jwt"}),
+                json!({"type": "token_exchange", "issuer": "https://as.example", "audience": "urn:x"}),
+            ),
+            client(
+                json!({"type": "token_exchange", "issuer": "https://as.example", "catalog_auth": "per_principal"}),
+            ),
+            client(
+                json!({"type": "token_exchange", "issuer": "https://as.example", "actor_token": "access_token"}),
+            ),
+            client(
+                json!({"type": "token_exchange", "issuer": "https://as.example", "client_secret": null, "client_key": key, "actor_token": "jwt"}),
             ),
             client(
                 json!({"type": "oauth_user", "client_id": null, "client_secret": null, "token_endpoint_auth_method": "private_key_jwt"}),
@@ -316,7 +326,7 @@ mod tests {
                 "tools": [{"name": "a", "inputSchema": {"type": "object"}}],
                 "resource_templates": [{"name": "t", "uriTemplate": "x://{a}"}]}})),
             client(
-                json!({"type": "token_exchange", "grant": "on_behalf_of", "scopes": ["api://x/.default"]}),
+                json!({"type": "token_exchange", "issuer": "https://as.example", "grant": "on_behalf_of", "scopes": ["api://x/.default"]}),
             ),
             client(
                 json!({"type": "enterprise", "provider": provider(json!({"client_secret": "hush"}))}),
@@ -337,7 +347,7 @@ mod tests {
         plain["transport"]["url"] = json!("http://a.example/mcp");
         let mut twice = client(json!({}));
         twice["credentials"] = json!({"bearer": "b"});
-        let mut shared = client(json!({"type": "token_exchange"}));
+        let mut shared = client(json!({"type": "token_exchange", "issuer": "https://as.example"}));
         shared["links"] = json!("shared");
         let user = |more: Value| {
             let mut body = client(more);
@@ -361,15 +371,18 @@ mod tests {
             (client(json!({"audience": "x"})), "auth.audience: belongs"),
             (client(json!({"actor_token": "jwt"})), "auth.actor_token: belongs"),
             (
-                client(json!({"type": "token_exchange", "actor_token": "jwt"})),
+                client(
+                    json!({"type": "token_exchange", "issuer": "https://as.example", "actor_token": "jwt"}),
+                ),
                 "auth.actor_token: is jwt without",
             ),
             (
                 client(
-                    json!({"type": "token_exchange", "actor_token": "access_token", "grant": "on_behalf_of", "scopes": ["a"]}),
+                    json!({"type": "token_exchange", "issuer": "https://as.example", "actor_token": "access_token", "grant": "on_behalf_of", "scopes": ["a"]}),
                 ),
                 "auth.actor_token: belongs to another grant",
             ),
+            (client(json!({"type": "token_exchange"})), "auth.issuer: is missing"),
             (client(json!({"catalog_auth": "service"})), "auth.catalog_auth: belongs"),
             (client(json!({"catalog_auth": "per_principal"})), "auth.catalog_auth: belongs"),
             (user(json!({"catalog_auth": "unknown"})), "auth.catalog_auth: "),
@@ -396,7 +409,9 @@ mod tests {
             (client(json!({"provider": provider(json!({}))})), "auth.provider: belongs"),
             (client(json!({"type": "enterprise"})), "auth.provider: is missing"),
             (
-                client(json!({"type": "token_exchange", "grant": "on_behalf_of"})),
+                client(
+                    json!({"type": "token_exchange", "issuer": "https://as.example", "grant": "on_behalf_of"}),
+                ),
                 "auth.scopes: is missing",
             ),
             (enterprise(json!({"issuer": "http://idp.example"})), "auth.provider.issuer: has a"),

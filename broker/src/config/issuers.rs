@@ -47,6 +47,8 @@ const RESOURCE_ALLOWED: &str = "an https URL without path, such as https://mcp.e
 const ISSUER_BYTES_MAX: usize = 256;
 /// Largest number of tenants that a claim may name.
 const TENANTS_MAX: usize = 10_000;
+/// Largest number of authorization servers at which the tokens of one issuer can be exchanged.
+const EXCHANGE_ISSUERS_MAX: usize = 32;
 
 /// The only token type that can be required (RFC 9068, 2.1).
 const ACCESS_TOKEN_TYPE: &str = "at+jwt";
@@ -102,8 +104,9 @@ pub struct IssuerConfig {
     /// The broker's authorization server in front of the issuer. `None`: clients use the issuer
     /// itself.
     pub front: Option<AdaptedFront>,
-    /// True if the broker may exchange its tokens for tokens of backends.
-    pub exchange: bool,
+    /// Authorization servers to which the broker may send its tokens, to exchange them for tokens of
+    /// backends. Empty: there are none.
+    pub exchange: Vec<String>,
     /// The broker's client for people who sign in at the connect page. `None`: they cannot.
     pub sign_in: Option<LoginClient>,
     /// True if an operator stored it through the admin API. The broker then reaches it only at
@@ -263,10 +266,9 @@ pub struct IssuerEntry {
     principal_claim: Option<String>,
     scopes: Option<Vec<String>>,
     claims: Option<IssuerClaims>,
-    /// True if the broker may exchange the tokens for tokens of backends (RFC 8693). It then stores
-    /// them, sealed.
-    #[serde(default)]
-    exchange: bool,
+    /// True if the broker may exchange the tokens at this issuer for tokens of backends (RFC 8693),
+    /// or the issuers at which it may. It then stores them, sealed.
+    exchange: Option<ExchangeEntry>,
     /// Only in the configuration file.
     sign_in: Option<SignInEntry>,
     /// Only in the configuration file.
@@ -298,6 +300,22 @@ impl IssuerEntry {
             prompt: self.prompt,
         }
     }
+}
+
+/// Where the tokens of an issuer can be exchanged.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(untagged)]
+enum ExchangeEntry {
+    /// True: at the issuer itself.
+    AtIssuer(bool),
+    /// At these issuers. Only in the configuration file.
+    At(ExchangeIssuers),
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ExchangeIssuers {
+    issuers: Vec<String>,
 }
 
 /// Claims that access rules look at.
@@ -341,6 +359,7 @@ impl IssuerReader<'_> {
         let operators = self.operators(entry.admin);
         let introspection = self.introspection(entry.introspection, entry.check.as_deref());
         let sign_in = self.sign_in(entry.sign_in);
+        let exchange = self.exchange(entry.exchange, &entry.issuer);
         Some(IssuerConfig {
             groups_claim,
             issuer: Some(entry.issuer).filter(|_| is_issuer)?,
@@ -355,10 +374,33 @@ impl IssuerReader<'_> {
             introspection,
             operators,
             front,
-            exchange: entry.exchange,
+            exchange,
             sign_in,
             is_stored: self.is_stored,
         })
+    }
+
+    /// Returns the authorization servers that may get tokens of the issuer.
+    fn exchange(&mut self, entry: Option<ExchangeEntry>, issuer: &str) -> Vec<String> {
+        match entry {
+            None | Some(ExchangeEntry::AtIssuer(false)) => Vec::new(),
+            Some(ExchangeEntry::AtIssuer(true)) => vec![issuer.to_owned()],
+            Some(ExchangeEntry::At(_)) if self.is_stored => {
+                let allowed = "true or false: issuers belong to the configuration file";
+                self.fault("exchange", "names issuers in a request", allowed);
+                Vec::new()
+            }
+            Some(ExchangeEntry::At(ExchangeIssuers { issuers })) => {
+                if issuers.is_empty() || issuers.len() > EXCHANGE_ISSUERS_MAX {
+                    let allowed = format!("1 to {EXCHANGE_ISSUERS_MAX} issuers");
+                    self.fault("exchange.issuers", "is empty or too long", &allowed);
+                }
+                for issuer in &issuers {
+                    self.url("exchange.issuers", issuer);
+                }
+                issuers
+            }
+        }
     }
 
     fn issuer(&mut self, issuer: &str) -> bool {

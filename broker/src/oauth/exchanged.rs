@@ -35,7 +35,11 @@ use super::{
     user_tokens::UserTokens,
     vault::now_us,
 };
-use crate::{config::spec::ExchangeGrant, metrics::Metrics};
+use crate::{
+    auth::{ExchangeableToken, SubjectDigest},
+    config::spec::ExchangeGrant,
+    metrics::Metrics,
+};
 
 const TOKEN_EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-exchange";
 const JWT_BEARER: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
@@ -91,6 +95,8 @@ pub(super) struct Subject {
     pub(super) expires_at_us: Option<i64>,
     /// The grant that it belongs to. `None` for the token of a caller.
     pub(super) grant: Option<GrantLookup>,
+    /// The token of a caller. `None` for what a grant has.
+    pub(super) caller: Option<Arc<ExchangeableToken>>,
 }
 
 #[derive(Debug, Default)]
@@ -98,6 +104,8 @@ pub(super) struct PrincipalState {
     token: Option<HeldToken>,
     /// Scopes of the last token and of the challenges since.
     scopes: Vec<String>,
+    /// The token of the caller that had these scopes.
+    scopes_of: Option<SubjectDigest>,
     failed: Option<(OauthError, Instant)>,
     /// Puts the requests of the principal in order. It holds no data.
     turn: Arc<tokio::sync::Mutex<()>>,
@@ -110,6 +118,8 @@ struct HeldToken {
     subject_ends: Option<Instant>,
     /// The grant that it was made of, if there is one.
     grant: Option<GrantLookup>,
+    /// The token of a caller that it was made of, if there is one.
+    caller: Option<Arc<ExchangeableToken>>,
 }
 
 impl HeldToken {
@@ -159,15 +169,21 @@ impl ExchangedTokens {
     fn valid(&self, principal: &PrincipalId) -> Option<TokenHeader> {
         let state = self.state.lock();
         let held = state.get(principal)?.token.as_ref()?;
-        let is_valid = held.is_valid() && self.has_recent_grant(held);
+        let is_valid = held.is_valid() && self.is_permitted(principal, held);
         is_valid.then(|| held.token.header.clone())
     }
 
-    /// Returns whether a token can be used without a lookup of its grant.
-    fn has_recent_grant(&self, held: &HeldToken) -> bool {
-        match (self.provider(), &held.grant) {
-            (Some(provider), Some(grant)) => provider.is_recent(grant),
-            _ => true,
+    /// Returns whether a token can be used without a lookup of its grant. One of a caller's token
+    /// can be used only while that is the token of the latest request, and is accepted.
+    fn is_permitted(&self, principal: &PrincipalId, held: &HeldToken) -> bool {
+        match &self.origin {
+            SubjectOrigin::Provider(provider) => {
+                held.grant.as_ref().is_none_or(|grant| provider.is_recent(grant))
+            }
+            SubjectOrigin::Callers { tokens, tenant, .. } => {
+                let made_of = held.caller.as_ref();
+                made_of.is_some_and(|token| tokens.is_current(tenant, principal, token))
+            }
         }
     }
 
@@ -238,7 +254,7 @@ impl ExchangedTokens {
     pub(super) fn held(&self, principal: &PrincipalId) -> Option<TokenHeader> {
         let state = self.state.lock();
         let held = state.get(principal)?.token.as_ref()?;
-        let is_usable = !held.is_due() && self.has_recent_grant(held);
+        let is_usable = !held.is_due() && self.is_permitted(principal, held);
         is_usable.then(|| held.token.header.clone())
     }
 
@@ -283,6 +299,7 @@ impl ExchangedTokens {
         match requested {
             Ok((held, scopes)) => {
                 let header = held.token.header.clone();
+                known.scopes_of = held.caller.as_ref().map(|caller| caller.digest.clone());
                 (known.token, known.scopes, known.failed) = (Some(held), scopes, None);
                 Ok(header)
             }
@@ -320,14 +337,18 @@ impl ExchangedTokens {
                     kind: ACCESS_TOKEN,
                     expires_at_us: Some(subject.expires_at_us),
                     grant: None,
+                    caller: Some(subject),
                 }
             }
             SubjectOrigin::Provider(tokens) => tokens.subject(principal).await?,
         };
         let server = self.server.get(&self.fetcher, challenge.clone()).await?;
+        check_destination(&subject, &server)?;
         let before = {
             let state = self.state.lock();
-            state.get(principal).map(|known| known.scopes.clone()).unwrap_or_default()
+            let digest = subject.caller.as_ref().map(|caller| &caller.digest);
+            let known = state.get(principal).filter(|known| known.scopes_of.as_ref() == digest);
+            known.map(|known| known.scopes.clone()).unwrap_or_default()
         };
         let scopes = chosen_scopes(&self.scopes, &server.scopes, before, challenge.as_ref());
         let form = match &self.origin {
@@ -357,28 +378,13 @@ impl ExchangedTokens {
             }
         };
         let request = self.client.post(&server.token_endpoint, &server.issuer, form).await?;
-        let token = request_token(&self.fetcher, request).await;
-        let token = token.map_err(|error| self.refused(principal, &subject, error))?;
+        let token = request_token(&self.fetcher, request).await.map_err(refused)?;
         let ends = |at_us: i64| {
             let remaining = u64::try_from(at_us.saturating_sub(now_us())).unwrap_or(0);
             Instant::now().checked_add(Duration::from_micros(remaining))
         };
         let (subject_ends, grant) = (subject.expires_at_us.and_then(ends), subject.grant);
-        Ok((HeldToken { token, subject_ends, grant }, scopes))
-    }
-
-    /// Returns the error of a token that the server of the backend does not accept. The principal
-    /// cannot change that at the connect page.
-    fn refused(&self, principal: &PrincipalId, subject: &Subject, error: OauthError) -> OauthError {
-        match error {
-            OauthError::InvalidGrant(text) => {
-                if let SubjectOrigin::Callers { tokens, tenant, .. } = &self.origin {
-                    tokens.forget(tenant, principal, &subject.text);
-                }
-                OauthError::Refused(text)
-            }
-            error => error,
-        }
+        Ok((HeldToken { token, subject_ends, grant, caller: subject.caller }, scopes))
     }
 
     /// Returns a token that names the broker, and its type (RFC 8693, 2.1).
@@ -402,6 +408,28 @@ impl ExchangedTokens {
     ) -> Result<String, OauthError> {
         let request = provider.signed_request(principal, form).await?;
         request_assertion(&self.fetcher, request, ID_JAG).await
+    }
+}
+
+/// Refuses to send the token of a caller to a server that its issuer does not permit, whatever the
+/// backend and its settings name.
+fn check_destination(subject: &Subject, server: &DiscoveredServer) -> Result<(), OauthError> {
+    let Some(caller) = &subject.caller else { return Ok(()) };
+    if caller.destinations.contains(&server.issuer) {
+        return Ok(());
+    }
+    Err(OauthError::Refused(format!(
+        "the issuer of the caller's token does not permit its exchange at {}: name that in auth.issuers[].exchange.issuers",
+        server.issuer
+    )))
+}
+
+/// Returns the error of a token that the server of the backend does not accept. The principal
+/// cannot change that at the connect page.
+fn refused(error: OauthError) -> OauthError {
+    match error {
+        OauthError::InvalidGrant(text) => OauthError::Refused(text),
+        error => error,
     }
 }
 

@@ -94,11 +94,17 @@ impl UserTokens {
         let (client, server) = self.client(principal).await?;
         let id_token = open.grant.id_token.clone().and_then(|text| {
             let read = IdToken::of(&text, &server.issuer, client.client_id())?;
-            Some(Subject { text, kind: ID_TOKEN, expires_at_us: Some(read.expires_at_us), grant })
+            Some(Subject {
+                text,
+                kind: ID_TOKEN,
+                expires_at_us: Some(read.expires_at_us),
+                grant,
+                caller: None,
+            })
         });
         let refresh_token = || {
             let text = open.grant.refresh_token.clone()?;
-            Some(Subject { text, kind: REFRESH_TOKEN, expires_at_us: None, grant })
+            Some(Subject { text, kind: REFRESH_TOKEN, expires_at_us: None, grant, caller: None })
         };
         match id_token.or_else(refresh_token) {
             Some(subject) => Ok(subject),

@@ -1,16 +1,18 @@
 //! Access tokens with which callers came, for exchanges at authorization servers of backends. Only
-//! tokens of issuers with `exchange: true` are noted.
+//! tokens whose issuer permits exchanges are noted.
 //!
-//! A token is sealed into the database too: another replica may carry out the call, and a task may
-//! outlive the request. Tasks and sessions hold none.
+//! For each principal, the broker uses the token of its latest request. A token is sealed into the
+//! database under its digest too: another replica may carry out the call, and a task may outlive the
+//! request. Tasks and requests between replicas hold only the digest.
 //!
 //! Invariants:
 //! - Every look-up takes a principal. Only the link of the catalog uses the token of any caller.
-//! - A token goes to a token endpoint only, never to a backend.
+//! - A token goes to a token endpoint of an issuer that its own issuer permits, never to a backend.
+//! - A stored token is verified again before use. A revoked token is not used.
 
 use std::{
-    collections::HashMap,
-    sync::Arc,
+    collections::{HashMap, HashSet},
+    sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
 
@@ -25,108 +27,142 @@ use super::{
     secret_text::digest_of,
     vault::{Vault, now_us},
 };
-use crate::{auth::ExchangeableToken, config::Secret, persistence::Persistence};
+use crate::{
+    auth::{ExchangeableToken, SubjectDigest, TokenVerifier},
+    persistence::Persistence,
+};
+
+type TokenOwner = (TenantId, PrincipalId);
 
 /// Tokens of the callers of all tenants.
 #[derive(Debug)]
 pub struct SubjectTokens {
     vault: Vault,
-    seen: Mutex<HashMap<(TenantId, PrincipalId), SubjectToken>>,
-    /// The last token of a principal that an authorization server did not accept.
-    refused: Mutex<HashMap<(TenantId, PrincipalId), Secret>>,
+    verifier: OnceLock<Weak<TokenVerifier>>,
+    /// The token of the latest request of each principal.
+    current: Mutex<HashMap<TokenOwner, CurrentToken>>,
+    /// Tokens that this process has stored.
+    stored: Mutex<HashSet<SubjectDigest>>,
 }
 
-/// A token that can be exchanged.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct SubjectToken {
-    pub(super) text: Secret,
-    pub(super) expires_at_us: i64,
+#[derive(Debug, Clone)]
+struct CurrentToken {
+    digest: SubjectDigest,
+    /// `None` until it is read from the database.
+    token: Option<Arc<ExchangeableToken>>,
 }
 
 /// A token as it is stored.
 #[derive(Serialize, Deserialize)]
 struct StoredSubject {
     text: String,
-    expires_at_us: i64,
 }
 
-impl SubjectToken {
-    fn is_live(&self) -> bool {
-        self.expires_at_us > now_us()
+impl CurrentToken {
+    fn live(&self) -> Option<&Arc<ExchangeableToken>> {
+        self.token.as_ref().filter(|token| token.is_live())
     }
 }
 
 impl SubjectTokens {
     pub fn new(persistence: Arc<Persistence>) -> Self {
-        Self { vault: Vault(persistence), seen: Mutex::default(), refused: Mutex::default() }
+        Self {
+            vault: Vault(persistence),
+            verifier: OnceLock::new(),
+            current: Mutex::default(),
+            stored: Mutex::default(),
+        }
     }
 
-    /// Returns whether a token of the principal is known that lives as long.
-    pub fn has_token(
+    /// Sets what verifies stored tokens. Until then, none is used.
+    pub fn set_verifier(&self, verifier: &Arc<TokenVerifier>) {
+        let _set_once = self.verifier.set(Arc::downgrade(verifier));
+    }
+
+    /// Returns whether the principal's token is this one.
+    pub fn is_current(
         &self,
         tenant: &TenantId,
         principal: &PrincipalId,
         token: &ExchangeableToken,
     ) -> bool {
         let of = (tenant.clone(), principal.clone());
-        let seen = self.seen.lock();
-        seen.get(&of).is_some_and(|known| known.expires_at_us >= token.expires_at_us)
+        let current = self.current.lock();
+        current.get(&of).and_then(CurrentToken::live).is_some_and(|known| **known == *token)
     }
 
-    /// Notes the token of a caller, unless a known one of the principal lives longer. Returns true if
-    /// it is the first one of the principal here. Must be called inside the runtime.
+    /// Notes the token of a request. Returns true if the principal had no live one here. Must be
+    /// called inside the runtime.
     pub fn record(
         self: &Arc<Self>,
         tenant: &TenantId,
         principal: &PrincipalId,
-        token: &ExchangeableToken,
+        token: &Arc<ExchangeableToken>,
     ) -> bool {
         let of = (tenant.clone(), principal.clone());
-        let subject = SubjectToken { text: token.text.clone(), expires_at_us: token.expires_at_us };
-        let before = {
-            let mut seen = self.seen.lock();
-            if seen.get(&of).is_some_and(|known| known.expires_at_us >= subject.expires_at_us) {
-                return false;
-            }
-            if seen.len() >= GRANT_CACHED_MAX {
-                seen.retain(|_, known| known.is_live());
-            }
-            if seen.len() >= GRANT_CACHED_MAX {
-                seen.clear(); // they are in the database too
-            }
-            seen.insert(of, subject.clone())
-        };
-        let (all, of) = (self.clone(), (tenant.clone(), principal.clone()));
-        tokio::spawn(async move {
-            if let Err(error) = all.keep(&of, subject).await {
-                tracing::warn!(%error, "a token for exchanges cannot be stored");
-            }
-        });
-        before.is_none_or(|before| !before.is_live())
+        let next = CurrentToken { digest: token.digest.clone(), token: Some(token.clone()) };
+        let before = self.replace(of.clone(), next);
+        if !self.stored.lock().contains(&token.digest) {
+            let (all, token) = (self.clone(), token.clone());
+            tokio::spawn(async move {
+                if let Err(error) = all.keep(&of, &token).await {
+                    tracing::warn!(%error, "a token for exchanges cannot be stored");
+                }
+            });
+        }
+        before.is_none_or(|before| before.live().is_none())
     }
 
-    /// Stores a token, unless the stored one lives longer: another replica may have seen that one.
-    async fn keep(
-        &self,
-        of: &(TenantId, PrincipalId),
-        subject: SubjectToken,
-    ) -> Result<(), OauthError> {
-        let vault_key = &vault_key(&of.0, &of.1);
-        let known = self.vault.secret::<StoredSubject>(vault_key).await?;
-        let is_refused = |text: &str| {
-            self.refused.lock().get(of).is_some_and(|refused| refused.expose() == text)
-        };
-        if known.is_some_and(|known| {
-            known.expires_at_us >= subject.expires_at_us && !is_refused(&known.text)
-        }) {
-            return Ok(());
+    /// Notes that a token which another replica verified is that of the latest request.
+    pub fn select(&self, tenant: &TenantId, principal: &PrincipalId, digest: &SubjectDigest) {
+        let of = (tenant.clone(), principal.clone());
+        let is_known = self.current.lock().get(&of).is_some_and(|known| known.digest == *digest);
+        if !is_known {
+            self.replace(of, CurrentToken { digest: digest.clone(), token: None });
         }
-        let remaining = u64::try_from(subject.expires_at_us.saturating_sub(now_us())).unwrap_or(0);
-        let stored = StoredSubject {
-            text: subject.text.expose().to_owned(),
-            expires_at_us: subject.expires_at_us,
-        };
-        self.vault.put_secret(vault_key, &stored, Duration::from_micros(remaining)).await
+    }
+
+    /// Notes the token of a task, unless a request of its principal came with another one.
+    pub fn select_for_task(
+        &self,
+        tenant: &TenantId,
+        principal: &PrincipalId,
+        digest: &SubjectDigest,
+    ) {
+        let of = (tenant.clone(), principal.clone());
+        if !self.current.lock().contains_key(&of) {
+            self.replace(of, CurrentToken { digest: digest.clone(), token: None });
+        }
+    }
+
+    /// Returns the digest of the principal's token.
+    pub fn digest_of(&self, tenant: &TenantId, principal: &PrincipalId) -> Option<SubjectDigest> {
+        let current = self.current.lock();
+        current.get(&(tenant.clone(), principal.clone())).map(|known| known.digest.clone())
+    }
+
+    fn replace(&self, of: TokenOwner, next: CurrentToken) -> Option<CurrentToken> {
+        let mut current = self.current.lock();
+        if current.len() >= GRANT_CACHED_MAX {
+            current.retain(|_, known| known.live().is_some());
+        }
+        if current.len() >= GRANT_CACHED_MAX {
+            current.clear(); // the next request of each principal notes its token again
+        }
+        current.insert(of, next)
+    }
+
+    async fn keep(&self, of: &TokenOwner, token: &ExchangeableToken) -> Result<(), OauthError> {
+        let remaining = u64::try_from(token.expires_at_us.saturating_sub(now_us())).unwrap_or(0);
+        let stored = StoredSubject { text: token.text.expose().to_owned() };
+        let key = vault_key(of, &token.digest);
+        self.vault.put_secret(&key, &stored, Duration::from_micros(remaining)).await?;
+        let mut known = self.stored.lock();
+        if known.len() >= GRANT_CACHED_MAX {
+            known.clear(); // a lost entry only causes another write
+        }
+        known.insert(token.digest.clone());
+        Ok(())
     }
 
     /// Returns the live token of a principal.
@@ -134,18 +170,28 @@ impl SubjectTokens {
         &self,
         tenant: &TenantId,
         principal: &PrincipalId,
-    ) -> Result<Option<SubjectToken>, OauthError> {
+    ) -> Result<Option<Arc<ExchangeableToken>>, OauthError> {
         let of = (tenant.clone(), principal.clone());
-        let here = self.seen.lock().get(&of).filter(|known| known.is_live()).cloned();
-        if here.is_some() {
-            return Ok(here);
+        let Some(known) = self.current.lock().get(&of).cloned() else { return Ok(None) };
+        if let Some(live) = known.live() {
+            return Ok(Some(live.clone()));
         }
-        let stored = self.vault.secret::<StoredSubject>(&vault_key(tenant, principal)).await?;
-        let subject = stored.map(|StoredSubject { text, expires_at_us }| SubjectToken {
-            text: Secret::new(text.as_str()),
-            expires_at_us,
-        });
-        Ok(subject.filter(SubjectToken::is_live))
+        let stored = self.vault.secret::<StoredSubject>(&vault_key(&of, &known.digest)).await?;
+        let verifier = self.verifier.get().and_then(Weak::upgrade);
+        let (Some(StoredSubject { text }), Some(verifier)) = (stored, verifier) else {
+            return Ok(None);
+        };
+        let Some(proven) = verifier.verify_again(&text).await else { return Ok(None) };
+        let is_owner = (&proven.caller.tenant, &proven.caller.principal) == (tenant, principal);
+        let Some(token) = proven.exchangeable.filter(|token| is_owner && token.is_live()) else {
+            return Ok(None);
+        };
+        if let Some(current) = self.current.lock().get_mut(&of)
+            && current.digest == token.digest
+        {
+            current.token = Some(token.clone());
+        }
+        Ok(Some(token))
     }
 
     /// Waits for a live token of a principal. One that another replica saw a moment ago may still be
@@ -159,69 +205,16 @@ impl SubjectTokens {
         }
     }
 
-    /// Forgets a token that an authorization server does not accept. The next token of the principal
-    /// replaces it in the database. Until then it stays there, because the server of another backend
-    /// may accept it.
-    pub(super) fn forget(&self, tenant: &TenantId, principal: &PrincipalId, text: &str) {
-        let of = (tenant.clone(), principal.clone());
-        let mut seen = self.seen.lock();
-        if seen.get(&of).is_some_and(|known| known.text.expose() == text) {
-            seen.remove(&of);
-        }
-        drop(seen);
-        let mut refused = self.refused.lock();
-        if refused.len() >= GRANT_CACHED_MAX {
-            refused.clear(); // a lost entry only delays the replacement of a stored token
-        }
-        refused.insert(of, Secret::new(text));
-    }
-
     /// Returns a principal of the tenant with a live token.
     pub(super) fn any_principal(&self, tenant: &TenantId) -> Option<PrincipalId> {
-        let seen = self.seen.lock();
-        let mut live = seen.iter().filter(|((of, _), known)| of == tenant && known.is_live());
+        let current = self.current.lock();
+        let mut live =
+            current.iter().filter(|((of, _), known)| of == tenant && known.live().is_some());
         live.next().map(|((_, principal), _)| principal.clone())
     }
 }
 
-fn vault_key(tenant: &TenantId, principal: &PrincipalId) -> SecretKey {
-    let name = digest_of(principal.as_str());
+fn vault_key((tenant, principal): &TokenOwner, digest: &SubjectDigest) -> SecretKey {
+    let name = digest_of(&format!("{digest}\0{}", principal.as_str()));
     SecretKey { kind: SecretKind::Subject, tenant: tenant.clone(), name }
-}
-
-#[cfg(test)]
-mod tests {
-    use records::NodeName;
-
-    use super::*;
-    use crate::{auth::Keys, metrics::Metrics, persistence::Stores};
-
-    #[tokio::test]
-    async fn a_stored_token_is_replaced_by_one_that_lives_longer_or_after_a_refusal() {
-        let persistence = Persistence::new(
-            Stores::in_memory().await,
-            NodeName::new("test/0"),
-            Keys::from_root(b"root").seal,
-            Arc::new(Metrics::new(false)),
-        );
-        let of = (TenantId::parse("acme").unwrap(), PrincipalId::new("https://issuer.example ann"));
-        let now = now_us();
-        let token = |text: &str, minutes: i64| SubjectToken {
-            text: Secret::new(text),
-            expires_at_us: now + minutes * 60_000_000,
-        };
-        let stored = async || {
-            let other_replica = SubjectTokens::new(persistence.clone());
-            other_replica.of(&of.0, &of.1).await.unwrap().unwrap().text.expose().to_owned()
-        };
-        SubjectTokens::new(persistence.clone()).keep(&of, token("long", 60)).await.unwrap();
-        let tokens = SubjectTokens::new(persistence.clone());
-        tokens.keep(&of, token("short", 5)).await.unwrap();
-        assert_eq!(stored().await, "long");
-        tokens.forget(&of.0, &of.1, "long");
-        tokens.keep(&of, token("short", 5)).await.unwrap();
-        assert_eq!(stored().await, "short");
-        tokens.keep(&of, token("longer", 90)).await.unwrap();
-        assert_eq!(stored().await, "longer");
-    }
 }

@@ -92,6 +92,9 @@ impl Protected {
     pub(crate) fn spec(&self, auth: Value) -> Value {
         let mut spec = self.backend.spec();
         spec["auth"] = json!({"client_id": "broker", "client_secret": "the-secret-of-the-broker"});
+        if auth["type"] == "token_exchange" {
+            spec["auth"]["issuer"] = json!(self.server.issuer());
+        }
         for (name, value) in auth.as_object().unwrap() {
             spec["auth"][name] = value.clone();
         }
@@ -124,11 +127,15 @@ async fn broker_with(
     spec: &Value,
     more: Value,
 ) -> TestBroker {
+    let exchange = match may_exchange {
+        true => json!({"issuers": [spec["auth"]["issuer"]]}),
+        false => json!(false),
+    };
     let broker = builder()
         .single_process()
         .auth_required()
         .admin_token("operator-of-tests")
-        .config(issuer.config("default", json!({"exchange": may_exchange})))
+        .config(issuer.config("default", json!({"exchange": exchange})))
         .config(more)
         .start()
         .await;
@@ -259,6 +266,80 @@ async fn a_token_is_exchanged_only_if_its_issuer_permits_that() {
     let error = client.error("prompts/get", json!({"name": "p"})).await;
     assert_eq!(kind(&error), "token_required", "{error}");
     assert_eq!(protected.server.take_token_requests(), []);
+}
+
+/// Returns the subject tokens of the exchanges so far.
+fn subjects_of(server: &AuthorizationServer) -> Vec<String> {
+    server.token_requests().iter().filter_map(|one| member(one, "subject_token")).collect()
+}
+
+/// The backend and its settings name the server. The issuer of the tokens does not.
+#[tokio::test]
+async fn a_callers_token_goes_only_to_servers_that_its_issuer_permits() {
+    let protected = Protected::start(|_| Some("x".to_owned())).await;
+    let issuer = AuthorizationServer::start().await;
+    let mut spec = protected.spec(json!({"type": "token_exchange"}));
+    for exchange in [json!(true), json!({"issuers": ["https://as.example"]})] {
+        let broker = builder()
+            .single_process()
+            .auth_required()
+            .admin_token("operator-of-tests")
+            .config(issuer.config("default", json!({"exchange": exchange})))
+            .start()
+            .await;
+        let path = "/admin/v1/tenants/default/backends/b?wait=false";
+        assert_eq!(broker.admin().put(path, &spec).await.0, 201);
+        broker.client("/mcp").bearer(&issuer.token("ann")).connected(json!({})).await;
+        eventually("the refusal", || async {
+            let view = broker.admin().get("/admin/v1/tenants/default/backends/b").await.1;
+            let error = view["last_error"].to_string();
+            if error.contains("does not permit its exchange") { Ok(()) } else { Err(view) }
+        })
+        .await;
+        assert_eq!(subjects_of(&protected.server), [""; 0], "{exchange}");
+    }
+    spec["auth"].as_object_mut().unwrap().remove("issuer");
+    let broker =
+        broker_for(&issuer, false, &protected.spec(json!({"type": "token_exchange"}))).await;
+    let (status, answer) = broker.admin().put("/admin/v1/tenants/default/backends/c", &spec).await;
+    assert!([400, 422].contains(&status) && answer.to_string().contains("auth.issuer"), "{answer}");
+}
+
+#[tokio::test]
+async fn a_revoked_token_and_that_of_an_earlier_request_are_not_exchanged() {
+    let protected = Protected::start(|request| {
+        Some(payload(&member(request, "subject_token")?)["jti"].as_str()?.to_owned())
+    })
+    .await;
+    let issuer = AuthorizationServer::start().await;
+    let broker =
+        broker_for(&issuer, true, &protected.spec(json!({"type": "token_exchange"}))).await;
+    let [long, short] = ["long", "short"].map(|id| {
+        let life = if id == "long" { 7_200 } else { 600 };
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        issuer.token_with("ann", json!({"jti": id, "exp": now.as_secs() + life}))
+    });
+    let of_long = broker.client("/mcp/b").bearer(&long).connected(json!({})).await;
+    echo(&of_long, "long").await;
+    let of_short = broker.client("/mcp/b").bearer(&short).connected(json!({})).await;
+    echo(&of_short, "short").await;
+    for (token, header) in protected.callers() {
+        assert!(header.starts_with(&format!("Bearer for-{token}-")), "{token}: {header}");
+    }
+    // The other token again: what was made of the last one is not used for it.
+    echo(&of_long, "long").await;
+    let (_, header) = protected.callers().pop().unwrap();
+    assert!(header.starts_with("Bearer for-long-"), "{header}");
+
+    let path = "/admin/v1/tenants/default/revocations";
+    assert_eq!(broker.admin().post(path, &json!({"jti": "long"})).await.0, 201);
+    protected.server.take_token_requests();
+    protected.accepted.lock().clear();
+    let of_short = broker.client("/mcp/b").bearer(&short).connected(json!({})).await;
+    echo(&of_short, "short").await;
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let exchanged = subjects_of(&protected.server);
+    assert!(exchanged.contains(&short) && !exchanged.contains(&long), "{}", exchanged.len());
 }
 
 #[tokio::test]

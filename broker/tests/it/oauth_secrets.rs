@@ -55,7 +55,10 @@ async fn run(broker: BrokerBuilder) -> Run {
     let broker = broker
         .auth_required()
         .admin_token("operator-of-tests")
-        .config(issuer.config("default", json!({"exchange": true})))
+        .config(
+            issuer
+                .config("default", json!({"exchange": {"issuers": [exchanging.server.issuer()]}})),
+        )
         .config(json!({
             "telemetry": {"traces": {"endpoint": collector.endpoint()}, "log": "debug"},
             "audit": {"calls": "arguments"},

@@ -216,7 +216,7 @@ mod tests {
             scopes: Vec::new(),
             front: None,
             operators: None,
-            exchange: false,
+            exchange: Vec::new(),
             sign_in: None,
             is_stored: false,
         };

@@ -211,6 +211,29 @@ impl TokenVerifier {
         }
     }
 
+    /// Verifies a token that a client showed earlier, perhaps to another replica. Returns `None` if
+    /// it is not accepted any more.
+    pub async fn verify_again(&self, bearer: &str) -> Option<AuthenticatedCaller> {
+        let digest = self.digester.digest(bearer);
+        let (mut has_fetched, mut has_introspected) = (false, false);
+        loop {
+            match self.check(bearer, &digest) {
+                Ok(proven) => return Some(proven),
+                Err((TokenError::UnknownKey, Some(issuer))) if !has_fetched => {
+                    has_fetched = true;
+                    UnknownSigningKey(issuer).wait_for_keys().await;
+                }
+                Err((TokenError::NotIntrospected, Some(issuer))) if !has_introspected => {
+                    has_introspected = true;
+                    let introspector = issuer.introspector.clone()?;
+                    let unchecked = UncheckedToken { introspector, digest };
+                    unchecked.check_active(bearer).await.ok()?;
+                }
+                Err(_) => return None,
+            }
+        }
+    }
+
     /// Refuses a valid token that is bound to the certificate of another connection.
     fn of_connection(
         &self,
@@ -306,7 +329,8 @@ impl TokenVerifier {
 
 /// Returns the caller with its token, if the issuer permits that the token is exchanged.
 fn kept(proven: AuthenticatedCaller, bearer: &str, issuer: &TokenIssuer) -> AuthenticatedCaller {
-    if issuer.config().exchange { proven.with_token(bearer) } else { proven }
+    let destinations = &issuer.config().exchange;
+    if destinations.is_empty() { proven } else { proven.with_token(bearer, destinations) }
 }
 
 /// Returns the denial of a token whose issuer has to be asked first.

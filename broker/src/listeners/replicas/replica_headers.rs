@@ -18,7 +18,7 @@ use protocol::{
 use rules::access::SubjectAttributes;
 
 use crate::{
-    auth::{AuthError, Caller},
+    auth::{AuthError, Caller, SubjectDigest},
     broker::Broker,
     listeners::http::response::{self, Body},
     session_location::{ForwardFailure, PeerReplica},
@@ -36,6 +36,8 @@ const CALLER_ATTRIBUTES: HeaderName = HeaderName::from_static("x-mcp-broker-call
 const CALLER_SUBJECT: HeaderName = HeaderName::from_static("x-mcp-broker-caller-subject");
 /// Its API key, in the same case.
 const CALLER_SUBJECT_KEY: HeaderName = HeaderName::from_static("x-mcp-broker-caller-subject-key");
+/// Digest of its token, if that can be exchanged. The token itself is in the database, sealed.
+const CALLER_TOKEN: HeaderName = HeaderName::from_static("x-mcp-broker-caller-token");
 const OWNER: HeaderName = HeaderName::from_static("x-mcp-broker-owner");
 const OWNER_NODE: HeaderName = HeaderName::from_static("x-mcp-broker-owner-node");
 /// `held` if the sending replica has a valid lease, and so reaches the database.
@@ -70,6 +72,9 @@ pub(in crate::listeners) fn request_headers(headers: &HeaderMap, caller: &Caller
     outgoing.insert(CALLER_ATTRIBUTES, encoded(&attributes));
     if let Some(key) = &caller.key {
         outgoing.insert(CALLER_KEY, encoded(key.as_str()));
+    }
+    if let Some(digest) = &caller.subject_token {
+        outgoing.insert(CALLER_TOKEN, encoded(digest));
     }
     if caller.subject.principal != caller.principal {
         outgoing.insert(CALLER_SUBJECT, encoded(caller.subject.principal.as_str()));
@@ -121,14 +126,16 @@ fn read_caller(headers: &HeaderMap) -> Result<Caller, Refusal> {
     let attributes: SubjectAttributes = decoded(headers, &CALLER_ATTRIBUTES)
         .and_then(|text| serde_json::from_str(&text).ok())
         .unwrap_or_default();
-    match decoded(headers, &CALLER_SUBJECT).map(PrincipalId::new) {
-        None => Ok(Caller::of_subject(tenant, attributes.subject(principal, key))),
+    let subject_token = decoded(headers, &CALLER_TOKEN).map(SubjectDigest::from);
+    let caller = match decoded(headers, &CALLER_SUBJECT).map(PrincipalId::new) {
+        None => Caller::of_subject(tenant, attributes.subject(principal, key)),
         Some(subject) => {
             let subject_key = decoded(headers, &CALLER_SUBJECT_KEY).map(KeyId::new);
             let subject = attributes.subject(subject, subject_key);
-            Ok(Caller { principal, key, ..Caller::of_subject(tenant, subject) })
+            Caller { principal, key, ..Caller::of_subject(tenant, subject) }
         }
-    }
+    };
+    Ok(Caller { subject_token, ..caller })
 }
 
 /// Returns the answer to a request whose session is not here.
@@ -217,6 +224,14 @@ mod tests {
                 caller_sent
             );
         }
+    }
+
+    #[test]
+    fn the_digest_of_a_token_is_forwarded_with_its_caller() {
+        let digest = Some(SubjectDigest::from("digest-of-a-token"));
+        let sent = Caller { subject_token: digest.clone(), ..alice(None) };
+        let read = read_caller(&request_headers(&HeaderMap::new(), &sent)).unwrap();
+        assert_eq!(read.subject_token, digest);
     }
 
     #[test]

@@ -162,6 +162,10 @@ impl TaskRun {
         tasks: &Arc<TaskManager>,
     ) -> Arc<Self> {
         let FullTask { stored, remaining_ttl } = task;
+        if let Some(digest) = &plan.details.subject_token {
+            let TaskRecord { tenant, principal, .. } = &stored.record;
+            tasks.shared.subjects.select_for_task(tenant, principal, &digest.as_str().into());
+        }
         let remaining_ttl =
             remaining_ttl.map_or(TASK_RUN_MAX, |remaining_ttl| remaining_ttl.min(TASK_RUN_MAX));
         Arc::new_cyclic(|this| Self {

@@ -161,11 +161,11 @@ async fn the_tokens_of_callers_are_exchanged_at_a_real_server() {
         .single_process()
         .auth_required()
         .admin_token("operator-of-tests")
-        .config(issuer.config("default", json!({"exchange": true})))
+        .config(issuer.config("default", json!({"exchange": {"issuers": [server.url]}})))
         .start()
         .await;
     let mut spec = backend.spec();
-    spec["auth"] = json!({"type": "token_exchange", "client_id": "broker", "client_secret": "secret-of-broker", "token_endpoint_auth_method": "client_secret_post", "actor_token": "access_token"});
+    spec["auth"] = json!({"type": "token_exchange", "issuer": server.url, "client_id": "broker", "client_secret": "secret-of-broker", "token_endpoint_auth_method": "client_secret_post", "actor_token": "access_token"});
     let (status, view) = broker.admin().put_backend("default", "b", &spec).await;
     assert_eq!(status, 201, "{view}");
     for user in ["ann", "bob"] {
