@@ -16,6 +16,7 @@ const ISSUERS: &[Column] = &[
     ("issuer", "issuer"),
     ("authorization server", "authorization_server"),
     ("keys", "keys"),
+    ("in force", "in_force"),
     ("source", "source"),
     ("fault", "fault"),
 ];

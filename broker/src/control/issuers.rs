@@ -3,10 +3,11 @@
 //! Invariants:
 //! - A stored issuer names its own tenant only.
 //! - An issuer is in force once. Its URL is a part of the names of its principals, so a second entry
-//!   with the same URL is refused, in whichever tenant.
+//!   with the same URL is refused, in whichever tenant. The configuration file has precedence: a
+//!   stored entry with a URL of the file is kept, and is not in force.
 //! - Settings are sealed in the store, because they can hold the secret of a client.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{net::IpAddr, sync::Arc};
 
 use protocol::ids::{BackendId, TenantId};
 use records::{AdminChange, TokenIssuerRecord};
@@ -23,7 +24,7 @@ use super::{
 };
 use crate::{
     auth::adapted::authorization_server,
-    config::{AuthConfig, Config, FieldError, IssuerConfig, TenantMapping, parse_stored_issuer},
+    config::{AuthConfig, FieldError, IssuerConfig, TenantMapping, parse_stored_issuer},
 };
 
 /// An issuer of a tenant.
@@ -42,9 +43,12 @@ pub struct IssuerView {
     pub settings: Option<Value>,
     /// True if the secret of a client is stored. A `PUT` without it removes it.
     pub secret: bool,
+    /// False if another entry with the same URL is in force instead. The configuration file has
+    /// precedence.
+    pub in_force: bool,
     /// Number of keys that this replica can verify tokens with.
     pub keys: usize,
-    /// Why this replica cannot stand in front of the issuer.
+    /// Why the entry is not in force, or why this replica cannot stand in front of the issuer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<String>,
     /// `api`, or `config` for an issuer of the configuration file, which can only be changed there.
@@ -193,13 +197,20 @@ impl Control {
         let mut settings = entry.spec.body.clone();
         let registration = settings.get_mut("registration").and_then(Value::as_object_mut);
         registration.map(|registration| registration.remove("secret"));
+        let view = self.issuer_view(registry, &entry.spec.config);
+        let unused = registry.why_unused(&entry.spec.config);
+        let in_force = unused.is_none();
         IssuerView {
             name: Some(name.as_str().to_owned()),
+            in_force,
+            // The keys and the fault are those of the entry in force.
+            keys: if in_force { view.keys } else { 0 },
+            fault: unused.map(str::to_owned).or(view.fault.filter(|_| in_force)),
             settings: Some(settings),
             source: entry.origin.name().to_owned(),
             created_at: Some(moment(entry.created_at_us)),
             updated_at: Some(moment(entry.updated_at_us)),
-            ..self.issuer_view(registry, &entry.spec.config)
+            ..view
         }
     }
 
@@ -212,6 +223,7 @@ impl Control {
             issuer: config.issuer.clone(),
             authorization_server: authorization_server(resource, config),
             settings: None,
+            in_force: true,
             secret: registration.is_some_and(|client| client.secret.is_some()),
             keys: state.as_ref().map_or(0, |state| state.keys),
             fault: state.and_then(|state| state.fault),
@@ -251,7 +263,7 @@ impl Control {
         &self,
         tenants: &super::registry::Tenants,
         records: Vec<TokenIssuerRecord>,
-    ) -> Result<Issuers, LoadError> {
+    ) -> Issuers {
         let mut issuers = Issuers::new();
         for record in records.into_iter().filter(|record| tenants.contains_key(&record.tenant)) {
             match (self.stored_issuer(&record), BackendId::parse(&record.issuer)) {
@@ -260,8 +272,7 @@ impl Control {
                 (_, Err(_)) => {}
             }
         }
-        refuse_twice(&issuers, &self.config)?;
-        Ok(issuers)
+        issuers
     }
 }
 
@@ -291,6 +302,21 @@ impl Registry {
         auth
     }
 
+    /// Returns why a stored issuer is not in force, if it is not.
+    fn why_unused(&self, stored: &Arc<IssuerConfig>) -> Option<&'static str> {
+        let has_url = |config: &&Arc<IssuerConfig>| config.issuer == stored.issuer;
+        let mut all = self.issuers.values().map(|entry| &entry.spec.config);
+        if self.auth.resource.is_none() {
+            Some("not in force: auth.resource is missing")
+        } else if self.auth.issuers.iter().any(|one| has_url(&one)) {
+            Some("not in force: the configuration file has the same issuer")
+        } else if all.find(has_url).is_none_or(|first| !Arc::ptr_eq(first, stored)) {
+            Some("not in force: another entry has the same issuer")
+        } else {
+            None
+        }
+    }
+
     /// Returns the entry that has the URL already, other than the one at `key`.
     fn holder_of(&self, issuer: &str, key: &(TenantId, BackendId)) -> Option<String> {
         if self.auth.issuers.iter().any(|known| known.issuer == issuer) {
@@ -305,19 +331,6 @@ impl Registry {
             true => format!("issuer {} of this tenant", holder.1),
             false => "another tenant".to_owned(),
         })
-    }
-}
-
-/// Refuses a configuration file with an issuer that is stored too.
-pub(super) fn refuse_twice(stored: &Issuers, config: &Config) -> Result<(), LoadError> {
-    let urls: BTreeMap<&str, &(TenantId, BackendId)> =
-        stored.iter().map(|(key, entry)| (entry.spec.config.issuer.as_str(), key)).collect();
-    let twice = config.auth.issuers.iter().find_map(|issuer| urls.get(issuer.issuer.as_str()));
-    match twice {
-        Some((tenant, name)) => {
-            Err(LoadError::Twice { what: format!("the URL of issuer {tenant}/{name}") })
-        }
-        None => Ok(()),
     }
 }
 

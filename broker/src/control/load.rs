@@ -99,7 +99,7 @@ impl Control {
         let is_tenant = |tenant: &TenantId| tenants.contains_key(tenant);
         let toolsets = self.load_documents(&documents, &self.config.toolsets, is_tenant)?;
         let prompts = self.load_documents(&documents, &self.config.prompts, is_tenant)?;
-        let issuers = self.load_issuers(&tenants, self.store().token_issuers().await?)?;
+        let issuers = self.load_issuers(&tenants, self.store().token_issuers().await?);
         let revocations = self.store().revocations().await?;
         check_client_files(&self.config).await?;
         let held = self.store().held_breakers().await?.into_iter().collect();

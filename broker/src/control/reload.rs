@@ -14,7 +14,6 @@ use storage::Wakeup;
 use super::{
     Control, LoadError,
     catalog_documents::reloaded_documents,
-    issuers::refuse_twice,
     load::{check_client_files, stored_tenant},
     now_us,
     operators::refuse_stored_names,
@@ -255,7 +254,6 @@ fn next_registry(
         }
         next.backends.insert(name, entry);
     }
-    refuse_twice(&old.issuers, config)?;
     next.issuers.clone_from(&old.issuers);
     let stored = old.policies.iter().filter(|(_, entry)| entry.origin == EntryOrigin::Stored);
     next.policies = stored.map(|(tenant, entry)| (tenant.clone(), Arc::clone(entry))).collect();

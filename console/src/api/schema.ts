@@ -2073,9 +2073,14 @@ export interface components {
             settings?: Record<string, never> | null;
             /** @description True if the secret of a client is stored. A `PUT` without it removes it. */
             secret: boolean;
+            /**
+             * @description False if another entry with the same URL is in force instead. The configuration file has
+             *     precedence.
+             */
+            in_force: boolean;
             /** @description Number of keys that this replica can verify tokens with. */
             keys: number;
-            /** @description Why this replica cannot stand in front of the issuer. */
+            /** @description Why the entry is not in force, or why this replica cannot stand in front of the issuer. */
             fault?: string | null;
             /** @description `api`, or `config` for an issuer of the configuration file, which can only be changed there. */
             source: string;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use testkit::{AuthorizationServer, FakeBackend, TestBroker, eventually_within};
 
-use super::{client, guarded, status, until_status};
+use super::{client, guarded, reload::reload, status, until_status};
 use crate::{initialize_body, request};
 
 const ISSUERS: &str = "/admin/v1/tenants/acme/issuers";
@@ -158,4 +158,41 @@ async fn a_stored_issuer_is_in_force_on_every_replica_within_a_second() {
     until(200).await;
     assert_eq!(cluster.admin(1).delete(&format!("{ISSUERS}/main")).await.0, 204);
     until(401).await;
+}
+
+#[tokio::test]
+async fn an_issuer_of_the_file_has_precedence_over_a_stored_one() {
+    let (mut broker, _declared, server, _backend) = started().await;
+    let admin = broker.admin();
+    admin.put_tenant("umbrella", json!({})).await;
+    let path = "/admin/v1/tenants/umbrella/issuers/squat";
+    let body = json!({"issuer": server.issuer()});
+    let (stored, view) = admin.put(path, &body).await;
+    assert_eq!((stored, &view["in_force"]), (201, &json!(true)), "{view}");
+    reload(&broker, |config| {
+        let mut entry = config["auth"]["issuers"][0].clone();
+        entry["issuer"] = json!(server.issuer());
+        config["auth"]["issuers"].as_array_mut().unwrap().push(entry);
+    })
+    .await;
+    let shown = || async {
+        let (_, list) = broker.admin().get("/admin/v1/tenants/umbrella/issuers").await;
+        let of_file = broker.admin().get(ISSUERS).await.1["issuers"].clone();
+        (list["issuers"][0].clone(), of_file)
+    };
+    let (unused, of_file) = shown().await;
+    assert_eq!((&unused["in_force"], &unused["keys"]), (&json!(false), &json!(0)), "{unused}");
+    assert!(unused["fault"].as_str().unwrap().contains("configuration file"), "{unused}");
+    assert!(broker.log().contains("a stored issuer is not in force"), "{}", broker.log());
+    let url = json!(server.issuer());
+    let is_in_force = |list: &Value| {
+        let all = list.as_array().unwrap();
+        all.iter().any(|one| one["issuer"] == url && one["in_force"] == true)
+    };
+    assert!(is_in_force(&of_file), "{of_file}");
+    broker.terminate().await;
+    broker.restart().await;
+    let (_, list) = broker.admin().get("/admin/v1/tenants/umbrella/issuers").await;
+    assert_eq!(list["issuers"][0]["in_force"], false, "{list}");
+    assert_eq!(broker.admin().delete(path).await.0, 204);
 }
