@@ -24,6 +24,8 @@ pub enum ParameterFault {
     TooMany,
     #[error("a parameter occurs twice")]
     Repeated,
+    #[error("client_id is missing")]
+    ClientId,
     #[error("redirect_uri is not one that this client may use")]
     RedirectUri,
 }
@@ -84,7 +86,10 @@ impl AdaptedIssuer {
         query: &str,
     ) -> Result<String, ParameterFault> {
         let mut parameters = Parameters::parse(query)?;
-        self.check_redirect_uri(&parameters)?;
+        if parameters.get("client_id").is_none_or(str::is_empty) {
+            return Err(ParameterFault::ClientId);
+        }
+        self.check_registered_redirect_uri(&parameters)?;
         self.adapt(&mut parameters);
         let front = self.front();
         if front.drops_prompt {
@@ -108,6 +113,19 @@ impl AdaptedIssuer {
             false => "?",
         };
         Ok(format!("{endpoint}{separator}{}", parameters.encoded()))
+    }
+
+    /// Refuses an authorization request of the registered client without a redirect URI, or with one
+    /// that it may not use.
+    fn check_registered_redirect_uri(&self, parameters: &Parameters) -> Result<(), ParameterFault> {
+        let registered = self.front().registration.as_ref().map(|client| client.client_id.as_str());
+        if registered.is_some()
+            && parameters.get("client_id") == registered
+            && parameters.get("redirect_uri").is_none()
+        {
+            return Err(ParameterFault::RedirectUri);
+        }
+        self.check_redirect_uri(parameters)
     }
 
     /// Refuses a redirect URI that the registered client may not use.

@@ -153,6 +153,7 @@ async fn an_authorization_request_is_forwarded_in_the_form_of_the_issuer() {
         &state=a%20b%26c&code_challenge=x&code_challenge_method=S256";
     let response = authorize(query).await;
     assert_eq!((response.status, response.header("cache-control")), (302, Some("no-store")));
+    assert_eq!(response.header("content-security-policy"), Some("default-src 'none'; sandbox"));
     let issuer = server.issuer();
     let wanted = format!(
         "{issuer}/authorize?response_type=code&client_id=fixed&redirect_uri=http%3A%2F%2Flocalhost%3A99%2Fcb\
@@ -163,6 +164,10 @@ async fn an_authorization_request_is_forwarded_in_the_form_of_the_issuer() {
     for refused in [
         "client_id=fixed&redirect_uri=https%3A%2F%2Fevil.example%2Fcb",
         "client_id=fixed&client_id=other",
+        "client_id=fixed",
+        "",
+        "client_id=",
+        "redirect_uri=http%3A%2F%2Flocalhost%3A99%2Fcb",
         "client%5Fid=fixed&client_id=other",
         "state=%zz",
     ] {

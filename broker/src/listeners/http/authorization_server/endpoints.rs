@@ -6,6 +6,7 @@ use http::{
     header::{AUTHORIZATION, CONTENT_TYPE, LOCATION, REFERRER_POLICY, WWW_AUTHENTICATE},
 };
 use http_body_util::{Either, Full};
+use serde_json::{Map, Value};
 
 use super::{OAuthError, body_of, registered, uncached};
 use crate::{
@@ -69,19 +70,33 @@ pub(super) async fn token<B: RequestBody>(
             return Err(OAuthError::unavailable(fault));
         }
     };
-    Ok(answered(answer))
+    answered(&issuer.own_issuer(), answer)
 }
 
-fn answered(answer: TokenAnswer) -> Response<Body> {
+/// Returns the issuer's answer, if it is an object in JSON (RFC 6749, 5.1 and 5.2). The page of an
+/// issuer would have the origin of the broker.
+fn answered(issuer: &str, answer: TokenAnswer) -> Result<Response<Body>, OAuthError> {
+    let is_object = serde_json::from_slice::<Map<String, Value>>(&answer.body);
+    if !answer.content_type.as_ref().is_some_and(is_json) || is_object.is_err() {
+        tracing::warn!(issuer, status = %answer.status, "the answer to a token request is not JSON");
+        return Err(OAuthError {
+            status: StatusCode::BAD_GATEWAY,
+            code: "server_error",
+            description: "the answer of the issuer is not JSON".to_owned(),
+        });
+    }
     let mut response = Response::new(Either::Left(Full::new(answer.body)));
     *response.status_mut() = answer.status;
     let headers = response.headers_mut();
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
-    for (name, value) in [(CONTENT_TYPE, answer.content_type), (WWW_AUTHENTICATE, answer.challenge)]
-    {
-        headers.extend(value.map(|value| (name, value)));
-    }
-    uncached(response)
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(JSON));
+    headers.extend(answer.challenge.map(|challenge| (WWW_AUTHENTICATE, challenge)));
+    Ok(uncached(response))
+}
+
+fn is_json(content_type: &HeaderValue) -> bool {
+    let essence = content_type.to_str().unwrap_or_default().split(';').next();
+    essence.is_some_and(|essence| essence.trim().eq_ignore_ascii_case(JSON))
 }
 
 /// Answers every registration with the one client of the issuer (RFC 7591, 3).
@@ -113,4 +128,41 @@ fn check_media_type<B>(request: &Request<B>, wanted: &str) -> Result<(), OAuthEr
         code: "invalid_request",
         description: format!("send the request as {wanted}"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_object_in_json_is_forwarded_to_the_client() {
+        let status = |content_type: Option<&'static str>, body: &'static str| {
+            let answer = TokenAnswer {
+                status: StatusCode::BAD_REQUEST,
+                content_type: content_type.map(HeaderValue::from_static),
+                challenge: None,
+                body: Bytes::from_static(body.as_bytes()),
+            };
+            answered("https://idp.example", answer).map_err(|error| error.status).map(|response| {
+                assert_eq!(response.headers()[CONTENT_TYPE], JSON);
+                assert_eq!(response.headers()["x-content-type-options"], "nosniff");
+                response.status()
+            })
+        };
+        let error = "{\"error\":\"invalid_grant\"}";
+        for json in ["application/json", "application/json; charset=utf-8", "Application/JSON"] {
+            assert_eq!(status(Some(json), error), Ok(StatusCode::BAD_REQUEST), "{json}");
+        }
+        let page = "<script>alert(document.domain)</script>";
+        for (content_type, body) in [
+            (Some("text/html"), page),
+            (Some("application/json"), page),
+            (Some("application/json"), "\"text\""),
+            (Some("image/svg+xml"), error),
+            (None, error),
+        ] {
+            let refused = Err(StatusCode::BAD_GATEWAY);
+            assert_eq!(status(content_type, body), refused, "{content_type:?} {body}");
+        }
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{
     HeaderValue, Method as HttpMethod, Request, Response, StatusCode,
-    header::{ALLOW, CACHE_CONTROL, ORIGIN, RETRY_AFTER},
+    header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, ORIGIN, RETRY_AFTER},
 };
 use serde_json::json;
 
@@ -127,7 +127,14 @@ pub(super) async fn handle<B: RequestBody>(
         Ok(()) if request.method() == HttpMethod::OPTIONS => preflight(request.headers()),
         Ok(()) => answer(broker, request).await.unwrap_or_else(OAuthError::into_response),
     };
-    with_cors_headers(response, guard, origin)
+    with_cors_headers(isolated(response), guard, origin)
+}
+
+/// Keeps a browser from using an answer as a page of the broker's origin.
+fn isolated(mut response: Response<Body>) -> Response<Body> {
+    let policy = HeaderValue::from_static("default-src 'none'; sandbox");
+    response.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
+    response
 }
 
 async fn answer<B: RequestBody>(
