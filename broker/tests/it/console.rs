@@ -298,7 +298,10 @@ async fn a_login_and_a_trial_continue_on_another_replica() {
 
     let host = |admin: &AdminClient| format!("http://{}", admin.address());
     let origin = host(&here);
-    let page = [("origin", origin.as_str()), ("mcp-broker-console", "1")];
+    let page = [
+        ("origin", origin.as_str()),
+        ("mcp-broker-console", "the-key-of-a-page-of-the-console-0123456789"),
+    ];
     let (status, made) =
         here.post("/admin/v1/operators", &json!({"name": "vera", "role": "viewer"})).await;
     assert_eq!(status, 201, "{made}");
@@ -307,7 +310,10 @@ async fn a_login_and_a_trial_continue_on_another_replica() {
     let response = browser.send_with("POST", "/console/login", &page, Some(&body)).await;
     assert_eq!(response.status, 204);
     let cookie = response.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
-    let headers = [("cookie", cookie.as_str()), ("mcp-broker-console", "1")];
+    let headers = [
+        ("cookie", cookie.as_str()),
+        ("mcp-broker-console", "the-key-of-a-page-of-the-console-0123456789"),
+    ];
     eventually("the login on the other replica", || async {
         let browser = there.with_token(None);
         let response = browser.send_with("GET", "/admin/v1/operator", &headers, None).await;
@@ -325,12 +331,18 @@ async fn a_logout_at_one_replica_ends_the_login_at_the_other() {
     let cluster = builder().admin_token(TOKEN).cluster(2).start().await;
     let [here, there] = [0, 1].map(|at| cluster.admin(at).with_token(None));
     let origin = format!("http://{}", here.address());
-    let page = [("origin", origin.as_str()), ("mcp-broker-console", "1")];
+    let page = [
+        ("origin", origin.as_str()),
+        ("mcp-broker-console", "the-key-of-a-page-of-the-console-0123456789"),
+    ];
     let body = json!({"token": TOKEN});
     let response = here.send_with("POST", "/console/login", &page, Some(&body)).await;
     assert_eq!(response.status, 204);
     let cookie = response.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
-    let login = [("cookie", cookie.as_str()), ("mcp-broker-console", "1")];
+    let login = [
+        ("cookie", cookie.as_str()),
+        ("mcp-broker-console", "the-key-of-a-page-of-the-console-0123456789"),
+    ];
     let who = async || there.send_with("GET", "/admin/v1/operator", &login, None).await.status;
     assert_eq!(who().await, 200);
     let headers = [page[0], login[0], login[1]];

@@ -30,7 +30,10 @@ impl Page {
 
     /// Begins a login at an issuer, as the page of this origin does.
     async fn start_login(&self, issuer: &str, redirect_uri: &str) -> RawResponse {
-        let headers = [("origin", self.origin.as_str()), ("mcp-broker-console", "1")];
+        let headers = [
+            ("origin", self.origin.as_str()),
+            ("mcp-broker-console", "the-key-of-a-page-of-the-console-0123456789"),
+        ];
         let body = json!({"issuer": issuer, "redirect_uri": redirect_uri});
         self.admin.send_with("POST", "/console/logins", &headers, Some(&body)).await
     }
@@ -52,7 +55,10 @@ impl Page {
     }
 
     async fn who(&self, cookie: &str) -> Value {
-        let headers = [("cookie", cookie), ("mcp-broker-console", "1")];
+        let headers = [
+            ("cookie", cookie),
+            ("mcp-broker-console", "the-key-of-a-page-of-the-console-0123456789"),
+        ];
         let answer = self.admin.send_with("GET", "/admin/v1/operator", &headers, None).await;
         serde_json::from_str(&answer.text().await).unwrap()
     }

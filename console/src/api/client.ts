@@ -30,8 +30,15 @@ export class Problem extends Error {
 }
 
 const root = new URL('../', document.baseURI);
-/** A page of this origin marks its requests. Pages of others cannot. */
-const MARK = { 'mcp-broker-console': '1' };
+/** Returns the key of the console's pages at this origin. Its cookie reaches the other ports of the host too, and counts only with the key. */
+function pageKey(): string {
+  let key = localStorage.getItem('page-key');
+  if (!key) {
+    key = Array.from(crypto.getRandomValues(new Uint8Array(32)), byte => byte.toString(16).padStart(2, '0')).join('');
+    localStorage.setItem('page-key', key);
+  }
+  return key;
+}
 
 export interface Options {
   params?: Record<string, string>;
@@ -53,7 +60,7 @@ function address(path: string, { params = {}, query = {} }: Options): URL {
 /** Sends a request and returns the response, whatever its status. */
 export async function send(method: string, path: string, options: Options = {}): Promise<Response> {
   const { body, headers = {}, signal } = options;
-  const init: RequestInit = { method, headers: { ...MARK, ...headers }, credentials: 'same-origin', cache: 'no-store', redirect: 'error' };
+  const init: RequestInit = { method, headers: { 'mcp-broker-console': pageKey(), ...headers }, credentials: 'same-origin', cache: 'no-store', redirect: 'error' };
   if (signal) init.signal = signal;
   if (body !== undefined) {
     init.body = typeof body === 'string' ? body : JSON.stringify(body);

@@ -35,9 +35,11 @@ try {
   assert.deepEqual(cookies.filter(cookie => cookie.name.includes('begun')), []);
   const login = cookies.find(cookie => cookie.name === 'mcp-broker');
   assert.ok(login.httpOnly && login.sameSite === 'Strict' && !login.value.includes('.'), 'the token is sealed');
-  const copy = { cookie: `${login.name}=${login.value}`, 'mcp-broker-console': '1' };
-  const who = async () => (await fetch(`${origin}/admin/v1/operator`, { headers: copy })).status;
+  const cookie = `${login.name}=${login.value}`;
+  const pageKey = await page.evaluate(() => localStorage.getItem('page-key'));
+  const who = async (key = pageKey) => (await fetch(`${origin}/admin/v1/operator`, { headers: { cookie, 'mcp-broker-console': key } })).status;
   assert.equal(await who(), 200);
+  assert.equal(await who('x'.repeat(64)), 401, 'another port of the host gets the cookie, and not the key');
   await person.button('Sign out').click();
   await page.getByRole('button', { name: 'Yes, sign me out' }).waitFor();
   const asked = new URL(page.url()).searchParams;

@@ -14,3 +14,5 @@ pub const ACTIVITY_TEXT_CHARS_MAX: usize = 256;
 pub const OVERVIEW_TROUBLED_MAX: usize = 20;
 /// The subject that an operator names for a trial, encoded.
 pub const TRIAL_SUBJECT_BYTES_MAX: usize = 8 * 1024;
+/// Shortest key of a page of the console.
+pub const PAGE_KEY_BYTES_MIN: usize = 32;

@@ -5,12 +5,14 @@
 //! Invariants:
 //! - A request with the cookie counts only if a page of this origin sent it.
 //! - The cookie is sent over TLS only, or to a loopback name.
+//! - A cookie reaches every port of its host. It counts only with the key of the page that signed
+//!   in, which browsers keep apart by port.
 
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, uri::Authority};
 use rules::limits::{
-    console::{CONSOLE_COOKIE_BYTES_MAX, CONSOLE_LOGIN_LIFE},
+    console::{CONSOLE_COOKIE_BYTES_MAX, CONSOLE_LOGIN_LIFE, PAGE_KEY_BYTES_MIN},
     oauth::CONNECT_REQUEST_LIFE,
 };
 use serde::{Deserialize, Serialize};
@@ -19,14 +21,15 @@ use super::problem::Problem;
 use crate::{
     auth::{SealKey, unix_seconds},
     config::private_url::is_loopback_host,
-    oauth::{StartedLogin, random_text},
+    oauth::{StartedLogin, digest_of, random_text},
 };
 
 /// Name over TLS. The prefix binds the cookie to this host and to TLS.
 const SECURE_NAME: &str = "__Host-mcp-broker";
 /// Name without TLS, to a loopback name only.
 const LOOPBACK_NAME: &str = "mcp-broker";
-/// The page sets it on every request. Another site's page cannot, without a preflight (CORS).
+/// The page sets it to its key on every request. Another site's page cannot, without a preflight
+/// (CORS), and does not know the key.
 const CONSOLE: HeaderName = HeaderName::from_static("mcp-broker-console");
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// Seal context: text that the cipher authenticates.
@@ -43,15 +46,19 @@ pub(super) struct ConsoleLogin {
     /// Name of the login, by which its end is stored.
     pub(super) id: String,
     pub(super) token: String,
+    /// Digest of the key of the page.
+    page: String,
     /// Seconds since 1970.
     until: u64,
 }
 
 impl ConsoleLogin {
-    pub(super) fn new(token: &str) -> Self {
+    /// Returns a new login. `page` is the digest of the key of its page.
+    pub(super) fn new(token: &str, page: String) -> Self {
         Self {
             id: random_text(),
             token: token.to_owned(),
+            page,
             until: unix_seconds() + CONSOLE_LOGIN_LIFE.as_secs(),
         }
     }
@@ -109,10 +116,11 @@ impl BrowserChannel {
         self,
         seal: &SealKey,
         started: &StartedLogin,
+        page: &str,
     ) -> Result<HeaderValue, Problem> {
         let internal = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "no login");
         let life = CONNECT_REQUEST_LIFE;
-        let value = seal.seal_for_a_while(PENDING_SEAL_CONTEXT, started, life);
+        let value = seal.seal_for_a_while(PENDING_SEAL_CONTEXT, &(started, page), life);
         self.pending_cookie(&value.map_err(|_| internal())?, life.as_secs()).ok_or_else(internal)
     }
 
@@ -157,28 +165,39 @@ pub(super) fn login(
     let login = opened.and_then(|text| serde_json::from_slice::<ConsoleLogin>(&text).ok());
     let Some(login) = login.filter(|login| login.until > unix_seconds()) else { return Ok(None) };
     check_page_of_this_origin(headers, host)?;
-    Ok(Some(login))
+    Ok(Some(login).filter(|login| page_of(headers).is_ok_and(|page| page == login.page)))
 }
 
-/// Returns the pending login of this browser, and its channel.
+/// Returns the digest of the key of the page that sent a request.
+pub(super) fn page_of(headers: &HeaderMap) -> Result<String, Problem> {
+    let key = headers.get(&CONSOLE).and_then(|key| key.to_str().ok()).unwrap_or_default();
+    if key.len() < PAGE_KEY_BYTES_MIN {
+        let detail = "the console's page is out of date: load it again";
+        return Err(refused("page-key-missing", detail).field("mcp-broker-console"));
+    }
+    Ok(digest_of(key))
+}
+
+/// Returns the pending login of this browser, its channel, and the digest of the key of its page.
 pub(super) fn pending(
     headers: &HeaderMap,
     host: &Authority,
     seal: &SealKey,
-) -> Option<(BrowserChannel, StartedLogin)> {
+) -> Option<(BrowserChannel, StartedLogin, String)> {
     let plain = || {
         let sealed = cookie(headers, LOOPBACK_PENDING).filter(|_| is_loopback_host(host.host()));
         sealed.map(|sealed| (BrowserChannel::Loopback, sealed))
     };
     let secure = cookie(headers, SECURE_PENDING).map(|sealed| (BrowserChannel::Tls, sealed));
     let (channel, sealed) = secure.or_else(plain)?;
-    Some((channel, seal.open_unexpired(PENDING_SEAL_CONTEXT, sealed)?))
+    let (started, page) = seal.open_unexpired(PENDING_SEAL_CONTEXT, sealed)?;
+    Some((channel, started, page))
 }
 
 /// Refuses a request that a page of this origin did not send. Older browsers send no
 /// `Sec-Fetch-Site`, and none sends `Origin` with a GET of its own.
 fn check_page_of_this_origin(headers: &HeaderMap, host: &Authority) -> Result<(), Problem> {
-    let is_console = headers.get(&CONSOLE).is_some_and(|value| value.as_bytes() == b"1");
+    let is_console = headers.get(&CONSOLE).is_some_and(|value| !value.is_empty());
     let site = headers.get(&SEC_FETCH_SITE).map(HeaderValue::as_bytes);
     let is_same_site = site.is_none_or(|site| site == b"same-origin");
     let is_same_origin =
@@ -216,6 +235,27 @@ mod tests {
     use crate::auth::Keys;
 
     const OURS: &str = "ops.example:9090";
+    const PAGE: &str = "the-key-of-a-page-of-the-console-0123456789";
+
+    fn new_login(token: &str) -> ConsoleLogin {
+        ConsoleLogin::new(token, digest_of(PAGE))
+    }
+
+    #[test]
+    fn a_cookie_counts_only_with_the_key_of_its_page() {
+        let seal = Keys::from_root(b"root").seal;
+        let set = BrowserChannel::Loopback.login(&seal, &new_login("mcpo_x")).unwrap();
+        let token_with = |key: &str| {
+            let sent = headers(&[("cookie", &sent_back(&set)), ("mcp-broker-console", key)]);
+            token(&sent, &host("127.0.0.1:9090"), &seal)
+        };
+        assert_eq!(token_with(PAGE).as_deref(), Some("mcpo_x"));
+        // Another port of the host got the cookie, and not the key.
+        for key in ["1", "another-key-of-a-page-of-the-console-01234", &digest_of(PAGE)] {
+            assert_eq!(token_with(key), None, "{key}");
+        }
+        assert!(page_of(&headers(&[("mcp-broker-console", "1")])).is_err());
+    }
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
         let pairs = pairs.iter();
@@ -238,8 +278,8 @@ mod tests {
     #[test]
     fn a_login_cookie_opens_only_with_the_same_root_secret() {
         let seal = Keys::from_root(b"root").seal;
-        let set = BrowserChannel::Tls.login(&seal, &ConsoleLogin::new("mcpo_x")).unwrap();
-        let sent = headers(&[("cookie", &sent_back(&set)), ("mcp-broker-console", "1")]);
+        let set = BrowserChannel::Tls.login(&seal, &new_login("mcpo_x")).unwrap();
+        let sent = headers(&[("cookie", &sent_back(&set)), ("mcp-broker-console", PAGE)]);
         assert_eq!(token(&sent, &host(OURS), &seal).as_deref(), Some("mcpo_x"));
         let other = Keys::from_root(b"toor").seal;
         assert_eq!(token(&sent, &host(OURS), &other), None);
@@ -254,10 +294,8 @@ mod tests {
     #[test]
     fn a_login_without_tls_is_accepted_only_at_loopback_names() {
         let seal = Keys::from_root(b"root").seal;
-        let sent = sent_back(
-            &BrowserChannel::Loopback.login(&seal, &ConsoleLogin::new("mcpo_x")).unwrap(),
-        );
-        let sent = headers(&[("cookie", &sent), ("mcp-broker-console", "1")]);
+        let sent = sent_back(&BrowserChannel::Loopback.login(&seal, &new_login("mcpo_x")).unwrap());
+        let sent = headers(&[("cookie", &sent), ("mcp-broker-console", PAGE)]);
         assert!(token(&sent, &host("127.0.0.1:9090"), &seal).is_some());
         assert!(token(&sent, &host("localhost"), &seal).is_some());
         assert!(token(&sent, &host(OURS), &seal).is_none());
@@ -274,12 +312,12 @@ mod tests {
     fn a_started_login_is_bound_to_its_channel_and_expires() {
         let seal = Keys::from_root(b"root").seal;
         let until = |seconds: u64, seal_context: &str| {
-            let text = serde_json::to_vec(&(seconds, started())).unwrap();
+            let text = serde_json::to_vec(&(seconds, (started(), "p"))).unwrap();
             seal.seal_for_client(seal_context, &text).unwrap()
         };
         let channel = |name: &str, sealed: &str, at: &'static str| {
             let sent = headers(&[("cookie", &format!("{name}={sealed}"))]);
-            pending(&sent, &host(at), &seal).map(|(channel, _)| channel)
+            pending(&sent, &host(at), &seal).map(|(channel, ..)| channel)
         };
         let live = until(unix_seconds() + 60, PENDING_SEAL_CONTEXT);
         assert_eq!(channel(SECURE_PENDING, &live, OURS), Some(BrowserChannel::Tls));
@@ -297,11 +335,11 @@ mod tests {
     fn every_cookie_is_for_this_host_and_hidden_from_scripts() {
         let seal = Keys::from_root(b"root").seal;
         for channel in [BrowserChannel::Tls, BrowserChannel::Loopback] {
-            let login = channel.login(&seal, &ConsoleLogin::new("t")).unwrap();
+            let login = channel.login(&seal, &new_login("t")).unwrap();
             let strict = [login, channel.logout().unwrap()];
             // The page of an issuer redirects the browser back to a pending login.
             let lax = [
-                channel.pending_login(&seal, &started()).unwrap(),
+                channel.pending_login(&seal, &started(), "p").unwrap(),
                 channel.forget_pending().unwrap(),
             ];
             for (site, cookies) in [("SameSite=Strict", strict), ("SameSite=Lax", lax)] {
@@ -324,11 +362,14 @@ mod tests {
     fn an_expired_login_is_refused() {
         let seal = Keys::from_root(b"root").seal;
         let sealed_until = |until| {
-            let text =
-                serde_json::to_vec(&ConsoleLogin { until, ..ConsoleLogin::new("t") }).unwrap();
+            let text = serde_json::to_vec(&ConsoleLogin { until, ..new_login("t") }).unwrap();
             let sealed = seal.seal_for_client(SEAL_CONTEXT, &text).unwrap();
             let cookie = format!("{SECURE_NAME}={sealed}");
-            token(&headers(&[("cookie", &cookie), ("mcp-broker-console", "1")]), &host(OURS), &seal)
+            token(
+                &headers(&[("cookie", &cookie), ("mcp-broker-console", PAGE)]),
+                &host(OURS),
+                &seal,
+            )
         };
         assert!(sealed_until(unix_seconds() + 60).is_some());
         assert!(sealed_until(unix_seconds() - 1).is_none());
@@ -337,13 +378,13 @@ mod tests {
     #[test]
     fn a_login_is_accepted_only_from_a_page_of_this_origin() {
         let seal = Keys::from_root(b"root").seal;
-        let cookie = sent_back(&BrowserChannel::Tls.login(&seal, &ConsoleLogin::new("t")).unwrap());
+        let cookie = sent_back(&BrowserChannel::Tls.login(&seal, &new_login("t")).unwrap());
         let request = |more: &[(&'static str, &str)]| {
             let mut sent = headers(more);
             sent.insert(header::COOKIE, cookie.parse().unwrap());
             login(&sent, &host(OURS), &seal).is_ok()
         };
-        let console = ("mcp-broker-console", "1");
+        let console = ("mcp-broker-console", PAGE);
         assert!(request(&[console, ("sec-fetch-site", "same-origin")]));
         assert!(request(&[console, ("origin", "https://ops.example:9090")]));
         assert!(!request(&[]), "a form or a link of another page cannot set the header");
@@ -356,14 +397,14 @@ mod tests {
     #[test]
     fn a_token_is_accepted_over_tls_or_at_a_loopback_name() {
         let from = |origin: &str, name: &'static str| {
-            let sent = headers(&[("origin", origin), ("mcp-broker-console", "1")]);
+            let sent = headers(&[("origin", origin), ("mcp-broker-console", PAGE)]);
             BrowserChannel::of_page(&sent, &host(name)).map_err(|problem| problem.kind)
         };
         assert_eq!(from("https://ops.example:9090", OURS), Ok(BrowserChannel::Tls));
         assert_eq!(from("http://127.0.0.1:9090", "127.0.0.1:9090"), Ok(BrowserChannel::Loopback));
         assert!(from("http://ops.example:9090", OURS).unwrap_err().ends_with("https-needed"));
         assert!(from("https://evil.example", OURS).unwrap_err().ends_with("cross-site"));
-        let nameless = headers(&[("mcp-broker-console", "1")]);
+        let nameless = headers(&[("mcp-broker-console", PAGE)]);
         for name in [OURS, "127.0.0.1:9090"] {
             assert!(BrowserChannel::of_page(&nameless, &host(name)).is_err(), "{name}");
         }
@@ -372,8 +413,8 @@ mod tests {
     #[test]
     fn a_token_too_long_for_a_cookie_is_refused() {
         let seal = Keys::from_root(b"root").seal;
-        let refused = BrowserChannel::Tls
-            .login(&seal, &ConsoleLogin::new(&"x".repeat(CONSOLE_COOKIE_BYTES_MAX)));
+        let refused =
+            BrowserChannel::Tls.login(&seal, &new_login(&"x".repeat(CONSOLE_COOKIE_BYTES_MAX)));
         assert_eq!(refused.unwrap_err().field.as_deref(), Some("token"));
     }
 }

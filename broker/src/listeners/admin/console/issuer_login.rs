@@ -76,6 +76,7 @@ pub(super) async fn start(
     body: JsonBody,
 ) -> Result<Response, Problem> {
     let channel = BrowserChannel::of_page(&headers, &login::host(&uri, &headers)?)?;
+    let page = login_cookie::page_of(&headers)?;
     let WantedLogin { issuer, redirect_uri } = read_as(&body.required()?)?;
     let origin = headers.get(header::ORIGIN).and_then(|origin| origin.to_str().ok());
     if !is_console_callback(&redirect_uri, origin.unwrap_or_default()) {
@@ -92,7 +93,7 @@ pub(super) async fn start(
         tracing::warn!(issuer, %fault, "an operator's login could not begin");
         Problem::new(StatusCode::BAD_GATEWAY, "issuer-unavailable", fault.to_string())
     })?;
-    let cookie = channel.pending_login(&control.broker.shared.persistence.seal, &started)?;
+    let cookie = channel.pending_login(&control.broker.shared.persistence.seal, &started, &page)?;
     Ok(([(header::SET_COOKIE, cookie)], axum::Json(LoginAddress { url })).into_response())
 }
 
@@ -106,7 +107,7 @@ pub(super) async fn callback(
 ) -> Response {
     let Ok(host) = login::host(&uri, &headers) else { return redirect(FAILED, []) };
     let seal = &control.broker.shared.persistence.seal;
-    let Some((channel, started)) = login_cookie::pending(&headers, &host, seal) else {
+    let Some((channel, started, page)) = login_cookie::pending(&headers, &host, seal) else {
         return redirect(FAILED, []);
     };
     let forgotten = channel.forget_pending();
@@ -134,7 +135,7 @@ pub(super) async fn callback(
         tracing::warn!("an issuer signed in a person who is not an operator");
         return failed();
     };
-    let console = ConsoleLogin::new(&finished.token);
+    let console = ConsoleLogin::new(&finished.token, page);
     match channel.login(seal, &console) {
         Ok(cookie) => {
             control.record_issuer_login(&console.id, &finished.at_issuer).await;

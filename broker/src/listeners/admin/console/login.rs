@@ -41,6 +41,7 @@ pub(super) async fn sign_in(
     body: JsonBody,
 ) -> Result<Response, Problem> {
     let channel = BrowserChannel::of_page(&headers, &host(&uri, &headers)?)?;
+    let page = login_cookie::page_of(&headers)?;
     let Credential { token } = read_as(&body.required()?)?;
     let token = token.trim();
     let address = peer.map(|Extension(ClientIp(address))| address);
@@ -48,7 +49,7 @@ pub(super) async fn sign_in(
         Ok(operator) => operator,
         Err(denied) => return Ok(access::answer(&control, denied, address)),
     };
-    let login = ConsoleLogin::new(token);
+    let login = ConsoleLogin::new(token, page);
     let cookie = channel.login(&control.broker.shared.persistence.seal, &login)?;
     record(&control, &operator, address).await;
     Ok((StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response())

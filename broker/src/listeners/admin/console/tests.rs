@@ -29,7 +29,7 @@ impl<'a> Browser<'a> {
             .method(method)
             .uri(path)
             .header(header::HOST, self.host)
-            .header("mcp-broker-console", "1")
+            .header("mcp-broker-console", "the-key-of-a-page-of-the-console-0123456789")
             .header("sec-fetch-site", "same-origin")
             .header(header::CONTENT_TYPE, "application/json");
         if method != "GET" {
@@ -152,7 +152,7 @@ async fn a_cookie_alone_is_not_sufficient() {
     };
     // A form or an image of another page cannot set the header of the console.
     assert_eq!(as_page(&[]).await.status(), 403);
-    let console = ("mcp-broker-console", "1");
+    let console = ("mcp-broker-console", "the-key-of-a-page-of-the-console-0123456789");
     assert_eq!(as_page(&[console, ("sec-fetch-site", "cross-site")]).await.status(), 403);
     assert_eq!(as_page(&[console, ("origin", "http://127.0.0.1:8080")]).await.status(), 403);
     assert!(!admin.is_draining());
