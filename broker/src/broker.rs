@@ -118,19 +118,20 @@ impl Broker {
 
     // Tenants and backends.
 
-    pub fn put_tenant(self: &Arc<Self>, id: &TenantId, spec: TenantSpec) {
+    /// Registers or changes a tenant. `created_at_us` is 0 for one of the configuration file.
+    pub fn put_tenant(self: &Arc<Self>, id: &TenantId, spec: TenantSpec, created_at_us: i64) {
         match self.tenants.entry(id.clone()) {
             dashmap::Entry::Occupied(known) => {
                 let tenant = known.get().clone();
                 drop(known);
-                tenant.configure(spec);
+                tenant.configure(spec, created_at_us);
                 if !tenant.enabled() {
                     self.stateless.end_of_tenant(id);
                     self.end_sessions_of(&tenant, "the tenant was disabled");
                 }
             }
             dashmap::Entry::Vacant(free) => {
-                let tenant = Tenant::new(id.clone(), spec, self.shared.clone());
+                let tenant = Tenant::new(id.clone(), spec, created_at_us, self.shared.clone());
                 tenant.set_policy(self.policy(id));
                 tenant.set_toolsets(self.toolsets(id));
                 tenant.set_hosted_prompts(self.hosted_prompts(id));

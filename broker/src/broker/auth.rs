@@ -4,11 +4,10 @@
 use std::sync::Arc;
 
 use arc_swap::Guard;
-use protocol::{
-    error::Refusal,
-    ids::{PrincipalId, TenantId},
+use protocol::{error::Refusal, ids::TenantId};
+use rules::{
+    access::Subject, endpoint::Endpoint, operators::Operator, sign_in_failures::SignInFailureReason,
 };
-use rules::{endpoint::Endpoint, operators::Operator, sign_in_failures::SignInFailureReason};
 use tokio::sync::SemaphorePermit;
 
 use super::{Broker, key_required, unknown_backend, unknown_toolset};
@@ -146,9 +145,9 @@ impl Broker {
         self.tokens.principal_claim(issuer)
     }
 
-    /// Returns the principal of a person who signed in, if the tenant is enabled. The signing key of
-    /// the ID token may have to be fetched first.
-    pub async fn signed_in(&self, person: &ProvenSignIn) -> Option<(TenantId, PrincipalId)> {
+    /// Returns the tenant and the subject of a person who signed in, if the tenant is enabled. The
+    /// signing key of the ID token may have to be fetched first.
+    pub async fn signed_in(&self, person: &ProvenSignIn) -> Option<(TenantId, Subject)> {
         let ProvenSignIn { issuer, nonce, id_token, .. } = person;
         let mut read = self.tokens.signed_in(issuer, nonce, id_token);
         if let Err(AuthError::KeyUnknown(key)) = &read {
@@ -161,8 +160,8 @@ impl Broker {
                 "an ID token is refused: its key is not among those of the issuer"
             );
         }
-        let (tenant, principal) = read.ok()?;
-        self.tenant(&tenant).is_some_and(|tenant| tenant.enabled()).then_some((tenant, principal))
+        let (tenant, subject) = read.ok()?;
+        self.tenant(&tenant).is_some_and(|tenant| tenant.enabled()).then_some((tenant, subject))
     }
 
     /// Returns the settings of sign-in in force.

@@ -10,7 +10,10 @@ use rules::link_sharing::LinkScope;
 use super::Broker;
 use crate::{
     auth::Caller,
-    sessions::session::{self, Session},
+    sessions::{
+        session::{self, Session},
+        tenant::Tenant,
+    },
 };
 
 impl Broker {
@@ -20,6 +23,23 @@ impl Broker {
         self.end_sessions("its key was revoked", is_meant, |session| {
             session::has_used_key(session, key)
         });
+    }
+
+    /// Returns whether a login of a browser is valid: its tenant is enabled and still the same one,
+    /// and the principal was not revoked since the login was issued.
+    pub fn accepts_login(
+        &self,
+        tenant: &TenantId,
+        tenant_created_at_us: i64,
+        principal: &PrincipalId,
+        issued_at_us: i64,
+    ) -> bool {
+        let is_same = |tenant: Arc<Tenant>| {
+            tenant.enabled() && tenant.created_at_us() == tenant_created_at_us
+        };
+        let revocations = self.keyring.revocations();
+        self.tenant(tenant).is_some_and(is_same)
+            && !revocations.ends_session_of(tenant, principal, issued_at_us)
     }
 
     /// Ends what a revocation names. It is in force already, so that nothing more is opened.

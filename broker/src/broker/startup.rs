@@ -118,7 +118,7 @@ impl Broker {
         let (config, metrics) = (Arc::new(Config::default()), Arc::new(Metrics::new(false)));
         let broker = Self::new(BrokerParts { config, metrics, keys, keyring, stores })
             .expect("nothing of the system is needed");
-        broker.put_tenant(&Caller::anonymous().tenant, TenantSpec::default());
+        broker.put_tenant(&Caller::anonymous().tenant, TenantSpec::default(), 0);
         broker
     }
 }

@@ -263,7 +263,7 @@ impl Control {
         self.apply_policies(&Registry::default(), &registry);
         self.apply_catalogs(&Registry::default(), &registry);
         for (tenant, entry) in &registry.tenants {
-            self.broker.put_tenant(tenant, entry.spec.clone());
+            self.broker.put_tenant(tenant, entry.spec.clone(), entry.row_created_at_us());
         }
         self.replace_keys(&registry, keys);
         for ((tenant, backend), entry) in &registry.backends {

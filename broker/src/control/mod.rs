@@ -470,7 +470,7 @@ impl Control {
         if !entry.spec.enabled {
             self.keyring.set_enabled(tenant, false);
         }
-        self.broker.put_tenant(tenant, entry.spec.clone());
+        self.broker.put_tenant(tenant, entry.spec.clone(), entry.row_created_at_us());
         if entry.spec.enabled {
             self.keyring.set_enabled(tenant, true);
         }

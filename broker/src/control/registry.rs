@@ -66,6 +66,12 @@ impl<Spec> RegistryEntry<Spec> {
         are_rows && self.created_at_us != next.created_at_us
     }
 
+    /// Returns the creation time of the row, which tells it from a later row of the same name. 0:
+    /// the configuration declares the entry.
+    pub(super) fn row_created_at_us(&self) -> i64 {
+        if self.origin == EntryOrigin::Stored { self.created_at_us } else { 0 }
+    }
+
     pub(super) fn declared(spec: Spec, now_us: i64) -> Arc<Self> {
         Arc::new(Self {
             spec,

@@ -122,7 +122,9 @@ impl Control {
             reloaded.tenants += 1;
         }
         let is_changed = |(tenant, entry): &(&TenantId, &Arc<RegistryEntry<TenantSpec>>)| {
-            old.tenants.get(*tenant).is_none_or(|before| before.spec != entry.spec)
+            old.tenants
+                .get(*tenant)
+                .is_none_or(|before| before.spec != entry.spec || before.is_other_row(entry))
         };
         let (opened, closed): (Vec<_>, Vec<_>) =
             next.tenants.iter().filter(is_changed).partition(|(_, entry)| entry.spec.enabled);

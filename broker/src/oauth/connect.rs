@@ -81,15 +81,20 @@ pub fn connect_elicitation(backend: &BackendId) -> String {
 }
 
 impl UserTokens {
-    /// Begins an authorization request. Returns the address for the browser.
+    /// Begins an authorization request. Returns the address for the browser. `None`: the backend now
+    /// names another issuer than the one that the page has shown.
     pub async fn start(
         &self,
         principal: &PrincipalId,
         browser: &str,
-    ) -> Result<String, OauthError> {
+        shown: Option<&str>,
+    ) -> Result<Option<String>, OauthError> {
         let key = self.key(principal);
         let settings = self.settings(&key, None)?;
         let server = self.discovered_now().await?;
+        if shown.is_some_and(|shown| shown != server.issuer) {
+            return Ok(None);
+        }
         announce_pkce(&server)?;
         let endpoint = browser_endpoint(&self.fetcher, &server, "authorization_endpoint")?;
         let client = settings.client(&server).await?;
@@ -126,7 +131,7 @@ impl UserTokens {
         if !scopes.is_empty() {
             parameters.push(("scope", &scopes));
         }
-        Ok(authorization_url(&endpoint, &parameters))
+        Ok(Some(authorization_url(&endpoint, &parameters)))
     }
 
     /// Ends an authorization request with the answer of the server. The principal is connected
@@ -235,12 +240,12 @@ impl UserTokens {
         Ok(self.vault.grant(&self.key(principal)).await?.map(|open| open.stored))
     }
 
-    /// Finds the server of the backend now, and what the page shows of it: its issuer and scopes.
+    /// Returns what the page shows of the server of the backend: its issuer and scopes.
     pub async fn consent(
-        &self,
+        self: &Arc<Self>,
         principal: &PrincipalId,
     ) -> Result<(String, Vec<String>), OauthError> {
-        let server = self.discovered_now().await?;
+        let server = self.discovered_for_page().await?;
         let wanted = self.vault.grant(&self.key(principal)).await?.map(|open| open.grant.wanted);
         let scopes = self.scopes_for(&server, wanted.unwrap_or_default());
         Ok((server.issuer.clone(), scopes))

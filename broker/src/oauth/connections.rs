@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     fetch::OauthError,
     secret_text::{digest_of, random_text},
-    vault::Vault,
+    vault::{Vault, now_us},
 };
 use crate::persistence::Persistence;
 
@@ -19,6 +19,9 @@ use crate::persistence::Persistence;
 pub struct ConnectLink {
     pub principal: String,
     pub backend: String,
+    /// A revocation of the principal since then refuses the login too.
+    #[serde(default)]
+    pub created_at_us: i64,
 }
 
 /// Connections of all backends. Clones share the store.
@@ -43,8 +46,11 @@ impl Connections {
         backend: &str,
     ) -> Result<String, OauthError> {
         let secret = format!("{tenant}.{}", random_text());
-        let link =
-            ConnectLink { principal: principal.as_str().to_owned(), backend: backend.to_owned() };
+        let link = ConnectLink {
+            principal: principal.as_str().to_owned(),
+            backend: backend.to_owned(),
+            created_at_us: now_us(),
+        };
         self.0.put_secret(&vault_key(tenant, &secret), &link, CONNECT_LINK_LIFE).await?;
         Ok(secret)
     }

@@ -22,7 +22,8 @@ use parking_lot::Mutex;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 use records::{GrantKey, GrantState};
 use rules::limits::oauth::{
-    GRANT_CACHED_MAX, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX, OAUTH_METADATA_AGE_MAX,
+    GRANT_CACHED_MAX, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX, LOGIN_METADATA_PAUSE,
+    OAUTH_METADATA_AGE_MAX,
 };
 
 use super::{
@@ -96,6 +97,8 @@ impl AuthorizationTarget {
 #[derive(Debug, Default)]
 pub(super) struct UserTokenState {
     server: Mutex<Option<(Arc<DiscoveredServer>, Instant)>>,
+    /// The last search for a page, if it failed. The lock is held during a search.
+    failed_search: tokio::sync::Mutex<Option<(OauthError, Instant)>>,
     cache: TokenCache,
     /// Grows with every account that was connected or has ended, as far as this process knows.
     account_changes: AtomicU64,
@@ -322,10 +325,9 @@ impl UserTokens {
         challenge: Option<Challenge>,
     ) -> Result<Arc<DiscoveredServer>, OauthError> {
         if challenge.is_none()
-            && let Some((server, found)) = &*self.state.server.lock()
-            && found.elapsed() < OAUTH_METADATA_AGE_MAX
+            && let Some(server) = self.known_server()
         {
-            return Ok(server.clone());
+            return Ok(server);
         }
         let found = match &self.target {
             AuthorizationTarget::Backend(backend) => {
@@ -338,6 +340,40 @@ impl UserTokens {
         let found = Arc::new(found?);
         *self.state.server.lock() = Some((found.clone(), Instant::now()));
         Ok(found)
+    }
+
+    fn known_server(&self) -> Option<Arc<DiscoveredServer>> {
+        let known = self.state.server.lock();
+        let (server, found) = known.as_ref()?;
+        (found.elapsed() < OAUTH_METADATA_AGE_MAX).then(|| server.clone())
+    }
+
+    /// Returns the server for a page that anyone can open any number of times. One search runs at a
+    /// time, and a failure counts for a while.
+    pub(super) async fn discovered_for_page(
+        self: &Arc<Self>,
+    ) -> Result<Arc<DiscoveredServer>, OauthError> {
+        if let Some(server) = self.known_server() {
+            return Ok(server);
+        }
+        let tokens = self.clone();
+        // A browser that closes its connection does not end the search.
+        let search = tokio::spawn(async move {
+            let mut failed = tokens.state.failed_search.lock().await;
+            if let Some(server) = tokens.known_server() {
+                return Ok(server);
+            }
+            if let Some((error, at)) = &*failed
+                && at.elapsed() < LOGIN_METADATA_PAUSE
+            {
+                return Err(error.clone());
+            }
+            let found = tokens.discovered(None).await;
+            *failed = found.as_ref().err().map(|error| (error.clone(), Instant::now()));
+            found
+        });
+        let ended = || OauthError::Unavailable("the search for the server ended early".to_owned());
+        search.await.unwrap_or_else(|_| Err(ended()))
     }
 
     /// Finds the server of the backend again, and remembers it.

@@ -87,7 +87,8 @@ pub(super) struct OpenGrant {
     pub(super) grant: Grant,
 }
 
-pub(super) fn now_us() -> i64 {
+/// Returns the time in microseconds since 1970.
+pub fn now_us() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
 }

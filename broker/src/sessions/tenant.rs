@@ -5,7 +5,10 @@ mod budget;
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
@@ -54,6 +57,8 @@ pub struct Tenant {
     pub share: TenantShare,
     pub(super) shared: Arc<Shared>,
     spec: ArcSwap<TenantSpec>,
+    /// Tells the tenant from a later one of the same name. 0: the configuration file declares it.
+    created_at_us: AtomicI64,
     meter: Arc<SharedRateLimiter>,
     principals: Mutex<RateLimiterMap<PrincipalId>>,
     pub(super) catalog: ArcSwap<TenantCatalog>,
@@ -80,10 +85,16 @@ pub struct Tenant {
 }
 
 impl Tenant {
-    pub fn new(id: TenantId, spec: TenantSpec, shared: Arc<Shared>) -> Arc<Self> {
+    pub fn new(
+        id: TenantId,
+        spec: TenantSpec,
+        created_at_us: i64,
+        shared: Arc<Shared>,
+    ) -> Arc<Self> {
         let catalog = Catalog::build(id.clone(), shared.cursor_key.clone(), BTreeMap::new());
         let tenant = Self {
             spec: ArcSwap::from_pointee(TenantSpec::default()),
+            created_at_us: AtomicI64::new(created_at_us),
             meter: SharedRateLimiter::new(format!("tenant/{id}")),
             principals: Mutex::new(RateLimiterMap::new(
                 PRINCIPALS_METERED_MAX,
@@ -111,14 +122,20 @@ impl Tenant {
             share: TenantShare::of(id.clone()),
             id,
         };
-        tenant.configure(spec);
+        tenant.configure(spec, created_at_us);
         Arc::new(tenant)
     }
 
     /// Sets a new record. Its limits apply from the next request on.
-    pub fn configure(&self, spec: TenantSpec) {
+    pub fn configure(&self, spec: TenantSpec, created_at_us: i64) {
+        self.created_at_us.store(created_at_us, Ordering::Relaxed);
         self.spec.store(Arc::new(spec));
         self.shared.permits.set_max(&self.calls, self.calls_max());
+    }
+
+    /// Returns the time at which the tenant was created. 0: the configuration file declares it.
+    pub fn created_at_us(&self) -> i64 {
+        self.created_at_us.load(Ordering::Relaxed)
     }
 
     pub fn enabled(&self) -> bool {

@@ -51,6 +51,17 @@ impl Browser {
     }
 
     pub(crate) async fn send(&self, method: &str, path: &str, form: &str) -> RawResponse {
+        self.send_from(None, method, path, form).await
+    }
+
+    /// Sends a request as a page of this origin does.
+    pub(crate) async fn send_from(
+        &self,
+        origin: Option<&str>,
+        method: &str,
+        path: &str,
+        form: &str,
+    ) -> RawResponse {
         let cookies: Vec<String> =
             self.cookies.lock().iter().map(|(name, value)| format!("{name}={value}")).collect();
         let address = self.broker;
@@ -62,6 +73,9 @@ impl Browser {
             .header("content-type", "application/x-www-form-urlencoded");
         if let Some(address) = &self.address {
             request = request.header("x-forwarded-for", address);
+        }
+        if let Some(origin) = origin {
+            request = request.header("origin", origin);
         }
         let request = request.body(Full::new(Bytes::from(form.to_owned()))).unwrap();
         let answer = within("a page", send_http1(address, request)).await.unwrap();

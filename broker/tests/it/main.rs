@@ -69,6 +69,7 @@ mod oauth_clients;
 mod oauth_drills;
 mod oauth_exchange;
 mod oauth_lists;
+mod oauth_logins;
 mod oauth_people;
 mod oauth_registrations;
 mod oauth_replicas;

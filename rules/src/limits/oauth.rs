@@ -56,6 +56,8 @@ pub const CONNECT_REQUEST_LIFE: Duration = Duration::from_secs(600);
 pub const CONNECT_LINK_LIFE: Duration = Duration::from_secs(900);
 /// Life of the login that a one-time link gives a browser.
 pub const CONNECT_LOGIN_LIFE: Duration = Duration::from_secs(3_600);
+/// The sealed login in its cookie. Browsers keep cookies of 4096 bytes.
+pub const CONNECT_LOGIN_BYTES_MAX: usize = 3_800;
 /// Wait for another replica that is notified of a connection, and the tries to notify it.
 pub const CONNECTION_NOTICE_WAIT: Duration = Duration::from_secs(5);
 pub const CONNECTION_NOTICE_TRIES: u32 = 3;

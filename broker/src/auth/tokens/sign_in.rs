@@ -5,8 +5,11 @@
 
 use std::sync::Arc;
 
-use protocol::ids::{PrincipalId, TenantId};
-use rules::sign_in_failures::SignInFailureReason;
+use protocol::ids::TenantId;
+use rules::{
+    access::{Attribute, Subject},
+    sign_in_failures::SignInFailureReason,
+};
 
 use super::{
     TokenVerifier,
@@ -65,13 +68,14 @@ impl TokenVerifier {
         known.unwrap_or_else(|| "sub".to_owned())
     }
 
-    /// Returns the principal of an ID token that the broker requested with this nonce.
+    /// Returns the tenant and the subject of an ID token that the broker requested with this nonce.
+    /// Its scopes and client are unknown, because those of access tokens can differ.
     pub fn signed_in(
         &self,
         issuer: &str,
         nonce: &str,
         id_token: &str,
-    ) -> Result<(TenantId, PrincipalId), AuthError> {
+    ) -> Result<(TenantId, Subject), AuthError> {
         let refused = || AuthError::failed(token_not_valid(), SignInFailureReason::Token);
         let issuer = self.issuers.load().get(issuer).cloned().ok_or_else(refused)?;
         self.check_id_token(&issuer, nonce, id_token).map_err(|flaw| {
@@ -88,7 +92,7 @@ impl TokenVerifier {
         issuer: &TokenIssuer,
         nonce: &str,
         id_token: &str,
-    ) -> Result<(TenantId, PrincipalId), TokenError> {
+    ) -> Result<(TenantId, Subject), TokenError> {
         let jwt = Jwt::parse(id_token)?;
         let (header, claims) = (jwt.header()?, jwt.claims()?);
         issuer.verify_signature(&header, &jwt)?;
@@ -114,7 +118,12 @@ impl TokenVerifier {
             issuer.withdrawn.clone(),
             self.keyring.revocations().clone(),
         );
-        if token.is_revoked() { Err(TokenError::Revoked) } else { Ok((tenant, principal)) }
+        if token.is_revoked() {
+            return Err(TokenError::Revoked);
+        }
+        let subject = issuer.subject(principal, &claims);
+        let (scopes, client) = (Attribute::Unknown, Attribute::Unknown);
+        Ok((tenant, Subject { scopes, client, ..subject }))
     }
 }
 

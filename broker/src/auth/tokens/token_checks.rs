@@ -210,7 +210,7 @@ impl TokenIssuer {
     }
 
     /// Returns the attributes of a token that access rules look at.
-    fn subject(&self, principal: PrincipalId, claims: &Claims<'_>) -> Subject {
+    pub(super) fn subject(&self, principal: PrincipalId, claims: &Claims<'_>) -> Subject {
         let groups = self.config.groups_claim.as_deref().and_then(|path| claims.values(path));
         let has_scopes = claims.has("scope") || claims.has("scp");
         let client = ["azp", "client_id"].into_iter().find_map(|name| claims.text(name));

@@ -16,10 +16,14 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{
     HeaderValue, Method as HttpMethod, Request, Response, StatusCode,
-    header::{LOCATION, ORIGIN, RETRY_AFTER, SET_COOKIE},
+    header::{HOST, LOCATION, ORIGIN, RETRY_AFTER, SET_COOKIE},
     request::Parts as HeadParts,
+    uri::Authority,
 };
-use protocol::ids::{BackendId, DEFAULT_TENANT, TenantId};
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::{BackendId, DEFAULT_TENANT, TenantId},
+};
 use rules::{
     limits::{LIMIT_RETRY_AFTER, oauth::CONNECT_FORM_BYTES_MAX},
     sign_in_failures::{Plane, SignInFailureReason},
@@ -28,7 +32,7 @@ use tokio::sync::SemaphorePermit;
 
 use self::{
     page::HtmlPage,
-    person::{Cookies, Person},
+    person::{Cookies, Login, Person},
 };
 use super::{
     super::replicas::connection_notice,
@@ -39,6 +43,7 @@ use super::{
 use crate::{
     auth::{RemotePeer, SealKey, adapted::form_decoded},
     broker::Broker,
+    config::private_url::is_loopback_host,
     oauth::{
         AuthorizationAnswer, CALLBACK_PATH, CLIENT_METADATA_PATH, Connections, KEY_SET_PATH,
         SignIns, UserTokens, backend_of, client_metadata, digest_of, random_text,
@@ -58,6 +63,25 @@ pub(super) fn matches_path(path: &str) -> bool {
     })
 }
 
+/// Returns whether a path is one of the pages for people.
+fn is_page(path: &str) -> bool {
+    path.strip_prefix(CONNECT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Returns whether an origin is that of the pages: the address that browsers know, or the loopback
+/// name and port that the request itself is for.
+fn is_own_origin(origin: &HeaderValue, base: Option<&str>, head: &HeadParts) -> bool {
+    let origin = origin.as_bytes();
+    let named = head.headers.get(HOST).and_then(|host| host.to_str().ok()?.parse().ok());
+    let host: Option<Authority> = head.uri.authority().cloned().or(named);
+    let is_host = host.is_some_and(|host| {
+        let rest = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+        is_loopback_host(host.host())
+            && rest.is_some_and(|rest| rest.eq_ignore_ascii_case(host.as_str().as_bytes()))
+    });
+    is_host || base.is_some_and(|base| base.as_bytes() == origin)
+}
+
 /// Serves one request.
 pub(super) async fn handle<B: RequestBody>(
     broker: &Arc<Broker>,
@@ -67,11 +91,17 @@ pub(super) async fn handle<B: RequestBody>(
 ) -> Response<Body> {
     let (mut head, body) = request.into_parts();
     let base = broker.shared.address.base();
-    // The pages' own forms come from the address that browsers know.
-    let own = base.as_deref().filter(|base| {
-        head.headers.get(ORIGIN).is_some_and(|origin| origin.as_bytes() == base.as_bytes())
-    });
-    if own.is_some() {
+    if is_page(head.uri.path()) {
+        // A form of another page would sign the browser in as someone else, so the origins of MCP
+        // clients do not count here.
+        let mut origins = head.headers.get_all(ORIGIN).iter();
+        if !origins.all(|origin| is_own_origin(origin, base.as_deref(), &head)) {
+            let refusal = Refusal::new(
+                ErrorKind::OriginRefused,
+                "the connect pages accept only forms of their own",
+            );
+            return response::refusal_response(&broker.shared, &refusal, None);
+        }
         head.headers.remove(ORIGIN);
     }
     if let Err(refusal) = guard.check_origin_and_host(&head.headers, &head.uri) {
@@ -149,10 +179,11 @@ impl Visit<'_> {
         person::of(self.broker, &self.cookies(), self.head, self.remote).await
     }
 
-    /// Returns the tokens of a backend of the person's tenant.
+    /// Returns the tokens of a backend that the person may use.
     fn tokens(&self, person: &Person, backend: &str) -> Option<Arc<UserTokens>> {
         let backend = BackendId::parse(backend).ok()?;
-        let backend = self.broker.tenant(&person.tenant)?.backend(&backend)?;
+        let tenant = self.broker.tenant(&person.tenant)?;
+        let backend = tenant.backend(&backend).filter(|one| person.may_use(&tenant, &one.id))?;
         backend.tokens.as_ref()?.user().cloned()
     }
 
@@ -209,7 +240,9 @@ impl Visit<'_> {
     async fn overview(&self, person: &Person) -> Response<Body> {
         let tenant = self.broker.tenant(&person.tenant);
         let mut page = HtmlPage::new("Your connections").text(&person.introduction());
-        let mut backends = tenant.map(|tenant| tenant.backends()).unwrap_or_default();
+        let mut backends = tenant.as_ref().map(|tenant| tenant.backends()).unwrap_or_default();
+        backends
+            .retain(|one| tenant.as_ref().is_some_and(|tenant| person.may_use(tenant, &one.id)));
         backends.sort_by(|one, other| one.id.cmp(&other.id));
         for backend in backends {
             let Some(tokens) = backend.tokens.as_ref().and_then(|tokens| tokens.user()) else {
@@ -242,7 +275,7 @@ impl Visit<'_> {
             page = page.text(&format!("It asks for: {}", scopes.join(", ")));
         }
         let text = "Continue only if you came here from your own client.";
-        page = page.text(text).form(&path, &[("proof", &proof)], "Connect");
+        page = page.text(text).form(&path, &[("proof", &proof), ("server", &issuer)], "Connect");
         if let Ok(Some(_)) = tokens.connection(&person.principal).await {
             page = page.form(&path, &[("proof", &proof), ("action", "end")], "End the connection");
         }
@@ -278,8 +311,11 @@ impl Visit<'_> {
                 Err(error) => failed(backend, &error),
             };
         }
-        match tokens.start(&person.principal, &browser).await {
-            Ok(address) => redirect(&address),
+        let shown = parameter(&form, "server");
+        match tokens.start(&person.principal, &browser, shown.as_deref()).await {
+            Ok(Some(address)) => redirect(&address),
+            // The person has to see the other server first.
+            Ok(None) => self.consent(&person, backend).await,
             Err(error) => failed(backend, &error),
         }
     }
@@ -289,12 +325,16 @@ impl Visit<'_> {
         let Some(_permit) = self.login_permit() else { return busy() };
         let connections = Connections::new(self.broker.shared.persistence.clone());
         match connections.take_link(link).await {
-            Ok(Some((tenant, link))) => {
-                let person = Person::new(tenant, &link.principal);
-                let cookie = self.cookies().set_login(self.seal(), &person);
-                with_cookie(redirect(&format!("{CONNECT}/{}", link.backend)), cookie)
-            }
-            Ok(None) => {
+            Ok(link) => {
+                if let Some((login, backend)) = link.and_then(|(tenant, link)| {
+                    let tenant = self.broker.tenant(&tenant)?;
+                    let login = Login::of_principal(&tenant, &link.principal, link.created_at_us);
+                    Some((login, link.backend))
+                }) && login.is_valid(self.broker)
+                {
+                    let cookie = self.cookies().set_login(self.seal(), login);
+                    return with_cookie(redirect(&format!("{CONNECT}/{backend}")), cookie);
+                }
                 let text =
                     "The link was already used or has expired. Ask your operator for another link.";
                 let page = HtmlPage::new("The link is not valid").text(text);
@@ -346,7 +386,7 @@ impl Visit<'_> {
             return failed(&name, &error);
         }
         if let Ok(backend) = BackendId::parse(&name) {
-            let Person { tenant, principal } = person;
+            let Person { tenant, principal, .. } = person;
             connection_notice::announce(self.broker, tenant, principal, backend);
         }
         HtmlPage::new("Connected").text(&format!("Your account for {name} is connected. You can close this page and try again in your client.")).respond(StatusCode::OK)

@@ -1,20 +1,26 @@
 //! The person at the browser: signed in by a one-time link, or without a credential where the
 //! broker demands none.
 
+use std::sync::Arc;
+
 use http::{
     HeaderMap, HeaderValue,
     header::{AUTHORIZATION, COOKIE},
     request::Parts as HeadParts,
 };
-use protocol::ids::{PrincipalId, TenantId};
-use rules::limits::oauth::{CONNECT_LOGIN_LIFE, CONNECT_REQUEST_LIFE};
+use protocol::ids::{BackendId, PrincipalId, TenantId};
+use rules::{
+    access::{Subject, SubjectAttributes},
+    limits::oauth::{CONNECT_LOGIN_BYTES_MAX, CONNECT_LOGIN_LIFE, CONNECT_REQUEST_LIFE},
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{
     auth::{ANONYMOUS, RemotePeer, SealKey},
     broker::Broker,
     listeners::http::authenticate::authenticate,
-    oauth::PendingSignIn,
+    oauth::{PendingSignIn, now_us},
+    sessions::tenant::Tenant,
 };
 
 const SEAL_CONTEXT: &str = "connect login";
@@ -24,18 +30,64 @@ const PENDING_SEAL_CONTEXT: &str = "connect sign-in that is pending at an issuer
 pub(super) struct Person {
     pub(super) tenant: TenantId,
     pub(super) principal: PrincipalId,
+    /// What access rules see of the person.
+    pub(super) subject: Arc<Subject>,
 }
 
 /// A login as the cookie holds it, sealed.
 #[derive(Serialize, Deserialize)]
-struct Login {
-    tenant: String,
-    principal: String,
+pub(super) struct Login {
+    tenant: TenantId,
+    /// Tells the tenant from a later one of the same name.
+    tenant_created_at_us: i64,
+    principal: PrincipalId,
+    /// `None`: unknown.
+    groups: Option<Vec<String>>,
+    issued_at_us: i64,
+}
+
+impl Login {
+    /// Returns the login of a principal of whom nothing more is known.
+    pub(super) fn of_principal(tenant: &Tenant, principal: &str, issued_at_us: i64) -> Self {
+        Self {
+            tenant: tenant.id.clone(),
+            tenant_created_at_us: tenant.created_at_us(),
+            principal: PrincipalId::new(principal),
+            groups: None,
+            issued_at_us,
+        }
+    }
+
+    /// Returns the login of a person whom an issuer has named now.
+    pub(super) fn of_subject(tenant: &Tenant, subject: &Subject) -> Self {
+        let groups = SubjectAttributes::of_subject(subject).groups;
+        Self { groups, ..Self::of_principal(tenant, subject.principal.as_str(), now_us()) }
+    }
+
+    /// Returns whether the tenant and the principal are still those of the login.
+    pub(super) fn is_valid(&self, broker: &Broker) -> bool {
+        let Self { tenant, tenant_created_at_us, principal, issued_at_us, .. } = self;
+        broker.accepts_login(tenant, *tenant_created_at_us, principal, *issued_at_us)
+    }
+
+    /// Returns the person, if the login is still valid.
+    fn person(self, broker: &Broker) -> Option<Person> {
+        self.is_valid(broker).then(|| {
+            let Self { tenant, principal, groups, .. } = self;
+            let attributes = SubjectAttributes { groups, ..SubjectAttributes::default() };
+            let subject = Arc::new(attributes.subject(principal.clone(), None));
+            Person { tenant, principal, subject }
+        })
+    }
 }
 
 impl Person {
-    pub(super) fn new(tenant: TenantId, principal: &str) -> Self {
-        Self { tenant, principal: PrincipalId::new(principal) }
+    /// Returns whether the policy permits the person to use a backend. A rule that needs an
+    /// attribute which is unknown here denies it, unless an open session of the person has it.
+    pub(super) fn may_use(&self, tenant: &Tenant, backend: &BackendId) -> bool {
+        let sessions = || tenant.sessions_of(&self.principal).into_iter();
+        tenant.may_use_backend(&self.subject, backend)
+            || sessions().any(|session| tenant.may_use_backend(&session.subject(), backend))
     }
 
     /// Returns a sentence that shows who is signed in.
@@ -57,7 +109,8 @@ pub(super) async fn of(
     head: &HeadParts,
     remote: RemotePeer,
 ) -> Option<Person> {
-    if let Some(person) = cookies.login(&broker.shared.persistence.seal) {
+    let login = cookies.login(&broker.shared.persistence.seal);
+    if let Some(person) = login.and_then(|login| login.person(broker)) {
         return Some(person);
     }
     if head.headers.contains_key(AUTHORIZATION) {
@@ -65,7 +118,11 @@ pub(super) async fn of(
     }
     let caller = authenticate(broker, head, remote).await.ok()?.caller;
     let is_nameless = caller.principal.as_str() == ANONYMOUS;
-    is_nameless.then_some(Person { tenant: caller.tenant, principal: caller.principal })
+    is_nameless.then_some(Person {
+        tenant: caller.tenant,
+        principal: caller.principal,
+        subject: caller.subject,
+    })
 }
 
 /// Cookies of a request.
@@ -110,17 +167,18 @@ impl Cookies<'_> {
         self.set("browser", text, CONNECT_REQUEST_LIFE.as_secs())
     }
 
-    fn login(&self, seal: &SealKey) -> Option<Person> {
-        let login: Login = seal.open_unexpired(SEAL_CONTEXT, self.get("login")?)?;
-        Some(Person::new(TenantId::parse(&login.tenant).ok()?, &login.principal))
+    fn login(&self, seal: &SealKey) -> Option<Login> {
+        seal.open_unexpired(SEAL_CONTEXT, self.get("login")?)
     }
 
-    pub(super) fn set_login(&self, seal: &SealKey, person: &Person) -> Option<HeaderValue> {
-        let login = Login {
-            tenant: person.tenant.to_string(),
-            principal: person.principal.as_str().to_owned(),
-        };
-        let text = seal.seal_for_a_while(SEAL_CONTEXT, &login, CONNECT_LOGIN_LIFE).ok()?;
+    /// Returns the cookie of a login. Groups that a cookie cannot hold become unknown.
+    pub(super) fn set_login(&self, seal: &SealKey, login: Login) -> Option<HeaderValue> {
+        let sealed =
+            |login: &Login| seal.seal_for_a_while(SEAL_CONTEXT, login, CONNECT_LOGIN_LIFE).ok();
+        let mut text = sealed(&login)?;
+        if text.len() > CONNECT_LOGIN_BYTES_MAX {
+            text = sealed(&Login { groups: None, ..login })?;
+        }
         Some(self.set("login", &text, CONNECT_LOGIN_LIFE.as_secs()))
     }
 
@@ -162,15 +220,40 @@ mod tests {
     const SECURE: &str = "https://mcp.example.com";
     const LOOPBACK: &str = "http://127.0.0.1:8080";
 
-    fn ann() -> Person {
-        Person::new(TenantId::parse("acme").unwrap(), "ann")
+    fn ann() -> Login {
+        Login {
+            tenant: TenantId::parse("acme").unwrap(),
+            tenant_created_at_us: 1,
+            principal: PrincipalId::new("ann"),
+            groups: Some(vec!["staff".to_owned()]),
+            issued_at_us: 2,
+        }
+    }
+
+    fn opened(base: &str, cookie: &str, seal: &SealKey) -> Option<Login> {
+        let headers = HeaderMap::from_iter([(COOKIE, cookie.parse().unwrap())]);
+        Cookies { base, headers: &headers }.login(seal)
     }
 
     /// Returns the person that a request with this cookie comes from.
     fn person(base: &str, cookie: &str, seal: &SealKey) -> Option<(String, String)> {
-        let headers = HeaderMap::from_iter([(COOKIE, cookie.parse().unwrap())]);
-        let person = Cookies { base, headers: &headers }.login(seal)?;
-        Some((person.tenant.to_string(), person.principal.as_str().to_owned()))
+        let login = opened(base, cookie, seal)?;
+        Some((login.tenant.to_string(), login.principal.as_str().to_owned()))
+    }
+
+    #[test]
+    fn groups_that_do_not_fit_into_a_cookie_are_unknown() {
+        let seal = Keys::from_root(b"root").seal;
+        let cookies = Cookies { base: SECURE, headers: &HeaderMap::new() };
+        let groups = |groups: Vec<String>| {
+            let login = Login { groups: Some(groups), ..ann() };
+            let set = cookies.set_login(&seal, login).unwrap();
+            let sent = set.to_str().unwrap().split(';').next().unwrap();
+            assert!(sent.len() < 4096, "{}", sent.len());
+            opened(SECURE, sent, &seal).unwrap().groups
+        };
+        assert_eq!(groups(vec!["staff".to_owned()]), Some(vec!["staff".to_owned()]));
+        assert_eq!(groups(vec!["x".repeat(40); 100]), None);
     }
 
     #[test]
@@ -180,7 +263,7 @@ mod tests {
             let cookies = Cookies { base, headers: &HeaderMap::new() };
             for set in [
                 cookies.set_browser("x"),
-                cookies.set_login(&seal, &ann()).unwrap(),
+                cookies.set_login(&seal, ann()).unwrap(),
                 cookies.set_sign_in(&seal, &pending("~.s")).unwrap(),
                 cookies.forget_sign_in("~.s"),
             ] {
@@ -237,15 +320,14 @@ mod tests {
     fn a_login_opens_only_with_its_secret_and_name_until_it_expires() {
         let seal = Keys::from_root(b"root").seal;
         let cookies = Cookies { base: SECURE, headers: &HeaderMap::new() };
-        let set = cookies.set_login(&seal, &ann()).unwrap();
+        let set = cookies.set_login(&seal, ann()).unwrap();
         let sent = set.to_str().unwrap().split(';').next().unwrap();
         let known = Some(("acme".to_owned(), "ann".to_owned()));
         assert_eq!(person(SECURE, sent, &seal), known);
         assert_eq!(person(SECURE, sent, &Keys::from_root(b"toor").seal), None);
         assert_eq!(person(SECURE, &sent.replace("__Host-", ""), &seal), None);
         let ended = |until: u64| {
-            let login = Login { tenant: "acme".to_owned(), principal: "ann".to_owned() };
-            let text = serde_json::to_vec(&(until, login)).unwrap();
+            let text = serde_json::to_vec(&(until, ann())).unwrap();
             let sealed = seal.seal_for_client(SEAL_CONTEXT, &text).unwrap();
             person(SECURE, &format!("__Host-mcp-broker-login={sealed}"), &seal)
         };

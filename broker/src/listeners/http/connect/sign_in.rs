@@ -4,7 +4,7 @@ use http::{Response, StatusCode, header::SET_COOKIE};
 use protocol::ids::BackendId;
 
 use super::{
-    CONNECT, Visit, busy, failed, form_proof, page::HtmlPage, parameter, person::Person, redirect,
+    CONNECT, Visit, busy, failed, form_proof, page::HtmlPage, parameter, person::Login, redirect,
     too_many, unknown, with_cookie,
 };
 use crate::{
@@ -71,8 +71,8 @@ impl Visit<'_> {
         }
         let Some(_permit) = self.login_permit() else { return busy() };
         let response = match self.signed_in(pending, answer).await {
-            Ok((person, backend)) => {
-                let cookie = self.cookies().set_login(self.seal(), &person);
+            Ok((login, backend)) => {
+                let cookie = self.cookies().set_login(self.seal(), login);
                 with_cookie(redirect(&format!("{CONNECT}/{backend}")), cookie)
             }
             Err(page) => self.login_failed().map_or(*page, |wait| too_many(Some(wait))),
@@ -80,18 +80,19 @@ impl Visit<'_> {
         with_cookie(response, Some(self.cookies().forget_sign_in(&answer.state)))
     }
 
-    /// Returns the person whom an issuer names, and the backend whose page the person wanted, or the
+    /// Returns the login of the person whom an issuer names, and the backend whose page the person wanted, or the
     /// page that reports the failure.
     async fn signed_in(
         &self,
         pending: PendingSignIn,
         answer: &AuthorizationAnswer,
-    ) -> Result<(Person, String), Box<Response<Body>>> {
+    ) -> Result<(Login, String), Box<Response<Body>>> {
         let issuers = self.broker.sign_in_issuers();
         let finished = self.broker.sign_ins().finish(&issuers, pending, answer).await;
         let proven = finished.map_err(|error| failed("the broker", &error))?;
-        let (tenant, principal) = self.broker.signed_in(&proven).await.ok_or_else(refused)?;
-        Ok((Person::new(tenant, principal.as_str()), proven.backend))
+        let (tenant, subject) = self.broker.signed_in(&proven).await.ok_or_else(refused)?;
+        let tenant = self.broker.tenant(&tenant).ok_or_else(refused)?;
+        Ok((Login::of_subject(&tenant, &subject), proven.backend))
     }
 }
 

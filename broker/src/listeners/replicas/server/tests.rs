@@ -128,7 +128,7 @@ impl Replica {
         let stores = Stores { hot: hints.clone(), ..Stores::in_memory().await };
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let broker = Broker::new(BrokerParts { config, metrics, keys, keyring, stores }).unwrap();
-        broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec::default());
+        broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec::default(), 0);
         let stop = CancellationToken::new();
         let (public, internal) = (
             TcpListener::bind("127.0.0.1:0").await.unwrap(),
@@ -280,7 +280,7 @@ async fn an_event_stream_passes_through_until_its_client_hangs_up() {
 async fn a_09_a_client_cannot_impersonate_a_replica() {
     let (edge, owner) = (Replica::start().await, Replica::start().await);
     let acme = TenantId::parse("acme").unwrap();
-    owner.broker.put_tenant(&acme, TenantSpec::default());
+    owner.broker.put_tenant(&acme, TenantSpec::default(), 0);
     let session = owner.open_session().await;
     // `YW5vbnltb3Vz` is `anonymous`, the principal of the session.
     let spoofed =

@@ -54,7 +54,7 @@ impl Alone {
             Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
         let (config, metrics) = (Arc::new(config), Arc::new(Metrics::new(false)));
         let broker = Broker::new(BrokerParts { config, metrics, keys, keyring, stores }).unwrap();
-        broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec::default());
+        broker.put_tenant(&TenantId::parse("default").unwrap(), TenantSpec::default(), 0);
         Self { store, broker }
     }
 

@@ -106,6 +106,7 @@ async fn a_27_lookups_of_unknown_sessions_are_limited() {
     edge.broker.put_tenant(
         &TenantId::parse("default").unwrap(),
         TenantSpec { limits, ..TenantSpec::default() },
+        0,
     );
     for _ in 0..20 {
         assert_eq!(edge.request_kind(SESSION).await, (404, "session_not_found".to_owned()));
@@ -128,7 +129,7 @@ async fn a_27_lookups_of_unknown_sessions_are_limited() {
 async fn failed_lookups_of_other_callers_do_not_hide_a_session() {
     let edge = Replica::start().await;
     let acme = TenantId::parse("acme").unwrap();
-    edge.broker.put_tenant(&acme, TenantSpec::default());
+    edge.broker.put_tenant(&acme, TenantSpec::default(), 0);
     let id = edge.taken_by(&NodeName::new("gone/1"), "127.0.0.1:9").await;
     let stranger = Caller { tenant: acme, ..Caller::anonymous() };
     let in_vain = crate::broker::session_lookup::lookup_for_peer(
