@@ -20,6 +20,7 @@ use super::{
     fetch::{ConnectReason, OauthError, OauthFetcher},
     machine::TokenHeader,
     refresh::{end_of, with_token},
+    registration::SENDS_ISSUER,
     scopes::with_demanded,
     secret_text::{digest_of, random_text},
     token_request::error_code,
@@ -90,8 +91,9 @@ impl UserTokens {
         shown: Option<&str>,
     ) -> Result<Option<String>, OauthError> {
         let key = self.key(principal);
-        let settings = self.settings(&key, None)?;
+        let mut settings = self.settings(&key, None)?;
         let server = self.discovered_now().await?;
+        settings.separate_redirect_uri(&server);
         if shown.is_some_and(|shown| shown != server.issuer) {
             return Ok(None);
         }
@@ -111,7 +113,7 @@ impl UserTokens {
             scopes: scopes.clone(),
             redirect_uri: redirect_uri.clone(),
             browser: digest_of(browser),
-            sends_issuer: server.flag("authorization_response_iss_parameter_supported"),
+            sends_issuer: server.flag(SENDS_ISSUER),
         };
         let vault_key = login_vault_key(&self.tenant, &state);
         self.vault.put_secret(&vault_key, &login, CONNECT_REQUEST_LIFE).await?;
@@ -188,17 +190,21 @@ impl UserTokens {
     }
 
     /// Takes the authorization request of an answer. `None`: it is unknown, has expired, was
-    /// answered already, or belongs to another browser, backend or principal.
+    /// answered already, or belongs to another browser, backend, principal or redirect URI. `path` is
+    /// that of the answer.
     pub async fn take_login(
         &self,
         state: &str,
         principal: &PrincipalId,
         browser: &str,
+        path: &str,
     ) -> Result<Option<PendingLogin>, OauthError> {
         let vault_key = login_vault_key(&self.tenant, state);
         let known: Option<StoredLogin> = self.vault.secret(&vault_key).await?;
+        let base = self.address.base().unwrap_or_default();
         let is_own = |login: &StoredLogin| {
-            login.backend == self.backend_id.as_str()
+            login.redirect_uri.strip_prefix(&base) == Some(path)
+                && login.backend == self.backend_id.as_str()
                 && login.principal == principal.as_str()
                 && login.browser == digest_of(browser)
         };

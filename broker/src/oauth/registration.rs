@@ -1,7 +1,11 @@
 //! The broker's identity at the authorization server of a backend: a client that the operator
 //! registered, a client ID metadata document, or dynamic registration (RFC 7591).
 //!
-//! Invariant: a registration and a configured credential belong to one issuer.
+//! Invariants:
+//! - A registration and a configured credential belong to one issuer.
+//! - A registration at a server that does not identify itself in its answers has a redirect URI of
+//!   its own, so that an answer to another server's request is not taken for its own (RFC 9700,
+//!   4.4.2.2).
 
 use std::time::Duration;
 
@@ -21,6 +25,7 @@ use super::{
     client_keys::TenantKeys,
     discovery::DiscoveredServer,
     fetch::{OauthError, OauthFetcher, object},
+    secret_text::digest_of,
     token_request::{AccessToken, request_token},
     vault::{Vault, now_us},
 };
@@ -32,12 +37,14 @@ use crate::{
     },
 };
 
-/// Paths of the broker as a client.
+/// Paths of the broker as a client. Registrations have callbacks of their own below the first.
 pub const CALLBACK_PATH: &str = "/oauth/callback";
 pub const CLIENT_METADATA_PATH: &str = "/oauth/client-metadata.json";
 pub const KEY_SET_PATH: &str = "/oauth/jwks.json";
 /// Beginning of the paths of the client ID metadata documents with keys.
 const KEY_CLIENTS_PATH: &str = "/oauth/clients/";
+/// Member of a server's metadata: it identifies itself in each answer (RFC 9207).
+pub(super) const SENDS_ISSUER: &str = "authorization_response_iss_parameter_supported";
 const PRIVATE_KEY_JWT: &str = "private_key_jwt";
 /// Longest life of a registration, which then is made again.
 const REGISTRATION_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
@@ -160,6 +167,16 @@ impl ClientSettings<'_> {
         }
     }
 
+    /// Gives a new registration at a server its own redirect URI, unless the server identifies itself
+    /// in each answer (RFC 9207).
+    pub(super) fn separate_redirect_uri(&mut self, server: &DiscoveredServer) {
+        if self.registers_at(server) && !server.flag(SENDS_ISSUER) {
+            let GrantKey { tenant, backend, .. } = self.key;
+            let id = digest_of(&format!("callback {tenant} {backend} {}", server.issuer));
+            self.redirect_uri = format!("{}{CALLBACK_PATH}/{id}", self.base);
+        }
+    }
+
     /// Returns whether the broker registers itself at a server.
     fn registers_at(&self, server: &DiscoveredServer) -> bool {
         self.auth.client_id.is_none() && self.document(server).is_none()
@@ -239,6 +256,7 @@ impl ClientSettings<'_> {
         };
         let mut body = client_metadata(&self.base, self.keys_of());
         body["token_endpoint_auth_method"] = json!(wanted);
+        body["redirect_uris"] = json!([self.redirect_uri]);
         if let Some(members) = body.as_object_mut() {
             members.remove("client_id");
         }

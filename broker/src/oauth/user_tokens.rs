@@ -291,7 +291,10 @@ impl UserTokens {
         principal: &PrincipalId,
     ) -> Result<(ClientAuthentication, Arc<DiscoveredServer>), OauthError> {
         let server = self.discovered(None).await?;
-        let client = self.settings(&self.key(principal), None)?.client(&server).await?;
+        let key = self.key(principal);
+        let mut settings = self.settings(&key, None)?;
+        settings.separate_redirect_uri(&server);
+        let client = settings.client(&server).await?;
         Ok((client, server))
     }
 

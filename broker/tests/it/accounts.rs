@@ -104,13 +104,21 @@ impl Browser {
     /// Plays the authorization server's redirect back.
     pub(crate) async fn answer(&self, request: &str, more: &str) -> u16 {
         let state = parameter(request, "state").expect(request);
-        self.send("GET", &format!("/oauth/callback?state={state}{more}"), "").await.status
+        let redirect_uri = parameter(request, "redirect_uri").expect(request);
+        let path = callback_of(&redirect_uri);
+        self.send("GET", &format!("{path}?state={state}{more}"), "").await.status
     }
 
     pub(crate) async fn connect(&self) -> u16 {
         let request = self.start_login().await;
         self.answer(&request, "&code=code-1").await
     }
+}
+
+/// Returns the path of a redirect URI in the encoding of forms.
+pub(crate) fn callback_of(redirect_uri: &str) -> String {
+    let decoded = redirect_uri.replace("%2F", "/").replace("%3A", ":");
+    decoded[decoded.find("/oauth/callback").expect(redirect_uri)..].to_owned()
 }
 
 pub(crate) fn between<'t>(text: &'t str, before: &str, after: &str) -> Option<&'t str> {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testkit::{FakeClock, TestBroker, TokenRequest, authorization::now, eventually};
 
 use crate::{
-    accounts::{Browser, World, call, member, parameter},
+    accounts::{Browser, World, call, callback_of, member, parameter},
     builder, kind,
     oauth_clients::day,
     text_of,
@@ -178,4 +178,32 @@ async fn two_logins_at_once_use_one_registration() {
         .filter_map(|one: &TokenRequest| member(one, "client_id"))
         .collect();
     assert_eq!(used.len(), 1, "{used:?}");
+}
+
+/// An answer counts only at the redirect URI of its request (RFC 9700, 4.4.2.2). A server that
+/// identifies itself in its answers needs no redirect URI of its own.
+#[tokio::test]
+async fn a_registration_has_a_redirect_uri_of_its_own() {
+    let registry = Registry::start(json!({})).await;
+    let broker = builder().single_process().start().await;
+    registry.add_to(&broker, json!({"type": "oauth_user"})).await;
+    let browser = Browser::new(&broker);
+    let request = browser.start_login().await;
+    let path = callback_of(&parameter(&request, "redirect_uri").unwrap());
+    assert!(path.starts_with("/oauth/callback/"), "{path}");
+    let registered = registry.world.server.token_requests();
+    let registration = registered.iter().find(|one| one.form.starts_with('{')).unwrap();
+    let registration: Value = serde_json::from_str(&registration.form).unwrap();
+    assert_eq!(registration["redirect_uris"], json!([broker.url(&path)]), "{registration}");
+    let state = parameter(&request, "state").unwrap();
+    for other in ["/oauth/callback", "/oauth/callback/x", "/oauth/callback/"] {
+        let address = format!("{other}?state={state}&code=c");
+        assert_eq!(browser.send("GET", &address, "").await.status, 403, "{other}");
+    }
+    assert_eq!(browser.answer(&request, "&code=c").await, 200);
+
+    registry.world.server.set_metadata(json!({"code_challenge_methods_supported": ["S256"], "registration_endpoint": format!("{}/token", registry.world.server.issuer()), "authorization_response_iss_parameter_supported": true}));
+    let request = browser.start_login().await;
+    let path = callback_of(&parameter(&request, "redirect_uri").unwrap());
+    assert_eq!(path, "/oauth/callback");
 }

@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - A page leads to an authorization server only for a person who is signed in here. A form of the
-//!   broker must have been sent before.
+//!   broker must have been sent before, from the origin of the pages.
+//! - A login counts as long as its tenant is enabled and its principal is not revoked.
 //! - The answer of a server counts only in the browser that began the request.
 //! - Text of others is escaped.
 
@@ -68,6 +69,11 @@ fn is_page(path: &str) -> bool {
     path.strip_prefix(CONNECT).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
+/// Returns whether a path is that of a redirect URI of the broker.
+fn is_callback(path: &str) -> bool {
+    path.strip_prefix(CALLBACK_PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
 /// Returns whether an origin is that of the pages: the address that browsers know, or the loopback
 /// name and port that the request itself is for.
 fn is_own_origin(origin: &HeaderValue, base: Option<&str>, head: &HeadParts) -> bool {
@@ -117,8 +123,9 @@ pub(super) async fn handle<B: RequestBody>(
             response::json(StatusCode::OK, client_metadata(&base, None).to_string().into())
         }
         (HttpMethod::GET, KEY_SET_PATH) => visit.key_set().await,
-        (HttpMethod::GET, CALLBACK_PATH) => visit.callback().await,
-        (_, CALLBACK_PATH | CLIENT_METADATA_PATH | KEY_SET_PATH) => not_allowed(),
+        (HttpMethod::GET, path) if is_callback(path) => visit.callback(path).await,
+        (_, path) if is_callback(path) => not_allowed(),
+        (_, CLIENT_METADATA_PATH | KEY_SET_PATH) => not_allowed(),
         (HttpMethod::GET, path) if path.starts_with(OAUTH) => visit.client_with_keys(path),
         (HttpMethod::GET, path) => visit.show(path).await,
         (HttpMethod::POST, path) => {
@@ -349,7 +356,7 @@ impl Visit<'_> {
     }
 
     /// Takes the answer of an authorization server.
-    async fn callback(&self) -> Response<Body> {
+    async fn callback(&self, path: &str) -> Response<Body> {
         let query = self.head.uri.query().unwrap_or_default();
         let answer = AuthorizationAnswer {
             state: parameter(query, "state").unwrap_or_default(),
@@ -357,7 +364,7 @@ impl Visit<'_> {
             error: parameter(query, "error"),
             issuer: parameter(query, "iss"),
         };
-        if SignIns::is_about(&answer) {
+        if SignIns::is_about(&answer) && path == CALLBACK_PATH {
             return self.finish_sign_in(&answer).await;
         }
         let wrong = || {
@@ -376,7 +383,8 @@ impl Visit<'_> {
             Err(error) => return failed("the broker", &error),
         };
         let Some(tokens) = self.tokens(&person, &name) else { return wrong() };
-        let login = match tokens.take_login(&answer.state, &person.principal, &browser).await {
+        let taken = tokens.take_login(&answer.state, &person.principal, &browser, path);
+        let login = match taken.await {
             Ok(Some(login)) => login,
             Ok(None) => return wrong(),
             Err(error) => return failed(&name, &error),
