@@ -364,16 +364,8 @@ impl Control {
         check_principal(wanted.principal.as_deref())?;
         wanted.attributes.check().map_err(ControlError::Invalid)?;
         self.change(|control| async move {
-            control.check_tenant(&tenant)?;
-            refuse_more(
-                true,
-                control
-                    .query_store("list_tenant_keys", control.store().keys_of(&tenant))
-                    .await?
-                    .len(),
-                "keys of this tenant",
-                KEYS_PER_TENANT_MAX,
-            )?;
+            let count = control.keys_of(&tenant).await?.len();
+            refuse_more(true, count, "keys of this tenant", KEYS_PER_TENANT_MAX)?;
             let key =
                 ApiKey::mint(&control.keys.api_key).map_err(|_| ControlError::NoRandomness)?;
             let now = now_us();
