@@ -61,11 +61,6 @@ impl ApprovalBinding {
         self.digest(&[&self.arguments_hash])
     }
 
-    /// Returns the digest of all parts but the arguments, which a window is for.
-    pub fn window_key(&self) -> [u8; 32] {
-        self.digest(&[])
-    }
-
     /// Returns the definition and the pin as they are stored together: the digest, then the hash of
     /// the pin as it is written.
     pub fn definition_column(&self) -> Vec<u8> {
@@ -111,6 +106,19 @@ pub struct ApprovalRecord {
     pub terms: String,
     /// Time for the decision, and again for the use of it.
     pub ttl: Duration,
+}
+
+impl ApprovalRecord {
+    /// Returns the digest of the call and the terms. An equal call on other terms needs another
+    /// approval, because other persons may have to decide.
+    pub fn key(&self) -> [u8; 32] {
+        self.binding.digest(&[&self.binding.arguments_hash, self.terms.as_bytes()])
+    }
+
+    /// Returns the digest of all parts but the arguments, which a window is for.
+    pub fn window_key(&self) -> [u8; 32] {
+        self.binding.digest(&[self.terms.as_bytes()])
+    }
 }
 
 /// An approval as it is stored.
@@ -212,14 +220,26 @@ mod tests {
             ApprovalBinding { definition: [9; 32], ..binding.clone() },
             ApprovalBinding { pin: Some("v1:a".to_owned()), ..binding.clone() },
         ];
+        let record = |binding: &ApprovalBinding| ApprovalRecord {
+            id: ApprovalId::new("a"),
+            binding: binding.clone(),
+            arguments: Vec::new(),
+            terms: r#"{"rule":"r"}"#.to_owned(),
+            ttl: Duration::from_secs(1),
+        };
+        let first = record(&binding);
         for other in &others {
             assert_ne!(other.key(), binding.key(), "{other:?}");
-            assert_ne!(other.window_key(), binding.window_key(), "{other:?}");
+            assert_ne!(record(other).key(), first.key(), "{other:?}");
+            assert_ne!(record(other).window_key(), first.window_key(), "{other:?}");
         }
         let other = ApprovalBinding { arguments_hash: [3; 32], ..binding.clone() };
-        assert_ne!(other.key(), binding.key());
-        assert_eq!(other.window_key(), binding.window_key());
-        assert_ne!(binding.key(), binding.window_key());
+        assert_ne!(record(&other).key(), first.key());
+        assert_eq!(record(&other).window_key(), first.window_key());
+        assert_ne!(first.key(), first.window_key());
+        let by_others = ApprovalRecord { terms: r#"{"rule":"s"}"#.to_owned(), ..first.clone() };
+        assert_ne!(by_others.key(), first.key());
+        assert_ne!(by_others.window_key(), first.window_key());
         let pinned = ApprovalBinding { pin: Some("v1:a".to_owned()), ..binding };
         let written_otherwise = ApprovalBinding { definition: [9; 32], ..pinned.clone() };
         assert_eq!(written_otherwise.key(), pinned.key(), "the pin decides");

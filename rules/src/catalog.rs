@@ -671,16 +671,17 @@ mod tests {
         let filled = Arc::get_mut(&mut lists).unwrap();
         filled.resources = read(
             ListKind::Resources,
-            r#"{"resources":[{"uri":"file:///srv/secret"},{"uri":"FILE:///srv/h%65ld"},{"uri":"file:///srv/my%20doc"}]}"#,
+            r#"{"resources":[{"uri":"file:///srv/secret"},{"uri":"FILE:///srv/h%65ld"},{"uri":"file:///srv/my%20doc"},{"uri":"https://H.example/a"}]}"#,
         );
         filled.resource_templates = read(
             ListKind::ResourceTemplates,
-            r#"{"resourceTemplates":[{"uriTemplate":"file:///srv/{+path}"},{"uriTemplate":"file:///srv/pub/{name}"}]}"#,
+            r#"{"resourceTemplates":[{"uriTemplate":"file:///srv/{+path}"},{"uriTemplate":"file:///srv/pub/{name}"},{"uriTemplate":"https://t.example:443/my%20docs/{name}"}]}"#,
         );
-        for entry in filled.resources.iter_mut().take(2) {
+        for entry in filled.resources.iter_mut().filter(|entry| !entry.key.ends_with("doc")) {
             entry.pin.is_held = true;
         }
         filled.resource_templates[0].pin.is_held = true;
+        filled.resource_templates[2].pin.is_held = true;
         let catalog = catalog([(id.clone(), lists)]);
         for uri in [
             "file:///srv/secret",
@@ -695,12 +696,21 @@ mod tests {
             "file:///srv/held",
             "file:///other/../srv/unlisted",
             "FILE:///srv/my%20doc",
+            "https://h.example:443/a",
+            "https:h.example/a#b",
+            "https://me@h.example/%61",
+            "https://t.example/my docs/a",
+            "https:/t.example/my%20docs/a",
         ] {
             assert!(catalog.is_resource_held(&id, uri), "{uri}");
         }
-        for uri in
-            ["file:///srv/my%20doc", "file:///srv/pub/a", "file:///srv/pub/a%20b", "file:///other"]
-        {
+        for uri in [
+            "file:///srv/my%20doc",
+            "file:///srv/pub/a",
+            "file:///srv/pub/a%20b",
+            "file:///other",
+            "https://h.example:444/a",
+        ] {
             assert!(!catalog.is_resource_held(&id, uri), "{uri}");
         }
         assert!(!catalog.is_resource_held(&backend("other"), "FILE:///srv/secret"));

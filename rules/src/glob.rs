@@ -16,6 +16,11 @@ impl Glob {
         self.parts.len() == 1
     }
 
+    /// Returns the number of stars.
+    pub(crate) fn stars(&self) -> usize {
+        self.parts.len() - 1
+    }
+
     /// Returns the text before the first star.
     pub(crate) fn prefix(&self) -> &str {
         &self.parts[0]

@@ -13,6 +13,8 @@ use serde::{Deserialize, Serialize};
 pub const ADMIN_NAME: &str = "admin";
 /// Beginning of the principal of a trial: `operator NAME as SUBJECT`. No user has such a principal.
 pub const TRIAL_PREFIX: &str = "operator ";
+/// Text between the operator and the principal of a trial.
+const TRIAL_SEPARATOR: &str = " as ";
 /// Author of changes by a reloaded configuration file.
 pub const CONFIGURATION_NAME: &str = "configuration";
 
@@ -311,8 +313,17 @@ impl Operator {
     /// is as an MCP client.
     pub fn is_person(&self, principal: &str) -> bool {
         let tries = principal.strip_prefix(TRIAL_PREFIX);
-        self.name == principal
-            || tries.is_some_and(|tries| tries.starts_with(&format!("{} as ", self.name)))
+        let by = tries.and_then(|tries| tries.split_once(TRIAL_SEPARATOR));
+        self.name == principal || by.is_some_and(|(name, _)| name == self.name)
+    }
+
+    /// Returns the principal of the operator's trials as a principal. `None`: the name of the
+    /// operator has a part that would make the trial look like one of another operator.
+    pub fn trial_principal(&self, shown: &str) -> Option<String> {
+        // A name that ends with the first letters of the separator would move its start.
+        let start = format!("{}{TRIAL_SEPARATOR}", self.name);
+        let is_clear = start.find(TRIAL_SEPARATOR) == Some(self.name.len());
+        is_clear.then(|| format!("{TRIAL_PREFIX}{start}{shown}"))
     }
 
     /// Returns whether every tenant exists for the operator.
@@ -327,6 +338,11 @@ impl Operator {
             Scope::Tenants(tenants) => tenants.iter().any(|known| known.as_str() == tenant),
             Scope::Backends(backends) => backends.iter().any(|(known, _)| known.as_str() == tenant),
         }
+    }
+
+    /// Returns whether the operator sees the tenant as a whole, and not only some of its backends.
+    pub fn covers_whole_tenant(&self, tenant: &str) -> bool {
+        !matches!(self.scope, Scope::Backends(_)) && self.covers_tenant(tenant)
     }
 
     /// Returns whether the backend exists for the operator.
@@ -456,6 +472,30 @@ mod tests {
         {
             assert!(!ann.is_person(other), "{other}");
         }
+    }
+
+    #[test]
+    fn the_principal_of_a_trial_belongs_to_one_operator() {
+        let named = |name: &str| Operator { name: name.to_owned(), ..Operator::admin() };
+        assert_eq!(named("a").trial_principal("b as c").unwrap(), "operator a as b as c");
+        for ambiguous in ["a as b", "a as", "a as b as c"] {
+            let operator = named(ambiguous);
+            let trial = operator.trial_principal("c");
+            assert!(trial.is_none_or(|trial| operator.is_person(&trial)), "{ambiguous}");
+        }
+        assert_eq!(named("a as b").trial_principal("c"), None);
+        assert!(named("a").is_person("operator a as b as c"));
+        assert!(!named("a as b").is_person("operator a as b as c"));
+    }
+
+    #[test]
+    fn an_owner_of_backends_sees_no_tenant_as_a_whole() {
+        let files = (TenantId::parse("acme").unwrap(), BackendId::parse("files").unwrap());
+        let owner = Operator { scope: Scope::Backends(vec![files]), ..Operator::admin() };
+        assert!(owner.covers_tenant("acme") && !owner.covers_whole_tenant("acme"));
+        let ann = of(Role::Operator, &["acme"]);
+        assert!(ann.covers_whole_tenant("acme") && !ann.covers_whole_tenant("zoo"));
+        assert!(Operator::admin().covers_whole_tenant("zoo"));
     }
 
     #[test]

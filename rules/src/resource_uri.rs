@@ -2,9 +2,12 @@
 //!
 //! They differ by percent-encoding, the case of scheme and host, empty and dot segments,
 //! backslashes, and characters that readers drop. Readers of `file:` URIs also differ in slashes, in
-//! the host, and in whether a query is part of a name.
+//! the host, and in whether a query is part of a name. The URL standard reads further spellings of
+//! the URIs of some schemes, such as one with the default port, as one URL.
 
 use std::collections::HashSet;
+
+use url::Url;
 
 /// Rounds of percent-decoding: some servers decode twice.
 const DECODE_ROUNDS: usize = 3;
@@ -14,8 +17,8 @@ const DECODE_ROUNDS: usize = 3;
 pub(crate) struct Readings {
     /// Forms that differ from the URI itself.
     pub(crate) usual: Vec<String>,
-    /// Forms of readers that ignore the host.
-    pub(crate) without_host: Vec<String>,
+    /// Forms of readers that ignore a part: the host of a file, the user and the fragment of a URL.
+    pub(crate) reduced: Vec<String>,
 }
 
 /// The spellings of one URI.
@@ -40,8 +43,23 @@ pub fn is_read_with_prefix(uri: &str, prefix: &str) -> bool {
 
 /// Returns a URI without what readers decode, drop and resolve. `None`: it has nothing of that.
 pub(crate) fn plainest(uri: &str) -> Option<String> {
-    let plain = || Parts::of(&decoded(without_breaks(uri).trim_matches(is_dropped))).joined(false);
+    let plain = || {
+        let decoded_text = decoded(without_breaks(uri).trim_matches(is_dropped));
+        let standard = standard_form(&decoded_text).map(|form| decoded(&form));
+        Parts::of(&standard.unwrap_or(decoded_text)).joined(false)
+    };
     (!is_canonical(uri)).then(plain)
+}
+
+/// Returns the forms of a pattern for URIs that differ from the pattern as it is written. Each
+/// reading of a URI that matches the pattern matches one of its forms or the pattern itself.
+pub(crate) fn pattern_forms(pattern: &str) -> Vec<String> {
+    let mut forms = decodings(pattern);
+    if pattern.contains(':') && (!is_canonical(pattern) || has_encoded_form(pattern)) {
+        add_new(&mut forms, Readings::computed(pattern).usual);
+    }
+    forms.retain(|form| form != pattern);
+    forms
 }
 
 /// Returns a URI without the characters that readers drop anywhere in it.
@@ -57,9 +75,10 @@ fn is_dropped(symbol: char) -> bool {
 impl Readings {
     /// Returns the forms of a URI. There are none if every server reads it as it is written.
     pub(crate) fn of(uri: &str) -> Self {
-        if is_canonical(uri) {
-            return Self::default();
-        }
+        if is_canonical(uri) { Self::default() } else { Self::computed(uri) }
+    }
+
+    fn computed(uri: &str) -> Self {
         let without_breaks = without_breaks(uri);
         let trimmed = without_breaks.trim_matches(is_dropped);
         let mut readings = Self::default();
@@ -77,7 +96,7 @@ impl Readings {
 
     /// Returns the URI itself and all its forms.
     pub(crate) fn with<'a>(&'a self, uri: &'a str) -> impl Iterator<Item = &'a str> {
-        let forms = self.usual.iter().chain(&self.without_host);
+        let forms = self.usual.iter().chain(&self.reduced);
         std::iter::once(uri).chain(forms.map(String::as_str))
     }
 
@@ -85,6 +104,13 @@ impl Readings {
         // Servers differ in how often they decode, in what they take apart first, and in backslashes.
         for text in decodings(uri) {
             Parts::all(&text).iter().for_each(|parts| add_new(&mut self.usual, parts.forms()));
+            let Some(standard) = standard_form(&text) else { continue };
+            for form in decodings(&standard) {
+                add_new(&mut self.usual, Parts::of(&form).forms());
+            }
+            for form in standard_form_reduced(&standard).iter().flat_map(|form| decodings(form)) {
+                add_new(&mut self.reduced, Parts::of(&form).forms());
+            }
         }
         if !Parts::of(&decoded(uri)).is_file() {
             return;
@@ -97,7 +123,7 @@ impl Readings {
                 }
                 if !parts.host.is_empty() {
                     let local = Parts { host: String::new(), ..parts };
-                    add_new(&mut self.without_host, local.forms());
+                    add_new(&mut self.reduced, local.forms());
                 }
             }
         }
@@ -116,6 +142,9 @@ fn add_new(forms: &mut Vec<String>, more: Vec<String>) {
 fn is_canonical(uri: &str) -> bool {
     let Some((scheme, rest)) = uri.split_once(':') else { return false };
     let is_file = scheme.eq_ignore_ascii_case(FILE);
+    if !is_file && is_of_url_scheme(scheme) && !is_standard(rest) {
+        return false;
+    }
     let (has_authority, rest) = match rest.strip_prefix("//") {
         Some(rest) if !is_file || rest.starts_with('/') => (true, rest),
         _ if is_file => return false,
@@ -127,11 +156,70 @@ fn is_canonical(uri: &str) -> bool {
         || uri.bytes().any(|byte| byte <= b' ')
         || rest.contains("//")
         || rest.contains("/.")
-        || (is_file && rest.contains(['?', '#']));
+        || (is_file && rest.contains(['?', '#', '|']));
     !has_other_forms && is_lower(scheme) && is_lower(&rest[..host_bytes])
 }
 
 const FILE: &str = "file";
+
+/// Schemes with rules of their own in the URL standard, besides `file`.
+const URL_SCHEMES: [&str; 5] = ["http", "https", "ws", "wss", "ftp"];
+
+fn is_of_url_scheme(scheme: &str) -> bool {
+    URL_SCHEMES.iter().any(|known| scheme.eq_ignore_ascii_case(known))
+}
+
+/// Returns whether the URL standard changes only the encoding of a URL. `rest` is the text behind
+/// the scheme and its colon.
+fn is_standard(rest: &str) -> bool {
+    let Some((host, path)) = rest.strip_prefix("//").and_then(|rest| rest.split_once('/')) else {
+        return false;
+    };
+    let is_plain =
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    let last_label = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    // A last label that begins with a digit may be a part of an IPv4 address.
+    last_label.starts_with(|first: char| first.is_ascii_lowercase())
+        && host.bytes().all(is_plain)
+        && !host.contains("xn--")
+        && !path.contains('#')
+}
+
+/// Returns whether the URL standard encodes a character of a URI.
+fn has_encoded_form(uri: &str) -> bool {
+    uri.bytes().any(|byte| !byte.is_ascii_graphic() || b"\"<>^`{|}'".contains(&byte))
+}
+
+/// Returns a URI of a scheme of the URL standard as the standard serializes it. The braces of a
+/// template stay.
+fn standard_form(uri: &str) -> Option<String> {
+    let (scheme, _) = uri.split_once(':')?;
+    // The standard drops these at the start, and tabs and line breaks anywhere.
+    let scheme = without_breaks(scheme.trim_start_matches(is_dropped));
+    if !scheme.eq_ignore_ascii_case(FILE) && !is_of_url_scheme(&scheme) {
+        return None;
+    }
+    let mut form = String::from(Url::parse(uri).ok()?);
+    // A drive letter of a file: the standard reads `C|` as `C:`, and the library keeps it.
+    if let Some([letter, b'|', ..]) = form.strip_prefix("file:///").map(str::as_bytes)
+        && letter.is_ascii_alphabetic()
+    {
+        form = form.replacen('|', ":", 1);
+    }
+    match uri.contains('{') {
+        true => Some(form.replace("%7B", "{").replace("%7D", "}")),
+        false => Some(form),
+    }
+}
+
+/// Returns a standard form without its user and its fragment. `None`: it has neither.
+fn standard_form_reduced(form: &str) -> Option<String> {
+    let (scheme, rest) = form.split_once("://").filter(|(scheme, _)| *scheme != FILE)?;
+    let rest = rest.split('#').next().unwrap_or_default();
+    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    Some(format!("{scheme}://{host}{path}")).filter(|reduced| reduced != form)
+}
 
 /// A URI taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -243,19 +331,21 @@ fn decoded(uri: &str) -> String {
 /// Returns the text after each number of decodings: the most first, the text itself last.
 fn decodings(uri: &str) -> Vec<String> {
     let mut texts = vec![uri.to_owned()];
+    // The bytes of one character may be encoded a different number of times.
+    let mut bytes = uri.as_bytes().to_vec();
     for _ in 0..DECODE_ROUNDS {
-        let next = percent_decoded(&texts[texts.len() - 1]);
-        if texts[texts.len() - 1] == next {
+        let next = percent_decoded(&bytes);
+        if next == bytes {
             break;
         }
-        texts.push(next);
+        texts.push(String::from_utf8_lossy(&next).into_owned());
+        bytes = next;
     }
     texts.reverse();
     texts
 }
 
-fn percent_decoded(text: &str) -> String {
-    let bytes = text.as_bytes();
+fn percent_decoded(bytes: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while at < bytes.len() {
@@ -271,11 +361,13 @@ fn percent_decoded(text: &str) -> String {
             }
         }
     }
-    String::from_utf8_lossy(&out).into_owned()
+    out
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -320,13 +412,49 @@ mod tests {
         assert!(
             ["file:///srv/b", "file:///srv/a"].iter().all(|form| query.contains(&(*form).into()))
         );
-        assert_eq!(Readings::of("file://host/srv/a").without_host, ["file:///srv/a"]);
+        assert_eq!(Readings::of("file://host/srv/a").reduced, ["file:///srv/a"]);
         let backslash = Readings::of(r"file://\~/srv/x/../secret/a");
-        assert_eq!(backslash.without_host, ["file:///srv/secret/a"]);
-        let encoded = Readings::of("FILE://%2f>/srv/%73ecret/a").without_host;
+        assert_eq!(backslash.reduced, ["file:///srv/secret/a"]);
+        let encoded = Readings::of("FILE://%2f>/srv/%73ecret/a").reduced;
         assert!(encoded.contains(&"file:///srv/secret/a".to_owned()), "{encoded:?}");
         assert_eq!(Readings::of("https://host/%61?b").usual[0], "https://host/a?b");
         assert!(Readings::of("file:srv/%252e").usual.contains(&"file:///srv/%2e".to_owned()));
+    }
+
+    #[test]
+    fn spellings_of_one_url_become_one() {
+        for (uri, plain) in [
+            ("https://h.example:443/a", "https://h.example/a"),
+            ("https:h.example/a", "https://h.example/a"),
+            ("https:/h.example/%61", "https://h.example/a"),
+            ("https:///h.example/a", "https://h.example/a"),
+            ("https:\\\\h.example\\a", "https://h.example/a"),
+            ("https://\u{ff48}\u{3002}example/a", "https://h.example/a"),
+            ("http://0x7f.1/a", "http://127.0.0.1/a"),
+            ("wss://h.example", "wss://h.example/"),
+            ("https://h.example:443/{a}/{+b}", "https://h.example/{a}/{+b}"),
+            ("file:///C|/a", "file:///C:/a"),
+            ("https://h.example:x/A", "https://h.example:x/A"),
+        ] {
+            assert_eq!(plainest(uri).as_deref(), Some(plain), "{uri}");
+            assert!(Readings::of(uri).usual.contains(&plain.to_owned()), "{uri}");
+            let both = Spellings::of(uri).include(plain) && Spellings::of(plain).include(uri);
+            assert!(both, "{uri}");
+        }
+        let reduced = Readings::of("https://me@h.example/a#b").reduced;
+        assert_eq!(reduced, ["https://h.example/a"]);
+        assert!(!Spellings::of("https://h.example/a").include("https://h.example:444/a"));
+    }
+
+    proptest! {
+        #[test]
+        fn a_canonical_uri_is_read_as_it_is_written(uri in "(https?|file|note)://?/?[a-z0-9.:@-]{0,6}(/[a-zA-Z0-9.|?#\"<{}~-]{0,4}){0,3}") {
+            if is_canonical(&uri) {
+                let standard = standard_form(&uri).map(|form| decoded(&form));
+                let read = Parts::of(&standard.unwrap_or_else(|| uri.clone())).joined(false);
+                prop_assert_eq!(read, uri);
+            }
+        }
     }
 
     #[test]

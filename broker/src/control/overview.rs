@@ -58,7 +58,9 @@ impl Control {
             }
             view.tenants += 1;
             let running = self.broker.tenant(tenant);
-            view.sessions += running.as_ref().map_or(0, |tenant| tenant.session_count());
+            if operator.covers_whole_tenant(tenant.as_str()) {
+                view.sessions += running.as_ref().map_or(0, |tenant| tenant.session_count());
+            }
             for status in self.backend_statuses(tenant, operator) {
                 add_backend(&mut view, status);
             }
@@ -89,7 +91,7 @@ impl Control {
         }
         let mut view = WaitingView::default();
         for (tenant, waiting) in tenants {
-            if operator.covers_tenant(tenant.as_str()) {
+            if operator.covers_whole_tenant(tenant.as_str()) {
                 view.approvals += waiting.approvals;
                 view.reconnect += waiting.reconnect;
                 view.ended += waiting.ended;
@@ -166,7 +168,7 @@ impl Control {
         let log = &self.broker.shared.activity;
         let is_seen = |entry: &ActivityEntry| {
             tenant.is_none_or(|wanted| wanted.as_str() == entry.tenant)
-                && operator.covers_tenant(&entry.tenant)
+                && operator.covers_whole_tenant(&entry.tenant)
         };
         log.newest(after, limit, is_seen).iter().map(|entry| (**entry).clone()).collect()
     }

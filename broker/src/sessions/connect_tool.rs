@@ -8,12 +8,13 @@ use protocol::{
     downlevel,
     envelope::Message,
     error::{ErrorKind, Refusal},
-    ids::RequestId,
+    ids::{BackendId, RequestId},
     json,
     method::Method,
 };
 use rules::{
-    catalog::{Catalog, ListKind},
+    access::{Object, Subject, Verdict},
+    catalog::{Catalog, ListKind, ToolTraits},
     exposed_names::exposed_name,
 };
 
@@ -41,8 +42,15 @@ pub(super) fn meant_by(
     session.tenant.backends_at(&session.endpoint).into_iter().find(|backend| {
         accounts(backend).is_some()
             && exposed_name(&backend.id, NAME) == name
-            && session.tenant.may_use_backend(&subject, &backend.id)
+            && is_permitted(session, &subject, &backend.id)
     })
+}
+
+/// Returns whether the policy lets a subject call the tool `connect` of a backend.
+fn is_permitted(session: &Session, subject: &Subject, backend: &BackendId) -> bool {
+    let Some(view) = session.tenant.access(&session.endpoint, subject) else { return true };
+    let tool = Object::Tool { backend, name: NAME, traits: ToolTraits::default() };
+    view.policy().decide(subject, Method::ToolsCall, &tool).verdict == Verdict::Allow
 }
 
 /// Returns whether a call of this tool is one of `connect`, which the backend does not list.

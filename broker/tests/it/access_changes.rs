@@ -153,3 +153,24 @@ async fn the_probe_of_each_later_check_fails_when_the_check_is_disabled() {
         assert!(!scene.holds(check).await, "{check} is disabled, and its probe does not fail");
     }
 }
+
+#[tokio::test]
+async fn a_rule_for_updates_of_a_resource_stops_its_updates_only() {
+    let scene = Scene::start(None).await;
+    let client = scene.broker.client("/mcp").bearer(&scene.key).connected(json!({})).await;
+    let mut stream = client.open_get_stream().await;
+    let uris = ["file:///open", "file:///secret"];
+    for uri in uris {
+        client.result("resources/subscribe", json!({"uri": format!("b+{uri}")})).await;
+    }
+    scene.backend.wait_get_streams(1).await;
+    let hidden =
+        json!({"methods": ["notifications/resources/updated"], "resources": ["b/file:///secret"]});
+    put_policy(&scene.broker, hidden, 200).await;
+    assert_eq!(client.list_all("resources/list", "resources").await.len(), 2);
+    for uri in [uris[1], uris[0]] {
+        scene.backend.notify("notifications/resources/updated", json!({"uri": uri})).await;
+    }
+    let updated = |message: &Value| message["method"] == "notifications/resources/updated";
+    assert_eq!(stream.find(updated).await["params"]["uri"], "b+file:///open");
+}

@@ -86,6 +86,20 @@ async fn a_user_connects_an_account_and_the_backend_gets_its_token() {
 }
 
 #[tokio::test]
+async fn a_policy_hides_the_tool_connect() {
+    let world = World::start(3600).await;
+    let broker = world.broker().await;
+    let client = broker.connected(json!({})).await;
+    let policy = json!({"rules": [{"id": "d", "effect": "deny", "objects": {"tools": ["b/*"]}}]});
+    let path = "/admin/v1/tenants/default/policy";
+    assert_eq!(broker.admin().put(path, &policy).await.0, 201);
+    let hidden = client.error("tools/call", json!({"name": "b__connect", "arguments": {}})).await;
+    let absent = client.error("tools/call", json!({"name": "b__none", "arguments": {}})).await;
+    assert_eq!(hidden["data"]["kind"], "tool_not_found", "{hidden}");
+    assert_eq!(hidden.to_string().replace("connect", "none"), absent.to_string());
+}
+
+#[tokio::test]
 async fn answers_and_forms_of_another_browser_connect_no_account() {
     let world = World::start(3600).await;
     world.server.set_metadata(json!({"code_challenge_methods_supported": ["S256"], "authorization_response_iss_parameter_supported": true}));

@@ -11,7 +11,7 @@ use super::document::ToolClass;
 use crate::{
     catalog::{CatalogEntry, ListKind, ToolTraits},
     glob::Glob,
-    resource_uri::Readings,
+    resource_uri::{Readings, pattern_forms},
 };
 
 /// The kinds of objects that a rule can name.
@@ -139,6 +139,8 @@ pub(super) struct NamePattern {
     pub(super) kind: ObjectKind,
     pub(super) backend: Glob,
     pub(super) name: Glob,
+    /// Other spellings of the name, for resources.
+    forms: Box<[Glob]>,
 }
 
 /// The objects of a rule. Absent members match everything.
@@ -206,7 +208,23 @@ impl NamePattern {
             _ if text == "*" => ("*", "*"),
             _ => return None,
         };
-        Some(Self { kind, backend: Glob::new(backend), name: Glob::new(name) })
+        let forms = match kind {
+            ObjectKind::Resource => {
+                pattern_forms(name).iter().map(|form| Glob::new(form)).collect()
+            }
+            ObjectKind::Tool | ObjectKind::Prompt => Box::default(),
+        };
+        Some(Self { kind, backend: Glob::new(backend), name: Glob::new(name), forms })
+    }
+
+    /// Returns the pattern as it is written, and its other spellings.
+    fn spellings(&self) -> impl Iterator<Item = &Glob> {
+        std::iter::once(&self.name).chain(&self.forms)
+    }
+
+    /// Returns the spellings that allow no more than the pattern: none has a star that was encoded.
+    fn spellings_to_allow(&self) -> impl Iterator<Item = &Glob> {
+        self.spellings().filter(|form| form.stars() <= self.name.stars())
     }
 
     /// Returns whether the pattern may stand for one of these backends, or for any.
@@ -227,14 +245,14 @@ impl NamePattern {
             Object::Tool { name, .. } | Object::Prompt { name, .. } => self.name.matches(name),
             Object::Resource { uri, .. } => {
                 let readings = object.readings(uri);
-                let mut usual = readings.usual.iter();
                 match coverage {
-                    Coverage::AnySpelling => {
-                        self.name.matches(uri)
-                            || usual.chain(&readings.without_host).any(|one| self.name.matches(one))
-                    }
+                    Coverage::AnySpelling => self.matches_one(readings.with(uri)),
+                    // The URI itself has to match the pattern as it is written.
                     Coverage::EverySpelling => {
-                        self.name.matches(uri) && usual.all(|one| self.name.matches(one))
+                        let allows = |one: &String| {
+                            self.spellings_to_allow().any(|pattern| pattern.matches(one))
+                        };
+                        self.name.matches(uri) && readings.usual.iter().all(allows)
                     }
                 }
             }
@@ -242,20 +260,26 @@ impl NamePattern {
                 let readings = object.readings(uri_template);
                 match coverage {
                     // A deny hides a template only if it denies all expansions.
-                    Coverage::AnySpelling => {
-                        readings.with(uri_template).any(|one| self.name.matches(one))
-                    }
+                    Coverage::AnySpelling => self.matches_one(readings.with(uri_template)),
                     // An allow shows a template if it allows some.
                     Coverage::EverySpelling => {
-                        let shows = |one: &str| {
+                        let shows = |one: &str, pattern: &Glob| {
                             let literal = one.split('{').next().unwrap_or_default();
-                            self.name.matches(one) || self.name.prefix().starts_with(literal)
+                            pattern.matches(one) || pattern.prefix().starts_with(literal)
                         };
-                        shows(uri_template) && readings.usual.iter().all(|one| shows(one))
+                        shows(uri_template, &self.name)
+                            && readings.usual.iter().all(|one| {
+                                self.spellings_to_allow().any(|pattern| shows(one, pattern))
+                            })
                     }
                 }
             }
         }
+    }
+
+    /// Returns whether a spelling of the pattern matches one of these readings.
+    fn matches_one<'r>(&self, mut readings: impl Iterator<Item = &'r str>) -> bool {
+        readings.any(|one| self.spellings().any(|pattern| pattern.matches(one)))
     }
 }
 
@@ -273,6 +297,8 @@ impl ToolClass {
 
 #[cfg(test)]
 mod tests {
+    use protocol::ids::PrincipalId;
+
     use super::{
         super::{
             Verdict,

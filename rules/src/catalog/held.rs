@@ -89,8 +89,9 @@ type HeldNames = [HashSet<String>; ListKind::ALL.len()];
 pub(super) struct HeldEntries {
     /// By the backend's own names.
     own: FastMap<BackendId, HeldNames>,
-    /// URIs of held resources as most readers take them, where that is another spelling.
-    plain: FastMap<BackendId, HashSet<String>>,
+    /// URIs of held resources and templates as most readers take them, where that is another
+    /// spelling.
+    plain: FastMap<BackendId, HeldNames>,
     /// By the names on the aggregated endpoint.
     exposed: HeldNames,
 }
@@ -105,9 +106,9 @@ impl HeldEntries {
                 for entry in lists.entries(kind).iter().filter(|entry| entry.pin.is_held) {
                     let own = held.own.entry(backend.clone()).or_default();
                     own[kind as usize].insert(entry.key.clone());
-                    if kind == ListKind::Resources {
+                    if matches!(kind, ListKind::Resources | ListKind::ResourceTemplates) {
                         let plain = held.plain.entry(backend.clone()).or_default();
-                        plain.extend(plainest(&entry.key));
+                        plain[kind as usize].extend(plainest(&entry.key));
                     }
                     held.exposed[kind as usize].insert(entry.exposed_key.clone());
                 }
@@ -142,14 +143,19 @@ impl HeldEntries {
         if lists.is_some_and(|lists| lists.lists_resource(uri)) {
             return false; // it has a pin of its own
         }
-        let templates = &names[ListKind::ResourceTemplates as usize];
+        let plain = self.plain.get(backend);
+        let names_of = |kind: ListKind| {
+            names[kind as usize]
+                .iter()
+                .chain(plain.iter().flat_map(move |plain| &plain[kind as usize]))
+        };
         let is_spelling = |form: &str| {
             resources.contains(form)
-                || self.plain.get(backend).is_some_and(|plain| plain.contains(form))
+                || plain.is_some_and(|plain| plain[ListKind::Resources as usize].contains(form))
         };
         Readings::of(uri).with(uri).any(|form| {
             is_spelling(form)
-                || (templates.iter().any(|template| fits(template, form))
+                || (names_of(ListKind::ResourceTemplates).any(|template| fits(template, form))
                     && !lists.is_some_and(|lists| lists.shows_resource(form)))
         })
     }

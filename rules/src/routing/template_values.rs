@@ -24,17 +24,18 @@ pub(super) fn with_values(template: &str, message: &Message) -> Result<String, R
     let context = member(&["context", "arguments"])?;
     let mut expanded = String::with_capacity(template.len());
     let mut rest = template;
-    while let Some((literal, variable, after)) = next_variable(rest) {
+    while let Some((literal, expression, after)) = next_expression(rest) {
         expanded.push_str(literal);
-        if completed.as_deref() == Some(variable.name) {
-            variable.push_value(&mut expanded, typed.as_deref().unwrap_or_default());
-            expanded.push_str(variable.text);
-        } else {
-            match value_of(context.as_ref(), variable.name)? {
-                Some(value) => variable.push_value(&mut expanded, &value),
-                None => expanded.push_str(variable.text),
-            }
+        let mut values = Vec::new();
+        for variable in expression.variables() {
+            let is_completed = completed.as_deref() == Some(variable.name);
+            let value = match is_completed {
+                true => Some(Cow::Borrowed(typed.as_deref().unwrap_or_default())),
+                false => value_of(context.as_ref(), variable.name)?,
+            };
+            values.push(VariableValue { variable, value, is_completed });
         }
+        expression.push(&mut expanded, &values);
         if expanded.len() > URI_BYTES_MAX {
             let text = format!("a URI of these values has more than {URI_BYTES_MAX} bytes");
             return Err(Refusal::new(ErrorKind::UriInvalid, text));
@@ -46,40 +47,93 @@ pub(super) fn with_values(template: &str, message: &Message) -> Result<String, R
 }
 
 /// An expression of a template (RFC 6570, 2.2).
-struct Variable<'t> {
+struct Expression<'t> {
     /// The expression with its braces.
     text: &'t str,
-    /// Name of its only variable. An expression with several variables, or of a query, has a name
-    /// that no variable has.
-    name: &'t str,
-    /// Separator before the value.
+    /// The variables, without the operator and the braces.
+    list: &'t str,
+    /// Text before the first value.
+    first: &'static str,
+    /// Text between values.
     separator: &'static str,
+    /// Whether each value follows the name of its variable.
+    is_named: bool,
+}
+
+/// A variable of an expression.
+#[derive(Clone, Copy)]
+struct Variable<'t> {
+    /// The variable with its modifier.
+    text: &'t str,
+    name: &'t str,
     /// Characters of the value that count.
     chars_max: usize,
 }
 
-impl<'t> Variable<'t> {
+struct VariableValue<'t, 'v> {
+    variable: Variable<'t>,
+    value: Option<Cow<'v, str>>,
+    /// Whether the client completes the value, so that it stays open.
+    is_completed: bool,
+}
+
+impl<'t> Expression<'t> {
     /// Reads an expression with its braces.
     fn of(text: &'t str) -> Self {
         let inner = &text[1..text.len() - 1];
-        let (separator, name) = match inner.as_bytes().first() {
-            Some(b'+') => ("", &inner[1..]),
-            Some(b'#') => ("#", &inner[1..]),
-            Some(b'/') => ("/", &inner[1..]),
-            Some(b'.') => (".", &inner[1..]),
-            _ => ("", inner),
+        // RFC 6570, appendix A.
+        let (operator_bytes, first, separator, is_named) = match inner.as_bytes().first() {
+            Some(b'+') => (1, "", ",", false),
+            Some(b'#') => (1, "#", ",", false),
+            Some(b'.') => (1, ".", ".", false),
+            Some(b'/') => (1, "/", "/", false),
+            Some(b';') => (1, ";", ";", true),
+            Some(b'?') => (1, "?", "&", true),
+            Some(b'&') => (1, "&", "&", true),
+            _ => (0, "", ",", false),
         };
-        let (name, chars_max) = match name.split_once(':') {
-            Some((name, count)) => (name, count.parse().unwrap_or(usize::MAX)),
-            None => (name.trim_end_matches('*'), usize::MAX),
-        };
-        Self { text, name, separator, chars_max }
+        Self { text, list: &inner[operator_bytes..], first, separator, is_named }
     }
 
+    fn variables(&self) -> impl Iterator<Item = Variable<'t>> {
+        self.list.split(',').map(|text| match text.split_once(':') {
+            Some((name, count)) => {
+                Variable { text, name, chars_max: count.parse().unwrap_or(usize::MAX) }
+            }
+            None => Variable { text, name: text.trim_end_matches('*'), chars_max: usize::MAX },
+        })
+    }
+
+    /// Adds the expression with its values. It stays as it is if none is known.
+    fn push(&self, expanded: &mut String, values: &[VariableValue<'_, '_>]) {
+        if values.iter().all(|one| one.value.is_none()) {
+            return expanded.push_str(self.text);
+        }
+        let is_alone = values.len() == 1;
+        for (at, VariableValue { variable, value, is_completed }) in values.iter().enumerate() {
+            expanded.push_str(if at == 0 { self.first } else { self.separator });
+            if self.is_named {
+                expanded.push_str(variable.name);
+                expanded.push('=');
+            }
+            variable.push_value(expanded, value.as_deref().unwrap_or_default());
+            match is_alone && !self.is_named {
+                true if *is_completed => expanded.push_str(self.text),
+                false if *is_completed || value.is_none() => {
+                    expanded.push('{');
+                    expanded.push_str(variable.text);
+                    expanded.push('}');
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Variable<'_> {
     /// Adds a value as a server may insert it. Its braces are encoded, because they would look like
     /// an expression.
     fn push_value(&self, expanded: &mut String, value: &str) {
-        expanded.push_str(self.separator);
         for symbol in value.chars().take(self.chars_max) {
             match symbol {
                 '{' => expanded.push_str("%7B"),
@@ -91,10 +145,10 @@ impl<'t> Variable<'t> {
 }
 
 /// Returns the text before the next expression, the expression, and the text after it.
-fn next_variable(template: &str) -> Option<(&str, Variable<'_>, &str)> {
+fn next_expression(template: &str) -> Option<(&str, Expression<'_>, &str)> {
     let start = template.find('{')?;
     let end = start + template[start..].find('}')?;
-    Some((&template[..start], Variable::of(&template[start..=end]), &template[end + 1..]))
+    Some((&template[..start], Expression::of(&template[start..=end]), &template[end + 1..]))
 }
 
 fn value_of<'v>(values: Option<&Value<'v>>, name: &str) -> Result<Option<Cow<'v, str>>, Refusal> {
@@ -144,10 +198,14 @@ mod tests {
         let params =
             r#"{"argument":{"name":"q","value":""},"context":{"arguments":{"path":"a/b"}}}"#;
         for (template, result) in [
-            ("file://{/path*}{?q}", "file:///a/b{?q}"),
+            ("file://{/path*}{?q}", "file:///a/b?q={q}"),
+            ("file://{/path*}{?x}", "file:///a/b{?x}"),
+            ("db:rows{?path,x}{&q}", "db:rows?path=a/b&x={x}&q={q}"),
+            ("db:rows{;path}{#x,path}", "db:rows;path=a/b#{x},a/b"),
+            ("db:{x,path:1}{/path,q}", "db:{x},a/a/b/{q}"),
             ("file:///{+path}", "file:///a/b"),
             ("file:///{path:1}/x", "file:///a/x"),
-            ("file:///{a,path}/{", "file:///{a,path}/{"),
+            ("file:///{a,path}/{", "file:///{a},a/b/{"),
         ] {
             assert_eq!(expanded(template, params).unwrap(), result);
         }

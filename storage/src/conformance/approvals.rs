@@ -186,6 +186,12 @@ pub async fn a_window_permits_other_arguments_until_it_ends(store: &dyn DurableS
         open(store, &other).await?;
     }
     open(store, &record("e", 3)).await.expect_err("a window is open");
+    let terms = "{\"rule\":\"stricter\"}".to_owned();
+    let stricter = ApprovalRecord { terms: terms.clone(), ..record("f", 4) };
+    open(store, &stricter).await.expect("the window is not for another rule");
+    let same_call = ApprovalRecord { terms, ..record("g", 1) };
+    let opened = open(store, &same_call).await?;
+    assert_eq!(opened.record.id, id("g"), "the approval of another rule is not used");
     Ok(())
 }
 

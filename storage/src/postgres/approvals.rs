@@ -43,7 +43,7 @@ impl ApprovalStore for PostgresStore {
         limits: ApprovalLimits,
     ) -> Result<ApprovalOpening, StoreError> {
         let binding = &record.binding;
-        let (key, window_key) = (binding.key(), binding.window_key());
+        let (key, window_key) = (record.key(), record.window_key());
         let open = |_| {
             sqlx::query(
                 "SELECT outcome, opened FROM open_approval($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",

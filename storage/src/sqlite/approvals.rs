@@ -243,11 +243,11 @@ async fn open(
     record: &ApprovalRecord,
     limits: ApprovalLimits,
 ) -> Result<Opened, StoreError> {
-    let (now, key) = (now_us(), record.binding.key());
+    let (now, key) = (now_us(), record.key());
     let window: Option<String> = sqlx::query_scalar(
         "SELECT approval FROM approvals WHERE window_key = ? AND window_until_us > ? ORDER BY window_until_us DESC LIMIT 1",
     )
-    .bind(record.binding.window_key().as_slice())
+    .bind(record.window_key().as_slice())
     .bind(now)
     .fetch_optional(&mut *connection)
     .await
@@ -304,7 +304,7 @@ async fn open(
     .bind(binding.arguments_hash.as_slice())
     .bind(record.arguments.as_slice())
     .bind(key.as_slice())
-    .bind(binding.window_key().as_slice())
+    .bind(record.window_key().as_slice())
     .bind(record.terms.as_str())
     .bind(micros(record.ttl))
     .bind(now)

@@ -28,7 +28,7 @@ use super::{
     problem::Problem,
 };
 use crate::{
-    auth::{ANONYMOUS, Caller, OPERATOR_PREFIX, is_printable},
+    auth::{ANONYMOUS, Caller, is_printable},
     control::Control,
     listeners::http::{request, response::Body as DataPlaneBody},
 };
@@ -128,7 +128,11 @@ impl FromRequest<Arc<Control>> for Trial {
             "" => ANONYMOUS,
             principal => principal,
         };
-        let principal = PrincipalId::new(format!("{OPERATOR_PREFIX}{} as {shown}", operator.name));
+        let Some(principal) = operator.trial_principal(shown) else {
+            let detail = "the name of an operator who tries tools must not contain ` as `";
+            return Err(Problem::invalid("operator", detail));
+        };
+        let principal = PrincipalId::new(principal);
         let caller = Caller { principal, key: None, ..Caller::of_subject(tenant, subject) };
         let path = query.endpoint()?.path("/mcp");
         head.uri = Uri::try_from(path).expect("a backend's name fits a path");

@@ -77,6 +77,9 @@ impl Session {
         let view = self.tenant.access(&self.endpoint, &subject).filter(|_| !is_disabled);
         let Some(view) = view else { return true };
         let object = Object::Resource { backend: &backend, uri: &uri };
-        view.policy().decide(&subject, Method::ResourcesRead, &object).verdict == Verdict::Allow
+        // The client may use the news only to read the resource.
+        [Method::ResourcesUpdated, Method::ResourcesRead]
+            .into_iter()
+            .all(|method| view.policy().decide(&subject, method, &object).verdict == Verdict::Allow)
     }
 }

@@ -98,7 +98,7 @@ async fn faults_of_a_decision_are_named_and_another_tenants_approval_does_not_ex
 
 #[tokio::test]
 async fn roles_and_backends_of_operators_limit_their_view_and_decisions() {
-    let desk = Desk::start(json!({"by": {"roles": ["tenant_admin", "backend_owner"]}})).await;
+    let desk = Desk::start(json!({"by": {"roles": ["tenant_admin", "backend_owner"]}, "objects": {"tools": ["*/send"]}})).await;
     let spec = desk.backend.spec();
     desk.broker.admin().put_ready_backend("default", "other", &spec).await;
     let (client, admin) = (desk.client().await, desk.broker.admin());
@@ -116,10 +116,25 @@ async fn roles_and_backends_of_operators_limit_their_view_and_decisions() {
     let stranger = operator(&admin, stranger).await;
     assert_eq!(stranger.get(&path).await.0, 404);
     assert_eq!(stranger.get(APPROVALS).await.1["approvals"], json!([]));
+    let first_page = format!("{APPROVALS}?limit=1");
+    assert_eq!(stranger.get(&first_page).await.1, json!({"approvals": []}));
+    let overview = stranger.get("/admin/v1/overview").await.1;
+    assert_eq!(overview["waiting"]["tenants"], json!([]), "{overview}");
+    assert_eq!((&overview["waiting"]["approvals"], &overview["sessions"]), (&json!(0), &json!(0)));
+    assert_eq!(viewer.get("/admin/v1/overview").await.1["waiting"]["approvals"], 1);
     assert_eq!(stranger.post(&path, &approve).await.0, 404);
     let owner = json!({"name": "w", "role": "backend_owner", "backends": ["default/b"]});
     let owner = operator(&admin, owner).await;
     assert_eq!(owner.get(APPROVALS).await.1["approvals"][0]["arguments"], to("ann"));
+    approval_of(&client.call("other__send", to("bob")).await);
+    let page = owner.get(&first_page).await.1;
+    assert_eq!(
+        (page["approvals"][0]["id"].as_str(), page["approvals"].as_array().map(Vec::len)),
+        (Some(&*id), Some(1))
+    );
+    let next = page["next"].as_str().unwrap();
+    assert!(next.ends_with(&*id), "the position of an approval that the operator sees: {next}");
+    assert_eq!(owner.get(&format!("{first_page}&after={next}")).await.1, json!({"approvals": []}));
     assert_eq!(owner.post(&path, &approve).await.0, 200);
     assert_eq!(text_of(&client.call("b__send", to("ann")).await), "sent ann");
 }
