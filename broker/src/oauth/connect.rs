@@ -146,7 +146,8 @@ impl UserTokens {
     ) -> Result<(), OauthError> {
         let login = login.0;
         let code = answer.code_of(&login.issuer, login.sends_issuer)?;
-        let server = self.discovered(None).await?;
+        // A code is not sent to a server that the backend does not name.
+        let server = self.discovered_now().await?;
         if server.issuer != login.issuer {
             let text = "the backend now names another authorization server than at the start of the sign-in";
             return Err(OauthError::Refused(text.to_owned()));

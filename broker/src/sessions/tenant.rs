@@ -50,6 +50,17 @@ use crate::{
 
 pub use crate::admission::permit_limiter::SharedPermit;
 
+/// Time at which a tenant was created, in microseconds since 1970. 0: the configuration file
+/// declares the tenant.
+#[derive(Debug)]
+pub struct CreationTime(AtomicI64);
+
+impl CreationTime {
+    pub fn us(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 #[derive(Debug)]
 pub struct Tenant {
     pub id: TenantId,
@@ -57,8 +68,8 @@ pub struct Tenant {
     pub share: TenantShare,
     pub(super) shared: Arc<Shared>,
     spec: ArcSwap<TenantSpec>,
-    /// Tells the tenant from a later one of the same name. 0: the configuration file declares it.
-    created_at_us: AtomicI64,
+    /// Tells the tenant from a later one of the same name.
+    pub creation: CreationTime,
     meter: Arc<SharedRateLimiter>,
     principals: Mutex<RateLimiterMap<PrincipalId>>,
     pub(super) catalog: ArcSwap<TenantCatalog>,
@@ -94,7 +105,7 @@ impl Tenant {
         let catalog = Catalog::build(id.clone(), shared.cursor_key.clone(), BTreeMap::new());
         let tenant = Self {
             spec: ArcSwap::from_pointee(TenantSpec::default()),
-            created_at_us: AtomicI64::new(created_at_us),
+            creation: CreationTime(AtomicI64::new(created_at_us)),
             meter: SharedRateLimiter::new(format!("tenant/{id}")),
             principals: Mutex::new(RateLimiterMap::new(
                 PRINCIPALS_METERED_MAX,
@@ -128,14 +139,9 @@ impl Tenant {
 
     /// Sets a new record. Its limits apply from the next request on.
     pub fn configure(&self, spec: TenantSpec, created_at_us: i64) {
-        self.created_at_us.store(created_at_us, Ordering::Relaxed);
+        self.creation.0.store(created_at_us, Ordering::Relaxed);
         self.spec.store(Arc::new(spec));
         self.shared.permits.set_max(&self.calls, self.calls_max());
-    }
-
-    /// Returns the time at which the tenant was created. 0: the configuration file declares it.
-    pub fn created_at_us(&self) -> i64 {
-        self.created_at_us.load(Ordering::Relaxed)
     }
 
     pub fn enabled(&self) -> bool {

@@ -143,9 +143,9 @@ fn proven(token: &str, purpose: TokenUse) -> (Option<String>, String) {
             Err(denied) => Err(format!("{:?}", denied.into_parts())),
         },
         TokenUse::SignIn => match verifier.signed_in(ISSUER, NONCE, token) {
-            Ok((tenant, principal)) => {
+            Ok((tenant, subject)) => {
                 assert_eq!(tenant.as_str(), TENANT, "the issuer has one tenant");
-                Ok(principal.as_str().to_owned())
+                Ok(subject.principal.as_str().to_owned())
             }
             Err(denied) => Err(format!("{:?}", denied.into_parts())),
         },

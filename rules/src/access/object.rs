@@ -297,7 +297,6 @@ impl ToolClass {
 
 #[cfg(test)]
 mod tests {
-    use protocol::ids::PrincipalId;
 
     use super::{
         super::{

@@ -239,7 +239,7 @@ async fn a_token_request_gets_the_secret_only_for_its_client_and_a_user() {
         (IssuerBehavior::Redirects, 503),
         (IssuerBehavior::Oversized, 503),
         (IssuerBehavior::Gone, 410),
-        (IssuerBehavior::Garbage, 200),
+        (IssuerBehavior::Garbage, 502),
     ] {
         server.set_behavior(behavior);
         assert_eq!(send(code, None).await.status, status, "{behavior:?}");
