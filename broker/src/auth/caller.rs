@@ -7,6 +7,8 @@ use std::{
     time::SystemTime,
 };
 
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 use rules::access::Subject;
 use tokio::time::Instant;
@@ -15,7 +17,7 @@ use super::{
     expiry::CredentialExpiry,
     verified_token::{CertificateThumbprint, VerifiedToken},
 };
-use crate::{config::Secret, oauth::digest_of};
+use crate::config::Secret;
 
 /// Principal of callers without a credential.
 pub const ANONYMOUS: &str = "anonymous";
@@ -169,7 +171,8 @@ impl AuthenticatedCaller {
         let Some((expires_at_us, verified)) = ends.zip(self.caller.token.clone()) else {
             return self;
         };
-        let digest = SubjectDigest::from(digest_of(token));
+        let digest = URL_SAFE_NO_PAD.encode(digest(&SHA256, token.as_bytes()));
+        let digest = SubjectDigest::from(digest);
         let exchangeable = Arc::new(ExchangeableToken {
             text: Secret::new(token),
             digest: digest.clone(),

@@ -1899,11 +1899,16 @@ export interface components {
              */
             rank: number;
         };
+        /** @description Where the tokens of an issuer can be exchanged. */
+        ExchangeEntry: boolean | components["schemas"]["ExchangeIssuers"];
         /**
          * @description Grant by which the token of a caller becomes one for the backend.
          * @enum {string}
          */
         ExchangeGrant: "token_exchange" | "on_behalf_of";
+        ExchangeIssuers: {
+            issuers: string[];
+        };
         /** @description One field at fault. */
         FieldFault: {
             field: string;
@@ -2035,11 +2040,7 @@ export interface components {
             principal_claim?: string | null;
             scopes?: string[] | null;
             claims?: components["schemas"]["IssuerClaims"] | null;
-            /**
-             * @description True if the broker may exchange the tokens for tokens of backends (RFC 8693). It then stores
-             *     them, sealed.
-             */
-            exchange?: boolean;
+            exchange?: components["schemas"]["ExchangeEntry"] | null;
             sign_in?: components["schemas"]["SignInEntry"] | null;
             /** @description Only in the configuration file. */
             check?: string | null;
