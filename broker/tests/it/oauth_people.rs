@@ -96,7 +96,8 @@ async fn a_policy_hides_the_tool_connect() {
     let hidden = client.error("tools/call", json!({"name": "b__connect", "arguments": {}})).await;
     let absent = client.error("tools/call", json!({"name": "b__none", "arguments": {}})).await;
     assert_eq!(hidden["data"]["kind"], "tool_not_found", "{hidden}");
-    assert_eq!(hidden.to_string().replace("connect", "none"), absent.to_string());
+    let message = hidden["message"].as_str().unwrap().replace("connect", "none");
+    assert_eq!((&hidden["code"], json!(message)), (&absent["code"], absent["message"].clone()));
 }
 
 #[tokio::test]
