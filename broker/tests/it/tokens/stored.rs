@@ -116,18 +116,6 @@ async fn an_issuer_is_accepted_once_and_faults_name_their_field() {
     let (taken, problem) = admin.put(elsewhere, &json!({"issuer": url})).await;
     assert_eq!((taken, &problem["field"]), (409, &json!("issuer")), "{problem}");
     assert!(!problem.to_string().contains("acme"), "{problem}");
-
-    // Nor does a reload declare what is stored.
-    super::reload::reload(&broker, |config| {
-        config["auth"]["issuers"] = json!([server.entry("umbrella", json!({}))]);
-    })
-    .await;
-    assert!(
-        broker.log().contains("the URL of issuer acme/main is both stored"),
-        "{}",
-        broker.log()
-    );
-    until_status(&broker, &declared.token("ann"), 200).await;
 }
 
 #[tokio::test]
