@@ -34,8 +34,9 @@ impl Broker {
         principal: &PrincipalId,
         issued_at_us: i64,
     ) -> bool {
-        let is_same =
-            |tenant: Arc<Tenant>| tenant.enabled() && tenant.creation.us() == tenant_created_at_us;
+        let is_same = |tenant: Arc<Tenant>| {
+            tenant.enabled() && tenant.generation.us() == tenant_created_at_us
+        };
         let revocations = self.keyring.revocations();
         self.tenant(tenant).is_some_and(is_same)
             && !revocations.ends_session_of(tenant, principal, issued_at_us)

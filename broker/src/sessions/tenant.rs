@@ -53,9 +53,9 @@ pub use crate::admission::permit_limiter::SharedPermit;
 /// Time at which a tenant was created, in microseconds since 1970. 0: the configuration file
 /// declares the tenant.
 #[derive(Debug)]
-pub struct CreationTime(AtomicI64);
+pub struct TenantGeneration(AtomicI64);
 
-impl CreationTime {
+impl TenantGeneration {
     pub fn us(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -69,7 +69,7 @@ pub struct Tenant {
     pub(super) shared: Arc<Shared>,
     spec: ArcSwap<TenantSpec>,
     /// Tells the tenant from a later one of the same name.
-    pub creation: CreationTime,
+    pub generation: TenantGeneration,
     meter: Arc<SharedRateLimiter>,
     principals: Mutex<RateLimiterMap<PrincipalId>>,
     pub(super) catalog: ArcSwap<TenantCatalog>,
@@ -105,7 +105,7 @@ impl Tenant {
         let catalog = Catalog::build(id.clone(), shared.cursor_key.clone(), BTreeMap::new());
         let tenant = Self {
             spec: ArcSwap::from_pointee(TenantSpec::default()),
-            creation: CreationTime(AtomicI64::new(created_at_us)),
+            generation: TenantGeneration(AtomicI64::new(created_at_us)),
             meter: SharedRateLimiter::new(format!("tenant/{id}")),
             principals: Mutex::new(RateLimiterMap::new(
                 PRINCIPALS_METERED_MAX,
@@ -139,7 +139,7 @@ impl Tenant {
 
     /// Sets a new record. Its limits apply from the next request on.
     pub fn configure(&self, spec: TenantSpec, created_at_us: i64) {
-        self.creation.0.store(created_at_us, Ordering::Relaxed);
+        self.generation.0.store(created_at_us, Ordering::Relaxed);
         self.spec.store(Arc::new(spec));
         self.shared.permits.set_max(&self.calls, self.calls_max());
     }

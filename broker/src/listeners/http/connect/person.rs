@@ -51,7 +51,7 @@ impl Login {
     pub(super) fn of_principal(tenant: &Tenant, principal: &str, issued_at_us: i64) -> Self {
         Self {
             tenant: tenant.id.clone(),
-            tenant_created_at_us: tenant.creation.us(),
+            tenant_created_at_us: tenant.generation.us(),
             principal: PrincipalId::new(principal),
             groups: None,
             issued_at_us,
