@@ -145,5 +145,5 @@ async fn pages_that_anyone_can_open_search_the_server_once() {
     let form = format!("proof={proof}&server=https%3A%2F%2Fother.example");
     assert_eq!(browser.send("POST", "/connect/b", &form).await.status, 200);
     assert!(world.server.metadata_requests() > before);
-    assert!(browser.start_login().await.starts_with(&world.server.issuer()));
+    assert!(browser.start_login().await.starts_with(world.server.issuer()));
 }
