@@ -4,7 +4,6 @@ use std::{
     hash::{Hash, Hasher},
     net::IpAddr,
     sync::Arc,
-    time::SystemTime,
 };
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -15,6 +14,7 @@ use tokio::time::Instant;
 
 use super::{
     expiry::CredentialExpiry,
+    keys::now_us,
     verified_token::{CertificateThumbprint, VerifiedToken},
 };
 use crate::config::Secret;
@@ -149,9 +149,7 @@ impl ExchangeableToken {
     /// Returns whether the broker still accepts the token: it has not expired, no operator revoked
     /// it, and the settings of its issuer are the same.
     pub fn is_live(&self) -> bool {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let now_us = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
-        self.expires_at_us > now_us && !self.verified.is_revoked()
+        self.expires_at_us > now_us() && !self.verified.is_revoked()
     }
 }
 

@@ -191,6 +191,12 @@ pub fn unix_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
+/// Returns the time in microseconds since 1970.
+pub fn now_us() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
+}
+
 fn aead_key(key: &[u8; 32]) -> RandomizedNonceKey {
     RandomizedNonceKey::new(&AES_256_GCM, key).expect("AES-256 takes 32 bytes")
 }

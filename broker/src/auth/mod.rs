@@ -40,7 +40,7 @@ pub use self::{
     credential_refresh::{CredentialRead, CredentialRefresh},
     expiry::{CredentialExpiry, credential_expired},
     keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
-    keys::{Keys, SealError, SealKey, unix_seconds},
+    keys::{Keys, SealError, SealKey, now_us, unix_seconds},
     operator_tokens::{OperatorEntry, OperatorTokens},
     principal_names::{OPERATOR_PREFIX, is_printable, reserved_reason},
     root_key::OpenRoot,

@@ -24,13 +24,9 @@ use records::{SecretKey, SecretKind};
 use rules::limits::oauth::{CLIENT_KEY_PERIOD, CLIENT_KEY_SET_AGE_MAX};
 use serde_json::{Value, json};
 
-use super::{
-    fetch::OauthError,
-    secret_text::digest_of,
-    vault::{Vault, now_us},
-};
+use super::{fetch::OauthError, secret_text::digest_of, vault::Vault};
 use crate::{
-    auth::{ClientAuthentication, ClientCredential},
+    auth::{ClientAuthentication, ClientCredential, now_us},
     config::{
         ClientKey, Secret,
         spec::{BackendAuth, ClientAuthMethod},

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::{
     fetch::OauthError,
     secret_text::{digest_of, random_text},
-    vault::{Vault, now_us},
+    vault::Vault,
 };
-use crate::persistence::Persistence;
+use crate::{auth::now_us, persistence::Persistence};
 
 /// What a one-time link signs in to.
 #[derive(Debug, Serialize, Deserialize)]

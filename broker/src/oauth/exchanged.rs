@@ -33,10 +33,9 @@ use super::{
     subject_tokens::SubjectTokens,
     token_request::{AccessToken, request_assertion, request_token},
     user_tokens::UserTokens,
-    vault::now_us,
 };
 use crate::{
-    auth::{ExchangeableToken, SubjectDigest},
+    auth::{ExchangeableToken, SubjectDigest, now_us},
     config::spec::ExchangeGrant,
     metrics::Metrics,
 };

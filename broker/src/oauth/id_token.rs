@@ -8,7 +8,8 @@ use std::time::Duration;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use serde_json::{Map, Value};
 
-use super::{fetch::object, vault::now_us};
+use super::fetch::object;
+use crate::auth::now_us;
 
 /// What the broker needs of an ID token.
 #[derive(Debug, PartialEq, Eq)]

@@ -60,5 +60,5 @@ pub use self::{
     token_cache::{LinkPost, LinkPosts, TokenCache, UsableToken},
     token_source::{LinkTokens, OauthResources, TokenSource},
     user_tokens::UserTokens,
-    vault::{grant_seal_context, now_us, secret_seal_context},
+    vault::{grant_seal_context, secret_seal_context},
 };

@@ -20,9 +20,12 @@ use super::{
     registration::ClientSettings,
     token_request::AccessToken,
     user_tokens::{UserTokens, for_resource},
-    vault::{Grant, GrantStatus, OpenGrant, now_us},
+    vault::{Grant, GrantStatus, OpenGrant},
 };
-use crate::{auth::ClientAuthentication, persistence::fault_point};
+use crate::{
+    auth::{ClientAuthentication, now_us},
+    persistence::fault_point,
+};
 
 /// What became of an attempt to use a refresh token.
 pub(super) enum Refresh {

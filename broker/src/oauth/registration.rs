@@ -27,10 +27,10 @@ use super::{
     fetch::{OauthError, OauthFetcher, object},
     secret_text::digest_of,
     token_request::{AccessToken, request_token},
-    vault::{Vault, now_us},
+    vault::Vault,
 };
 use crate::{
-    auth::{ClientAuthentication, ClientCredential},
+    auth::{ClientAuthentication, ClientCredential, now_us},
     config::{
         ClientKey, Secret,
         spec::{BackendAuth, ClientAuthMethod},

@@ -22,13 +22,9 @@ use records::{SecretKey, SecretKind};
 use rules::limits::oauth::{GRANT_CACHED_MAX, GRANT_POLL_INTERVAL, SUBJECT_WAIT_MAX};
 use serde::{Deserialize, Serialize};
 
-use super::{
-    fetch::OauthError,
-    secret_text::digest_of,
-    vault::{Vault, now_us},
-};
+use super::{fetch::OauthError, secret_text::digest_of, vault::Vault};
 use crate::{
-    auth::{ExchangeableToken, SubjectDigest, TokenVerifier},
+    auth::{ExchangeableToken, SubjectDigest, TokenVerifier, now_us},
     persistence::Persistence,
 };
 

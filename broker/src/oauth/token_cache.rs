@@ -16,7 +16,8 @@ use protocol::ids::PrincipalId;
 use rules::limits::oauth::{GRANT_CACHED_MAX, GRANT_LOOK_INTERVAL};
 use transport::{HttpClient, http_client::PreparedPost};
 
-use super::{machine::TokenHeader, vault::now_us};
+use super::machine::TokenHeader;
+use crate::auth::now_us;
 
 /// Tokens of one backend, by principal.
 #[derive(Debug, Default)]

@@ -38,10 +38,10 @@ use super::{
     registration::{CALLBACK_PATH, ClientSettings},
     token_cache::{TokenCache, UsableToken},
     token_request::AccessToken,
-    vault::{Grant, Vault, now_us},
+    vault::{Grant, Vault},
 };
 use crate::{
-    auth::ClientAuthentication,
+    auth::{ClientAuthentication, now_us},
     config::spec::{BackendAuth, IssuerComparison},
     metrics::Metrics,
 };

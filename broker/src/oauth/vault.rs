@@ -2,10 +2,7 @@
 //!
 //! Invariant: a grant opens for its tenant, backend, principal and issuer only.
 
-use std::{
-    sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
+use std::{sync::Arc, time::Duration};
 
 use protocol::ids::{BackendId, TenantId};
 use records::{GrantError, GrantKey, GrantRecord, GrantState, SecretKey, StoredGrant};
@@ -85,12 +82,6 @@ impl GrantStatus {
 pub(super) struct OpenGrant {
     pub(super) stored: StoredGrant,
     pub(super) grant: Grant,
-}
-
-/// Returns the time in microseconds since 1970.
-pub fn now_us() -> i64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(now.as_micros()).unwrap_or(i64::MAX)
 }
 
 fn away(error: StoreError) -> OauthError {

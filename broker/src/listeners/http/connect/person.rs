@@ -16,10 +16,10 @@ use rules::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    auth::{ANONYMOUS, RemotePeer, SealKey},
+    auth::{ANONYMOUS, RemotePeer, SealKey, now_us},
     broker::Broker,
     listeners::http::authenticate::authenticate,
-    oauth::{PendingSignIn, now_us},
+    oauth::PendingSignIn,
     sessions::tenant::Tenant,
 };
 
