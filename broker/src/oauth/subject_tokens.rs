@@ -139,11 +139,8 @@ impl SubjectTokens {
 
     fn replace(&self, of: TokenOwner, next: CurrentToken) -> Option<CurrentToken> {
         let mut current = self.current.lock();
-        if current.len() >= GRANT_CACHED_MAX {
-            current.retain(|_, known| known.live().is_some());
-        }
-        if current.len() >= GRANT_CACHED_MAX {
-            current.clear(); // the next request of each principal notes its token again
+        if !current.contains_key(&of) {
+            make_room(&mut current, &of.0, GRANT_CACHED_MAX);
         }
         current.insert(of, next)
     }
@@ -210,7 +207,52 @@ impl SubjectTokens {
     }
 }
 
+/// Makes room for an entry of a tenant in a full map: removes the tokens that are not live any more,
+/// then a sixteenth of the entries, those of the tenant before those of others.
+fn make_room(current: &mut HashMap<TokenOwner, CurrentToken>, tenant: &TenantId, capacity: usize) {
+    if current.len() < capacity {
+        return;
+    }
+    current.retain(|_, known| known.token.as_ref().is_none_or(|token| token.is_live()));
+    let room = (capacity / 16).max(1);
+    let excess = (current.len() + room).saturating_sub(capacity);
+    let (own, others): (Vec<_>, Vec<_>) = current.keys().partition(|(of, _)| of == tenant);
+    let removed: Vec<TokenOwner> = own.into_iter().chain(others).take(excess).cloned().collect();
+    for of in &removed {
+        current.remove(of);
+    }
+}
+
 fn vault_key((tenant, principal): &TokenOwner, digest: &SubjectDigest) -> SecretKey {
     let name = digest_of(&format!("{digest}\0{}", principal.as_str()));
     SecretKey { kind: SecretKind::Subject, tenant: tenant.clone(), name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_map_loses_entries_of_the_tenant_that_needs_room_before_others() {
+        let tenant = |name: &str| TenantId::parse(name).unwrap();
+        let filled = || -> HashMap<TokenOwner, CurrentToken> {
+            let of = |name: &str, at: usize| (tenant(name), PrincipalId::new(format!("user{at}")));
+            let owners = (0..20).map(|at| of("acme", at)).chain((0..12).map(|at| of("zoo", at)));
+            owners.map(|of| (of, CurrentToken { digest: "a".into(), token: None })).collect()
+        };
+        let counts = |map: &HashMap<TokenOwner, CurrentToken>| {
+            let of = |name: &str| map.keys().filter(|(of, _)| of.as_str() == name).count();
+            (of("acme"), of("zoo"))
+        };
+        for (needs_room, capacity, left) in
+            [("acme", 33, (20, 12)), ("acme", 32, (18, 12)), ("zoo", 32, (20, 10))]
+        {
+            let mut map = filled();
+            make_room(&mut map, &tenant(needs_room), capacity);
+            assert_eq!(counts(&map), left, "{needs_room} {capacity}");
+        }
+        let mut map = filled();
+        make_room(&mut map, &tenant("another"), 32);
+        assert_eq!(map.len(), 30, "others give room to a tenant without entries");
+    }
 }
