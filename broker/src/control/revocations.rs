@@ -167,7 +167,7 @@ impl Control {
     /// Returns the revocation with the time of its write, by the store's clock. If the store does
     /// not answer, the time is set when this process reads the configuration next.
     async fn stored_revocation(&self, written: RevocationRecord) -> RevocationRecord {
-        let stored = self.query_store("revocations", self.store().revocations()).await;
+        let stored = self.query_store("list_revocations", self.store().revocations()).await;
         let is_written = |record: &RevocationRecord| {
             record.tenant == written.tenant && record.subject == written.subject
         };

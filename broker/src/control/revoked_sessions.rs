@@ -48,7 +48,7 @@ impl Control {
         while !self.broker.draining() {
             let page = self
                 .query_store(
-                    "sessions",
+                    "list_sessions",
                     self.store().list_sessions(Some(tenant), after.as_ref(), ADMIN_PAGE_ROWS),
                 )
                 .await?;
@@ -61,7 +61,7 @@ impl Control {
             for stored in page.iter().filter(|stored| !is_own(stored) && is_meant(self, stored)) {
                 let key = stored.record.key;
                 let end = AdminChange::EndSession(&key);
-                self.query_store("ask_session_end", self.store().apply(end, None)).await?;
+                self.query_store("request_session_end", self.store().apply(end, None)).await?;
                 self.persistence().hot.publish(Wakeup::SessionEnd(key));
                 tracing::info!(
                     session = key.digest(),
