@@ -205,7 +205,9 @@ impl Control {
             in_force,
             // The keys and the fault are those of the entry in force.
             keys: if in_force { view.keys } else { 0 },
-            fault: unused.map(str::to_owned).or(view.fault.filter(|_| in_force)),
+            fault: unused
+                .map(|reason| format!("not in force: {reason}"))
+                .or(view.fault.filter(|_| in_force)),
             settings: Some(settings),
             source: entry.origin.name().to_owned(),
             created_at: Some(moment(entry.created_at_us)),
@@ -291,27 +293,27 @@ impl Registry {
         let mut auth = AuthConfig::clone(&self.auth);
         for ((tenant, name), entry) in &self.issuers {
             let config = &entry.spec.config;
-            if auth.resource.is_none() {
-                tracing::warn!(%tenant, name = %name, "a stored issuer is not in force: auth.resource is missing");
-            } else if auth.issuers.iter().any(|known| known.issuer == config.issuer) {
-                tracing::warn!(%tenant, name = %name, issuer = config.issuer, "a stored issuer is not in force: another entry has the same URL");
-            } else {
-                auth.issuers.push(Arc::clone(config));
+            match self.why_unused(config) {
+                Some(reason) => {
+                    tracing::warn!(%tenant, name = %name, issuer = config.issuer, reason, "a stored issuer is not in force");
+                }
+                None => auth.issuers.push(Arc::clone(config)),
             }
         }
         auth
     }
 
-    /// Returns why a stored issuer is not in force, if it is not.
+    /// Returns why a stored issuer is not in force, if it is not. The first of the entries with one
+    /// URL is in force.
     fn why_unused(&self, stored: &Arc<IssuerConfig>) -> Option<&'static str> {
         let has_url = |config: &&Arc<IssuerConfig>| config.issuer == stored.issuer;
         let mut all = self.issuers.values().map(|entry| &entry.spec.config);
         if self.auth.resource.is_none() {
-            Some("not in force: auth.resource is missing")
+            Some("auth.resource is missing")
         } else if self.auth.issuers.iter().any(|one| has_url(&one)) {
-            Some("not in force: the configuration file has the same issuer")
+            Some("the configuration file has the same issuer")
         } else if all.find(has_url).is_none_or(|first| !Arc::ptr_eq(first, stored)) {
-            Some("not in force: another entry has the same issuer")
+            Some("another entry has the same issuer")
         } else {
             None
         }
