@@ -112,11 +112,16 @@ pub async fn find_replica(
     let own = persistence.node();
     let others: Vec<PeerReplica> =
         nodes.into_iter().filter(|node| node.node != own).filter_map(owner).collect();
-    let id = |name: &str| name.rsplit_once('/').map(|(id, _)| id.to_owned());
     let exact = others.iter().find(|other| other.node == name);
-    let related =
-        || others.iter().find(|other| id(&other.node).is_some_and(|it| Some(it) == id(name)));
-    Ok(exact.or_else(related).cloned())
+    let has_same_id = |other: &&PeerReplica| {
+        node_id(name).is_some_and(|wanted| node_id(&other.node) == Some(wanted))
+    };
+    Ok(exact.or_else(|| others.iter().find(has_same_id)).cloned())
+}
+
+/// Returns the `node.id` in the name of a replica.
+fn node_id(name: &str) -> Option<&str> {
+    name.rsplit_once('/').map(|(id, _)| id)
 }
 
 fn owner(node: NodeRecord) -> Option<PeerReplica> {
