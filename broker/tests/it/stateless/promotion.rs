@@ -179,13 +179,22 @@ async fn n_task_01_a_call_that_became_a_task_keeps_only_its_backend_permit() {
     assert_eq!(text_of(&client.call("c__echo", json!({})).await), "{}");
 }
 
-/// Statement that ends when another session waits for a lock on the tasks.
-const WAITED_FOR: &str = "DO $$ BEGIN WHILE NOT EXISTS (SELECT 1 FROM pg_locks WHERE relation = 'tasks'::regclass AND NOT granted) \
-    LOOP PERFORM pg_sleep(0.005); END LOOP; END $$";
-/// Statement that locks the tasks until another session has waited a little to make one.
-const HELD: &str = "DO $$ BEGIN LOCK TABLE tasks IN SHARE MODE; \
-    WHILE NOT EXISTS (SELECT 1 FROM pg_locks WHERE relation = 'tasks'::regclass AND NOT granted) \
-    LOOP PERFORM pg_sleep(0.005); END LOOP; PERFORM pg_sleep(0.6); END $$";
+/// Condition that a write of tasks waits for a lock. Claims of tasks wait for it too.
+const WRITE_WAITS: &str = "EXISTS (SELECT 1 FROM pg_locks JOIN pg_stat_activity USING (pid) \
+    WHERE relation = 'tasks'::regclass AND NOT granted AND query LIKE '%write_tasks(%')";
+
+/// Returns the statement that ends when a write of tasks waits for a lock.
+fn waited_for() -> String {
+    format!("DO $$ BEGIN WHILE NOT {WRITE_WAITS} LOOP PERFORM pg_sleep(0.005); END LOOP; END $$")
+}
+
+/// Returns the statement that locks the tasks until a write of them has waited a little.
+fn held() -> String {
+    format!(
+        "DO $$ BEGIN LOCK TABLE tasks IN SHARE MODE; WHILE NOT {WRITE_WAITS} \
+         LOOP PERFORM pg_sleep(0.005); END LOOP; PERFORM pg_sleep(0.6); END $$"
+    )
+}
 
 #[tokio::test]
 async fn n_task_01_r12_a_stored_task_whose_commit_answer_was_lost_is_revoked() {
@@ -219,12 +228,13 @@ async fn n_task_01_r12_a_stored_task_whose_commit_answer_was_lost_is_revoked() {
                 .take()
         });
         // The database carries out the statement, and its answer is lost.
-        cluster.sql(WAITED_FOR).await;
+        cluster.sql(&waited_for()).await;
         cluster.cut_from_postgres(0);
         is("the task to be stored", "SELECT count(*) FROM tasks", "1").await;
         call
     };
-    let (_held, call) = tokio::join!(cluster.sql(HELD), making);
+    let held = held();
+    let (_held, call) = tokio::join!(cluster.sql(&held), making);
     eventually_within(LONG, "the attempt to be given up", || async {
         let refused = admin.metric("mcp_task_promotions_total", &[("outcome", "refused")]).await;
         if refused.unwrap_or_default() > 0.0 { Ok(()) } else { Err(refused) }
