@@ -369,6 +369,7 @@ async fn r26_the_generation_identifies_the_configuration_in_force() {
     let file = broker.folder().join("config.yaml");
     let good = std::fs::read_to_string(&file).unwrap();
     let view = async || broker.admin().get("/admin/v1/configuration").await.1;
+    let metrics = async || broker.admin().send("GET", "/metrics", None).await.text().await;
     assert_eq!((&view().await["generation"], &view().await["refused"]), (&json!(1), &Value::Null));
     for bad in ["colour: [red", "limits: {burst: 0}", "tenants: {Acme: {}}", "nonsense: 1"] {
         std::fs::write(&file, bad).unwrap();
@@ -387,7 +388,10 @@ async fn r26_the_generation_identifies_the_configuration_in_force() {
             "what was in force still is"
         );
     }
-    std::fs::write(&file, good.replace("\"one\"", "\"two\"")).unwrap();
+    let refused = metrics().await;
+    assert!(refused.contains("mcp_config_last_reload_successful 0\n"), "{refused}");
+    let two = good.replace("\"one\"", "\"two\"");
+    std::fs::write(&file, &two).unwrap();
     broker.signal(rustix::process::Signal::HUP);
     eventually("the next generation", || async {
         let now = view().await;
@@ -395,8 +399,26 @@ async fn r26_the_generation_identifies_the_configuration_in_force() {
     })
     .await;
     assert_eq!(broker.admin().get("/admin/v1/tenants/two").await.0, 200);
-    let metrics = broker.admin().send("GET", "/metrics", None).await.text().await;
-    assert!(metrics.contains("mcp_config_generation 2"), "{metrics}");
-    assert!(metrics.contains("mcp_config_reloads_total{outcome=\"refused\"} 4"), "{metrics}");
-    assert!(metrics.contains("mcp_config_reloads_total{outcome=\"taken\"} 1"), "{metrics}");
+    let applied = metrics().await;
+    for line in [
+        "mcp_config_generation 2\n",
+        "mcp_config_reloads_total{outcome=\"refused\"} 4\n",
+        "mcp_config_reloads_total{outcome=\"taken\"} 1\n",
+        "mcp_config_last_reload_successful 1\n",
+        "mcp_config_restart_needed 0\n",
+    ] {
+        assert!(applied.contains(line), "{line} {applied}");
+    }
+    let mut restarted: Value = serde_json::from_str(&two).unwrap();
+    restarted["limits"]["burst"] = json!(5);
+    for (config, sections) in [(restarted.to_string(), 1), (two, 0)] {
+        std::fs::write(&file, config).unwrap();
+        broker.signal(rustix::process::Signal::HUP);
+        let line = format!("mcp_config_restart_needed {sections}\n");
+        eventually("the sections that need a restart", || async {
+            let now = metrics().await;
+            if now.contains(&line) { Ok(()) } else { Err(now) }
+        })
+        .await;
+    }
 }
