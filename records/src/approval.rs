@@ -190,6 +190,14 @@ impl ApprovalDecision {
     }
 }
 
+/// Selection of a tenant's approvals.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ApprovalFilter {
+    pub state: Option<ApprovalState>,
+    /// Approvals for these backends. `None`: for all.
+    pub backends: Option<Vec<BackendId>>,
+}
+
 /// Position in a list of approvals, newest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApprovalListPosition {

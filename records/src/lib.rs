@@ -18,8 +18,8 @@ mod write;
 
 pub use admin_change::AdminChange;
 pub use approval::{
-    ApprovalBinding, ApprovalDecision, ApprovalLimit, ApprovalLimits, ApprovalListPosition,
-    ApprovalOpening, ApprovalRecord, ApprovalState, StoredApproval,
+    ApprovalBinding, ApprovalDecision, ApprovalFilter, ApprovalLimit, ApprovalLimits,
+    ApprovalListPosition, ApprovalOpening, ApprovalRecord, ApprovalState, StoredApproval,
 };
 pub use audit::{
     AUDIT_ID_BYTES, AuditFilter, AuditKind, AuditOrder, AuditRecord, StoredAuditRecord,

@@ -345,6 +345,13 @@ impl Operator {
         !matches!(self.scope, Scope::Backends(_)) && self.covers_tenant(tenant)
     }
 
+    /// Returns the backends of a tenant that exist for the operator. `None`: all.
+    pub fn backends_of(&self, tenant: &str) -> Option<Vec<BackendId>> {
+        let Scope::Backends(backends) = &self.scope else { return None };
+        let of_tenant = backends.iter().filter(|(owner, _)| owner.as_str() == tenant);
+        Some(of_tenant.map(|(_, backend)| backend.clone()).collect())
+    }
+
     /// Returns whether the backend exists for the operator.
     pub fn covers_backend(&self, tenant: &str, backend: &str) -> bool {
         match &self.scope {
@@ -493,6 +500,11 @@ mod tests {
         let files = (TenantId::parse("acme").unwrap(), BackendId::parse("files").unwrap());
         let owner = Operator { scope: Scope::Backends(vec![files]), ..Operator::admin() };
         assert!(owner.covers_tenant("acme") && !owner.covers_whole_tenant("acme"));
+        assert_eq!(owner.backends_of("acme").unwrap().len(), 1);
+        assert_eq!(
+            (owner.backends_of("zoo"), Operator::admin().backends_of("zoo")),
+            (Some(vec![]), None)
+        );
         let ann = of(Role::Operator, &["acme"]);
         assert!(ann.covers_whole_tenant("acme") && !ann.covers_whole_tenant("zoo"));
         assert!(Operator::admin().covers_whole_tenant("zoo"));

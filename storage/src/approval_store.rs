@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use protocol::ids::{ApprovalId, TenantId};
 use records::{
-    ApprovalLimits, ApprovalListPosition, ApprovalOpening, ApprovalRecord, ApprovalState,
-    StoredApproval,
+    ApprovalFilter, ApprovalLimits, ApprovalListPosition, ApprovalOpening, ApprovalRecord,
+    ApprovalState, StoredApproval,
 };
 
 use crate::StoreError;
@@ -37,11 +37,11 @@ pub trait ApprovalStore: Send + Sync {
     /// Returns those of these approvals that are not pending any more.
     async fn settled_approvals(&self, ids: &[ApprovalId]) -> Result<Vec<ApprovalId>, StoreError>;
 
-    /// Returns a page of the approvals of a tenant, newest first. `state`: only those.
+    /// Returns a page of the approvals of a tenant, newest first.
     async fn approvals_of(
         &self,
         tenant: &TenantId,
-        state: Option<ApprovalState>,
+        filter: &ApprovalFilter,
         after: Option<&ApprovalListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredApproval>, StoreError>;

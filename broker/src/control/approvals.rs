@@ -6,7 +6,10 @@
 use std::time::Duration;
 
 use protocol::ids::{ApprovalId, TenantId};
-use records::{AdminChange, ApprovalDecision, ApprovalListPosition, ApprovalState, StoredApproval};
+use records::{
+    AdminChange, ApprovalDecision, ApprovalFilter, ApprovalListPosition, ApprovalState,
+    StoredApproval,
+};
 use rules::{
     access::{ApprovalTerms, Approvers},
     approvals::is_for,
@@ -22,9 +25,6 @@ use crate::{
     auth::is_printable,
     config::{FieldError, units::format_duration},
 };
-
-/// Rows of one query for an operator who sees some backends of a tenant only.
-const SCANNED_ROWS: u32 = 100;
 
 /// A call that waits, or waited, for the approval of a person.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -92,8 +92,7 @@ pub struct NewDecision {
 
 impl Control {
     /// Returns a page of the approvals of a tenant that an operator sees, newest first, and the
-    /// position at which the next page begins. The position is that of an approval that the operator
-    /// sees.
+    /// position at which the next page begins.
     pub async fn approvals(
         &self,
         operator: &Operator,
@@ -103,26 +102,15 @@ impl Control {
         limit: u32,
     ) -> Result<(Vec<ApprovalView>, Option<ApprovalListPosition>), ControlError> {
         self.check_tenant(tenant)?;
-        let sees_all = operator.covers_whole_tenant(tenant.as_str());
-        let rows = if sees_all { limit } else { limit.max(SCANNED_ROWS) };
-        let (mut views, mut next, mut read_to) = (Vec::new(), None, after.cloned());
-        loop {
-            let listing = self.store().approvals_of(tenant, state, read_to.as_ref(), rows);
-            let found = self.query_store("list_approvals", listing).await?;
-            let Some(last) = found.last() else { break };
-            read_to = Some(position(last));
-            for approval in found.iter().filter(|approval| is_seen(operator, approval)) {
-                views.push(self.approval_view(operator, approval));
-                next = Some(position(approval));
-                if views.len() >= limit as usize {
-                    return Ok((views, next));
-                }
-            }
-            // A page omits rows that cannot be read, so a short page is not the last one.
-            if sees_all {
-                break;
-            }
-        }
+        let filter = ApprovalFilter { state, backends: operator.backends_of(tenant.as_str()) };
+        let listing = self.store().approvals_of(tenant, &filter, after, limit);
+        let found = self.query_store("list_approvals", listing).await?;
+        // A page omits rows that cannot be read, so a short page is not the last one.
+        let next = found.last().map(|last| ApprovalListPosition {
+            created_at_us: last.created_at_us,
+            id: last.record.id.clone(),
+        });
+        let views = found.iter().map(|approval| self.approval_view(operator, approval)).collect();
         Ok((views, next))
     }
 
@@ -242,10 +230,6 @@ impl NewDecision {
             _ => Ok(()),
         }
     }
-}
-
-fn position(approval: &StoredApproval) -> ApprovalListPosition {
-    ApprovalListPosition { created_at_us: approval.created_at_us, id: approval.record.id.clone() }
 }
 
 fn is_seen(operator: &Operator, approval: &StoredApproval) -> bool {

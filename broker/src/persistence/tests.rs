@@ -6,17 +6,17 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use protocol::ids::{ApprovalId, BackendId, PrincipalId, TaskId, TenantId};
 use records::{
-    AdminChange, ApprovalLimits, ApprovalListPosition, ApprovalOpening, ApprovalRecord,
-    ApprovalState, AuditChain, AuditChainPage, AuditCheckpoint, AuditFilter, AuditRecord,
-    AuditRetentionTerms, AuditTruncation, BackendRecord, CatalogDocumentRecord, FullTask,
-    GrantError, GrantKey, GrantRecord, GrantState, KeptResult, KeyRecord, LeaseRenewal, NodeName,
-    NodeRecord, OperatorRecord, PinDefinitions, PinKey, PinSighting, PolicyRecord, ResultKey,
-    ResultLimits, RevocationRecord, RootSecretId, SealedValue, SecretKey, SessionClaimOutcome,
-    SessionIdentity, SessionKey, SessionListPosition, StoredApproval, StoredAuditRecord,
-    StoredGrant, StoredPin, StoredRoot, StoredSession, StoredTask, StoredTaskSnapshot,
-    SubscriptionCount, TaskAudience, TaskClaimScope, TaskInput, TaskListPosition, TaskStatus,
-    TaskTransition, TenantRecord, TokenIssuerRecord, UnchainedAudit, WeakGrants, WriteOp,
-    WriteOutcome,
+    AdminChange, ApprovalFilter, ApprovalLimits, ApprovalListPosition, ApprovalOpening,
+    ApprovalRecord, ApprovalState, AuditChain, AuditChainPage, AuditCheckpoint, AuditFilter,
+    AuditRecord, AuditRetentionTerms, AuditTruncation, BackendRecord, CatalogDocumentRecord,
+    FullTask, GrantError, GrantKey, GrantRecord, GrantState, KeptResult, KeyRecord, LeaseRenewal,
+    NodeName, NodeRecord, OperatorRecord, PinDefinitions, PinKey, PinSighting, PolicyRecord,
+    ResultKey, ResultLimits, RevocationRecord, RootSecretId, SealedValue, SecretKey,
+    SessionClaimOutcome, SessionIdentity, SessionKey, SessionListPosition, StoredApproval,
+    StoredAuditRecord, StoredGrant, StoredPin, StoredRoot, StoredSession, StoredTask,
+    StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskClaimScope, TaskInput,
+    TaskListPosition, TaskStatus, TaskTransition, TenantRecord, TokenIssuerRecord, UnchainedAudit,
+    WeakGrants, WriteOp, WriteOutcome,
 };
 use storage::{
     ApprovalStore, AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, NodeStore,
@@ -424,11 +424,11 @@ impl ApprovalStore for Meddled {
     async fn approvals_of(
         &self,
         tenant: &TenantId,
-        state: Option<ApprovalState>,
+        filter: &ApprovalFilter,
         after: Option<&ApprovalListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredApproval>, StoreError> {
-        self.inner.approvals_of(tenant, state, after, limit).await
+        self.inner.approvals_of(tenant, filter, after, limit).await
     }
     async fn approval_counts(&self) -> Result<Vec<(ApprovalState, u64)>, StoreError> {
         self.inner.approval_counts().await

@@ -101,7 +101,7 @@ pass_on! { ApprovalStore:
     use_approval(id: &ApprovalId, user: &str) -> bool;
     void_approval(id: &ApprovalId) -> bool;
     settled_approvals(ids: &[ApprovalId]) -> Vec<ApprovalId>;
-    approvals_of(tenant: &TenantId, state: Option<ApprovalState>, after: Option<&ApprovalListPosition>, limit: u32) -> Vec<StoredApproval>;
+    approvals_of(tenant: &TenantId, filter: &ApprovalFilter, after: Option<&ApprovalListPosition>, limit: u32) -> Vec<StoredApproval>;
     pending_approvals() -> Vec<(TenantId, u64)>;
     approval_counts() -> Vec<(ApprovalState, u64)>;
     expire_approvals(limit: u32) -> u64;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use protocol::ids::{ApprovalId, PrincipalId};
+use protocol::ids::{ApprovalId, BackendId, PrincipalId};
 use records::{
-    AdminChange, ApprovalBinding, ApprovalDecision, ApprovalLimit, ApprovalLimits,
+    AdminChange, ApprovalBinding, ApprovalDecision, ApprovalFilter, ApprovalLimit, ApprovalLimits,
     ApprovalListPosition, ApprovalOpening, ApprovalRecord, ApprovalState, AuditFilter, AuditKind,
     BackendRecord, StoredApproval,
 };
@@ -157,7 +157,8 @@ pub async fn an_approval_expires_pending_and_approved(store: &dyn DurableStore) 
     assert!(!store.apply(AdminChange::DecideApproval(&decision("a", true)), None).await?);
     assert_eq!(store.settled_approvals(&[id("a")]).await?, [id("a")]);
     assert_eq!(open(store, &brief("b")).await?.record.id.as_str(), "b");
-    let listed = store.approvals_of(&tenant("acme"), Some(ApprovalState::Expired), None, 9).await?;
+    let expired = in_state(ApprovalState::Expired);
+    let listed = store.approvals_of(&tenant("acme"), &expired, None, 9).await?;
     assert_eq!(listed.len(), 2);
     assert_eq!(store.expire_approvals(9).await?, 1, "the other one gave way to the second call");
     assert_eq!(store.expire_approvals(9).await?, 0);
@@ -233,7 +234,13 @@ pub async fn limits_of_pending_approvals_are_exact(store: &dyn DurableStore) -> 
     Ok(())
 }
 
-pub async fn approvals_are_listed_by_state_in_pages(store: &dyn DurableStore) -> Outcome {
+fn in_state(state: ApprovalState) -> ApprovalFilter {
+    ApprovalFilter { state: Some(state), backends: None }
+}
+
+pub async fn approvals_are_listed_by_state_and_backend_in_pages(
+    store: &dyn DurableStore,
+) -> Outcome {
     for at in 0..5 {
         open(store, &record(&format!("a{at}"), at)).await?;
     }
@@ -241,7 +248,7 @@ pub async fn approvals_are_listed_by_state_in_pages(store: &dyn DurableStore) ->
     store.apply(AdminChange::DecideApproval(&decision("a3", false)), None).await?;
     let (acme, mut seen, mut after) = (tenant("acme"), Vec::new(), None);
     loop {
-        let page = store.approvals_of(&acme, None, after.as_ref(), 2).await?;
+        let page = store.approvals_of(&acme, &ApprovalFilter::default(), after.as_ref(), 2).await?;
         let Some(last) = page.last() else { break };
         after = Some(ApprovalListPosition {
             created_at_us: last.created_at_us,
@@ -252,9 +259,18 @@ pub async fn approvals_are_listed_by_state_in_pages(store: &dyn DurableStore) ->
     let times: Vec<i64> = seen.iter().map(|stored| stored.created_at_us).collect();
     assert!(times.is_sorted_by(|a, b| a >= b), "newest first: {times:?}");
     assert_eq!(seen.len(), 5);
-    let pending = store.approvals_of(&acme, Some(ApprovalState::Pending), None, 9).await?;
-    assert_eq!(pending.len(), 3);
-    assert_eq!(store.approvals_of(&tenant("zoo"), None, None, 9).await?, []);
+    let pending = in_state(ApprovalState::Pending);
+    assert_eq!(store.approvals_of(&acme, &pending, None, 9).await?.len(), 3);
+    let backend = seen[0].record.binding.backend.clone();
+    let other = BackendId::parse("another").expect("a name");
+    for (backends, count) in
+        [(vec![backend.clone(), other.clone()], 3), (vec![other], 0), (Vec::new(), 0)]
+    {
+        let of_backends = ApprovalFilter { backends: Some(backends), ..pending.clone() };
+        assert_eq!(store.approvals_of(&acme, &of_backends, None, 9).await?.len(), count);
+    }
+    let all = ApprovalFilter::default();
+    assert_eq!(store.approvals_of(&tenant("zoo"), &all, None, 9).await?, []);
     let mut counts = store.approval_counts().await?;
     counts.sort_unstable();
     assert_eq!(

@@ -90,7 +90,7 @@ macro_rules! durable_conformance {
                 a_window_permits_other_arguments_until_it_ends
                 a_window_of_zero_duration_is_closed
                 limits_of_pending_approvals_are_exact
-                approvals_are_listed_by_state_in_pages
+                approvals_are_listed_by_state_and_backend_in_pages
                 final_approvals_are_removed_by_age
                 approvals_end_with_their_backend_and_their_tenant
             }

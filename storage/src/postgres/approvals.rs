@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use protocol::ids::{ApprovalId, PrincipalId, TenantId};
+use protocol::ids::{ApprovalId, BackendId, PrincipalId, TenantId};
 use records::{
-    ApprovalBinding, ApprovalLimit, ApprovalLimits, ApprovalListPosition, ApprovalOpening,
-    ApprovalRecord, ApprovalState, StoredApproval,
+    ApprovalBinding, ApprovalFilter, ApprovalLimit, ApprovalLimits, ApprovalListPosition,
+    ApprovalOpening, ApprovalRecord, ApprovalState, StoredApproval,
 };
 use sqlx::postgres::PgRow;
 
@@ -125,21 +125,26 @@ impl ApprovalStore for PostgresStore {
     async fn approvals_of(
         &self,
         tenant: &TenantId,
-        state: Option<ApprovalState>,
+        filter: &ApprovalFilter,
         after: Option<&ApprovalListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredApproval>, StoreError> {
+        let name = |backend: &BackendId| backend.as_str().to_owned();
+        let backends: Option<Vec<String>> =
+            filter.backends.as_ref().map(|all| all.iter().map(name).collect());
         let select = |_| {
             sqlx::query(approvals!(
                 "WHERE tenant = $1 AND (created_at_us, approval) < ($2, $3)
+                     AND ($6::text[] IS NULL OR backend = ANY ($6))
                      AND ($4::text IS NULL OR $4 = CASE WHEN state IN ('pending', 'approved') AND expires_at_us <= now_us() THEN 'expired' ELSE state END)
                  ORDER BY created_at_us DESC, approval DESC LIMIT $5"
             ))
             .bind(tenant.as_str())
             .bind(after.map_or(i64::MAX, |after| after.created_at_us))
             .bind(after.map_or("", |after| after.id.as_str()))
-            .bind(state.map(ApprovalState::name))
+            .bind(filter.state.map(ApprovalState::name))
             .bind(i64::from(limit))
+            .bind(backends.clone())
         };
         Ok(self.stored_approvals(&self.rows(select).await?))
     }

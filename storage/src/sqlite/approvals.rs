@@ -5,8 +5,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use protocol::ids::{ApprovalId, BackendId, PrincipalId, TenantId};
 use records::{
-    ApprovalBinding, ApprovalDecision, ApprovalLimit, ApprovalLimits, ApprovalListPosition,
-    ApprovalOpening, ApprovalRecord, ApprovalState, StoredApproval,
+    ApprovalBinding, ApprovalDecision, ApprovalFilter, ApprovalLimit, ApprovalLimits,
+    ApprovalListPosition, ApprovalOpening, ApprovalRecord, ApprovalState, StoredApproval,
 };
 use sqlx::{
     Row, Sqlite,
@@ -128,13 +128,17 @@ impl ApprovalStore for SqliteStore {
     async fn approvals_of(
         &self,
         tenant: &TenantId,
-        state: Option<ApprovalState>,
+        filter: &ApprovalFilter,
         after: Option<&ApprovalListPosition>,
         limit: u32,
     ) -> Result<Vec<StoredApproval>, StoreError> {
         with_deadline("listing approvals", async {
+            let backends = filter.backends.as_ref().map(|all| {
+                json_list(&all.iter().map(BackendId::as_str).collect::<Vec<_>>())
+            });
             let statement = format!(
                 "{COLUMNS} INDEXED BY approvals_by_time WHERE tenant = ?1 AND (created_at_us, approval) < (?2, ?3)
+                     AND (?7 IS NULL OR backend IN (SELECT value FROM json_each(?7)))
                      AND (?4 IS NULL OR ?4 = CASE WHEN state IN ('pending', 'approved') AND expires_at_us <= ?5 THEN 'expired' ELSE state END)
                  ORDER BY created_at_us DESC, approval DESC LIMIT ?6",
             );
@@ -142,9 +146,10 @@ impl ApprovalStore for SqliteStore {
                 .bind(tenant.as_str())
                 .bind(after.map_or(i64::MAX, |after| after.created_at_us))
                 .bind(after.map_or("", |after| after.id.as_str()))
-                .bind(state.map(ApprovalState::name))
+                .bind(filter.state.map(ApprovalState::name))
                 .bind(now_us())
                 .bind(limit)
+                .bind(backends)
                 .fetch_all(&self.readers)
                 .await
                 .map_err(map_error)?;
