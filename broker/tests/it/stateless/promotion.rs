@@ -183,16 +183,24 @@ async fn n_task_01_a_call_that_became_a_task_keeps_only_its_backend_permit() {
 const WRITE_WAITS: &str = "EXISTS (SELECT 1 FROM pg_locks JOIN pg_stat_activity USING (pid) \
     WHERE relation = 'tasks'::regclass AND NOT granted AND query LIKE '%write_tasks(%')";
 
+/// Returns the loop that ends when a write of tasks waits for a lock. A transaction would read one
+/// state of the activity only.
+fn until_write_waits() -> String {
+    format!(
+        "WHILE NOT {WRITE_WAITS} LOOP PERFORM pg_sleep(0.005), pg_stat_clear_snapshot(); END LOOP"
+    )
+}
+
 /// Returns the statement that ends when a write of tasks waits for a lock.
 fn waited_for() -> String {
-    format!("DO $$ BEGIN WHILE NOT {WRITE_WAITS} LOOP PERFORM pg_sleep(0.005); END LOOP; END $$")
+    format!("DO $$ BEGIN {}; END $$", until_write_waits())
 }
 
 /// Returns the statement that locks the tasks until a write of them has waited a little.
 fn held() -> String {
     format!(
-        "DO $$ BEGIN LOCK TABLE tasks IN SHARE MODE; WHILE NOT {WRITE_WAITS} \
-         LOOP PERFORM pg_sleep(0.005); END LOOP; PERFORM pg_sleep(0.6); END $$"
+        "DO $$ BEGIN LOCK TABLE tasks IN SHARE MODE; {}; PERFORM pg_sleep(0.6); END $$",
+        until_write_waits()
     )
 }
 
