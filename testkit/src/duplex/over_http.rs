@@ -15,6 +15,7 @@ use crate::{
     client::ACCEPT_BOTH,
     events::EventReader,
     http::{RawResponse, send_http1},
+    stateless_request::request_headers,
 };
 
 type IncomingSender = mpsc::Sender<Result<String, String>>;
@@ -223,19 +224,8 @@ async fn general(endpoint: HttpEndpoint, sender: IncomingSender) {
 async fn post_stateless(endpoint: HttpEndpoint, text: String, sender: IncomingSender) {
     let message: Value = serde_json::from_str(&text).unwrap_or_default();
     let (method, params) = (message["method"].as_str().unwrap_or_default(), &message["params"]);
-    let named = match method {
-        "tools/call" | "prompts/get" => params["name"].as_str(),
-        "resources/read" => params["uri"].as_str(),
-        "tasks/get" | "tasks/update" | "tasks/cancel" => params["taskId"].as_str(),
-        _ => None,
-    };
-    let mut headers = vec![
-        ("content-type", "application/json"),
-        ("accept", ACCEPT_BOTH),
-        ("mcp-protocol-version", "2026-07-28"),
-        ("mcp-method", method),
-    ];
-    headers.extend(named.map(|name| ("mcp-name", name)));
+    let mut headers = vec![("content-type", "application/json"), ("accept", ACCEPT_BOTH)];
+    headers.extend(request_headers(method, params));
     let response = endpoint.send("POST", &headers, text).await;
     if response.is_event_stream() {
         return pass_on(response.events(), sender).await;

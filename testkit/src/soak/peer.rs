@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::visits::{Site, Wire};
-use crate::{DuplexClient, EventReader, QuicPeer, TestClient, duplex};
-
-const STATELESS: &str = "2026-07-28";
-const TASKS: &str = "io.modelcontextprotocol/tasks";
+use crate::{
+    DuplexClient, EventReader, QuicPeer, TestClient, duplex,
+    stateless_request::{TASKS_EXTENSION, add_request_meta, request_headers},
+};
 
 /// A client with a session, or one that needs none.
 pub(super) enum Peer {
@@ -204,14 +204,10 @@ fn text_of(result: &Value) -> String {
 
 /// Sends a request of 2026-07-28; returns its id and the response.
 async fn post(client: &TestClient, method: &str, mut params: Value) -> (Value, crate::RawResponse) {
-    let capabilities = json!({"elicitation": {}, "extensions": {TASKS: {}}});
-    params["_meta"]["io.modelcontextprotocol/protocolVersion"] = json!(STATELESS);
-    params["_meta"]["io.modelcontextprotocol/clientCapabilities"] = capabilities;
-    params["_meta"]["io.modelcontextprotocol/clientInfo"] = json!({"name": "soak", "version": "1"});
-    let name = ["name", "uri", "taskId"].into_iter().find_map(|member| params[member].as_str());
-    let mut changes = vec![("mcp-protocol-version", STATELESS), ("mcp-method", method)];
-    changes.extend(name.map(|name| ("mcp-name", name)));
-    let (id, headers) = (json!(client.take_id()), client.headers_with(&changes));
+    let capabilities = json!({"elicitation": {}, "extensions": {TASKS_EXTENSION: {}}});
+    add_request_meta(&mut params, "soak", &capabilities);
+    let headers = client.headers_with(&request_headers(method, &params));
+    let id = json!(client.take_id());
     let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
     (id, client.send_with("POST", headers, body.to_string()).await)
 }

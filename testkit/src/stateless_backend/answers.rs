@@ -12,6 +12,7 @@ use super::{
     CLIENT_CAPABILITIES, ListenStream, PROTOCOL_VERSION, ResponsePart, SUBSCRIPTION_ID,
     StatelessBackend, StatelessCall, StatelessReply, StatelessShared, StatelessState, VERSION,
 };
+use crate::stateless_request::request_headers;
 
 impl StatelessBackend {
     /// Gives a method its built-in answer again.
@@ -130,23 +131,12 @@ fn refused(
     }
     let headers = headers.filter(|_| state.strict)?;
     let method = call.message["method"].as_str().unwrap_or_default();
-    let named = match method {
-        "tools/call" | "prompts/get" => Some(&call.params()["name"]),
-        "resources/read" => Some(&call.params()["uri"]),
-        "tasks/get" | "tasks/update" | "tasks/cancel" => Some(&call.params()["taskId"]),
-        _ => None,
-    };
-    let expected = [
-        ("mcp-protocol-version", Some(VERSION)),
-        ("mcp-method", Some(method)),
-        ("mcp-name", named.and_then(Value::as_str)),
-    ];
-    let differs = expected
+    let expected = request_headers(method, call.params());
+    let value_of = |wanted: &str| expected.iter().find(|(name, _)| *name == wanted);
+    let differs = ["mcp-protocol-version", "mcp-method", "mcp-name"]
         .into_iter()
-        .find(|(name, expected)| decoded(headers, name).as_deref() != *expected);
-    differs.map(|(name, _)| {
-        StatelessReply::error(-32020, &format!("header {name} and the body differ"))
-    })
+        .find(|name| decoded(headers, name).as_deref() != value_of(name).map(|(_, value)| *value));
+    differs.map(|name| StatelessReply::error(-32020, &format!("header {name} and the body differ")))
 }
 
 /// Returns a header's value, decoded from base64 if it is encoded.

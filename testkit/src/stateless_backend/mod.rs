@@ -32,6 +32,7 @@ use crate::{
     abort_on_drop::AbortOnDrop,
     deadline::within,
     judge::{Judge, JudgeGuard},
+    stateless_request::STATELESS,
 };
 
 /// `_meta` of everything on a stream of notifications.
@@ -39,7 +40,7 @@ pub(crate) const SUBSCRIPTION_ID: &str = "io.modelcontextprotocol/subscriptionId
 pub(crate) const PROTOCOL_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
 pub(crate) const CLIENT_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
 /// The only revision it supports.
-pub const VERSION: &str = "2026-07-28";
+pub const VERSION: &str = STATELESS;
 
 type Handler = Arc<
     dyn Fn(StatelessCall) -> Pin<Box<dyn Future<Output = StatelessReply> + Send>> + Send + Sync,

@@ -16,17 +16,16 @@ mod wires;
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
-use testkit::{RawResponse, TestBroker, TestClient, client::ACCEPT_BOTH};
+use testkit::{
+    RawResponse, STATELESS, TestBroker, TestClient, client::ACCEPT_BOTH, request_headers,
+    request_meta,
+};
 
-pub(crate) const VERSION: &str = "2026-07-28";
+pub(crate) const VERSION: &str = STATELESS;
 
 /// Returns the `_meta` of a request with these capabilities.
 pub(crate) fn meta(capabilities: Value) -> Value {
-    json!({
-        "io.modelcontextprotocol/protocolVersion": VERSION,
-        "io.modelcontextprotocol/clientCapabilities": capabilities,
-        "io.modelcontextprotocol/clientInfo": {"name": "raw", "version": "1"},
-    })
+    request_meta("raw", &capabilities)
 }
 
 /// A client without a session. Each request has headers that repeat its body.
@@ -67,19 +66,8 @@ impl Modern {
     }
 
     pub(crate) fn headers(&self, method: &str, params: &Value) -> Vec<(String, String)> {
-        let name = match method {
-            "tools/call" | "prompts/get" => params["name"].as_str(),
-            "resources/read" => params["uri"].as_str(),
-            "tasks/get" | "tasks/update" | "tasks/cancel" => params["taskId"].as_str(),
-            _ => None,
-        };
-        let mut headers = vec![
-            ("content-type", "application/json"),
-            ("accept", ACCEPT_BOTH),
-            ("mcp-protocol-version", VERSION),
-            ("mcp-method", method),
-        ];
-        headers.extend(name.map(|name| ("mcp-name", name)));
+        let mut headers = vec![("content-type", "application/json"), ("accept", ACCEPT_BOTH)];
+        headers.extend(request_headers(method, params));
         let mut headers: Vec<(String, String)> =
             headers.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         headers.extend(
