@@ -53,6 +53,9 @@ pub(crate) struct Plan {
     pub(crate) tasks: usize,
     pub(crate) calls: usize,
     pub(crate) streams: usize,
+    pub(crate) questions: usize,
+    pub(crate) stateless: usize,
+    pub(crate) subscriptions: usize,
     pub(crate) sessions: usize,
     /// In the order of time.
     pub(crate) faults: Vec<(Duration, Fault)>,
@@ -79,6 +82,9 @@ impl Plan {
             tasks: choices.below(1..1 + 2 * scale) as usize,
             calls: choices.below(1..1 + 2 * scale) as usize,
             streams: choices.below(0..1 + scale) as usize,
+            questions: choices.below(0..1 + scale) as usize,
+            stateless: choices.below(0..1 + 2 * scale) as usize,
+            subscriptions: choices.below(0..1 + scale) as usize,
             sessions: choices.below(1..2 + scale) as usize,
             faults,
         }

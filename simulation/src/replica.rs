@@ -86,7 +86,7 @@ impl SimulatedReplica {
             "stdio": {"sandbox": "off"},
             "overload": {"queue_delay": "0s"},
             "limits": {"sessions_per_principal": 10_000, "sessions_per_tenant": 10_000, "connections_per_address": 10_000},
-            "tasks": {"running_per_tenant": 10_000, "stored_per_tenant": 100_000, "poll_interval": "100ms"},
+            "tasks": {"running_per_tenant": 10_000, "stored_per_tenant": 100_000, "poll_interval": "100ms", "promote_after": "500ms"},
             "shutdown": {"grace": "20s"},
             "tenants": {"default": {"policy": policy}},
             "backends": {"b": {"transport": {"type": "http", "url": door}}},

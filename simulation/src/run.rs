@@ -108,7 +108,7 @@ impl World {
         self.serves(&self.replicas[0]).await?;
         let keys = keys.borrow_and_update().clone();
         let (over, faults_over) = watch::channel(false);
-        let load = |number: usize| self.load(number, &keys[number], faults_over.clone());
+        let load = |number: usize| self.load(number, &keys[number], &ledger, faults_over.clone());
         let faults = async {
             let ended = self.execute_faults().await;
             over.send_replace(true);
@@ -148,12 +148,21 @@ impl World {
     }
 
     /// Puts the load of one principal.
-    async fn load(&self, number: usize, key: &str, mut faults_over: watch::Receiver<bool>) {
+    async fn load(
+        &self,
+        number: usize,
+        key: &str,
+        ledger: &Ledger,
+        mut faults_over: watch::Receiver<bool>,
+    ) {
         let client = TestClient::new(at(CLIENT_DOOR), "/mcp").bearer(key);
         let plan = ChaosPlan {
             tasks: self.plan.tasks,
             calls: self.plan.calls,
             streams: self.plan.streams,
+            questions: self.plan.questions,
+            stateless: self.plan.stateless,
+            subscriptions: self.plan.subscriptions,
             sessions: self.plan.sessions,
             duration: self.plan.duration,
             // Each key of a request begins with it.
@@ -163,7 +172,7 @@ impl World {
         let faults = async {
             let _ended = faults_over.wait_for(|over| *over).await;
         };
-        chaos::put_load(&client, &plan, &history, faults).await;
+        chaos::put_load(&client, ledger.backend(), &plan, &history, faults).await;
     }
 
     fn stranger(&self, number: usize, key: &str, sessions: &Sessions) -> Stranger {

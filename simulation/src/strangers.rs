@@ -13,7 +13,7 @@ use testkit::{AttemptOutcome, Effect, History, Observation, TestClient};
 use crate::{choices::Choices, weather::pause};
 
 /// The hidden tool, and the principal from whom it is hidden.
-pub(crate) const HIDDEN_TOOL: &str = "ask";
+pub(crate) const HIDDEN_TOOL: &str = "hidden";
 pub(crate) const HIDDEN_FROM: &str = "bob";
 /// Part of the keys of calls that must have no effect.
 const FORBIDDEN: &str = "forbidden";

@@ -20,6 +20,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
+    backend::FakeBackend,
     broker::BrokerBuilder,
     client::TestClient,
     cluster::{Store, TestCluster},
@@ -50,6 +51,12 @@ pub struct ChaosPlan {
     pub calls: usize,
     /// Plain calls that stream numbered progress for a while.
     pub streams: usize,
+    /// Plain calls whose backend asks their client.
+    pub questions: usize,
+    /// Calls of clients of 2026-07-28. Some become tasks, and the backend asks some of the clients.
+    pub stateless: usize,
+    /// Subscriptions of sessions. Each must bring an update after the run.
+    pub subscriptions: usize,
     pub sessions: usize,
     pub duration: Duration,
     /// Interval at which one replica is killed, and started again.
@@ -72,6 +79,9 @@ impl ChaosPlan {
             tasks: 60,
             calls: 30,
             streams: 6,
+            questions: 6,
+            stateless: 20,
+            subscriptions: 6,
             sessions: 12,
             duration: Duration::from_secs(6),
             kill_every: None,
@@ -124,7 +134,7 @@ impl fmt::Display for ChaosVerdict {
 fn builder(binary: &PathBuf, ledger: &Ledger) -> BrokerBuilder {
     BrokerBuilder::new(binary).auth_required().backend("default", "b", ledger.spec()).config(json!({
         "limits": {"sessions_per_principal": 100_000, "sessions_per_tenant": 100_000, "connections_per_address": 10_000},
-        "tasks": {"running_per_tenant": 100_000, "stored_per_tenant": 1_000_000, "poll_interval": "100ms"},
+        "tasks": {"running_per_tenant": 100_000, "stored_per_tenant": 1_000_000, "poll_interval": "100ms", "promote_after": "500ms"},
         "shutdown": {"grace": "20s"},
     }))
 }
@@ -150,6 +160,7 @@ pub async fn run(plan: ChaosPlan) -> ChaosVerdict {
     cluster.ready().await;
     load::read_all(&client, &history, &history.acknowledged()).await;
     load.sessions_live().await;
+    load.subscriptions_live(ledger.backend()).await;
     let report = history.check(&ledger.effects(), SLACK);
     ChaosVerdict {
         what: "chaos",
@@ -165,9 +176,11 @@ fn client_of(cluster: &TestCluster, key: &str) -> TestClient {
 }
 
 /// Puts the load of the plan on replicas that the caller runs, and reads every task to its end.
-/// `faults` ends when all replicas serve again. `client` has an address and credentials.
+/// `faults` ends when all replicas serve again. `client` has an address and credentials, and
+/// `backend` is the ledger's.
 pub async fn put_load(
     client: &TestClient,
+    backend: &FakeBackend,
     plan: &ChaosPlan,
     history: &History,
     faults: impl Future<Output = ()>,
@@ -178,6 +191,7 @@ pub async fn put_load(
     load::finish(work, history).await;
     load::read_all(client, history, &history.acknowledged()).await;
     load.sessions_live().await;
+    load.subscriptions_live(backend).await;
 }
 
 fn description(plan: &ChaosPlan, history: &History) -> String {

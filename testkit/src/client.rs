@@ -297,15 +297,30 @@ impl TestClient {
     /// Starts a request whose body is the test's own bytes; `id` is the id that the response must
     /// carry.
     pub fn start_raw(&self, id: Value, body: impl Into<Bytes>) -> Call {
+        self.start_with_headers(id, self.usual_headers(), body)
+    }
+
+    /// Works as [`Self::start_raw`], with exactly these headers.
+    pub fn start_with_headers(
+        &self,
+        id: Value,
+        headers: Vec<(String, String)>,
+        body: impl Into<Bytes>,
+    ) -> Call {
         let (to_call, messages) = mpsc::channel(4096);
         let client = self.clone();
         let body = body.into();
-        let reader = tokio::spawn(async move { client.read_answer(body, to_call).await });
+        let reader = tokio::spawn(async move { client.read_answer(&headers, body, to_call).await });
         Call { id, messages, _reader: AbortOnDrop(reader), before: Vec::new(), status: None }
     }
 
-    async fn read_answer(self, body: Bytes, to_call: mpsc::Sender<CallEvent>) {
-        let response = match self.try_send("POST", &self.usual_headers(), body).await {
+    async fn read_answer(
+        self,
+        headers: &[(String, String)],
+        body: Bytes,
+        to_call: mpsc::Sender<CallEvent>,
+    ) {
+        let response = match self.try_send("POST", headers, body).await {
             Ok(response) => response,
             Err(error) => {
                 let _ = to_call.send(CallEvent::Broken(error)).await;

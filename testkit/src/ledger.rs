@@ -8,8 +8,8 @@
 //! - `"hang": true`: no answer until [`Ledger::release`]
 //!
 //! The effect counts when the call comes in, as for an order placed or a mail sent: a second call
-//! causes it twice. `write` declares nothing about repeats, `put` declares them harmless, and `ask`
-//! sends a request to its client before it answers.
+//! causes it twice. `write` and `hidden` declare nothing about repeats, `put` declares them
+//! harmless, and `ask` sends a request to its client after its steps.
 
 use std::{
     sync::Arc,
@@ -23,6 +23,9 @@ use crate::{
     backend::{BackendCall, FakeBackend, Reply, tool},
     deadline::Gate,
 };
+
+/// Time that `ask` waits for its client's answer.
+const TOLD_WITHIN: Duration = Duration::from_secs(30);
 
 /// One side effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +62,7 @@ impl Ledger {
         let (book, released) = (Arc::new(EffectLog::default()), Gate::new());
         let mut put = tool("put");
         put["annotations"] = json!({"idempotentHint": true});
-        backend.list("tools", vec![tool("write"), tool("ask"), put]);
+        backend.list("tools", vec![tool("write"), tool("ask"), tool("hidden"), put]);
         let to_tools = (book.clone(), released.clone());
         backend.on("tools/call", move |call| {
             let (book, released) = to_tools.clone();
@@ -68,6 +71,7 @@ impl Ledger {
                     Some("write") => execute("write", &call, &book, &released).await,
                     Some("put") => execute("put", &call, &book, &released).await,
                     Some("ask") => execute("ask", &call, &book, &released).await,
+                    Some("hidden") => execute("hidden", &call, &book, &released).await,
                     _ => Reply::error(-32602, "no such tool"),
                 }
             }
@@ -154,10 +158,18 @@ async fn execute(
     }
     if tool == "ask" {
         let schema = json!({"type": "object", "properties": {"word": {"type": "string"}}});
-        let answer = call
-            .request("elicitation/create", json!({"message": key, "requestedSchema": schema}))
+        let (_, answer) = call
+            .start_question(
+                "elicitation/create",
+                json!({"message": key, "requestedSchema": schema}),
+            )
             .await;
-        result = format!("{result}, told {}", answer["result"]["content"]["word"]);
+        // The client may be gone, or the replica with its answer.
+        let told = match tokio::time::timeout(TOLD_WITHIN, answer).await {
+            Ok(Ok(answer)) => answer["result"]["content"]["word"].clone(),
+            _ => Value::Null,
+        };
+        result = format!("{result}, told {told}");
     }
     tokio::time::sleep(Duration::from_millis(millis / (steps + 1))).await;
     if arguments["hang"] == true {

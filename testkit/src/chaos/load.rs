@@ -2,17 +2,23 @@
 //! notes its observations.
 
 mod ending;
+mod questions;
+mod stateless;
 mod streams;
+mod subscriptions;
+mod tasks;
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 pub(super) use self::ending::{finish, read_all};
+use self::{stateless::StatelessCall, subscriptions::Subscription, tasks::TaskFollowUp};
 use super::{ChaosPlan, seed::Seed, text_of};
 use crate::{
     client::{AttemptOutcome, TestClient},
@@ -25,27 +31,30 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(15);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time between two tries, and between two reads of a status.
 const PAUSE: Duration = Duration::from_millis(150);
-/// Reads of one task's status before its client disconnects.
-const LOOKS: usize = 20;
 /// Longest time for all work after its last piece has begun.
 const FINISHED_WITHIN: Duration = Duration::from_secs(120);
-const TTL_MS: u64 = 3_600_000;
-
-/// Next action of a client whose task is acknowledged.
-#[derive(Debug, Clone, Copy)]
-enum TaskFollowUp {
-    Poll,
-    Wait,
-    Ignore,
-    Cancel,
-}
 
 /// One piece of work.
 #[derive(Debug, Clone)]
 enum WorkItem {
-    Task { tool: &'static str, millis: u64, then: TaskFollowUp },
-    Call { millis: u64 },
-    Stream { steps: u64, millis: u64 },
+    Task {
+        tool: &'static str,
+        millis: u64,
+        then: TaskFollowUp,
+    },
+    Call {
+        millis: u64,
+    },
+    Stream {
+        steps: u64,
+        millis: u64,
+    },
+    /// `millis`: time until the client answers the question.
+    Question {
+        millis: u64,
+    },
+    Stateless(StatelessCall),
+    Subscribe,
 }
 
 /// Clients that have no session yet.
@@ -75,7 +84,11 @@ impl SessionOpener {
                 tokio::time::sleep(PAUSE).await;
             }
         }
-        Load { sessions: std::mem::take(&mut self.clients), history: self.history.clone() }
+        Load {
+            sessions: std::mem::take(&mut self.clients),
+            history: self.history.clone(),
+            subscriptions: Mutex::default(),
+        }
     }
 }
 
@@ -84,6 +97,7 @@ impl SessionOpener {
 pub(super) struct Load {
     sessions: Vec<TestClient>,
     history: History,
+    subscriptions: Mutex<Vec<Subscription>>,
 }
 
 impl Load {
@@ -132,6 +146,21 @@ impl Load {
                 format!("{:x}-stream-{number}", plan.seed),
                 WorkItem::Stream { steps, millis },
             ));
+        }
+        for number in 0..plan.questions {
+            pieces.push((
+                format!("{:x}-question-{number}", plan.seed),
+                WorkItem::Question { millis: seed.below(0..1_000) },
+            ));
+        }
+        for number in 0..plan.stateless {
+            pieces.push((
+                format!("{:x}-stateless-{number}", plan.seed),
+                WorkItem::Stateless(StatelessCall::of(seed)),
+            ));
+        }
+        for number in 0..plan.subscriptions {
+            pieces.push((format!("{:x}-subscription-{number}", plan.seed), WorkItem::Subscribe));
         }
         seed.shuffle(&mut pieces);
         self.start(pieces, plan.duration, 0)
@@ -202,6 +231,9 @@ impl Load {
                     WorkItem::Stream { steps, millis } => {
                         load.stream(&client, &key, steps, millis).await
                     }
+                    WorkItem::Question { millis } => load.question(&client, &key, millis).await,
+                    WorkItem::Stateless(call) => load.stateless(&client, &key, call).await,
+                    WorkItem::Subscribe => load.subscribe(&client, &key).await,
                 }
             });
         }
@@ -216,154 +248,6 @@ impl Load {
         let session = client.session().unwrap_or_default();
         self.history.record(Instant::now(), Observation::SessionLost { session });
         let _ = client.try_connect(json!({}), ANSWER_WITHIN).await;
-    }
-
-    /// Requests a task until it is acknowledged, each time under a new key, then does the
-    /// follow-up.
-    async fn task(
-        &self,
-        client: &TestClient,
-        key: &str,
-        tool: &str,
-        millis: u64,
-        then: TaskFollowUp,
-    ) {
-        let first = Instant::now();
-        for attempt in 0.. {
-            let (began, name) = (Instant::now(), key);
-            let key = format!("{name}.{attempt}");
-            let arguments = json!({"key": key, "millis": millis});
-            let params = json!({"name": format!("b__{tool}"), "arguments": arguments, "task": {"ttl": TTL_MS}});
-            let answer = client.attempt("tools/call", params, ANSWER_WITHIN).await;
-            match &answer {
-                AttemptOutcome::Result(result) => match result["task"]["taskId"].as_str() {
-                    Some(task) => {
-                        self.history
-                            .record(began, Observation::Created { key, task: task.to_owned() });
-                        return self.follow(client, task, then).await;
-                    }
-                    None => {
-                        return self.history.record(
-                            began,
-                            Observation::Wrong {
-                                what: format!("{key} was answered without a task: {result}"),
-                            },
-                        );
-                    }
-                },
-                AttemptOutcome::NoAnswer(_) => {
-                    self.history.record(began, Observation::Lost { key })
-                }
-                AttemptOutcome::Error { .. }
-                    if answer.kind() == crate::history::OUTCOME_UNKNOWN =>
-                {
-                    self.history.record(began, Observation::Lost { key })
-                }
-                AttemptOutcome::Error { .. } => {
-                    self.history.record(began, Observation::Refused { key, kind: answer.kind() })
-                }
-            }
-            self.record_loss(client, &answer).await;
-            // A commit in doubt is final for its key only.
-            if answer.is_final()
-                && !["session_not_found", crate::history::OUTCOME_UNKNOWN]
-                    .contains(&answer.kind().as_str())
-            {
-                return self.history.record(
-                    began,
-                    Observation::Wrong { what: format!("{name} was refused for good: {answer:?}") },
-                );
-            }
-            if first.elapsed() > PATIENCE {
-                let what =
-                    format!("{name} was never acknowledged in {PATIENCE:?}; last: {answer:?}");
-                return self.history.record(first, Observation::Wrong { what });
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-    }
-
-    async fn follow(&self, client: &TestClient, task: &str, then: TaskFollowUp) {
-        match then {
-            TaskFollowUp::Ignore => {}
-            TaskFollowUp::Poll => {
-                for _ in 0..LOOKS {
-                    if self
-                        .look(client, task)
-                        .await
-                        .is_some_and(|status| !matches!(&*status, "working" | "input_required"))
-                    {
-                        self.end_of(client, task).await;
-                        return;
-                    }
-                    tokio::time::sleep(PAUSE).await;
-                }
-            }
-            TaskFollowUp::Wait => {
-                for _ in 0..LOOKS {
-                    if self.end_of(client, task).await.is_some() {
-                        return;
-                    }
-                    tokio::time::sleep(PAUSE).await;
-                }
-            }
-            TaskFollowUp::Cancel => {
-                tokio::time::sleep(PAUSE).await;
-                let began = Instant::now();
-                self.history.record(began, Observation::CancelAsked { task: task.to_owned() });
-                let answer =
-                    client.attempt("tasks/cancel", json!({"taskId": task}), ANSWER_WITHIN).await;
-                self.record_status(task, began, &answer);
-                self.record_loss(client, &answer).await;
-            }
-        }
-    }
-
-    fn record_status(&self, task: &str, began: Instant, answer: &AttemptOutcome) -> Option<String> {
-        match answer {
-            AttemptOutcome::Result(view) => {
-                let status = view["status"].as_str().unwrap_or("none").to_owned();
-                self.history.record(
-                    began,
-                    Observation::Status { task: task.to_owned(), status: status.clone() },
-                );
-                Some(status)
-            }
-            AttemptOutcome::Error { .. } if answer.kind() == "task_not_found" => {
-                self.history.record(began, Observation::Absent { task: task.to_owned() });
-                None
-            }
-            _ => None,
-        }
-    }
-
-    /// Returns the task's status, if an answer came.
-    async fn look(&self, client: &TestClient, task: &str) -> Option<String> {
-        let began = Instant::now();
-        let answer = client.attempt("tasks/get", json!({"taskId": task}), ANSWER_WITHIN).await;
-        let status = self.record_status(task, began, &answer);
-        self.record_loss(client, &answer).await;
-        status
-    }
-
-    /// Returns the task's outcome, if an answer came. An error is the task's own only if the task's
-    /// status is final.
-    async fn end_of(&self, client: &TestClient, task: &str) -> Option<Outcome> {
-        let began = Instant::now();
-        let answer = client.attempt("tasks/result", json!({"taskId": task}), ANSWER_WITHIN).await;
-        self.record_loss(client, &answer).await;
-        let outcome = match &answer {
-            AttemptOutcome::Result(result) => Outcome::Completed(text_of(result)),
-            AttemptOutcome::NoAnswer(_) => return None,
-            AttemptOutcome::Error { .. } => match self.look(client, task).await.as_deref() {
-                Some("failed") => Outcome::Failed(answer.kind()),
-                Some("cancelled") => Outcome::Cancelled,
-                _ => return None,
-            },
-        };
-        self.history
-            .record(began, Observation::Ended { task: task.to_owned(), outcome: outcome.clone() });
-        Some(outcome)
     }
 
     async fn call(&self, client: &TestClient, key: &str, millis: u64) {
@@ -435,6 +319,11 @@ impl Load {
             );
         }
     }
+}
+
+/// Returns the answer to the ledger's question.
+fn told() -> Value {
+    json!({"action": "accept", "content": {"word": "yes"}})
 }
 
 fn of_message(status: u16, message: &Value) -> AttemptOutcome {

@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Call, LATEST, TestClient, call::CallEvent};
-use crate::history::OUTCOME_UNKNOWN;
+use super::{Call, LATEST, ReceivedMessage, TestClient, call::CallEvent};
+use crate::{
+    history::OUTCOME_UNKNOWN,
+    stateless_request::{add_request_meta, request_headers},
+};
 
 /// Tries to send `notifications/initialized` until one is accepted.
 const NOTE_TRIES: usize = 3;
@@ -85,32 +88,67 @@ impl TestClient {
     pub async fn attempt(&self, method: &str, params: Value, deadline: Duration) -> AttemptOutcome {
         self.start_request(method, params).attempt(deadline).await
     }
+
+    /// Works as [`TestClient::attempt`] for a request of 2026-07-28, from a client with these
+    /// capabilities.
+    pub async fn attempt_stateless(
+        &self,
+        method: &str,
+        mut params: Value,
+        capabilities: &Value,
+        deadline: Duration,
+    ) -> AttemptOutcome {
+        add_request_meta(&mut params, "testkit", capabilities);
+        let headers = self.fresh().headers_with(&request_headers(method, &params));
+        let id = json!(self.take_id());
+        let body = json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params});
+        self.start_with_headers(id, headers, body.to_string()).attempt(deadline).await
+    }
+
+    /// Answers a server's request with a result, which may be refused or lost. Returns whether the
+    /// answer was accepted.
+    pub async fn try_respond(&self, id: &Value, result: &Value, deadline: Duration) -> bool {
+        let body = json!({"jsonrpc": "2.0", "id": id, "result": result}).to_string();
+        let headers = self.usual_headers();
+        let sent = tokio::time::timeout(deadline, self.try_send("POST", &headers, body.into()));
+        matches!(sent.await, Ok(Ok(answer)) if answer.status == 202)
+    }
 }
 
 impl Call {
     /// Returns the response if it comes within `deadline`, whatever happens.
     pub async fn attempt(mut self, deadline: Duration) -> AttemptOutcome {
         let read = async {
-            while let Some(item) = self.messages.recv().await {
-                match item {
-                    CallEvent::Head { status, stream } => self.status = Some((status, stream)),
-                    CallEvent::Message(message) if message.is_response() => {
-                        return Ok(message.value);
-                    }
-                    CallEvent::Message(_) if self.status.is_some_and(|(_, stream)| !stream) => {
-                        return Ok(Value::Null);
-                    }
-                    CallEvent::Message(message) => self.before.push(message),
-                    CallEvent::Bare(_) => {}
-                    CallEvent::Broken(reason) => return Err(reason),
+            loop {
+                match self.try_next().await? {
+                    message if message.is_response() => return Ok(message.value),
+                    _ if self.status.is_some_and(|(_, stream)| !stream) => return Ok(Value::Null),
+                    message => self.before.push(message),
                 }
             }
-            Err("the answer ended before the response".to_owned())
         };
         let read = tokio::time::timeout(deadline, read)
             .await
             .unwrap_or_else(|_| Err(format!("no response within {deadline:?}")));
-        match read {
+        self.outcome_of(read)
+    }
+
+    /// Returns the next message, or the reason why no other comes.
+    pub async fn try_next(&mut self) -> Result<ReceivedMessage, String> {
+        while let Some(item) = self.messages.recv().await {
+            match item {
+                CallEvent::Head { status, stream } => self.status = Some((status, stream)),
+                CallEvent::Message(message) => return Ok(message),
+                CallEvent::Bare(_) => {}
+                CallEvent::Broken(reason) => return Err(reason),
+            }
+        }
+        Err("the answer ended before the response".to_owned())
+    }
+
+    /// Returns the outcome with this response, or without one for this reason.
+    pub fn outcome_of(&self, response: Result<Value, String>) -> AttemptOutcome {
+        match response {
             Ok(mut message) if message.get("result").is_some() => {
                 AttemptOutcome::Result(message["result"].take())
             }
