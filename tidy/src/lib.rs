@@ -1,5 +1,5 @@
-//! The rules of the house that a test can check: length of files, imports, names of types, avoided
-//! words, and the contents of the documentation.
+//! The rules of the house that a test can check: length of files, imports, names of types, fields of
+//! log lines, avoided words, and the contents of the documentation.
 //!
 //! The crate holds tests only. They read the sources of the repository as text or as syntax trees,
 //! so they run without the broker being built. Tests on sources in memory show how the checks fail.
@@ -18,6 +18,8 @@ mod files;
 mod graph;
 #[cfg(test)]
 mod layers;
+#[cfg(test)]
+mod log_fields;
 #[cfg(test)]
 mod prose;
 #[cfg(test)]

@@ -83,7 +83,7 @@ async fn probe(backend: &Arc<Backend>, listed: BackendLists) {
         }
         Err(failure) => {
             let redacted = backend.redactor.redact(&failure);
-            tracing::debug!(backend = %backend.id, failure = redacted, "the broker could not detect which client capabilities the backend uses");
+            tracing::debug!(tenant = %backend.tenant, backend = %backend.id, failure = redacted, "the broker could not detect which client capabilities the backend uses");
         }
     }
 }

@@ -94,7 +94,7 @@ pub fn receive(
         // MCP 2026-07-28, Transports: only clients send requests, and they send no responses.
         Kind::Request if connection.stateless().is_some() => {
             link.backend.context.metrics.dropped_notification("request");
-            tracing::warn!(backend = %link.backend.id, method = message.method.name(), "a backend sent a request, which MCP 2026-07-28 does not allow: the broker dropped it");
+            tracing::warn!(tenant = %link.backend.tenant, backend = %link.backend.id, method = message.method.name(), "a backend sent a request, which MCP 2026-07-28 does not allow: the broker dropped it");
         }
         Kind::Request => request(link, connection, &message, origin),
         Kind::Notification if connection.stateless().is_some() => {

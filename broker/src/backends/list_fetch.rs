@@ -113,7 +113,7 @@ fn record_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogE
         }
         Err(_) if connection.stateless().is_none() => true, // clients of earlier revisions call it
         Err(why) => {
-            tracing::warn!(backend = %link.backend.id, tool = ?tool.key, %why, "clients cannot call a tool of the backend: the catalog omits it");
+            tracing::warn!(tenant = %link.backend.tenant, backend = %link.backend.id, tool = ?tool.key, %why, "clients cannot call a tool of the backend: the catalog omits it");
             false
         }
     });
@@ -201,17 +201,17 @@ pub(super) async fn fetch_list(
         fetched.definitions.extend(page.definitions);
         if page.is_cut {
             let entries = fetched.entries.len();
-            tracing::warn!(backend = %backend.id, list = kind.member(), entries, "the list is too long and was cut");
+            tracing::warn!(tenant = %backend.tenant, backend = %backend.id, list = kind.member(), entries, "the list is too long and was cut");
             return Ok(fetched);
         }
         let Some(next) = page.next_cursor else { return Ok(fetched) };
         if let Err(why) = cursors.add(&next) {
-            tracing::warn!(backend = %backend.id, list = kind.member(), why, "the list was cut");
+            tracing::warn!(tenant = %backend.tenant, backend = %backend.id, list = kind.member(), why, "the list was cut");
             return Ok(fetched);
         }
         cursor = Some(next);
     }
-    tracing::warn!(backend = %backend.id, list = kind.member(), max = LIST_PAGES_MAX, "the list has too many pages and was cut");
+    tracing::warn!(tenant = %backend.tenant, backend = %backend.id, list = kind.member(), max = LIST_PAGES_MAX, "the list has too many pages and was cut");
     Ok(fetched)
 }
 
@@ -237,10 +237,10 @@ impl SeenCursors {
 
 fn warn_of_skipped(backend: &Backend, kind: ListKind, left_out: &[SkippedEntry]) {
     for one in left_out.iter().take(SKIPPED_LOGGED_MAX) {
-        tracing::warn!(backend = %backend.id, list = kind.member(), key = ?one.key, why = one.reason, "an entry is left out of the catalog");
+        tracing::warn!(tenant = %backend.tenant, backend = %backend.id, list = kind.member(), key = ?one.key, why = one.reason, "an entry is left out of the catalog");
     }
     if left_out.len() > SKIPPED_LOGGED_MAX {
-        tracing::warn!(backend = %backend.id, list = kind.member(), count = left_out.len(), "many entries are left out of the catalog");
+        tracing::warn!(tenant = %backend.tenant, backend = %backend.id, list = kind.member(), count = left_out.len(), "many entries are left out of the catalog");
     }
 }
 
@@ -270,7 +270,7 @@ fn read_answer(
             let text = format!("{}: the backend answered with error {code}", method(kind).name());
             return Err(backend.report_failure(&Failure::Protocol(text)));
         }
-        tracing::debug!(backend = %backend.id, list = kind.member(), code, "the backend refused a list it announced");
+        tracing::debug!(tenant = %backend.tenant, backend = %backend.id, list = kind.member(), code, "the backend refused a list it announced");
         return Ok(None);
     };
     let converted = downgrade::downgrade_tools_result(result).filter(|_| {

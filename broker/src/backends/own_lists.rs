@@ -83,7 +83,7 @@ async fn read_own(link: &Arc<Link>, connection: &Arc<Connection>, kinds: &[ListK
         let Some(shared) = link.backend.lists.load_full() else { continue };
         let stored = pins.publish_own(&link.lists, (kind, entries), &shared);
         has_changed |= stored.unwrap_or_else(|| {
-            tracing::warn!(backend = %link.backend.id, list = kind.member(), "the memory for session lists is full: the session gets the shared list");
+            tracing::warn!(tenant = %link.backend.tenant, backend = %link.backend.id, list = kind.member(), "the memory for session lists is full: the session gets the shared list");
             true
         });
     }

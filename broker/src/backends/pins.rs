@@ -45,8 +45,8 @@ pub struct PinKeeper {
     pub mode: PinMode,
     /// What happens to hidden characters in the results of tools.
     pub results: ResultScan,
-    tenant: TenantId,
-    backend: BackendId,
+    pub(super) tenant: TenantId,
+    pub(super) backend: BackendId,
     context: Arc<Context>,
     ignored: IgnoredMembers,
     loaded: Mutex<LoadedPins>,

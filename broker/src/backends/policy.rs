@@ -266,7 +266,7 @@ impl Policy {
         let mut tools = self.tools.lock();
         let is_current = tools.schemas == Some(owner);
         let schema = compiled.unwrap_or_else(|why| {
-            tracing::warn!(backend = %self.backend, ?tool, %why, "the broker cannot use the schema of a tool and does not validate its arguments");
+            tracing::warn!(tenant = %self.tenant, backend = %self.backend, ?tool, %why, "the broker cannot use the schema of a tool and does not validate its arguments");
             if is_current {
                 tools.record_unused(tool, &why);
             }

@@ -121,7 +121,7 @@ fn view_of(backend: &Backend, mut lists: BackendLists) -> Option<Arc<PrincipalVi
     let policy = || Policy::of(tenant, id, spec, context, resources);
     let view = backend.principal_lists.view_of(lists, &context.own_lists_bytes, policy);
     if view.is_none() {
-        tracing::warn!(backend = %id, "the memory for lists of principals is full: the principal sees no lists of this backend");
+        tracing::warn!(%tenant, backend = %id, "the memory for lists of principals is full: the principal sees no lists of this backend");
     }
     view
 }

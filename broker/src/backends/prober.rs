@@ -40,7 +40,7 @@ pub(super) async fn run(backend: &Arc<Backend>, link: &Arc<Link>) {
     loop {
         match backend.wait_for_probe().await {
             ProbeReason::HalfOpen => {
-                let found = catch_panic(probe(backend, link)).await;
+                let found = probe(backend, link).await;
                 backend.record_probe(found == ProbeOutcome::Healthy);
             }
             ProbeReason::Suspicion => resolve_suspicion(backend, link).await,
@@ -55,7 +55,7 @@ async fn resolve_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
     let started_at = backend.context.uptime();
     loop {
         let sent_at = backend.context.uptime();
-        match catch_panic(probe(backend, link)).await {
+        match probe(backend, link).await {
             ProbeOutcome::Healthy => break,
             ProbeOutcome::NoAnswer => {
                 backend.record_failure(backend.context.uptime().saturating_sub(sent_at))
@@ -74,7 +74,7 @@ async fn resolve_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
 async fn resolve_verdict(backend: &Arc<Backend>, link: &Arc<Link>) {
     let started_at = backend.context.uptime();
     // A connection that hangs does not answer either.
-    let found = tokio::time::timeout(VERDICT_PROBE_MAX, catch_panic(probe(backend, link))).await;
+    let found = tokio::time::timeout(VERDICT_PROBE_MAX, probe(backend, link)).await;
     let answered = found == Ok(ProbeOutcome::Healthy) || backend.answered_since(started_at);
     let admission = &backend.admission;
     let opened =
@@ -117,14 +117,19 @@ pub fn receive_verdict(backend: &Backend, verdict: &BackendVerdict) {
 }
 
 /// Turns a panic into a failed probe, so that the breaker does not wait forever.
-async fn catch_panic(probe: impl Future<Output = ProbeOutcome>) -> ProbeOutcome {
-    AssertUnwindSafe(probe).catch_unwind().await.unwrap_or_else(|_logged_by_the_panic_hook| {
-        tracing::error!("a probe of a backend failed inside the broker");
+async fn probe(backend: &Backend, link: &Arc<Link>) -> ProbeOutcome {
+    catch_panic(send_probes(backend, link)).await.unwrap_or_else(|| {
+        tracing::error!(tenant = %backend.tenant, backend = %backend.id, "a probe of a backend failed inside the broker");
         ProbeOutcome::NoAnswer
     })
 }
 
-async fn probe(backend: &Backend, link: &Arc<Link>) -> ProbeOutcome {
+/// Returns `None` after a panic, which the panic hook logs.
+async fn catch_panic(probe: impl Future<Output = ProbeOutcome>) -> Option<ProbeOutcome> {
+    AssertUnwindSafe(probe).catch_unwind().await.ok()
+}
+
+async fn send_probes(backend: &Backend, link: &Arc<Link>) -> ProbeOutcome {
     for attempt in 0..2 {
         let result = match send_probe(backend, link).await {
             Ok(result) => result,
@@ -167,7 +172,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_probe_that_panics_has_failed() {
-        assert_eq!(catch_panic(async { panic!("as planned") }).await, ProbeOutcome::NoAnswer);
-        assert_eq!(catch_panic(async { ProbeOutcome::Healthy }).await, ProbeOutcome::Healthy);
+        assert_eq!(catch_panic(async { panic!("as planned") }).await, None);
+        assert_eq!(catch_panic(async { ProbeOutcome::Healthy }).await, Some(ProbeOutcome::Healthy));
     }
 }

@@ -30,10 +30,7 @@ pub async fn record_command(pins: &PinKeeper, transport: &TransportSpec) {
         Some((path, sha256))
     });
     let Ok(Some((path, sha256))) = found.await else {
-        tracing::warn!(
-            command,
-            "the broker cannot read the program of a backend and does not pin it"
-        );
+        tracing::warn!(tenant = %pins.tenant, backend = %pins.backend, command, "the broker cannot read the program of a backend and does not pin it");
         return;
     };
     let package = package(command, args);

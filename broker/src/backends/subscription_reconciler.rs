@@ -121,7 +121,7 @@ async fn restore_all(link: Arc<Link>, connection: Arc<Connection>, mut uris: Vec
             };
             // The client of a new one gets the refusal itself.
             if is_first && again {
-                tracing::warn!(backend = %link.backend.id, %refusal, "a subscription could not be restored, the broker tries again");
+                tracing::warn!(tenant = %link.backend.tenant, backend = %link.backend.id, %refusal, "a subscription could not be restored, the broker tries again");
                 link.subscriptions.notify_listeners(&link.backend.id, &uri);
             }
             failed.push(uri);

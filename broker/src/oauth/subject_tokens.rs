@@ -102,7 +102,7 @@ impl SubjectTokens {
             let (all, token) = (self.clone(), token.clone());
             tokio::spawn(async move {
                 if let Err(error) = all.keep(&of, &token).await {
-                    tracing::warn!(%error, "a token for exchanges cannot be stored");
+                    tracing::warn!(tenant = %of.0, %error, "a token for exchanges cannot be stored");
                 }
             });
         }

@@ -188,7 +188,8 @@ impl Vault {
     ) {
         let update = self.0.store.record_grant_error(key, version, error, lease_ends_in);
         if let Err(error) = self.0.run("record_grant_error", update).await {
-            tracing::debug!(%error, "the error of a grant could not be stored");
+            let GrantKey { tenant, backend, .. } = key;
+            tracing::debug!(%tenant, %backend, %error, "the error of a grant could not be stored");
         }
     }
 

@@ -208,7 +208,7 @@ async fn s02_a_schema_too_large_to_compile_is_not_used_and_is_reported() {
     }
     broker
         .wait_for_log(
-            "the broker cannot use the schema of a tool and does not validate its arguments",
+            "the broker cannot use the schema of a tool and does not validate its arguments tenant=default",
         )
         .await;
     let view = broker.admin().backend("default", "b").await;

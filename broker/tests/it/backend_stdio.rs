@@ -98,6 +98,7 @@ async fn stdio_04_noise_on_standard_output_is_dropped() {
     let broker = broker_with(stdio().banner().spec()).await;
     let client = broker.connected(json!({})).await;
     assert_eq!(text_of(&client.call("s__garbage", json!({})).await), "after the noise");
+    broker.wait_for_log("a message that is not valid MCP tenant=default backend=s").await;
     assert_eq!(text_of(&client.call("s__stray", json!({})).await), "mine");
     assert_eq!(text_of(&client.call("s__twice", json!({})).await), "first");
     assert_eq!(text_of(&client.call("s__echo", json!({})).await), "{}");

@@ -341,7 +341,8 @@ async fn idle_and_old_children_are_replaced_by_new_ones() {
         .await;
         let next = call_tool(&client, "pid", json!({})).await;
         assert_ne!(pid, next, "{limits}");
-        broker.wait_for_log("the broker ends a child process").await;
+        broker.wait_for_log("child process started tenant=default backend=s").await;
+        broker.wait_for_log("the next request starts another one tenant=default backend=s").await;
     }
 }
 

@@ -314,7 +314,7 @@ impl Connection {
         self.flushed.cancelled().await;
     }
 
-    fn queue(&self) -> &FrameQueue {
+    pub(super) fn queue(&self) -> &FrameQueue {
         match &self.wire {
             WireSender::Pipe(queue) => queue,
             WireSender::Http(http) => http.one_way(),
@@ -406,7 +406,7 @@ mod tests {
     #[tokio::test]
     async fn rpc_12_an_answer_to_an_ended_request_is_late_and_others_are_unknown() {
         let metrics = Arc::new(Metrics::new(false));
-        let (queue, _frames) = FrameQueue::new(4, metrics.queue_depth("pipe"));
+        let (queue, _frames) = FrameQueue::for_tests(4, metrics.queue_depth("pipe"));
         let connection = Connection::new(WireSender::Pipe(queue), metrics.clone());
         let dropped = || {
             let text = metrics.render();
@@ -449,7 +449,7 @@ mod tests {
             runtime.block_on(async {
                 let link = link().await;
                 let metrics = link.backend.context.metrics.clone();
-                let (queue, mut frames) = FrameQueue::new(64, metrics.queue_depth("pipe"));
+                let (queue, mut frames) = FrameQueue::for_tests(64, metrics.queue_depth("pipe"));
                 let connection = Connection::new(WireSender::Pipe(queue), metrics);
                 let started: Vec<_> = (0..questions)
                     .map(|n| {

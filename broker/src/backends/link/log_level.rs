@@ -91,12 +91,12 @@ impl Link {
             Ok(answer) => {
                 *level_sent = Some(level);
                 if answer.kind == Kind::Error {
-                    tracing::info!(backend = %self.backend.id, "the backend refused the log level");
+                    tracing::info!(tenant = %self.backend.tenant, backend = %self.backend.id, "the backend refused the log level");
                 }
             }
             Err(failure) => {
                 let redacted = self.backend.redactor.redact(&failure);
-                tracing::info!(backend = %self.backend.id, failure = redacted, "the broker could not set the log level at the backend");
+                tracing::info!(tenant = %self.backend.tenant, backend = %self.backend.id, failure = redacted, "the broker could not set the log level at the backend");
             }
         }
     }

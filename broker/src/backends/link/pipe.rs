@@ -16,7 +16,7 @@ use super::{
     connection::Connection,
     connection_guard::ConnectionGuard,
     failure::Failure,
-    queue::{FrameQueue, QueuedFrame},
+    queue::{FrameQueue, QueueOwner, QueuedFrame},
     stateless,
     wire::WireSender,
 };
@@ -54,7 +54,9 @@ where
     Sink: FrameSink + 'static,
 {
     let metrics = &link.backend.context.metrics;
-    let (queue, frames) = FrameQueue::new(LINK_QUEUE_FRAMES, metrics.queue_depth("pipe"));
+    let depth = metrics.queue_depth("pipe");
+    let owner = QueueOwner::new(&link.backend.tenant, &link.backend.id);
+    let (queue, frames) = FrameQueue::new(owner, LINK_QUEUE_FRAMES, depth);
     let connection = Connection::new(WireSender::Pipe(queue), metrics.clone());
     prepare(&connection);
     let running = &link.backend.context.running;
@@ -101,7 +103,7 @@ async fn watch(link: Arc<Link>, connection: Arc<Connection>, writing: JoinHandle
     connection.closed().await;
     let abort = writing.abort_handle();
     if tokio::time::timeout(LAST_WRITE_WAIT, writing).await.is_err() {
-        tracing::debug!(backend = %link.backend.id, "a backend did not read the last messages of the broker");
+        tracing::debug!(tenant = %link.backend.tenant, backend = %link.backend.id, "a backend did not read the last messages of the broker");
         abort.abort();
     }
     connection.mark_flushed();
@@ -120,7 +122,8 @@ async fn write(
     while frames.recv_many(&mut taken, WRITE_BATCH_FRAMES).await > 0 {
         batch.extend(taken.drain(..).map(QueuedFrame::into_frame));
         if let Err(error) = sink.send_all(&mut batch).await {
-            tracing::debug!(%error, "the broker could not write to a backend");
+            let QueueOwner { tenant, backend } = &connection.queue().owner;
+            tracing::debug!(%tenant, %backend, %error, "the broker could not write to a backend");
             drop(frames); // a writer now learns that its frame was not sent
             connection.record_fault(error);
             // The last messages of the backend, such as an answer, may still arrive.
@@ -145,7 +148,7 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
             Ok(None) => break,
             Err(error) => {
                 let redacted = link.backend.redactor.redact(&error);
-                tracing::warn!(backend = %link.backend.id, error = redacted, "reading from a backend failed");
+                tracing::warn!(tenant = %link.backend.tenant, backend = %link.backend.id, error = redacted, "reading from a backend failed");
                 connection.record_fault(error);
                 break;
             }
@@ -165,10 +168,10 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
                 noise += 1;
                 connection.broken_message(&rejected, &frame);
                 if noise == 1 {
-                    tracing::warn!(backend = %link.backend.id, "a backend sent a message that is not valid MCP");
+                    tracing::warn!(tenant = %link.backend.tenant, backend = %link.backend.id, "a backend sent a message that is not valid MCP");
                 }
                 if noise > NOISE_LINES_MAX {
-                    tracing::warn!(backend = %link.backend.id, "a backend sent too many messages that are not valid MCP: the broker closes the connection");
+                    tracing::warn!(tenant = %link.backend.tenant, backend = %link.backend.id, "a backend sent too many messages that are not valid MCP: the broker closes the connection");
                     connection
                         .record_fault("the backend sent too many messages that are not valid MCP");
                     break;
@@ -200,7 +203,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_cannot_write_ends_even_if_its_backend_still_sends() {
         let metrics = Arc::new(Metrics::new(false));
-        let (queue, frames) = FrameQueue::new(2, metrics.queue_depth("pipe"));
+        let (queue, frames) = FrameQueue::for_tests(2, metrics.queue_depth("pipe"));
         queue.push(bytes::Bytes::from_static(b"{}")).unwrap();
         let connection = Connection::new(WireSender::Pipe(queue), metrics);
         write(connection.clone(), Stuck, frames).await;

@@ -14,15 +14,30 @@ use std::sync::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use prometheus::IntGauge;
+use protocol::ids::{BackendId, TenantId};
 use rules::limits::LINK_QUEUE_BYTES_MAX;
 use tokio::sync::mpsc;
 
 use super::failure::Failure;
 use crate::metrics::{Direction, Metrics, Side};
 
+/// The backend of a queue, as the log names it.
+#[derive(Debug, Clone)]
+pub struct QueueOwner {
+    pub tenant: TenantId,
+    pub backend: BackendId,
+}
+
+impl QueueOwner {
+    pub fn new(tenant: &TenantId, backend: &BackendId) -> Self {
+        Self { tenant: tenant.clone(), backend: backend.clone() }
+    }
+}
+
 /// The sending end, which never waits.
 #[derive(Debug)]
 pub struct FrameQueue {
+    pub owner: QueueOwner,
     /// `None` once closed.
     frames: Mutex<Option<mpsc::Sender<QueuedFrame>>>,
     contents: Arc<QueueContents>,
@@ -54,14 +69,18 @@ struct QueueContents {
 
 impl FrameQueue {
     /// Creates a queue with its receiving end, which ends after [`FrameQueue::close`].
-    pub fn new(frames_max: usize, depth: IntGauge) -> (Self, mpsc::Receiver<QueuedFrame>) {
+    pub fn new(
+        owner: QueueOwner,
+        frames_max: usize,
+        depth: IntGauge,
+    ) -> (Self, mpsc::Receiver<QueuedFrame>) {
         let (frames, receiver) = mpsc::channel(frames_max);
         let contents = QueueContents {
             depth,
             bytes: AtomicUsize::default(),
             has_coalesced: AtomicBool::default(),
         };
-        (Self { frames: Mutex::new(Some(frames)), contents: Arc::new(contents) }, receiver)
+        (Self { owner, frames: Mutex::new(Some(frames)), contents: Arc::new(contents) }, receiver)
     }
 
     pub fn push(&self, frame: Bytes) -> Result<(), Failure> {
@@ -74,7 +93,8 @@ impl FrameQueue {
         metrics.bytes(Direction::Out, Side::Backend, frame.len());
         if let Err(failure) = self.push(frame) {
             metrics.dropped_notification("to_backend");
-            tracing::debug!(%failure, "a notification or answer did not reach the backend");
+            let QueueOwner { tenant, backend } = &self.owner;
+            tracing::debug!(%tenant, %backend, %failure, "a notification or answer did not reach the backend");
         }
     }
 
@@ -86,7 +106,8 @@ impl FrameQueue {
             Ok(false) => metrics.dropped_notification("repeated"),
             Err(failure) => {
                 metrics.dropped_notification("to_backend");
-                tracing::debug!(%failure, "a notification did not reach the backend");
+                let QueueOwner { tenant, backend } = &self.owner;
+                tracing::debug!(%tenant, %backend, %failure, "a notification did not reach the backend");
             }
         }
     }
@@ -155,6 +176,15 @@ impl Drop for QueuePlace {
 }
 
 #[cfg(test)]
+impl FrameQueue {
+    pub fn for_tests(frames_max: usize, depth: IntGauge) -> (Self, mpsc::Receiver<QueuedFrame>) {
+        let (tenant, backend) = (TenantId::parse("acme"), BackendId::parse("b"));
+        let owner = QueueOwner::new(&tenant.unwrap(), &backend.unwrap());
+        Self::new(owner, frames_max, depth)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -162,7 +192,7 @@ mod tests {
     fn the_depth_follows_frames_in_and_out() {
         let metrics = Metrics::new(false);
         let depth = metrics.queue_depth("pipe");
-        let (queue, mut frames) = FrameQueue::new(2, depth.clone());
+        let (queue, mut frames) = FrameQueue::for_tests(2, depth.clone());
         queue.push(Bytes::from_static(b"one")).unwrap();
         queue.push(Bytes::from_static(b"two")).unwrap();
         assert_eq!(queue.push(Bytes::from_static(b"three")), Err(Failure::QueueFull));
@@ -178,7 +208,7 @@ mod tests {
     #[test]
     fn queued_frames_are_bounded_in_bytes() {
         let depth = Metrics::new(false).queue_depth("pipe");
-        let (queue, mut frames) = FrameQueue::new(10, depth.clone());
+        let (queue, mut frames) = FrameQueue::for_tests(10, depth.clone());
         let push = |bytes: usize| queue.push(Bytes::from(vec![b' '; bytes]));
         // A frame that is alone always fits.
         assert_eq!(push(LINK_QUEUE_BYTES_MAX + 1), Ok(()));
@@ -196,7 +226,7 @@ mod tests {
     #[test]
     fn s09_equal_notifications_are_queued_once() {
         let depth = Metrics::new(false).queue_depth("pipe");
-        let (queue, mut frames) = FrameQueue::new(2, depth.clone());
+        let (queue, mut frames) = FrameQueue::for_tests(2, depth.clone());
         let push = || queue.push_coalesced(Bytes::from_static(b"changed"));
         assert_eq!((push(), push(), depth.get()), (Ok(true), Ok(false), 1));
         assert_eq!(frames.try_recv().unwrap().into_frame(), "changed");
@@ -215,7 +245,7 @@ mod tests {
     #[test]
     fn frames_of_a_dropped_queue_are_not_counted() {
         let depth = Metrics::new(false).queue_depth("pipe");
-        let (queue, frames) = FrameQueue::new(2, depth.clone());
+        let (queue, frames) = FrameQueue::for_tests(2, depth.clone());
         queue.push(Bytes::from_static(b"one")).unwrap();
         drop(frames);
         assert!(matches!(queue.push(Bytes::new()), Err(Failure::NotSent(_))));

@@ -69,7 +69,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
         ChildLimits { line_bytes_max: link.backend.message_bytes(), ..ChildLimits::default() };
     let Child { reader, writer, process } = child_process::spawn(&spec, &limits)
         .map_err(|error| Failure::NotSent(error.to_string()))?;
-    tracing::info!(backend = %link.backend.id, pid = process.pid(), "child process started");
+    tracing::info!(tenant = %link.backend.tenant, backend = %link.backend.id, pid = process.pid(), "child process started");
 
     let Pipe { connection, writing } = pipe::start(link, reader, writer);
     let running = &link.backend.context.running;
@@ -130,7 +130,7 @@ async fn watch(
             let _read_to_its_end = tokio::time::timeout(LAST_WRITE_WAIT, connection.closed()).await;
         }
         why = expired(&link, &connection, &rules) => {
-            tracing::info!(backend = %link.backend.id, pid, why, "the broker ends a child process; the next request starts another one");
+            tracing::info!(tenant = %link.backend.tenant, backend = %link.backend.id, pid, why, "the broker ends a child process; the next request starts another one");
             link.retire(&connection);
             // Requests that took the connection a moment ago still get an answer.
             while !connection.is_closed() && !link.is_closed() {
@@ -157,8 +157,8 @@ fn record_end(link: &Link, process: &ChildProcess, status: ExitStatus) {
     }
     let stderr = process.stderr_tail();
     let reason = shown_line(&link.backend.redactor.redact(&reason_line(&stderr)));
-    let (backend, pid) = (&link.backend.id, process.pid());
-    tracing::warn!(%backend, pid, %status, stderr = reason, "child process ended");
+    let (tenant, backend, pid) = (&link.backend.tenant, &link.backend.id, process.pid());
+    tracing::warn!(%tenant, %backend, pid, %status, stderr = reason, "child process ended");
     let end = match reason.as_str() {
         "" => format!("the child process ended ({status})"),
         reason => format!("the child process ended ({status}), on standard error: {reason}"),

@@ -94,10 +94,16 @@ impl TlsClients {
 
     /// Reads the client certificates again, for the next handshakes. Invalid files change nothing.
     pub async fn reload(&self) {
-        let known: Vec<_> = self.0.lock().identities.values().filter_map(Weak::upgrade).collect();
-        for identity in known {
+        let known: Vec<_> = {
+            let cache = self.0.lock();
+            let identities = cache.identities.iter();
+            identities
+                .filter_map(|(files, one)| Some((files.cert.clone(), one.upgrade()?)))
+                .collect()
+        };
+        for (cert_file, identity) in known {
             if let Err(error) = blocking(move || identity.reload()).await {
-                tracing::error!(%error, "the broker could not reload the client certificate of a backend and keeps the old one");
+                tracing::error!(cert_file = %cert_file.display(), %error, "the broker could not reload the client certificate of a backend and keeps the old one");
             }
         }
     }

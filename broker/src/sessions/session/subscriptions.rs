@@ -94,7 +94,7 @@ async fn listen_later(session: Weak<Session>, target: ResourceTarget, mut refusa
             }
             Err(refusal) if is_transient(&refusal) => refusal,
             Err(refusal) => {
-                tracing::info!(backend = %target.backend, %refusal, "a backend refuses a resource that a notification stream has");
+                tracing::info!(tenant = %session.tenant.id, backend = %target.backend, %refusal, "a backend refuses a resource that a notification stream has");
                 return session.end("a backend refuses a subscription");
             }
         };
@@ -156,7 +156,7 @@ pub async fn resubscribe(session: Arc<Session>, backend: BackendId) {
     if link.open_for_listeners().await {
         for target in &targets {
             if let Err(refusal) = Subscriptions::reconcile(&link, &target.uri).await {
-                tracing::warn!(%backend, %refusal, "the broker could not restore a subscription on the changed backend");
+                tracing::warn!(tenant = %session.tenant.id, %backend, %refusal, "the broker could not restore a subscription on the changed backend");
             }
             link.subscriptions.notify_gap(&link.backend.id, &*session, &target.uri);
         }

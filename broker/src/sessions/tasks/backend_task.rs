@@ -96,7 +96,7 @@ impl TaskRun {
         backend_task: &str,
     ) {
         let unstored = step(self, link, connection, backend_task)
-            .inspect_err(|error| tracing::error!(task = %self.digest(), %error, "the location of a backend's task cannot be stored"))
+            .inspect_err(|error| tracing::error!(task = %self.digest(), tenant = %self.tenant.id, backend = %self.record.backend, %error, "the location of a backend's task cannot be stored"))
             .ok();
         {
             let mut state = self.lock();
@@ -303,11 +303,11 @@ async fn request_about_task(
 pub(super) async fn cancel(run: &TaskRun, link: &Arc<Link>, backend_task: &str) {
     match link.cancel_task(backend_task).await {
         Ok(answer) if answer.kind == Kind::Error => {
-            tracing::debug!(task = %run.digest(), "the backend did not cancel its task")
+            tracing::debug!(task = %run.digest(), tenant = %run.tenant.id, backend = %run.record.backend, "the backend did not cancel its task")
         }
         Ok(_) => {}
         Err(failure) => {
-            tracing::debug!(task = %run.digest(), %failure, "the broker could not send the cancellation of a task to the backend")
+            tracing::debug!(task = %run.digest(), tenant = %run.tenant.id, backend = %run.record.backend, %failure, "the broker could not send the cancellation of a task to the backend")
         }
     }
 }

@@ -163,7 +163,7 @@ impl CallRetries {
             && self.resent < TASK_RESENDS_MAX
         {
             self.resent += 1;
-            tracing::info!(task = %run.digest(), backend = %run.record.backend, "the answer is lost and the call is safe to repeat: the broker sends it again");
+            tracing::info!(task = %run.digest(), tenant = %run.tenant.id, backend = %run.record.backend, "the answer is lost and the call is safe to repeat: the broker sends it again");
             tokio::time::sleep(BACKOFF_FIRST).await;
         } else {
             return Err(RunOutcome::Refused(refusal));

@@ -135,6 +135,9 @@ async fn nb_hdr_03_tools_with_invalid_annotations_are_not_offered_over_http() {
         let is_http = backend.spec()["transport"]["type"] == "http";
         assert_eq!(names.contains(&"b__regional".to_owned()), !is_http, "{names:?}");
         assert!(names.contains(&"b__fine".to_owned()));
+        if is_http {
+            broker.wait_for_log("the catalog omits it tenant=default backend=b").await;
+        }
     }
 }
 

@@ -63,7 +63,7 @@ async fn keep_open(
                 failures = match reading.read(&mut response.into_body()).await {
                     // The backend would send the same event again after the last id.
                     BodyEnd::Broken(failure) if !matches!(failure, Failure::Lost(_)) => {
-                        tracing::warn!(backend = %link.backend.id, %failure, "the broker cannot read an event of the backend and reopens the stream without the missed events");
+                        tracing::warn!(tenant = %link.backend.tenant, backend = %link.backend.id, %failure, "the broker cannot read an event of the backend and reopens the stream without the missed events");
                         reading.last_event_id = None;
                         failures + 1
                     }

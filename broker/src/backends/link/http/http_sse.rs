@@ -76,12 +76,12 @@ pub(super) async fn open_instead(link: &Arc<Link>, url: &str) -> Option<Arc<Conn
     match opened.unwrap_or_else(|_| Err(Failure::Protocol("no handshake in time".to_owned()))) {
         Ok(connection) => {
             link.backend.era.record_http_sse(true);
-            tracing::info!(backend = %link.backend.id, "the backend speaks HTTP+SSE of 2024-11-05");
+            tracing::info!(tenant = %link.backend.tenant, backend = %link.backend.id, "the backend speaks HTTP+SSE of 2024-11-05");
             Some(connection)
         }
         Err(failure) => {
             let redacted = link.backend.redactor.redact(&failure);
-            tracing::debug!(backend = %link.backend.id, failure = redacted, "the backend does not speak HTTP+SSE either");
+            tracing::debug!(tenant = %link.backend.tenant, backend = %link.backend.id, failure = redacted, "the backend does not speak HTTP+SSE either");
             None
         }
     }

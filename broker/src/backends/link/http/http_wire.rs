@@ -24,7 +24,10 @@ use super::{
     content_kind::{EVENT_STREAM, JSON},
 };
 use crate::{
-    backends::link::{failure::Failure, queue::FrameQueue},
+    backends::link::{
+        failure::Failure,
+        queue::{FrameQueue, QueueOwner},
+    },
     oauth::{LinkPost, LinkPosts, LinkTokens},
     telemetry,
 };
@@ -114,7 +117,8 @@ impl HttpWire {
         if let Ok(Err(failure)) =
             tokio::time::timeout(SESSION_DELETE_WAIT, self.send(request)).await
         {
-            tracing::debug!(%failure, "the backend's session could not be deleted");
+            let QueueOwner { tenant, backend } = &self.one_way.owner;
+            tracing::debug!(%tenant, %backend, %failure, "the backend's session could not be deleted");
         }
     }
 

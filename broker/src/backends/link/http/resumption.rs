@@ -37,7 +37,7 @@ pub(super) async fn resume(
         return false;
     }
     connection.resume(agreed, resumption.first_wire_id);
-    tracing::debug!(backend = %link.backend.id, "the broker resumed its session at the backend");
+    tracing::debug!(tenant = %link.backend.tenant, backend = %link.backend.id, "the broker resumed its session at the backend");
     true
 }
 

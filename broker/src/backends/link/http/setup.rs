@@ -16,7 +16,7 @@ use crate::{
             Link,
             connection::Connection,
             failure::Failure,
-            queue::{FrameQueue, QueuedFrame},
+            queue::{FrameQueue, QueueOwner, QueuedFrame},
         },
     },
     oauth::{LinkPosts, LinkTokens},
@@ -37,13 +37,13 @@ pub(super) async fn send_one_way(
                 Ok(Ok(())) => {}
                 Ok(Err(failure)) => {
                     let redacted = link.backend.redactor.redact(&failure);
-                    tracing::info!(backend = %link.backend.id, failure = redacted, "a notification or answer did not reach the backend");
+                    tracing::info!(tenant = %link.backend.tenant, backend = %link.backend.id, failure = redacted, "a notification or answer did not reach the backend");
                     if failure == Failure::SessionGone {
                         connection.close_forgotten();
                     }
                 }
                 Err(_) => {
-                    tracing::info!(backend = %link.backend.id, "the backend did not accept a notification or response in time")
+                    tracing::info!(tenant = %link.backend.tenant, backend = %link.backend.id, "the backend did not accept a notification or response in time")
                 }
             }
         }
@@ -82,8 +82,9 @@ impl HttpWire {
         url: &str,
     ) -> Result<(Self, mpsc::Receiver<QueuedFrame>), Failure> {
         let context = &backend.context;
-        let (one_way, frames) =
-            FrameQueue::new(ONE_WAY_QUEUE_FRAMES, context.metrics.queue_depth("http_one_way"));
+        let depth = context.metrics.queue_depth("http_one_way");
+        let owner = QueueOwner::new(&backend.tenant, &backend.id);
+        let (one_way, frames) = FrameQueue::new(owner, ONE_WAY_QUEUE_FRAMES, depth);
         let wire = Self {
             client: backend
                 .resources

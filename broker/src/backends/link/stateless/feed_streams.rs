@@ -204,7 +204,7 @@ impl OpenFeed<'_> {
                 },
             };
             if let Some(gracefully) = ended {
-                tracing::debug!(backend = %self.link.backend.id, gracefully, "the backend's notification stream ended");
+                tracing::debug!(tenant = %self.link.backend.tenant, backend = %self.link.backend.id, gracefully, "the backend's notification stream ended");
                 self.stream = None;
                 listening.lost();
                 self.missed = true;
@@ -240,7 +240,7 @@ impl OpenFeed<'_> {
         self.failures += 1;
         if self.failures == 1 {
             let redacted = backend.redactor.redact(&failure);
-            tracing::info!(backend = %backend.id, failure = redacted, "the broker could not open the notification stream of the backend");
+            tracing::info!(tenant = %backend.tenant, backend = %backend.id, failure = redacted, "the broker could not open the notification stream of the backend");
         }
         let pause = BACKOFF_FIRST
             .saturating_mul(1 << self.failures.min(10))

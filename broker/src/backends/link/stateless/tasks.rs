@@ -296,10 +296,10 @@ async fn persistently(
                     return Err(failure);
                 }
                 Ok(Err(failure)) => {
-                    tracing::debug!(backend = %link.backend.id, %failure, "a request about a task failed: the broker sends it again")
+                    tracing::debug!(tenant = %link.backend.tenant, backend = %link.backend.id, %failure, "a request about a task failed: the broker sends it again")
                 }
                 Err(_) => {
-                    tracing::debug!(backend = %link.backend.id, "the backend did not answer a request about a task in time")
+                    tracing::debug!(tenant = %link.backend.tenant, backend = %link.backend.id, "the backend did not answer a request about a task in time")
                 }
             }
         }
@@ -355,7 +355,7 @@ impl Drop for TaskCancelGuard<'_> {
         self.link.backend.context.running.spawn(async move {
             match link.cancel_task(&id).await {
                 Ok(answer) if answer.kind != Kind::Error => {}
-                _ => tracing::debug!(backend = %link.backend.id, "the backend did not cancel its task"),
+                _ => tracing::debug!(tenant = %link.backend.tenant, backend = %link.backend.id, "the backend did not cancel its task"),
             }
         });
     }

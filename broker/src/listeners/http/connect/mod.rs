@@ -270,7 +270,7 @@ impl Visit<'_> {
         let Some(tokens) = self.tokens(person, backend) else { return unknown() };
         let (issuer, scopes) = match tokens.consent(&person.principal).await {
             Ok(found) => found,
-            Err(error) => return failed(backend, &error),
+            Err(error) => return failed(Some((&person.tenant, backend)), &error),
         };
         let browser = self.cookies().browser().unwrap_or_else(random_text);
         let proof = form_proof(&browser);
@@ -315,7 +315,7 @@ impl Visit<'_> {
                 Ok(_) => {
                     HtmlPage::new("The connection has ended").text(backend).respond(StatusCode::OK)
                 }
-                Err(error) => failed(backend, &error),
+                Err(error) => failed(Some((&person.tenant, backend)), &error),
             };
         }
         let shown = parameter(&form, "server");
@@ -323,7 +323,7 @@ impl Visit<'_> {
             Ok(Some(address)) => redirect(&address),
             // The person has to see the other server first.
             Ok(None) => self.consent(&person, backend).await,
-            Err(error) => failed(backend, &error),
+            Err(error) => failed(Some((&person.tenant, backend)), &error),
         }
     }
 
@@ -351,7 +351,7 @@ impl Visit<'_> {
                     |wait| too_many(Some(wait)),
                 )
             }
-            Err(error) => failed("the broker", &error),
+            Err(error) => failed(None, &error),
         }
     }
 
@@ -380,18 +380,18 @@ impl Visit<'_> {
         let name = match backend_of(persistence, &person.tenant, &answer.state).await {
             Ok(Some(name)) => name,
             Ok(None) => return wrong(),
-            Err(error) => return failed("the broker", &error),
+            Err(error) => return failed(None, &error),
         };
         let Some(tokens) = self.tokens(&person, &name) else { return wrong() };
         let taken = tokens.take_login(&answer.state, &person.principal, &browser, path);
         let login = match taken.await {
             Ok(Some(login)) => login,
             Ok(None) => return wrong(),
-            Err(error) => return failed(&name, &error),
+            Err(error) => return failed(Some((&person.tenant, &name)), &error),
         };
         let claim = |issuer: &str| self.broker.principal_claim(issuer);
         if let Err(error) = tokens.finish(login, &answer, claim).await {
-            return failed(&name, &error);
+            return failed(Some((&person.tenant, &name)), &error);
         }
         if let Ok(backend) = BackendId::parse(&name) {
             let Person { tenant, principal, .. } = person;
@@ -449,8 +449,10 @@ fn unknown() -> Response<Body> {
         .respond(StatusCode::NOT_FOUND)
 }
 
-fn failed(backend: &str, error: &crate::oauth::OauthError) -> Response<Body> {
-    tracing::warn!(backend, %error, "an account could not be connected");
+/// Answers a failed step of a connection to a tenant's backend. `None`: a login at the broker.
+fn failed(backend: Option<(&TenantId, &str)>, error: &crate::oauth::OauthError) -> Response<Body> {
+    let (tenant, backend) = backend.unzip();
+    tracing::warn!(tenant = tenant.map(tracing::field::display), backend, %error, "an account could not be connected");
     let text = "The authorization server did not let the broker connect the account. Nothing was changed. The log of the broker has the reason.";
     HtmlPage::new("Not connected").text(text).respond(StatusCode::BAD_GATEWAY)
 }

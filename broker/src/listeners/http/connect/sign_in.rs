@@ -56,7 +56,7 @@ impl Visit<'_> {
                 let cookie = self.cookies().set_sign_in(self.seal(), &pending);
                 with_cookie(redirect(&address), cookie)
             }
-            Err(error) => failed("the broker", &error),
+            Err(error) => failed(None, &error),
         }
     }
 
@@ -89,7 +89,7 @@ impl Visit<'_> {
     ) -> Result<(Login, String), Box<Response<Body>>> {
         let issuers = self.broker.sign_in_issuers();
         let finished = self.broker.sign_ins().finish(&issuers, pending, answer).await;
-        let proven = finished.map_err(|error| failed("the broker", &error))?;
+        let proven = finished.map_err(|error| failed(None, &error))?;
         let (tenant, subject) = self.broker.signed_in(&proven).await.ok_or_else(refused)?;
         let tenant = self.broker.tenant(&tenant).ok_or_else(refused)?;
         Ok((Login::of_subject(&tenant, &subject), proven.backend))
