@@ -122,6 +122,7 @@ DASHBOARDS = {
     ]),
     "process": ("Process", [
         panel("Up", "short", "", (gauge("up", "job, instance", "min"), "{{instance}}")),
+        panel("Accepts new sessions", "short", "1 while /readyz returns 200, 0 during a drain and without the database.", (gauge("mcp_accepting", "instance", "min"), "{{instance}}")),
         panel("Build", "short", "Replicas by build.", (f"count by (version) (mcp_build_info{{{AT}}})", "{{version}}")),
         panel("Processors", "short", "Processor seconds a second.", (rate("process_cpu_seconds_total", "instance"), "{{instance}}")),
         panel("Memory", "bytes", "Held in RAM by the broker; its child processes are not in it.", (gauge("process_resident_memory_bytes", "instance"), "{{instance}}")),

@@ -1,10 +1,10 @@
-//! Metrics of the broker's observability: spans, the audit log, certificates, and the states of
-//! backends.
+//! Metrics of the broker's observability: readiness, spans, the audit log, certificates, and the
+//! states of backends.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
-use prometheus::{IntCounterVec, IntGaugeVec};
+use prometheus::{IntCounterVec, IntGauge, IntGaugeVec};
 use protocol::ids::{BackendId, TenantId};
 
 use super::{BACKEND_LABELS_MAX, MetricRegistrar, OTHER};
@@ -13,6 +13,7 @@ use super::{BACKEND_LABELS_MAX, MetricRegistrar, OTHER};
 pub const BACKEND_STATES: [&str; 5] = ["connecting", "ready", "degraded", "failed", "disabled"];
 
 pub struct ObservabilityMetrics {
+    accepting: IntGauge,
     spans: IntCounterVec,
     audit: IntCounterVec,
     audit_checkpoints: IntCounterVec,
@@ -26,6 +27,10 @@ pub struct ObservabilityMetrics {
 impl ObservabilityMetrics {
     pub(super) fn new(declare: &MetricRegistrar<'_>) -> Self {
         Self {
+            accepting: declare.gauge(
+                "mcp_accepting",
+                "1 while the replica accepts new sessions (/readyz returns 200), 0 while it drains or is not ready.",
+            ),
             spans: declare.closed_counters(
                 "mcp_trace_spans_total",
                 "Spans, by outcome: exported, or dropped because the queue was full, the collector did not accept them, or a request had too many.",
@@ -54,6 +59,11 @@ impl ObservabilityMetrics {
             ),
             reported: Mutex::default(),
         }
+    }
+
+    /// Sets whether the replica accepts new sessions.
+    pub fn accepting(&self, accepting: bool) {
+        self.accepting.set(i64::from(accepting));
     }
 
     /// Counts spans. `outcome` comes from a closed set.

@@ -57,6 +57,24 @@ async fn f_04_a_call_in_flight_finishes_and_the_exit_is_clean() {
     assert!(!broker.log().contains("panicked"));
 }
 
+#[tokio::test]
+async fn a_metric_shows_that_a_draining_replica_accepts_no_sessions() {
+    let gate = Gate::new();
+    let backend = waiting(&gate).await;
+    let mut broker =
+        builder().single_process().backend("default", "b", backend.spec()).start().await;
+    assert_eq!(broker.admin().metric("mcp_accepting", &[]).await, Some(1.0));
+    let client = broker.connected(json!({})).await;
+    let call = client.start_call("b__wait", json!({}));
+    backend.wait_for("the call", |seen| seen.calls("wait")).await;
+    broker.request_shutdown();
+    draining(&broker).await;
+    assert_eq!(broker.admin().metric("mcp_accepting", &[]).await, Some(0.0));
+    gate.open();
+    assert_eq!(text_of(&call.result().await), "finished");
+    assert_eq!(broker.wait_for_exit().await.code(), Some(0));
+}
+
 /// Uses connections that carry plain POSTs only.
 #[tokio::test]
 async fn f_04_a_drain_closes_answered_connections_and_waits_for_no_idle_one() {

@@ -202,8 +202,11 @@ async fn a_database_outage_is_reported_and_survived() {
     );
     let answer = until_status(&broker, "/readyz", 503).await;
     assert_eq!(answer["status"], "store_unavailable");
+    let accepting = async || broker.admin().metric("mcp_accepting", &[]).await;
+    assert_eq!(accepting().await, Some(0.0));
     server.start_again().await;
     until_status(&broker, "/readyz", 200).await;
+    assert_eq!(accepting().await, Some(1.0));
     let after = nodes(&broker).await;
     assert_eq!(after.len(), 1, "{after:?}");
     assert_ne!(after[0]["node"], before, "a lapsed name does not come back");

@@ -53,5 +53,7 @@ pub(super) async fn ready(State(control): State<Arc<Control>>) -> impl IntoRespo
 /// Metrics as Prometheus text.
 #[utoipa::path(get, operation_id = "show_metrics", path = "/metrics", tag = "health", responses((status = 200, body = String, content_type = "text/plain")))]
 pub(super) async fn metrics(State(control): State<Arc<Control>>) -> impl IntoResponse {
+    // Set here, so that it never differs from `/readyz`.
+    control.metrics.observability.accepting(control.readiness() == Readiness::Ready);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], control.metrics.render())
 }

@@ -604,10 +604,18 @@ async fn without_the_database_no_partial_answer_is_returned() {
 #[tokio::test]
 async fn a_drain_makes_the_broker_unready() {
     let admin = Admin::open().await;
+    let accepting = async |value: u8| {
+        let metrics = admin.send(request("GET", "/metrics").body(Body::empty()).unwrap()).await;
+        let metrics = metrics.into_body().collect().await.unwrap().to_bytes();
+        let line = format!("\nmcp_accepting {value}\n");
+        assert!(String::from_utf8_lossy(&metrics).contains(&line), "{line}");
+    };
     assert_eq!(admin.request("GET", "/readyz", None).await.0, 200);
+    accepting(1).await;
     assert_eq!(admin.request("POST", "/admin/v1/drain", None).await.0, 202);
     let response = admin.send(request("GET", "/readyz").body(Body::empty()).unwrap()).await;
     assert_eq!(response.status(), 503);
+    accepting(0).await;
     assert_eq!(admin.request("GET", "/healthz", None).await.0, 200);
 }
 
