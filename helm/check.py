@@ -51,16 +51,21 @@ BROKEN = [
     ("templates/deployment.yaml", "add (int .Values.shutdown.preStopSeconds)", "add 0", "killed before"),
     ("templates/deployment.yaml", "graceSeconds) 40", "graceSeconds) 10", "killed before"),
     ("templates/deployment.yaml", "- name: http\n", "- name: web\n", "http"),
-    ("templates/deployment.yaml", "mountPath: /run/secrets/mcp-broker", "mountPath: /run/secrets/broker", "secret"),
+    ("templates/_helpers.tpl", "mountPath: /run/secrets/mcp-broker", "mountPath: /run/secrets/broker", "secret"),
     ("templates/services.yaml", "clusterIP: None", "clusterIP: none", "headless"),
     ("templates/services.yaml", "targetPort: admin", "targetPort: metrics", "metrics"),
-    ("templates/deployment.yaml", "mountPath: /etc/mcp-broker.d", "mountPath: /etc/mcp-broker.e", "further configuration files"),
+    ("templates/_helpers.tpl", "mountPath: /etc/mcp-broker.d", "mountPath: /etc/mcp-broker.e", "further configuration files"),
     ("templates/_helpers.tpl", "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "read-only"),
     ("templates/_helpers.tpl", "add: [SETUID, SETGID, CHOWN, KILL]", "add: [SETUID, SETGID]", "users of their own"),
     ("templates/_helpers.tpl", '"grace" (printf "%ds"', '"grace" (printf "%d"', "shutdown.grace"),
     ("templates/_helpers.tpl", '"trusted_proxies"', '"proxies"', "are not trusted"),
     ("templates/scaling.yaml", "policy/v1", "policy/v1beta1", "policy/v1beta1"),
-    ("templates/migration.yaml", "pre-install,pre-upgrade", "post-install", "hook"),
+    ("templates/migration.yaml", 'pre-install,pre-upgrade\n    helm.sh/hook-weight: "0"', 'post-install\n    helm.sh/hook-weight: "0"', "hook"),
+    ("templates/migration.yaml", 'helm.sh/hook-weight: "-1"', 'helm.sh/hook-weight: "1"', "there before the Job"),
+    ("templates/migration.yaml", '(printf "%s-migrate" (include "mcp-broker.fullname" .))', '(include "mcp-broker.fullname" .)', "there before the Job"),
+    ("templates/migration.yaml", "args: [check-config,", "args: [serve,", "not checked before"),
+    ("templates/migration.yaml", "containerName: check-config", "containerName: migrate", "tried again"),
+    ("templates/migration.yaml", '{{- include "mcp-broker.configEnv" . | nindent 12 }}', "", "the environment of the Pods"),
     ("templates/networkpolicy.yaml", "- port: internal", "- ports: internal", "ports"),
     ("templates/monitoring.yaml", '"files/alerts.yaml"', '"files/alarms.yaml"', "alerts"),
     ("templates/_helpers.tpl", ' "/.well-known/oauth-protected-resource"', "", "not all that the broker serves is routed"),
@@ -171,10 +176,34 @@ def check_fit(documents: list[dict], values: dict) -> None:
     need(bool(job) != config["storage"]["migrate_on_start"], "the schema is brought up to date twice, or never")
     if job:
         need(job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade", "the migration is not a hook before installs and upgrades")
+        check_job_config(documents, job, pod, values)
     probe = container["readinessProbe"]["httpGet"]
     need(probe["path"] == values.get("probes", {}).get("readinessPath", "/readyz"), "readiness is asked elsewhere")
     scaler = one(documents, "HorizontalPodAutoscaler")
     need(bool(scaler) != ("replicas" in deployment["spec"]), "both the autoscaler and the Deployment say how many Pods there are")
+
+
+def check_job_config(documents: list[dict], job: dict, pod: dict, values: dict) -> None:
+    """The check before a migration reads what the Pods will read: the configuration, the environment and the files."""
+    checking = job["spec"]["template"]["spec"]
+    if not values.get("migration", {}).get("checkConfig", True):
+        need("initContainers" not in checking and "podFailurePolicy" not in job["spec"], "the configuration is checked although the values do not want it")
+        return
+    [container] = checking["initContainers"]
+    need(container["args"][0] == "check-config", "the configuration is not checked before the migration")
+    volumes = {volume["name"]: volume for volume in checking["volumes"]}
+    checked = one(documents, "ConfigMap", volumes["config"]["configMap"]["name"])
+    annotations = [document["metadata"].get("annotations", {}) for document in (checked, job)]
+    weights = [int(of.get("helm.sh/hook-weight", 0)) for of in annotations if of.get("helm.sh/hook") == "pre-install,pre-upgrade"]
+    need(len(weights) == 2 and weights[0] < weights[1], "the checked configuration is not there before the Job")
+    need(checked["data"] == one(documents, "ConfigMap")["data"], "the checked configuration is not that of the Pods")
+    broker = pod["containers"][0]
+    need(container["env"] == broker["env"], "the check does not have the environment of the Pods")
+    own = {"home", "tmp"}  # What a Pod writes to.
+    need(container["volumeMounts"] == [mount for mount in broker["volumeMounts"] if mount["name"] not in own], "the check does not have the files of the Pods")
+    need({volume["name"] for volume in pod["volumes"]} - own == volumes.keys(), "the check does not have the volumes of the Pods")
+    [rule] = job["spec"]["podFailurePolicy"]["rules"]
+    need(rule["action"] == "FailJob" and rule["onExitCodes"]["containerName"] == container["name"], "a faulty configuration is tried again")
 
 
 def check_database(pod: dict, values: dict, secrets: set[str]) -> None:
@@ -316,11 +345,25 @@ def check_config(documents: list[dict], broker: Path, work: Path) -> None:
     mounted = work / "mcp-broker.d"
     mounted.mkdir(exist_ok=True)
     file = work / "mcp-broker.yaml"
-    file.write_text(text.replace("/etc/mcp-broker.d", str(mounted)))
+    text = text.replace("/etc/mcp-broker.d", str(mounted))
     # What the Deployment adds by its environment.
     environment = {"MCP_BROKER__NODE__ADVERTISE": "10.0.0.1:7400", "MCP_BROKER__NODE__ID": "mcp-broker-0123456789-abcde"}
-    done = subprocess.run([broker, "check-config", file], capture_output=True, text=True, env=environment)
+
+    def check(text: str) -> subprocess.CompletedProcess[str]:
+        file.write_text(text)
+        return subprocess.run([broker, *arguments], capture_output=True, text=True, env=environment)
+
+    job = one(documents, "Job")
+    steps = job["spec"]["template"]["spec"].get("initContainers", []) if job else []
+    arguments = ["check-config", file]
+    if steps:
+        arguments = [file if argument == "/etc/mcp-broker/mcp-broker.yaml" else argument for argument in steps[0]["args"]]
+    done = check(text)
     need(done.returncode == 0, f"check-config: {done.stdout}{done.stderr}")
+    if steps:
+        done = check(yaml.safe_dump({**yaml.safe_load(text), "breaker": {"failures": "many"}}))
+        [rule] = job["spec"]["podFailurePolicy"]["rules"]
+        need(done.returncode in rule["onExitCodes"]["values"] and "breaker.failures" in done.stdout, f"a faulty configuration does not end the Job: {done.returncode} {done.stdout}{done.stderr}")
 
 
 def check_bad_values(chart: Path) -> int:

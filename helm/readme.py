@@ -21,7 +21,7 @@ The chart runs the broker in several replicas on Kubernetes 1.29 or newer:
 
 - a Deployment whose rolling update waits for the drain
 - Services for clients, for operators and between replicas
-- a Job that migrates the schema of the database
+- a Job that checks the configuration and migrates the schema of the database before an upgrade
 - monitors, alerts and dashboards
 
 ```bash
@@ -34,9 +34,19 @@ This command tries the broker out with its own PostgreSQL and Redis. A productio
 
 ## What the chart decides
 
-`listen`, `node`, `storage`, `shutdown`, `include.folder`, `auth.admin_token` and `auth.admin_token_file` of the broker's configuration follow from the values below and cannot stand in `config`. Neither can `tls.require_https`, because probes use HTTP. `config` takes every other key of [docs/configuration.md](../../docs/configuration.md). A wrong key ends the Pod with exit code 64 and one line for each fault. `mcp-broker check-config` finds such faults before.
+`listen`, `node`, `storage`, `shutdown`, `include.folder`, `auth.admin_token` and `auth.admin_token_file` of the broker's configuration follow from the values below and cannot stand in `config`. Neither can `tls.require_https`, because probes use HTTP. `config` takes every other key of [docs/configuration.md](../../docs/configuration.md). A wrong key stops the installation or upgrade before anything changes: see [Faulty configuration](#faulty-configuration).
 
 A Pod keeps no state: the homes of stdio backends (below `/var/lib/mcp-broker`) and `/tmp` are empty when it starts. The image contains neither Node nor Python; build an image `FROM` it for stdio backends that need them.
+
+## Faulty configuration
+
+The Job `RELEASE-migrate` runs `mcp-broker check-config` before it migrates the schema. The check has the configuration, the environment, the Secrets and the volumes of the new Pods, and the image of the new release. A fault ends the Job, and Helm reports that the hook failed. The running Pods and the schema stay as they are. The log of the Job has one line for each fault:
+
+```
+kubectl logs --namespace NAMESPACE job/RELEASE-migrate --container check-config
+```
+
+The check reads the files of `configFolder.configMap` too. The broker itself starts without the entries of a faulty file there, so their tenants would lose them. Secrets and ConfigMaps that the values name must exist before the installation. If they do not, set `migration.checkConfig` to `false`. A Pod then ends with exit code 64 at a faulty configuration, and the rolling update stops.
 
 ## Values
 

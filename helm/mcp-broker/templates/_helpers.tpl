@@ -185,6 +185,60 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
       {{- end }}
 {{- end -}}
 
+{{/* What a Pod needs that reads the whole configuration: a broker, and the check before an upgrade. */}}
+{{- define "mcp-broker.configEnv" -}}
+- name: POD_IP
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
+- name: MCP_BROKER__NODE__ID
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+- name: MCP_BROKER__NODE__ADVERTISE
+  value: {{ ternary "[$(POD_IP)]:7400" "$(POD_IP):7400" .Values.ipv6 | quote }}
+{{ include "mcp-broker.databaseEnv" . }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "mcp-broker.configMounts" -}}
+- name: config
+  mountPath: /etc/mcp-broker
+  readOnly: true
+{{- if .Values.configFolder.configMap }}
+- name: config-folder
+  mountPath: /etc/mcp-broker.d
+  readOnly: true
+{{- end }}
+- name: secrets
+  mountPath: /run/secrets/mcp-broker
+  readOnly: true
+{{- with .Values.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* `configMap` has the configuration file. */}}
+{{- define "mcp-broker.configVolumes" -}}
+- name: config
+  configMap:
+    name: {{ .configMap }}
+    # Users of children are not to read it.
+    defaultMode: 0440
+{{- with .root.Values.configFolder.configMap }}
+- name: config-folder
+  configMap:
+    name: {{ . }}
+    defaultMode: 0440
+{{- end }}
+{{ include "mcp-broker.secretVolume" .root }}
+{{- with .root.Values.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
 {{- define "mcp-broker.podSecurity" -}}
 {{- if .Values.childUsers.enabled -}}
 runAsUser: 0
