@@ -2,6 +2,7 @@
 
 mod link_events;
 pub(in crate::backends) mod links;
+mod rates;
 
 use std::{
     collections::HashMap,
@@ -21,7 +22,6 @@ use protocol::{
 };
 use rules::{
     catalog::{BackendLists, OfferTable},
-    gcra::Rate,
     limits::{LATENCY_WEIGHT, LIST_ENTRIES_MAX, TOOLS_METERED_MAX},
     link_sharing::{LinkScope, WireKind},
     shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
@@ -41,10 +41,9 @@ use super::{
     roots::BackendRoots,
 };
 use crate::{
-    admission::rate_limiter::RateScope,
     config::{
-        Limits, MessageWire,
-        spec::{BackendLimits, BackendSpec, CatalogAuth, TenantLimits, TransportSpec},
+        MessageWire,
+        spec::{BackendSpec, CatalogAuth, TransportSpec},
     },
     context::Context,
     oauth::TokenSource,
@@ -233,30 +232,6 @@ impl Backend {
             call: own.call.unwrap_or(common.call),
             control: own.control.unwrap_or(common.control),
             initialize: own.initialize.unwrap_or(common.initialize),
-        }
-    }
-
-    /// Takes one request from the rate of the tool, and from that of the backend. `tenant` holds the
-    /// limits of the tenant's record. A call above the rate of its tool takes nothing from the rate
-    /// of the backend, which other tools use.
-    pub fn take_budget(&self, tenant: &TenantLimits, tool: Option<&str>) -> Result<(), Refusal> {
-        let (own, common, rates) =
-            (&self.spec.limits, &self.context.config.limits, &self.context.rates);
-        if let Some(tool) = tool
-            && let Some(rate) = tool_rate(own, tenant, common, tool)
-        {
-            let name = || format!("tool/{}/{}/{tool}", self.tenant, self.id);
-            let meter = self.tools.lock().get_or_insert(&tool.to_owned(), rates.now(), name);
-            rates.take(RateScope::Tool, &meter, rate)?;
-        }
-        let per_second = own
-            .requests_per_second
-            .or(tenant.requests_per_second_per_backend)
-            .unwrap_or(common.requests_per_second_per_backend);
-        let burst = own.burst.or(tenant.burst_per_backend).unwrap_or(common.burst_per_backend);
-        match Rate::new(per_second, burst) {
-            Some(rate) => rates.take(RateScope::Backend, &self.meter, rate),
-            None => Ok(()),
         }
     }
 
@@ -472,26 +447,4 @@ impl Backend {
     pub fn transport(&self) -> &'static str {
         self.spec.transport.kind()
     }
-}
-
-/// Returns the rate of a tool: its own, or that of all tools of the backend, of the tenant or of the
-/// configuration.
-fn tool_rate(
-    own: &BackendLimits,
-    tenant: &TenantLimits,
-    common: &Limits,
-    tool: &str,
-) -> Option<Rate> {
-    let special = own.tools.get(tool);
-    let per_second = special
-        .and_then(|rate| rate.requests_per_second)
-        .or(own.requests_per_second_per_tool)
-        .or(tenant.requests_per_second_per_tool)
-        .unwrap_or(common.requests_per_second_per_tool);
-    let burst = special
-        .and_then(|rate| rate.burst)
-        .or(own.burst_per_tool)
-        .or(tenant.burst_per_tool)
-        .unwrap_or(common.burst_per_tool);
-    Rate::new(per_second, burst)
 }
