@@ -14,6 +14,7 @@
 
 mod access;
 mod approvals;
+mod breaker_states;
 mod capped_labels;
 pub(crate) mod labels;
 mod limits;
@@ -25,6 +26,7 @@ mod registrar;
 mod reloads;
 mod resilience;
 mod tasks;
+mod tenant_backends;
 mod tenants;
 mod tokens;
 
@@ -46,8 +48,14 @@ use protocol::{error::ErrorKind, ids::TenantId, method::Method, version::Version
 use rules::client_transport::Transport;
 
 use self::{
-    access::AccessMetrics, approvals::ApprovalMetrics, limits::LimitMetrics, oauth::OauthMetrics,
-    pins::PinMetrics, registrar::MetricRegistrar, tasks::TaskMetrics, tenants::TenantMetrics,
+    access::AccessMetrics,
+    approvals::ApprovalMetrics,
+    limits::LimitMetrics,
+    oauth::OauthMetrics,
+    pins::PinMetrics,
+    registrar::MetricRegistrar,
+    tasks::TaskMetrics,
+    tenants::{TenantMetrics, TenantSeries},
     tokens::TokenMetrics,
 };
 pub use self::{
@@ -56,13 +64,16 @@ pub use self::{
     pins::PinCounts,
     resilience::{BackendSeries, ResilienceMetrics, RetryOutcome, VerdictEffect},
     tasks::PromotionOutcome,
-    tenants::TenantCounters,
+    tenants::TenantCounts,
 };
 
 /// Maximum number of backends with a label value of their own. Further ones share `other`.
 pub const BACKEND_LABELS_MAX: usize = 200;
 /// Maximum number of tenants with a label value of their own, if tenant labels are configured.
 pub const TENANT_LABELS_MAX: usize = 1_000;
+/// Maximum number of backends of tenants with label values of their own, if tenant labels are
+/// configured.
+pub const TENANT_BACKEND_LABELS_MAX: usize = 2_000;
 const OTHER: &str = "other";
 
 /// JSON-RPC codes that MCP defines. The broker's own codes are 1001 to 1089.
@@ -140,7 +151,7 @@ struct MethodChildren {
 }
 
 impl Metrics {
-    /// Declares all metrics. `tenant_labels` adds a metric of requests by tenant.
+    /// Declares all metrics. `tenant_labels` adds those by tenant.
     pub fn new(tenant_labels: bool) -> Self {
         let registry = Registry::new();
         let declare = MetricRegistrar { registry: &registry };
@@ -274,9 +285,9 @@ impl Metrics {
             .observe(seconds);
     }
 
-    /// Returns the counters of a tenant's requests. `None`: tenant labels are not configured.
-    pub fn tenant_counters(&self, tenant: &TenantId) -> Option<TenantCounters> {
-        self.tenants.as_ref().map(|tenants| tenants.counters(tenant))
+    /// Returns the series of a tenant. `None`: tenant labels are not configured.
+    fn tenant_series(&self, tenant: &TenantId) -> Option<TenantSeries> {
+        self.tenants.as_ref().map(|tenants| tenants.series(tenant))
     }
 
     pub fn requests_pending(&self, delta: i64) {
@@ -506,7 +517,8 @@ mod tests {
         let metrics = Arc::new(Metrics::new(false));
         let answered = |name: &str| {
             let id = BackendId::parse(name).unwrap();
-            let series = BackendSeries::new(Arc::clone(&metrics), &id);
+            let tenant = TenantId::parse("acme").unwrap();
+            let series = BackendSeries::new(Arc::clone(&metrics), &tenant, &id);
             series.request_finished(Duration::from_millis(10));
             series
         };
@@ -528,22 +540,42 @@ mod tests {
     #[test]
     fn tenants_are_labels_only_when_configured() {
         let tenant = TenantId::parse("acme").unwrap();
-        assert!(Metrics::new(false).tenant_counters(&tenant).is_none());
-        let metrics = Metrics::new(true);
-        let counters = metrics.tenant_counters(&tenant).unwrap();
-        counters.request_finished(RequestOutcome::Ok);
-        assert!(
-            metrics.render().contains(r#"mcp_tenant_requests_total{outcome="ok",tenant="acme"} 1"#)
-        );
+        let counted = |tenant_labels| {
+            let metrics = Arc::new(Metrics::new(tenant_labels));
+            let counts = TenantCounts::new(metrics.clone(), tenant.clone());
+            counts.rate_limited("sessions_per_tenant");
+            (metrics, counts)
+        };
+        assert!(!counted(false).0.render().contains("acme"));
+        let (metrics, counts) = counted(true);
+        let took = Duration::from_millis(20);
+        counts.request_finished(Method::ToolsCall, RequestOutcome::Ok, took);
+        counts.request_finished(Method::Ping, RequestOutcome::Ok, took);
+        counts.sessions(2);
+        counts.calls_in_flight(1);
+        let text = metrics.render();
+        for line in [
+            r#"mcp_tenant_requests_total{outcome="ok",tenant="acme"} 2"#,
+            r#"mcp_tenant_call_seconds_bucket{tenant="acme",le="0.05"} 1"#,
+            r#"mcp_tenant_call_seconds_count{tenant="acme"} 1"#,
+            r#"mcp_tenant_rate_limited_total{scope="sessions_per_tenant",tenant="acme"} 1"#,
+            r#"mcp_tenant_rate_limited_total{scope="tool",tenant="acme"} 0"#,
+            r#"mcp_tenant_sessions{tenant="acme"} 2"#,
+            r#"mcp_tenant_calls_in_flight{tenant="acme"} 1"#,
+        ] {
+            assert!(text.contains(line), "{line} in {text}");
+        }
+        counts.close();
+        assert!(!metrics.render().contains("acme"));
     }
 
     #[test]
     fn tenants_past_the_cap_share_a_label_and_a_removed_one_frees_its_label() {
-        let metrics = Metrics::new(true);
+        let metrics = Arc::new(Metrics::new(true));
         let counted = |name: &str| {
-            let counters = metrics.tenant_counters(&TenantId::parse(name).unwrap()).unwrap();
-            counters.request_finished(RequestOutcome::Ok);
-            counters
+            let counts = TenantCounts::new(metrics.clone(), TenantId::parse(name).unwrap());
+            counts.request_finished(Method::Ping, RequestOutcome::Ok, Duration::ZERO);
+            counts
         };
         let all: Vec<_> =
             (0..TENANT_LABELS_MAX + 5).map(|number| counted(&format!("t{number}"))).collect();
@@ -553,7 +585,7 @@ mod tests {
         let again = counted("t1");
         for removed in &all[..2] {
             removed.close();
-            removed.request_finished(RequestOutcome::Refused);
+            removed.request_finished(Method::Ping, RequestOutcome::Refused, Duration::ZERO);
         }
         assert_eq!(count(&metrics, series), TENANT_LABELS_MAX, "t0 is gone, t1 has another holder");
         let next = counted("next");

@@ -10,7 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use protocol::ids::PrincipalId;
+use protocol::ids::{BackendId, PrincipalId, TenantId};
 use records::SessionKey;
 use rules::{
     adaptive_concurrency::AdaptiveLimit,
@@ -53,7 +53,8 @@ pub(super) struct BackendAdmission {
 
 impl BackendAdmission {
     pub(super) fn new(
-        id: &protocol::ids::BackendId,
+        tenant: &TenantId,
+        id: &BackendId,
         spec: &BackendSpec,
         context: &Context,
     ) -> Self {
@@ -63,7 +64,7 @@ impl BackendAdmission {
         let queued = own.calls_queued.unwrap_or(common.calls_queued_per_backend);
         let adapts = own.adaptive_concurrency.unwrap_or(common.adaptive_concurrency);
         let metrics = context.metrics.clone();
-        let series = BackendSeries::new(metrics.clone(), id);
+        let series = BackendSeries::new(metrics.clone(), tenant, id);
         if adapts {
             series.calls_max(max);
         }

@@ -176,7 +176,7 @@ impl Backend {
         let tools =
             Mutex::new(RateLimiterMap::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
         let sources = TokenSource::of(&tenant, &id, &spec, context.oauth_resources());
-        let admission = BackendAdmission::new(&id, &spec, &context);
+        let admission = BackendAdmission::new(&tenant, &id, &spec, &context);
         let principal_lists =
             PrincipalLists::new(spec.auth.catalog_auth == CatalogAuth::PerPrincipal);
         Arc::new(Self {

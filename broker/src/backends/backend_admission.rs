@@ -222,10 +222,11 @@ impl Backend {
     /// Reports a connection that was not established, or a call without an answer for `after`.
     pub fn record_failure(&self, after: Duration) {
         let now = self.context.uptime();
-        let is_leaving = self.stop.is_cancelled() || self.context.draining.is_cancelled();
-        if !is_leaving
-            && self.admission.breaker.record_failure(now, now.saturating_sub(after), rand::random())
-        {
+        if self.stop.is_cancelled() || self.context.draining.is_cancelled() {
+            return;
+        }
+        self.admission.series.failed();
+        if self.admission.breaker.record_failure(now, now.saturating_sub(after), rand::random()) {
             self.report_breaker_state();
             self.admission.probe_wanted.notify_one();
             self.admission.limiter.drain_queue();

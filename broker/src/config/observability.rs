@@ -38,7 +38,7 @@ pub(super) const TELEMETRY: &[ConfigKey] = &[
         "tenant_labels",
         KeyKind::Bool,
         "false",
-        "Also counts requests by tenant (`mcp_tenant_requests_total`).",
+        "Adds the metrics by tenant, and by tenant and backend (`mcp_tenant_…`).",
     ),
     optional_key(
         "traces.endpoint",

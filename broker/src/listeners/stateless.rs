@@ -116,7 +116,7 @@ fn count(
 ) {
     let metrics = &broker.shared.metrics;
     metrics.request_finished(method, outcome, client.transport, took.as_secs_f64());
-    client.tenant.request_finished(outcome);
+    client.tenant.counts.request_finished(method, outcome, took);
 }
 
 /// Returns whether the broker itself answers the method. A notification stream counts as answered

@@ -89,6 +89,20 @@ pub(super) const LIMITS_REACHED: &[&str] = &[
     "tool",
 ];
 
+/// Those of [`LIMITS_REACHED`] by which a request of a tenant is refused.
+pub(super) const TENANT_LIMITS_REACHED: [&str; 10] = [
+    "approvals",
+    "backend",
+    "calls_in_flight_per_session",
+    "calls_in_flight_per_tenant",
+    "connections_per_tenant",
+    "principal",
+    "sessions_per_principal",
+    "sessions_per_tenant",
+    "tenant",
+    "tool",
+];
+
 /// Transports of backends, as the `type` of their settings.
 pub(super) const BACKEND_TRANSPORTS: &[&str] =
     &["http", "sse", "tcp", "websocket", "quic", "stdio"];

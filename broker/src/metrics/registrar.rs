@@ -16,6 +16,9 @@ const SECONDS_BUCKETS: [f64; 16] = [
 const LONG_SECONDS_BUCKETS: [f64; 10] =
     [1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 43_200.0, 86_400.0];
 
+/// From a hundredth of a second to half a minute, for histograms of many label values.
+const COARSE_SECONDS_BUCKETS: [f64; 6] = [0.01, 0.05, 0.25, 1.0, 5.0, 30.0];
+
 /// Creates metrics and registers them.
 pub(super) struct MetricRegistrar<'a> {
     pub(super) registry: &'a Registry,
@@ -72,18 +75,33 @@ impl MetricRegistrar<'_> {
     }
 
     pub(super) fn histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
-        self.registered(HistogramVec::new(
-            HistogramOpts::new(name, help).buckets(SECONDS_BUCKETS.to_vec()),
-            labels,
-        ))
+        self.histograms_with(&SECONDS_BUCKETS, name, help, labels)
+    }
+
+    /// Makes histograms with few buckets.
+    pub(super) fn coarse_histograms(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> HistogramVec {
+        self.histograms_with(&COARSE_SECONDS_BUCKETS, name, help, labels)
     }
 
     /// Makes histograms of times that depend on people.
     pub(super) fn long_histograms(&self, name: &str, help: &str, labels: &[&str]) -> HistogramVec {
-        self.registered(HistogramVec::new(
-            HistogramOpts::new(name, help).buckets(LONG_SECONDS_BUCKETS.to_vec()),
-            labels,
-        ))
+        self.histograms_with(&LONG_SECONDS_BUCKETS, name, help, labels)
+    }
+
+    fn histograms_with(
+        &self,
+        buckets: &[f64],
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> HistogramVec {
+        let options = HistogramOpts::new(name, help).buckets(buckets.to_vec());
+        self.registered(HistogramVec::new(options, labels))
     }
 
     fn registered<M: Collector + Clone + 'static>(&self, metric: prometheus::Result<M>) -> M {

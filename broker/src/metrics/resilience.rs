@@ -8,21 +8,22 @@ use std::{
     time::Duration,
 };
 
-use dashmap::DashMap;
 use parking_lot::Mutex;
 use prometheus::{Histogram, HistogramVec, IntCounterVec, IntGaugeVec};
-use protocol::ids::BackendId;
+use protocol::ids::{BackendId, TenantId};
 use rules::breaker::CircuitState;
 
-use super::{BACKEND_LABELS_MAX, MetricRegistrar, Metrics, capped_labels::CappedLabels};
+use super::{
+    BACKEND_LABELS_MAX, MetricRegistrar, Metrics, breaker_states::BreakerStates,
+    capped_labels::CappedLabels, tenant_backends::TenantBackendSeries,
+};
 
 pub struct ResilienceMetrics {
     labels: CappedLabels,
     request_seconds: HistogramVec,
-    breaker_state: IntGaugeVec,
+    /// By name, which several tenants may use.
+    breakers: BreakerStates,
     breaker_transitions: IntCounterVec,
-    /// Number of backends with this label in each state, because tenants may use the same name.
-    breakers: DashMap<String, [usize; CircuitState::ALL.len()]>,
     retries: IntCounterVec,
     queue_timeouts: IntCounterVec,
     calls_max: IntGaugeVec,
@@ -57,17 +58,16 @@ impl ResilienceMetrics {
                 "Time from sending a request to a backend to its answer.",
                 &["backend"],
             ),
-            breaker_state: declare.gauges(
+            breakers: BreakerStates::new(declare.gauges(
                 "mcp_breaker_state",
                 "Circuit breaker of a backend: 0 closed, 1 half-open, 2 open. The worst state of backends with the same name.",
                 &["backend"],
-            ),
+            )),
             breaker_transitions: declare.counters(
                 "mcp_breaker_transitions_total",
                 "Changes of a breaker, by the new state.",
                 &["backend", "to"],
             ),
-            breakers: DashMap::new(),
             retries: declare.closed_counters("mcp_retries_total", "Failed calls that were safe to retry, by the action of the broker.", [("outcome", &["sent", "over_budget"])]),
             queue_timeouts: declare.closed_counters(
                 "mcp_calls_crowded_out_total",
@@ -96,25 +96,9 @@ impl ResilienceMetrics {
         self.verdicts.with_label_values(&[effect]).inc();
     }
 
-    /// Updates the worst state among the backends of a label.
-    fn count_breaker(&self, label: &str, from: Option<CircuitState>, to: Option<CircuitState>) {
-        let mut counts = self.breakers.entry(label.to_owned()).or_default();
-        if let Some(from) = from {
-            counts[from as usize] = counts[from as usize].saturating_sub(1);
-        }
-        if let Some(to) = to {
-            counts[to as usize] += 1;
-        }
-        if let Some(worst) = counts.iter().rposition(|count| *count > 0) {
-            let worst = i64::try_from(worst).unwrap_or_default();
-            self.breaker_state.with_label_values(&[label]).set(worst);
-        }
-    }
-
     fn remove_series(&self, label: &str) {
-        self.breakers.remove(label);
+        self.breakers.remove(&[label]);
         let _had_requests = self.request_seconds.remove_label_values(&[label]);
-        let _was_there = self.breaker_state.remove_label_values(&[label]);
         let _adapts = self.calls_max.remove_label_values(&[label]);
         for state in CircuitState::ALL {
             let _was_entered = self.breaker_transitions.remove_label_values(&[label, state.name()]);
@@ -142,22 +126,29 @@ pub struct BackendSeries {
     open: Mutex<Option<(String, CircuitState)>>,
     /// Present from the first request on.
     request_seconds: OnceLock<Histogram>,
+    /// Present only where tenant labels are configured.
+    of_tenant: Option<TenantBackendSeries>,
 }
 
 impl BackendSeries {
     /// Adds a backend, whose breaker is closed.
-    pub fn new(metrics: Arc<Metrics>, backend: &BackendId) -> Self {
+    pub fn new(metrics: Arc<Metrics>, tenant: &TenantId, backend: &BackendId) -> Self {
         let label = metrics.resilience.labels.acquire(backend.as_str());
-        metrics.resilience.count_breaker(&label, None, Some(CircuitState::Closed));
+        metrics.resilience.breakers.count(&[&label], None, Some(CircuitState::Closed));
         let open = Mutex::new(Some((label, CircuitState::Closed)));
-        Self { metrics, open, request_seconds: OnceLock::new() }
+        let tenants = metrics.tenants.as_ref();
+        let of_tenant = tenants.map(|tenants| TenantBackendSeries::new(tenants, tenant, backend));
+        Self { metrics, open, request_seconds: OnceLock::new(), of_tenant }
     }
 
     /// Counts a change of the breaker to a state.
     pub fn breaker_transition(&self, to: CircuitState) {
         if let Some((label, state)) = &mut *self.open.lock() {
             let resilience = &self.metrics.resilience;
-            resilience.count_breaker(label, Some(*state), Some(to));
+            resilience.breakers.count(&[label.as_str()], Some(*state), Some(to));
+            if let Some(of_tenant) = &self.of_tenant {
+                of_tenant.breaker_transition(*state, to);
+            }
             resilience.breaker_transitions.with_label_values(&[label.as_str(), to.name()]).inc();
             *state = to;
         }
@@ -181,14 +172,27 @@ impl BackendSeries {
         if let Some(histogram) = self.request_seconds.get() {
             histogram.observe(time.as_secs_f64());
         }
+        if let Some(of_tenant) = &self.of_tenant {
+            of_tenant.request_finished(time);
+        }
+    }
+
+    /// Counts a failure that the breaker counts.
+    pub fn failed(&self) {
+        if let Some(of_tenant) = &self.of_tenant {
+            of_tenant.failed();
+        }
     }
 
     /// Frees the label. The last holder of a label ends its series. Later updates have no effect.
     pub fn close(&self) {
         if let Some((label, state)) = self.open.lock().take() {
             let resilience = &self.metrics.resilience;
-            resilience.count_breaker(&label, Some(state), None);
+            resilience.breakers.count(&[&label], Some(state), None);
             resilience.labels.release(&label, || resilience.remove_series(&label));
+            if let Some(of_tenant) = &self.of_tenant {
+                of_tenant.close(state);
+            }
         }
     }
 }
@@ -210,7 +214,8 @@ mod tests {
     use super::*;
 
     fn add(metrics: &Arc<Metrics>, name: &str) -> BackendSeries {
-        BackendSeries::new(Arc::clone(metrics), &BackendId::parse(name).unwrap())
+        let tenant = TenantId::parse("acme").unwrap();
+        BackendSeries::new(Arc::clone(metrics), &tenant, &BackendId::parse(name).unwrap())
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod budget;
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicI64, Ordering},
     },
     time::Duration,
@@ -45,7 +45,7 @@ use crate::{
     admission::{concurrency_limit::TenantShare, permit_limiter::WaitingCaller},
     backends::{backend::Backend, backend_admission::CallOwner},
     config::{MessageWire, spec::TenantSpec},
-    metrics::{RequestOutcome, TenantCounters},
+    metrics::TenantCounts,
 };
 
 pub use crate::admission::permit_limiter::SharedPermit;
@@ -91,8 +91,7 @@ pub struct Tenant {
     pub(super) retained: Arc<TenantRetained>,
     /// Bytes of its events that the event log takes.
     pub(super) logged_events: Arc<Mutex<ByteWindow>>,
-    /// Counters of its requests, from the first one on. `None` without tenant labels.
-    counters: OnceLock<Option<TenantCounters>>,
+    pub counts: TenantCounts,
 }
 
 impl Tenant {
@@ -128,7 +127,7 @@ impl Tenant {
             message_budget: MessageBudget::new(shared.unfinished_tenant_bytes),
             retained: shared.retained_budget.new_tenant(),
             logged_events: Arc::new(Mutex::new(shared.logged_events_window())),
-            counters: OnceLock::new(),
+            counts: TenantCounts::new(shared.metrics.clone(), id.clone()),
             shared,
             share: TenantShare::of(id.clone()),
             id,
@@ -358,8 +357,9 @@ impl Tenant {
     pub async fn open_session(&self, session: &Arc<Session>) -> Result<(), Refusal> {
         self.shared.permits.expect_use(&self.calls, self.calls_max());
         let principal = &session.caller.principal;
-        let (limits, metrics) = (self.session_limits(), &self.shared.metrics);
-        self.sessions.open(session, principal, Session::is_leaving, limits, metrics).await
+        let refused = |scope| self.counts.rate_limited(scope);
+        let limits = self.session_limits();
+        self.sessions.open(session, principal, Session::is_leaving, limits, refused).await
     }
 
     /// Registers a session that was opened elsewhere. The limits do not apply, because its client
@@ -372,9 +372,7 @@ impl Tenant {
     /// Closes the tenant for new sessions, because it is removed. Ends its metrics.
     pub fn close(&self) {
         self.sessions.close();
-        if let Some(counters) = self.counters.get_or_init(|| None) {
-            counters.close();
-        }
+        self.counts.close();
     }
 
     pub fn close_session(&self, session: &Arc<Session>) {
@@ -409,7 +407,7 @@ impl Tenant {
             .connections_per_tenant
             .unwrap_or(self.shared.config.limits.connections_per_tenant);
         self.shared.permits.take(&self.connections, max).await.map_err(|_none| {
-            self.shared.metrics.rate_limited("connections_per_tenant");
+            self.counts.rate_limited("connections_per_tenant");
             let text =
                 format!("the tenant has {max} connections and streams open, which is its limit");
             Refusal::new(ErrorKind::TooManyConnections, text).retry_after(LIMIT_RETRY_AFTER)
@@ -439,24 +437,19 @@ impl Tenant {
     pub fn open_call(&self) -> Result<(), Refusal> {
         let max = self.calls_max();
         self.shared.permits.try_take(&self.calls, max).map_err(|_none| {
-            self.shared.metrics.rate_limited("calls_in_flight_per_tenant");
+            self.counts.rate_limited("calls_in_flight_per_tenant");
             Refusal::new(
                 ErrorKind::TooManyCalls,
                 format!("the tenant has {max} calls in flight, which is its limit"),
             )
-        })
+        })?;
+        self.counts.calls_in_flight(1);
+        Ok(())
     }
 
     pub fn close_call(&self) {
         self.shared.permits.release(&self.calls);
-    }
-
-    /// Counts a request that is over.
-    pub fn request_finished(&self, outcome: RequestOutcome) {
-        let counters = self.counters.get_or_init(|| self.shared.metrics.tenant_counters(&self.id));
-        if let Some(counters) = counters {
-            counters.request_finished(outcome);
-        }
+        self.counts.calls_in_flight(-1);
     }
 
     pub fn calls_in_flight(&self) -> usize {

@@ -16,7 +16,7 @@ use protocol::{
 };
 use rules::{limits::LIMIT_RETRY_AFTER, shared_permits::SharedPermits};
 
-use crate::{admission::permit_limiter::PermitLimiter, metrics::Metrics};
+use crate::admission::permit_limiter::PermitLimiter;
 
 /// Sessions of a tenant and of one of its principals at most, over all replicas.
 #[derive(Debug, Clone, Copy)]
@@ -82,18 +82,18 @@ impl<S> TenantSessions<S> {
     }
 
     /// Registers a session, if the tenant and its principal may have another. `is_leaving`: it has
-    /// ended.
+    /// ended. `count_refused` gets the scope of the limit that was reached.
     pub(super) async fn open(
         &self,
         session: &Arc<S>,
         principal: &PrincipalId,
         is_leaving: impl Fn(&S) -> bool,
         limits: SessionLimits,
-        metrics: &Metrics,
+        count_refused: impl Fn(&'static str),
     ) -> Result<(), Refusal> {
         let opening = OpeningSession::start(self, principal)?;
         let too_many = |whose: &str, scope, max| {
-            metrics.rate_limited(scope);
+            count_refused(scope);
             too_many_sessions(whose, max)
         };
         let of_tenant = self.limiter.take(&self.permits, limits.tenant).await;

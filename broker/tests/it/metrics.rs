@@ -3,7 +3,7 @@
 use serde_json::json;
 use testkit::{FakeBackend, Gate, Reply, eventually};
 
-use crate::{broker_with, builder, tasks};
+use crate::{broker_with, builder, initialize_body, tasks};
 
 #[tokio::test]
 async fn tasks_are_counted_by_their_status() {
@@ -82,6 +82,82 @@ async fn requests_are_counted_by_tenant_where_that_is_configured() {
         let all = broker.admin().metric("mcp_requests_total", &[("outcome", outcome)]).await;
         assert_eq!(all, Some(wanted), "both count the same requests");
     }
+}
+
+#[tokio::test]
+async fn tenants_with_backends_of_one_name_have_their_own_series() {
+    let gate = Gate::new();
+    let backend = FakeBackend::with_tool("wait", {
+        let gate = gate.clone();
+        move |_| {
+            let gate = gate.clone();
+            async move {
+                gate.passed().await;
+                Reply::text("finished")
+            }
+        }
+    })
+    .await;
+    let broker = builder()
+        .single_process()
+        .config(json!({"telemetry": {"tenant_labels": true}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    let admin = broker.admin();
+    admin.put_tenant("acme", json!({"limits": {"sessions_per_tenant": 1}})).await;
+    admin.put_ready_backend("acme", "b", &backend.spec()).await;
+    let key = admin.create_key("acme").await;
+    let client = broker.client("/mcp").bearer(&key).connected(json!({})).await;
+    let call = client.start_call("b__wait", json!({}));
+    backend.wait_for("the call", |seen| seen.calls("wait")).await;
+    let shows = async |name: &str, tenant: &str, wanted: f64| {
+        admin.wait_metric(name, &[("tenant", tenant)], |value| value == wanted).await;
+    };
+    shows("mcp_tenant_sessions", "acme", 1.0).await;
+    shows("mcp_tenant_calls_in_flight", "acme", 1.0).await;
+    gate.open();
+    call.result().await;
+    shows("mcp_tenant_calls_in_flight", "acme", 0.0).await;
+    shows("mcp_tenant_call_seconds_count", "acme", 1.0).await;
+
+    let second = broker.client("/mcp").bearer(&key).post(initialize_body("2025-11-25")).await;
+    assert_ne!(second.status, 200);
+    let limit = [("tenant", "acme"), ("scope", "sessions_per_tenant")];
+    admin.wait_metric("mcp_tenant_rate_limited_total", &limit, |count| count == 1.0).await;
+    client.delete_session().await;
+    shows("mcp_tenant_sessions", "acme", 0.0).await;
+
+    let path = "/admin/v1/tenants/acme/backends/b/breaker";
+    assert!(admin.post(path, &json!({"state": "open"})).await.0 < 300);
+    shows("mcp_tenant_breaker_state", "acme", 2.0).await;
+    shows("mcp_tenant_breaker_state", "default", 0.0).await;
+    let of_backend = [("tenant", "acme"), ("backend", "b")];
+    for (name, wanted) in [
+        ("mcp_tenant_backend_request_seconds_count", 1.0),
+        ("mcp_tenant_backend_failures_total", 0.0),
+    ] {
+        assert_eq!(admin.metric(name, &of_backend).await, Some(wanted), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn failures_of_a_backend_are_counted_by_tenant() {
+    let backend = FakeBackend::with_tool("fail", |_| async {
+        Reply::Http { status: 500, headers: vec![], body: "".into() }
+    })
+    .await;
+    let broker = builder()
+        .single_process()
+        .config(json!({"telemetry": {"tenant_labels": true}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    let client = broker.connected(json!({})).await;
+    client.request("tools/call", json!({"name": "b__fail", "arguments": {}})).await;
+    let labels = [("tenant", "default"), ("backend", "b")];
+    let admin = broker.admin();
+    admin.wait_metric("mcp_tenant_backend_failures_total", &labels, |count| count >= 1.0).await;
 }
 
 #[tokio::test]

@@ -1,7 +1,9 @@
 //! The rates of a backend and of its tools: which of them a request takes from, and in which order.
 
+use std::sync::Arc;
+
 use protocol::error::Refusal;
-use rules::gcra::Rate;
+use rules::{gcra::Rate, shared_rate_limit::SharedRateLimiter};
 
 use super::Backend;
 use crate::{
@@ -15,16 +17,21 @@ use crate::{
 impl Backend {
     /// Takes one request from the rate of the tool, and from that of the backend. `tenant` holds the
     /// limits of the tenant's record. A call above the rate of its tool takes nothing from the rate
-    /// of the backend, which other tools use.
-    pub fn take_budget(&self, tenant: &TenantLimits, tool: Option<&str>) -> Result<(), Refusal> {
-        let (own, common, rates) =
-            (&self.spec.limits, &self.context.config.limits, &self.context.rates);
+    /// of the backend, which other tools use. `take` takes from one rate.
+    pub fn take_budget(
+        &self,
+        tenant: &TenantLimits,
+        tool: Option<&str>,
+        take: impl Fn(RateScope, &Arc<SharedRateLimiter>, Rate) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        let (own, common) = (&self.spec.limits, &self.context.config.limits);
         if let Some(tool) = tool
             && let Some(rate) = tool_rate(own, tenant, common, tool)
         {
             let name = || format!("tool/{}/{}/{tool}", self.tenant, self.id);
-            let meter = self.tools.lock().get_or_insert(&tool.to_owned(), rates.now(), name);
-            rates.take(RateScope::Tool, &meter, rate)?;
+            let now = self.context.rates.now();
+            let meter = self.tools.lock().get_or_insert(&tool.to_owned(), now, name);
+            take(RateScope::Tool, &meter, rate)?;
         }
         let per_second = own
             .requests_per_second
@@ -32,7 +39,7 @@ impl Backend {
             .unwrap_or(common.requests_per_second_per_backend);
         let burst = own.burst.or(tenant.burst_per_backend).unwrap_or(common.burst_per_backend);
         match Rate::new(per_second, burst) {
-            Some(rate) => rates.take(RateScope::Backend, &self.meter, rate),
+            Some(rate) => take(RateScope::Backend, &self.meter, rate),
             None => Ok(()),
         }
     }

@@ -19,7 +19,7 @@ use rules::{
     routing::Plan,
 };
 
-use crate::sessions::{access_checks, session::Session, shared::Shared};
+use crate::sessions::{access_checks, session::Session};
 
 const LIMITS: ApprovalLimits = ApprovalLimits {
     per_principal: APPROVALS_PENDING_PER_PRINCIPAL_MAX,
@@ -106,8 +106,9 @@ impl HeldCall {
     /// Requests the approval. An equal call that waits already has the same one.
     pub(in crate::sessions) async fn open(
         &self,
-        shared: &Shared,
+        session: &Session,
     ) -> Result<OpenedApproval, Refusal> {
+        let shared = &session.shared;
         let persistence = &shared.persistence;
         let opening = persistence.store.open_approval(&self.record, LIMITS);
         let ApprovalBinding { tenant, principal, backend, tool, .. } = &self.record.binding;
@@ -125,7 +126,7 @@ impl HeldCall {
                 Ok(OpenedApproval::Window(approval))
             }
             ApprovalOpening::LimitReached(limit) => {
-                shared.metrics.rate_limited("approvals");
+                session.tenant.counts.rate_limited("approvals");
                 Err(full(limit))
             }
         }

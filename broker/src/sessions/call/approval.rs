@@ -108,7 +108,7 @@ impl Call {
             let _outside = request::with_current(|request| request.record_approval(id));
             return Ok(Some(notice));
         }
-        let opened = match held.open(shared).await? {
+        let opened = match held.open(&self.session).await? {
             OpenedApproval::Approval(opened) => opened,
             OpenedApproval::Window(id) => {
                 let _outside = request::with_current(|request| request.record_approval(&id));

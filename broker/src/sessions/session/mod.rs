@@ -173,6 +173,7 @@ impl Session {
         if kind.has_client() {
             shared.metrics.phase(SessionPhase::Opening.name(), state.phase.name());
             shared.metrics.sessions(params.transport, "open", 1);
+            params.tenant.counts.sessions(1);
         }
         let key = record::session_key(&id);
         let session = Arc::new(Self {

@@ -67,7 +67,7 @@ impl Session {
         let mut state = self.lock();
         state.check_accepting()?;
         if state.in_flight.len() >= max {
-            self.shared.metrics.rate_limited("calls_in_flight_per_session");
+            self.tenant.counts.rate_limited("calls_in_flight_per_session");
             return Err(Refusal::new(
                 ErrorKind::TooManyCalls,
                 format!("the session has {max} calls in flight, which is its limit"),
@@ -114,7 +114,7 @@ impl Session {
     /// Counts a request of this client that is over.
     pub fn request_finished(&self, method: Method, outcome: RequestOutcome, took: Duration) {
         self.shared.metrics.request_finished(method, outcome, self.transport, took.as_secs_f64());
-        self.tenant.request_finished(outcome);
+        self.tenant.counts.request_finished(method, outcome, took);
         observation::end(self, outcome);
     }
 

@@ -86,6 +86,7 @@ impl Session {
         self.shared.registry.remove(self);
         if self.kind.has_client() {
             self.shared.metrics.sessions(self.transport, "open", -1);
+            self.tenant.counts.sessions(-1);
         }
     }
 

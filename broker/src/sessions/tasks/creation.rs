@@ -122,7 +122,7 @@ impl TaskCreation {
     /// Requests the approval of the call. The record names it, so that no process sends the call
     /// before. For a call that passes by a window, the record has the tool of the window.
     async fn hold(&self, details: TaskDetails, held: &HeldCall) -> Result<TaskDetails, Refusal> {
-        let (id, details) = match held.open(&self.session.shared).await? {
+        let (id, details) = match held.open(&self.session).await? {
             OpenedApproval::Approval(opened) => {
                 (opened.record.id.clone(), details.with_approval(&opened.record.id))
             }

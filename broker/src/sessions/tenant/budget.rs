@@ -13,18 +13,17 @@ use crate::{
 impl Tenant {
     /// Takes one request from the principal's rate, then from the tenant's.
     pub fn take_budget(&self, principal: &PrincipalId) -> Result<(), Refusal> {
-        let rates = &self.shared.rates;
         let limits = &self.spec.load().limits;
         // The principal comes first, so that one over its rate takes nothing from others of the
         // tenant.
         let own = self.principal_rate(limits).map(|rate| (self.principal_meter(principal), rate));
         if let Some((meter, rate)) = &own {
-            rates.take(RateScope::Principal, meter, *rate)?;
+            self.take_rate(RateScope::Principal, meter, *rate)?;
         }
         let Some(rate) = self.rate(limits) else { return Ok(()) };
-        rates.take(RateScope::Tenant, &self.meter, rate).inspect_err(|_| {
+        self.take_rate(RateScope::Tenant, &self.meter, rate).inspect_err(|_| {
             if let Some((meter, rate)) = &own {
-                rates.give_back(meter, *rate);
+                self.shared.rates.give_back(meter, *rate);
             }
         })
     }
@@ -53,7 +52,18 @@ impl Tenant {
         backend: &Backend,
         tool: Option<&str>,
     ) -> Result<(), Refusal> {
-        backend.take_budget(&self.spec.load().limits, tool)
+        let take = |scope, meter: &_, rate| self.take_rate(scope, meter, rate);
+        backend.take_budget(&self.spec.load().limits, tool, take)
+    }
+
+    fn take_rate(
+        &self,
+        scope: RateScope,
+        meter: &Arc<SharedRateLimiter>,
+        rate: Rate,
+    ) -> Result<(), Refusal> {
+        let taken = self.shared.rates.take(scope, meter, rate);
+        taken.inspect_err(|_| self.counts.refused(scope.name()))
     }
 
     fn rate(&self, own: &TenantLimits) -> Option<Rate> {
