@@ -68,6 +68,8 @@ BROKEN = [
     ("templates/migration.yaml", '{{- include "mcp-broker.configEnv" . | nindent 12 }}', "", "the environment of the Pods"),
     ("templates/networkpolicy.yaml", "- port: internal", "- ports: internal", "ports"),
     ("templates/monitoring.yaml", '"files/alerts.yaml"', '"files/alarms.yaml"', "alerts"),
+    ("templates/monitoring.yaml", "| replace ", "| cat ", "alerts"),
+    ("files/alerts.yaml", "docs/operations.md#mcpbrokerdown", "docs/operations.md#mcpbroker", "McpBrokerDown: its runbook_url"),
     ("templates/_helpers.tpl", ' "/.well-known/oauth-protected-resource"', "", "not all that the broker serves is routed"),
     ("templates/routes.yaml", "          - path: {{ . }}", "          - path: /mcp", "not all that the broker serves is routed"),
     ("templates/_helpers.tpl", "- name: PGSSLMODE", "- name: SSLMODE", "verified"),
@@ -284,7 +286,15 @@ def check_keys(chart: Path) -> None:
     need(not unnamed, f"README.md does not name {unnamed}")
 
 
-def check_foreign(documents: list[dict], work: Path) -> None:
+def check_runbooks(rules: dict, base: str) -> None:
+    """deploy/test/check_rules.py holds the sections against the page."""
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            leads_to = rule["annotations"].get("runbook_url")
+            need(leads_to == f"{base}#{rule['alert'].lower()}", f"{rule['alert']}: its runbook_url is {leads_to}")
+
+
+def check_foreign(documents: list[dict], values: dict, work: Path) -> None:
     monitor = one(documents, "ServiceMonitor")
     if monitor:
         service = next(one for one in documents if one["kind"] == "Service" and monitor["spec"]["selector"]["matchLabels"].items() <= one["metadata"]["labels"].items())
@@ -295,6 +305,7 @@ def check_foreign(documents: list[dict], work: Path) -> None:
     rule = one(documents, "PrometheusRule")
     if rule:
         need(rule["spec"].get("groups"), "the PrometheusRule has no alerts")
+        check_runbooks(rule["spec"], values["monitoring"]["prometheusRule"].get("runbookBaseUrl", "docs/operations.md"))
         file = work / "rules.yaml"
         file.write_text(yaml.safe_dump(rule["spec"]))
         done = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True)
@@ -396,7 +407,7 @@ def check_chart(chart: Path, files: list[Path], work: Path, versions: list[str])
             check_fit(documents, values)
             check_trial(documents)
             check_trial_upgrade(chart, values)
-            check_foreign(documents, work)
+            check_foreign(documents, values, work)
         except Fault as fault:
             raise Fault(f"{path.name}: {fault}") from fault
         behind_proxy = [name for name in ("ingress", "gateway") if values.get(name, {}).get("enabled")]

@@ -2,7 +2,7 @@
 """Holds the alert rules and the dashboards against the broker's own table of metrics. Called by deploy/check.sh.
 
 Every metric and label a query names must be declared in the sources, every alert must have a test in which it fires and one
-in which it does not, and a paragraph in docs/operations.md that its `runbook` leads to.
+in which it does not, and a paragraph in docs/operations.md that its `runbook_url` leads to.
 """
 
 import json
@@ -89,8 +89,8 @@ def faults_of_tests() -> list[str]:
             name = rule["alert"]
             if tested.pop(name, set()) != {True, False}:
                 faults.append(f"{name}: needs a test in which it fires and one in which it does not")
-            if rule["annotations"].get("runbook") != f"docs/operations.md#{name.lower()}" or name.lower() not in anchors:
-                faults.append(f"{name}: docs/operations.md has no paragraph for it, or its runbook does not lead there")
+            if rule["annotations"].get("runbook_url") != f"docs/operations.md#{name.lower()}" or name.lower() not in anchors:
+                faults.append(f"{name}: docs/operations.md has no paragraph for it, or its runbook_url does not lead there")
     return faults + [f"{name}: tested, and no rule" for name in tested]
 
 
