@@ -40,11 +40,7 @@ A Pod keeps no state: the homes of stdio backends (below `/var/lib/mcp-broker`) 
 
 ## Faulty configuration
 
-The Job `RELEASE-migrate` runs `mcp-broker check-config` before it migrates the schema. The check has the configuration, the environment, the Secrets and the volumes of the new Pods, and the image of the new release. A fault ends the Job, and Helm reports that the hook failed. The running Pods and the schema stay as they are. The log of the Job has one line for each fault:
-
-```
-kubectl logs --namespace NAMESPACE job/RELEASE-migrate --container check-config
-```
+The Job `RELEASE-migrate` runs `mcp-broker check-config` before it migrates the schema. The check has the configuration, the environment, the Secrets and the volumes of the new Pods, and the image of the new release. A fault ends the Job, and Helm reports that the hook failed. The running Pods and the schema stay as they are. `kubectl logs --namespace NAMESPACE job/RELEASE-migrate --container check-config` prints one line for each fault.
 
 The check reads the files of `configFolder.configMap` too. The broker itself starts without the entries of a faulty file there, so their tenants would lose them. Secrets and ConfigMaps that the values name must exist before the installation. If they do not, set `migration.checkConfig` to `false`. A Pod then ends with exit code 64 at a faulty configuration, and the rolling update stops.
 
