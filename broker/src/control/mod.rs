@@ -34,6 +34,7 @@ mod overview;
 mod pins;
 mod policies;
 mod preconditions;
+mod readiness;
 mod registry;
 mod reload;
 mod resealing;
@@ -49,7 +50,7 @@ mod validation;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        atomic::{AtomicBool, AtomicI64},
     },
     time::Duration,
 };
@@ -58,7 +59,6 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use protocol::ids::{DEFAULT_TENANT, KeyId, PrincipalId, TenantId};
 use records::{AdminChange, KeyRecord, TenantRecord};
-use rules::limits::LEASE_LOST_READY;
 use storage::{DurableStore, StoreError, Wakeup};
 use tokio::sync::Notify;
 
@@ -84,6 +84,7 @@ pub use self::{
     },
     policies::{PolicyCheck, PolicyCheckView, PolicyReportView, PolicyView},
     preconditions::Preconditions,
+    readiness::Readiness,
     reload::ReloadSummary,
     resource_views::{
         BackendSettings, BackendView, CredentialsView, KeyShown, KeyView, TenantView,
@@ -155,16 +156,6 @@ pub struct Control {
     held: Mutex<breakers::HeldBreakers>,
 }
 
-/// Readiness for new work, or the reason against it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Readiness {
-    Ready,
-    Starting,
-    Draining,
-    /// The database has been unreachable for so long that this process may have lost its leases.
-    StoreUnavailable,
-}
-
 /// Result of a `put`.
 pub struct PutOutcome<View> {
     pub entry: Tagged<View>,
@@ -201,20 +192,6 @@ impl Control {
             keeping_audit: tokio::sync::Mutex::default(),
             held: Mutex::default(),
         })
-    }
-
-    /// Returns whether the broker accepts new work: it is loaded, does not drain, and owns the
-    /// state that it commits.
-    pub fn readiness(&self) -> Readiness {
-        if self.broker.draining() {
-            Readiness::Draining
-        } else if !self.loaded.load(Ordering::Acquire) {
-            Readiness::Starting
-        } else if self.persistence().lease.lost_for() >= LEASE_LOST_READY {
-            Readiness::StoreUnavailable
-        } else {
-            Readiness::Ready
-        }
     }
 
     fn persistence(&self) -> &Persistence {
