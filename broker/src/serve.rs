@@ -16,6 +16,7 @@ mod error;
 mod exposure;
 mod inherited_sockets;
 mod isolation;
+mod listener_certificates;
 mod listener_set;
 mod listener_task;
 mod memory_return;
@@ -28,6 +29,7 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
+    time::Duration,
 };
 
 use rules::limits::CLOSE_WAIT;
@@ -38,6 +40,7 @@ use self::{
     config_files::ConfigFiles,
     exposure::{report_certificates, warn_of_open_listeners},
     inherited_sockets::InheritedSockets,
+    listener_certificates::ListenerCertificates,
     listener_set::{BoundListeners, Listeners},
     signals::{Signal, Signals},
     stores::{OpenDatabase, open_root},
@@ -47,7 +50,6 @@ use crate::{
     broker::{Broker, BrokerParts},
     config::{self, Config, ConfigSource, sandbox::SandboxMode},
     control::{Control, ControlParts},
-    listeners::tls_acceptor::{self, TlsAcceptor},
     metrics::Metrics,
     persistence::{
         self, Stores,
@@ -153,7 +155,7 @@ struct RunningBroker {
     broker: Arc<Broker>,
     control: Arc<Control>,
     node: Arc<Node>,
-    acceptors: [TlsAcceptor; 2],
+    certificates: ListenerCertificates,
     listeners: Listeners,
 }
 
@@ -168,7 +170,8 @@ impl RunningBroker {
     ) -> Result<Self, ServeError> {
         let config = Arc::new(config);
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
-        let acceptors = tls_acceptor::acceptors(&config)?;
+        let certificates = ListenerCertificates::load(&config)?;
+        let acceptors = certificates.acceptors();
         let (stores, root) = match stores {
             Some(stores) => {
                 let root = open_root(&config, stores.durable.as_ref()).await?;
@@ -215,12 +218,12 @@ impl RunningBroker {
                 "stdio.sandbox is off: every child process can read the secrets of the broker and of all tenants"
             );
         }
-        let listeners = bound.serve(&broker, &control, &acceptors)?;
+        let listeners = bound.serve(&broker, &control, acceptors)?;
         warn_of_open_listeners(&config, listeners.data());
         control.start_store_sync();
         control.start_audit_maintenance();
         control.start_resealing();
-        report_certificates(&acceptors, &metrics);
+        report_certificates(acceptors, &metrics);
         tokio::spawn(memory_return::run());
         tokio::spawn(persistence::sweep(
             Arc::clone(&broker.shared.persistence),
@@ -231,7 +234,7 @@ impl RunningBroker {
             .shared
             .address
             .record_listener(listeners.http.address, config.tls.certificate.is_some());
-        Ok(Self { files, config, logging, broker, control, node, acceptors, listeners })
+        Ok(Self { files, config, logging, broker, control, node, certificates, listeners })
     }
 
     /// Prints the first line on standard output, which the starting process waits for.
@@ -249,6 +252,7 @@ impl RunningBroker {
     }
 
     async fn run_until_stopped(&mut self, signals: &mut Signals) -> Result<(), ServeError> {
+        let is_following = self.files.has_folder() || self.certificates.are_files();
         loop {
             // Every branch is cancel-safe: the source keeps signals, a requested drain stays
             // requested, and the end of a task is kept.
@@ -260,8 +264,8 @@ impl RunningBroker {
                     }
                     Signal::Reload => self.reload().await,
                 },
-                () = self.files.due(self.config.include.interval) => {
-                    self.files.follow(&self.control).await;
+                () = follow_due(is_following, self.config.include.interval) => {
+                    self.follow_changed_files().await;
                 }
                 () = self.broker.drain_requested() => {
                     tracing::info!("the admin API requested a drain");
@@ -270,6 +274,11 @@ impl RunningBroker {
                 ended = self.listeners.ended() => return Err(ended),
             }
         }
+    }
+
+    async fn follow_changed_files(&mut self) {
+        self.files.follow(&self.control).await;
+        self.certificates.follow(&self.control).await;
     }
 
     /// Drains the broker: turns readiness off, accepts no new sessions and calls, closes streams,
@@ -300,6 +309,16 @@ impl RunningBroker {
             () = closing => tracing::info!("stopped"),
             name = signals.stop() => tracing::warn!(signal = name, "the process received a second stop signal and ends at once"),
         }
+    }
+}
+
+/// Waits until the files that the broker follows are due. Without any, waits forever. Cancel-safe: a
+/// dropped wait only delays the next look.
+async fn follow_due(is_following: bool, interval: Duration) {
+    if is_following {
+        tokio::time::sleep(interval).await;
+    } else {
+        std::future::pending().await
     }
 }
 

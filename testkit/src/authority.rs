@@ -104,6 +104,13 @@ impl Authority {
         self.sign(file, vec!["127.0.0.1".to_owned(), "localhost".to_owned()], |_| {})
     }
 
+    /// Returns a certificate for `127.0.0.1` and `localhost` that expires after this time.
+    pub fn server_for(&self, file: &str, lasts: std::time::Duration) -> CertificateFiles {
+        self.sign(file, vec!["127.0.0.1".to_owned(), "localhost".to_owned()], |params| {
+            params.not_after = (std::time::SystemTime::now() + lasts).into();
+        })
+    }
+
     /// Returns a certificate for this name and no other.
     pub fn server_called(&self, file: &str, name: &str) -> CertificateFiles {
         self.sign(file, vec![name.to_owned()], |_| {})

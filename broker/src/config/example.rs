@@ -142,7 +142,7 @@ pub fn markdown() -> String {
          (`512`, `64KiB`, `16MiB`, `1GiB`). Relative paths start at the working directory. A file can hold a secret (`..._file`): \
          one line. The line end is not part of the secret.\n\n\
          SIGHUP reads the file again. The broker applies `tenants`, `backends`, `telemetry.log`, the files of `tls`, and the keys \
-         of `auth` that say so. If another key changed, the log states that a restart is needed. If the file has a fault, nothing changes and the log names the \
+         of `auth` that say so. It applies changed files of `tls` without a signal too. If another key changed, the log states that a restart is needed. If the file has a fault, nothing changes and the log names the \
          fault.\n",
     );
     for section in TABLE.sections {

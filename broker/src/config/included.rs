@@ -33,7 +33,7 @@ pub(super) const KEYS: &[ConfigKey] = &[
         "interval",
         KeyKind::Duration { min: Duration::from_millis(100), max: HOUR },
         "2s",
-        "Interval at which the broker checks `include.folder` for changes.",
+        "Interval at which the broker checks `include.folder`, and the files of `tls`, for changes.",
     ),
 ];
 

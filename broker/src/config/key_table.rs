@@ -44,7 +44,7 @@ const SECTIONS: &[KeySection] = &[
     },
     KeySection {
         name: "tls",
-        doc: "TLS 1.2 and 1.3 on `listen.http`, `listen.admin` and `listen.tcp`; TLS 1.3 on `listen.quic`. With a certificate, the first three accept connections with and without TLS by default. SIGHUP reads the files again; open connections continue.",
+        doc: "TLS 1.2 and 1.3 on `listen.http`, `listen.admin` and `listen.tcp`; TLS 1.3 on `listen.quic`. With a certificate, the first three accept connections with and without TLS by default. The broker applies changed files within `include.interval`, and at SIGHUP; open connections continue.",
         keys: TLS,
     },
     KeySection { name: "node", doc: "Identity of this process.", keys: NODE },
@@ -187,7 +187,7 @@ const TLS: &[ConfigKey] = &[
         "client_crl_file",
         KeyKind::Path,
         "/etc/mcp-broker/revoked.pem",
-        "PEM file with one revocation list of each of those authorities. The broker then refuses certificates of an authority without a list. A list stays valid when the next one is late. SIGHUP reads the file again.",
+        "PEM file with one revocation list of each of those authorities. The broker then refuses certificates of an authority without a list. A list stays valid when the next one is late.",
     ),
     key(
         "client_auth",

@@ -193,10 +193,20 @@ impl Control {
     /// Records that the configuration file was reloaded and is in force.
     pub async fn record_reload(&self, reloaded: ReloadSummary) {
         let ReloadSummary { tenants, backends, issuers } = reloaded;
+        let target = format!("{tenants} tenants, {backends} backends, {issuers} issuers");
+        self.record_reload_of(target).await;
+    }
+
+    /// Records that changed certificates of the listeners are in force.
+    pub async fn record_certificates(&self) {
+        self.record_reload_of("the certificates of the listeners".to_owned()).await;
+    }
+
+    async fn record_reload_of(&self, target: String) {
         let action = AuditedAction {
             who: CONFIGURATION_NAME.to_owned(),
             action: "reload".to_owned(),
-            target: Some(format!("{tenants} tenants, {backends} backends, {issuers} issuers")),
+            target: Some(target),
             tenant: None,
             address: None,
             request: RequestName::random(),

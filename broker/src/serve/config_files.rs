@@ -1,6 +1,6 @@
 //! The files that configure this process: the configuration file, and those of `include.folder`.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use super::{ServeError, ServeOptions, config_folder::ConfigFolder, demo};
 use crate::{
@@ -62,13 +62,9 @@ impl ConfigFiles {
         }
     }
 
-    /// Waits until the folder is due. Without a folder, waits forever. Cancel-safe: a dropped wait
-    /// only delays the next look.
-    pub(super) async fn due(&self, interval: Duration) {
-        match self.folder {
-            Some(_) => tokio::time::sleep(interval).await,
-            None => std::future::pending().await,
-        }
+    /// Returns whether there is a folder to follow.
+    pub(super) fn has_folder(&self) -> bool {
+        self.folder.is_some()
     }
 
     /// Logs the variables of the environment that have no effect, and that were probably meant to have

@@ -1,9 +1,6 @@
 //! Reload of the configuration file after SIGHUP.
 
-use super::{
-    RunningBroker, ServeError,
-    exposure::{ACCEPTORS, report_certificates},
-};
+use super::{RunningBroker, ServeError};
 use crate::{config, control::ReloadSummary};
 
 impl RunningBroker {
@@ -38,23 +35,14 @@ impl RunningBroker {
     /// Applies the whole file or nothing: every check precedes the first change.
     async fn follow_file(&mut self) -> Result<ReloadOutcome, ServeError> {
         let (source, next) = self.files.read_again()?;
-        let mut certificates = Vec::with_capacity(self.acceptors.len());
-        for (tls_acceptor, listener) in self.acceptors.iter().zip(ACCEPTORS) {
-            let read = tls_acceptor.load_certificates();
-            if tls_acceptor.tls().is_some() {
-                self.control.metrics.observability.certificate_reload(listener, read.is_ok());
-            }
-            certificates.push(read?);
-        }
+        let certificates = self.certificates.read().await?;
+        certificates.count(&self.control.metrics);
+        let certificates = certificates.usable()?;
         let reloaded = self.control.reload(&next).await?;
         // Everything is in force before the first wait.
-        self.acceptors
-            .iter()
-            .zip(certificates)
-            .for_each(|(acceptor, read)| acceptor.install_certificates(read));
+        self.certificates.install(certificates, &self.control.metrics);
         self.control.broker.backend_resources.tls_clients.reload().await;
         self.control.record_reload(reloaded).await;
-        report_certificates(&self.acceptors, &self.control.metrics);
         // The filter was parsed with the file, so it is valid.
         let filter = &next.telemetry.log;
         if let Some(Err(error)) = self.logging.as_ref().map(|log| log.set_filter(filter)) {

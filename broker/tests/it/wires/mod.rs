@@ -6,6 +6,7 @@ mod backend_tcp;
 mod backend_tls;
 mod backend_websocket;
 mod bounds;
+mod certificate_files;
 mod conduct;
 mod faults;
 mod features;
