@@ -150,8 +150,6 @@ struct RunningBroker {
     /// Configuration at start. Changed sections of a reload that need a restart are compared with
     /// it.
     config: Arc<Config>,
-    /// `None`: the log is the caller's own affair.
-    logging: Option<LogFilterHandle>,
     broker: Arc<Broker>,
     control: Arc<Control>,
     node: Arc<Node>,
@@ -197,6 +195,7 @@ impl RunningBroker {
             keys,
             config: Arc::clone(&config),
             metrics: Arc::clone(&metrics),
+            log: logging,
         };
         let control = Control::new(parts);
         let bound = BoundListeners::bind(&config, &acceptors[0], &quic_secret, inherited)?;
@@ -234,7 +233,7 @@ impl RunningBroker {
             .shared
             .address
             .record_listener(listeners.http.address, config.tls.certificate.is_some());
-        Ok(Self { files, config, logging, broker, control, node, certificates, listeners })
+        Ok(Self { files, config, broker, control, node, certificates, listeners })
     }
 
     /// Prints the first line on standard output, which the starting process waits for.

@@ -13,8 +13,7 @@ use std::{
 };
 
 use tracing_subscriber::{
-    EnvFilter, Layer as _, Registry, fmt, layer::SubscriberExt as _, reload,
-    util::SubscriberInitExt as _,
+    Layer as _, fmt, layer::SubscriberExt as _, reload, util::SubscriberInitExt as _,
 };
 
 pub mod activity;
@@ -23,6 +22,7 @@ pub mod child_span;
 pub mod context;
 mod export;
 pub mod inbound_context;
+mod log_filter;
 mod log_format;
 mod log_writer;
 pub mod redaction;
@@ -32,6 +32,7 @@ pub mod traces;
 
 pub use self::{
     export::{ExporterHandle, start as start_export},
+    log_filter::{LogFilterHandle, LogFilterStatus},
     log_writer::FlushGuard,
 };
 use self::{log_format::WithRequestIds, log_writer::LogWriter};
@@ -47,11 +48,6 @@ pub enum TelemetryError {
     Gone,
     #[error("the operating system refused a thread for the log: {0}")]
     Thread(io::Error),
-}
-
-/// Handle for changes of the filter.
-pub struct LogFilterHandle {
-    filter: reload::Handle<EnvFilter, Registry>,
 }
 
 /// Sets up the log. Events are logged from now on.
@@ -76,7 +72,7 @@ pub fn init(telemetry: &TelemetryConfig) -> Result<(LogFilterHandle, FlushGuard)
         .try_init()
         .map_err(|_| TelemetryError::SetUpTwice)?;
     std::panic::set_hook(Box::new(log_panic));
-    Ok((LogFilterHandle { filter: handle }, FlushGuard(written)))
+    Ok((LogFilterHandle::new(handle, &telemetry.log), FlushGuard(written)))
 }
 
 /// Logs a panic as one line like any other event, in every format.
@@ -85,13 +81,5 @@ fn log_panic(fault: &std::panic::PanicHookInfo<'_>) {
     match backtrace.status() {
         BacktraceStatus::Captured => tracing::error!(%fault, %backtrace, "internal fault"),
         _ => tracing::error!(%fault, "internal fault"),
-    }
-}
-
-impl LogFilterHandle {
-    /// Changes the filter of events from now on.
-    pub fn set_filter(&self, text: &str) -> Result<(), TelemetryError> {
-        let filter = parse_log_filter(text).map_err(TelemetryError::Filter)?;
-        self.filter.reload(filter).map_err(|_| TelemetryError::Gone)
     }
 }

@@ -11,6 +11,7 @@ mod audit;
 pub mod console;
 pub mod included;
 mod lists;
+pub mod log;
 mod memory;
 pub mod oauth;
 pub mod own_lists;
@@ -476,7 +477,6 @@ pub const OVERLOAD_BODY_BYTES_MAX: usize = 64 * 1024;
 /// The log reports an error for a certificate that is valid for less than this; the Prometheus
 /// alert uses the same time.
 pub const CERTIFICATE_ENDS_SOON: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-
 /// Spans of one request; further ones are dropped and counted.
 pub const SPANS_PER_REQUEST_MAX: usize = 64;
 /// Spans in one export.

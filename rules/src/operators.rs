@@ -24,7 +24,8 @@ pub const CONFIGURATION_NAME: &str = "configuration";
 pub enum Role {
     /// Reads everything but the audit log and operators. Changes nothing.
     Viewer,
-    /// Reads like a viewer. Probes backends, holds breakers, ends sessions, cancels tasks, drains.
+    /// Reads like a viewer. Probes backends, holds breakers, ends sessions, cancels tasks, drains. Sets
+    /// the log filter.
     Operator,
     /// Manages the keys, backends and policies of tenants, and tries their tools.
     TenantAdmin,
@@ -93,7 +94,9 @@ impl Role {
         match self {
             Self::Admin => true,
             Self::Viewer => is_view,
-            Self::Operator => is_view || is_operation || matches!(permission, P::BrokerDrain),
+            Self::Operator => {
+                is_view || is_operation || matches!(permission, P::BrokerDrain | P::LogWrite)
+            }
             Self::TenantAdmin => {
                 is_view
                     || is_operation
@@ -170,7 +173,10 @@ pub enum Permission {
     ToolsTry,
     AuditRead,
     NodesRead,
+    /// Reads the state of the configuration and the log filter.
     ConfigurationRead,
+    /// Sets the log filter of a replica for a time.
+    LogWrite,
     MetricsRead,
     OpenapiRead,
     OperatorsRead,
@@ -209,6 +215,7 @@ impl Permission {
             Self::AuditRead => "audit:read",
             Self::NodesRead => "nodes:read",
             Self::ConfigurationRead => "configuration:read",
+            Self::LogWrite => "log:write",
             Self::MetricsRead => "metrics:read",
             Self::OpenapiRead => "openapi:read",
             Self::OperatorsRead => "operators:read",
@@ -223,6 +230,7 @@ impl Permission {
             self,
             Self::NodesRead
                 | Self::ConfigurationRead
+                | Self::LogWrite
                 | Self::MetricsRead
                 | Self::OperatorsRead
                 | Self::OperatorsWrite

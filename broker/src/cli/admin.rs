@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 use super::{
     approval,
     args::{
-        AdminCommand, BackendCommand, KeyCommand, NodeCommand, SessionCommand, SubscriptionCommand,
-        TaskCommand, TenantFilter,
+        AdminCommand, BackendCommand, KeyCommand, SessionCommand, SubscriptionCommand, TaskCommand,
+        TenantFilter,
     },
     audit,
     bodies::backend_body,
@@ -19,7 +19,7 @@ use super::{
     common_args::BackendListArgs,
     connection, issuer, operator,
     output::{CommandOutput, remove, render, render_list},
-    pins, policy, root,
+    pins, policy, process, root,
     table::{self, Column},
     tenant, token,
 };
@@ -175,13 +175,6 @@ const TASK: &[Column] = &[
 const HISTORY: &[Column] = &[("status", "to"), ("at", "at"), ("owner", "epoch")];
 const SUBSCRIPTIONS: &[Column] =
     &[("tenant", "tenant"), ("backend", "backend"), ("sessions", "sessions"), ("resource", "uri")];
-const NODES: &[Column] = &[
-    ("node", "node"),
-    ("this", "is_this"),
-    ("address", "address"),
-    ("draining", "draining"),
-    ("lease ms", "lease_ms"),
-];
 
 pub(super) async fn run(
     client: &AdminClient,
@@ -213,12 +206,8 @@ pub(super) async fn run(
                 &output,
             ))
         }
-        AdminCommand::Node(NodeCommand::List(output)) => Ok(render_list(
-            client.request(Method::GET, "nodes", None).await?,
-            "nodes",
-            NODES,
-            &output,
-        )),
+        AdminCommand::Node(command) => process::node(client, command).await,
+        AdminCommand::Log(command) => process::log(client, command).await,
         AdminCommand::Drain(output) => {
             let answer = client.request(Method::POST, "drain", None).await?;
             Ok(render(&answer, &output, |_| "draining\n".to_owned()))

@@ -12,6 +12,7 @@ pub(super) use super::{
         ApprovalCommand, ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand, PinCommand,
         PolicyCommand, TokenCommand,
     },
+    process_args::{LogCommand, NodeCommand},
     root::RootCommand,
 };
 use super::{
@@ -123,6 +124,9 @@ pub(super) enum AdminCommand {
     /// List the replicas that share the database
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Show and change the log filter of a replica
+    #[command(subcommand)]
+    Log(LogCommand),
     /// Stop taking new work, finish the work in progress, then end the broker
     Drain(OutputOptions),
 }
@@ -480,10 +484,4 @@ pub(super) enum SubscriptionCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
-}
-
-#[derive(Debug, Subcommand)]
-pub(super) enum NodeCommand {
-    /// List replicas
-    List(OutputOptions),
 }

@@ -25,6 +25,8 @@ mod operator;
 mod output;
 mod pins;
 mod policy;
+mod process;
+mod process_args;
 mod prompt;
 mod root;
 mod server_json;

@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use super::units::{format_duration, format_size, parse_duration, parse_size};
+use super::{
+    log_filter::LOG_FILTER_ALLOWED,
+    units::{format_duration, format_size, parse_duration, parse_size},
+};
 
 /// Smallest user id for children. Smaller ids belong to the system.
 pub(super) const USER_MIN: u32 = 1_000;
@@ -170,7 +173,7 @@ impl KeyKind {
             Self::RedisUrl => {
                 "redis://HOST, redis+unix://PATH, redis+sentinel://HOST,HOST/SERVICE or redis+cluster://HOST,HOST; with TLS rediss://, rediss+sentinel:// or rediss+cluster://".into()
             }
-            Self::LogFilter => "a level (error, warn, info, debug, trace) or directives such as info,broker=debug".into(),
+            Self::LogFilter => LOG_FILTER_ALLOWED.into(),
             Self::Secret { bytes_min } => {
                 format!("text in quotes of {bytes_min} to {SECRET_BYTES_MAX} visible ASCII characters without spaces")
             }

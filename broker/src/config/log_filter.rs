@@ -3,6 +3,9 @@
 
 use tracing_subscriber::EnvFilter;
 
+/// What a log filter may be.
+pub const LOG_FILTER_ALLOWED: &str =
+    "a level (error, warn, info, debug, trace) or directives such as info,broker=debug";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// Returns the filter, or an error text that continues "telemetry.log …".

@@ -26,7 +26,7 @@ pub(super) const TELEMETRY: &[ConfigKey] = &[
         "log",
         KeyKind::LogFilter,
         "info",
-        "Level or filter of the log, which goes to standard error. SIGHUP applies a new value.",
+        "Level or filter of the log, which goes to standard error. SIGHUP applies a new value, and `mcp-broker log set` another one for a time.",
     ),
     key(
         "log_format",

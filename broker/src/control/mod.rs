@@ -29,6 +29,7 @@ mod issuers;
 mod key_attributes;
 mod live;
 mod load;
+mod log;
 mod operators;
 mod overview;
 mod pins;
@@ -77,6 +78,7 @@ pub use self::{
     issuers::IssuerView,
     key_attributes::{KeyAttributes, NewKey},
     load::{LoadError, LoadSummary},
+    log::{LogFilterView, NewLogFilter},
     operators::{NewOperator, OperatorShown, OperatorView},
     overview::CatalogFilter,
     pins::{
@@ -108,6 +110,7 @@ use crate::{
     },
     metrics::Metrics,
     persistence::Persistence,
+    telemetry::LogFilterHandle,
 };
 
 pub const TENANTS_MAX: usize = 10_000;
@@ -122,6 +125,8 @@ pub struct ControlParts {
     pub keys: Keys,
     pub config: Arc<Config>,
     pub metrics: Arc<Metrics>,
+    /// `None`: the log is the caller's own affair.
+    pub log: Option<LogFilterHandle>,
 }
 
 /// Entry point of all changes by operators.
@@ -131,6 +136,7 @@ pub struct Control {
     pub metrics: Arc<Metrics>,
     /// Generation of the configuration in force.
     pub generation: ConfigGeneration,
+    log: Option<LogFilterHandle>,
     /// Tokens of the named operators.
     operators: OperatorTokens,
     keyring: Arc<Keyring>,
@@ -172,12 +178,13 @@ pub struct Tagged<View> {
 
 impl Control {
     pub fn new(parts: ControlParts) -> Arc<Self> {
-        let ControlParts { broker, keyring, keys, config, metrics } = parts;
+        let ControlParts { broker, keyring, keys, config, metrics, log } = parts;
         Arc::new(Self {
             broker,
             config,
             metrics,
             generation: ConfigGeneration::default(),
+            log,
             operators: OperatorTokens::new(keys.operator.clone()),
             keyring,
             keys,

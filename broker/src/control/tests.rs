@@ -81,6 +81,7 @@ impl Rig {
             keys,
             config,
             metrics,
+            log: None,
         });
         let rig = Self { control, keyring };
         match rig.control.load().await {

@@ -7,8 +7,8 @@ use std::{fmt::Write as _, time::Duration};
 
 use protocol::error::ErrorKind;
 use rules::limits::{
-    approvals::*, apps::*, arguments::*, included::*, oauth::*, own_lists::*, pins::*, replicas::*,
-    results::*, sign_ins::*, tokens::*, toolsets::*, *,
+    approvals::*, apps::*, arguments::*, included::*, log::*, oauth::*, own_lists::*, pins::*,
+    replicas::*, results::*, sign_ins::*, tokens::*, toolsets::*, *,
 };
 
 use super::assert_current;
@@ -211,6 +211,7 @@ const SOURCE: &str = concat!(
     include_str!("../../../rules/src/limits/arguments.rs"),
     include_str!("../../../rules/src/limits/audit.rs"),
     include_str!("../../../rules/src/limits/included.rs"),
+    include_str!("../../../rules/src/limits/log.rs"),
     include_str!("../../../rules/src/limits/own_lists.rs"),
     include_str!("../../../rules/src/limits/console.rs"),
     include_str!("../../../rules/src/limits/shutdown.rs"),
@@ -293,6 +294,8 @@ fn met() -> Vec<Fixed> {
         CAPABILITY_PROBE_INTERVAL_MIN Other("clients may see new tools that they cannot use, until the next probe", "");
         ROOTS_MAX Other("the admin API refuses a further root", "");
         ROOT_NAME_CHARS_MAX Other("the admin API refuses the root", "");
+        LOG_FILTER_BYTES_MAX Other("the admin API refuses the filter", "");
+        LOG_FILTER_TIME_MAX Other("the admin API refuses the filter", "");
         REFRESH_INTERVAL_MIN Other("clients learn of changes later", "");
         SCHEMA_BYTES_MAX Other(SCHEMA_UNUSED, "");
         SCHEMA_NODES_MAX Other(SCHEMA_UNUSED, "");
@@ -463,7 +466,7 @@ const INNER: &str = "BATCH_CALLS_MAX RESULT_TOKENS_MIN RESULT_TOKENS_MAX TOKEN_B
     ARGUMENT_STEPS_AT_ONCE_MAX DUPLICATES_BYTES_AT_ONCE_MAX VALIDATION_THREADS_MAX VALIDATION_NICENESS VALIDATE_TIMEOUT_DEFAULT \
     VALIDATE_TIMEOUT_MIN CHILD_IDLE_CHECK_INTERVAL STATELESS_LISTS_CACHED_MAX SESSIONS_PER_POOL_MAX SESSION_POOL_GROW_INTERVAL \
     POOLED_SESSION_OPEN_MAX INPUT_GATHER_WAIT PREFLIGHT_PARAMS_MAX HANDSHAKES_END_WITHIN QUEUE_ACCEPTED_WITHIN LAST_REQUESTS_WITHIN TUNNEL_BYTES ERA_SILENCE_MAX ERA_RETRIES_MAX \
-    ELICITATION_ID_BYTES CAPABILITIES_REMEMBERED_MAX LISTEN_OVERLAP LISTEN_REFUSED_PAUSE LIST_TTL_MIN CERTIFICATE_ENDS_SOON SPAN_BATCH_MAX \
+    ELICITATION_ID_BYTES CAPABILITIES_REMEMBERED_MAX LISTEN_OVERLAP LISTEN_REFUSED_PAUSE LIST_TTL_MIN CERTIFICATE_ENDS_SOON LOG_FILTER_TIME_MIN LOG_FILTER_TIME_DEFAULT SPAN_BATCH_MAX \
     SPAN_BATCH_WAIT SPAN_EXPORT_WAIT SPAN_FLUSH_WAIT AUDIT_BATCH_MAX AUDIT_BATCH_BYTES_MAX AUDIT_FLUSH_WAIT AUDIT_CHECKPOINT_ROWS AUDIT_PAGE_ROWS AUDIT_CHAINS_AT_ONCE RESERVE_DIVISOR \
     RESERVE_LIMIT_MIN RESERVE_SHARE_MIN LOG_FLUSH_WAIT SILENCE_SUSPECTED SUSPICION_INTERVAL OUTBOX_BYTES_TOTAL_DEFAULT \
     SIGN_IN_CLOSE_INTERVAL TOKENS_REMEMBERED_MAX INTROSPECTIONS_REMEMBERED_MAX EXPIRY_LOOK_INTERVAL KEY_SET_RETRY_MAX RETRY_AFTER_MIN OAUTH_METADATA_AGE_MAX GRANT_CACHED_MAX GRANTS_SOUGHT_AT_ONCE GRANT_LOOK_INTERVAL GRANT_LEASE GRANT_LEASE_SETTLES GRANT_WAIT_MAX GRANT_POLL_INTERVAL \

@@ -43,11 +43,7 @@ impl RunningBroker {
         self.certificates.install(certificates, &self.control.metrics);
         self.control.broker.backend_resources.tls_clients.reload().await;
         self.control.record_reload(reloaded).await;
-        // The filter was parsed with the file, so it is valid.
-        let filter = &next.telemetry.log;
-        if let Some(Err(error)) = self.logging.as_ref().map(|log| log.set_filter(filter)) {
-            tracing::error!(%error, "the broker could not change the log filter and keeps the old one");
-        }
+        self.control.configure_log(&next.telemetry.log);
         self.files.accept(source);
         Ok(ReloadOutcome {
             reloaded,

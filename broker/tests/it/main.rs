@@ -61,6 +61,7 @@ mod leaks;
 mod lifecycle;
 mod limits;
 mod links;
+mod log_filter;
 mod metrics;
 mod moving;
 mod oauth;

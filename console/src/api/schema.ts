@@ -148,6 +148,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/log": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Shows the log filter of this replica. */
+        get: operations["show_log_filter"];
+        /**
+         * Sets the log filter of this replica for a time.
+         *     It ends earlier if a reload changes `telemetry.log`.
+         */
+        put: operations["put_log_filter"];
+        post?: never;
+        /** Returns to the log filter of the configuration. */
+        delete: operations["reset_log_filter"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/nodes": {
         parameters: {
             query?: never;
@@ -2148,6 +2170,20 @@ export interface components {
          * @enum {string}
          */
         LinkSharing: "auto" | "shared" | "per-session";
+        /** @description The log filter of the replica that answers. */
+        LogFilterView: {
+            /** @description The filter in force. */
+            filter: string;
+            /** @description The filter of the configuration (`telemetry.log`). */
+            configured: string;
+            /**
+             * Format: int64
+             * @description Seconds until the configured filter is in force again; absent: it is in force.
+             */
+            remaining_seconds?: number | null;
+            /** @description The replica that answers. */
+            node: string;
+        };
         MisfitView: {
             /**
              * Format: int64
@@ -2161,6 +2197,16 @@ export interface components {
          * @enum {string}
          */
         NameStyle: "always" | "unique" | "never";
+        /** @description A log filter, as an operator asks for it. */
+        NewLogFilter: {
+            /**
+             * @description A level (`error`, `warn`, `info`, `debug`, `trace`, `off`), or directives such as
+             *     `info,broker::backends=debug`.
+             */
+            filter: string;
+            /** @description Time until the configured filter is in force again, from `1s` to `24h`. By default `10m`. */
+            for?: components["schemas"]["DurationText"];
+        };
         /** @description Settings of a new operator. */
         NewOperator: {
             /** @description Name in the audit log. No two operators have the same name. */
@@ -3657,6 +3703,97 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Health"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_log_filter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogFilterView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    put_log_filter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["NewLogFilter"];
+            };
+        };
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogFilterView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    reset_log_filter: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LogFilterView"];
                 };
             };
             /** @description Refused: `type` names the reason, and `detail` explains it */

@@ -13,8 +13,8 @@ use utoipa::{
 
 use super::{
     approvals, audit, audit_verify, backends, catalog, configuration, connections, health, issuers,
-    live, operators, overview, permissions, pins, policies, problem::Problem, revocations, roots,
-    tenants, trial,
+    live, log, operators, overview, permissions, pins, policies, problem::Problem, revocations,
+    roots, tenants, trial,
 };
 
 #[derive(OpenApi)]
@@ -42,6 +42,7 @@ use super::{
         overview::overview, overview::signed_in, overview::backends, overview::activity, overview::catalog,
         trial::send, trial::listen, trial::end,
         configuration::show,
+        log::show, log::put, log::reset,
         audit::list, audit::export, audit_verify::chains, audit_verify::verify,
         health::live, health::ready, health::metrics, serve,
     ),

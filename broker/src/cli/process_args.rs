@@ -1,0 +1,29 @@
+//! Arguments of the commands about the process itself: its log and the replicas.
+
+use clap::Subcommand;
+
+use super::common_args::OutputOptions;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum LogCommand {
+    /// Show the log filter of the replica that answers
+    Show(OutputOptions),
+    /// Set the log filter of the replica that answers, for a time
+    Set {
+        /// A level, or directives such as info,broker::backends=debug
+        filter: String,
+        /// Time until the configured filter is in force again, at most 24h [default: 10m]
+        #[arg(long = "for", value_name = "DURATION")]
+        time: Option<String>,
+        #[command(flatten)]
+        output: OutputOptions,
+    },
+    /// Return to the configured log filter
+    Reset(OutputOptions),
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum NodeCommand {
+    /// List replicas
+    List(OutputOptions),
+}
