@@ -40,6 +40,7 @@ mod policy;
 pub mod private_url;
 mod range;
 mod raw_config;
+mod reload_scope;
 mod replica;
 mod resilience;
 pub mod roots;
@@ -94,6 +95,7 @@ pub use message_sizes::{MessageSizes, MessageWire};
 pub use observability::{AuditConfig, AuditLevel, RATIO_WHOLE, TraceConfig};
 pub use operator_scope::parse_operator_scope;
 pub use operators::{DeclaredOperator, TokenHash};
+pub use reload_scope::sections_needing_restart;
 pub use resilience::{BreakerConfig, RetryConfig};
 pub use source::ConfigSource;
 pub use stdio::StdioConfig;
@@ -106,41 +108,6 @@ pub fn load_from(
     environment: impl IntoIterator<Item = (String, String)>,
 ) -> Result<Config, FieldErrors> {
     ConfigSource::of(text, environment).load([])
-}
-
-/// Returns the changed sections that require a restart. A reload applies `tenants`, `backends`,
-/// `telemetry.log`, and the keys of `auth` about origins, hosts and issuers.
-pub fn sections_needing_restart(running: &Config, next: &Config) -> Vec<&'static str> {
-    // A random node name differs at every reading. The secret does not.
-    let telemetry =
-        TelemetryConfig { log: running.telemetry.log.clone(), ..next.telemetry.clone() };
-    let differs = [
-        ("listen", running.listen != next.listen),
-        ("tls", running.tls != next.tls),
-        (
-            "node",
-            (&running.node.secret, &running.node.advertise)
-                != (&next.node.secret, &next.node.advertise),
-        ),
-        ("storage", running.storage != next.storage),
-        ("auth", running.auth.reloaded(&next.auth) != next.auth),
-        ("limits", running.limits != next.limits),
-        ("overload", running.overload != next.overload),
-        ("timeouts", running.timeouts != next.timeouts),
-        ("breaker", running.breaker != next.breaker),
-        ("retries", running.retries != next.retries),
-        ("session", running.session != next.session),
-        ("tasks", running.tasks != next.tasks),
-        ("events", running.events != next.events),
-        ("compat", running.compat != next.compat),
-        ("telemetry", running.telemetry != telemetry),
-        ("audit", running.audit != next.audit),
-        ("egress", running.egress != next.egress),
-        ("include", running.include != next.include),
-        ("stdio", running.stdio != next.stdio),
-        ("shutdown", running.shutdown != next.shutdown),
-    ];
-    differs.into_iter().filter(|(_, differs)| *differs).map(|(section, _)| section).collect()
 }
 
 impl Default for Config {
