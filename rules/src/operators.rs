@@ -173,7 +173,7 @@ pub enum Permission {
     ToolsTry,
     AuditRead,
     NodesRead,
-    /// Reads the state of the configuration and the log filter.
+    /// Reads the configuration in force and the log filter.
     ConfigurationRead,
     /// Sets the log filter of a replica for a time.
     LogWrite,

@@ -12,7 +12,7 @@ pub(super) use super::{
         ApprovalCommand, ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand, PinCommand,
         PolicyCommand, TokenCommand,
     },
-    process_args::{LogCommand, NodeCommand},
+    process_args::{ConfigCommand, LogCommand, NodeCommand},
     root::RootCommand,
 };
 use super::{
@@ -124,6 +124,9 @@ pub(super) enum AdminCommand {
     /// List the replicas that share the database
     #[command(subcommand)]
     Node(NodeCommand),
+    /// Show the configuration in force
+    #[command(subcommand)]
+    Config(ConfigCommand),
     /// Show and change the log filter of a replica
     #[command(subcommand)]
     Log(LogCommand),

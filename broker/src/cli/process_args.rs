@@ -1,8 +1,14 @@
-//! Arguments of the commands about the process itself: its log and the replicas.
+//! Arguments of the commands about the process itself: its configuration, its log and the replicas.
 
 use clap::Subcommand;
 
 use super::common_args::OutputOptions;
+
+#[derive(Debug, Subcommand)]
+pub(super) enum ConfigCommand {
+    /// Print the configuration in force as YAML, with defaults and sources and without secrets
+    Show(OutputOptions),
+}
 
 #[derive(Debug, Subcommand)]
 pub(super) enum LogCommand {

@@ -41,6 +41,12 @@ impl KeyTable {
         })
     }
 
+    /// Returns the second spelling of a setting, from its first one.
+    pub(super) fn second_spelling(&self, path: &str) -> Option<&'static str> {
+        let is_first = |(one, _): &&(&str, &str)| *one == path;
+        self.aliases.iter().find(is_first).map(|(_, other)| *other)
+    }
+
     /// Returns the other spelling of a setting.
     pub(super) fn alias(&self, path: &str) -> Option<&'static str> {
         self.aliases.iter().find_map(|(one, other)| {

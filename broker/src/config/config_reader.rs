@@ -138,7 +138,8 @@ impl ConfigReader<'_> {
 }
 
 /// Returns a default as the value that the file would hold.
-fn as_value(kind: KeyKind, text: &str) -> Value {
+/// Returns a default as the value that a file would have.
+pub(super) fn as_value(kind: KeyKind, text: &str) -> Value {
     if kind.is_text() {
         return Value::String(text.to_owned());
     }

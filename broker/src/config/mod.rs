@@ -47,6 +47,7 @@ pub mod roots;
 pub mod sandbox;
 mod secret_files;
 pub(crate) mod serde_units;
+mod settings;
 mod source;
 pub mod spec;
 mod spec_limits;
@@ -95,8 +96,9 @@ pub use message_sizes::{MessageSizes, MessageWire};
 pub use observability::{AuditConfig, AuditLevel, RATIO_WHOLE, TraceConfig};
 pub use operator_scope::parse_operator_scope;
 pub use operators::{DeclaredOperator, TokenHash};
-pub use reload_scope::sections_needing_restart;
+pub use reload_scope::{is_reloaded, sections_needing_restart};
 pub use resilience::{BreakerConfig, RetryConfig};
+pub use settings::{ConfigSettings, Exposure, Setting, SettingOrigin};
 pub use source::ConfigSource;
 pub use stdio::StdioConfig;
 pub use transport_spec::StdioLimits;
@@ -172,6 +174,8 @@ pub struct Config {
     /// Files that hold secrets or may hold them: the configuration file, and the secret files that
     /// it names.
     pub private_files: Vec<PathBuf>,
+    /// The settings as they were read, for operators.
+    pub settings: Arc<ConfigSettings>,
 }
 
 /// The folder of further files with tenants and backends.

@@ -13,6 +13,7 @@ use super::{
     config_key::{ConfigKey, KeySection, KeyTable},
     field_error::{FieldError, describe, join, nearest, not_available, unknown},
     included::{IncludedFile, MAPS, full_name},
+    settings::SettingOrigin,
     yaml::parse_yaml,
 };
 
@@ -24,7 +25,7 @@ const ENV_OF_COMMANDS: [&str; 2] = ["MCP_BROKER_ADMIN_URL", "MCP_BROKER_ADMIN_TO
 /// Values by section. Every section is an object, and every key in it is known.
 pub(super) struct RawConfig {
     /// Known sections and keys.
-    table: &'static KeyTable,
+    pub(super) table: &'static KeyTable,
     sections: Map<String, Value>,
     /// Environment variables of values, by dotted path.
     origins: BTreeMap<String, String>,
@@ -113,6 +114,17 @@ impl RawConfig {
             Some(variable) => format!("{path} ({variable})"),
             None => path.to_owned(),
         }
+    }
+
+    /// Returns the source of the value at a path, which is not a default.
+    pub(super) fn origin(&self, path: &str) -> SettingOrigin {
+        let variable = self.origins.get(path).cloned();
+        variable.map_or(SettingOrigin::File, SettingOrigin::Variable)
+    }
+
+    /// Returns the file of the folder that declares the entry at a path.
+    pub(super) fn included_file(&self, path: &str) -> Option<String> {
+        self.files.get(path).cloned()
     }
 
     fn take_sections(&mut self, sections: Map<String, Value>, faults: &mut Vec<FieldError>) {

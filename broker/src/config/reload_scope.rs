@@ -2,6 +2,21 @@
 
 use super::{Config, TelemetryConfig};
 
+/// Keys that a reload applies. Tenants, backends and the contents of files are applied too.
+const RELOADED_KEYS: [&str; 6] = [
+    "telemetry.log",
+    "auth.operators",
+    "auth.allowed_origins",
+    "auth.allowed_hosts",
+    "auth.resource",
+    "auth.issuers",
+];
+
+/// Returns whether a reload applies a changed value of the key at a dotted path.
+pub fn is_reloaded(path: &str) -> bool {
+    RELOADED_KEYS.contains(&path)
+}
+
 /// Returns the changed sections that require a restart. A reload applies `tenants`, `backends`,
 /// `telemetry.log`, and the keys of `auth` about origins, hosts and issuers.
 pub fn sections_needing_restart(running: &Config, next: &Config) -> Vec<&'static str> {
@@ -35,4 +50,39 @@ pub fn sections_needing_restart(running: &Config, next: &Config) -> Vec<&'static
         ("shutdown", running.shutdown != next.shutdown),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(section, _)| section).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_from;
+
+    #[test]
+    fn a_reloaded_key_needs_no_restart_and_its_neighbours_do() {
+        let running = load_from("", []).unwrap();
+        let base = "auth: {resource: 'https://mcp.example.com'}";
+        for text in [
+            "telemetry: {log: debug}",
+            "auth: {operators: [{name: ann, role: viewer, token: a-token-of-sixteen-bytes}]}",
+            "auth: {allowed_origins: ['https://app.example.com']}",
+            "auth: {allowed_hosts: [broker.example.com]}",
+            base,
+            "auth: {resource: 'https://mcp.example.com', issuers: [{issuer: 'https://login.example.com', tenant: default}]}",
+        ] {
+            let next = load_from(text, []).unwrap_or_else(|faults| panic!("{text}: {faults}"));
+            let changed = |path: &str| {
+                let value = |config: &Config| {
+                    let mut all = config.settings.settings().iter();
+                    all.find(|setting| setting.path() == path).unwrap().value.clone()
+                };
+                value(&running) != value(&next)
+            };
+            assert!(RELOADED_KEYS.into_iter().any(changed), "{text}");
+            assert_eq!(sections_needing_restart(&running, &next), Vec::<&str>::new(), "{text}");
+        }
+        for text in ["telemetry: {log_format: json}", "auth: {allow_anonymous_public: true}"] {
+            let next = load_from(text, []).unwrap();
+            assert_eq!(sections_needing_restart(&running, &next).len(), 1, "{text}");
+        }
+    }
 }

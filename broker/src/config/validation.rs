@@ -8,9 +8,9 @@ use rules::access::{Policy, PolicyDocument, PolicyFault};
 use transport::egress::EgressPolicy;
 
 use super::{
-    AuthConfig, BodySchema, Certificate, ClientAuth, Config, DeclaredBackend, EventConfig,
-    EventLogStorage, IncludeConfig, ListenConfig, SessionConfig, ShutdownConfig, StdioConfig,
-    Timeouts, TlsConfig, catalog_documents,
+    AuthConfig, BodySchema, Certificate, ClientAuth, Config, ConfigSettings, DeclaredBackend,
+    EventConfig, EventLogStorage, IncludeConfig, ListenConfig, SessionConfig, ShutdownConfig,
+    StdioConfig, Timeouts, TlsConfig, catalog_documents,
     config_reader::{ConfigReader, address, duration, host, path, text},
     field_error::{NAME_ALLOWED, invalid_value, join},
     raw_config::RawConfig,
@@ -73,6 +73,7 @@ pub(super) fn validate(raw: &RawConfig, faults: Vec<FieldError>) -> Result<Confi
         tenants: reading.tenants(),
         backends: reading.backends(&egress, &stdio),
         private_files: secret_files::of_config(raw),
+        settings: Arc::new(ConfigSettings::of(raw)),
         include: IncludeConfig {
             folder: reading.optional("include.folder", path),
             interval: reading.duration("include.interval"),

@@ -4,11 +4,13 @@
 //! Invariant: a refusal lasts until its own source is applied, the file or `include.folder`. Of two
 //! refusals at once, operators see that of the file.
 
+use std::sync::Arc;
+
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{control::now_us, metrics::Metrics};
+use crate::{config::ConfigSettings, control::now_us, metrics::Metrics};
 
 /// Maximum number of faults in the view. The log contains every fault.
 const FAULTS_SHOWN_MAX: usize = 20;
@@ -75,6 +77,8 @@ struct GenerationState {
     /// The last reading of `include.folder`, if it was refused as a whole.
     folder_refusal: Option<RefusedReload>,
     files: Vec<IncludedFileView>,
+    /// The settings of the last reload.
+    settings: Option<Arc<ConfigSettings>>,
 }
 
 impl Default for ConfigGeneration {
@@ -86,6 +90,7 @@ impl Default for ConfigGeneration {
             file_refusal: None,
             folder_refusal: None,
             files: Vec::new(),
+            settings: None,
         }))
     }
 }
@@ -100,6 +105,17 @@ impl ConfigGeneration {
             refused: state.file_refusal.as_ref().or(state.folder_refusal.as_ref()).cloned(),
             files: state.files.clone(),
         }
+    }
+
+    /// Returns the generation, and the settings of the last reload.
+    pub(super) fn in_force(&self) -> (u64, Option<Arc<ConfigSettings>>) {
+        let state = self.lock();
+        (state.generation, state.settings.clone())
+    }
+
+    /// Records the settings of a reload that is applied.
+    pub(super) fn record_settings(&self, settings: Arc<ConfigSettings>) {
+        self.lock().settings = Some(settings);
     }
 
     /// Records that the configuration file is in force. The caller then reads `include.folder`

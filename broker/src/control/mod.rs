@@ -24,6 +24,7 @@ mod catalog_views;
 mod config_generation;
 mod connections;
 mod console_logins;
+mod effective_configuration;
 mod error;
 mod issuers;
 mod key_attributes;
@@ -74,6 +75,7 @@ pub use self::{
         ConfigGeneration, ConfigurationView, IncludedFileState, IncludedFileView, now_text,
     },
     connections::{ConnectLinkView, ConnectionTestView, ConnectionView},
+    effective_configuration::{EffectiveConfigurationView, SettingSource, SettingSourceKind},
     error::ControlError,
     issuers::IssuerView,
     key_attributes::{KeyAttributes, NewKey},

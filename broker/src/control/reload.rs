@@ -42,6 +42,7 @@ impl Control {
             self.persistence().hot.publish(Wakeup::Config);
         }
         let reloaded = self.apply_difference(&old, next);
+        self.generation.record_settings(Arc::clone(&config.settings));
         self.reapply_breakers();
         Ok(reloaded)
     }

@@ -32,6 +32,35 @@ pub fn transport(transport: &TransportSpec) -> TransportSpec {
     Masker::default().transport(transport)
 }
 
+/// Returns a URL for a view, without its secrets. Masks all of it if its hosts are not in the usual
+/// form, because a part of a login may then be among them.
+pub fn url(url: &str) -> String {
+    let shown = Masker::default().url(url);
+    let authority = shown.split_once("://").map(|(_, rest)| {
+        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+        authority.rsplit_once('@').map_or(authority, |(_, hosts)| hosts)
+    });
+    let are_hosts = |authority: &str| authority.split(',').all(is_host);
+    if authority.is_some_and(are_hosts) { shown } else { MASK.to_owned() }
+}
+
+/// Returns whether the text is a host, with or without a port.
+fn is_host(text: &str) -> bool {
+    let (host, port) = match text.rsplit_once(':') {
+        Some((host, port)) if !text.ends_with(']') => (host, port),
+        _ => (text, "0"),
+    };
+    let of_host = |byte: u8| {
+        byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b'[' | b']' | b':')
+    };
+    let is_address = host.starts_with('[') && host.ends_with(']');
+    !host.is_empty()
+        && host.bytes().all(of_host)
+        && (is_address || !host.contains([':', '[', ']']))
+        && !port.is_empty()
+        && port.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Removes the secrets of one backend's settings from texts.
 #[derive(Clone, Default)]
 pub struct Redactor {
@@ -396,6 +425,29 @@ mod tests {
             "https://x.example/mcp?apiKey=***&b=***&***"
         );
         assert_eq!(shown_url("https://x.example/mcp"), "https://x.example/mcp");
+    }
+
+    #[test]
+    fn s14_a_url_of_a_store_or_a_collector_is_shown_without_its_login() {
+        for (given, shown) in [
+            (
+                "postgres://ann:canary@db.example:5432/broker?sslpassword=canary",
+                "postgres://***@db.example:5432/broker?sslpassword=***",
+            ),
+            ("postgres:///broker?host=/run/canary", "***"),
+            (
+                "redis+sentinel://:canary@a:26379,[fd00::1]:26379/service?sentinel_password=canary",
+                "redis+sentinel://***@a:26379,[fd00::1]:26379/service?sentinel_password=***",
+            ),
+            ("https://canary:canary@c.example/v1/traces", "https://***@c.example/v1/traces"),
+            // Logins that no reader of URLs accepts.
+            ("redis://:can/ary@host", "***"),
+            ("redis://ann:canary", "***"),
+            ("redis://:canary", "***"),
+            ("canary", "***"),
+        ] {
+            assert_eq!(url(given), shown, "{given}");
+        }
     }
 
     #[test]

@@ -44,6 +44,7 @@ mod console_logins;
 mod counts;
 mod crossings;
 mod drain;
+mod effective_configuration;
 mod egress;
 mod failover;
 mod features;

@@ -9,6 +9,7 @@ export const OPERATIONS = {
   "GET /admin/v1/audit/verify": "audit:read",
   "GET /admin/v1/backends": "backends:read",
   "GET /admin/v1/configuration": "configuration:read",
+  "GET /admin/v1/configuration/effective": "configuration:read",
   "POST /admin/v1/drain": "broker:drain",
   "GET /admin/v1/log": "configuration:read",
   "PUT /admin/v1/log": "log:write",

@@ -131,6 +131,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/admin/v1/configuration/effective": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Shows the configuration in force at this replica, without secrets.
+         *     Defaults, the file, its included files and the environment are merged.
+         */
+        get: operations["show_effective_configuration"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/admin/v1/drain": {
         parameters: {
             query?: never;
@@ -1893,6 +1913,28 @@ export interface components {
          * @example 30s
          */
         DurationText: string | null;
+        /** @description The configuration in force at the replica that answers. */
+        EffectiveConfigurationView: {
+            /** @description The replica that answers. */
+            node: string;
+            /**
+             * Format: int64
+             * @description Generation of the configuration, as `GET /admin/v1/configuration` shows it.
+             */
+            generation: number;
+            /**
+             * @description Every section with every key, in the form of the configuration file. A secret is `***`. An
+             *     absent key without a default is `null`.
+             */
+            configuration: Record<string, never>;
+            /**
+             * @description Source of each key that does not have its default, by the path of the key. Also the source of
+             *     each tenant and backend.
+             */
+            sources: {
+                [key: string]: components["schemas"]["SettingSource"];
+            };
+        };
         /** @description What a toolset changes of one tool or prompt. */
         EntryOverride: {
             /** @default null */
@@ -2804,6 +2846,17 @@ export interface components {
             /** @description Replica that owns the session. */
             node?: string | null;
         };
+        /** @description Source of a setting. */
+        SettingSource: {
+            kind: components["schemas"]["SettingSourceKind"];
+            /** @description Name of the environment variable, or of the file of `include.folder`. */
+            name?: string | null;
+        };
+        /**
+         * @description Kind of the source of a setting.
+         * @enum {string}
+         */
+        SettingSourceKind: "file" | "environment" | "included_file";
         /** @description `sign_in` as written. */
         SignInEntry: {
             client_id: string;
@@ -3674,6 +3727,35 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ConfigurationView"];
+                };
+            };
+            /** @description Refused: `type` names the reason, and `detail` explains it */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_effective_configuration: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The current state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["EffectiveConfigurationView"];
                 };
             };
             /** @description Refused: `type` names the reason, and `detail` explains it */

@@ -348,6 +348,7 @@ fn api_routes() -> Router<Arc<Control>> {
         .route("/admin/v1/subscriptions", get(live::subscriptions))
         .route("/admin/v1/nodes", get(live::nodes))
         .route("/admin/v1/configuration", get(configuration::show))
+        .route("/admin/v1/configuration/effective", get(configuration::effective))
         .route("/admin/v1/log", get(log::show).put(log::put).delete(log::reset))
         .route("/admin/v1/drain", post(live::drain))
         .route("/admin/v1/audit", get(audit::list))

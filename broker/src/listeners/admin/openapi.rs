@@ -41,7 +41,7 @@ use super::{
         live::tasks, live::task, live::cancel_task, live::subscriptions, live::nodes, live::drain,
         overview::overview, overview::signed_in, overview::backends, overview::activity, overview::catalog,
         trial::send, trial::listen, trial::end,
-        configuration::show,
+        configuration::show, configuration::effective,
         log::show, log::put, log::reset,
         audit::list, audit::export, audit_verify::chains, audit_verify::verify,
         health::live, health::ready, health::metrics, serve,

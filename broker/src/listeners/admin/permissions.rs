@@ -87,6 +87,7 @@ pub(super) const OPERATIONS: &[(Method, &str, Permission)] = &[
     (Method::GET, "/admin/v1/subscriptions", Permission::SubscriptionsRead),
     (Method::GET, "/admin/v1/nodes", Permission::NodesRead),
     (Method::GET, "/admin/v1/configuration", Permission::ConfigurationRead),
+    (Method::GET, "/admin/v1/configuration/effective", Permission::ConfigurationRead),
     (Method::GET, "/admin/v1/log", Permission::ConfigurationRead),
     (Method::PUT, "/admin/v1/log", Permission::LogWrite),
     (Method::DELETE, "/admin/v1/log", Permission::LogWrite),
