@@ -209,10 +209,7 @@ pub(super) async fn run(
         AdminCommand::Node(command) => process::node(client, command).await,
         AdminCommand::Config(command) => process::config(client, command).await,
         AdminCommand::Log(command) => process::log(client, command).await,
-        AdminCommand::Drain(output) => {
-            let answer = client.request(Method::POST, "drain", None).await?;
-            Ok(render(&answer, &output, |_| "draining\n".to_owned()))
-        }
+        AdminCommand::Drain(drain) => process::drain(client, drain).await,
     }
 }
 

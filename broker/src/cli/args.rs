@@ -12,7 +12,7 @@ pub(super) use super::{
         ApprovalCommand, ConnectionCommand, IssuerCommand, KeyCommand, OperatorCommand, PinCommand,
         PolicyCommand, TokenCommand,
     },
-    process_args::{ConfigCommand, LogCommand, NodeCommand},
+    process_args::{ConfigCommand, DrainArgs, LogCommand, NodeCommand},
     root::RootCommand,
 };
 use super::{
@@ -131,7 +131,7 @@ pub(super) enum AdminCommand {
     #[command(subcommand)]
     Log(LogCommand),
     /// Stop taking new work, finish the work in progress, then end the broker
-    Drain(OutputOptions),
+    Drain(DrainArgs),
 }
 
 #[derive(Debug, Clone, Args)]

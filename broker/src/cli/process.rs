@@ -1,4 +1,4 @@
-//! Commands about the process itself: its configuration, its log and the replicas.
+//! Commands about the process itself: its configuration, its log, the replicas and the drain.
 
 use std::fmt::Write as _;
 
@@ -6,9 +6,9 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::{
-    client::{AdminClient, ClientError},
+    client::{AdminClient, ClientError, escape},
     output::{CommandOutput, escaped, render, render_list},
-    process_args::{ConfigCommand, LogCommand, NodeCommand},
+    process_args::{ConfigCommand, DrainArgs, LogCommand, NodeCommand},
     table::{self, Column},
 };
 
@@ -62,6 +62,18 @@ pub(super) async fn node(
 ) -> Result<CommandOutput, ClientError> {
     let answer = client.request(Method::GET, "nodes", None).await?;
     Ok(render_list(answer, "nodes", NODES, &output))
+}
+
+pub(super) async fn drain(
+    client: &AdminClient,
+    DrainArgs { node, output }: DrainArgs,
+) -> Result<CommandOutput, ClientError> {
+    let path = match node {
+        Some(node) => format!("nodes/{}/drain", escape(&node)),
+        None => "drain".to_owned(),
+    };
+    let answer = client.request(Method::POST, &path, None).await?;
+    Ok(render(&answer, &output, |_| "draining\n".to_owned()))
 }
 
 /// Returns the configuration as YAML, with the source of a setting as a comment.

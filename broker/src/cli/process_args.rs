@@ -1,6 +1,7 @@
-//! Arguments of the commands about the process itself: its configuration, its log and the replicas.
+//! Arguments of the commands about the process itself: its configuration, its log, the replicas and
+//! the drain.
 
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 
 use super::common_args::OutputOptions;
 
@@ -32,4 +33,13 @@ pub(super) enum LogCommand {
 pub(super) enum NodeCommand {
     /// List replicas
     List(OutputOptions),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DrainArgs {
+    /// Another replica than the one that answers: its name of `node list`, or its node.id
+    #[arg(long, value_name = "NODE")]
+    pub(super) node: Option<String>,
+    #[command(flatten)]
+    pub(super) output: OutputOptions,
 }

@@ -50,6 +50,8 @@ pub enum ControlError {
     IssuerTaken { holder: String },
     #[error("auth.resource of the configuration file is missing, and issuers need it")]
     NoResource,
+    #[error("several replicas have the id {id}; name one of them: {}", .nodes.join(", "))]
+    ManyNodes { id: String, nodes: Vec<String> },
     #[error("the log of this broker belongs to the program that contains it")]
     NoLog,
     #[error(transparent)]

@@ -36,6 +36,24 @@ impl Control {
         Ok(nodes.into_iter().map(view).collect())
     }
 
+    /// Returns the replica of this name, or else the only one with this `node.id`.
+    pub async fn find_node(&self, name: &str) -> Result<NodeView, ControlError> {
+        let nodes = self.nodes().await?;
+        if let Some(exact) = nodes.iter().find(|node| node.node == name) {
+            return Ok(exact.clone());
+        }
+        let has_id = |node: &NodeView| node.node.rsplit_once('/').is_some_and(|(id, _)| id == name);
+        let mut found: Vec<NodeView> = nodes.into_iter().filter(has_id).collect();
+        match (found.pop(), found.is_empty()) {
+            (Some(only), true) => Ok(only),
+            (Some(last), false) => {
+                let nodes = found.into_iter().chain([last]).map(|node| node.node).collect();
+                Err(ControlError::ManyNodes { id: name.to_owned(), nodes })
+            }
+            (None, _) => Err(ControlError::NotFound { what: "replica", name: name.to_owned() }),
+        }
+    }
+
     /// Returns the sessions of all replicas, oldest first.
     pub async fn sessions(
         &self,

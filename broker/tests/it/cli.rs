@@ -351,7 +351,12 @@ async fn tenants_keys_backends_and_sessions_are_managed_from_a_shell() {
 async fn the_shell_drains_a_broker_and_exits_69_if_there_is_none() {
     let backend = FakeBackend::echo().await;
     let mut broker = alone_with(&backend).await;
-    assert_eq!(broker.cli(&["drain"]).await.code, Some(0));
+    let unknown = broker.cli(&["drain", "--node", "other"]).await;
+    assert_eq!(unknown.code, Some(1), "{unknown:?}");
+    let (_, nodes) = broker.admin().get("/admin/v1/nodes").await;
+    let name = nodes["nodes"][0]["node"].as_str().unwrap();
+    let drained = broker.cli(&["drain", "--node", name]).await;
+    assert_eq!(drained.code, Some(0), "{drained:?}");
     assert_eq!(broker.wait_for_exit().await.code(), Some(0));
     let finished = broker.cli(&["tenant", "list"]).await;
     assert_eq!(finished.code, Some(69), "{finished:?}");

@@ -4,8 +4,8 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use serde_json::json;
-use testkit::{FakeBackend, Gate, Reply, TestBroker, eventually};
+use serde_json::{Value, json};
+use testkit::{FakeBackend, Gate, Reply, TestBroker, TestCluster, eventually};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::{
@@ -240,4 +240,74 @@ async fn a_call_that_waits_for_its_client_can_still_finish_during_a_drain() {
         assert_eq!(text_of(&call.finish().await.value["result"]), r#"{"roots":[]}"#);
     }
     assert_eq!(broker.wait_for_exit().await.code(), Some(0));
+}
+
+/// Returns the path that drains the first replica, or the other one.
+async fn drain_path(cluster: &TestCluster, is_this: bool) -> String {
+    let (_, answer) = cluster.admin(0).get("/admin/v1/nodes").await;
+    let nodes = answer["nodes"].as_array().unwrap();
+    let node = nodes.iter().find(|node| node["is_this"] == is_this);
+    let node = node.unwrap_or_else(|| panic!("{answer}"))["node"].as_str().unwrap();
+    format!("/admin/v1/nodes/{}/drain", node.replace('/', "%2F"))
+}
+
+#[tokio::test]
+async fn any_replica_drains_another_one() {
+    let gate = Gate::new();
+    let backend = waiting(&gate).await;
+    let mut cluster = builder().backend("default", "b", backend.spec()).cluster(2).start().await;
+    let (first, path) = (cluster.admin(0), drain_path(&cluster, false).await);
+    let client = cluster.client_of(1, "/mcp").connected(json!({})).await;
+    let call = client.start_call("b__wait", json!({}));
+    backend.wait_for("the call", |seen| seen.calls("wait")).await;
+    for attempt in ["a drain", "a drain of a replica that drains"] {
+        let (status, answer) = first.post(&path, &json!({})).await;
+        assert_eq!((status, &answer["status"]), (202, &json!("draining")), "{attempt}: {answer}");
+    }
+    let second = cluster.admin(1);
+    eventually("the drain to begin", || async {
+        let (status, body) = second.get("/readyz").await;
+        if status == 503 { Ok(()) } else { Err((status, body)) }
+    })
+    .await;
+    assert_eq!(first.get("/readyz").await.0, 200, "the other replica continues");
+    gate.open();
+    assert_eq!(text_of(&call.result().await), "finished");
+    eventually("the drained replica to leave", || async {
+        let (status, answer) = first.post(&path, &json!({})).await;
+        if status == 404 { Ok(()) } else { Err((status, answer)) }
+    })
+    .await;
+    let (_, audit) = first.get("/admin/v1/audit?kind=admin").await;
+    let is_drain = |record: &&Value| {
+        record["action"] == "POST /admin/v1/nodes/{node}/drain" && record["outcome"] == "ok"
+    };
+    let records: Vec<&Value> =
+        audit["records"].as_array().unwrap().iter().filter(is_drain).collect();
+    assert!(records.len() >= 2 && records[0]["target"] == path, "{audit}");
+    let (status, _) = first.post(&drain_path(&cluster, true).await, &json!({})).await;
+    assert_eq!(status, 202, "a replica drains itself too");
+    eventually("the first replica to end", || {
+        let has_ended = cluster.has_ended(0);
+        async move { if has_ended { Ok(()) } else { Err("it runs") } }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_replica_that_is_unknown_or_out_of_reach_is_not_drained() {
+    let mut cluster = builder().cluster(2).lease("20s").start().await;
+    let (first, path) = (cluster.admin(0), drain_path(&cluster, false).await);
+    for unknown in ["none", "..%2F", "%2F0badf00d"] {
+        let (status, problem) =
+            first.post(&format!("/admin/v1/nodes/{unknown}/drain"), &json!({})).await;
+        assert_eq!(status, 404, "{unknown}: {problem}");
+    }
+    cluster.freeze(1);
+    let (status, problem) = first.post(&path, &json!({})).await;
+    assert_eq!(status, 503, "{problem}");
+    assert_eq!(problem["type"], "urn:mcp-broker:problem:node-unreachable");
+    assert!(problem["detail"].as_str().unwrap().contains("does not drain: it cannot be reached"));
+    cluster.thaw(1);
+    assert_eq!(cluster.admin(1).get("/readyz").await.0, 200);
 }

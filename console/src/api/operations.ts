@@ -15,6 +15,7 @@ export const OPERATIONS = {
   "PUT /admin/v1/log": "log:write",
   "DELETE /admin/v1/log": "log:write",
   "GET /admin/v1/nodes": "nodes:read",
+  "POST /admin/v1/nodes/{node}/drain": "broker:drain",
   "GET /admin/v1/openapi.json": "openapi:read",
   "GET /admin/v1/operator": "openapi:read",
   "GET /admin/v1/operators": "operators:read",

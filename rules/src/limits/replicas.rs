@@ -34,6 +34,9 @@ pub const REPLICAS_COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for which the verdict of another replica about a backend is shown.
 pub const VERDICT_KEPT: Duration = Duration::from_secs(10);
 
+/// Longest wait for the answer of another replica that is asked to drain.
+pub const DRAIN_REQUEST_WAIT: Duration = Duration::from_secs(3);
+
 /// Pause after a replica counted the rows of one kind, in multiples of the time that the count took.
 pub const COUNT_PAUSE_TIMES: u32 = 100;
 

@@ -41,6 +41,8 @@ pub(super) struct ToolsetName(pub(super) ToolsetId);
 pub(super) struct PromptName(pub(super) String);
 /// `{principal}` of the path.
 pub(super) struct PrincipalName(pub(super) String);
+/// `{node}` of the path: the name of a replica, or its `node.id`.
+pub(super) struct ReplicaName(pub(super) String);
 /// `{id}` of the path: of a key, a session or a task.
 pub(super) struct PathId(pub(super) String);
 /// Query parameters. An unknown parameter is refused.
@@ -116,16 +118,25 @@ impl<S: Send + Sync> FromRequestParts<S> for PathId {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let id = path_parameter(parts, state, "id").await?;
-        let fits = id.len() <= ID_BYTES_MAX && id.bytes().all(|byte| byte.is_ascii_graphic());
-        if fits {
-            Ok(Self(id))
-        } else {
-            Err(Problem::invalid(
-                "id",
-                format!("an id has at most {ID_BYTES_MAX} visible ASCII characters"),
-            ))
-        }
+        check_id("id", &id).map(|()| Self(id))
     }
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for ReplicaName {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let name = path_parameter(parts, state, "node").await?;
+        check_id("node", &name).map(|()| Self(name))
+    }
+}
+
+fn check_id(parameter: &str, id: &str) -> Result<(), Problem> {
+    if id.len() <= ID_BYTES_MAX && id.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(());
+    }
+    let detail = format!("an id has at most {ID_BYTES_MAX} visible ASCII characters");
+    Err(Problem::invalid(parameter, detail))
 }
 
 pub(super) async fn path_parameter<S: Send + Sync>(

@@ -11,13 +11,15 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{
     health::Health,
-    input::{PathId, QueryParams},
+    input::{PathId, QueryParams, ReplicaName},
     page::{OfTenant, Page, page_of},
     permissions::SignedIn,
     problem::Problem,
 };
 use crate::{
     control::{Author, Control},
+    listeners::replicas::drain_request,
+    session_location::PeerReplica,
     views::{NodeView, SessionView, SubscriptionView, TaskShown, TaskView},
 };
 
@@ -184,4 +186,29 @@ pub(super) async fn drain(State(control): State<Arc<Control>>) -> impl IntoRespo
     tracing::info!("drain asked for through the admin API");
     control.broker.drain();
     Health::answer(StatusCode::ACCEPTED, "draining")
+}
+
+/// Drains the named replica.
+/// Any replica answers, and sends the request to the named one.
+#[utoipa::path(post, operation_id = "drain_node", path = "/admin/v1/nodes/{node}/drain", tag = "drain", params(("node" = String, Path, description = "Name of the replica, or its `node.id`", pattern = "^[!-~]+$", max_length = 128)), responses(
+    (status = 202, body = Health), (status = "default", body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn drain_node(
+    State(control): State<Arc<Control>>,
+    ReplicaName(name): ReplicaName,
+) -> Result<impl IntoResponse, Problem> {
+    let NodeView { node, address, is_this, .. } = control.find_node(&name).await?;
+    if is_this {
+        return Ok(drain(State(control)).await.into_response());
+    }
+    let unreachable = |reason: String| {
+        let detail = format!("replica {node} does not drain: {reason}");
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, "node-unreachable", detail)
+    };
+    let address = address.ok_or_else(|| unreachable("it has no listen.internal".to_owned()))?;
+    let replica = PeerReplica { node: node.clone(), address };
+    drain_request::send(&control.broker, &replica)
+        .await
+        .map_err(|error| unreachable(error.to_string()))?;
+    tracing::info!(node, "the admin API sent a drain to another replica");
+    Ok(Health::answer(StatusCode::ACCEPTED, "draining").into_response())
 }

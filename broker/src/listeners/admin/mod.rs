@@ -351,6 +351,7 @@ fn api_routes() -> Router<Arc<Control>> {
         .route("/admin/v1/configuration/effective", get(configuration::effective))
         .route("/admin/v1/log", get(log::show).put(log::put).delete(log::reset))
         .route("/admin/v1/drain", post(live::drain))
+        .route("/admin/v1/nodes/{node}/drain", post(live::drain_node))
         .route("/admin/v1/audit", get(audit::list))
         .route("/admin/v1/audit/export", get(audit::export))
         .route("/admin/v1/audit/chains", get(audit_verify::chains))

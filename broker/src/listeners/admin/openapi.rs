@@ -38,7 +38,7 @@ use super::{
         issuers::list, issuers::show, issuers::put, issuers::remove,
         revocations::list, revocations::create, revocations::remove,
         live::sessions, live::session, live::end_session,
-        live::tasks, live::task, live::cancel_task, live::subscriptions, live::nodes, live::drain,
+        live::tasks, live::task, live::cancel_task, live::subscriptions, live::nodes, live::drain, live::drain_node,
         overview::overview, overview::signed_in, overview::backends, overview::activity, overview::catalog,
         trial::send, trial::listen, trial::end,
         configuration::show, configuration::effective,

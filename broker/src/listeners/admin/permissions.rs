@@ -92,6 +92,7 @@ pub(super) const OPERATIONS: &[(Method, &str, Permission)] = &[
     (Method::PUT, "/admin/v1/log", Permission::LogWrite),
     (Method::DELETE, "/admin/v1/log", Permission::LogWrite),
     (Method::POST, "/admin/v1/drain", Permission::BrokerDrain),
+    (Method::POST, "/admin/v1/nodes/{node}/drain", Permission::BrokerDrain),
     (Method::GET, "/admin/v1/audit", Permission::AuditRead),
     (Method::GET, "/admin/v1/audit/export", Permission::AuditRead),
     (Method::GET, "/admin/v1/audit/chains", Permission::AuditRead),

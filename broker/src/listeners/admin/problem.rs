@@ -130,6 +130,7 @@ impl From<ControlError> for Problem {
                 return Self::new(StatusCode::CONFLICT, "issuer-taken", detail).field("issuer");
             }
             ControlError::NoResource => (StatusCode::CONFLICT, "no-resource"),
+            ControlError::ManyNodes { .. } => (StatusCode::CONFLICT, "ambiguous-node"),
             ControlError::NoLog => (StatusCode::CONFLICT, "no-log"),
             ControlError::NotFound { .. }
             | ControlError::NoAccounts { .. }

@@ -387,6 +387,7 @@ async fn every_documented_route_exists_and_requires_the_token() {
             .replace("{principal}", "none")
             .replace("{kind}", "tool")
             .replace("{name}", "none")
+            .replace("{node}", "none")
             .replace("{id}", "none");
         for method in item.as_object().unwrap().keys().map(|method| method.to_uppercase()) {
             operations += 1;
@@ -401,7 +402,7 @@ async fn every_documented_route_exists_and_requires_the_token() {
             assert_ne!(answer["type"], "urn:mcp-broker:problem:no-such-route", "{method} {path}");
         }
     }
-    assert_eq!(operations, 80, "a new route needs its annotation in `openapi`, and a line here");
+    assert_eq!(operations, 81, "a new route needs its annotation in `openapi`, and a line here");
 }
 
 #[tokio::test]

@@ -1,7 +1,9 @@
 //! Requests between replicas: forwarding of requests whose session is elsewhere
-//! ([`session_lookup`], [`forward`], [`tunnel`]), and the listener that serves them ([`server`]).
+//! ([`session_lookup`], [`forward`], [`tunnel`]), the drain of another replica ([`drain_request`]), and
+//! the listener that serves them ([`server`]).
 
 pub(in crate::listeners) mod connection_notice;
+pub(in crate::listeners) mod drain_request;
 pub(in crate::listeners) mod forward;
 pub(in crate::listeners) mod proxied_request;
 pub(in crate::listeners) mod replica_headers;

@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use transport::PeerServer;
 
-use super::{connection_notice, tunnel_server};
+use super::{connection_notice, drain_request, tunnel_server};
 use crate::{
     broker::Broker,
     listeners::http::{
@@ -65,6 +65,9 @@ async fn handle(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Bo
     }
     if connection_notice::matches_path(request.uri().path()) {
         return connection_notice::take(broker, request).await;
+    }
+    if drain_request::matches_path(request.uri().path()) {
+        return drain_request::take(broker, request.uri().path());
     }
     let (head, body) = request.into_parts();
     let cache = ConnectionCache::default();
