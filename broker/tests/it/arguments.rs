@@ -197,7 +197,7 @@ async fn s02_a_schema_too_large_to_compile_is_not_used_and_is_reported() {
         json!({"type": "object", "properties": {"x".repeat(20_000): {"properties": parts}}});
     let (_backend, spec) = tools(
         &[("large", schema), ("plain", json!({"type": "object"}))],
-        json!({"validate_arguments": true}),
+        json!({"validate_arguments": true, "validate_timeout": "10s"}),
     )
     .await;
     let broker = builder().single_process().backend("default", "b", spec).start().await;
