@@ -41,7 +41,7 @@ async fn schemathesis_finds_no_fault_in_the_admin_api() {
         "--seed",
         &seed.to_string(),
         "--max-examples",
-        "12",
+        "10",
         "--generation-database",
         "none",
         "--no-color",
@@ -51,6 +51,8 @@ async fn schemathesis_finds_no_fault_in_the_admin_api() {
         CHECKS,
         "--exclude-path",
         "/admin/v1/drain",
+        "--exclude-path",
+        "/admin/v1/nodes/{node}/drain",
         "--continue-on-failure",
     ]);
     command.current_dir(broker.folder());
@@ -62,7 +64,7 @@ async fn schemathesis_finds_no_fault_in_the_admin_api() {
         ended.stderr,
         broker.log()
     );
-    // Some hundreds of requests to every operation but the drain.
+    // Some hundreds of requests to every operation but the drains.
     let cases = ended.stdout.lines().find_map(|line| line.trim().split_once(" generated, "));
     let (generated, passed) = cases.unwrap_or_else(|| panic!("no summary: {}", ended.stdout));
     assert_eq!(passed, format!("{generated} passed"), "{}", ended.stdout);
