@@ -449,10 +449,9 @@ impl TestClient {
 
     /// Sends a GET for events; returns the answer, whatever its status.
     pub async fn get_stream_raw(&self, last_event_id: Option<&str>) -> RawResponse {
-        let mut headers = self.headers_with(&[("accept", "text/event-stream")]);
-        headers.retain(|(name, _)| name != "content-type");
-        headers.extend(last_event_id.map(|id| ("last-event-id".to_owned(), id.to_owned())));
-        self.send_with("GET", headers, Bytes::new()).await
+        within("the answer to GET", self.try_get_stream(last_event_id))
+            .await
+            .expect("the broker answers")
     }
 
     /// Opens the session's general stream.

@@ -184,12 +184,8 @@ async fn read_stream(
     let name = format!("general stream {number}");
     let mut times = 0;
     while !over.load(Ordering::Relaxed) {
-        let mut headers = client.headers_with(&[("accept", "text/event-stream")]);
-        headers.retain(|(name, _)| name != "content-type");
-        headers.extend(last.iter().map(|id| ("last-event-id".to_owned(), id.clone())));
         let began = Instant::now();
-        let answer = client.try_send("GET", &headers, bytes::Bytes::new()).await;
-        let response = match answer {
+        let response = match client.try_get_stream(last.as_deref()).await {
             Ok(response) if response.is_event_stream() => response,
             Ok(response) if response.status == 404 => {
                 history.record(

@@ -47,6 +47,14 @@ impl TestClient {
         })
     }
 
+    /// Sends a GET for events, after the event with this id if there is one.
+    pub async fn try_get_stream(&self, last_event_id: Option<&str>) -> Result<RawResponse, String> {
+        let mut headers = self.headers_with(&[("accept", "text/event-stream")]);
+        headers.retain(|(name, _)| name != "content-type");
+        headers.extend(last_event_id.map(|id| ("last-event-id".to_owned(), id.to_owned())));
+        self.try_send("GET", &headers, Bytes::new()).await
+    }
+
     fn hearing(&self, judge: &Judge, headers: &[(String, String)], body: &[u8]) -> JudgedExchange {
         let header = |wanted: &str| {
             headers

@@ -105,15 +105,7 @@ impl Load {
         from: &str,
         last: &mut Option<String>,
     ) -> AttemptOutcome {
-        let mut headers =
-            client.headers_with(&[("accept", "text/event-stream"), ("last-event-id", from)]);
-        headers.retain(|(name, _)| name != "content-type");
-        let requested = tokio::time::timeout(
-            ANSWER_WITHIN,
-            client.try_send("GET", &headers, bytes::Bytes::new()),
-        )
-        .await;
-        match requested {
+        match tokio::time::timeout(ANSWER_WITHIN, client.try_get_stream(Some(from))).await {
             Ok(Ok(response)) if response.is_event_stream() => {
                 self.read_stream(key, response.events(), last).await
             }

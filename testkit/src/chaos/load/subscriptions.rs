@@ -94,9 +94,7 @@ async fn updated(subscription: &Subscription, backend: &FakeBackend) {
 }
 
 async fn open_stream(client: &TestClient) -> Option<EventReader> {
-    let mut headers = client.headers_with(&[("accept", "text/event-stream")]);
-    headers.retain(|(name, _)| name != "content-type");
-    let opened = client.try_send("GET", &headers, bytes::Bytes::new());
+    let opened = client.try_get_stream(None);
     let opened = tokio::time::timeout(ANSWER_WITHIN, opened).await.ok()?.ok()?;
     opened.is_event_stream().then(|| opened.events())
 }
