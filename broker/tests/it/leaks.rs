@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use testkit::FakeBackend;
 
-use crate::{builder, initialize_body, refused, request, stdio};
+use crate::{builder, initialize_body, metrics::with_tenant_labels, refused, request, stdio};
 
 const NASTY: &str = "x\r\n2026-01-01T00:00:00Z ERROR forged \u{1b}[31mred\u{1b}]0;t\u{7} {\"level\":\"error\"} %s%n${jndi:x} \u{2028}end";
 
@@ -88,12 +88,7 @@ async fn a_38_text_of_peers_adds_no_line_and_no_colour_to_the_log() {
 #[tokio::test]
 async fn a_39_unauthenticated_clients_create_no_time_series() {
     let backend = FakeBackend::echo().await;
-    let broker = builder()
-        .single_process()
-        .config(json!({"telemetry": {"tenant_labels": true}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = with_tenant_labels(&backend).await;
     let client = broker.connected(json!({})).await;
     let series = async || {
         let text = broker.admin().send("GET", "/metrics", None).await.text().await;

@@ -1,7 +1,7 @@
 //! Metrics that follow events, and return to their previous values.
 
 use serde_json::json;
-use testkit::{FakeBackend, Gate, Reply, eventually};
+use testkit::{FakeBackend, Gate, Reply, TestBroker, eventually};
 
 use crate::{broker_with, builder, initialize_body, tasks};
 
@@ -84,6 +84,16 @@ async fn requests_are_counted_by_tenant_where_that_is_configured() {
     }
 }
 
+/// Starts a broker with metrics by tenant.
+pub(super) async fn with_tenant_labels(backend: &FakeBackend) -> TestBroker {
+    builder()
+        .single_process()
+        .config(json!({"telemetry": {"tenant_labels": true}}))
+        .backend("default", "b", backend.spec())
+        .start()
+        .await
+}
+
 #[tokio::test]
 async fn tenants_with_backends_of_one_name_have_their_own_series() {
     let gate = Gate::new();
@@ -98,12 +108,7 @@ async fn tenants_with_backends_of_one_name_have_their_own_series() {
         }
     })
     .await;
-    let broker = builder()
-        .single_process()
-        .config(json!({"telemetry": {"tenant_labels": true}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = with_tenant_labels(&backend).await;
     let admin = broker.admin();
     admin.put_tenant("acme", json!({"limits": {"sessions_per_tenant": 1}})).await;
     admin.put_ready_backend("acme", "b", &backend.spec()).await;
@@ -147,12 +152,7 @@ async fn failures_of_a_backend_are_counted_by_tenant() {
         Reply::Http { status: 500, headers: vec![], body: "".into() }
     })
     .await;
-    let broker = builder()
-        .single_process()
-        .config(json!({"telemetry": {"tenant_labels": true}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = with_tenant_labels(&backend).await;
     let client = broker.connected(json!({})).await;
     client.request("tools/call", json!({"name": "b__fail", "arguments": {}})).await;
     let labels = [("tenant", "default"), ("backend", "b")];

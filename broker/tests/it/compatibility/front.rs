@@ -10,9 +10,14 @@ use testkit::{
     DuplexClient, TestBroker,
     duplex::{DuplexBuilder, DuplexCall, Wire},
     judge::Revision,
+    request_meta,
+    stateless_request::add_request_meta,
 };
 
 use super::{Of, REVISIONS, STATELESS};
+
+/// Name of the client.
+const CLIENT: &str = "matrix";
 
 /// Transport of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,20 +182,13 @@ impl Client {
     }
 
     fn meta(&self) -> Value {
-        json!({
-            "io.modelcontextprotocol/protocolVersion": REVISIONS[self.of],
-            "io.modelcontextprotocol/clientCapabilities": self.capabilities,
-            "io.modelcontextprotocol/clientInfo": {"name": "matrix", "version": "1"},
-        })
+        request_meta(CLIENT, &self.capabilities)
     }
 
     /// Returns the params to send, with the `_meta` that 2026-07-28 requires.
     fn params(&self, mut params: Value) -> Value {
         if self.is_modern() {
-            let meta = self.meta();
-            for (key, value) in meta.as_object().expect("an object") {
-                params["_meta"][key] = value.clone();
-            }
+            add_request_meta(&mut params, CLIENT, &self.capabilities);
         }
         params
     }
