@@ -12,7 +12,7 @@ scripts/install-peers.sh >/dev/null
 # Tests start these as processes; cargo builds only the binaries of the crate under test by itself.
 cargo build --locked --workspace --bins
 
-# Most tests mostly wait. The others take two of these places (.config/nextest.toml).
+# Most tests mostly wait. The others take two or four of these places (.config/nextest.toml).
 export NEXTEST_TEST_THREADS=${NEXTEST_TEST_THREADS:-$((6 * $(nproc)))}
 # Each test is a process. Without this, the runner starts itself once more for each of them, so that Ctrl-Z stops them reliably.
 export NEXTEST_DOUBLE_SPAWN=0

@@ -1,13 +1,16 @@
 //! Arguments that are meant to cost much, and arguments with two meanings: their effect on the call
 //! and on other clients.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
 };
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, TestBroker, TestClient};
+use testkit::{FakeBackend, TestBroker, TestClient, eventually_within};
 
 use crate::{builder, kind, text_of};
 
@@ -68,6 +71,16 @@ async fn answer(client: &TestClient, tool: &str, arguments: &str) -> Value {
     let answer = client.post(call_of(tool, arguments)).await;
     assert_eq!(answer.status, 200);
     answer.json().await
+}
+
+/// Calls a tool without arguments. Compilation has a low priority, so a busy machine may exceed its
+/// time limit. The call is then repeated.
+async fn unhurried(client: &TestClient, tool: &str) -> Value {
+    eventually_within(Duration::from_secs(60), "the schema is compiled", || async {
+        let answer = answer(client, tool, "{}").await;
+        if answer["error"]["data"]["reason"] == "timeout" { Err(answer) } else { Ok(answer) }
+    })
+    .await
 }
 
 /// Returns the peak of the process's memory.
@@ -197,14 +210,14 @@ async fn s02_a_schema_too_large_to_compile_is_not_used_and_is_reported() {
         json!({"type": "object", "properties": {"x".repeat(20_000): {"properties": parts}}});
     let (_backend, spec) = tools(
         &[("large", schema), ("plain", json!({"type": "object"}))],
-        json!({"validate_arguments": true, "validate_timeout": "10s"}),
+        json!({"validate_arguments": true}),
     )
     .await;
     let broker = builder().single_process().backend("default", "b", spec).start().await;
     let client = broker.connected(json!({})).await;
     let before = peak_bytes(&broker);
     for tool in ["large", "plain"] {
-        assert_eq!(text_of(&answer(&client, tool, "{}").await["result"]), "carried out");
+        assert_eq!(text_of(&unhurried(&client, tool).await["result"]), "carried out");
     }
     broker
         .wait_for_log(

@@ -1,9 +1,10 @@
-// Every view, in both themes and on a narrow screen, by the rules of WCAG 2.2 AA; then with the keyboard alone.
+// Every view by the rules of WCAG 2.2 AA: in the light theme and on a narrow screen by all of them, in the dark theme by those of
+// colours. Then with the keyboard alone.
 // `pages.mjs ORIGIN TOKEN [IMAGES]`: writes the pictures of the documentation into a folder.
 import assert from 'node:assert/strict';
 import { join } from 'node:path';
 
-import { Person, launch, ok } from './browser.mjs';
+import { COLOURS, Person, launch, ok } from './browser.mjs';
 
 const [origin, token, images] = process.argv.slice(2);
 const VIEWS = [
@@ -20,15 +21,15 @@ const FIRST_BYTES_MAX = 150 * 1024;
 
 const browser = await launch();
 
-async function everyView(settings, name) {
+async function everyView(settings, name, rules) {
   const person = await Person.sit(browser, origin, settings);
   await person.page.goto(`${origin}/console/`);
   await person.page.getByLabel('Operator token').waitFor();
-  await person.judge('login');
+  await person.judge('login', rules);
   await person.signIn(token);
   for (const view of VIEWS) {
     await person.open(view);
-    await person.judge(`${view}, ${name}`);
+    await person.judge(`${view}, ${name}`, rules);
     const picture = PICTURES[view];
     if (images && picture && name === (view === 'overview' ? 'light' : 'dark')) await person.page.screenshot({ path: join(images, `${picture}.png`) });
   }
@@ -151,7 +152,7 @@ async function inBackground() {
 
 try {
   await everyView({}, 'light');
-  await everyView({ dark: true }, 'dark');
+  await everyView({ dark: true }, 'dark', COLOURS);
   await everyView({ width: 375, height: 740 }, 'narrow');
   await byKeyboard();
   await byAddress();

@@ -23,7 +23,7 @@ use crate::{
 };
 
 const ADMIN: &str = "operator-of-tests";
-const RUN_WITHIN: Duration = Duration::from_secs(150);
+const RUN_WITHIN: Duration = Duration::from_secs(300);
 
 fn builder() -> BrokerBuilder {
     BrokerBuilder::new(env!("CARGO_BIN_EXE_mcp-broker")).single_process().admin_token(ADMIN)
