@@ -9,6 +9,7 @@
 mod check_config;
 mod config_files;
 mod config_folder;
+mod database_wait;
 mod demo;
 mod descriptor_limit;
 mod embedded;
@@ -38,6 +39,7 @@ use tokio::time::timeout;
 pub use self::{check_config::check_config, embedded::EmbeddedBroker, error::ServeError};
 use self::{
     config_files::ConfigFiles,
+    database_wait::DatabaseWait,
     exposure::{report_certificates, warn_of_open_listeners},
     inherited_sockets::InheritedSockets,
     listener_certificates::ListenerCertificates,
@@ -170,12 +172,13 @@ impl RunningBroker {
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
         let certificates = ListenerCertificates::load(&config)?;
         let acceptors = certificates.acceptors();
+        let wait = DatabaseWait::begin(&config);
         let (stores, root) = match stores {
             Some(stores) => {
-                let root = open_root(&config, stores.durable.as_ref()).await?;
+                let root = open_root(&config, stores.durable.as_ref(), &wait).await?;
                 (stores, root)
             }
-            None => open_stores(&config).await?,
+            None => open_stores(&config, &wait).await?,
         };
         let keys = root.keys.clone();
         let quic_secret = keys.quic;
@@ -200,9 +203,10 @@ impl RunningBroker {
         let control = Control::new(parts);
         let bound = BoundListeners::bind(&config, &acceptors[0], &quic_secret, inherited)?;
         bound.close_to_children(&broker);
-        let node = join(&control, &metrics, bound.address_for_replicas.clone()).await?;
-        let loaded = control.load().await?;
-        root.record(broker.shared.persistence.store.as_ref()).await?;
+        let node = join(&control, &metrics, bound.address_for_replicas.clone(), &wait).await?;
+        let loaded = wait.repeat(async || control.load().await).await?;
+        let store = broker.shared.persistence.store.as_ref();
+        wait.repeat(async || root.record(store).await).await?;
         files.follow(&control).await;
         control.warn_of_unused_settings().await;
         tracing::info!(
@@ -323,9 +327,12 @@ async fn follow_due(is_following: bool, interval: Duration) {
 
 /// Opens the configured stores. The store locks an SQLite database. Only then may the secret next
 /// to it be created.
-async fn open_stores(config: &Config) -> Result<(Stores, OpenRoot), ServeError> {
+async fn open_stores(
+    config: &Config,
+    wait: &DatabaseWait,
+) -> Result<(Stores, OpenRoot), ServeError> {
     let database = OpenDatabase::open(config, config.storage.migrate_on_start).await?;
-    let root = open_root(config, database.durable()).await?;
+    let root = open_root(config, database.durable(), wait).await?;
     Ok((database.into_stores(config, &root.keys).await?, root))
 }
 
@@ -335,13 +342,15 @@ async fn join(
     control: &Arc<Control>,
     metrics: &Arc<Metrics>,
     address: Option<String>,
+    wait: &DatabaseWait,
 ) -> Result<Arc<Node>, ServeError> {
     let config = &control.config;
     let settings =
         NodeSettings { id: config.node.id.clone(), lease: config.session.lease, address };
-    let node =
-        Node::join(settings, Arc::clone(&control.broker.shared.persistence), Arc::clone(metrics))
-            .await?;
+    let persistence = &control.broker.shared.persistence;
+    let join =
+        async || Node::join(settings.clone(), Arc::clone(persistence), Arc::clone(metrics)).await;
+    let node = wait.repeat(join).await?;
     let replica: Arc<dyn LeaseObserver> = Arc::clone(control) as _;
     tokio::spawn(Arc::clone(&node).keep(Arc::downgrade(&replica)));
     Ok(node)

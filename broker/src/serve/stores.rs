@@ -7,6 +7,7 @@ use storage::{
     RedisOptions, RedisStore, SqliteOptions, SqliteStore, StoreError,
 };
 
+use super::{ServeError, database_wait::DatabaseWait};
 use crate::{
     auth::{Keys, KeysError, OpenRoot, RootSecrets},
     config::{self, Config, EventLogStorage},
@@ -83,10 +84,11 @@ impl OpenDatabase {
 pub(super) async fn open_root(
     config: &Config,
     durable: &dyn DurableStore,
-) -> Result<OpenRoot, KeysError> {
+    wait: &DatabaseWait,
+) -> Result<OpenRoot, ServeError> {
     let secrets = RootSecrets::load(config)?;
-    let opened = OpenRoot::open(&secrets, durable).await;
-    if let Err(KeysError::SecretMissing) = opened {
+    let opened = wait.repeat(async || OpenRoot::open(&secrets, durable).await).await;
+    if let Err(ServeError::Keys(KeysError::SecretMissing)) = opened {
         RootSecrets::remove_new_file(config);
     }
     opened

@@ -1,4 +1,4 @@
-//! Database contents at a start: spoilt rows, the schema of a newer build, a great many rows. Tests
+//! The database at a start: spoilt rows, the schema of a newer build, a great many rows, a lock. Tests
 //! are named after their faults and promises.
 
 use std::time::{Duration, Instant};
@@ -178,4 +178,37 @@ async fn r_5_a_start_does_not_wait_for_stored_data() {
         if over(&client, &running).await == "completed" { Ok(()) } else { Err(()) }
     })
     .await;
+}
+
+#[tokio::test]
+async fn r_5_a_start_waits_for_a_database_that_does_not_answer() {
+    let server = PostgresServer::fast().await;
+    let url = server.database().await;
+    let config = json!({"node": {"secret": "0123456789abcdef"}, "storage": {"url": url}});
+    drop(builder().config(config.clone()).start().await);
+    server.sql(&url, "CREATE TABLE gate (is_open BOOLEAN)").await;
+    let lock = "DO $$ BEGIN
+        LOCK TABLE tenants IN ACCESS EXCLUSIVE MODE;
+        WHILE NOT EXISTS (SELECT 1 FROM gate) LOOP PERFORM pg_sleep(0.01); END LOOP;
+    END $$";
+    let start = async {
+        let locks = "SELECT count(*) FROM pg_locks WHERE relation = 'tenants'::regclass AND mode = 'AccessExclusiveLock' AND granted";
+        eventually("the lock of the table", || async {
+            if server.sql(&url, locks).await == "1" { Ok(()) } else { Err(()) }
+        })
+        .await;
+        builder().config(config.clone()).start().await
+    };
+    let open = async {
+        eventually("a read of the start is cancelled", || async {
+            let log = server.log_tail();
+            if log.contains("canceling statement due to lock timeout") { Ok(()) } else { Err(log) }
+        })
+        .await;
+        server.sql(&url, "INSERT INTO gate VALUES (TRUE)").await;
+    };
+    let (broker, _, ()) = tokio::join!(start, server.sql(&url, lock), open);
+    assert!(broker.log().contains("the start waits for the database"), "{}", broker.log());
+    let client = broker.connected(json!({})).await;
+    assert_eq!(ping_kind(&client).await, "result");
 }
