@@ -44,7 +44,9 @@ fn the_page_of_errors_is_up_to_date() {
         - `data.retryAfterMs` is the time to wait, if the broker can compute it. An HTTP status other than 200 carries `Retry-After` too.\n\
         - `data.requestId` finds the request in the broker's log, at level `debug` (`internal`: `error`).\n\
         - `code` is the code of the specification. Where the specification has none, it is a positive refusal number, outside the \
-        reserved range of JSON-RPC in every revision.\n\n\
+        reserved range of JSON-RPC in every revision.\n\
+        - `data.refusalCode` is the number of the column *refusal*, if there is one.\n\
+        - In 2026-07-28, -32601 has HTTP status 404, and `resource_not_found` has the code -32602.\n\n\
         The HTTP status applies to a refusal before the broker accepts the request: the refusal is the whole answer to a POST, GET or \
         DELETE. A refusal of an accepted call comes with status 200, as JSON or on the event stream of the call. \
         [transports.md](transports.md) lists the statuses in the order of the checks.\n\n\

@@ -69,8 +69,8 @@ error_kinds! {
     ParseError "parse_error" -32700, 400, None, FINAL, "The body is not valid JSON, or nested deeper than the limit";
     InvalidRequest "invalid_request" -32600, 400, None, FINAL, "The JSON is not a valid JSON-RPC message, or does not fit the state of the session";
     NotInitialized "not_initialized" -32600, 400, Some(1076), FINAL, "The client sent a request before `initialize`";
-    UnsupportedEra "unsupported_era" -32600, 400, None, FINAL, "`compat.eras` excludes clients of this era, or a request in the form of 2026-07-28 came within a session";
-    UnsupportedProtocolVersion "unsupported_protocol_version" -32022, 400, None, FINAL, "The broker does not serve the revision that a request of 2026-07-28 names; `data.supported` lists the revisions it serves";
+    UnsupportedEra "unsupported_era" -32600, 400, None, FINAL, "`compat.eras: legacy` is set and the request has the form of 2026-07-28, or such a request came on a connection that is a session (TCP, WebSocket, QUIC, HTTP+SSE)";
+    UnsupportedProtocolVersion "unsupported_protocol_version" -32022, 400, None, FINAL, "The broker does not serve the revision that the request names, in the form of 2026-07-28 or in `initialize` with `compat.eras: modern`; `data.supported` lists the revisions it serves";
     HeaderMismatch "header_mismatch" -32020, 400, None, FINAL, "A header of 2026-07-28 is missing, is malformed or differs from the body";
     ClientCapabilityRequired "client_capability_required" -32021, 400, None, FINAL, "The request needs a capability that it does not declare; `data.requiredCapabilities` names it";
     MetaInvalid "meta_invalid" -32602, 400, None, FINAL, "A request of 2026-07-28 lacks a member of `_meta` that it needs";

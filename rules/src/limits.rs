@@ -10,6 +10,7 @@ pub mod arguments;
 mod audit;
 pub mod console;
 pub mod included;
+pub mod inputs;
 mod lists;
 pub mod log;
 mod memory;
@@ -271,10 +272,6 @@ pub const ERA_SILENCE_MAX: Duration = Duration::from_secs(2);
 /// Connections that the broker opens at once after one whose first request decided the era, or
 /// ended the backend.
 pub const ERA_RETRIES_MAX: u32 = 2;
-/// Times that a backend may request more input before it answers a call.
-pub const BACKEND_INPUT_ROUNDS_MAX: u32 = 16;
-/// Random bytes of an elicitation id that the broker creates.
-pub const ELICITATION_ID_BYTES: usize = 16;
 /// Sets of client capabilities that one connection caches in their form of 2026-07-28.
 pub const CAPABILITIES_REMEMBERED_MAX: usize = 64;
 /// Time in which the broker still reads a notification stream after its replacement has begun.

@@ -280,7 +280,7 @@ impl FakeBackend {
         self
     }
 
-    /// Splits lists into pages of this size.
+    /// Answers requests for which the gate returns an answer, before anything else reads them.
     pub fn gate<F>(&self, gate: F) -> &Self
     where
         F: Fn(&str, &HeaderMap) -> Option<GateAnswer> + Send + Sync + 'static,
@@ -289,6 +289,7 @@ impl FakeBackend {
         self
     }
 
+    /// Splits lists into pages of this size.
     pub fn page_size(&self, size: usize) -> &Self {
         self.shared.lock().page_size = size;
         self

@@ -7,12 +7,15 @@ use std::{fmt::Write as _, time::Duration};
 
 use protocol::error::ErrorKind;
 use rules::limits::{
-    approvals::*, apps::*, arguments::*, included::*, log::*, oauth::*, own_lists::*, pins::*,
-    replicas::*, results::*, sign_ins::*, tokens::*, toolsets::*, *,
+    approvals::*, apps::*, arguments::*, included::*, inputs::*, log::*, oauth::*, own_lists::*,
+    pins::*, replicas::*, results::*, sign_ins::*, tokens::*, toolsets::*, *,
 };
 
 use super::assert_current;
-use crate::config::{documented_keys, units};
+use crate::{
+    config::{documented_keys, units},
+    control::{BACKENDS_PER_TENANT_MAX, KEYS_PER_TENANT_MAX, TENANTS_MAX},
+};
 
 /// Effect of a reached limit.
 enum Effect {
@@ -211,6 +214,7 @@ const SOURCE: &str = concat!(
     include_str!("../../../rules/src/limits/arguments.rs"),
     include_str!("../../../rules/src/limits/audit.rs"),
     include_str!("../../../rules/src/limits/included.rs"),
+    include_str!("../../../rules/src/limits/inputs.rs"),
     include_str!("../../../rules/src/limits/log.rs"),
     include_str!("../../../rules/src/limits/own_lists.rs"),
     include_str!("../../../rules/src/limits/console.rs"),
@@ -319,6 +323,7 @@ fn met() -> Vec<Fixed> {
         POOLED_SESSIONS_SUSPENDED_MAX Refused(ErrorKind::TooManyCalls);
         INPUT_ROUNDS_MAX Refused(ErrorKind::BackendProtocolError);
         BACKEND_INPUT_ROUNDS_MAX Refused(ErrorKind::BackendProtocolError);
+        BACKEND_TASK_INPUTS_MAX Refused(ErrorKind::BackendProtocolError);
         LISTEN_URIS_MAX Refused(ErrorKind::InvalidParams);
         COMPLETION_DEPTH_MAX Refused(ErrorKind::InvalidParams);
         LISTEN_TASKS_MAX Refused(ErrorKind::InvalidParams);
@@ -432,6 +437,8 @@ fn met() -> Vec<Fixed> {
         TOKEN_SCOPES_BYTES_MAX Describes("see `TOKEN_SCOPES_MAX`");
         GRANTS_SOUGHT_MAX Other("the broker reads no lists with `catalog_auth: first_user`, until one of these principals connects the account again", "");
         CONNECT_REQUEST_LIFE Describes("the page answers 403");
+        CONNECT_REQUESTS_MAX Describes("the page answers 403 to the answer of the replaced request");
+        REGISTRATION_BYTES_MAX Describes("the page answers 502");
         CONNECT_LINK_LIFE Describes("the page answers 403");
         CONNECT_LOGIN_LIFE Describes("the page answers 403");
         LOGIN_METADATA_AGE_MAX Describes("time after which a change of the metadata is in force");
@@ -658,6 +665,14 @@ fn the_page_of_limits_is_up_to_date() {
         ```json\n\
         {{\"requests_per_second\": 50, \"burst\": 100, \"tools\": {{\"search\": {{\"requests_per_second\": 2, \"burst\": 5}}}}}}\n\
         ```\n\n\
+        ## Stored objects\n\n\
+        | object | limit | beyond it |\n\
+        | --- | --- | --- |\n\
+        | tenants | {TENANTS_MAX} | 409 `too-many` |\n\
+        | API keys of a tenant | {KEYS_PER_TENANT_MAX} | 409 `too-many` |\n\
+        | backends of a tenant that the admin API stored; the configuration file has no limit | {BACKENDS_PER_TENANT_MAX} | 409 `too-many` |\n\
+        | toolsets of a tenant | {TOOLSETS_PER_TENANT_MAX} | 409 `too-many` |\n\
+        | hosted prompts of a tenant | {HOSTED_PROMPTS_PER_TENANT_MAX} | 409 `too-many` |\n\n\
         ## Settings\n\n{}\n\
         ## Fixed limits\n\n\
         These limits have no setting. The module `limits` of the source defines them.\n\n{}",

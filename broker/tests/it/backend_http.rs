@@ -186,6 +186,25 @@ async fn b_http_10_an_event_seen_twice_counts_once() {
 }
 
 #[tokio::test]
+async fn b_11_events_with_an_empty_id_are_no_repetitions() {
+    let backend = FakeBackend::with_tool("reset", |call| async move {
+        for n in [1, 2] {
+            let message = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": n}});
+            call.send_with_id("", message).await;
+        }
+        Reply::text("done")
+    })
+    .await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let mut call = client.start_call("b__reset", json!({}));
+    call.finish().await;
+    let data: Vec<&Value> =
+        call.before.iter().map(|message| &message.value["params"]["data"]).collect();
+    assert_eq!(data, [&json!(1), &json!(2)]);
+}
+
+#[tokio::test]
 async fn b_11_unusual_event_streams_are_parsed_by_the_standard() {
     let backend = FakeBackend::start().await;
     backend.tool("fields", |call| async move {

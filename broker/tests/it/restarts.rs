@@ -1,12 +1,18 @@
 //! State of a client after the broker's process ended, by a crash or in order: its session, its
 //! subscriptions, its streams.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 use testkit::{
-    AdminClient, EventReader, FakeBackend, Gate, Reply, TestBroker, TestClient, backend::tool,
-    eventually,
+    AdminClient, EventReader, FakeBackend, Gate, GateAnswer, Reply, TestBroker, TestClient,
+    backend::tool, eventually,
 };
 
 use crate::{builder, kind, refused, request, session_lists, text_of};
@@ -177,6 +183,45 @@ async fn a_session_continues_after_a_restart_with_its_state() {
         assert_eq!(methods(&mut stream, 1).await, ["notifications/resources/updated"], "{end:?}");
         assert_eq!(broker.admin().metric("mcp_sessions_adopted_total", &[]).await, Some(1.0));
     }
+}
+
+#[tokio::test]
+async fn a_session_at_a_backend_outlasts_an_outage_after_a_restart() {
+    let backend = backend().await;
+    let mut broker = start(&backend).await;
+    let client = broker.connected(json!({})).await;
+    client.call("b__echo", json!({})).await;
+    written_behind(&broker.admin()).await;
+    broker.kill().await;
+    let is_away = Arc::new(AtomicBool::new(true));
+    let gate = is_away.clone();
+    backend.gate(move |_, _| {
+        gate.load(Ordering::Relaxed).then(|| GateAnswer {
+            status: 503,
+            headers: vec![],
+            body: json!({}),
+        })
+    });
+    broker.restart().await;
+    let client = back(&broker, &client);
+    let refused = client.error("tools/call", request_of_echo()).await;
+    assert_eq!(kind(&refused), "backend_unavailable");
+    is_away.store(false, Ordering::Relaxed);
+    eventually("a call after the outage", || async {
+        let answer = client.request("tools/call", request_of_echo()).await;
+        if answer.get("result").is_some() { Ok(()) } else { Err(answer) }
+    })
+    .await;
+    let calls = backend.recorded_of("tools/call");
+    let sessions: Vec<_> = calls.iter().map(|call| call.header("mcp-session-id")).collect();
+    assert!(
+        sessions[0].is_some() && sessions.iter().all(|one| *one == sessions[0]),
+        "{sessions:?}"
+    );
+}
+
+fn request_of_echo() -> Value {
+    json!({"name": "b__echo", "arguments": {}})
 }
 
 #[tokio::test]

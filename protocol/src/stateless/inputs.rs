@@ -89,6 +89,9 @@ impl InputRequired {
                     if requests.len() == INPUTS_MAX {
                         return Err("there are too many input requests");
                     }
+                    if member.key.len() > INPUT_KEY_BYTES_MAX {
+                        return Err("the key of an input request is too long");
+                    }
                     if requests.iter().any(|request| request.key == member.key) {
                         return Err("two input requests have the same key");
                     }
@@ -149,6 +152,9 @@ pub const fn is_input(method: Method) -> bool {
 
 /// Most inputs of one request, required and answered.
 pub const INPUTS_MAX: usize = 256;
+
+/// Most bytes of the key of an input. The broker holds the keys for as long as a call or task runs.
+pub const INPUT_KEY_BYTES_MAX: usize = 1_024;
 
 /// Answers and state that a client sends back with a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -287,6 +293,17 @@ mod tests {
         assert_eq!(InputRequired::parse(message.bytes(message.result).unwrap()).unwrap(), required);
         let text = String::from_utf8_lossy(&message.frame).into_owned();
         assert_eq!(text.matches("\"id\"").count(), 1, "what is asked has no id: {text}");
+    }
+
+    #[test]
+    fn n_mrtr_02_the_key_of_an_input_has_a_limit() {
+        let result = |bytes: usize| {
+            let key = "k".repeat(bytes);
+            format!(r#"{{"inputRequests":{{"{key}":{{"method":"roots/list"}}}}}}"#)
+        };
+        assert!(InputRequired::parse(result(INPUT_KEY_BYTES_MAX).as_bytes()).is_ok());
+        let fault = InputRequired::parse(result(INPUT_KEY_BYTES_MAX + 1).as_bytes()).unwrap_err();
+        assert_eq!(fault, "the key of an input request is too long");
     }
 
     #[test]

@@ -15,6 +15,18 @@ use super::{
 use crate::stateless_request::request_headers;
 
 impl StatelessBackend {
+    /// Accepts requests with any headers.
+    pub fn lenient(&self) -> &Self {
+        self.shared.lock().strict = false;
+        self
+    }
+
+    /// Makes it answer `initialize` and refuse `notifications/initialized`.
+    pub fn breaks_off_sessions(&self) -> &Self {
+        self.shared.lock().breaks_off_sessions = true;
+        self
+    }
+
     /// Gives a method its built-in answer again.
     pub fn built_in(&self, method: &str) -> &Self {
         self.shared.lock().handlers.remove(method);
@@ -119,7 +131,13 @@ fn refused(
         return version.and_then(|_| unsupported("2025-11-25"));
     }
     if call.message["method"] == "initialize" {
-        return unsupported(VERSION);
+        return match state.breaks_off_sessions {
+            true => Some(StatelessReply::Exactly(json!({
+                "protocolVersion": "2025-11-25", "capabilities": {},
+                "serverInfo": {"name": "stateless", "version": "1"}
+            }))),
+            false => unsupported(VERSION),
+        };
     }
     match version {
         None => return Some(StatelessReply::error(-32602, "_meta lacks the protocol version")),

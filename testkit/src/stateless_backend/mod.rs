@@ -177,6 +177,8 @@ pub(crate) struct StatelessState {
     given_up: Vec<Value>,
     /// Set when it supports 2025-11-25 only.
     legacy: bool,
+    /// Set to answer `initialize` and to refuse `notifications/initialized`.
+    breaks_off_sessions: bool,
     strict: bool,
     connections: Vec<AbortHandle>,
 }
@@ -236,6 +238,7 @@ impl StatelessBackend {
             seen: Vec::new(),
             given_up: Vec::new(),
             legacy: false,
+            breaks_off_sessions: false,
             strict: true,
             connections: Vec::new(),
         };
@@ -325,12 +328,6 @@ impl StatelessBackend {
     /// Makes it support 2025-11-25 and refuse 2026-07-28 from now on, or the other way round.
     pub fn accepts_sessions(&self, legacy: bool) -> &Self {
         self.shared.lock().legacy = legacy;
-        self
-    }
-
-    /// Accepts requests with any headers.
-    pub fn lenient(&self) -> &Self {
-        self.shared.lock().strict = false;
         self
     }
 

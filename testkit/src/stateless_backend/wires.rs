@@ -81,7 +81,9 @@ async fn post(
         return Ok(whole(405, Bytes::new()));
     }
     if message.get("id").is_none() || message.get("method").is_none() {
-        return Ok(whole(202, Bytes::new()));
+        let is_refused =
+            message["method"] == "notifications/initialized" && shared.lock().breaks_off_sessions;
+        return Ok(whole(if is_refused { 400 } else { 202 }, Bytes::new()));
     }
     let (out, mut pieces) = mpsc::channel(PIECES);
     tokio::spawn(answers::answer(

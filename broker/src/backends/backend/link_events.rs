@@ -9,7 +9,7 @@ use super::Backend;
 use crate::backends::link::{Link, connection::Connection, wire::WireSender};
 
 impl Backend {
-    pub fn link_opened(&self, connection: &Connection) {
+    pub fn link_opened(&self, link: &Arc<Link>, connection: &Connection) {
         let counts = connection.count(true);
         let mut status = self.status.lock();
         status.open_links += usize::from(counts);
@@ -26,28 +26,39 @@ impl Backend {
         if counts {
             self.context.metrics.links(self.transport(), "open", 1);
         }
-        if connection.is_closed() {
-            self.uncount(connection); // it ended while it was being counted
+        // It may have ended while it was being counted.
+        if connection.is_closed() && self.uncount(connection) {
+            self.reopen_for_listeners(link);
         }
     }
 
-    fn uncount(&self, connection: &Connection) {
-        if connection.count(false) {
+    /// Returns whether the connection was counted.
+    fn uncount(&self, connection: &Connection) -> bool {
+        let was_counted = connection.count(false);
+        if was_counted {
             let mut status = self.status.lock();
             status.open_links = status.open_links.saturating_sub(1);
             drop(status);
             self.context.metrics.links(self.transport(), "open", -1);
         }
+        was_counted
     }
 
     /// Handles the end of a connection. If clients subscribe to resources through the link, it
-    /// reopens at once.
+    /// reopens at once. A connection that failed in its handshake was never open, and those who
+    /// wait for the link try again.
     pub fn connection_ended(&self, link: &Arc<Link>, connection: &Connection) {
-        self.uncount(connection);
+        let was_open = self.uncount(connection);
         // The connection that replaced it may have shown its lists already.
         if link.live().is_none_or(|current| std::ptr::eq(&*current, connection)) {
             link.forget_own_lists();
         }
+        if was_open {
+            self.reopen_for_listeners(link);
+        }
+    }
+
+    fn reopen_for_listeners(&self, link: &Arc<Link>) {
         if !link.subscriptions.is_empty() {
             let link = link.clone();
             self.context.running.spawn(async move { link.open_for_listeners().await });

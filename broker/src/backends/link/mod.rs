@@ -130,7 +130,7 @@ pub struct Link {
 }
 
 /// A session at the backend that an earlier owner of the client's session began.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Resumption {
     session: BackendSession,
     first_wire_id: u64,
@@ -268,7 +268,7 @@ impl Link {
             Ok(connection) => {
                 self.forget_own_lists();
                 self.current.store(Some(connection.clone()));
-                self.backend.link_opened(&connection);
+                self.backend.link_opened(&self, &connection);
                 self.backend.record_attempts(backoff.failures, None);
                 self.record_backend_session(&connection);
                 if self.is_closed() {

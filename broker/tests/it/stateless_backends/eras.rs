@@ -117,6 +117,19 @@ async fn nb_ver_01_a_backend_that_changes_its_era_is_detected_again() {
 }
 
 #[tokio::test]
+async fn nb_era_02_an_incomplete_session_handshake_leaves_no_trace_in_2026_07_28() {
+    let backend = StatelessBackend::http().await;
+    backend.list("tools", vec![testkit::backend::tool("echo")]);
+    backend.breaks_off_sessions();
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#);
+    let sent = &backend.recorded_of("tools/call")[0];
+    assert_eq!(sent.header("mcp-protocol-version"), Some("2026-07-28"));
+    assert_eq!(sent.header("mcp-session-id"), None);
+}
+
+#[tokio::test]
 async fn an_era_configured_by_an_operator_is_used_without_detection() {
     let legacy = FakeBackend::echo().await;
     let mut spec = legacy.spec();

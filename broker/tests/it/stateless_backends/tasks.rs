@@ -1,6 +1,9 @@
 //! Tasks of the extension, which a backend makes of calls unasked.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -280,6 +283,26 @@ async fn nb_task_02_inputs_come_and_go_while_the_task_waits() {
     *task_state.lock() = done("ready", false);
     assert_eq!(text_of(&call.result().await), "ready");
     assert_eq!(backend.recorded_of("tasks/update").len(), 1);
+}
+
+#[tokio::test]
+async fn nb_task_02_a_task_may_request_a_limited_number_of_inputs() {
+    let backend = StatelessBackend::http().await;
+    with_task(&backend, state("working", json!({})));
+    let polled = Arc::new(AtomicUsize::new(0));
+    backend.on("tasks/get", move |_| {
+        let round = polled.fetch_add(1, Ordering::Relaxed);
+        let keys: Vec<String> = (0..30).map(|n| format!("{round}-{n}")).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let mut state = needs(&keys);
+        state["pollIntervalMs"] = json!(50);
+        async move { StatelessReply::Result(state) }
+    });
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({"elicitation": {}})).await;
+    let error = client.error("tools/call", json!({"name": "b__job", "arguments": {}})).await;
+    assert_eq!(kind(&error), "backend_protocol_error", "{error}");
+    backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
 }
 
 #[tokio::test]

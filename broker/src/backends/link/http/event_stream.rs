@@ -256,8 +256,10 @@ impl EventStreamReader {
     /// Stores an event id. Returns `true` for a repetition: some servers replay more than
     /// requested.
     fn record_id(&mut self, id: String) -> bool {
-        if id.len() > EVENT_ID_BYTES_MAX {
-            self.last_event_id = None; // never sent back, so the stream cannot be resumed from here
+        // An empty id names no event, and a long one is never sent back. The stream cannot be
+        // resumed from here.
+        if id.is_empty() || id.len() > EVENT_ID_BYTES_MAX {
+            self.last_event_id = None;
             return false;
         }
         let repeated = self.seen.contains(&id);
@@ -267,7 +269,7 @@ impl EventStreamReader {
                 self.seen.pop_front();
             }
         }
-        self.last_event_id = (!id.is_empty()).then_some(id);
+        self.last_event_id = Some(id);
         repeated
     }
 }

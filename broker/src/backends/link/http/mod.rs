@@ -60,7 +60,7 @@ async fn open_streamable(
     let connection = Connection::new(WireSender::Http(wire.clone()), context.metrics.clone());
     let guard = ConnectionGuard::new(&connection, &context.running);
     context.running.spawn(send_one_way(wire.clone(), link.clone(), connection.clone(), frames));
-    if !resumption::resume(link, url, wire, &connection).await {
+    if !resumption::resume(link, url, wire, &connection).await? {
         stateless::handshake::agree(&connection, link).await?;
     }
     if connection.stateless().is_some() {

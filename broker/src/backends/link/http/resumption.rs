@@ -5,46 +5,84 @@
 //! that forgot the session refuses the first request, which the broker then sends over a new
 //! session.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use http::HeaderValue;
 use protocol::handshake::InitializeResult;
-use rules::limits::FIRST_CATALOG_WAIT;
 
 use super::http_wire::HttpWire;
 use crate::{
     backends::{
         backend::Backend,
-        link::{BackendSession, Era, Link, connection::Connection},
+        link::{BackendSession, Era, Failure, Link, Resumption, connection::Connection},
     },
     oauth::TokenSource,
 };
 
-/// Resumes the session. Returns `true` if the connection counts as initialised.
+/// Resumes the session. Returns `true` if the connection counts as initialised. The session stays
+/// for the next attempt if this one fails or is cancelled.
 pub(super) async fn resume(
     link: &Arc<Link>,
     url: &str,
     wire: &HttpWire,
     connection: &Connection,
-) -> bool {
-    let Some(resumption) = link.resumption.lock().take() else { return false };
-    let session = resumption.session;
-    if session.url != url {
-        return false; // the backend was replaced meanwhile
-    }
-    let Some(agreed) = agreement(&link.backend, &session).await else { return false };
+) -> Result<bool, Failure> {
+    let Some(Resumption { session, first_wire_id }) = link.resumption.lock().clone() else {
+        return Ok(false);
+    };
+    let agreed = match compare_handshake(&link.backend, &session, url).await {
+        HandshakeMatch::Same(agreed) => agreed,
+        HandshakeMatch::Unknown => {
+            return Err(Failure::NotSent(
+                "the broker has to read the lists of the backend before it resumes a session"
+                    .to_owned(),
+            ));
+        }
+        HandshakeMatch::Other => {
+            link.take_resumption();
+            if !link.handed_off.load(Ordering::Relaxed) {
+                link.backend.context.running.spawn(Link::end_unused(link.backend.clone(), session));
+            }
+            return Ok(false);
+        }
+    };
+    link.take_resumption();
     if !wire.adopt_session(&session) {
-        return false;
+        return Ok(false);
     }
-    connection.resume(agreed, resumption.first_wire_id);
+    connection.resume(agreed, first_wire_id);
     tracing::debug!(tenant = %link.backend.tenant, backend = %link.backend.id, "the broker resumed its session at the backend");
-    true
+    Ok(true)
 }
 
-async fn agreement(backend: &Backend, session: &BackendSession) -> Option<Arc<InitializeResult>> {
-    backend.wait_first_attempt_for(Era::Sessions, FIRST_CATALOG_WAIT).await;
-    let server = backend.lists.load_full()?.server.clone();
-    (server.version == session.version).then_some(server)
+/// What is known about the handshake of a session that may be resumed.
+enum HandshakeMatch {
+    /// The backend still answers this.
+    Same(Arc<InitializeResult>),
+    /// The backend was replaced, or it answers differently now.
+    Other,
+    /// The catalog could not be read yet.
+    Unknown,
+}
+
+async fn compare_handshake(
+    backend: &Backend,
+    session: &BackendSession,
+    url: &str,
+) -> HandshakeMatch {
+    // The lists of such a backend are read by the links of its users.
+    let has_catalog = !backend.tokens.as_ref().is_some_and(TokenSource::is_per_principal);
+    if session.url != url || !has_catalog {
+        return HandshakeMatch::Other;
+    }
+    backend.wait_first_attempt_for(Era::Sessions, backend.timeouts().initialize).await;
+    match backend.lists.load_full() {
+        Some(lists) if lists.server.version == session.version => {
+            HandshakeMatch::Same(lists.server.clone())
+        }
+        Some(_) => HandshakeMatch::Other,
+        None => HandshakeMatch::Unknown,
+    }
 }
 
 impl Link {

@@ -27,7 +27,7 @@ use protocol::{
     },
 };
 use rules::{
-    limits::{BACKEND_INPUT_ROUNDS_MAX, BACKOFF_FIRST, BACKOFF_MAX},
+    limits::{BACKOFF_FIRST, BACKOFF_MAX, inputs::BACKEND_INPUT_ROUNDS_MAX},
     retries::{self, AttemptOutcome},
 };
 

@@ -256,11 +256,19 @@ fn set_stateless(
     link: &Arc<Link>,
     found: &DiscoverResult,
 ) -> Result<(), Failure> {
+    let era_cache = &link.backend.era;
+    // The backend answered `initialize` and failed later in the handshake. The connection has the
+    // revision and the session id of that answer, so the next attempt uses another connection.
+    if connection.negotiated().is_some() {
+        era_cache.record_end_by_probe(EraSupport::Stateless);
+        return Err(Failure::Protocol(
+            "the backend answered initialize but did not complete the handshake".to_owned(),
+        ));
+    }
     connection.set_stateless(
         downgrade::initialize_result_from(found, link.backend.id.as_str()),
         StatelessConnection::new(),
     );
-    let era_cache = &link.backend.era;
     if era_cache.known() != Some(EraSupport::Both)
         && era_cache.known() != Some(EraSupport::Stateless)
     {

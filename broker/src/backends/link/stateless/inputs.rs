@@ -11,7 +11,7 @@ use protocol::{
     json,
     stateless::{downgrade, inputs::InputRequest},
 };
-use rules::{limits::ELICITATION_ID_BYTES, tasks::decoded};
+use rules::{limits::inputs::ELICITATION_ID_BYTES, tasks::decoded};
 
 use crate::backends::{
     inbound,

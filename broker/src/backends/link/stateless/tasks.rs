@@ -24,7 +24,7 @@ use protocol::{
 };
 use records::TaskStatus;
 use rules::{
-    limits::{BACKOFF_FIRST, BACKOFF_MAX},
+    limits::{BACKOFF_FIRST, BACKOFF_MAX, inputs::BACKEND_TASK_INPUTS_MAX},
     tasks::{BackendTask, decoded},
 };
 
@@ -171,6 +171,11 @@ impl<'a> TaskInputs<'a> {
         self.asked.retain(|asked| needed.iter().any(|request| request.key == asked.key));
         for request in needed {
             if self.known.insert(request.key.clone()) {
+                if self.known.len() > BACKEND_TASK_INPUTS_MAX {
+                    return Err(Failure::Protocol(format!(
+                        "the backend asked for more than {BACKEND_TASK_INPUTS_MAX} inputs in one task"
+                    )));
+                }
                 let (key, link, requester) = (request.key.clone(), self.link, self.requester);
                 let answer = Box::pin(answer_to(link, requester, request));
                 self.asked.push(AskedInput { key, answer });
