@@ -20,7 +20,7 @@ mod toolsets;
 
 use std::{sync::Arc, time::Duration};
 
-use dashmap::DashSet;
+use dashmap::DashMap;
 use protocol::{
     error::{ErrorKind, Refusal},
     handshake,
@@ -105,7 +105,7 @@ pub struct Broker {
     hosted_prompts: SharedMap<TenantId, Arc<HostedPrompts>>,
     sessions: SharedMap<SessionId, Arc<Session>>,
     /// Sessions that are over while the store may still have them. They are not adopted again.
-    ending_sessions: DashSet<SessionKey>,
+    ending_sessions: DashMap<SessionKey, usize>,
     adoption_locks: AdoptionLocks,
     export: tokio::sync::Mutex<ExporterHandle>,
 }

@@ -122,7 +122,7 @@ impl Broker {
             Ok(None) => {}
             Err(_) => return Ok(AdoptionOutcome::Unusable),
         }
-        if self.ending_sessions.contains(&key) {
+        if self.ending_sessions.contains_key(&key) {
             return Ok(AdoptionOutcome::Unusable);
         }
         self.check_accepts_adoptions()?;

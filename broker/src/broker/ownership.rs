@@ -41,8 +41,11 @@ impl Broker {
 
     /// Ends the sessions whose end was requested through the store.
     pub fn end_requested(self: &Arc<Self>, sessions: &[SessionKey]) {
-        let mut unknown: HashSet<SessionKey> =
-            sessions.iter().copied().filter(|key| !self.ending_sessions.contains(key)).collect();
+        let mut unknown: HashSet<SessionKey> = sessions
+            .iter()
+            .copied()
+            .filter(|key| !self.ending_sessions.contains_key(key))
+            .collect();
         for session in self.all_sessions() {
             if sessions.contains(&session.key) {
                 unknown.remove(&session.key);

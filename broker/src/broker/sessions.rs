@@ -402,16 +402,16 @@ enum EndScope {
     ThisOwner,
 }
 
-/// A session that is over, but may still be in the store. It cannot be adopted until this is
-/// dropped.
-struct EndingSession {
+/// A session that is over, but may still be in the store. It cannot be adopted until the last guard
+/// of its key is dropped.
+pub(super) struct EndingSession {
     broker: Arc<Broker>,
     key: SessionKey,
 }
 
 impl EndingSession {
-    fn start(broker: &Arc<Broker>, key: SessionKey) -> Self {
-        broker.ending_sessions.insert(key);
+    pub(super) fn start(broker: &Arc<Broker>, key: SessionKey) -> Self {
+        *broker.ending_sessions.entry(key).or_default() += 1;
         Self { broker: broker.clone(), key }
     }
 
@@ -446,7 +446,9 @@ async fn retry_until<O: Future<Output = Result<(), Refusal>>>(
 
 impl Drop for EndingSession {
     fn drop(&mut self) {
-        self.broker.ending_sessions.remove(&self.key);
+        let ending = &self.broker.ending_sessions;
+        ending.alter(&self.key, |_, guards| guards - 1);
+        ending.remove_if(&self.key, |_, guards| *guards == 0);
     }
 }
 

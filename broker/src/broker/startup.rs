@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dashmap::DashSet;
+use dashmap::DashMap;
 use transport::{
     egress::EgressPolicy,
     http_client::{HttpClient, HttpClientConfig, TlsSetupError},
@@ -92,7 +92,7 @@ impl Broker {
             toolsets: SharedMap::default(),
             hosted_prompts: SharedMap::default(),
             sessions: SharedMap::default(),
-            ending_sessions: DashSet::new(),
+            ending_sessions: DashMap::new(),
             adoption_locks: AdoptionLocks::default(),
         });
         let tenants = Arc::downgrade(&broker);

@@ -77,16 +77,24 @@ struct StreamState {
     ended_at: Option<Instant>,
     /// Set when the client has an event id of this stream and may resume it.
     resumable: bool,
-    /// The requests that wait for an answer on it.
-    pending: Vec<PendingAnswer>,
-    /// Set when the broker answered these requests itself. Later answers are dropped.
-    gave_up_answers: bool,
-    /// Sequence of the last answer.
-    answered_at: Option<u64>,
+    answers: StreamAnswers,
     /// The stream's entry in the event log.
     sink: Option<EventLogSink>,
     counted: CountedBytes,
     wakers: Wakers,
+}
+
+/// The answers of a stream.
+#[derive(Debug)]
+struct StreamAnswers {
+    /// The requests that wait for an answer.
+    pending: Vec<PendingAnswer>,
+    /// True if the stream ends with one answer, whose id need not be read.
+    is_single: bool,
+    /// Set when the broker answered the pending requests itself. Later answers are dropped.
+    given_up: bool,
+    /// Sequence of the last answer.
+    last_sequence: Option<u64>,
 }
 
 /// Bytes of a stream, as counted in the budgets of all streams.
@@ -129,18 +137,19 @@ impl EventStream {
         unnamed: usize,
     ) -> Arc<Self> {
         let log = EventLog::new(limits, Some(due.len() + unnamed));
-        Self::with_log(number, log, due.into_iter().map(PendingAnswer::from).collect())
+        let is_single = due.len() == 1 && unnamed == 0;
+        Self::with_log(number, log, due.into_iter().map(PendingAnswer::from).collect(), is_single)
     }
 
     /// Makes a GET stream, which ends only with its session.
     pub fn general(number: u64, limits: LogLimits) -> Arc<Self> {
-        Self::with_log(number, EventLog::new(limits, None), Vec::new())
+        Self::with_log(number, EventLog::new(limits, None), Vec::new(), false)
     }
 
     /// Makes a stream that carries everything of its session, for a client whose connection is its
     /// session.
     pub fn outbox(number: u64, limits: LogLimits, sent_before: Option<u64>) -> Arc<Self> {
-        Self::with_log(number, EventLog::outbox(limits, sent_before), Vec::new())
+        Self::with_log(number, EventLog::outbox(limits, sent_before), Vec::new(), false)
     }
 
     /// Makes a stream that an earlier owner of the session began. `due` holds the requests without
@@ -152,7 +161,9 @@ impl EventStream {
         held: StreamSnapshot,
     ) -> Arc<Self> {
         let log = EventLog::restored(limits, due.as_ref().map(Vec::len), held);
-        let stream = Self::with_log(number, log, due.unwrap_or_default());
+        let due = due.unwrap_or_default();
+        let is_single = due.len() == 1;
+        let stream = Self::with_log(number, log, due, is_single);
         let mut state = stream.lock();
         state.resumable = true;
         if state.log.is_complete() {
@@ -162,13 +173,15 @@ impl EventStream {
         stream
     }
 
-    fn with_log(number: u64, log: EventLog, due: Vec<PendingAnswer>) -> Arc<Self> {
-        let request = match &due[..] {
-            // The id is copied, because a slice would keep the whole request alive.
-            [one] => is_nameable(&one.id)
-                .then(|| RequestId::from_raw(Bytes::copy_from_slice(one.id.raw()))),
-            _ => None,
-        };
+    fn with_log(
+        number: u64,
+        log: EventLog,
+        pending: Vec<PendingAnswer>,
+        is_single: bool,
+    ) -> Arc<Self> {
+        let single = pending.first().filter(|one| is_single && is_nameable(&one.id));
+        // The id is copied, because a slice would keep the whole request alive.
+        let request = single.map(|one| RequestId::from_raw(Bytes::copy_from_slice(one.id.raw())));
         let state = StreamState {
             log,
             reader: LatestReader::default(),
@@ -176,9 +189,7 @@ impl EventStream {
             closed: false,
             ended_at: None,
             resumable: false,
-            pending: due,
-            gave_up_answers: false,
-            answered_at: None,
+            answers: StreamAnswers { pending, is_single, given_up: false, last_sequence: None },
             sink: None,
             counted: CountedBytes::default(),
             wakers: Wakers::default(),
@@ -218,7 +229,7 @@ impl EventStream {
     /// Ends a request of the stream without an answer.
     pub fn abandon_answer(&self, id: &RequestId, now: Instant) {
         let mut state = self.lock();
-        state.pending.retain(|due| due.id != *id);
+        state.answers.pending.retain(|due| due.id != *id);
         state.log.abandon_answer();
         if state.log.is_complete() {
             state.ended_at.get_or_insert(now);
@@ -231,11 +242,11 @@ impl EventStream {
     /// answers.
     pub fn give_up_answers(&self, now: Instant, answer: impl Fn(&RequestId) -> Bytes) {
         let mut state = self.lock();
-        for due in std::mem::take(&mut state.pending) {
+        for due in std::mem::take(&mut state.answers.pending) {
             let frame = answer(&due.id);
             let _answers_always_fit = state.add(self.number, now, EventKind::Answer, None, frame);
         }
-        state.gave_up_answers = true;
+        state.answers.given_up = true;
         self.update_unread(&mut state);
         unlock_and_wake(state);
         self.enforce_budget();
@@ -272,7 +283,7 @@ impl EventStream {
     /// Returns whether the last awaited answer is there.
     pub fn is_answered(&self) -> bool {
         let state = self.lock();
-        state.answered_at.is_some() && state.log.is_complete()
+        state.answers.last_sequence.is_some() && state.log.is_complete()
     }
 
     /// Returns whether this is a GET stream, which waits for no answers.
@@ -289,7 +300,7 @@ impl EventStream {
     /// Returns the id of the event at `sequence`.
     pub fn event_id(&self, sequence: u64) -> String {
         match &self.request {
-            Some(request) if self.lock().answered_at.is_none_or(|answer| sequence < answer) => {
+            Some(request) if self.lock().answers.is_before_last(sequence) => {
                 format!("{}-{sequence}-{}", self.number, encode_request_id(request))
             }
             _ => format!("{}-{sequence}", self.number),
@@ -298,7 +309,7 @@ impl EventStream {
 
     /// Notes that this request of the stream only waits for a task.
     pub fn record_task_wait(&self, id: &RequestId, task: &TaskId) {
-        if let Some(due) = self.lock().pending.iter_mut().find(|due| due.id == *id) {
+        if let Some(due) = self.lock().answers.pending.iter_mut().find(|due| due.id == *id) {
             due.task = Some(task.clone());
         }
     }
@@ -356,19 +367,19 @@ impl StreamState {
         topic: Option<Topic>,
         frame: Bytes,
     ) -> Result<bool, Overflow> {
-        if kind == EventKind::Answer && self.gave_up_answers {
+        if kind == EventKind::Answer && self.answers.given_up {
             return Ok(false);
         }
-        let several_due = self.pending.len() > 1;
+        let several_due = !self.answers.is_single && !self.answers.pending.is_empty();
         if kind == EventKind::Answer {
-            self.answered(&frame);
+            self.answers.remove_answered(&frame);
         }
         let pushed = self.log.push(now, kind, topic, frame.clone());
         if self.log.is_complete() {
             self.ended_at.get_or_insert(now);
         }
         if let (EventKind::Answer, Ok(Some(sequence))) = (kind, pushed) {
-            self.answered_at = Some(sequence);
+            self.answers.last_sequence = Some(sequence);
         }
         if let (Ok(Some(sequence)), Some(sink)) = (pushed, &mut self.sink) {
             sink.event(number, sequence, kind, frame);
@@ -381,16 +392,6 @@ impl StreamState {
             self.log_record(number);
         }
         pushed.map(|added| added.is_some())
-    }
-
-    /// Removes the answered request from the pending ones. With a single one the id need not be
-    /// read.
-    fn answered(&mut self, frame: &Bytes) {
-        if self.pending.len() <= 1 {
-            self.pending.clear();
-        } else if let Some(id) = answered_id(frame) {
-            self.pending.retain(|due| due.id != id);
-        }
     }
 
     /// Returns why the reader gets nothing, whatever the stream holds.
@@ -416,6 +417,20 @@ impl StreamState {
             return Some(StreamEnd::Paused);
         }
         self.closed.then_some(StreamEnd::Complete)
+    }
+}
+
+impl StreamAnswers {
+    fn remove_answered(&mut self, frame: &Bytes) {
+        if self.is_single {
+            self.pending.clear();
+        } else if let Some(id) = answered_id(frame) {
+            self.pending.retain(|due| due.id != id);
+        }
+    }
+
+    fn is_before_last(&self, sequence: u64) -> bool {
+        self.last_sequence.is_none_or(|last| sequence < last)
     }
 }
 
@@ -453,6 +468,21 @@ mod tests {
         drop(reader);
         stream.expire(started + Duration::from_secs(60), Duration::ZERO);
         assert!(stream.is_empty(), "it has no reader any more");
+    }
+
+    #[tokio::test]
+    async fn the_refusal_of_an_unreadable_member_of_a_batch_answers_no_other_request() {
+        let stream = EventStream::for_answers(4, LIMITS, vec![RequestId::from_u64(7)], 1);
+        let mut reader = stream.read_from(0).unwrap();
+        let now = Instant::now();
+        let refusal = frame(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"m"}}"#);
+        stream.push(now, EventKind::Answer, refusal).unwrap();
+        stream.give_up_answers(now, |id| {
+            assert_eq!(*id, RequestId::from_u64(7));
+            frame(r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32603,"message":"m"}}"#)
+        });
+        assert_eq!((sequence(&mut reader).await, sequence(&mut reader).await), (Some(1), Some(2)));
+        assert!(matches!(reader.next().await, StreamItem::Ended(StreamEnd::Complete)));
     }
 
     #[test]

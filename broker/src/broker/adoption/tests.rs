@@ -8,6 +8,7 @@ use storage::{EventStore, NodeStore, SessionStore, SqliteStore, hot::MemoryHotSt
 
 use super::*;
 use crate::{
+    broker::sessions::EndingSession,
     persistence::Stores,
     sessions::session::{ReleaseOutcome, SessionPersister, StreamResumption},
 };
@@ -298,6 +299,18 @@ async fn a_session_end_applies_even_if_the_row_has_another_epoch() {
 }
 
 #[tokio::test]
+async fn a_session_is_adoptable_again_after_all_of_its_ends() {
+    let replicas = Replicas::start().await;
+    let session = replicas.opened().await;
+    let first = EndingSession::start(&replicas.one, session.key);
+    let second = EndingSession::start(&replicas.one, session.key);
+    drop(first);
+    assert!(replicas.one.ending_sessions.contains_key(&session.key));
+    drop(second);
+    assert!(replicas.one.ending_sessions.is_empty());
+}
+
+#[tokio::test]
 async fn the_late_end_of_an_abandoned_session_keeps_the_log_of_its_new_owner() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
@@ -314,7 +327,7 @@ async fn the_late_end_of_an_abandoned_session_keeps_the_log_of_its_new_owner() {
     persistence.hot.put_owner_hint(&session.key, &hint, std::time::Duration::from_secs(60)).await;
     replicas.one.close_abandoned(&session);
     testkit::eventually("the end to be settled", async || {
-        if replicas.one.ending_sessions.contains(&session.key) { Err(()) } else { Ok(()) }
+        if replicas.one.ending_sessions.contains_key(&session.key) { Err(()) } else { Ok(()) }
     })
     .await;
     let log = persistence.event_log.as_ref().expect("the store has one");

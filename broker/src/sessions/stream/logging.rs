@@ -101,7 +101,7 @@ impl StreamState {
         let record = StreamRecord {
             number,
             standalone: !self.log.is_finite(),
-            pending_answers: encode_pending(&self.pending),
+            pending_answers: encode_pending(&self.answers.pending),
             was_read: sink.was_read,
         };
         sink.writer.log(LogEntry::Stream { session: sink.session, record });
