@@ -8,6 +8,7 @@ use proptest::{prelude::*, strategy::ValueTree as _, test_runner::TestRunner};
 use serde_json::{Value, json};
 use testkit::{
     Authority, DuplexClient, FakeBackend, QuicPeer, Reply, TestBroker, TestClient, duplex::Wire,
+    eventually,
 };
 
 use crate::{builder, stateless::Modern};
@@ -94,7 +95,16 @@ struct Seat {
 }
 
 impl Seat {
+    /// Repeats a call that a busy machine did not send before its short deadline.
     async fn answer(&self, method: &str, params: Value) -> Value {
+        eventually("an answer in time", || async {
+            let answer = self.attempt(method, params.clone()).await;
+            if answer["error"]["data"]["kind"] == "timeout" { Err(answer) } else { Ok(answer) }
+        })
+        .await
+    }
+
+    async fn attempt(&self, method: &str, params: Value) -> Value {
         match &self.client {
             Client::Http(client) => client.request(method, params).await,
             Client::Duplex(client) => client.request(method, params).await,
@@ -261,7 +271,7 @@ async fn exactly_the_listed_objects_are_usable_on_every_wire() {
         tried += 1;
         let verdicts = verdicts(&broker).await;
         held += verdicts.values().filter(|verdict| *verdict == "approve").count();
-        // Not all at once: a call that is not sent in its time is refused.
+        // Not all at once: a call that is not sent in its time has to be repeated.
         for seats in all.chunks(SEATS_AT_ONCE) {
             let compared = join_all(seats.iter().map(|seat| seat.compare(&verdicts))).await;
             for (shown, kept) in compared {
