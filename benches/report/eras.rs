@@ -55,6 +55,6 @@ pub(crate) async fn table(ground: &TestBed, scale: Scale) -> anyhow::Result<Stri
             }
         }
     }
-    let text = "`tools/call` over Streamable HTTP to a backend of 2025-11-25, by clients that open a session and by clients whose requests stand alone: these say with each request what the others said once, in some 200 bytes and three headers more. Each figure is the middle of five rounds taken in turns.";
+    let text = "`tools/call` over Streamable HTTP to a backend of 2025-11-25, by clients that open a session and by clients of 2026-07-28, which open none. Each request of the latter repeats the data of the handshake: about 200 bytes and three more headers. Each figure is the middle of five rounds taken in turns.";
     Ok(format!("### Both eras\n\n{text}\n\n{}\n", table.markdown()))
 }

@@ -37,7 +37,7 @@ tenants: {}
 # Backends, by name; same bodies as PUT /admin/v1/tenants/{tenant}/backends/{backend}. They are read-only in the admin API.
 # A plain NAME belongs to tenant `default`, and TENANT/NAME to that tenant.
 backends: {}
-#  files:
+#  acme/files:
 #    transport: {type: stdio, command: npx, args: [\"-y\", \"@modelcontextprotocol/server-filesystem\", /srv/files]}
 #    sandbox: {read: [/srv/reference], write: [/srv/files], network: false}
 #  acme/weather:
