@@ -68,12 +68,8 @@ pub struct Context {
     pub overload: Arc<OverloadManager>,
     /// Bytes of the lists that backends show to single links.
     pub own_lists_bytes: Arc<AtomicUsize>,
-    /// Address of the broker for browsers.
-    pub address: Arc<PublicAddress>,
-    /// Keys that the broker makes as a client of authorization servers.
-    pub client_keys: Arc<ClientKeys>,
-    /// Tokens of callers that can be exchanged.
-    pub subjects: Arc<SubjectTokens>,
+    /// What the sources of tokens for backends share.
+    pub oauth: OauthResources,
     started: Instant,
 }
 
@@ -99,9 +95,15 @@ impl Context {
             overload: OverloadManager::new(&config.overload, metrics.clone()),
             call_limiter,
             confinement: Confinement::new(&config),
-            address: Arc::new(PublicAddress::of(config.auth.resource.as_deref())),
-            client_keys: Arc::new(ClientKeys::new(persistence.clone())),
-            subjects: Arc::new(SubjectTokens::new(persistence.clone())),
+            oauth: OauthResources {
+                http: http.clone(),
+                persistence: persistence.clone(),
+                metrics: metrics.clone(),
+                address: Arc::new(PublicAddress::of(config.auth.resource.as_deref())),
+                client_keys: Arc::new(ClientKeys::new(persistence.clone())),
+                subjects: Arc::new(SubjectTokens::new(persistence.clone())),
+                renewals: TaskTracker::new(),
+            },
             config,
             persistence,
             traces,
@@ -116,18 +118,6 @@ impl Context {
             unauthenticated_messages: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
             started,
         })
-    }
-
-    /// Returns what the sources of tokens for backends need.
-    pub fn oauth_resources(&self) -> OauthResources {
-        OauthResources {
-            http: self.http.clone(),
-            persistence: self.persistence.clone(),
-            metrics: self.metrics.clone(),
-            address: self.address.clone(),
-            client_keys: self.client_keys.clone(),
-            subjects: self.subjects.clone(),
-        }
     }
 
     /// Returns the time since the process started, which fits an atomic.

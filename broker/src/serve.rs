@@ -235,6 +235,7 @@ impl RunningBroker {
         ));
         broker
             .shared
+            .oauth
             .address
             .record_listener(listeners.http.address, config.tls.certificate.is_some());
         Ok(Self { files, config, broker, control, node, certificates, listeners })

@@ -14,9 +14,6 @@ use crate::json::{Document, JsonError, Limits, Tape, TapeValue, Value, ValueKind
 use crate::method::Method;
 use crate::version::Version;
 
-/// Longest text of a peer that is repeated in our own messages.
-const QUOTED_CHARS_MAX: usize = 64;
-
 /// Params of a client's `initialize`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct InitializeParams {
@@ -175,11 +172,25 @@ pub enum HandshakeError {
         expected: &'static str,
     },
     /// The backend supports only revisions that the broker does not support.
-    #[error("backend answered with protocol version {0:?}, which is not supported")]
-    UnsupportedVersion(String),
+    #[error("backend answered with {}, which is not supported", named(.0.as_deref()))]
+    UnsupportedVersion(Option<String>),
     /// The answer cannot be read.
     #[error("backend's answer to initialize cannot be read: {0}")]
     Unreadable(#[source] JsonError),
+}
+
+/// Returns whether a text has the form of a revision. Other text of a backend may repeat a secret
+/// that the broker sent, and is not shown.
+fn is_revision(text: &str) -> bool {
+    let is_digit_or_dash = |byte: u8| byte.is_ascii_digit() || byte == b'-';
+    text.len() == "2025-11-25".len() && text.bytes().all(is_digit_or_dash)
+}
+
+fn named(revision: Option<&str>) -> String {
+    match revision {
+        Some(revision) => format!("protocol version {revision:?}"),
+        None => "a text that is not a protocol version".to_owned(),
+    }
 }
 
 /// Result of a backend's answer to `initialize`.
@@ -216,7 +227,7 @@ impl InitializeResult {
             Some(version) => version,
             None => {
                 return Err(HandshakeError::UnsupportedVersion(
-                    version.chars().take(QUOTED_CHARS_MAX).collect(),
+                    is_revision(&version).then_some(version),
                 ));
             }
         };

@@ -175,7 +175,7 @@ impl Backend {
         let meter = SharedRateLimiter::new(format!("backend/{tenant}/{id}"));
         let tools =
             Mutex::new(RateLimiterMap::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
-        let sources = TokenSource::of(&tenant, &id, &spec, context.oauth_resources());
+        let sources = TokenSource::of(&tenant, &id, &spec, context.oauth.clone());
         let admission = BackendAdmission::new(&tenant, &id, &spec, &context);
         let principal_lists =
             PrincipalLists::new(spec.auth.catalog_auth == CatalogAuth::PerPrincipal);

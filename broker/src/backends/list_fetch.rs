@@ -237,7 +237,8 @@ impl SeenCursors {
 
 fn warn_of_skipped(backend: &Backend, kind: ListKind, left_out: &[SkippedEntry]) {
     for one in left_out.iter().take(SKIPPED_LOGGED_MAX) {
-        tracing::warn!(tenant = %backend.tenant, backend = %backend.id, list = kind.member(), key = ?one.key, why = one.reason, "an entry is left out of the catalog");
+        let key = backend.redactor.redact(&one.key.escape_debug());
+        tracing::warn!(tenant = %backend.tenant, backend = %backend.id, list = kind.member(), key, why = one.reason, "an entry is left out of the catalog");
     }
     if left_out.len() > SKIPPED_LOGGED_MAX {
         tracing::warn!(tenant = %backend.tenant, backend = %backend.id, list = kind.member(), count = left_out.len(), "many entries are left out of the catalog");

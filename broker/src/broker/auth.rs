@@ -105,7 +105,7 @@ impl Broker {
             // Another replica verified and stored it.
             (None, Some(digest)) => {
                 let Caller { tenant, principal, .. } = &proven.caller;
-                self.shared.subjects.select(tenant, principal, digest);
+                self.shared.oauth.subjects.select(tenant, principal, digest);
             }
             (None, None) => {}
         }
@@ -115,7 +115,7 @@ impl Broker {
     /// Notes the token of a request, if it can be exchanged. With the first one of a principal,
     /// backends whose lists are unknown are tried again.
     fn record_exchangeable(&self, caller: &Caller, token: &Arc<ExchangeableToken>) {
-        let subjects = &self.shared.subjects;
+        let subjects = &self.shared.oauth.subjects;
         if subjects.is_current(&caller.tenant, &caller.principal, token) {
             return;
         }
@@ -132,7 +132,7 @@ impl Broker {
     /// Returns what carries out sign-ins of people.
     pub fn sign_ins(&self) -> SignIns {
         let (clients, servers) = (self.tokens.clients(), self.login_servers.clone());
-        SignIns::new(clients, servers, self.shared.address.clone())
+        SignIns::new(clients, servers, self.shared.oauth.address.clone())
     }
 
     /// Returns the issuers at which people can sign in.
@@ -180,7 +180,7 @@ impl Broker {
         if **self.auth.load() == next {
             return;
         }
-        self.shared.address.set_resource(next.resource.as_deref());
+        self.shared.oauth.address.set_resource(next.resource.as_deref());
         self.tokens.set_issuers(next.resource.as_deref(), &next.issuers);
         self.auth.replace(next);
     }

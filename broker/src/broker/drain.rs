@@ -11,7 +11,7 @@ use std::{
 
 use futures_util::{StreamExt, future, stream};
 use records::SessionKey;
-use rules::limits::{CLOSE_WAIT, RELEASED_AT_ONCE};
+use rules::limits::{CLOSE_WAIT, RELEASED_AT_ONCE, oauth::GRANT_LEASE};
 
 use super::Broker;
 use crate::sessions::session::{ReleaseOutcome, Session, SessionRelease};
@@ -104,6 +104,15 @@ impl Broker {
         self.shared.running.close();
         if tokio::time::timeout(CLOSE_WAIT, self.shared.running.wait()).await.is_err() {
             tracing::warn!(tasks = self.shared.running.len(), "some links did not close in time");
+        }
+        let renewals = &self.shared.oauth.renewals;
+        renewals.close();
+        // After its lease, another replica may use the same refresh token.
+        if tokio::time::timeout(GRANT_LEASE, renewals.wait()).await.is_err() {
+            tracing::warn!(
+                renewals = renewals.len(),
+                "some renewals of access tokens did not end in time: the users may have to connect again"
+            );
         }
         clean
     }

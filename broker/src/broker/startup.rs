@@ -72,7 +72,7 @@ impl Broker {
             persistence,
             traces,
         ));
-        shared.subjects.set_verifier(&tokens);
+        shared.oauth.subjects.set_verifier(&tokens);
         let tasks = TaskManager::new(shared.clone());
         shared.set_task_host(tasks.clone());
         let broker = Arc::new(Broker {

@@ -37,7 +37,7 @@ impl Control {
             replica: self.persistence().node().to_string(),
             readiness: readiness_name(self.readiness()).to_owned(),
             uptime_seconds: self.broker.shared.uptime().as_secs(),
-            address: self.broker.shared.address.base(),
+            address: self.broker.shared.oauth.address.base(),
             tenants: 0,
             backends: BTreeMap::new(),
             breakers: BTreeMap::new(),

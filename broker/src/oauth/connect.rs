@@ -10,7 +10,7 @@ use std::sync::Arc;
 use http::Uri;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 use records::{GrantState, SecretKey, SecretKind, StoredGrant};
-use rules::limits::oauth::{CONNECT_REQUEST_LIFE, GRANT_LEASE};
+use rules::limits::oauth::{CONNECT_REQUEST_LIFE, CONNECT_REQUESTS_MAX, GRANT_LEASE};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -21,7 +21,7 @@ use super::{
     machine::TokenHeader,
     refresh::{end_of, with_token},
     registration::SENDS_ISSUER,
-    scopes::with_demanded,
+    scopes::{with_demanded, within_limit},
     secret_text::{digest_of, random_text},
     token_request::error_code,
     user_tokens::{UserTokens, for_resource},
@@ -32,7 +32,11 @@ use crate::auth::form_encoded;
 /// An authorization request that waits for its answer.
 #[derive(Serialize, Deserialize)]
 struct StoredLogin {
+    /// Digest of its `state`.
+    state: String,
     backend: String,
+    /// URL of the backend. The token of the answer is for this resource alone.
+    url: String,
     principal: String,
     issuer: String,
     verifier: String,
@@ -93,7 +97,7 @@ impl UserTokens {
         let key = self.key(principal);
         let mut settings = self.settings(&key, None)?;
         let server = self.discovered_now().await?;
-        settings.separate_redirect_uri(&server);
+        settings.choose_redirect_uri(&server);
         if shown.is_some_and(|shown| shown != server.issuer) {
             return Ok(None);
         }
@@ -103,8 +107,12 @@ impl UserTokens {
         let wanted = self.vault.grant(&key).await?.map(|open| open.grant.wanted);
         let scopes = self.scopes_for(&server, wanted.unwrap_or_default());
         let redirect_uri = settings.redirect_uri.clone();
-        let (state, verifier) = (format!("{}.{}", self.tenant, random_text()), random_text());
+        let slot = rand::random_range(0..CONNECT_REQUESTS_MAX);
+        let state = format!("{}.{slot}.{}", self.tenant, random_text());
+        let verifier = random_text();
         let login = StoredLogin {
+            state: digest_of(&state),
+            url: self.target.url().to_owned(),
             backend: self.backend_id.to_string(),
             principal: principal.as_str().to_owned(),
             issuer: server.issuer.clone(),
@@ -115,7 +123,7 @@ impl UserTokens {
             browser: digest_of(browser),
             sends_issuer: server.flag(SENDS_ISSUER),
         };
-        let vault_key = login_vault_key(&self.tenant, &state);
+        let vault_key = login_vault_key(&self.tenant, principal, &state);
         self.vault.put_secret(&vault_key, &login, CONNECT_REQUEST_LIFE).await?;
         let challenge = digest_of(&verifier);
         let mut parameters = vec![
@@ -146,6 +154,10 @@ impl UserTokens {
     ) -> Result<(), OauthError> {
         let login = login.0;
         let code = answer.code_of(&login.issuer, login.sends_issuer)?;
+        if login.url != self.target.url() {
+            let text = "the backend has another URL than at the start of the sign-in";
+            return Err(OauthError::Refused(text.to_owned()));
+        }
         // A code is not sent to a server that the backend does not name.
         let server = self.discovered_now().await?;
         if server.issuer != login.issuer {
@@ -200,11 +212,12 @@ impl UserTokens {
         browser: &str,
         path: &str,
     ) -> Result<Option<PendingLogin>, OauthError> {
-        let vault_key = login_vault_key(&self.tenant, state);
+        let vault_key = login_vault_key(&self.tenant, principal, state);
         let known: Option<StoredLogin> = self.vault.secret(&vault_key).await?;
         let base = self.address.base().unwrap_or_default();
         let is_own = |login: &StoredLogin| {
-            login.redirect_uri.strip_prefix(&base) == Some(path)
+            login.state == digest_of(state)
+                && login.redirect_uri.strip_prefix(&base) == Some(path)
                 && login.backend == self.backend_id.as_str()
                 && login.principal == principal.as_str()
                 && login.browser == digest_of(browser)
@@ -212,7 +225,9 @@ impl UserTokens {
         if !known.as_ref().is_some_and(is_own) {
             return Ok(None);
         }
-        Ok(self.vault.take_secret(&vault_key).await?.map(PendingLogin))
+        let taken: Option<StoredLogin> = self.vault.take_secret(&vault_key).await?;
+        // Another request of the principal may have replaced it meanwhile.
+        Ok(taken.filter(is_own).map(PendingLogin))
     }
 
     /// Ends a connection here, and at the authorization server if it can (RFC 7009). Returns false
@@ -305,11 +320,12 @@ impl UserTokens {
     /// Returns the scopes to request. The first that exist count: those of an earlier connection
     /// and of later demands of the backend, those of the settings, those that the backend names.
     fn scopes_for(&self, server: &DiscoveredServer, wanted: Vec<String>) -> Vec<String> {
-        let mut scopes = match (wanted.is_empty(), self.auth.scopes.is_empty()) {
+        let scopes = match (wanted.is_empty(), self.auth.scopes.is_empty()) {
             (false, _) => wanted,
             (true, false) => self.auth.scopes.clone(),
             (true, true) => server.scopes.clone(),
         };
+        let mut scopes: Vec<String> = within_limit(&scopes).cloned().collect();
         let offline = "offline_access".to_owned();
         if server.texts("scopes_supported").contains(&offline) && !scopes.contains(&offline) {
             scopes.push(offline);
@@ -325,15 +341,21 @@ pub struct PendingLogin(StoredLogin);
 pub async fn backend_of(
     persistence: &Arc<crate::persistence::Persistence>,
     tenant: &TenantId,
+    principal: &PrincipalId,
     state: &str,
 ) -> Result<Option<String>, OauthError> {
     let vault = super::vault::Vault(persistence.clone());
-    let login: Option<StoredLogin> = vault.secret(&login_vault_key(tenant, state)).await?;
-    Ok(login.map(|login| login.backend))
+    let vault_key = login_vault_key(tenant, principal, state);
+    let login: Option<StoredLogin> = vault.secret(&vault_key).await?;
+    Ok(login.filter(|login| login.state == digest_of(state)).map(|login| login.backend))
 }
 
-fn login_vault_key(tenant: &TenantId, state: &str) -> SecretKey {
-    SecretKey { kind: SecretKind::Login, tenant: tenant.clone(), name: digest_of(state) }
+/// Returns the place of an authorization request. A principal has a fixed number of places, and a
+/// new request replaces the one in its place, so that no principal can fill the database.
+fn login_vault_key(tenant: &TenantId, principal: &PrincipalId, state: &str) -> SecretKey {
+    let slot = state.split('.').nth(1).unwrap_or_default();
+    let name = digest_of(&format!("{} {slot}", principal.as_str()));
+    SecretKey { kind: SecretKind::Login, tenant: tenant.clone(), name }
 }
 
 /// Refuses a server that does not announce PKCE with S256.

@@ -45,15 +45,16 @@ struct RefreshRequest<'o> {
 }
 
 impl UserTokens {
-    /// Uses the refresh token, under the lease of the row. A caller that is cancelled does not stop
-    /// this, because the server may have replaced the refresh token already.
+    /// Uses the refresh token, under the lease of the row. Neither a cancelled caller nor a drain
+    /// stops this, because the server may have replaced the refresh token already.
     pub(super) async fn refresh(
         self: &Arc<Self>,
         key: &GrantKey,
         open: &Arc<OpenGrant>,
     ) -> Result<Refresh, OauthError> {
         let (tokens, key, open) = (self.clone(), key.clone(), open.clone());
-        let refreshing = tokio::spawn(async move { tokens.refresh_once(&key, &open).await });
+        let renewals = tokens.renewals.clone();
+        let refreshing = renewals.spawn(async move { tokens.refresh_once(&key, &open).await });
         let ended = || OauthError::Unavailable("the renewal of the token ended early".to_owned());
         refreshing.await.unwrap_or_else(|_| Err(ended()))
     }

@@ -17,6 +17,7 @@ use http::{
 use http_body_util::Full;
 use protocol::ids::TenantId;
 use records::{GrantKey, SecretKey, SecretKind};
+use rules::limits::oauth::REGISTRATION_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use transport::parse_http_url;
@@ -45,6 +46,8 @@ pub const KEY_SET_PATH: &str = "/oauth/jwks.json";
 const KEY_CLIENTS_PATH: &str = "/oauth/clients/";
 /// Member of a server's metadata: it identifies itself in each answer (RFC 9207).
 pub(super) const SENDS_ISSUER: &str = "authorization_response_iss_parameter_supported";
+/// Member of a server's metadata: it accepts client ID metadata documents.
+const ACCEPTS_DOCUMENTS: &str = "client_id_metadata_document_supported";
 const PRIVATE_KEY_JWT: &str = "private_key_jwt";
 /// Longest life of a registration, which then is made again.
 const REGISTRATION_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
@@ -167,14 +170,19 @@ impl ClientSettings<'_> {
         }
     }
 
-    /// Gives a new registration at a server its own redirect URI, unless the server identifies itself
-    /// in each answer (RFC 9207).
-    pub(super) fn separate_redirect_uri(&mut self, server: &DiscoveredServer) {
-        if self.registers_at(server) && !server.flag(SENDS_ISSUER) {
-            let GrantKey { tenant, backend, .. } = self.key;
-            let id = digest_of(&format!("callback {tenant} {backend} {}", server.issuer));
-            self.redirect_uri = format!("{}{CALLBACK_PATH}/{id}", self.base);
-        }
+    /// Chooses the redirect URI of a new authorization request. Clients share one only at servers
+    /// that identify themselves in each answer (RFC 9207). The answer of another server then counts
+    /// for none of them (RFC 9700, 4.4).
+    pub(super) fn choose_redirect_uri(&mut self, server: &DiscoveredServer) {
+        let GrantKey { tenant, backend, .. } = self.key;
+        let own = if self.auth.client_id.is_some() {
+            format!("{tenant}/{backend}")
+        } else if server.flag(SENDS_ISSUER) {
+            return;
+        } else {
+            digest_of(&format!("callback {tenant} {backend} {}", server.issuer))
+        };
+        self.redirect_uri = format!("{}{CALLBACK_PATH}/{own}", self.base);
     }
 
     /// Returns whether the broker registers itself at a server.
@@ -214,9 +222,10 @@ impl ClientSettings<'_> {
         )))
     }
 
-    /// Returns the address of the client ID metadata document, if the server accepts one.
+    /// Returns the address of the client ID metadata document, if the server accepts one. Backends
+    /// share the document and its redirect URI, so the server must identify itself in each answer.
     fn document(&self, server: &DiscoveredServer) -> Option<String> {
-        self.metadata_url().filter(|_| server.flag("client_id_metadata_document_supported"))
+        self.metadata_url().filter(|_| server.flag(ACCEPTS_DOCUMENTS) && server.flag(SENDS_ISSUER))
     }
 
     /// Returns the address of the client ID metadata document, which must be an https one.
@@ -240,8 +249,12 @@ impl ClientSettings<'_> {
         let endpoint =
             server.text("registration_endpoint").and_then(|url| self.fetcher.permitted(url));
         let endpoint = endpoint.ok_or_else(|| {
+            let why = match server.flag(ACCEPTS_DOCUMENTS) && !server.flag(SENDS_ISSUER) {
+                true => " and does not announce that its answers name it (RFC 9207)",
+                false => "",
+            };
             OauthError::Refused(format!(
-                "{} registers no clients: register the broker there and set auth.client_id",
+                "{} registers no clients{why}: register the broker there and set auth.client_id",
                 server.issuer
             ))
         })?;
@@ -288,12 +301,15 @@ impl ClientSettings<'_> {
         let ends_at = client_secret.as_ref().and(answer.get("client_secret_expires_at"));
         let ends_at = ends_at.and_then(Value::as_i64).filter(|seconds| *seconds != 0);
         let life = ends_at.map_or(REGISTRATION_LIFE, remaining);
-        let client = StoredClient {
-            issuer: server.issuer.clone(),
-            client_id: member("client_id").ok_or_else(refused)?,
-            client_secret,
-            method,
-        };
+        let client_id = member("client_id").ok_or_else(refused)?;
+        let secret_bytes = client_secret.as_ref().map_or(0, String::len);
+        if client_id.len() + secret_bytes > REGISTRATION_BYTES_MAX {
+            return Err(OauthError::Refused(format!(
+                "{endpoint} returned a client of more than {REGISTRATION_BYTES_MAX} bytes"
+            )));
+        }
+        let client =
+            StoredClient { issuer: server.issuer.clone(), client_id, client_secret, method };
         Ok((client, life))
     }
 }

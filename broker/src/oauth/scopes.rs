@@ -40,7 +40,7 @@ fn distinct<'s>(scopes: impl IntoIterator<Item = &'s String>) -> Vec<String> {
 }
 
 /// Returns the first scopes, up to the limit. A request separates them by spaces.
-fn within_limit(scopes: &[String]) -> impl Iterator<Item = &String> {
+pub(super) fn within_limit(scopes: &[String]) -> impl Iterator<Item = &String> {
     let mut bytes = 0;
     scopes.iter().take(TOKEN_SCOPES_MAX).take_while(move |scope| {
         bytes += scope.len() + 1;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures_util::{FutureExt, TryFutureExt, future::BoxFuture};
 use protocol::ids::{BackendId, PrincipalId, TenantId};
+use tokio_util::task::TaskTracker;
 use transport::HttpClient;
 
 use super::{
@@ -39,15 +40,20 @@ pub enum TokenSource {
     Exchanged(Arc<ExchangedTokens>),
 }
 
-/// What sources need of the process.
-#[derive(Debug)]
+/// What the sources of one process share.
+#[derive(Debug, Clone)]
 pub struct OauthResources {
     pub http: HttpClient,
     pub persistence: Arc<Persistence>,
     pub metrics: Arc<Metrics>,
+    /// Address of the broker for browsers.
     pub address: Arc<PublicAddress>,
+    /// Keys that the broker makes as a client of authorization servers.
     pub client_keys: Arc<ClientKeys>,
+    /// Tokens of callers that can be exchanged.
     pub subjects: Arc<SubjectTokens>,
+    /// Uses of refresh tokens. The process waits for them before it ends.
+    pub renewals: TaskTracker,
 }
 
 /// The backend that a source is made for.
@@ -178,6 +184,7 @@ impl SourceSettings<'_> {
             fetcher: self.fetcher(),
             vault: Vault(self.resources.persistence.clone()),
             address: self.resources.address.clone(),
+            renewals: self.resources.renewals.clone(),
             keys: self.keys(),
             service,
             metrics: self.resources.metrics.clone(),

@@ -25,6 +25,7 @@ use rules::limits::oauth::{
     GRANT_CACHED_MAX, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX, LOGIN_METADATA_PAUSE,
     OAUTH_METADATA_AGE_MAX,
 };
+use tokio_util::task::TaskTracker;
 
 use super::{
     challenge::Challenge,
@@ -56,6 +57,7 @@ pub struct UserTokens {
     pub(super) fetcher: OauthFetcher,
     pub(super) vault: Vault,
     pub(super) address: Arc<PublicAddress>,
+    pub(super) renewals: TaskTracker,
     pub(super) keys: TenantKeys,
     /// Source of the tokens with which lists are fetched, if it is not a principal.
     pub(super) service: Option<Arc<MachineTokens>>,
@@ -111,6 +113,11 @@ impl UserTokens {
     /// Returns the address at which a person connects an account.
     pub fn connect_url(&self) -> Option<String> {
         self.address.base().map(|base| format!("{base}/connect/{}", self.backend_id))
+    }
+
+    /// Returns the URL of the backend that the tokens are for.
+    pub fn url(&self) -> &str {
+        self.target.url()
     }
 
     pub(super) fn key(&self, principal: &PrincipalId) -> GrantKey {
@@ -293,7 +300,7 @@ impl UserTokens {
         let server = self.discovered(None).await?;
         let key = self.key(principal);
         let mut settings = self.settings(&key, None)?;
-        settings.separate_redirect_uri(&server);
+        settings.choose_redirect_uri(&server);
         let client = settings.client(&server).await?;
         Ok((client, server))
     }

@@ -90,15 +90,25 @@ impl Browser {
     /// Opens the page of the backend and sends its form. Returns the address of the authorization
     /// request.
     pub(crate) async fn start_login(&self) -> String {
-        let page = self.send("GET", "/connect/b", "").await;
+        self.start_login_at("b").await
+    }
+
+    pub(crate) async fn start_login_at(&self, backend: &str) -> String {
+        let path = format!("/connect/{backend}");
+        let page = self.send("GET", &path, "").await;
         assert_eq!(page.status, 200);
         assert_eq!(page.header("x-frame-options"), Some("DENY"));
-        let page = page.text().await;
-        let proof = between(&page, "name=\"proof\" value=\"", "\"").expect(&page);
-        let sent = self.send("POST", "/connect/b", &format!("proof={proof}")).await;
+        let proof = self.proof_for(backend).await;
+        let sent = self.send("POST", &path, &format!("proof={proof}")).await;
         let status = sent.status;
         let location = sent.header("location").map(str::to_owned);
         location.unwrap_or_else(|| panic!("no redirect, but {status}"))
+    }
+
+    /// Returns the proof of the form on the page of a backend.
+    pub(crate) async fn proof_for(&self, backend: &str) -> String {
+        let page = self.send("GET", &format!("/connect/{backend}"), "").await.text().await;
+        between(&page, "name=\"proof\" value=\"", "\"").expect(&page).to_owned()
     }
 
     /// Plays the authorization server's redirect back.
@@ -197,8 +207,17 @@ impl World {
         self.gate_where(move |header| lacking.contains(header));
     }
 
+    /// Makes the backend name another authorization server than its own.
+    pub(crate) fn name_server(&self, issuer: &str) {
+        self.gate_at(issuer, |_| false);
+    }
+
     fn gate_where(&self, lacks_scope: impl Fn(&str) -> bool + Send + Sync + 'static) {
-        let document = json!({"resource": self.backend.url(), "authorization_servers": [self.server.issuer()]});
+        self.gate_at(self.server.issuer(), lacks_scope);
+    }
+
+    fn gate_at(&self, issuer: &str, lacks_scope: impl Fn(&str) -> bool + Send + Sync + 'static) {
+        let document = json!({"resource": self.backend.url(), "authorization_servers": [issuer]});
         let accepted = self.accepted.clone();
         self.backend.gate(move |path, headers| {
             let answer = |status, challenge: Option<&str>, body: Value| {

@@ -78,7 +78,7 @@ async fn all_requests_of_a_login_have_matching_pkce_and_resource() {
     world.accepted.lock().clear();
     assert_ne!(call(&client, "b__echo").await["isError"], true);
     let asked = world.server.take_token_requests();
-    assert_proves(&asked[0], &request, &format!("{}/oauth/callback", broker.url("")));
+    assert_proves(&asked[0], &request, &format!("{}/oauth/callback/default/b", broker.url("")));
     let resource = Some(form_text(&world.backend.url()));
     assert_eq!(parameter(&request, "resource"), resource);
     assert!(asked.iter().any(is_refresh), "{asked:?}");

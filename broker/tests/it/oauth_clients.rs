@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testkit::{FakeClock, TestBroker, TokenRequest, eventually};
 
 use crate::{
-    accounts::{Browser, World},
+    accounts::{Browser, World, form_text},
     builder,
     oauth_exchange::{member, payload, signer},
 };
@@ -46,7 +46,10 @@ async fn keys(broker: &TestBroker) -> Vec<Value> {
 /// Connects an account. Returns the request for its tokens.
 async fn connected(broker: &TestBroker, world: &World) -> TokenRequest {
     world.server.take_token_requests();
-    assert_eq!(Browser::new(broker).connect().await, 200);
+    let browser = Browser::new(broker);
+    let request = browser.start_login().await;
+    let issuer = form_text(world.server.issuer());
+    assert_eq!(browser.answer(&request, &format!("&code=code-1&iss={issuer}")).await, 200);
     let asked = world.server.take_token_requests();
     let is_code = |one: &TokenRequest| member(one, "code").is_some();
     asked.into_iter().find(is_code).expect("a request with a code")
@@ -58,6 +61,7 @@ async fn the_client_metadata_document_names_the_current_keys() {
     world.server.set_metadata(json!({
         "code_challenge_methods_supported": ["S256"],
         "client_id_metadata_document_supported": true,
+        "authorization_response_iss_parameter_supported": true,
         "token_endpoint_auth_methods_supported": ["none", "private_key_jwt"],
     }));
     let broker = start(&world, &clock).await;
@@ -80,6 +84,23 @@ async fn the_client_metadata_document_names_the_current_keys() {
         let path = format!("/oauth/clients/{absent}.json");
         assert_eq!(Browser::new(&broker).send("GET", &path, "").await.status, 404, "{path}");
     }
+
+    // A server that does not name itself in its answers gets a client that no other backend shares.
+    let nameless = World::start(3600).await;
+    nameless.server.set_metadata(json!({
+        "code_challenge_methods_supported": ["S256"],
+        "client_id_metadata_document_supported": true,
+    }));
+    let mut spec = nameless.spec();
+    spec["auth"] = json!({"type": "oauth_user"});
+    assert_eq!(broker.admin().put_backend("default", "nameless", &spec).await.0, 201);
+    let browser = Browser::new(&broker);
+    let proof = browser.proof_for("nameless").await;
+    let refused = browser.send("POST", "/connect/nameless", &format!("proof={proof}")).await;
+    assert_eq!(refused.status, 502);
+    broker
+        .wait_for_log("registers no clients and does not announce that its answers name it")
+        .await;
 
     let published = keys(&broker).await;
     let asked = connected(&broker, &world).await;

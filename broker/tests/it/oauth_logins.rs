@@ -1,7 +1,7 @@
 //! Logins at the connect page: when they end, and which pages and backends they reach.
 
 use serde_json::json;
-use testkit::TestBroker;
+use testkit::{TestBroker, Topology, eventually};
 
 use crate::{
     accounts::{Browser, World, between, parameter},
@@ -146,4 +146,104 @@ async fn pages_that_anyone_can_open_search_the_server_once() {
     assert_eq!(browser.send("POST", "/connect/b", &form).await.status, 200);
     assert!(world.server.metadata_requests() > before);
     assert!(browser.start_login().await.starts_with(world.server.issuer()));
+}
+
+#[tokio::test]
+async fn a_form_counts_only_for_the_person_whom_it_names() {
+    let world = World::start(3600).await;
+    let broker = started(&world).await;
+    let browser = Browser::new(&broker);
+    assert_eq!(sign_in(&browser, &link(&broker, "ann").await).await, 303);
+    let form = format!("proof={}", browser.proof_for("b").await);
+    assert_eq!(sign_in(&browser, &link(&broker, "bob").await).await, 303);
+    for form in [form.clone(), format!("{form}&action=end")] {
+        assert_eq!(browser.send("POST", "/connect/b", &form).await.status, 403);
+    }
+    let form = format!("proof={}", browser.proof_for("b").await);
+    assert_eq!(browser.send("POST", "/connect/b", &form).await.status, 303);
+}
+
+#[tokio::test]
+async fn the_answer_to_a_login_counts_only_for_the_url_of_its_start() {
+    let (world, other) = (World::start(3600).await, World::start(3600).await);
+    let broker = started(&world).await;
+    let browser = Browser::new(&broker);
+    assert_eq!(sign_in(&browser, &link(&broker, "ann").await).await, 303);
+    let request = browser.start_login().await;
+    // The other backend names the same authorization server.
+    other.name_server(world.server.issuer());
+    let mut spec = world.spec();
+    spec["transport"] = other.spec()["transport"].clone();
+    assert_eq!(broker.admin().put_backend("acme", "b", &spec).await.0, 200);
+    assert_eq!(browser.answer(&request, "&code=code-1").await, 502);
+    assert_eq!(world.server.take_token_requests(), []);
+    assert_eq!(browser.connect().await, 200, "a new login is for the new URL");
+}
+
+#[tokio::test]
+async fn a_login_that_ends_after_its_backend_was_removed_connects_no_account() {
+    let world = World::start(3600).await;
+    let broker = started(&world).await;
+    let browser = Browser::new(&broker);
+    assert_eq!(sign_in(&browser, &link(&broker, "ann").await).await, 303);
+    let request = browser.start_login().await;
+    world.server.hold_tokens(true);
+    let answering = async { browser.answer(&request, "&code=code-1").await };
+    let removing = async {
+        eventually("the token request", || async {
+            if world.server.token_requests().is_empty() { Err(()) } else { Ok(()) }
+        })
+        .await;
+        assert_eq!(broker.admin().delete("/admin/v1/tenants/acme/backends/b").await.0, 204);
+        world.server.hold_tokens(false);
+    };
+    let (status, ()) = tokio::join!(answering, removing);
+    assert_eq!(status, 403);
+    let (_, list) = broker.admin().get("/admin/v1/tenants/acme/connections").await;
+    assert_eq!(list["connections"], json!([]));
+}
+
+#[tokio::test]
+async fn the_connect_page_is_part_of_the_rate_of_its_tenant() {
+    let world = World::start(3600).await;
+    let broker = started(&world).await;
+    let limits = json!({"limits": {"requests_per_second": 1, "burst": 2}});
+    broker.admin().put_tenant("acme", limits).await;
+    let browser = Browser::new(&broker);
+    assert_eq!(sign_in(&browser, &link(&broker, "ann").await).await, 303);
+    let form = format!("proof={}", browser.proof_for("b").await);
+    let mut statuses = Vec::new();
+    for _ in 0..6 {
+        let sent = browser.send("POST", "/connect/b", &form).await;
+        statuses.push((sent.status, sent.header("retry-after").is_some()));
+    }
+    assert_eq!(statuses[0], (303, false));
+    assert!(statuses.contains(&(429, true)), "{statuses:?}");
+}
+
+#[tokio::test]
+async fn the_logins_of_one_principal_take_limited_space() {
+    let world = World::start(3600).await;
+    let broker = builder()
+        .on(Topology::Sqlite)
+        .single_process()
+        .auth_required()
+        .admin_token("operator-of-tests")
+        .config(json!({"limits": {"requests_per_second_per_principal": 0}}))
+        .start()
+        .await;
+    create_acme(&broker, &world).await;
+    let browser = Browser::new(&broker);
+    assert_eq!(sign_in(&browser, &link(&broker, "ann").await).await, 303);
+    let form = format!("proof={}", browser.proof_for("b").await);
+    for _ in 0..600 {
+        assert_eq!(browser.send("POST", "/connect/b", &form).await.status, 303);
+    }
+    let count = "import sqlite3; print(sqlite3.connect('file:broker.db?mode=ro', uri=True)
+        .execute(\"SELECT count(*) FROM upstream_secrets WHERE kind = 'login'\").fetchone()[0])";
+    let mut python = tokio::process::Command::new("python3");
+    let output = python.args(["-c", count]).current_dir(broker.folder()).output().await.unwrap();
+    let stored = String::from_utf8(output.stdout).unwrap();
+    let stored: u32 = stored.trim().parse().expect(&stored);
+    assert!((100..=256).contains(&stored), "{stored}");
 }

@@ -207,3 +207,34 @@ async fn a_registration_has_a_redirect_uri_of_its_own() {
     let path = callback_of(&parameter(&request, "redirect_uri").unwrap());
     assert_eq!(path, "/oauth/callback");
 }
+
+#[tokio::test]
+async fn no_two_servers_that_do_not_name_themselves_share_a_redirect_uri() {
+    let (own, made) = (World::start(3600).await, Registry::start(json!({})).await);
+    let broker = builder().single_process().start().await;
+    broker.admin().put_tenant("acme", json!({})).await;
+    let mut addresses = HashSet::new();
+    let redirect_path = |request: &str| callback_of(&parameter(request, "redirect_uri").unwrap());
+    // Clients of operators, at the same server.
+    for name in ["b", "c"] {
+        assert_eq!(broker.admin().put_backend("default", name, &own.spec()).await.0, 201);
+        let request = Browser::new(&broker).start_login_at(name).await;
+        assert_eq!(redirect_path(&request), format!("/oauth/callback/default/{name}"));
+        addresses.insert(redirect_path(&request));
+    }
+    // A registration of the broker.
+    assert_eq!(broker.admin().delete("/admin/v1/tenants/default/backends/b").await.0, 204);
+    made.add_to(&broker, json!({"type": "oauth_user"})).await;
+    let browser = Browser::new(&broker);
+    let request = browser.start_login().await;
+    addresses.insert(redirect_path(&request));
+    assert_eq!(addresses.len(), 3, "{addresses:?}");
+    // A hostile server sends the browser to another server, with its own `state`.
+    let state = parameter(&request, "state").unwrap();
+    for path in ["/oauth/callback", "/oauth/callback/default/c"] {
+        let answer = browser.send("GET", &format!("{path}?state={state}&code=stolen"), "").await;
+        assert_eq!(answer.status, 403, "{path}");
+    }
+    let sent = made.world.server.token_requests();
+    assert!(sent.iter().all(|request| !request.form.contains("stolen")), "{sent:?}");
+}

@@ -178,11 +178,26 @@ impl<'a> Claims<'a> {
     }
 
     /// Returns the scopes. `scope` is a text of words (RFC 9068, 2.2.3). Some servers send `scp`
-    /// instead, a text or a list.
-    pub(super) fn scopes(&self) -> Vec<String> {
-        let claim =
-            if self.0.get("scope").is_some() { self.texts("scope") } else { self.texts("scp") };
-        claim.iter().flat_map(|scopes| scopes.split_ascii_whitespace()).map(str::to_owned).collect()
+    /// instead, a text or a list. `None`: there is neither, one has another type, or both differ.
+    pub(super) fn scopes(&self) -> Option<Vec<String>> {
+        let (scope, scp) = (self.words("scope")?, self.words("scp")?);
+        match (scope, scp) {
+            (Some(scope), Some(scp)) => (scope == scp).then_some(scope),
+            (scope, scp) => scope.or(scp),
+        }
+    }
+
+    /// Returns the words of a text, or of a list of texts. The outer `None`: the claim has another
+    /// type.
+    fn words(&self, name: &str) -> Option<Option<Vec<String>>> {
+        let Some(claim) = self.0.get(name) else { return Some(None) };
+        let is_readable = match claim.kind() {
+            ValueKind::Array => claim.elements().all(|one| one.kind() == ValueKind::String),
+            kind => kind == ValueKind::String,
+        };
+        let texts = is_readable.then(|| self.texts(name))?;
+        let words = texts.iter().flat_map(|text| text.split_ascii_whitespace());
+        Some(Some(words.map(str::to_owned).collect()))
     }
 
     /// Returns a time (RFC 7519, 2: NumericDate).
@@ -338,7 +353,7 @@ mod tests {
     fn claims_are_read_in_each_permitted_form() {
         let text = token(
             "{}",
-            r#"{"iss":"a","aud":["x",1,"y"],"exp":10.5,"nbf":"1","scope":"a  b","scp":["c"],"empty":""}"#,
+            r#"{"iss":"a","aud":["x",1,"y"],"exp":10.5,"nbf":"1","scope":"a  b","empty":""}"#,
         );
         let jwt = Jwt::parse(&text).unwrap();
         let claims = jwt.claims().unwrap();
@@ -348,17 +363,26 @@ mod tests {
         );
         assert_eq!(
             (claims.audiences(), claims.scopes()),
-            (vec!["x".to_owned(), "y".to_owned()], vec!["a".to_owned(), "b".to_owned()])
+            (vec!["x".to_owned(), "y".to_owned()], Some(vec!["a".to_owned(), "b".to_owned()]))
         );
         assert_eq!(claims.moment("exp"), Ok(Some(UNIX_EPOCH + Duration::from_millis(10_500))));
         assert_eq!((claims.moment("nbf"), claims.moment("iat")), (Err(TokenError::Time), Ok(None)));
-        let scopes =
-            |claims: &str| Jwt::parse(&token("{}", claims)).unwrap().claims().unwrap().scopes();
-        assert_eq!(scopes(r#"{"scp":["c d","e"]}"#), ["c", "d", "e"]);
-        assert_eq!(
-            (scopes(r#"{"scp":"c d"}"#), scopes(r#"{"scope":[]}"#), scopes(r#"{"scope":7}"#)),
-            (vec!["c".to_owned(), "d".to_owned()], vec![], vec![])
-        );
+        for (claims, expected) in [
+            (r#"{"scp":["c d","e"]}"#, Some(&["c", "d", "e"][..])),
+            (r#"{"scp":"c d"}"#, Some(&["c", "d"])),
+            (r#"{"scope":"c d","scp":["c","d"]}"#, Some(&["c", "d"])),
+            (r#"{"scope":[]}"#, Some(&[])),
+            ("{}", None),
+            (r#"{"scope":7}"#, None),
+            (r#"{"scope":null}"#, None),
+            (r#"{"scope":[["c"]]}"#, None),
+            (r#"{"scope":"","scp":["c"]}"#, None),
+        ] {
+            let text = token("{}", claims);
+            let scopes = Jwt::parse(&text).unwrap().claims().unwrap().scopes();
+            let expected = expected.map(|words| words.iter().map(|w| (*w).to_owned()).collect());
+            assert_eq!(scopes, expected, "{claims}");
+        }
         for text in [r#"{"exp":1,"exp":2}"#, "[]", "7", ""] {
             let text = token("{}", text);
             assert!(

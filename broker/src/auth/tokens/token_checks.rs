@@ -122,7 +122,7 @@ impl TokenIssuer {
         }
         let principal = self.principal(claims)?;
         // Last: only a token without another fault gets an answer about scopes.
-        let scopes = claims.scopes();
+        let scopes = claims.scopes().unwrap_or_default();
         if !self.config.scopes.iter().all(|needed| scopes.contains(needed)) {
             return Err(TokenError::Scope);
         }
@@ -212,11 +212,10 @@ impl TokenIssuer {
     /// Returns the attributes of a token that access rules look at.
     pub(super) fn subject(&self, principal: PrincipalId, claims: &Claims<'_>) -> Subject {
         let groups = self.config.groups_claim.as_deref().and_then(|path| claims.values(path));
-        let has_scopes = claims.has("scope") || claims.has("scp");
         let client = ["azp", "client_id"].into_iter().find_map(|name| claims.text(name));
         let attributes = SubjectAttributes {
             groups,
-            scopes: has_scopes.then(|| claims.scopes()),
+            scopes: claims.scopes(),
             client: client.map(|client| vec![client]),
         };
         attributes.subject(principal, None)

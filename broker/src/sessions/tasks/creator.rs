@@ -59,7 +59,7 @@ impl<'s> TaskCreator<'s> {
         details.native = Some(target.native);
         let session = self.session;
         let token =
-            session.shared.subjects.digest_of(&session.tenant.id, &session.caller.principal);
+            session.shared.oauth.subjects.digest_of(&session.tenant.id, &session.caller.principal);
         details.subject_token = token.map(|digest| digest.to_string());
         details
     }

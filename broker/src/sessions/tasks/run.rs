@@ -164,7 +164,7 @@ impl TaskRun {
         let FullTask { stored, remaining_ttl } = task;
         if let Some(digest) = &plan.details.subject_token {
             let TaskRecord { tenant, principal, .. } = &stored.record;
-            tasks.shared.subjects.select_for_task(tenant, principal, &digest.as_str().into());
+            tasks.shared.oauth.subjects.select_for_task(tenant, principal, &digest.as_str().into());
         }
         let remaining_ttl =
             remaining_ttl.map_or(TASK_RUN_MAX, |remaining_ttl| remaining_ttl.min(TASK_RUN_MAX));

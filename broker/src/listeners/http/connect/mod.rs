@@ -8,6 +8,7 @@
 //! - The answer of a server counts only in the browser that began the request.
 //! - Text of others is escaped.
 
+mod callback;
 mod page;
 mod person;
 mod sign_in;
@@ -36,7 +37,6 @@ use self::{
     person::{Cookies, Login, Person},
 };
 use super::{
-    super::replicas::connection_notice,
     inbound_request::RequestBody,
     request_guard::RequestGuard,
     response::{self, Body},
@@ -46,9 +46,8 @@ use crate::{
     broker::Broker,
     config::private_url::is_loopback_host,
     oauth::{
-        AuthorizationAnswer, CALLBACK_PATH, CLIENT_METADATA_PATH, Connections, KEY_SET_PATH,
-        SignIns, UserTokens, backend_of, client_metadata, digest_of, random_text,
-        tenant_of_metadata,
+        CALLBACK_PATH, CLIENT_METADATA_PATH, Connections, KEY_SET_PATH, OauthError, UserTokens,
+        client_metadata, digest_of, random_text, tenant_of_metadata,
     },
     sessions::tenant::Tenant,
 };
@@ -96,7 +95,7 @@ pub(super) async fn handle<B: RequestBody>(
     remote: RemotePeer,
 ) -> Response<Body> {
     let (mut head, body) = request.into_parts();
-    let base = broker.shared.address.base();
+    let base = broker.shared.oauth.address.base();
     if is_page(head.uri.path()) {
         // A form of another page would sign the browser in as someone else, so the origins of MCP
         // clients do not count here.
@@ -219,7 +218,7 @@ impl Visit<'_> {
         let name = parameter(query, "tenant").unwrap_or_else(|| DEFAULT_TENANT.to_owned());
         let tenant = TenantId::parse(&name).ok().and_then(|name| self.tenant_with_keys(&name));
         let Some(tenant) = tenant else { return unknown() };
-        match self.broker.shared.client_keys.key_set(&tenant.id).await {
+        match self.broker.shared.oauth.client_keys.key_set(&tenant.id).await {
             Ok(keys) => response::json(StatusCode::OK, keys.to_string().into()),
             Err(error) => {
                 tracing::warn!(%error, "the broker cannot read its client keys");
@@ -270,10 +269,10 @@ impl Visit<'_> {
         let Some(tokens) = self.tokens(person, backend) else { return unknown() };
         let (issuer, scopes) = match tokens.consent(&person.principal).await {
             Ok(found) => found,
-            Err(error) => return failed(Some((&person.tenant, backend)), &error),
+            Err(error) => return self.failed(&person.tenant, backend, &error),
         };
         let browser = self.cookies().browser().unwrap_or_else(random_text);
-        let proof = form_proof(&browser);
+        let proof = form_proof(&browser, Some(person));
         let path = format!("{CONNECT}/{backend}");
         let mut page = HtmlPage::new(&format!("Connect {backend}"))
             .text(&person.introduction())
@@ -304,7 +303,8 @@ impl Visit<'_> {
         let Some(tokens) = self.tokens(&person, backend) else { return unknown() };
         let browser = self.cookies().browser();
         let proven = browser.filter(|browser| {
-            parameter(&form, "proof").is_some_and(|proof| proof == form_proof(browser))
+            let proof = form_proof(browser, Some(&person));
+            parameter(&form, "proof").is_some_and(|given| given == proof)
         });
         let Some(browser) = proven else {
             let text = "The form has expired or belongs to another page. Open the page again.";
@@ -315,15 +315,21 @@ impl Visit<'_> {
                 Ok(_) => {
                     HtmlPage::new("The connection has ended").text(backend).respond(StatusCode::OK)
                 }
-                Err(error) => failed(Some((&person.tenant, backend)), &error),
+                Err(error) => self.failed(&person.tenant, backend, &error),
             };
+        }
+        let tenant = self.broker.tenant(&person.tenant);
+        if let Some(Err(refusal)) = tenant.map(|tenant| tenant.take_budget(&person.principal)) {
+            let text = "Your client and you sent too many requests. Try again later.";
+            let page = HtmlPage::new("Not now").text(text).respond(StatusCode::TOO_MANY_REQUESTS);
+            return retry_after(page, refusal.retry_after.unwrap_or_default());
         }
         let shown = parameter(&form, "server");
         match tokens.start(&person.principal, &browser, shown.as_deref()).await {
             Ok(Some(address)) => redirect(&address),
             // The person has to see the other server first.
             Ok(None) => self.consent(&person, backend).await,
-            Err(error) => failed(Some((&person.tenant, backend)), &error),
+            Err(error) => self.failed(&person.tenant, backend, &error),
         }
     }
 
@@ -351,59 +357,27 @@ impl Visit<'_> {
                     |wait| too_many(Some(wait)),
                 )
             }
-            Err(error) => failed(None, &error),
+            Err(error) => failed_login(&error),
         }
     }
 
-    /// Takes the answer of an authorization server.
-    async fn callback(&self, path: &str) -> Response<Body> {
-        let query = self.head.uri.query().unwrap_or_default();
-        let answer = AuthorizationAnswer {
-            state: parameter(query, "state").unwrap_or_default(),
-            code: parameter(query, "code"),
-            error: parameter(query, "error"),
-            issuer: parameter(query, "iss"),
-        };
-        if SignIns::is_about(&answer) && path == CALLBACK_PATH {
-            return self.finish_sign_in(&answer).await;
-        }
-        let wrong = || {
-            HtmlPage::new("Not accepted").text("The answer does not belong to a request of this browser. Start again from your client.").respond(StatusCode::FORBIDDEN)
-        };
-        let (Some(person), Some(browser)) = (self.person().await, self.cookies().browser()) else {
-            return wrong();
-        };
-        if answer.tenant().as_ref() != Some(&person.tenant) {
-            return wrong();
-        }
-        let persistence = &self.broker.shared.persistence;
-        let name = match backend_of(persistence, &person.tenant, &answer.state).await {
-            Ok(Some(name)) => name,
-            Ok(None) => return wrong(),
-            Err(error) => return failed(None, &error),
-        };
-        let Some(tokens) = self.tokens(&person, &name) else { return wrong() };
-        let taken = tokens.take_login(&answer.state, &person.principal, &browser, path);
-        let login = match taken.await {
-            Ok(Some(login)) => login,
-            Ok(None) => return wrong(),
-            Err(error) => return failed(Some((&person.tenant, &name)), &error),
-        };
-        let claim = |issuer: &str| self.broker.principal_claim(issuer);
-        if let Err(error) = tokens.finish(login, &answer, claim).await {
-            return failed(Some((&person.tenant, &name)), &error);
-        }
-        if let Ok(backend) = BackendId::parse(&name) {
-            let Person { tenant, principal, .. } = person;
-            connection_notice::announce(self.broker, tenant, principal, backend);
-        }
-        HtmlPage::new("Connected").text(&format!("Your account for {name} is connected. You can close this page and try again in your client.")).respond(StatusCode::OK)
+    /// Answers a failed step of a connection to a tenant's backend. The error may have text of the
+    /// authorization server.
+    fn failed(&self, tenant: &TenantId, backend: &str, error: &OauthError) -> Response<Body> {
+        let known = BackendId::parse(backend).ok();
+        let found = self.broker.tenant(tenant).zip(known).and_then(|(of, id)| of.backend(&id));
+        let redacted = found.map_or_else(String::new, |found| found.redactor.redact(error));
+        tracing::warn!(%tenant, backend, error = redacted, "an account could not be connected");
+        not_connected()
     }
 }
 
-/// Returns the proof that a form came from a page of this browser.
-fn form_proof(browser: &str) -> String {
-    digest_of(&format!("form {browser}"))
+/// Returns the proof that a form came from a page of this browser. A form of one person counts for
+/// this person alone.
+fn form_proof(browser: &str, person: Option<&Person>) -> String {
+    let of = person.map(|Person { tenant, principal, .. }| (tenant.as_str(), principal.as_str()));
+    let (tenant, principal) = of.unwrap_or_default();
+    digest_of(&format!("form {browser} {tenant} {principal}"))
 }
 
 fn redirect(address: &str) -> Response<Body> {
@@ -449,10 +423,13 @@ fn unknown() -> Response<Body> {
         .respond(StatusCode::NOT_FOUND)
 }
 
-/// Answers a failed step of a connection to a tenant's backend. `None`: a login at the broker.
-fn failed(backend: Option<(&TenantId, &str)>, error: &crate::oauth::OauthError) -> Response<Body> {
-    let (tenant, backend) = backend.unzip();
-    tracing::warn!(tenant = tenant.map(tracing::field::display), backend, %error, "an account could not be connected");
+/// Answers a failed login at the broker.
+fn failed_login(error: &OauthError) -> Response<Body> {
+    tracing::warn!(%error, "a person could not log in at the connect page");
+    not_connected()
+}
+
+fn not_connected() -> Response<Body> {
     let text = "The authorization server did not let the broker connect the account. Nothing was changed. The log of the broker has the reason.";
     HtmlPage::new("Not connected").text(text).respond(StatusCode::BAD_GATEWAY)
 }

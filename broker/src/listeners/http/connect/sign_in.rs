@@ -4,8 +4,8 @@ use http::{Response, StatusCode, header::SET_COOKIE};
 use protocol::ids::BackendId;
 
 use super::{
-    CONNECT, Visit, busy, failed, form_proof, page::HtmlPage, parameter, person::Login, redirect,
-    too_many, unknown, with_cookie,
+    CONNECT, Visit, busy, failed_login, form_proof, page::HtmlPage, parameter, person::Login,
+    redirect, too_many, unknown, with_cookie,
 };
 use crate::{
     listeners::http::response::Body,
@@ -21,7 +21,7 @@ impl Visit<'_> {
             return HtmlPage::new("Not signed in").text(text).respond(StatusCode::FORBIDDEN);
         }
         let browser = self.cookies().browser().unwrap_or_else(random_text);
-        let proof = form_proof(&browser);
+        let proof = form_proof(&browser, None);
         let backend = path.strip_prefix(CONNECT).unwrap_or_default().trim_start_matches('/');
         let mut page =
             HtmlPage::new("Sign in").text("Sign in with the account that you use for this broker.");
@@ -40,7 +40,7 @@ impl Visit<'_> {
         let issuers = self.broker.sign_in_issuers();
         let issuer = issuers.iter().find(|known| known.issuer == issuer);
         let proven = self.cookies().browser().filter(|browser| {
-            parameter(form, "proof").is_some_and(|proof| proof == form_proof(browser))
+            parameter(form, "proof").is_some_and(|proof| proof == form_proof(browser, None))
         });
         let (Some(issuer), Some(_)) = (issuer, proven) else {
             let text = "The form has expired or belongs to another page. Open the page again.";
@@ -56,7 +56,7 @@ impl Visit<'_> {
                 let cookie = self.cookies().set_sign_in(self.seal(), &pending);
                 with_cookie(redirect(&address), cookie)
             }
-            Err(error) => failed(None, &error),
+            Err(error) => failed_login(&error),
         }
     }
 
@@ -89,7 +89,7 @@ impl Visit<'_> {
     ) -> Result<(Login, String), Box<Response<Body>>> {
         let issuers = self.broker.sign_in_issuers();
         let finished = self.broker.sign_ins().finish(&issuers, pending, answer).await;
-        let proven = finished.map_err(|error| failed(None, &error))?;
+        let proven = finished.map_err(|error| failed_login(&error))?;
         let (tenant, subject) = self.broker.signed_in(&proven).await.ok_or_else(refused)?;
         let tenant = self.broker.tenant(&tenant).ok_or_else(refused)?;
         Ok((Login::of_subject(&tenant, &subject), proven.backend))
