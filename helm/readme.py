@@ -34,7 +34,7 @@ This command tries the broker out with its own PostgreSQL and Redis. A productio
 
 ## What the chart decides
 
-`listen`, `node`, `storage`, `shutdown`, `include.folder`, `auth.admin_token` and `auth.admin_token_file` of the broker's configuration follow from the values below and cannot stand in `config`. Neither can `tls.require_https`, because probes use HTTP. `config` takes every other key of [docs/configuration.md](../../docs/configuration.md). A wrong key stops the installation or upgrade before anything changes: see [Faulty configuration](#faulty-configuration).
+`listen`, `node`, `storage`, `shutdown`, `include.folder`, `auth.admin_token` and `auth.admin_token_file` of the broker's configuration follow from the values below. `config` cannot contain them. It cannot contain `tls.require_https` either, because probes use HTTP. `config` takes every other key of [docs/configuration.md](../../docs/configuration.md). A wrong key stops the installation or upgrade before anything changes: see [Faulty configuration](#faulty-configuration).
 
 A Pod keeps no state: the homes of stdio backends (below `/var/lib/mcp-broker`) and `/tmp` are empty when it starts. The image contains neither Node nor Python; build an image `FROM` it for stdio backends that need them.
 
