@@ -54,7 +54,6 @@ pub struct SseParser {
     id: Option<String>,
     retry: Option<u64>,
     event_bytes: usize,
-    last_event_id: Option<String>,
     failed: Option<SseError>,
 }
 
@@ -73,7 +72,6 @@ impl SseParser {
             id: None,
             retry: None,
             event_bytes: 0,
-            last_event_id: None,
             failed: None,
         }
     }
@@ -104,11 +102,6 @@ impl SseParser {
             (self.at, self.searched) = (0, 0);
         }
         outcome
-    }
-
-    /// Returns the id to resume after: the last one seen, unless the server has emptied it.
-    pub fn last_event_id(&self) -> Option<&str> {
-        self.last_event_id.as_deref().filter(|id| !id.is_empty())
     }
 
     fn read_event(&mut self) -> Result<Option<SseEvent>, SseError> {
@@ -206,9 +199,6 @@ impl SseParser {
             id: self.id.take(),
             retry: self.retry.take(),
         };
-        if let Some(id) = &event.id {
-            self.last_event_id = Some(id.clone());
-        }
         let matters = event.data.is_some() || event.id.is_some() || event.retry.is_some();
         matters.then_some(event)
     }
@@ -233,9 +223,9 @@ pub fn write_message(out: &mut Vec<u8>, id: Option<&str>, data: &[u8]) {
     out.push(b'\n');
 }
 
-// Appends the event that lets a client resume a stream from its start.
-//
-// MCP 2025-11-25, Transports: a stream begins with an event that has an id and empty data.
+/// Appends the event that lets a client resume a stream from its start.
+///
+/// MCP 2025-11-25, Transports: a stream begins with an event that has an id and empty data.
 pub fn write_priming(out: &mut Vec<u8>, id: &str, retry: Option<u64>) {
     write_field(out, b"id", id.as_bytes());
     if let Some(retry) = retry {

@@ -99,11 +99,6 @@ impl Version {
         self.priming_event()
     }
 
-    /// Returns whether an error response may lack an id.
-    pub const fn error_without_id(self) -> bool {
-        self.at_least(Self::V2025_11_25)
-    }
-
     /// Returns whether the `completions` capability exists. Before it, the method needed none.
     pub const fn completions_capability(self) -> bool {
         self.at_least(Self::V2025_03_26)

@@ -324,9 +324,7 @@ impl Backend {
 
     /// Ends the back-off of all links and refreshes the lists.
     fn on_recovered(self: &Arc<Self>) {
-        for link in self.links() {
-            self.context.running.spawn(async move { link.shorten_backoff().await });
-        }
+        self.links().iter().for_each(|link| link.shorten_backoff());
         self.refresh();
     }
 

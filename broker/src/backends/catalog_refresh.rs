@@ -48,7 +48,7 @@ pub async fn run(backend: Arc<Backend>, complete: CompleteLists, owner: impl Cat
                     // What the attempt lacked came meanwhile. Clients that wait for the first lists
                     // wait for the next attempt.
                     if backend.is_never_reached() && backend.list_refresh.take_request() {
-                        link.shorten_backoff().await;
+                        link.shorten_backoff();
                         continue;
                     }
                     let lack = [ErrorKind::ConnectionRequired, ErrorKind::TokenRequired];
@@ -71,7 +71,7 @@ pub async fn run(backend: Arc<Backend>, complete: CompleteLists, owner: impl Cat
                         .max(refusal.retry_after.unwrap_or_default().min(BACKOFF_MAX));
                     tokio::select! {
                         () = tokio::time::sleep(pause) => {}
-                        () = backend.list_refresh.requested() => link.shorten_backoff().await, // a probe does not wait for the back-off
+                        () = backend.list_refresh.requested() => link.shorten_backoff(), // a probe does not wait for the back-off
                     }
                 }
             }

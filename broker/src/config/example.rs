@@ -162,7 +162,7 @@ pub fn markdown() -> String {
          These entries exist together with those of the admin API, which cannot change them. They have the same bodies, and a tenant \
          can have a `policy` ([access](access.md)), `toolsets` and `prompts` ([catalog](catalog.md)). A file can \
          hold the token of a backend (`credentials.bearer_file`). `MCP_BROKER__TENANTS` and `MCP_BROKER__BACKENDS` each hold a \
-         whole map, as YAML or JSON, which replaces the map of the file.\n\n```yaml\n{bodies}\n```\n\n\
+         whole map, as YAML or JSON, which replaces the map of the file.\n\n```yaml\n{bodies}\n```\n\n{BACKEND_BODY}\n\n\
          ## Listeners that others can reach\n\n\
          The broker does not start with `listen.http`, `listen.tcp` or `listen.quic` on an address that is not loopback while \
          `auth.required` is false. It does not start with `listen.admin` on such an address without `auth.admin_token`. \
@@ -170,6 +170,24 @@ pub fn markdown() -> String {
     );
     out
 }
+
+/// The members of a backend's body, and the pages that explain them.
+const BACKEND_BODY: &str = r"## Body of a backend
+
+`backends` of the file and `PUT /admin/v1/tenants/{tenant}/backends/{backend}` have the same body. Only `transport` is required:
+
+| member | values | page |
+|---|---|---|
+| `transport` | `type`: `stdio`, `http`, `sse`, `tcp`, `websocket` or `quic`, with the members of this type | [transports](transports.md) |
+| `links` | `auto` (default), `shared` (one link for all sessions of the tenant) or `per-session` | [link sharing](decisions/0005-link-sharing.md) |
+| `protocol` | `auto` (default), `legacy` (revisions with sessions) or `modern` (2026-07-28) | [backends of 2026-07-28](compatibility-backends.md) |
+| `tls` | authority, client certificate and name of the server | [transports](transports.md) |
+| `timeouts`, `breaker`, `limits` | deadlines, circuit breaker, rates and calls in flight | [limits](limits.md#limits-of-a-tenant-or-a-backend) |
+| `credentials`, `auth` | a fixed token and headers, or tokens of an authorization server | [upstream](upstream.md) |
+| `resources`, `roots` | roots that resource URIs must stay in, and roots that the broker declares to the backend | [security](security.md), [apps](apps.md#roots-by-operators) |
+| `tools` | validation of arguments | [security](security.md) |
+| `sandbox` | paths, network and resources of a child process | [security](security.md#sandbox-of-child-processes) |
+| `pins` | approval of new and changed definitions | [catalog](catalog.md#pins) |";
 
 /// Returns [`ISSUERS`] without the comment signs.
 fn issuers() -> String {
@@ -318,7 +336,7 @@ mod tests {
             config
                 .backends
                 .iter()
-                .find(|entry| entry.tenant.as_str() == "acme")
+                .find(|entry| entry.backend.as_str() == "weather")
                 .unwrap()
                 .spec
                 .credentials

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use http::Uri;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
-use records::{GrantState, SecretKey, SecretKind, StoredGrant};
+use records::{GrantKey, GrantState, SecretKey, SecretKind, StoredGrant};
 use rules::limits::oauth::{CONNECT_REQUEST_LIFE, CONNECT_REQUESTS_MAX, GRANT_LEASE};
 use serde::{Deserialize, Serialize};
 
@@ -237,21 +237,26 @@ impl UserTokens {
         let open = self.vault.grant(&key).await?;
         let removed = self.vault.remove(&key).await?;
         self.forget(principal);
-        let Some(open) = open else { return Ok(removed) };
-        let endpoint = open.grant.revocation_endpoint.as_deref();
-        let settings = self.settings(&key, Some(&open.grant.redirect_uri))?;
-        let token = open.grant.refresh_token.filter(|token| !token.is_empty());
-        let token = token.unwrap_or(open.grant.access_token);
+        if let Some(open) = open {
+            self.revoke_tokens(&key, &open.grant, &open.stored.record.issuer).await;
+        }
+        Ok(removed)
+    }
+
+    /// Revokes the tokens of a grant that is gone here, if the authorization server can (RFC 7009).
+    pub(super) async fn revoke_tokens(&self, key: &GrantKey, grant: &Grant, issuer: &str) {
+        let endpoint = grant.revocation_endpoint.as_deref();
+        let token = grant.refresh_token.as_ref().filter(|token| !token.is_empty());
+        let token = token.unwrap_or(&grant.access_token).clone();
         if let Some(endpoint) = endpoint.and_then(|url| self.fetcher.permitted(url))
+            && let Ok(settings) = self.settings(key, Some(&grant.redirect_uri))
             && let Ok(server) = self.discovered(None).await
-            && server.issuer == open.stored.record.issuer
+            && server.issuer == issuer
             && let Ok(client) = settings.client(&server).await
             && let Some(request) = client.post(&endpoint, &server.issuer, vec![("token", token)])
         {
-            // The grant is gone here in any case.
             let _best_effort = self.fetcher.send(request).await;
         }
-        Ok(removed)
     }
 
     /// Returns the state of the principal's connection, if there is one.

@@ -82,7 +82,14 @@ impl UserTokens {
                 let status = GrantStatus::connected(end_of(&token));
                 let version =
                     self.saved(key, &record.issuer, &grant, status, open.stored.version).await?;
-                Ok(version.map_or(Refresh::Changed, |_| Refresh::Done(Box::new(grant))))
+                if version.is_some() {
+                    return Ok(Refresh::Done(Box::new(grant)));
+                }
+                // If the connection has ended meanwhile, nothing else knows the new tokens.
+                if self.vault.grant(key).await?.is_none() {
+                    self.revoke_tokens(key, &grant, &record.issuer).await;
+                }
+                Ok(Refresh::Changed)
             }
             Err(OauthError::InvalidGrant(_)) => {
                 self.metrics.oauth.requested("refused");

@@ -88,7 +88,7 @@ impl AuditWriter {
         }
     }
 
-    /// Stores a record at once. After an `Err` the record is in the queue and is tried again.
+    /// Stores a record at once. After an `Err`, the queue gets the record and tries it again.
     pub async fn add_now(&self, record: AuditRecord) -> Result<(), StoreError> {
         let started_at = Instant::now();
         let stored = self

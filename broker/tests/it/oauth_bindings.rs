@@ -1,7 +1,7 @@
 //! What binds an account at a backend: a login to its person, its browser and its server, a grant to
 //! its backend and its URL, and a sealed row to its key.
 
-use std::{path::Path, sync::Arc};
+use std::{collections::HashSet, path::Path, sync::Arc};
 
 use serde_json::{Value, json};
 use testkit::{
@@ -188,6 +188,48 @@ async fn a_server_that_changes_gets_no_code_and_no_refresh_token() {
         assert_eq!(broker.admin().delete(&format!("{CONNECTIONS}/anonymous/b")).await.0, 204);
         assert_eq!(first.take_token_requests(), [], "is_registered: {is_registered}");
     }
+}
+
+#[tokio::test]
+async fn a_connection_that_ends_during_a_renewal_leaves_no_live_token() {
+    let world = World::start(3600).await;
+    register_clients(&world.server, &world);
+    let mut spec = world.spec();
+    spec["auth"] = json!({"type": "oauth_user"});
+    let broker = builder().single_process().start().await;
+    let admin = broker.admin();
+    assert_eq!(admin.put_backend("default", "b", &spec).await.0, 201);
+    assert_eq!(Browser::new(&broker).connect().await, 200);
+    admin.wait_backend_state("default", "b", "ready").await;
+    let client = broker.connected(json!({})).await;
+    world.server.take_token_requests();
+    world.server.hold_tokens(true);
+    world.accepted.lock().clear(); // so that the next call renews the token
+    let path = format!("{CONNECTIONS}/anonymous/b");
+    let ending = async {
+        eventually("the renewal", || async {
+            let asked = world.server.token_requests();
+            if asked.iter().any(is_refresh) { Ok(()) } else { Err(asked) }
+        })
+        .await;
+        // The server holds the revocation of the old token too.
+        let (ended, ()) = tokio::join!(admin.delete(&path), async {
+            eventually("the end of the connection", || async {
+                let (_, list) = admin.get(CONNECTIONS).await;
+                if list["connections"] == json!([]) { Ok(()) } else { Err(list) }
+            })
+            .await;
+            world.server.hold_tokens(false);
+        });
+        assert_eq!(ended.0, 204);
+    };
+    tokio::join!(call(&client, "b__echo"), ending);
+    eventually("the revocation of both refresh tokens", || async {
+        let asked = world.server.token_requests();
+        let revoked: HashSet<_> = asked.iter().filter_map(|one| member(one, "token")).collect();
+        if revoked.len() == 2 { Ok(()) } else { Err(asked) }
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -177,7 +177,9 @@ async fn a_call_that_the_backend_did_not_process_is_sent_by_the_next_owner() {
         let busy = busy.load(Ordering::SeqCst);
         async move {
             if busy {
-                Reply::Http { status: 429, headers: Vec::new(), body: String::new().into() }
+                // The first owner must not begin another attempt before its end.
+                let headers = vec![("retry-after".to_owned(), "5".to_owned())];
+                Reply::Http { status: 429, headers, body: String::new().into() }
             } else {
                 Reply::text("done")
             }

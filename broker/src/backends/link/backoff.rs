@@ -8,7 +8,7 @@ use protocol::{
 };
 use rules::limits::{BACKOFF_FIRST, BACKOFF_MAX, BACKOFF_WAIT_MAX, STABLE_AFTER};
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Backoff {
     pub(super) failures: u32,
     pub(super) not_before: Option<Instant>,
@@ -37,8 +37,8 @@ impl Backoff {
         }
     }
 
-    /// Waits out a short back-off. Refuses a long one, with the remaining time.
-    pub(super) async fn wait(&self, backend: &BackendId) -> Result<(), Refusal> {
+    /// Returns the time to wait before the next attempt. Refuses a long one.
+    pub(super) fn delay(&self, backend: &BackendId) -> Result<Duration, Refusal> {
         let remaining = self
             .not_before
             .map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
@@ -46,8 +46,7 @@ impl Backoff {
             let text = format!("backend {backend} cannot be reached");
             return Err(Refusal::new(ErrorKind::BackendUnavailable, text).retry_after(remaining));
         }
-        tokio::time::sleep(remaining).await;
-        Ok(())
+        Ok(remaining)
     }
 }
 

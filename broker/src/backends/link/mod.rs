@@ -116,7 +116,9 @@ pub struct Link {
     /// The lists that the backend shows to this link alone.
     pub lists: LinkLists,
     current: ArcSwapOption<Connection>,
-    opening: tokio::sync::Mutex<Backoff>,
+    /// The turn to open a connection.
+    opening: tokio::sync::Mutex<()>,
+    backoff: Mutex<Backoff>,
     users: Mutex<LinkUsers>,
     /// The log level that the current connection has got. The lock is held while a level is sent, so
     /// that no level overtakes another.
@@ -156,6 +158,7 @@ impl Link {
             lists: LinkLists::default(),
             current: ArcSwapOption::empty(),
             opening: tokio::sync::Mutex::default(),
+            backoff: Mutex::default(),
             users: Mutex::default(),
             level_sent: tokio::sync::Mutex::default(),
             resumption: Mutex::default(),
@@ -223,19 +226,17 @@ impl Link {
     }
 
     /// Shortens the back-off, because the backend may be reachable again.
-    pub async fn shorten_backoff(&self) {
-        self.opening.lock().await.shorten();
+    pub fn shorten_backoff(&self) {
+        self.backoff.lock().shorten();
     }
 
     /// Clears the back-off for a probe, which has already waited.
     pub fn clear_backoff(&self) {
-        if let Ok(mut backoff) = self.opening.try_lock() {
-            backoff.not_before = None;
-        }
+        self.backoff.lock().not_before = None;
     }
 
     async fn open_once(self: Arc<Self>) -> Result<Arc<Connection>, Refusal> {
-        let mut backoff = self.opening.lock().await;
+        let _turn = self.opening.lock().await;
         if let Some(connection) = self.live() {
             return Ok(connection);
         }
@@ -245,7 +246,7 @@ impl Link {
         if let Some(last) = self.current.swap(None) {
             // A backend that forgot its sessions is reachable and reports that at once.
             if !last.is_forgotten() {
-                backoff.record_lifetime(last.opened.elapsed());
+                self.backoff.lock().record_lifetime(last.opened.elapsed());
             }
             // The last connection may have ended abruptly. Its orderly close runs in the
             // background. A connection whose writing failed closes itself, after its last answers.
@@ -262,14 +263,14 @@ impl Link {
         let opened = tokio::select! {
             biased;
             () = self.closed.cancelled() => return Err(gone()),
-            opened = self.open_in_time(&backoff) => opened,
+            opened = self.open_in_time() => opened,
         };
         match opened {
             Ok(connection) => {
                 self.forget_own_lists();
                 self.current.store(Some(connection.clone()));
                 self.backend.link_opened(&self, &connection);
-                self.backend.record_attempts(backoff.failures, None);
+                self.backend.record_attempts(self.backoff.lock().failures, None);
                 self.record_backend_session(&connection);
                 if self.is_closed() {
                     // The close of the link came before this connection was stored.
@@ -283,24 +284,23 @@ impl Link {
             Err(OpenError::Failed(failure)) => {
                 // The next call may come right after the user connected an account.
                 if !failure.needs_user_action() {
-                    backoff.record_failure();
+                    self.backoff.lock().record_failure();
                 }
                 // The catalog connects again forever, so its failures count for a suspect alone.
                 let counts = !self.has_no_client() || self.backend.admission.is_suspected();
                 if counts && failure.counts_for_breaker() {
                     self.backend.record_failure(Duration::ZERO);
                 }
-                self.backend.record_attempts(backoff.failures, backoff.not_before);
+                let Backoff { failures, not_before } = *self.backoff.lock();
+                self.backend.record_attempts(failures, not_before);
                 Err(self.backend.report_failure(&failure))
             }
         }
     }
 
-    async fn open_in_time(
-        self: &Arc<Self>,
-        backoff: &Backoff,
-    ) -> Result<Arc<Connection>, OpenError> {
-        backoff.wait(&self.backend.id).await.map_err(OpenError::Waiting)?;
+    async fn open_in_time(self: &Arc<Self>) -> Result<Arc<Connection>, OpenError> {
+        let delay = self.backoff.lock().delay(&self.backend.id);
+        tokio::time::sleep(delay.map_err(OpenError::Waiting)?).await;
         let limit = self.backend.timeouts().initialize;
         match tokio::time::timeout(limit, self.open_in_matching_era()).await {
             // No call has started, so the outcome is not unknown.

@@ -45,7 +45,7 @@ pub(super) async fn exchange(
         return Failure::Lost(format!("the request's stream ended: {error}"));
     }
     sink.finish();
-    let limits = json::Limits::with_bytes_max(link.backend.context.config.limits.message_bytes);
+    let limits = json::Limits::with_bytes_max(link.backend.message_bytes());
     let mut noise = 0;
     loop {
         let frame = match stream_request.stream.source.next().await {

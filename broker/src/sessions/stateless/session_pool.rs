@@ -94,7 +94,8 @@ impl SessionPool {
 struct PooledSession {
     session: Arc<Session>,
     next_id: AtomicU64,
-    /// Set while the session carries one request alone. Set and read while `pools` is locked.
+    /// Set while the session carries one request alone. It is set and read while `pools` is locked,
+    /// and cleared at any time.
     alone: AtomicBool,
     /// Set when something came through the session, so its backend runs.
     proved: AtomicBool,
