@@ -11,7 +11,7 @@ use std::{
 
 use futures_util::{StreamExt, future, stream};
 use records::SessionKey;
-use rules::limits::{CLOSE_WAIT, RELEASED_AT_ONCE, oauth::GRANT_LEASE};
+use rules::limits::{CLOSE_WAIT, RELEASED_AT_ONCE};
 
 use super::Broker;
 use crate::sessions::session::{ReleaseOutcome, Session, SessionRelease};
@@ -76,6 +76,7 @@ impl Broker {
             while self.release_all(false).await > 0
                 || self.tasks.running() > 0
                 || self.stateless.calls_in_flight() > 0
+                || !self.shared.oauth.renewals.is_empty()
             {
                 tokio::time::sleep(REST_POLL).await;
             }
@@ -101,17 +102,15 @@ impl Broker {
         self.tenants.iter().for_each(|tenant| {
             tenant.value().backends().iter().for_each(|backend| backend.close())
         });
-        self.shared.running.close();
-        if tokio::time::timeout(CLOSE_WAIT, self.shared.running.wait()).await.is_err() {
-            tracing::warn!(tasks = self.shared.running.len(), "some links did not close in time");
-        }
-        let renewals = &self.shared.oauth.renewals;
+        let (running, renewals) = (&self.shared.running, &self.shared.oauth.renewals);
+        running.close();
         renewals.close();
-        // After its lease, another replica may use the same refresh token.
-        if tokio::time::timeout(GRANT_LEASE, renewals.wait()).await.is_err() {
+        let closed = async { tokio::join!(running.wait(), renewals.wait()) };
+        if tokio::time::timeout(CLOSE_WAIT, closed).await.is_err() {
             tracing::warn!(
+                tasks = running.len(),
                 renewals = renewals.len(),
-                "some renewals of access tokens did not end in time: the users may have to connect again"
+                "some links or renewals of tokens did not end in time"
             );
         }
         clean

@@ -34,6 +34,13 @@ async fn sign_in(browser: &Browser, secret: &str) -> u16 {
     browser.send("POST", "/connect", &format!("link={secret}")).await.status
 }
 
+/// Returns a browser at which the principal `ann` is signed in.
+async fn signed_in(broker: &TestBroker) -> Browser {
+    let browser = Browser::new(broker);
+    assert_eq!(sign_in(&browser, &link(broker, "ann").await).await, 303);
+    browser
+}
+
 async fn status(browser: &Browser) -> u16 {
     browser.send("GET", "/connect/b", "").await.status
 }
@@ -63,8 +70,7 @@ async fn a_login_ends_with_its_principal() {
 async fn a_login_ends_with_its_tenant() {
     let world = World::start(3600).await;
     let broker = started(&world).await;
-    let browser = Browser::new(&broker);
-    assert_eq!(sign_in(&browser, &link(&broker, "ann").await).await, 303);
+    let browser = signed_in(&broker).await;
     let unused = [link(&broker, "ann").await, link(&broker, "ann").await];
     assert_eq!(status(&browser).await, 200);
     let admin = broker.admin();
@@ -84,8 +90,7 @@ async fn a_login_ends_with_its_tenant() {
 async fn a_backend_that_the_policy_denies_has_no_page() {
     let world = World::start(3600).await;
     let broker = started(&world).await;
-    let browser = Browser::new(&broker);
-    assert_eq!(sign_in(&browser, &link(&broker, "ann").await).await, 303);
+    let browser = signed_in(&broker).await;
     for (rules, allowed) in [
         (json!([{"id": "r", "effect": "deny", "objects": {"backends": ["b"]}}]), false),
         (json!([{"id": "r", "effect": "deny", "objects": {"backends": ["_broker"]}}]), true),
@@ -152,8 +157,7 @@ async fn pages_that_anyone_can_open_search_the_server_once() {
 async fn a_form_counts_only_for_the_person_whom_it_names() {
     let world = World::start(3600).await;
     let broker = started(&world).await;
-    let browser = Browser::new(&broker);
-    assert_eq!(sign_in(&browser, &link(&broker, "ann").await).await, 303);
+    let browser = signed_in(&broker).await;
     let form = format!("proof={}", browser.proof_for("b").await);
     assert_eq!(sign_in(&browser, &link(&broker, "bob").await).await, 303);
     for form in [form.clone(), format!("{form}&action=end")] {
@@ -167,8 +171,7 @@ async fn a_form_counts_only_for_the_person_whom_it_names() {
 async fn the_answer_to_a_login_counts_only_for_the_url_of_its_start() {
     let (world, other) = (World::start(3600).await, World::start(3600).await);
     let broker = started(&world).await;
-    let browser = Browser::new(&broker);
-    assert_eq!(sign_in(&browser, &link(&broker, "ann").await).await, 303);
+    let browser = signed_in(&broker).await;
     let request = browser.start_login().await;
     // The other backend names the same authorization server.
     other.name_server(world.server.issuer());
@@ -184,8 +187,7 @@ async fn the_answer_to_a_login_counts_only_for_the_url_of_its_start() {
 async fn a_login_that_ends_after_its_backend_was_removed_connects_no_account() {
     let world = World::start(3600).await;
     let broker = started(&world).await;
-    let browser = Browser::new(&broker);
-    assert_eq!(sign_in(&browser, &link(&broker, "ann").await).await, 303);
+    let browser = signed_in(&broker).await;
     let request = browser.start_login().await;
     world.server.hold_tokens(true);
     let answering = async { browser.answer(&request, "&code=code-1").await };
@@ -209,8 +211,7 @@ async fn the_connect_page_is_part_of_the_rate_of_its_tenant() {
     let broker = started(&world).await;
     let limits = json!({"limits": {"requests_per_second": 1, "burst": 2}});
     broker.admin().put_tenant("acme", limits).await;
-    let browser = Browser::new(&broker);
-    assert_eq!(sign_in(&browser, &link(&broker, "ann").await).await, 303);
+    let browser = signed_in(&broker).await;
     let form = format!("proof={}", browser.proof_for("b").await);
     let mut statuses = Vec::new();
     for _ in 0..6 {
@@ -233,8 +234,7 @@ async fn the_logins_of_one_principal_take_limited_space() {
         .start()
         .await;
     create_acme(&broker, &world).await;
-    let browser = Browser::new(&broker);
-    assert_eq!(sign_in(&browser, &link(&broker, "ann").await).await, 303);
+    let browser = signed_in(&broker).await;
     let form = format!("proof={}", browser.proof_for("b").await);
     for _ in 0..600 {
         assert_eq!(browser.send("POST", "/connect/b", &form).await.status, 303);

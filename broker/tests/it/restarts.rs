@@ -185,14 +185,20 @@ async fn a_session_continues_after_a_restart_with_its_state() {
     }
 }
 
-#[tokio::test]
-async fn a_session_at_a_backend_outlasts_an_outage_after_a_restart() {
-    let backend = backend().await;
-    let mut broker = start(&backend).await;
+/// Returns a broker that was killed, and a client with a session at the backend.
+async fn killed_after_a_call(backend: &FakeBackend) -> (TestBroker, TestClient) {
+    let mut broker = start(backend).await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
     written_behind(&broker.admin()).await;
     broker.kill().await;
+    (broker, client)
+}
+
+#[tokio::test]
+async fn a_session_at_a_backend_outlasts_an_outage_after_a_restart() {
+    let backend = backend().await;
+    let (mut broker, client) = killed_after_a_call(&backend).await;
     let is_away = Arc::new(AtomicBool::new(true));
     let gate = is_away.clone();
     backend.gate(move |_, _| {
@@ -227,11 +233,7 @@ fn request_of_echo() -> Value {
 #[tokio::test]
 async fn a_backend_that_lost_its_sessions_is_initialised_again_transparently() {
     let backend = backend().await;
-    let mut broker = start(&backend).await;
-    let client = broker.connected(json!({})).await;
-    client.call("b__echo", json!({})).await;
-    written_behind(&broker.admin()).await;
-    broker.kill().await;
+    let (mut broker, client) = killed_after_a_call(&backend).await;
     backend.forget_sessions();
     broker.restart().await;
     let before =

@@ -180,24 +180,23 @@ impl<'a> Claims<'a> {
     /// Returns the scopes. `scope` is a text of words (RFC 9068, 2.2.3). Some servers send `scp`
     /// instead, a text or a list. `None`: there is neither, one has another type, or both differ.
     pub(super) fn scopes(&self) -> Option<Vec<String>> {
-        let (scope, scp) = (self.words("scope")?, self.words("scp")?);
-        match (scope, scp) {
-            (Some(scope), Some(scp)) => (scope == scp).then_some(scope),
-            (scope, scp) => scope.or(scp),
-        }
+        let present = ["scope", "scp"].into_iter().filter(|name| self.has(name));
+        let mut read: Vec<_> = present.map(|name| self.words(name)).collect::<Option<_>>()?;
+        read.dedup();
+        let scopes = read.pop()?;
+        read.is_empty().then_some(scopes)
     }
 
-    /// Returns the words of a text, or of a list of texts. The outer `None`: the claim has another
-    /// type.
-    fn words(&self, name: &str) -> Option<Option<Vec<String>>> {
-        let Some(claim) = self.0.get(name) else { return Some(None) };
+    /// Returns the words of a text, or of a list of texts. `None`: the claim has another type.
+    fn words(&self, name: &str) -> Option<Vec<String>> {
+        let claim = self.0.get(name)?;
         let is_readable = match claim.kind() {
             ValueKind::Array => claim.elements().all(|one| one.kind() == ValueKind::String),
             kind => kind == ValueKind::String,
         };
         let texts = is_readable.then(|| self.texts(name))?;
         let words = texts.iter().flat_map(|text| text.split_ascii_whitespace());
-        Some(Some(words.map(str::to_owned).collect()))
+        Some(words.map(str::to_owned).collect())
     }
 
     /// Returns a time (RFC 7519, 2: NumericDate).

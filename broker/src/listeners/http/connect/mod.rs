@@ -366,7 +366,8 @@ impl Visit<'_> {
     fn failed(&self, tenant: &TenantId, backend: &str, error: &OauthError) -> Response<Body> {
         let known = BackendId::parse(backend).ok();
         let found = self.broker.tenant(tenant).zip(known).and_then(|(of, id)| of.backend(&id));
-        let redacted = found.map_or_else(String::new, |found| found.redactor.redact(error));
+        let redactor = found.map(|found| found.redactor.clone()).unwrap_or_default();
+        let redacted = redactor.redact(error);
         tracing::warn!(%tenant, backend, error = redacted, "an account could not be connected");
         not_connected()
     }
