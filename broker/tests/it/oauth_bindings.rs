@@ -6,7 +6,7 @@ use std::{collections::HashSet, path::Path, sync::Arc};
 use serde_json::{Value, json};
 use testkit::{
     AuthorizationServer, BrokerBuilder, FakeBackend, FakeClock, TestBroker, TestClient,
-    TokenRequest, eventually,
+    TokenRequest, Topology, eventually,
 };
 
 use crate::{
@@ -190,6 +190,45 @@ async fn a_server_that_changes_gets_no_code_and_no_refresh_token() {
     }
 }
 
+/// Waits until the server holds a request that uses a refresh token.
+async fn renewal_is_held(world: &World) {
+    eventually("the renewal", || async {
+        let asked = world.server.token_requests();
+        if asked.iter().any(is_refresh) { Ok(()) } else { Err(asked) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_drain_waits_for_a_renewal_whose_call_was_cancelled() {
+    let world = World::start(3600).await;
+    let mut broker = builder().on(Topology::Sqlite).single_process().start().await;
+    assert_eq!(broker.admin().put_backend("default", "b", &world.spec()).await.0, 201);
+    assert_eq!(Browser::new(&broker).connect().await, 200);
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let client = broker.connected(json!({})).await;
+    world.server.hold_tokens(true);
+    world.accepted.lock().clear(); // so that the next call renews the token
+    let calling = client.start_call("b__echo", json!({}));
+    renewal_is_held(&world).await;
+    client.notify("notifications/cancelled", json!({"requestId": calling.id})).await;
+    broker.request_shutdown();
+    eventually("the release of the session", || async {
+        let sessions = broker.admin().sessions("default").await;
+        if sessions[0]["state"] == "parked" { Ok(()) } else { Err(sessions) }
+    })
+    .await;
+    world.server.hold_tokens(false);
+    assert!(broker.wait_for_exit().await.success());
+    broker.restart().await;
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    // The server would refuse the old refresh token, which was used.
+    world.accepted.lock().clear();
+    let client = broker.connected(json!({})).await;
+    let answer = call(&client, "b__echo").await;
+    assert_ne!(answer["isError"], true, "{answer}");
+}
+
 #[tokio::test]
 async fn a_connection_that_ends_during_a_renewal_leaves_no_live_token() {
     let world = World::start(3600).await;
@@ -207,11 +246,7 @@ async fn a_connection_that_ends_during_a_renewal_leaves_no_live_token() {
     world.accepted.lock().clear(); // so that the next call renews the token
     let path = format!("{CONNECTIONS}/anonymous/b");
     let ending = async {
-        eventually("the renewal", || async {
-            let asked = world.server.token_requests();
-            if asked.iter().any(is_refresh) { Ok(()) } else { Err(asked) }
-        })
-        .await;
+        renewal_is_held(&world).await;
         // The server holds the revocation of the old token too.
         let (ended, ()) = tokio::join!(admin.delete(&path), async {
             eventually("the end of the connection", || async {
