@@ -218,6 +218,10 @@ async fn a_drain_waits_for_a_renewal_whose_call_was_cancelled() {
         if sessions[0]["state"] == "parked" { Ok(()) } else { Err(sessions) }
     })
     .await;
+    // Long after the process would have ended without the renewal.
+    for _ in 0..300 {
+        assert_eq!(broker.admin().get("/admin/v1/tenants").await.0, 200);
+    }
     world.server.hold_tokens(false);
     assert!(broker.wait_for_exit().await.success());
     broker.restart().await;
