@@ -83,6 +83,13 @@ pub struct EffectiveTimeouts {
     pub initialize: Duration,
 }
 
+impl EffectiveTimeouts {
+    /// Returns how long a request waits for the first attempt to reach the backend.
+    pub fn first_attempt(&self) -> Duration {
+        self.initialize.min(self.call)
+    }
+}
+
 #[derive(Debug)]
 pub struct Backend {
     pub tenant: TenantId,

@@ -232,8 +232,8 @@ impl Broker {
                 if backend.state() == BackendState::Failed {
                     backend.reconnect();
                 }
-                backend.wait_first_attempt_for(era, backend.timeouts().control).await;
-                let within = backend.timeouts().control;
+                let within = backend.timeouts().first_attempt();
+                backend.wait_first_attempt_for(era, within).await;
                 tenant.wait_for_lists_of(endpoint, &subject.principal, within).await;
                 let lists = principal_reads::lists_of(&backend, &subject.principal);
                 let down = || {

@@ -570,6 +570,43 @@ async fn a_call_waits_for_a_backend_that_restores_later_than_its_session() {
 }
 
 #[tokio::test]
+async fn a_call_waits_for_the_handshake_of_its_backend_not_only_for_a_control_request() {
+    let impatient = |backend: &FakeBackend| {
+        let mut spec = backend.spec();
+        spec["timeouts"] = json!({"control": "1s"});
+        spec
+    };
+    let backend = backend().await;
+    let mut broker = builder().backend("default", "b", impatient(&backend)).start().await;
+    let client = broker.connected(json!({})).await;
+    let gate = Gate::new();
+    let at = gate.clone();
+    backend.on("initialize", move |_| {
+        let at = at.clone();
+        async move {
+            at.passed().await;
+            Reply::Result(json!({
+                "protocolVersion": "2025-11-25",
+                "capabilities": {"tools": {}, "resources": {}},
+                "serverInfo": {"name": "late", "version": "1"},
+            }))
+        }
+    });
+    restart(&mut broker, End::Crash).await;
+    let client = back(&broker, &client);
+    let call = tokio::spawn(async move { client.call("b__echo", json!({"text": "late"})).await });
+    broker.admin().wait_metric("mcp_requests_pending", &[], |pending| pending == 1.0).await;
+    // Another backend with the same timeout exceeds it after the call has begun to wait.
+    let silent = FakeBackend::echo().await;
+    slow_to_start(&silent, &Gate::new());
+    broker.admin().put_backend("default", "silent", &impatient(&silent)).await;
+    broker.admin().wait_backend_state("default", "silent", "failed").await;
+    gate.open();
+    let answer = call.await.unwrap();
+    assert!(text_of(&answer).contains("late"), "{answer}");
+}
+
+#[tokio::test]
 async fn objects_of_a_backend_not_yet_reached_are_not_reported_as_absent() {
     let gate = Gate::new();
     let (_backend, broker, client) = crashed_behind(&gate).await;

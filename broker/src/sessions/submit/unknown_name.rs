@@ -115,7 +115,7 @@ fn decide_after_first_attempts(
     });
     let wait = async move {
         let attempts = backends.iter().map(|backend| {
-            backend.wait_first_attempt_for(Era::Sessions, backend.timeouts().control)
+            backend.wait_first_attempt_for(Era::Sessions, backend.timeouts().first_attempt())
         });
         join_all(attempts).await;
     };
