@@ -43,7 +43,7 @@ function Current() {
   useEffect(() => {
     let over = false;
     const show = (part: View | null, failed = false) => !over && setLoaded({ view, part, failed });
-    const load = VIEWS[view];
+    const load = Object.hasOwn(VIEWS, view) ? VIEWS[view] : undefined;
     if (load) load().then(part => show(part), () => show(null, true));
     else show(null);
     return () => {

@@ -1,7 +1,6 @@
 //! Connection limits of a listener: in total, per address, and new ones per address and second.
 
 use std::{
-    collections::HashMap,
     net::{IpAddr, SocketAddr},
     sync::{
         Arc,
@@ -23,6 +22,7 @@ use tokio::{
 use transport::descriptor_reserve;
 
 use super::{
+    address_counts::{AddressCounts, AddressSlot},
     handoff_listener::HandoffListener,
     trusted_proxies::{ClientAddress, ProxyProtocol},
 };
@@ -197,48 +197,6 @@ impl ConnectionRateLimiter {
     fn take(&self, address: IpAddr) -> bool {
         let Some(rates) = &self.rates else { return true };
         rates.lock().check(&address, self.started.elapsed()).is_ok()
-    }
-}
-
-/// Number of open connections by client address.
-#[derive(Debug, Clone)]
-struct AddressCounts {
-    max: usize,
-    open: Arc<Mutex<HashMap<IpAddr, usize>>>,
-}
-
-impl AddressCounts {
-    fn new(max: usize) -> Self {
-        Self { max, open: Arc::default() }
-    }
-
-    fn acquire(&self, address: IpAddr) -> Option<AddressSlot> {
-        let mut open = self.open.lock();
-        let count = open.entry(address).or_insert(0);
-        if *count >= self.max {
-            return None;
-        }
-        *count += 1;
-        Some(AddressSlot { addresses: self.clone(), address })
-    }
-}
-
-/// Slot of one connection, released on drop.
-#[derive(Debug)]
-struct AddressSlot {
-    addresses: AddressCounts,
-    address: IpAddr,
-}
-
-impl Drop for AddressSlot {
-    fn drop(&mut self) {
-        let mut open = self.addresses.open.lock();
-        if let Some(count) = open.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.address);
-            }
-        }
     }
 }
 

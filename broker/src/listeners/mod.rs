@@ -1,6 +1,7 @@
 //! Listeners of the broker: the data plane over HTTP ([`http`]) and over duplex connections
 //! ([`duplex`]), requests between replicas ([`replicas`]), and the admin plane ([`admin`]).
 
+mod address_counts;
 pub mod admin;
 mod connection_limits;
 pub mod duplex;

@@ -1,7 +1,13 @@
 //! The admin API: the state it keeps over a restart, and its refusals.
 
+use std::{net::SocketAddr, time::Duration};
+
 use serde_json::{Value, json};
 use testkit::{AdminClient, FakeBackend, Reply, admin::items};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpSocket, TcpStream},
+};
 
 use crate::{builder, echo, stdio, text_of};
 
@@ -438,4 +444,31 @@ async fn a_put_of_a_backend_returns_when_the_backend_is_removed() {
     };
     let (put, ()) = tokio::join!(admin.put_backend("default", "b", &spec), removal);
     assert_eq!(put.0, 404, "{}", put.1);
+}
+
+/// Returns an admin connection from `address` whose request never gets its body.
+async fn without_body(address: &str, admin: SocketAddr) -> TcpStream {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(format!("{address}:0").parse().unwrap()).unwrap();
+    let mut stream = socket.connect(admin).await.unwrap();
+    let head = "PUT /admin/v1/tenants/slow HTTP/1.1\r\nhost: localhost\r\n\
+                content-type: application/json\r\ncontent-length: 10\r\n\r\n";
+    let _is_closed = stream.write_all(head.as_bytes()).await;
+    stream
+}
+
+#[tokio::test]
+async fn one_address_leaves_admin_connections_to_the_others() {
+    let broker = builder().single_process().start().await;
+    let mut held = Vec::new();
+    for _ in 0..200 {
+        held.push(without_body("127.0.0.2", broker.admin_address()).await);
+    }
+    // The broker waits 30 s for a body, and 128 connections are open at most.
+    let probe = broker.admin();
+    let answer = tokio::time::timeout(Duration::from_secs(15), probe.get("/healthz")).await;
+    assert_eq!(answer.expect("no place for a probe").0, 200);
+    let last = held.last_mut().unwrap();
+    let closed = tokio::time::timeout(Duration::from_secs(15), last.read(&mut [0; 64])).await;
+    assert!(matches!(closed, Ok(Ok(0) | Err(_))), "the broker keeps more of one address: {closed:?}");
 }

@@ -76,6 +76,8 @@ try {
   await page.goto(`${origin}/console/#/catalog/%`);
   await page.reload();
   await person.heading('Catalog').waitFor();
+  await person.open('__proto__');
+  await person.heading('Nothing here').waitFor();
   ok('malformed definitions and addresses');
 
   await person.open('backends/default/b');

@@ -7,6 +7,7 @@
 //! - Every other operation requires a permission ([`permissions`]).
 //! - Every refusal is a [`problem::Problem`].
 //! - A slow or silent peer holds only one of a bounded number of connections, for a bounded time.
+//!   One address has half of them.
 
 mod access;
 mod approvals;
@@ -59,7 +60,7 @@ use hyper_util::{
     server::graceful::{GracefulShutdown, Watcher},
     service::TowerToHyperService,
 };
-use rules::limits::CLIENT_WRITE_STALL_MAX;
+use rules::{client_network::client_network, limits::CLIENT_WRITE_STALL_MAX};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -74,6 +75,7 @@ use transport::{
 
 use self::{access::Access, problem::Problem};
 use super::{
+    address_counts::AddressCounts,
     handoff_listener::HandoffListener,
     tls_acceptor::{self, TlsAcceptor},
     trusted_proxies::ProxyProtocol,
@@ -83,6 +85,9 @@ use crate::{control::Control, sandbox::Confinement};
 /// Maximum number of connections. Operators, probes and scrapers are few, and more connections are
 /// a mistake.
 const CONNECTIONS_MAX: usize = 128;
+/// Maximum number of connections of one client address, so that one client leaves room for the
+/// probes. A trusted proxy has no limit.
+const CONNECTIONS_PER_ADDRESS_MAX: usize = 64;
 /// Time for an entire request head, and for the silence between two requests.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 const HEAD_BYTES_MAX: usize = 32 * 1024;
@@ -112,6 +117,7 @@ pub async fn serve(
     };
     let acceptor = AdminAcceptor {
         confinement: Arc::clone(&control.broker.shared.confinement),
+        addresses: AddressCounts::new(CONNECTIONS_PER_ADDRESS_MAX),
         proxies: Arc::new(ProxyProtocol::new(&control.config, control.config.listen.proxies.admin)),
         router: router(control, access),
         tls_acceptor,
@@ -149,6 +155,7 @@ pub async fn serve(
 #[derive(Clone)]
 struct AdminAcceptor {
     confinement: Arc<Confinement>,
+    addresses: AddressCounts,
     proxies: Arc<ProxyProtocol>,
     router: Router,
     tls_acceptor: TlsAcceptor,
@@ -163,6 +170,16 @@ impl AdminAcceptor {
             return;
         }
         let Ok(client) = self.proxies.client(&mut stream, peer).await else { return };
+        let _slot = match self.proxies.proxies().trusts(client.address()) {
+            true => None,
+            false => match self.addresses.acquire(client_network(client.address())) {
+                Some(slot) => Some(slot),
+                None => {
+                    tracing::debug!(client = %client.address(), "the broker closed an admin connection: its address has too many");
+                    return;
+                }
+            },
+        };
         let router =
             self.router.layer(middleware::from_fn_with_state(client, audit::record_client));
         let stream = match self.tls_acceptor.accept(stream, ListenerKind::Http).await {
