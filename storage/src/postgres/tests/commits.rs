@@ -163,23 +163,49 @@ async fn a_batch_without_an_answer_is_resolved_in_the_remaining_time() {
     assert_eq!(outcomes.unwrap(), [WriteOutcome::Done, WriteOutcome::Done]);
 }
 
-#[tokio::test]
-async fn a_batch_repeated_after_an_outage_returns_its_first_outcome() {
-    let (server, proxy, store) = behind_proxy().await;
-    store.write(&[open_session(1), open_session(2), create(1), create(2)]).await.unwrap();
-    proxy.latency(Direction::Downstream, Duration::from_millis(200));
-    let batch = [end(1), WriteOp::EndSession { key: key(1), epoch: 1 }];
-    let (lost, ()) = tokio::join!(store.write(&batch), async {
+/// Runs a change of `table` and ends all connections after its commit, before its answer. The
+/// commit waits for a lock until answers are held up. Afterwards, the proxy refuses connections.
+/// `committed` is a query with its result after the commit.
+async fn lose_answer<T>(
+    server: &PostgresServer,
+    proxy: &FaultProxy,
+    table: &str,
+    (query, result): (&str, &str),
+    change: impl Future<Output = T>,
+) -> T {
+    let delay = format!(
+        "CREATE FUNCTION delay_commit() RETURNS trigger LANGUAGE plpgsql AS
+         $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END $$;
+         CREATE CONSTRAINT TRIGGER delay_commit AFTER UPDATE OR DELETE ON {table}
+         DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION delay_commit()"
+    );
+    server.sql(&server.url(), &delay).await;
+    let mut holding = PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    holding.execute("SELECT pg_advisory_lock(1)").await.unwrap();
+    let (outcome, ()) = tokio::join!(change, async {
+        super::claims::somebody_waits(server).await;
+        proxy.hole(Direction::Downstream, true);
+        holding.execute("SELECT pg_advisory_unlock(1)").await.unwrap();
         testkit::eventually("the commit", async || {
-            match server.sql(&server.url(), "SELECT status FROM tasks WHERE task = 't1'").await {
-                status if status == "completed" => Ok(()),
-                status => Err(status),
+            match server.sql(&server.url(), query).await {
+                found if found == result => Ok(()),
+                found => Err(found),
             }
         })
         .await;
         proxy.refuse().await;
         proxy.reset();
     });
+    outcome
+}
+
+#[tokio::test]
+async fn a_batch_repeated_after_an_outage_returns_its_first_outcome() {
+    let (server, proxy, store) = behind_proxy().await;
+    store.write(&[open_session(1), open_session(2), create(1), create(2)]).await.unwrap();
+    let batch = [end(1), WriteOp::EndSession { key: key(1), epoch: 1 }];
+    let committed = ("SELECT status FROM tasks WHERE task = 't1'", "completed");
+    let lost = lose_answer(&server, &proxy, "tasks", committed, store.write(&batch)).await;
     assert!(matches!(lost, Err(StoreError::OutcomeUnknown(_))), "{lost:?}");
     proxy.accept_again().await;
     proxy.heal();
@@ -194,19 +220,11 @@ async fn a_batch_repeated_after_an_outage_returns_its_first_outcome() {
 async fn a_change_whose_answer_is_lost_has_an_unknown_outcome() {
     let (server, proxy, store) = behind_proxy().await;
     crate::conformance::fill(&store).await.unwrap();
-    proxy.latency(Direction::Downstream, Duration::from_millis(200));
     let (acme, key) = (TenantId::parse("acme").unwrap(), KeyId::new("k1"));
     let remove = AdminChange::DeleteKey(&acme, &key);
-    let (lost, ()) = tokio::join!(store.apply(remove, None), async {
-        let count = "SELECT count(*) FROM api_keys WHERE key_id = 'k1'";
-        testkit::eventually("the commit", async || match server.sql(&server.url(), count).await {
-            count if count == "0" => Ok(()),
-            count => Err(count),
-        })
-        .await;
-        proxy.refuse().await;
-        proxy.reset();
-    });
+    let committed = ("SELECT count(*) FROM api_keys WHERE key_id = 'k1'", "0");
+    let lost =
+        lose_answer(&server, &proxy, "api_keys", committed, store.apply(remove, None)).await;
     assert!(matches!(lost, Err(StoreError::OutcomeUnknown(_))), "{lost:?}");
     let not_sent = store.apply(remove, None).await;
     assert!(matches!(not_sent, Err(StoreError::Unavailable { .. })), "{not_sent:?}");
