@@ -61,7 +61,12 @@ pub struct AuthorizationAnswer {
 impl AuthorizationAnswer {
     /// Returns the tenant that began the request.
     pub fn tenant(&self) -> Option<TenantId> {
-        TenantId::parse(self.state.split_once('.')?.0).ok()
+        TenantId::parse(self.state.split('.').next()?).ok()
+    }
+
+    /// Returns the backend of the request, as `state` names it.
+    pub fn backend(&self) -> Option<BackendId> {
+        BackendId::parse(self.state.split('.').nth(1)?).ok()
     }
 
     /// Returns the code, if the answer comes from the expected issuer (RFC 9207, 2.4).
@@ -107,8 +112,7 @@ impl UserTokens {
         let wanted = self.vault.grant(&key).await?.map(|open| open.grant.wanted);
         let scopes = self.scopes_for(&server, wanted.unwrap_or_default());
         let redirect_uri = settings.redirect_uri.clone();
-        let slot = rand::random_range(0..CONNECT_REQUESTS_MAX);
-        let state = format!("{}.{slot}.{}", self.tenant, random_text());
+        let (state, vault_key) = self.free_place(principal).await?;
         let verifier = random_text();
         let login = StoredLogin {
             state: digest_of(&state),
@@ -123,7 +127,6 @@ impl UserTokens {
             browser: digest_of(browser),
             sends_issuer: server.flag(SENDS_ISSUER),
         };
-        let vault_key = login_vault_key(&self.tenant, principal, &state);
         self.vault.put_secret(&vault_key, &login, CONNECT_REQUEST_LIFE).await?;
         let challenge = digest_of(&verifier);
         let mut parameters = vec![
@@ -142,6 +145,32 @@ impl UserTokens {
             parameters.push(("scope", &scopes));
         }
         Ok(Some(authorization_url(&endpoint, &parameters)))
+    }
+
+    /// Returns the `state` of a new authorization request, and its place in the vault. A principal
+    /// has a fixed number of places at a backend, so that no principal can fill the database. If all
+    /// are taken, the request replaces another one.
+    async fn free_place(&self, principal: &PrincipalId) -> Result<(String, SecretKey), OauthError> {
+        let first = rand::random_range(0..CONNECT_REQUESTS_MAX);
+        let place = |slot: u32| {
+            let state = format!("{}.{}.{slot}.{}", self.tenant, self.backend_id, random_text());
+            let vault_key = self.login_vault_key(principal, &state);
+            (state, vault_key)
+        };
+        for slot in (0..CONNECT_REQUESTS_MAX).map(|next| (first + next) % CONNECT_REQUESTS_MAX) {
+            let (state, vault_key) = place(slot);
+            if self.vault.secret::<StoredLogin>(&vault_key).await?.is_none() {
+                return Ok((state, vault_key));
+            }
+        }
+        Ok(place(first))
+    }
+
+    /// Returns the place of the authorization request with this `state`.
+    fn login_vault_key(&self, principal: &PrincipalId, state: &str) -> SecretKey {
+        let slot = state.split('.').nth(2).unwrap_or_default();
+        let name = digest_of(&format!("{} {} {slot}", self.backend_id, principal.as_str()));
+        SecretKey { kind: SecretKind::Login, tenant: self.tenant.clone(), name }
     }
 
     /// Ends an authorization request with the answer of the server. The principal is connected
@@ -212,7 +241,7 @@ impl UserTokens {
         browser: &str,
         path: &str,
     ) -> Result<Option<PendingLogin>, OauthError> {
-        let vault_key = login_vault_key(&self.tenant, principal, state);
+        let vault_key = self.login_vault_key(principal, state);
         let known: Option<StoredLogin> = self.vault.secret(&vault_key).await?;
         let base = self.address.base().unwrap_or_default();
         let is_own = |login: &StoredLogin| {
@@ -341,27 +370,6 @@ impl UserTokens {
 
 /// The request that an answer belongs to.
 pub struct PendingLogin(StoredLogin);
-
-/// Returns the backend of an authorization request, before it is taken.
-pub async fn backend_of(
-    persistence: &Arc<crate::persistence::Persistence>,
-    tenant: &TenantId,
-    principal: &PrincipalId,
-    state: &str,
-) -> Result<Option<String>, OauthError> {
-    let vault = super::vault::Vault(persistence.clone());
-    let vault_key = login_vault_key(tenant, principal, state);
-    let login: Option<StoredLogin> = vault.secret(&vault_key).await?;
-    Ok(login.filter(|login| login.state == digest_of(state)).map(|login| login.backend))
-}
-
-/// Returns the place of an authorization request. A principal has a fixed number of places, and a
-/// new request replaces the one in its place, so that no principal can fill the database.
-fn login_vault_key(tenant: &TenantId, principal: &PrincipalId, state: &str) -> SecretKey {
-    let slot = state.split('.').nth(1).unwrap_or_default();
-    let name = digest_of(&format!("{} {slot}", principal.as_str()));
-    SecretKey { kind: SecretKind::Login, tenant: tenant.clone(), name }
-}
 
 /// Refuses a server that does not announce PKCE with S256.
 pub(super) fn announce_pkce(server: &DiscoveredServer) -> Result<(), OauthError> {

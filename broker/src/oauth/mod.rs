@@ -44,7 +44,7 @@ pub use self::{
     challenge::Challenge,
     client_keys::ClientKeys,
     code_flow::StartedLogin,
-    connect::{AuthorizationAnswer, PendingLogin, backend_of, connect_elicitation},
+    connect::{AuthorizationAnswer, PendingLogin, connect_elicitation},
     connections::{ConnectLink, Connections},
     fetch::{ConnectReason, OauthError},
     login_servers::LoginServers,

@@ -470,5 +470,8 @@ async fn one_address_leaves_admin_connections_to_the_others() {
     assert_eq!(answer.expect("no place for a probe").0, 200);
     let last = held.last_mut().unwrap();
     let closed = tokio::time::timeout(Duration::from_secs(15), last.read(&mut [0; 64])).await;
-    assert!(matches!(closed, Ok(Ok(0) | Err(_))), "the broker keeps more of one address: {closed:?}");
+    assert!(
+        matches!(closed, Ok(Ok(0) | Err(_))),
+        "the broker keeps more of one address: {closed:?}"
+    );
 }

@@ -106,6 +106,26 @@ async fn an_answer_is_accepted_only_from_the_person_that_started_the_login() {
     assert_eq!(list["connections"][0]["principal"], "ann");
 }
 
+/// Each browser of one person begins a login before the first one ends.
+#[tokio::test]
+async fn sixteen_logins_of_a_person_at_a_backend_are_pending_at_most() {
+    let world = World::start(3600).await;
+    let broker = world.broker().await;
+    let mut started = Vec::new();
+    for _ in 0..17 {
+        let browser = Browser::new(&broker);
+        let request = browser.start_login().await;
+        started.push((browser, request));
+    }
+    let mut statuses = Vec::new();
+    for (browser, request) in &started {
+        statuses.push(browser.answer(request, "&code=c").await);
+    }
+    assert_eq!(statuses.pop(), Some(200), "the last one replaced another");
+    statuses.sort_unstable();
+    assert_eq!((statuses.remove(15), statuses), (403, vec![200; 15]));
+}
+
 #[tokio::test]
 async fn a_form_is_accepted_only_from_its_own_browser() {
     let world = World::start(3600).await;

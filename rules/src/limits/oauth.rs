@@ -52,9 +52,9 @@ pub const CLIENT_KEY_PERIOD: Duration = Duration::from_secs(30 * 24 * 3_600);
 pub const CLIENT_KEY_SET_AGE_MAX: Duration = Duration::from_secs(60);
 /// Life of an authorization request that a browser began.
 pub const CONNECT_REQUEST_LIFE: Duration = Duration::from_secs(600);
-/// Authorization requests of one principal that wait for their answers. A new one may replace
-/// another.
-pub const CONNECT_REQUESTS_MAX: u32 = 256;
+/// Authorization requests of one principal at one backend that wait for their answers. One more
+/// replaces another.
+pub const CONNECT_REQUESTS_MAX: u32 = 16;
 /// Client id and secret of a registration at an authorization server.
 pub const REGISTRATION_BYTES_MAX: usize = 4 * 1024;
 /// Life of a one-time link to the connect page.

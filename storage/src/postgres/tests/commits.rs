@@ -186,11 +186,9 @@ async fn lose_answer<T>(
         super::claims::somebody_waits(server).await;
         proxy.hole(Direction::Downstream, true);
         holding.execute("SELECT pg_advisory_unlock(1)").await.unwrap();
-        testkit::eventually("the commit", async || {
-            match server.sql(&server.url(), query).await {
-                found if found == result => Ok(()),
-                found => Err(found),
-            }
+        testkit::eventually("the commit", async || match server.sql(&server.url(), query).await {
+            found if found == result => Ok(()),
+            found => Err(found),
         })
         .await;
         proxy.refuse().await;
@@ -223,8 +221,7 @@ async fn a_change_whose_answer_is_lost_has_an_unknown_outcome() {
     let (acme, key) = (TenantId::parse("acme").unwrap(), KeyId::new("k1"));
     let remove = AdminChange::DeleteKey(&acme, &key);
     let committed = ("SELECT count(*) FROM api_keys WHERE key_id = 'k1'", "0");
-    let lost =
-        lose_answer(&server, &proxy, "api_keys", committed, store.apply(remove, None)).await;
+    let lost = lose_answer(&server, &proxy, "api_keys", committed, store.apply(remove, None)).await;
     assert!(matches!(lost, Err(StoreError::OutcomeUnknown(_))), "{lost:?}");
     let not_sent = store.apply(remove, None).await;
     assert!(matches!(not_sent, Err(StoreError::Unavailable { .. })), "{not_sent:?}");

@@ -1,12 +1,11 @@
 //! The answer of an authorization server, which the browser brings to the redirect URI.
 
 use http::{Response, StatusCode};
-use protocol::ids::BackendId;
 
-use super::{Visit, failed_login, page::HtmlPage, parameter, person::Person};
+use super::{Visit, page::HtmlPage, parameter, person::Person};
 use crate::{
     listeners::{http::response::Body, replicas::connection_notice},
-    oauth::{AuthorizationAnswer, CALLBACK_PATH, SignIns, UserTokens, backend_of},
+    oauth::{AuthorizationAnswer, CALLBACK_PATH, SignIns, UserTokens},
 };
 
 impl Visit<'_> {
@@ -31,36 +30,32 @@ impl Visit<'_> {
         if answer.tenant().as_ref() != Some(&person.tenant) {
             return wrong();
         }
-        let persistence = &self.broker.shared.persistence;
-        let name =
-            match backend_of(persistence, &person.tenant, &person.principal, &answer.state).await {
-                Ok(Some(name)) => name,
-                Ok(None) => return wrong(),
-                Err(error) => return failed_login(&error),
-            };
-        let Some(tokens) = self.tokens(&person, &name) else { return wrong() };
+        let Some(backend) = answer.backend() else { return wrong() };
+        let name = backend.as_str();
+        let Some(tokens) = self.tokens(&person, name) else { return wrong() };
         let taken = tokens.take_login(&answer.state, &person.principal, &browser, path);
         let login = match taken.await {
             Ok(Some(login)) => login,
             Ok(None) => return wrong(),
-            Err(error) => return self.failed(&person.tenant, &name, &error),
+            Err(error) => return self.failed(&person.tenant, name, &error),
         };
         let claim = |issuer: &str| self.broker.principal_claim(issuer);
         if let Err(error) = tokens.finish(login, &answer, claim).await {
-            return self.failed(&person.tenant, &name, &error);
+            return self.failed(&person.tenant, name, &error);
         }
         // The backend may have been removed, or the login revoked, before the account was stored.
-        if !self.may_still_connect(&person, &name, &tokens).await {
+        if !self.may_still_connect(&person, name, &tokens).await {
             return match tokens.disconnect(&person.principal).await {
                 Ok(_) => wrong(),
-                Err(error) => self.failed(&person.tenant, &name, &error),
+                Err(error) => self.failed(&person.tenant, name, &error),
             };
         }
-        if let Ok(backend) = BackendId::parse(&name) {
-            let Person { tenant, principal, .. } = person;
-            connection_notice::announce(self.broker, tenant, principal, backend);
-        }
-        HtmlPage::new("Connected").text(&format!("Your account for {name} is connected. You can close this page and try again in your client.")).respond(StatusCode::OK)
+        let text = format!(
+            "Your account for {name} is connected. You can close this page and try again in your client."
+        );
+        let Person { tenant, principal, .. } = person;
+        connection_notice::announce(self.broker, tenant, principal, backend);
+        HtmlPage::new("Connected").text(&text).respond(StatusCode::OK)
     }
 
     /// Returns whether the browser is still signed in as this person, who may use the backend.
