@@ -24,7 +24,7 @@ use tokio::{
     task::AbortHandle,
 };
 
-use crate::{StdioScript, abort_on_drop::AbortOnDrop};
+use crate::{Gate, StdioScript, abort_on_drop::AbortOnDrop};
 
 type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
@@ -48,6 +48,10 @@ struct State {
     endpoint: Option<String>,
     /// Status and body of every POST, instead of its delivery.
     refuse_posts: Option<(u16, String)>,
+    /// Method whose POSTs wait for the gate before their delivery.
+    held: Option<(String, Gate)>,
+    /// Statuses of the POSTs that waited.
+    held_statuses: Vec<u16>,
     seen: Vec<(Method, String, HeaderMap)>,
     streams: usize,
     inputs: HashMap<usize, Arc<tokio::sync::Mutex<ChildStdin>>>,
@@ -108,6 +112,16 @@ impl HttpSseBackend {
         self.shared.state.lock().refuse_posts = Some((status, body.to_owned()));
     }
 
+    /// Makes POSTs of this method wait for the gate.
+    pub fn hold_posts(&self, method: &str, gate: &Gate) {
+        self.shared.state.lock().held = Some((method.to_owned(), gate.clone()));
+    }
+
+    /// Returns the statuses of the POSTs that waited. 404: their stream had ended.
+    pub fn held_statuses(&self) -> Vec<u16> {
+        self.shared.state.lock().held_statuses.clone()
+    }
+
     /// Forgets the sessions of all streams, which stay open. POSTs to them get 404.
     pub fn forget_streams(&self) {
         let mut state = self.shared.state.lock();
@@ -149,12 +163,24 @@ async fn answer(
         (Method::GET, "/sse", _) => Ok(open(&shared)),
         (Method::POST, "/messages", Some(stream)) => {
             let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+            let held = shared.state.lock().held.clone();
+            let held = held.filter(|(method, _)| is_of(&body, method));
+            if let Some((_, gate)) = &held {
+                gate.passed().await;
+            }
             let (status, text) = deliver(&shared, stream, &body).await;
+            if held.is_some() {
+                shared.state.lock().held_statuses.push(status);
+            }
             Ok(respond(status, text))
         }
         (_, "/sse", _) => Ok(respond(405, String::new())),
         _ => Ok(respond(404, String::new())),
     }
+}
+
+fn is_of(body: &[u8], method: &str) -> bool {
+    serde_json::from_slice::<Value>(body).is_ok_and(|message| message["method"] == method)
 }
 
 /// Returns the status and the body of the response.

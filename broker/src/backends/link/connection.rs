@@ -278,6 +278,11 @@ impl Connection {
         self.flushed.cancel();
     }
 
+    /// Waits until all frames are written, after the connection was closed.
+    pub(super) async fn flushed(&self) {
+        self.flushed.cancelled().await;
+    }
+
     /// Closes the connection because the backend forgot the session, or because its era must be
     /// negotiated again. The next connection opens without a back-off.
     pub(in crate::backends) fn close_forgotten(&self) {
@@ -311,7 +316,7 @@ impl Connection {
     /// Closes the connection but keeps the session at the backend.
     pub async fn close_keeping_session(&self) {
         self.close_now();
-        self.flushed.cancelled().await;
+        self.flushed().await;
     }
 
     pub(super) fn queue(&self) -> &FrameQueue {

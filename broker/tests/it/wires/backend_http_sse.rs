@@ -2,7 +2,7 @@
 
 use http::Method;
 use serde_json::{Value, json};
-use testkit::{AdminClient, FakeBackend, HttpSseBackend, Reply, TestBroker, eventually};
+use testkit::{AdminClient, FakeBackend, Gate, HttpSseBackend, Reply, TestBroker, eventually};
 
 use super::{answering, everything, features, listening};
 use crate::{builder, kind, stdio, text_of};
@@ -62,6 +62,28 @@ async fn a_stream_that_is_lost_is_opened_again() {
     assert_eq!(kind(&hanging.error().await), "outcome_unknown");
     serves_again(&client).await;
     assert!(backend.streams() > before);
+}
+
+#[tokio::test]
+async fn a_stream_stays_open_until_the_cancellations_of_its_session_are_sent() {
+    let backend = HttpSseBackend::start(&stdio()).await;
+    let broker = plain().backend("default", "b", backend.spec()).start().await;
+    let gate = Gate::new();
+    backend.hold_posts("notifications/cancelled", &gate);
+    // The backend can ask this client, so the session has a stream of its own.
+    let client = broker.connected(json!({"elicitation": {}})).await;
+    let hanging = hanging(&broker, &client).await;
+    client.delete_session().await;
+    broker.admin().wait_metric("mcp_sessions", &[], |open| open == 0.0).await;
+    drop(hanging);
+    let other = broker.connected(json!({})).await;
+    other.call("b__echo", json!({})).await;
+    gate.open();
+    eventually("the cancellation", || async {
+        let statuses = backend.held_statuses();
+        if statuses == [202] { Ok(()) } else { Err(statuses) }
+    })
+    .await;
 }
 
 #[tokio::test]

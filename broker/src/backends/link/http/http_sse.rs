@@ -87,7 +87,9 @@ pub(super) async fn open_instead(link: &Arc<Link>, url: &str) -> Option<Arc<Conn
     }
 }
 
-/// Reads the stream. Its end closes the connection.
+/// Reads the stream. Its end closes the connection. After a close, the stream stays open until the
+/// queued notifications are sent. Some servers end the connection of a POST that comes after the
+/// end of its stream.
 async fn read(
     wire: Arc<HttpWire>,
     link: Arc<Link>,
@@ -110,6 +112,8 @@ async fn read(
     }
     connection.close_now();
     link.backend.connection_ended(&link, &connection);
+    connection.flushed().await;
+    drop(body);
 }
 
 /// Checks the answer to the GET.
