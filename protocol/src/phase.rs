@@ -85,20 +85,6 @@ impl SessionPhase {
             Self::Closed => Err(Refusal::new(ErrorKind::SessionNotFound, "the session has ended")),
         }
     }
-
-    // Returns whether the broker may send this method to the client now.
-    //
-    // MCP 2025-11-25, Lifecycle: before `initialized` the server SHOULD NOT send anything but pings
-    // and log messages.
-    pub fn may_send(self, method: Method) -> bool {
-        match self {
-            Self::Opening | Self::AwaitingInitialized => {
-                matches!(method, Method::Ping | Method::LogMessage | Method::Progress)
-            }
-            Self::Ready | Self::Closing => true,
-            Self::Closed => false,
-        }
-    }
 }
 
 /// A connection to a backend.

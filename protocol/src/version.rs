@@ -84,11 +84,6 @@ impl Version {
         self.at_least(Self::V2025_03_26)
     }
 
-    /// Returns whether `MCP-Protocol-Version` is required on HTTP requests after the handshake.
-    pub const fn version_header_required(self) -> bool {
-        self.at_least(Self::V2025_06_18)
-    }
-
     /// Returns whether a stream begins with an event that has an id and empty data.
     pub const fn priming_event(self) -> bool {
         self.between(Self::V2025_11_25, Self::V2025_11_25)

@@ -76,10 +76,6 @@ impl Stream {
         }
     }
 
-    pub fn is_encrypted(&self) -> bool {
-        matches!(self, Self::Tls(_))
-    }
-
     /// Returns the socket itself, for its addresses and options.
     pub fn socket(&self) -> &TcpStream {
         match self {

@@ -127,16 +127,6 @@ impl ServerCapabilities {
         self.raw.clone()
     }
 
-    /// Returns the lists whose changes the server announces.
-    pub fn changing_lists(&self) -> impl Iterator<Item = ListKind> {
-        let lists = [
-            (self.tools_list_changed, ListKind::Tools),
-            (self.resources_list_changed, ListKind::Resources),
-            (self.prompts_list_changed, ListKind::Prompts),
-        ];
-        lists.into_iter().filter_map(|(announced, list)| announced.then_some(list))
-    }
-
     /// Returns whether the server declared the capability that a client's method needs.
     pub fn has(&self, capability: ServerCapability) -> bool {
         match capability {

@@ -1,7 +1,6 @@
 //! The messages that capabilities permit in each direction.
 
 use bytes::Bytes;
-use protocol::capabilities::ListKind;
 use protocol::{
     ClientCapabilities, ErrorKind, Limits, Message, Method, ServerCapabilities, Version,
 };
@@ -183,6 +182,5 @@ fn merged_capabilities_are_the_union() {
     let expected = r#"{"experimental":{"a":{"v":1},"b":{}},"logging":{},"completions":{},"resources":{"subscribe":true},"tools":{"listChanged":true},"tasks":{"list":{},"requests":{"tools":{"call":{}}}}}"#;
     assert_eq!(merged.to_json(), expected);
     assert_eq!(server(expected), merged, "what is written reads back the same");
-    assert_eq!(merged.changing_lists().collect::<Vec<_>>(), [ListKind::Tools]);
     assert_eq!(ServerCapabilities::merge(std::iter::empty()), ServerCapabilities::none());
 }

@@ -61,7 +61,7 @@ async fn f_12_a_dead_peer_is_detected_by_the_kernel() {
     let stream = connect(&listener.local_addr().unwrap().to_string(), &egress(), None, DEADLINE)
         .await
         .unwrap();
-    assert!(matches!(stream, Stream::Plain(_)) && !stream.is_encrypted());
+    assert!(matches!(stream, Stream::Plain(_)));
     let socket = SockRef::from(stream.socket());
     assert!(socket.tcp_nodelay().unwrap());
     // The limit must hold with and without data on its way.
