@@ -30,7 +30,7 @@ use super::{
 use crate::auth::form_encoded;
 
 /// An authorization request that waits for its answer.
-#[derive(Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 struct StoredLogin {
     /// Digest of its `state`.
     state: String,
@@ -112,10 +112,9 @@ impl UserTokens {
         let wanted = self.vault.grant(&key).await?.map(|open| open.grant.wanted);
         let scopes = self.scopes_for(&server, wanted.unwrap_or_default());
         let redirect_uri = settings.redirect_uri.clone();
-        let (state, vault_key) = self.free_place(principal).await?;
         let verifier = random_text();
         let login = StoredLogin {
-            state: digest_of(&state),
+            state: String::new(),
             url: self.target.url().to_owned(),
             backend: self.backend_id.to_string(),
             principal: principal.as_str().to_owned(),
@@ -127,7 +126,7 @@ impl UserTokens {
             browser: digest_of(browser),
             sends_issuer: server.flag(SENDS_ISSUER),
         };
-        self.vault.put_secret(&vault_key, &login, CONNECT_REQUEST_LIFE).await?;
+        let state = self.put_login(principal, login).await?;
         let challenge = digest_of(&verifier);
         let mut parameters = vec![
             ("response_type", "code"),
@@ -147,23 +146,31 @@ impl UserTokens {
         Ok(Some(authorization_url(&endpoint, &parameters)))
     }
 
-    /// Returns the `state` of a new authorization request, and its place in the vault. A principal
-    /// has a fixed number of places at a backend, so that no principal can fill the database. If all
-    /// are taken, the request replaces another one.
-    async fn free_place(&self, principal: &PrincipalId) -> Result<(String, SecretKey), OauthError> {
+    /// Stores an authorization request and returns its `state`. A principal has a fixed number of
+    /// places at a backend, so that no principal can fill the database. If all are taken, the
+    /// request replaces another one.
+    async fn put_login(
+        &self,
+        principal: &PrincipalId,
+        mut login: StoredLogin,
+    ) -> Result<String, OauthError> {
+        let state_at =
+            |slot: u32| format!("{}.{}.{slot}.{}", self.tenant, self.backend_id, random_text());
         let first = rand::random_range(0..CONNECT_REQUESTS_MAX);
-        let place = |slot: u32| {
-            let state = format!("{}.{}.{slot}.{}", self.tenant, self.backend_id, random_text());
-            let vault_key = self.login_vault_key(principal, &state);
-            (state, vault_key)
-        };
         for slot in (0..CONNECT_REQUESTS_MAX).map(|next| (first + next) % CONNECT_REQUESTS_MAX) {
-            let (state, vault_key) = place(slot);
-            if self.vault.secret::<StoredLogin>(&vault_key).await?.is_none() {
-                return Ok((state, vault_key));
+            let state = state_at(slot);
+            login.state = digest_of(&state);
+            let place = self.login_vault_key(principal, &state);
+            let holder = self.vault.add_secret(&place, login.clone(), CONNECT_REQUEST_LIFE);
+            if holder.await?.state == login.state {
+                return Ok(state);
             }
         }
-        Ok(place(first))
+        let state = state_at(first);
+        login.state = digest_of(&state);
+        let place = self.login_vault_key(principal, &state);
+        self.vault.put_secret(&place, &login, CONNECT_REQUEST_LIFE).await?;
+        Ok(state)
     }
 
     /// Returns the place of the authorization request with this `state`.
@@ -344,7 +351,9 @@ impl UserTokens {
         let status = GrantStatus::of(record);
         // The lease keeps this write apart from a renewal, whose new refresh token it would drop.
         // Without the lease only the note is lost, and the next refusal makes it again.
-        if !self.vault.lease(&key, open.stored.version, GRANT_LEASE).await? {
+        if self.leaves_to_holder(&open.stored)
+            || !self.vault.lease(&key, open.stored.version, GRANT_LEASE).await?
+        {
             return Err(OauthError::Unconnected(ConnectReason::Scopes));
         }
         self.vault.put(&key, &record.issuer, &grant, status, Some(open.stored.version)).await?;

@@ -282,7 +282,7 @@ impl ExchangedTokens {
         let requested = self.requested(principal, challenge).await;
         let outcome = match &requested {
             Ok(_) => "granted",
-            Err(OauthError::Unavailable(_)) => "unavailable",
+            Err(OauthError::Unavailable(_) | OauthError::StoreUnavailable(_)) => "unavailable",
             Err(_) => "refused",
         };
         // No server got a request for a principal that has to sign in first.
@@ -310,6 +310,7 @@ impl ExchangedTokens {
                 let may_pass = matches!(
                     error,
                     OauthError::Unavailable(_)
+                        | OauthError::StoreUnavailable(_)
                         | OauthError::Refused(_)
                         | OauthError::InvalidClient(_)
                 );

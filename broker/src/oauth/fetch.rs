@@ -20,6 +20,9 @@ pub enum OauthError {
     /// A server cannot be reached, or gives no usable answer. A later attempt may succeed.
     #[error("{0}")]
     Unavailable(String),
+    /// The database of the broker does not answer. A later attempt may succeed.
+    #[error("{0}")]
+    StoreUnavailable(String),
     /// The authorization server refuses, or its metadata does not permit the request.
     #[error("{0}")]
     Refused(String),

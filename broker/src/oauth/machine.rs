@@ -180,7 +180,7 @@ impl MachineTokens {
             }
             Err(error) => {
                 let outcome = match error {
-                    OauthError::Unavailable(_) => "unavailable",
+                    OauthError::Unavailable(_) | OauthError::StoreUnavailable(_) => "unavailable",
                     _ => "refused",
                 };
                 self.metrics.oauth.requested(outcome);

@@ -103,7 +103,7 @@ impl UserTokens {
     }
 
     /// Returns whether the holder of a lapsed lease may still write its result.
-    fn leaves_to_holder(&self, stored: &StoredGrant) -> bool {
+    pub(super) fn leaves_to_holder(&self, stored: &StoredGrant) -> bool {
         let (principal, leases) = (&stored.record.key.principal, &self.state.lapsed_leases);
         stored.is_lease_open
             && self.vault.is_shared()

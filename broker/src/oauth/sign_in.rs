@@ -22,6 +22,9 @@ use crate::{auth::KeyFetcher, config::IssuerConfig};
 /// Begins the `state` of a sign-in, and of no other request. No tenant has this name.
 const STATE_PREFIX: &str = "~.";
 
+/// Attempts to find a `state` whose place among the pending sign-ins of the browser is free.
+const STATE_DRAWS: usize = 64;
+
 /// Sign-ins of people.
 #[derive(Debug)]
 pub struct SignIns {
@@ -76,10 +79,13 @@ impl SignIns {
         &self,
         issuer: &IssuerConfig,
         backend: String,
+        is_free: impl Fn(&str) -> bool,
     ) -> Result<(String, PendingSignIn), OauthError> {
         let flow = self.flow(issuer).await?.announces_pkce()?;
         let base = self.address.base().unwrap_or_default();
-        let state = format!("{STATE_PREFIX}{}", random_text());
+        let mut states = (0..STATE_DRAWS).map(|_| format!("{STATE_PREFIX}{}", random_text()));
+        let last = format!("{STATE_PREFIX}{}", random_text());
+        let state = states.find(|state| is_free(state)).unwrap_or(last);
         let (address, login) = flow.start(state, format!("{base}{CALLBACK_PATH}"), None)?;
         Ok((address, PendingSignIn { login, backend }))
     }

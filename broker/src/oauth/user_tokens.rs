@@ -275,7 +275,11 @@ impl UserTokens {
                 }
                 Ok(Refresh::Changed) => continue,
                 Ok(Refresh::Leased) => {}
-                Err(OauthError::Unavailable(_) | OauthError::Refused(_)) if !must_wait => {}
+                Err(
+                    OauthError::Unavailable(_)
+                    | OauthError::StoreUnavailable(_)
+                    | OauthError::Refused(_),
+                ) if !must_wait => {}
                 Err(error) => return Err(error),
             }
             if !must_wait {

@@ -85,7 +85,7 @@ pub(super) struct OpenGrant {
 }
 
 fn away(error: StoreError) -> OauthError {
-    OauthError::Unavailable(format!("the database does not answer: {error}"))
+    OauthError::StoreUnavailable(format!("the database does not answer: {error}"))
 }
 
 /// Returns the name of a grant's row, without which it does not open.

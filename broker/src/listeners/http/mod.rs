@@ -288,7 +288,8 @@ fn service(
         if let Some(thumbprint) = context.remote.certificate {
             request.extensions_mut().insert(thumbprint);
         }
-        let is_delete = request.method() == Method::DELETE;
+        let runs_to_end = request.method() == Method::DELETE
+            || request.method() == Method::GET && connect::is_callback(request.uri().path());
         let (broker, guard, context) = (broker.clone(), guard.clone(), context.clone());
         let answer = async move {
             let response = answer(&broker, &guard, &context, request, is_http1).await;
@@ -297,8 +298,9 @@ fn service(
                 None => response,
             })
         };
-        match is_delete {
-            // A client that hangs up still ends its session.
+        match runs_to_end {
+            // A client that hangs up still ends its session, and a browser still connects its
+            // account.
             true => Either::Left(detached.start(answer).map(|answered| {
                 answered.unwrap_or_else(|| Ok(response::empty(StatusCode::INTERNAL_SERVER_ERROR)))
             })),

@@ -69,7 +69,7 @@ fn is_page(path: &str) -> bool {
 }
 
 /// Returns whether a path is that of a redirect URI of the broker.
-fn is_callback(path: &str) -> bool {
+pub(super) fn is_callback(path: &str) -> bool {
     path.strip_prefix(CALLBACK_PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
@@ -369,7 +369,7 @@ impl Visit<'_> {
         let redactor = found.map(|found| found.redactor.clone()).unwrap_or_default();
         let redacted = redactor.redact(error);
         tracing::warn!(%tenant, backend, error = redacted, "an account could not be connected");
-        not_connected()
+        not_connected(error)
     }
 }
 
@@ -427,10 +427,15 @@ fn unknown() -> Response<Body> {
 /// Answers a failed login at the broker.
 fn failed_login(error: &OauthError) -> Response<Body> {
     tracing::warn!(%error, "a person could not log in at the connect page");
-    not_connected()
+    not_connected(error)
 }
 
-fn not_connected() -> Response<Body> {
+fn not_connected(error: &OauthError) -> Response<Body> {
+    if matches!(error, OauthError::StoreUnavailable(_)) {
+        let text = "The database of the broker does not answer. Try again in a few seconds.";
+        let page = HtmlPage::new("Not now").text(text).respond(StatusCode::SERVICE_UNAVAILABLE);
+        return retry_after(page, LIMIT_RETRY_AFTER);
+    }
     let text = "The authorization server did not let the broker connect the account. Nothing was changed. The log of the broker has the reason.";
     HtmlPage::new("Not connected").text(text).respond(StatusCode::BAD_GATEWAY)
 }

@@ -189,6 +189,11 @@ impl Cookies<'_> {
         (pending.state() == state).then_some(pending)
     }
 
+    /// Returns whether a sign-in has the cookie that one with this `state` would have.
+    pub(super) fn has_sign_in(&self, state: &str) -> bool {
+        self.get(&pending_name(state)).is_some_and(|cookie| !cookie.is_empty())
+    }
+
     pub(super) fn set_sign_in(
         &self,
         seal: &SealKey,

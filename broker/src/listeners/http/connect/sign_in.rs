@@ -51,7 +51,9 @@ impl Visit<'_> {
             return unknown();
         }
         let Some(_permit) = self.login_permit() else { return busy() };
-        match self.broker.sign_ins().start(issuer, backend).await {
+        let cookies = self.cookies();
+        let is_free = |state: &str| !cookies.has_sign_in(state);
+        match self.broker.sign_ins().start(issuer, backend, is_free).await {
             Ok((address, pending)) => {
                 let cookie = self.cookies().set_sign_in(self.seal(), &pending);
                 with_cookie(redirect(&address), cookie)
