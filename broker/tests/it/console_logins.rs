@@ -132,8 +132,8 @@ async fn a_login_at_an_issuer_is_bound_to_its_browser_and_its_request() {
     for (query, cookie, forgets) in [
         (format!("state={state}&code=c&iss={from}"), "", false),
         (format!("state={state}&code=c&iss={from}"), "mcp-broker-begun=AAAA", false),
-        (format!("state=x{state}&code=c&iss={from}"), &cookie, true),
-        (format!("code=c&iss={from}"), &cookie, true),
+        (format!("state=x{state}&code=c&iss={from}"), &cookie, false),
+        (format!("code=c&iss={from}"), &cookie, false),
         (format!("state={state}&code=c&iss=https%3A%2F%2Fevil.example"), &cookie, true),
         (format!("state={state}&code=c"), &cookie, true),
         (format!("state={state}&error=access_denied&iss={from}"), &cookie, true),

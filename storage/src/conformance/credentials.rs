@@ -39,6 +39,8 @@ pub async fn revocations_are_kept_and_replaced(store: &dyn ConfigStore) -> Outco
     let later = RevocationRecord { issued_before_us: 900, created_at_us: 901, ..first.clone() };
     assert!(store.apply(AdminChange::PutRevocation(&later), None).await?);
     let kept = RevocationRecord { created_at_us: first.created_at_us, ..later };
+    // Another replica may revoke without knowledge of the wider one.
+    assert!(store.apply(AdminChange::PutRevocation(&first), None).await?);
     let stored = store.revocations().await?;
     assert!(stored.last().map(|record| record.stored_at_us) > stored_at, "the wider one is later");
     assert_eq!(unstamped(stored), [token, kept.clone()]);

@@ -245,7 +245,7 @@ const fn statement(change: AdminChange<'_>) -> &'static str {
         AdminChange::DeleteOperator(_) => settling!("DELETE FROM operators WHERE operator = $7 RETURNING 1"),
         AdminChange::PutRevocation(_) => changing!(
             "INSERT INTO revocations (tenant, kind, subject, issued_before_us, created_at_us) VALUES ($7, $8, $9, $10, $11)
-             ON CONFLICT (tenant, kind, subject) DO UPDATE SET issued_before_us = excluded.issued_before_us RETURNING 1",
+             ON CONFLICT (tenant, kind, subject) DO UPDATE SET issued_before_us = greatest(revocations.issued_before_us, excluded.issued_before_us) RETURNING 1",
             "TRUE"
         ),
         AdminChange::DeleteRevocation(..) => {

@@ -160,7 +160,7 @@ fn statement(change: AdminChange<'_>) -> Option<Query<'_, Sqlite, SqliteArgument
             let (kind, subject) = record.subject.parts();
             sqlx::query(
                 "INSERT INTO revocations (tenant, kind, subject, issued_before_us, created_at_us) VALUES (?, ?, ?, ?, ?)
-                 ON CONFLICT (tenant, kind, subject) DO UPDATE SET issued_before_us = excluded.issued_before_us",
+                 ON CONFLICT (tenant, kind, subject) DO UPDATE SET issued_before_us = max(issued_before_us, excluded.issued_before_us)",
             )
             .bind(record.tenant.as_str())
             .bind(kind)

@@ -43,7 +43,12 @@ mod tenants;
 mod tests;
 mod trial;
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     BoxError, Router,
@@ -75,7 +80,7 @@ use transport::{
 
 use self::{access::Access, problem::Problem};
 use super::{
-    address_counts::AddressCounts,
+    address_counts::{AddressCounts, AddressSlot},
     handoff_listener::HandoffListener,
     tls_acceptor::{self, TlsAcceptor},
     trusted_proxies::ProxyProtocol,
@@ -163,22 +168,30 @@ struct AdminAcceptor {
 }
 
 impl AdminAcceptor {
+    /// Takes a slot of the address, which a trusted proxy does not need. `Err`: it has too many.
+    fn slot(&self, address: IpAddr) -> Result<Option<AddressSlot>, ()> {
+        if self.proxies.proxies().trusts(address) {
+            return Ok(None);
+        }
+        let slot = self.addresses.acquire(client_network(address));
+        if slot.is_none() {
+            tracing::debug!(client = %address, "the broker closed an admin connection: its address has too many");
+        }
+        slot.map(Some).ok_or(())
+    }
+
     /// Sets up one connection and serves its requests.
     async fn serve_connection(self, mut stream: TcpStream, peer: SocketAddr, watcher: Watcher) {
         if comes_from_child(&self.confinement, &stream).await {
             tracing::warn!("the broker refused an admin connection of a child process");
             return;
         }
+        let Ok(_peer_slot) = self.slot(peer.ip()) else { return };
         let Ok(client) = self.proxies.client(&mut stream, peer).await else { return };
-        let _slot = match self.proxies.proxies().trusts(client.address()) {
-            true => None,
-            false => match self.addresses.acquire(client_network(client.address())) {
-                Some(slot) => Some(slot),
-                None => {
-                    tracing::debug!(client = %client.address(), "the broker closed an admin connection: its address has too many");
-                    return;
-                }
-            },
+        let is_peer = client.address() == peer.ip().to_canonical();
+        let Ok(_client_slot) = (if is_peer { Ok(None) } else { self.slot(client.address()) })
+        else {
+            return;
         };
         let router =
             self.router.layer(middleware::from_fn_with_state(client, audit::record_client));

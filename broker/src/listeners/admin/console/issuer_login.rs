@@ -110,11 +110,14 @@ pub(super) async fn callback(
     let Some((channel, started, page)) = login_cookie::pending(&headers, &host, seal) else {
         return redirect(FAILED, []);
     };
-    let forgotten = channel.forget_pending();
-    let failed = || redirect(FAILED, [forgotten.clone()]);
     let answer = Query::<LoginAnswer>::try_from_uri(&uri)
         .map(|Query(answer)| AuthorizationAnswer::from(answer));
-    let Ok(answer) = answer else { return failed() };
+    // Another login, or a page that imitates an answer, does not end the pending one.
+    let Some(answer) = answer.ok().filter(|answer| answer.state == started.state) else {
+        return redirect(FAILED, []);
+    };
+    let forgotten = channel.forget_pending();
+    let failed = || redirect(FAILED, [forgotten.clone()]);
     let address = peer.map(|Extension(ClientIp(address))| address);
     // The issuer gets no request for an address with too many failed sign-ins.
     if control.broker.check_address(RemotePeer { address, ..RemotePeer::default() }).is_err() {
