@@ -104,16 +104,6 @@ pub const SESSION_POOL_GROW_INTERVAL: Duration = Duration::from_millis(200);
 pub const POOLED_SESSION_OPEN_MAX: Duration = Duration::from_secs(2);
 /// Wait of a request for a pooled session.
 pub const POOLED_SESSION_WAIT_MAX: Duration = Duration::from_secs(30);
-/// Suspended requests of one caller: they wait for input that the broker requested.
-pub const SUSPENDED_PER_CALLER_MAX: usize = 64;
-/// Suspended requests of all callers.
-pub const SUSPENDED_MAX: usize = 10_000;
-/// Bytes that the suspended requests of one caller hold.
-pub const SUSPENDED_BYTES_PER_CALLER_MAX: usize = 8 * 1024 * 1024;
-/// Bytes that the suspended requests of all callers hold.
-pub const SUSPENDED_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Suspended requests at one endpoint that hold a pooled session for themselves.
-pub const POOLED_SESSIONS_SUSPENDED_MAX: usize = 24;
 /// Headers for mirrored arguments that one CORS preflight may ask for.
 pub const PREFLIGHT_PARAMS_MAX: usize = 64;
 /// Times that the broker answers one request with a question.

@@ -317,8 +317,10 @@ fn met() -> Vec<Fixed> {
         VALIDATIONS_QUEUED_MAX Refused(ErrorKind::Overloaded);
         POOLED_SESSION_WAIT_MAX Refused(ErrorKind::TooManyCalls);
         SUSPENDED_PER_CALLER_MAX Refused(ErrorKind::TooManyCalls);
+        SUSPENDED_PER_TENANT_MAX Refused(ErrorKind::TooManyCalls);
         SUSPENDED_MAX Refused(ErrorKind::TooManyCalls);
         SUSPENDED_BYTES_PER_CALLER_MAX Refused(ErrorKind::TooManyCalls);
+        SUSPENDED_BYTES_PER_TENANT_MAX Refused(ErrorKind::TooManyCalls);
         SUSPENDED_BYTES_MAX Refused(ErrorKind::TooManyCalls);
         POOLED_SESSIONS_SUSPENDED_MAX Refused(ErrorKind::TooManyCalls);
         INPUT_ROUNDS_MAX Refused(ErrorKind::BackendProtocolError);

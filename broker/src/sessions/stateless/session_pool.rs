@@ -8,7 +8,7 @@
 use std::{
     hash::{Hash, Hasher},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -70,14 +70,24 @@ pub(super) struct SessionPools {
     pools: Mutex<FastMap<SessionPoolKey, SessionPool>>,
     /// Notified when an exclusive session is free again.
     freed: Arc<Notify>,
-    /// Number of times that callers, tenants or endpoints ended.
-    ends: AtomicU64,
+    /// Requests that wait for a session.
+    waiting: Mutex<Vec<Weak<WaitingRequest>>>,
+}
+
+/// A request that waits for a session.
+#[derive(Debug)]
+struct WaitingRequest {
+    caller: Caller,
+    endpoint: Endpoint,
+    /// Set when its caller or endpoint ended.
+    ended: AtomicBool,
 }
 
 #[derive(Debug)]
 struct SessionPool {
     members: Vec<Arc<PooledSession>>,
-    grown_at: Instant,
+    /// Time of the newest session. `None`: the pool never had one.
+    grown_at: Option<Instant>,
 }
 
 impl SessionPool {
@@ -86,7 +96,7 @@ impl SessionPool {
     fn may_grow(&self) -> bool {
         let opening = self.members.iter().any(|one| !one.proved.load(Ordering::Relaxed));
         let pause = if opening { POOLED_SESSION_OPEN_MAX } else { SESSION_POOL_GROW_INTERVAL };
-        self.members.is_empty() || self.grown_at.elapsed() >= pause
+        self.grown_at.is_none_or(|at| at.elapsed() >= pause)
     }
 }
 
@@ -172,10 +182,10 @@ impl SessionPools {
             alone,
         };
         // A free slot needs no wait.
-        let ends = self.ends.load(Ordering::Acquire);
         if let Some(lease) = self.try_lease(stateless_client, &wanted, offer) {
             return Ok(lease);
         }
+        let waiting = self.start_waiting(&wanted);
         let give_up = Instant::now() + POOLED_SESSION_WAIT_MAX;
         loop {
             let freed = self.freed.notified();
@@ -183,10 +193,10 @@ impl SessionPools {
             freed.as_mut().enable();
             // The caller itself may have been revoked meanwhile. A repeated request is
             // authenticated again.
-            if self.ends.load(Ordering::Acquire) != ends {
+            if waiting.ended.load(Ordering::Acquire) {
                 return Err(Refusal::new(
                     ErrorKind::TooManyCalls,
-                    "the request waited too long for a session at the backend, try again",
+                    "the rights of the caller or the endpoint changed while the request waited for a session at the backend, try again",
                 ));
             }
             if let Some(lease) = self.try_lease(stateless_client, &wanted, offer) {
@@ -203,6 +213,19 @@ impl SessionPools {
         }
     }
 
+    /// Registers a request that waits, so that the end of its caller or endpoint ends the wait.
+    fn start_waiting(&self, wanted: &SessionPoolKey) -> Arc<WaitingRequest> {
+        let waiting = Arc::new(WaitingRequest {
+            caller: wanted.caller.clone(),
+            endpoint: wanted.endpoint.clone(),
+            ended: AtomicBool::new(false),
+        });
+        let mut all = self.waiting.lock();
+        all.retain(|one| one.strong_count() > 0);
+        all.push(Arc::downgrade(&waiting));
+        waiting
+    }
+
     fn try_lease(
         &self,
         client: &StatelessClient,
@@ -217,7 +240,7 @@ impl SessionPools {
                 if !has_capacity(&mut pools, wanted) {
                     return None;
                 }
-                let new = || SessionPool { members: Vec::new(), grown_at: Instant::now() };
+                let new = || SessionPool { members: Vec::new(), grown_at: None };
                 pools.entry(wanted.clone()).or_insert_with(new)
             }
         };
@@ -227,8 +250,12 @@ impl SessionPools {
             !(alone && one.alone.load(Ordering::Acquire) || one.session.is_leaving())
                 && one.session.advertised == offer.capabilities
         };
-        let pooled_session = match pool.members.iter().find(usable) {
-            Some(known) => known.clone(),
+        let known = pool.members.iter().find(usable).cloned();
+        if known.is_none() {
+            pool.members.retain(|one| !one.session.is_leaving());
+        }
+        let pooled_session = match known {
+            Some(known) => known,
             None if pool.members.len() >= SESSIONS_PER_POOL_MAX => return None,
             // Most requests are short, and each exclusive session may cost a process.
             None if alone && !pool.may_grow() => return None,
@@ -240,7 +267,7 @@ impl SessionPools {
                     proved: AtomicBool::new(false),
                 });
                 pool.members.push(made.clone());
-                pool.grown_at = Instant::now();
+                pool.grown_at = Some(Instant::now());
                 made
             }
         };
@@ -265,7 +292,11 @@ impl SessionPools {
     }
 
     pub(super) fn end(&self, is_meant: impl Fn(&Caller, &Endpoint) -> bool) {
-        self.ends.fetch_add(1, Ordering::AcqRel);
+        for one in self.waiting.lock().iter().filter_map(Weak::upgrade) {
+            if is_meant(&one.caller, &one.endpoint) {
+                one.ended.store(true, Ordering::Release);
+            }
+        }
         self.retain(|one, key| {
             let ends = is_meant(&key.caller, &key.endpoint);
             if ends {

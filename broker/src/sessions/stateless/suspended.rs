@@ -24,9 +24,10 @@ use protocol::{
 };
 use rules::{
     endpoint::Endpoint,
-    limits::{
+    limits::inputs::{
         POOLED_SESSIONS_SUSPENDED_MAX, SUSPENDED_BYTES_MAX, SUSPENDED_BYTES_PER_CALLER_MAX,
-        SUSPENDED_MAX, SUSPENDED_PER_CALLER_MAX,
+        SUSPENDED_BYTES_PER_TENANT_MAX, SUSPENDED_MAX, SUSPENDED_PER_CALLER_MAX,
+        SUSPENDED_PER_TENANT_MAX,
     },
     stateless,
 };
@@ -318,9 +319,13 @@ pub(super) fn no_answer(key: &str, method: Method) -> Refusal {
 impl SuspensionTable {
     fn put(&self, number: u128, one: SuspendedExchange) -> Result<(), Refusal> {
         let mut suspended = self.lock();
-        let (mut own, mut all) = (SuspendedUsage::default(), SuspendedUsage::default());
+        let mut own = SuspendedUsage::default();
+        let (mut of_tenant, mut all) = (SuspendedUsage::default(), SuspendedUsage::default());
         for other in suspended.values() {
             all.add(other);
+            if other.caller.tenant == one.caller.tenant {
+                of_tenant.add(other);
+            }
             if other.caller == one.caller {
                 own.add(other);
             }
@@ -331,24 +336,26 @@ impl SuspensionTable {
                 other.is_alone() && other.caller == one.caller && other.endpoint == one.endpoint
             })
             .count();
-        // The first suspension of a caller, and the first of all, always has capacity. The limit of
-        // a message bounds its size.
-        let fills = |held: &SuspendedUsage, max: usize| {
-            held.count > 0 && held.bytes.saturating_add(one.bytes) > max
-        };
-        if all.count >= SUSPENDED_MAX || own.count >= SUSPENDED_PER_CALLER_MAX {
-            let text = format!(
-                "{} requests of this caller already wait for input; the limit is {SUSPENDED_PER_CALLER_MAX}",
-                own.count
-            );
-            return Err(Refusal::new(ErrorKind::TooManyCalls, text));
-        }
-        if fills(&all, SUSPENDED_BYTES_MAX) || fills(&own, SUSPENDED_BYTES_PER_CALLER_MAX) {
-            let text = format!(
-                "requests of this caller that wait for input already hold {} bytes; the limit is {SUSPENDED_BYTES_PER_CALLER_MAX}",
-                own.bytes
-            );
-            return Err(Refusal::new(ErrorKind::TooManyCalls, text));
+        for (whose, held, count_max, bytes_max) in [
+            ("this caller", own, SUSPENDED_PER_CALLER_MAX, SUSPENDED_BYTES_PER_CALLER_MAX),
+            ("this tenant", of_tenant, SUSPENDED_PER_TENANT_MAX, SUSPENDED_BYTES_PER_TENANT_MAX),
+            ("all callers", all, SUSPENDED_MAX, SUSPENDED_BYTES_MAX),
+        ] {
+            if held.count >= count_max {
+                let text = format!(
+                    "{} requests of {whose} already wait for input; the limit is {count_max}",
+                    held.count
+                );
+                return Err(Refusal::new(ErrorKind::TooManyCalls, text));
+            }
+            // The first suspension always has capacity. The limit of a message bounds its size.
+            if held.count > 0 && held.bytes.saturating_add(one.bytes) > bytes_max {
+                let text = format!(
+                    "requests of {whose} that wait for input already hold {} bytes; the limit is {bytes_max}",
+                    held.bytes
+                );
+                return Err(Refusal::new(ErrorKind::TooManyCalls, text));
+            }
         }
         if one.is_alone() && alone >= POOLED_SESSIONS_SUSPENDED_MAX {
             let text = format!(

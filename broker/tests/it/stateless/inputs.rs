@@ -482,6 +482,28 @@ async fn br_02_a_pipe_carries_one_call_with_questions_at_a_time() {
     assert_eq!(pipe.accepted(), before, "what is free is used again");
 }
 
+/// The first call has the only session, and the second one waits until another session is opened.
+#[tokio::test]
+async fn the_end_of_another_tenant_does_not_refuse_a_waiting_request() {
+    let pipe = PipeBackend::tcp(&stdio()).await;
+    let broker =
+        builder().single_process().backend("default", "b", pipe.spec()).tenant("other").start();
+    let broker = broker.await;
+    let client = Modern::of(&broker, "/mcp/b").with(json!({"elicitation": {}}));
+    let late = json!({"name": "late", "arguments": {"message": "who?", "pauseMs": 60_000}, "_meta": meta(json!({"elicitation": {}}))});
+    let first = client.clone();
+    let first = tokio::spawn(async move { first.post(json!(1), "tools/call", late).await });
+    broker.admin().wait_metric("mcp_requests_pending", &[], |pending| pending == 1.0).await;
+    let second =
+        tokio::spawn(async move { client.call("elicit", json!({"message": "who?"})).await });
+    while !second.is_finished() {
+        broker.admin().put_tenant("other", json!({"enabled": false})).await;
+    }
+    let required = second.await.unwrap();
+    assert_eq!(required["resultType"], "input_required", "{required}");
+    first.abort();
+}
+
 #[tokio::test]
 async fn br_02_a_question_after_a_cancellation_reaches_no_client() {
     let pipe = PipeBackend::tcp(&stdio()).await;
