@@ -216,6 +216,13 @@ async fn one_refused_request_does_not_change_the_era() {
             assert_eq!(error["data"]["kind"], "backend_protocol_error", "{error}");
         }
         assert_eq!(backend.recorded_of("server/discover").len(), asked + 3);
+        // A probe that is refused for its rate or its credential shows no change either.
+        for status in [429, 401, 403, 503] {
+            backend.on("server/discover", move |_| async move { StatelessReply::Refused(status) });
+            let params = json!({"name": "b__refused", "arguments": {}});
+            let error = modern.error("tools/call", params).await;
+            assert_eq!(error["data"]["kind"], "backend_protocol_error", "{status}: {error}");
+        }
         release.send_replace(true);
     };
     let (slow, ()) = tokio::join!(slow, refused);

@@ -16,7 +16,7 @@ use crate::{
 
 /// Time that requests in flight wait for their own answers after the backend reported to one of
 /// them that it forgot the session. It reports the same to the others, so the broker can send them
-/// again.
+/// again. A stream may still bring its answer.
 const FORGOTTEN_GRACE: Duration = Duration::from_secs(1);
 
 impl Connection {
@@ -88,6 +88,11 @@ impl Connection {
     /// Waits until no answer can come any more.
     async fn closed_without_answer(&self, slot: &AnswerSlot<'_>) {
         slot.connection_ended().await;
+        self.grace_of_answers().await;
+    }
+
+    /// Waits for the time that answers in transit have after the end of the connection.
+    pub(in crate::backends::link) async fn grace_of_answers(&self) {
         if self.is_forgotten() {
             tokio::time::sleep(FORGOTTEN_GRACE).await;
         }

@@ -104,7 +104,7 @@ impl EventStreamReader {
                 }
             }
             () = stop.cancelled() => {}
-            () = connection.closed() => {
+            () = async { connection.closed().await; connection.grace_of_answers().await } => {
                 let _receiver_dropped = failed.send(Failure::Lost("the connection ended".to_owned()));
             }
         }

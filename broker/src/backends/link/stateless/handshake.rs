@@ -235,14 +235,18 @@ async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Mess
     answer
 }
 
-/// Probes over an open connection whether the backend still supports 2026-07-28. A request that
-/// the backend did not process shows no change.
+/// Probes over an open connection whether the backend still supports 2026-07-28. Only an answer
+/// shows a change. A probe that fails, or that is not answered in time, shows none.
 pub(in crate::backends::link) async fn is_stateless(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
 ) -> bool {
-    let answer = requests::probe(connection, link).await;
-    matches!(judge(answer), Ok(DiscoverVerdict::Stateless(_)) | Err(_))
+    let limit = link.backend.timeouts().control;
+    match tokio::time::timeout(limit, requests::probe(connection, link)).await {
+        Ok(Ok(answer)) => matches!(judge(Ok(answer)), Ok(DiscoverVerdict::Stateless(_))),
+        Ok(Err(failure)) => !matches!(failure, Failure::Protocol(_)),
+        Err(_) => true,
+    }
 }
 
 async fn initialize(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
