@@ -333,7 +333,7 @@ impl TestCluster {
     /// Stops a replica with SIGSTOP. Connections to it stay and are not answered; the balancer
     /// sends it no new request.
     pub fn freeze(&mut self, replica: usize) {
-        self.replicas[replica].signal(Signal::STOP);
+        self.replicas[replica].freeze();
         self.up[replica] = false;
         self.rebalance();
     }

@@ -161,6 +161,24 @@ impl Replica {
         kill_process(pid, signal).expect("the broker can be signalled");
     }
 
+    /// Stops the process with SIGSTOP, and returns once no thread of it runs.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.pid());
+        let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = task.and_then(|task| std::fs::read_to_string(task.path().join("stat")));
+            // The state follows the name, which is in parentheses (proc(5)).
+            stat.is_ok_and(|stat| {
+                stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+            })
+        };
+        let until = std::time::Instant::now() + EXIT_WITHIN;
+        while !std::fs::read_dir(&tasks).expect("the process runs").all(is_stopped) {
+            assert!(std::time::Instant::now() < until, "the process does not stop");
+            std::thread::yield_now();
+        }
+    }
+
     /// Returns its exit status, if it has ended.
     pub fn try_exit_status(&mut self) -> Option<ExitStatus> {
         self.running.child.try_wait().expect("a child can be waited for")
