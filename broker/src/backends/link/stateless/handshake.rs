@@ -236,7 +236,7 @@ async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Mess
 }
 
 /// Probes over an open connection whether the backend still supports 2026-07-28. Only an answer
-/// shows a change. A probe that fails, or that is not answered in time, shows none.
+/// shows a change, also one that is not MCP. A probe without an answer in time shows none.
 pub(in crate::backends::link) async fn is_stateless(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
