@@ -1,8 +1,9 @@
 //! Tests of connections lost in the middle of a write or a claim. The store finds out whether the
 //! call was done, and reports it once.
 
-use std::{str::FromStr, sync::Arc, time::Duration};
+use std::{str::FromStr, time::Duration};
 
+use futures_util::StreamExt as _;
 use protocol::ids::{BackendId, KeyId, TaskId, TenantId};
 use records::{
     AdminChange, LogEntry, LoggedEvent, NodeName, StreamRecord, SubscriptionRecord, TaskClaimScope,
@@ -253,36 +254,27 @@ async fn a_claim_with_a_lost_answer_is_returned_again() {
     assert_eq!(store.claim_tasks(&node, TaskClaimScope::Unowned, 10, &[]).await.unwrap(), []);
 }
 
+/// Each write has two seconds, in which it waits for the locks of the others. A slow machine does
+/// not commit many of them in that time, so only these are in flight together.
+const CONFLICTING_AT_ONCE: usize = 6;
+
 #[tokio::test]
 async fn conflicting_batches_of_replicas_all_succeed() {
     let server = PostgresServer::fast().await;
-    let (one, other) = (Arc::new(open(&server).await), Arc::new(open(&server).await));
-    one.write(
-        &(1..=40).flat_map(|number| [open_session(number), create(number)]).collect::<Vec<_>>(),
-    )
-    .await
-    .unwrap();
-    let mut running = Vec::new();
-    for round in 0..40_u8 {
-        let store = if round % 2 == 0 { one.clone() } else { other.clone() };
-        running.push(tokio::spawn(async move {
-            let mut batch: Vec<WriteOp> = (1..=40).map(update).collect();
-            batch.extend((1..=40).map(|number| WriteOp::AdvanceTask {
-                task: TaskId::new(format!("t{number}")),
-                epoch: 1,
-                step: TaskStep::Sent,
-            }));
-            batch.extend([create(100 + round), open_session(100 + round)]);
-            let middle = usize::from(round) % batch.len();
-            batch.rotate_left(middle);
-            if round % 3 == 0 {
-                batch.reverse();
-            }
-            store.write(&batch).await
-        }));
-    }
-    for write in running {
-        let outcomes = write.await.unwrap().unwrap();
+    let stores = [open(&server).await, open(&server).await];
+    stores[0]
+        .write(
+            &(1..=40).flat_map(|number| [open_session(number), create(number)]).collect::<Vec<_>>(),
+        )
+        .await
+        .unwrap();
+    let writes = (0..40_u8).map(|round| {
+        let store = &stores[usize::from(round % 2)];
+        async move { store.write(&conflicting_batch(round)).await }
+    });
+    let mut written = futures_util::stream::iter(writes).buffer_unordered(CONFLICTING_AT_ONCE);
+    while let Some(outcomes) = written.next().await {
+        let outcomes = outcomes.unwrap();
         assert!(
             outcomes.iter().all(|outcome| matches!(
                 outcome,
@@ -291,6 +283,23 @@ async fn conflicting_batches_of_replicas_all_succeed() {
             "{outcomes:?}"
         );
     }
+}
+
+/// Returns changes of the same 80 rows, in another order for each round, and two new rows.
+fn conflicting_batch(round: u8) -> Vec<WriteOp> {
+    let mut batch: Vec<WriteOp> = (1..=40).map(update).collect();
+    batch.extend((1..=40).map(|number| WriteOp::AdvanceTask {
+        task: TaskId::new(format!("t{number}")),
+        epoch: 1,
+        step: TaskStep::Sent,
+    }));
+    batch.extend([create(100 + round), open_session(100 + round)]);
+    let middle = usize::from(round) % batch.len();
+    batch.rotate_left(middle);
+    if round % 3 == 0 {
+        batch.reverse();
+    }
+    batch
 }
 
 #[tokio::test]
