@@ -339,10 +339,17 @@ impl ServerConnection {
                     }
                 }
             };
-            let Some(data) = frame.transpose().map_err(|_| broken())?.map(Frame::into_data) else {
-                break;
+            let data = match frame.map(|frame| frame.map(Frame::into_data)) {
+                None => break,
+                Some(Ok(Ok(data))) => data,
+                Some(Ok(Err(_trailers))) => continue,
+                Some(Err(_)) => {
+                    // The client gets what there is. A connection that ends without a head says
+                    // that nothing was answered.
+                    self.write(&out, Bytes::new()).await?;
+                    return Err(broken());
+                }
             };
-            let Ok(data) = data else { continue };
             if data.is_empty() {
                 continue;
             }
