@@ -95,6 +95,16 @@ class Topology:
         command = [self.python, ROOT / "deploy/test/client.py", url, key, backend, what]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=open(self.here / f"client-{what}.log", "w"), text=True)
 
+    def client_log(self, what: str) -> str:
+        """How a client ended. Most of its log is the stack of its libraries."""
+        lines = (self.here / f"client-{what}.log").read_text().splitlines()
+        return "\n".join(line for line in lines if re.search(r"^[ |+]*[\w.]*(Error|Exception|Group|Disconnect)", line))[-1500:]
+
+    def broken_requests(self) -> list[str]:
+        """Lines of the balancer about requests that it could not complete: their state does not begin with `--`."""
+        lines = (self.here / "balancer.log").read_text(errors="replace").splitlines()
+        return [line for line in lines if re.search(r" \d+ - - (?!--)\S{4} ", line)]
+
     def command_line(self, *arguments: str) -> str:
         environment = {"MCP_BROKER_ADMIN_URL": f"http://{self.compose.address('balancer', 9090)}", "MCP_BROKER_ADMIN_TOKEN": self.token}
         done = subprocess.run([self.broker, *arguments], env=environment, capture_output=True, text=True, timeout=60)
@@ -178,7 +188,7 @@ def a_backend_is_registered_and_a_client_uses_it(it: Topology) -> str:
     key = it.admin("/admin/v1/tenants/acme/keys", {"name": "test", "principal": "ann"}, "POST")["key"]
     client = it.client(key, "tools", "tour")
     out, _ = client.communicate(timeout=120)
-    assert client.returncode == 0, (it.here / "client-tour.log").read_text()[-2000:]
+    assert client.returncode == 0, it.client_log("tour")
     seen = json.loads(out)
     wanted = {
         "tools": ["tools__add", "tools__ask", "tools__countdown", "tools__echo", "tools__increment"], "echo": "hello", "asked": True, "prompt": True,
@@ -210,7 +220,7 @@ def the_declared_demo_backend_is_there(it: Topology) -> None:
     key = json.loads(it.command_line("key", "create", "--tenant", "default", "--name", "me", "--json"))["key"]
     client = it.client(key, "demo", "tour")
     out, _ = client.communicate(timeout=120)
-    assert client.returncode == 0 and json.loads(out)["echo"] == "hello", (it.here / "client-tour.log").read_text()[-2000:]
+    assert client.returncode == 0 and json.loads(out)["echo"] == "hello", it.client_log("tour")
 
 
 def prometheus_has_both_replicas_and_all_rules(it: Topology) -> None:
@@ -335,7 +345,7 @@ def a_replica_restarts_and_no_call_fails(it: Topology, key: str) -> int:
         it.wait_balanced()
     ended = client.poll()
     out, _ = client.communicate(timeout=60)
-    assert ended is None, f"the client gave up: {out[-3000:]} {(it.here / 'client-loop.log').read_text()[-2000:]}"
+    assert ended is None, f"the client gave up: {out[-3000:]} {it.client_log('loop')}"
     seen = json.loads(out)
     assert not seen["failed"] and seen["answered"] > 50, seen
     return seen["answered"]
@@ -449,6 +459,7 @@ def main() -> int:
         except BaseException as error:
             for path in sorted(Path(folder).glob("*.log")):
                 print(f"--- {path.name}\n{path.read_text(errors='replace')[-1500:]}", file=sys.stderr)
+            print("--- requests that the balancer did not complete", *it.broken_requests()[-20:], sep="\n", file=sys.stderr)
             if isinstance(error, AssertionError):
                 print(f"topology: FAILED: {error}", file=sys.stderr)
                 return 1
