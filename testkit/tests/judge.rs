@@ -60,6 +60,20 @@ fn results_are_judged_by_the_method_of_their_request() {
 }
 
 #[test]
+fn a_result_may_belong_to_any_request_with_its_id() {
+    let question = result(
+        json!({"resultType": "input_required", "requestState": "s", "_meta": {"io.modelcontextprotocol/serverInfo": {"name": "n", "version": "1"}}}),
+    );
+    let of_two_clients = |methods: [&str; 2]| {
+        let batch = Value::from(methods.map(request).to_vec());
+        faults(Revision::V2026_07_28, Recipient::Client, &batch, &question)
+    };
+    assert_eq!(of_two_clients(["tools/list", "tools/call"]), [""; 0]);
+    assert_eq!(of_two_clients(["tools/call", "tools/list"]), [""; 0]);
+    assert_eq!(of_two_clients(["tools/list", "prompts/list"]).len(), 1);
+}
+
+#[test]
 fn a_method_is_valid_only_in_its_revisions() {
     let params = json!({"message": "m", "requestedSchema": {"type": "object", "properties": {}}});
     let ask = json!({"jsonrpc": "2.0", "id": 1, "method": "elicitation/create", "params": params});

@@ -217,7 +217,7 @@ async fn a_check_and_a_shadow_rule_report_an_approval_but_create_none() {
 #[tokio::test]
 async fn approvals_are_decided_from_the_command_line() {
     let by = json!({"by": {"roles": ["operator", "admin"], "groups": ["finance"]}});
-    let desk = Desk::on(builder().admin_token("operator-of-tests"), by).await;
+    let desk = Desk::patient(builder().admin_token("operator-of-tests"), by).await;
     let client = desk.client().await;
     let call = client.start_call("b__send", to("ann"));
     let id = id_of(&desk.pending(1).await[0]);

@@ -66,10 +66,19 @@ impl Desk {
 
     /// Starts with this policy rule. Calls have two seconds, so that those that wait answer soon.
     async fn on(builder: BrokerBuilder, more: Value) -> Self {
+        Self::with_call_timeout("2s", builder, more).await
+    }
+
+    /// Starts with this policy rule, and with calls that wait for as long as a decision takes.
+    async fn patient(builder: BrokerBuilder, more: Value) -> Self {
+        Self::with_call_timeout("1m", builder, more).await
+    }
+
+    async fn with_call_timeout(timeout: &str, builder: BrokerBuilder, more: Value) -> Self {
         let backend = bank().await;
         let broker = builder
             .auth_required()
-            .config(json!({"timeouts": {"call": "2s"}, "audit": {"calls": "metadata"}}))
+            .config(json!({"timeouts": {"call": timeout}, "audit": {"calls": "metadata"}}))
             .backend("default", "b", backend.spec())
             .start()
             .await;

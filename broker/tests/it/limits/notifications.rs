@@ -332,7 +332,10 @@ async fn s09_many_roots_list_changed_queue_once_for_each_backend() {
     let mut spec = backend.spec();
     spec["transport"]["url"] =
         json!(backend.url().replace(&backend.address().to_string(), &proxy.address().to_string()));
-    let broker = builder().single_process().backend("default", "b", spec).start().await;
+    // The first notification is not given up meanwhile.
+    let patient = json!({"timeouts": {"control": "1m"}});
+    let broker =
+        builder().single_process().config(patient).backend("default", "b", spec).start().await;
     let client = broker.connected(with_roots()).await;
     client.call("b__echo", json!({})).await;
     proxy.hold(Direction::Downstream, true);

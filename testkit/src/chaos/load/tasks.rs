@@ -154,8 +154,8 @@ impl Load {
         status
     }
 
-    /// Returns the task's outcome, if an answer came. An error is the task's own only if the task's
-    /// status is final.
+    /// Returns the task's outcome, if an answer came. An error is the task's own only if a broker sent
+    /// it and the task's status is final.
     pub(super) async fn end_of(&self, client: &TestClient, task: &str) -> Option<Outcome> {
         let began = Instant::now();
         let answer = client.attempt("tasks/result", json!({"taskId": task}), ANSWER_WITHIN).await;
@@ -163,6 +163,7 @@ impl Load {
         let outcome = match &answer {
             AttemptOutcome::Result(result) => Outcome::Completed(text_of(result)),
             AttemptOutcome::NoAnswer(_) => return None,
+            AttemptOutcome::Error { error, .. } if error.is_null() => return None,
             AttemptOutcome::Error { .. } => match self.look(client, task).await.as_deref() {
                 Some("failed") => Outcome::Failed(answer.kind()),
                 Some("cancelled") => Outcome::Cancelled,
