@@ -442,31 +442,6 @@ impl Broker {
         views.sort_by(|a, b| (&a.tenant, &a.backend, &a.uri).cmp(&(&b.tenant, &b.backend, &b.uri)));
         views
     }
-
-    // Drain.
-
-    /// Starts the drain: no new sessions from now on. Each session is served until it is released.
-    pub fn drain(&self) {
-        if !self.shared.draining.is_cancelled() {
-            tracing::info!("draining: no new sessions");
-            self.shared.draining.cancel();
-            self.tasks.drain();
-        }
-    }
-
-    pub fn draining(&self) -> bool {
-        self.shared.draining.is_cancelled()
-    }
-
-    /// Ends the streams that wait for no answer. Their clients resume them at another replica.
-    pub fn close_streams(&self) {
-        self.shared.closing.cancel();
-    }
-
-    /// Resolves once a drain has started.
-    pub async fn drain_requested(&self) {
-        self.shared.draining.cancelled().await;
-    }
 }
 
 /// Notifies every open connection of a backend that can ask for the roots of its operator.

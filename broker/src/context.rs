@@ -57,6 +57,11 @@ pub struct Context {
     pub draining: CancellationToken,
     /// Cancelled when the listeners close: streams without a request end.
     pub closing: CancellationToken,
+    /// Cancelled at the end of a drain's grace period: requests that other replicas still run are
+    /// answered without their outcome.
+    pub grace_over: CancellationToken,
+    /// Requests that other replicas run for clients of this one.
+    pub forwarded: TaskTracker,
     /// Confinement of child processes.
     pub confinement: Arc<Confinement>,
     /// Permits for long messages of clients that are not authenticated yet.
@@ -113,6 +118,8 @@ impl Context {
             running: TaskTracker::new(),
             draining: CancellationToken::new(),
             closing: CancellationToken::new(),
+            grace_over: CancellationToken::new(),
+            forwarded: TaskTracker::new(),
             activity: ActivityLog::default(),
             own_lists_bytes: Arc::default(),
             unauthenticated_messages: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),

@@ -33,7 +33,7 @@ use std::{
     time::Duration,
 };
 
-use rules::limits::CLOSE_WAIT;
+use rules::limits::{CLOSE_WAIT, shutdown::FORWARDED_ANSWERED_WITHIN};
 use tokio::time::timeout;
 
 pub use self::{check_config::check_config, embedded::EmbeddedBroker, error::ServeError};
@@ -294,6 +294,14 @@ impl RunningBroker {
         self.broker.drain();
         self.node.drain();
         let open_for = self.config.shutdown.readiness_delay.max(self.listeners.hand_off_ports());
+        let grace_ends = tokio::time::Instant::now() + grace;
+        let broker = Arc::clone(&self.broker);
+        let giving_up = async {
+            let from = grace_ends.max(tokio::time::Instant::now());
+            tokio::time::sleep_until(from + FORWARDED_ANSWERED_WITHIN).await;
+            broker.give_up_forwarded();
+            std::future::pending::<()>().await;
+        };
         let closing = async {
             let (finished, ()) =
                 tokio::join!(self.broker.finish_drain(grace), tokio::time::sleep(open_for));
@@ -303,7 +311,11 @@ impl RunningBroker {
                 );
             }
             self.broker.close_streams();
-            self.listeners.close().await;
+            tokio::select! {
+                () = self.listeners.close(&broker.shared.forwarded, grace_ends) => {}
+                () = giving_up => {}
+            }
+            self.broker.give_up_forwarded();
             self.node.leave().await;
             if timeout(CLOSE_WAIT, self.control.close()).await.is_err() {
                 tracing::warn!("the store did not close in time");

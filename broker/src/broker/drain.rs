@@ -23,6 +23,34 @@ const FINISHING_SHARE: u32 = 20;
 const REST_POLL: Duration = Duration::from_millis(20);
 
 impl Broker {
+    /// Starts the drain: no new sessions from now on. Each session is served until it is released.
+    pub fn drain(&self) {
+        if !self.shared.draining.is_cancelled() {
+            tracing::info!("draining: no new sessions");
+            self.shared.draining.cancel();
+            self.tasks.drain();
+        }
+    }
+
+    pub fn draining(&self) -> bool {
+        self.shared.draining.is_cancelled()
+    }
+
+    /// Ends the streams that wait for no answer. Their clients resume them at another replica.
+    pub fn close_streams(&self) {
+        self.shared.closing.cancel();
+    }
+
+    /// Answers the requests that other replicas still run for clients of this one.
+    pub fn give_up_forwarded(&self) {
+        self.shared.grace_over.cancel();
+    }
+
+    /// Resolves once a drain has started.
+    pub async fn drain_requested(&self) {
+        self.shared.draining.cancelled().await;
+    }
+
     /// Releases one session, if nothing of it is in flight or if `forced`.
     pub async fn release(self: &Arc<Self>, session: &Arc<Session>, forced: bool) -> ReleaseOutcome {
         let (broker, session) = (self.clone(), session.clone());

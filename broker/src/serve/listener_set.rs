@@ -2,8 +2,14 @@
 
 use std::{fmt::Write as _, net::SocketAddr, sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use rules::limits::{CLOSE_WAIT, shutdown::HANDSHAKES_END_WITHIN};
-use tokio::{net::TcpListener, task::JoinError};
+use tokio::{
+    net::TcpListener,
+    task::JoinError,
+    time::{Instant, sleep, sleep_until},
+};
+use tokio_util::task::TaskTracker;
 use transport::quic::QuicListener;
 
 use super::{
@@ -156,13 +162,36 @@ impl Listeners {
         if released > 0 { HANDSHAKES_END_WITHIN } else { Duration::ZERO }
     }
 
-    /// Closes all listeners. That of operators is the last one.
-    pub(super) async fn close(&mut self) {
-        let others = [&mut self.tcp, &mut self.quic, &mut self.internal];
-        let others = others.into_iter().flatten();
-        for listener in [&mut self.http].into_iter().chain(others).chain([&mut self.admin]) {
-            listener.close(CLOSE_WAIT).await;
+    /// Closes all listeners, first those of clients. That of operators is the last one. Requests that
+    /// other replicas run for clients have until `end`.
+    pub(super) async fn close(&mut self, forwarded: &TaskTracker, end: Instant) {
+        let others = [&mut self.tcp, &mut self.quic].into_iter().flatten();
+        let of_clients = [&mut self.http].into_iter().chain(others);
+        join_all(of_clients.map(|listener| listener.close(clients_over(forwarded, end)))).await;
+        for listener in self.internal.iter_mut().chain([&mut self.admin]) {
+            listener.close(sleep(CLOSE_WAIT)).await;
         }
+    }
+}
+
+/// Resolves when the connections of clients have had their time: once no request waits for another
+/// replica, or at `end`, they have a moment to close.
+async fn clients_over(forwarded: &TaskTracker, end: Instant) {
+    let closed_by = end.max(Instant::now()) + CLOSE_WAIT;
+    forwarded.close(); // so that `wait` resolves
+    let none_forwarded = async {
+        loop {
+            forwarded.wait().await;
+            sleep(CLOSE_WAIT).await;
+            // A last request may have come meanwhile.
+            if forwarded.is_empty() {
+                return;
+            }
+        }
+    };
+    tokio::select! {
+        () = none_forwarded => {}
+        () = sleep_until(closed_by) => {}
     }
 }
 

@@ -2,14 +2,13 @@
 //! stopped one by one. A drain leaves a socket to another process that shares its port, or that
 //! gets the inherited socket next.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
 use rules::limits::ACCEPT_QUEUE;
 use socket2::{SockFilter, SockRef, Socket};
 use tokio::{
     net::{TcpListener, TcpSocket},
     task::JoinHandle,
-    time::timeout,
 };
 use tokio_util::sync::CancellationToken;
 use transport::quic::{ListenerSecret, QuicListener};
@@ -120,11 +119,17 @@ impl ListenerTask {
         Self { address, drain: None, stop, task }
     }
 
-    /// Closes the listener. Connections that the kernel has accepted are served first.
-    pub(super) async fn close(&mut self, within: Duration) {
+    /// Closes the listener. Connections that the kernel has accepted are served first. The others
+    /// have until `over` resolves.
+    pub(super) async fn close(&mut self, over: impl Future<Output = ()>) {
         self.drop_new_connections();
         self.stop.cancel();
-        if timeout(within, &mut self.task).await.is_err() {
+        let is_closed = tokio::select! {
+            biased;
+            _ = &mut self.task => true,
+            () = over => false,
+        };
+        if !is_closed {
             tracing::warn!(address = %self.address, "connections did not close in time");
         }
     }

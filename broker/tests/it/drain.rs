@@ -3,9 +3,12 @@
 
 use std::time::{Duration, Instant};
 
+use rules::limits::CLOSE_WAIT;
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Gate, Reply, TestBroker, TestCluster, eventually};
+use testkit::{
+    AttemptOutcome, Call, DEADLINE, FakeBackend, Gate, Reply, TestBroker, TestCluster, eventually,
+};
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::{
@@ -292,6 +295,70 @@ async fn any_replica_drains_another_one() {
         async move { if has_ended { Ok(()) } else { Err("it runs") } }
     })
     .await;
+}
+
+/// Starts a call of a session of the first replica at the second one, and drains that.
+async fn drained_while_forwarding(
+    config: Value,
+    version: &str,
+    gate: &Gate,
+) -> (TestCluster, Call) {
+    let backend = waiting(gate).await;
+    let cluster =
+        builder().config(config).backend("default", "b", backend.spec()).cluster(2).start().await;
+    let client = cluster.client_of(0, "/mcp");
+    client.initialize(version, json!({})).await;
+    let call = cluster.at(1, &client).start_call("b__wait", json!({}));
+    backend.wait_for("the call", |seen| seen.calls("wait")).await;
+    let path = drain_path(&cluster, false).await;
+    assert_eq!(cluster.admin(0).post(&path, &json!({})).await.0, 202);
+    (cluster, call)
+}
+
+#[tokio::test]
+async fn a_forwarded_call_finishes_during_a_drain_of_the_forwarding_replica() {
+    let gate = Gate::new();
+    let config = json!({"shutdown": {"grace": "1m"}});
+    let (mut cluster, call) = drained_while_forwarding(config, "2025-11-25", &gate).await;
+    let address = cluster.replicas()[1].http_address();
+    eventually("the end of the listener", || async move {
+        TcpStream::connect(address).await.map_or_else(|_| Ok(()), |_| Err("it listens"))
+    })
+    .await;
+    // The connection is kept for longer than one without a request.
+    let closed = Instant::now();
+    while closed.elapsed() < CLOSE_WAIT + Duration::from_secs(1) {
+        assert_eq!(cluster.admin(0).get("/admin/v1/tenants").await.0, 200);
+    }
+    assert!(!cluster.has_ended(1));
+    gate.open();
+    assert_eq!(text_of(&call.result().await), "finished");
+    eventually("the end of the replica", || {
+        let has_ended = cluster.has_ended(1);
+        async move { if has_ended { Ok(()) } else { Err("it runs") } }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_forwarded_call_is_answered_at_the_end_of_the_grace_period() {
+    let gate = Gate::new();
+    let config = json!({"shutdown": {"grace": "1s"}});
+    let (_cluster, call) = drained_while_forwarding(config, "2025-11-25", &gate).await;
+    let outcome = call.attempt(DEADLINE).await;
+    assert_eq!(outcome.kind(), "outcome_unknown", "{outcome:?}");
+}
+
+/// Streams before 2025-11-25 begin without an event id.
+#[tokio::test]
+async fn a_forwarded_stream_that_cannot_be_resumed_ends_with_an_answer() {
+    let gate = Gate::new();
+    let config = json!({"shutdown": {"grace": "1s"}, "events": {"keepalive": "50ms"}});
+    let (_cluster, call) = drained_while_forwarding(config, "2025-06-18", &gate).await;
+    let outcome = call.attempt(DEADLINE).await;
+    assert_eq!(outcome.kind(), "outcome_unknown", "{outcome:?}");
+    let is_stream = matches!(outcome, AttemptOutcome::Error { status: 200, .. });
+    assert!(is_stream, "{outcome:?}");
 }
 
 #[tokio::test]

@@ -122,7 +122,7 @@ async fn connection(
     let (certified, remote) = CertificateCaller::identified(shown, address);
     let incoming =
         IncomingConnection { transport: Transport::Quic, certified, remote, known: None };
-    let requests = TaskTracker::new();
+    let (requests, grace_over) = (TaskTracker::new(), broker.shared.grace_over.clone());
     let opened = open(&broker, &incoming, &mut source, &mut sink, &stop).await;
     if opened.is_ok() {
         connection.open_window();
@@ -154,7 +154,18 @@ async fn connection(
     };
     // Answers on request streams arrive before the connection closes.
     requests.close();
-    let _in_time = tokio::time::timeout(LAST_FRAMES_WAIT, requests.wait()).await;
+    let over = async {
+        if close_reason == Some(CloseReason::GoingAway) {
+            // A request that another replica runs has the rest of the grace period.
+            grace_over.cancelled().await;
+        }
+        tokio::time::sleep(LAST_FRAMES_WAIT).await;
+    };
+    tokio::select! {
+        biased;
+        () = requests.wait() => {}
+        () = over => {}
+    }
     match close_reason {
         Some(close_reason) => close_gracefully(&mut source, &mut sink, close_reason).await,
         None => connection.close(CloseReason::SlowReader),

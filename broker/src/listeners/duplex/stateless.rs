@@ -162,7 +162,18 @@ impl RequestDispatcher {
             }
             writing.await.map(|_| close_reason)
         };
-        tokio::time::timeout(HALF_CLOSED_MAX, finishing).await.unwrap_or(Some(close_reason))
+        let over = async {
+            if close_reason == CloseReason::GoingAway {
+                // A request that another replica runs has the rest of the grace period.
+                self.shared().grace_over.cancelled().await;
+            }
+            tokio::time::sleep(HALF_CLOSED_MAX).await;
+        };
+        tokio::select! {
+            biased;
+            written = finishing => written,
+            () = over => Some(close_reason),
+        }
     }
 
     /// Writes the messages for the client, until none is left after `last`.

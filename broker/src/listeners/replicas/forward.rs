@@ -5,23 +5,26 @@
 //! - No request is sent twice to a process that may still run it.
 //! - For a slow client only one window of the stream between the replicas is buffered.
 //! - A client that disconnects ends the stream at the other replica.
+//! - A drain of this replica leaves a request the rest of the grace period, and then answers it.
 
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
-use futures_util::{StreamExt as _, TryStreamExt as _};
 use http::{HeaderMap, Method as HttpMethod, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Either, Full, StreamBody, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, Either, Full, combinators::UnsyncBoxBody};
 use hyper::body::{Body as _, Frame, SizeHint};
 use protocol::{
     envelope::{Body as Frames, Kind, Message, RefusedMessage, decode_body},
     error::{ErrorKind, Refusal},
     json::Limits,
+    sse,
 };
 use rules::limits::RELAYED_WHOLE_BYTES_MAX;
+use tokio_util::{sync::WaitForCancellationFutureOwned, task::task_tracker::TaskTrackerToken};
 use transport::PeerBody;
 
 use super::replica_headers;
@@ -93,10 +96,11 @@ impl ReplicaRequest {
 
     /// Returns `None` for a body that no replica can parse, and so none has run.
     fn frames(&self) -> Option<Frames> {
-        let body = self.0.body();
-        let limits = Limits::with_bytes_max(body.len());
-        let frames = decode_body(body.clone(), &limits, true).ok();
-        frames.filter(|_| self.0.method() == HttpMethod::POST)
+        frames_of(self.0.body()).filter(|_| self.is_post())
+    }
+
+    fn is_post(&self) -> bool {
+        self.0.method() == HttpMethod::POST
     }
 
     /// Returns the result for a request that was sent and not answered.
@@ -146,20 +150,28 @@ fn is_repeatable(message: &Message) -> bool {
 fn outcome_unknown(message: &Message) -> Refusal {
     let refusal = Refusal::new(
         ErrorKind::OutcomeUnknown,
-        "the replica that served this session was lost before it answered: the request may or may not have been carried out",
+        "the answer of the replica that serves this session was lost: the request may or may not have been carried out",
     );
     if is_repeatable(message) { refusal.mark_idempotent() } else { refusal }
 }
 
 /// Returns an answer to each request of a batch.
 fn unknown_batch(shared: &Shared, messages: &[Result<Message, RefusedMessage>]) -> Response<Body> {
-    let requests = messages.iter().flatten().filter(|message| message.kind == Kind::Request);
+    let answers = unknown_answers(shared, messages.iter().flatten());
+    response::json(StatusCode::OK, [&b"["[..], &answers.join(&b','), b"]"].concat().into())
+}
+
+/// Returns an answer to each request among these messages.
+fn unknown_answers<'m>(shared: &Shared, messages: impl Iterator<Item = &'m Message>) -> Vec<Bytes> {
     let unknown = |message: &Message| {
         let refusal = outcome_unknown(message);
         refusal.to_response(message.id.as_ref(), &shared.record_refusal(&refusal, None, None))
     };
-    let answers: Vec<Bytes> = requests.map(unknown).collect();
-    response::json(StatusCode::OK, [&b"["[..], &answers.join(&b','), b"]"].concat().into())
+    messages.filter(|message| message.kind == Kind::Request).map(unknown).collect()
+}
+
+fn frames_of(body: &Bytes) -> Option<Frames> {
+    decode_body(body.clone(), &Limits::with_bytes_max(body.len()), true).ok()
 }
 
 pub(super) async fn forward(
@@ -168,18 +180,29 @@ pub(super) async fn forward(
     outgoing: &ReplicaRequest,
 ) -> ForwardResult {
     let shared = &broker.shared;
-    let forwarded = match broker.session_locator.peers.send(address, &outgoing.0).await {
-        Ok(response) => match replica_headers::read_miss(&response) {
-            Some(miss) => ForwardResult::SessionMissing(miss),
-            None => relay_response(shared, response, outgoing).await,
-        },
-        Err(error) => {
-            tracing::debug!(address, %error, "a request was not answered by another replica");
-            if error.is_safe_to_retry() {
-                ForwardResult::NotSent
-            } else {
-                outgoing.unanswered(shared)
+    let _in_flight = shared.forwarded.token();
+    let forwarding = async {
+        match broker.session_locator.peers.send(address, &outgoing.0).await {
+            Ok(response) => match replica_headers::read_miss(&response) {
+                Some(miss) => ForwardResult::SessionMissing(miss),
+                None => relay_response(shared, response, outgoing).await,
+            },
+            Err(error) => {
+                tracing::debug!(address, %error, "a request was not answered by another replica");
+                if error.is_safe_to_retry() {
+                    ForwardResult::NotSent
+                } else {
+                    outgoing.unanswered(shared)
+                }
             }
+        }
+    };
+    let forwarded = tokio::select! {
+        biased;
+        forwarded = forwarding => forwarded,
+        () = shared.grace_over.cancelled() => {
+            shared.metrics.forwarded(ForwardOutcome::Broken);
+            return ForwardResult::Answered(outgoing.outcome_unknown_response(shared));
         }
     };
     shared.metrics.forwarded(match &forwarded {
@@ -193,7 +216,7 @@ pub(super) async fn forward(
 
 /// Converts the other replica's response for the client of this one.
 async fn relay_response(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     response: Response<PeerBody>,
     outgoing: &ReplicaRequest,
 ) -> ForwardResult {
@@ -220,30 +243,100 @@ async fn relay_response(
     }
 }
 
-/// Returns the body for the client of this replica. A stream that waits for no answer ends when
-/// this replica closes, and its client resumes it elsewhere.
+/// Returns the body for the client of this replica.
 fn relayed_body(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     body: PeerBody,
     outgoing: &ReplicaRequest,
     is_events: bool,
 ) -> UnsyncBoxBody<Bytes, BodyAborted> {
-    let relayed = RelayedBody { body, is_events };
-    if outgoing.0.method() != HttpMethod::GET {
-        return relayed.boxed_unsync();
-    }
-    let closing = shared.closing.clone().cancelled_owned();
-    StreamBody::new(relayed.into_data_stream().map_ok(Frame::data).take_until(closing))
-        .boxed_unsync()
+    let request = outgoing.is_post().then(|| RelayedRequest {
+        shared: Arc::clone(shared),
+        body: outgoing.0.body().clone(),
+        events: RelayedEvents::default(),
+        _in_flight: shared.forwarded.token(),
+    });
+    let over = match request {
+        Some(_) => &shared.grace_over,
+        None => &shared.closing,
+    };
+    let over = Box::pin(over.clone().cancelled_owned());
+    RelayedBody { body, is_events, request, over, is_cut: false }.boxed_unsync()
 }
 
-/// A body that is relayed frame by frame.
-#[derive(Debug)]
+/// A body that is relayed frame by frame. When this replica closes, the stream of a GET ends, and its
+/// client resumes it elsewhere. The answer to a request is cut at the end of the grace period.
 struct RelayedBody {
     body: PeerBody,
     /// True for an event stream: it ends cleanly at a break, so that the client resumes it. Other
     /// bodies break off at the client too.
     is_events: bool,
+    /// The request that the body answers. `None`: the stream of a GET.
+    request: Option<RelayedRequest>,
+    over: Pin<Box<WaitForCancellationFutureOwned>>,
+    is_cut: bool,
+}
+
+struct RelayedRequest {
+    shared: Arc<Shared>,
+    body: Bytes,
+    events: RelayedEvents,
+    _in_flight: TaskTrackerToken,
+}
+
+/// What a client has got of an event stream.
+#[derive(Debug, Default)]
+struct RelayedEvents {
+    is_inside_line: bool,
+    is_inside_event: bool,
+    has_id: bool,
+    /// True once a complete event had an id. The client can then get the answer elsewhere.
+    can_resume: bool,
+    has_any: bool,
+}
+
+impl RelayedEvents {
+    fn record(&mut self, piece: &[u8]) {
+        for line in piece.split_inclusive(|byte| *byte == b'\n') {
+            if !self.is_inside_line && line == b"\n" {
+                self.can_resume |= std::mem::take(&mut self.has_id);
+                self.is_inside_event = false;
+                continue;
+            }
+            if !self.is_inside_line {
+                self.has_id |= line.starts_with(b"id:");
+                self.has_any |= line.starts_with(b"data:");
+                self.is_inside_event = true;
+            }
+            self.is_inside_line = !line.ends_with(b"\n");
+        }
+    }
+}
+
+impl RelayedRequest {
+    /// Returns the end of the answer, which is not complete. A client that can resume the stream gets
+    /// the rest elsewhere. Another one gets the answer that the outcome is unknown. Where neither is
+    /// possible, the body breaks off.
+    fn last_piece(self, is_events: bool) -> Option<Result<Frame<Bytes>, BodyAborted>> {
+        if is_events && self.events.can_resume {
+            return None;
+        }
+        match frames_of(&self.body).filter(|_| is_events && !self.events.is_inside_event) {
+            Some(Frames::One(message)) => Some(Ok(self.last_events([&message].into_iter()))),
+            Some(Frames::Batch(messages)) if !self.events.has_any => {
+                Some(Ok(self.last_events(messages.iter().flatten())))
+            }
+            Some(Frames::Batch(_)) | None => Some(Err(BodyAborted)),
+        }
+    }
+
+    fn last_events<'m>(&self, messages: impl Iterator<Item = &'m Message>) -> Frame<Bytes> {
+        let mut events = Vec::new();
+        for answer in unknown_answers(&self.shared, messages) {
+            sse::write_message(&mut events, None, &answer);
+        }
+        Frame::data(events.into())
+    }
 }
 
 impl hyper::body::Body for RelayedBody {
@@ -254,9 +347,24 @@ impl hyper::body::Body for RelayedBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if self.is_cut {
+            return Poll::Ready(None);
+        }
+        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+            ready!(self.over.as_mut().poll(context));
+            self.is_cut = true;
+            let (request, is_events) = (self.request.take(), self.is_events);
+            return Poll::Ready(request.and_then(|request| request.last_piece(is_events)));
+        };
         Poll::Ready(match frame {
-            Some(Ok(frame)) => frame.is_data().then_some(Ok(frame)),
+            Some(Ok(frame)) => {
+                let is_events = self.is_events;
+                let request = self.request.as_mut().filter(|_| is_events);
+                if let (Some(data), Some(request)) = (frame.data_ref(), request) {
+                    request.events.record(data);
+                }
+                frame.is_data().then_some(Ok(frame))
+            }
             None => None,
             Some(Err(error)) => {
                 tracing::debug!(%error, "an answer of another replica broke off");
@@ -266,10 +374,32 @@ impl hyper::body::Body for RelayedBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.is_cut || self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_can_be_resumed_after_a_complete_event_with_an_id() {
+        for (pieces, can_resume, is_inside_event) in [
+            (&[": silent\n\n"][..], false, false),
+            (&["id: 1\ndata:", " {}\n"], false, true),
+            (&["id: 1\ndata:", " id: 2\n", "\n"], true, false),
+            (&["data: {}\n\n", "data: id:\n\n"], false, false),
+            (&["data: ", "id: 1\n\n"], false, false),
+            (&["id: 1\n", "", "\n", "data: {"], true, true),
+        ] {
+            let mut events = RelayedEvents::default();
+            pieces.iter().for_each(|piece| events.record(piece.as_bytes()));
+            let seen = (events.can_resume, events.is_inside_event);
+            assert_eq!(seen, (can_resume, is_inside_event), "{pieces:?}");
+        }
     }
 }
