@@ -8,6 +8,7 @@ pub mod approvals;
 pub mod apps;
 pub mod arguments;
 mod audit;
+mod children;
 pub mod console;
 pub mod included;
 pub mod inputs;
@@ -33,6 +34,7 @@ pub use self::{
         AUDIT_CHECKPOINT_ROWS, AUDIT_FLUSH_WAIT, AUDIT_PAGE_ROWS, AUDIT_QUEUE_BYTES_MAX,
         AUDIT_QUEUE_MAX, AUDIT_RETENTION_DELAY, AUDIT_TARGET_CHARS_MAX, AUDIT_VALUE_BYTES_MAX,
     },
+    children::{CHILD_IDLE_CHECK_INTERVAL, CHILD_WRITE_STALL_MAX},
     lists::{
         CURSOR_BYTES_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, PAGE_ENTRIES,
         REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN, URI_BYTES_MAX,
@@ -86,10 +88,6 @@ pub const CONCURRENCY_TOLERANCE: f64 = 2.0;
 pub const CONCURRENCY_SLACK: Duration = Duration::from_millis(5);
 /// Factor by which the concurrency limit of a slow backend shrinks.
 pub const CONCURRENCY_BACKS_OFF_TO: f64 = 0.8;
-
-// Child processes.
-/// Interval at which the broker looks for unused child processes.
-pub const CHILD_IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
 // Stateless requests (2026-07-28).
 

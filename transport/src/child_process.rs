@@ -31,6 +31,7 @@ use crate::descriptor_reserve;
 use crate::lines::{LineReader, LineWriter};
 use crate::process_group::ProcessGroup;
 use crate::sandbox::Sandbox;
+use crate::stall::StallGuard;
 use crate::stderr_tail::StderrTail;
 
 /// Variables that a child inherits from the broker unless its specification names others.
@@ -117,6 +118,8 @@ pub struct ChildLimits {
     pub stdin_close: Duration,
     /// Time the group has to end after SIGTERM. SIGKILL follows.
     pub term: Duration,
+    /// Time after which a write to a child that reads nothing fails.
+    pub write_stall_max: Duration,
 }
 
 impl Default for ChildLimits {
@@ -126,6 +129,7 @@ impl Default for ChildLimits {
             stderr_bytes_max: 64 * 1024,
             stdin_close: Duration::from_secs(2),
             term: Duration::from_secs(2),
+            write_stall_max: Duration::from_secs(300),
         }
     }
 }
@@ -147,7 +151,7 @@ pub enum SpawnError {
 #[derive(Debug)]
 pub struct Child {
     pub reader: LineReader<ChildStdout>,
-    pub writer: LineWriter<ChildStdin>,
+    pub writer: LineWriter<StallGuard<ChildStdin>>,
     pub process: ChildProcess,
 }
 
@@ -191,7 +195,7 @@ pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError
     let drain = tokio::spawn(drain_stderr(stderr, tail.clone()));
     Ok(Child {
         reader: LineReader::new(stdout, limits.line_bytes_max),
-        writer: LineWriter::new(stdin),
+        writer: LineWriter::new(StallGuard::new(stdin, limits.write_stall_max)),
         process: ChildProcess {
             leader: Some(leader),
             group,

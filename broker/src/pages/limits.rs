@@ -213,6 +213,7 @@ const SOURCE: &str = concat!(
     include_str!("../../../rules/src/limits/apps.rs"),
     include_str!("../../../rules/src/limits/arguments.rs"),
     include_str!("../../../rules/src/limits/audit.rs"),
+    include_str!("../../../rules/src/limits/children.rs"),
     include_str!("../../../rules/src/limits/included.rs"),
     include_str!("../../../rules/src/limits/inputs.rs"),
     include_str!("../../../rules/src/limits/log.rs"),
@@ -354,6 +355,7 @@ fn met() -> Vec<Fixed> {
         LINK_QUEUE_FRAMES Refused(ErrorKind::Overloaded);
         LINK_QUEUE_BYTES_MAX Refused(ErrorKind::Overloaded);
         BACKEND_WRITE_STALL_MAX Other("the connection to the backend ends", "`mcp_links`");
+        CHILD_WRITE_STALL_MAX Other("the next request starts another child", "`mcp_links`");
         ONE_WAY_QUEUE_FRAMES Other("further ones are dropped", "`mcp_queue_depth{queue=\"http_one_way\"}`");
         NOISE_LINES_MAX Other("the link is closed", "`mcp_links`");
         BACKOFF_WAIT_MAX Refused(ErrorKind::BackendUnavailable);

@@ -195,6 +195,19 @@ async fn wait_is_cancel_safe() {
 }
 
 #[tokio::test]
+async fn a_write_to_a_child_that_reads_nothing_fails() {
+    let limits =
+        ChildLimits { write_stall_max: Duration::from_millis(50), ..ChildLimits::default() };
+    let mut child = ready(&shell("echo ready; exec sleep 1000"), &limits).await;
+    // The pipe takes some of it.
+    let mut frames = vec![Bytes::from(vec![b'x'; 1024 * 1024])];
+    let written = soon("the failure", child.writer.send_all(&mut frames)).await;
+    let error = written.unwrap_err().to_string();
+    assert!(error.contains("does not read"), "{error}");
+    soon("the close", child.process.close()).await;
+}
+
+#[tokio::test]
 async fn a_flood_on_stderr_neither_blocks_the_child_nor_fills_memory() {
     let script = "head -c 5000000 /dev/zero | tr '\\0' x >&2; printf '\\033[1;31mlast\\033[0m\\twords\\r\\n\\007\\302\\233end' >&2; echo ready";
     let mut child =

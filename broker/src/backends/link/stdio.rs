@@ -12,7 +12,7 @@ use std::{
 };
 
 use protocol::characters;
-use rules::limits::CHILD_IDLE_CHECK_INTERVAL;
+use rules::limits::{CHILD_IDLE_CHECK_INTERVAL, CHILD_WRITE_STALL_MAX};
 use transport::child_process::{self, Child, ChildLimits, ChildProcess, ChildSpec};
 
 use super::{
@@ -65,8 +65,11 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     spec.guardian = Some(link.backend.resources.children.guardian().clone());
     let spec = confined(link, spec).await?;
     provenance::record_command(&link.backend.pins, &link.backend.spec.transport).await;
-    let limits =
-        ChildLimits { line_bytes_max: link.backend.message_bytes(), ..ChildLimits::default() };
+    let limits = ChildLimits {
+        line_bytes_max: link.backend.message_bytes(),
+        write_stall_max: CHILD_WRITE_STALL_MAX,
+        ..ChildLimits::default()
+    };
     let Child { reader, writer, process } = child_process::spawn(&spec, &limits)
         .map_err(|error| Failure::NotSent(error.to_string()))?;
     tracing::info!(tenant = %link.backend.tenant, backend = %link.backend.id, pid = process.pid(), "child process started");
