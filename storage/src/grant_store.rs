@@ -8,7 +8,8 @@ use records::{GrantError, GrantKey, GrantRecord, GrantState, SecretKey, StoredGr
 
 use crate::StoreError;
 
-/// Grants and secrets. They end with their tenant, and grants end with their stored backend.
+/// Grants and secrets. They end with their tenant. Grants, and secrets of the kind `client`, also end
+/// with their stored backend.
 #[async_trait]
 pub trait GrantStore: Send + Sync {
     async fn grant(&self, key: &GrantKey) -> Result<Option<StoredGrant>, StoreError>;
@@ -41,8 +42,8 @@ pub trait GrantStore: Send + Sync {
         lease_ends_in: Option<Duration>,
     ) -> Result<(), StoreError>;
 
-    /// Removes a grant, whatever its version. Returns false if there was none.
-    async fn remove_grant(&self, key: &GrantKey) -> Result<bool, StoreError>;
+    /// Removes and returns a grant, whatever its version.
+    async fn remove_grant(&self, key: &GrantKey) -> Result<Option<StoredGrant>, StoreError>;
 
     /// Returns the grants of a tenant, by backend and principal.
     async fn grants_of(&self, tenant: &TenantId) -> Result<Vec<StoredGrant>, StoreError>;
@@ -85,6 +86,9 @@ pub trait GrantStore: Send + Sync {
 
     /// Removes and returns a secret that has not expired. Only one caller gets it.
     async fn take_secret(&self, key: &SecretKey) -> Result<Option<Vec<u8>>, StoreError>;
+
+    /// Returns the time of the clock by which rows are stored, in microseconds since 1970.
+    async fn clock_us(&self) -> Result<i64, StoreError>;
 
     /// Removes a secret that has these bytes. Another one stays.
     async fn remove_secret(&self, key: &SecretKey, sealed: &[u8]) -> Result<(), StoreError>;

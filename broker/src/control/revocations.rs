@@ -13,11 +13,7 @@ use rules::limits::access::{REVOCATIONS_MAX, REVOKED_SUBJECT_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{
-    Author, Control, ControlError,
-    resource_views::moment,
-    validation::{now_us, refuse_more},
-};
+use super::{Author, Control, ControlError, resource_views::moment, validation::refuse_more};
 use crate::{auth::is_printable, config::FieldError};
 
 /// Bytes of a digest that name a revocation.
@@ -134,7 +130,9 @@ impl Control {
         wanted: NewRevocation,
         author: Author,
     ) -> Result<(RevocationView, bool), ControlError> {
-        let (now, subject) = (now_us(), wanted.subject()?);
+        let subject = wanted.subject()?;
+        // The clock of this replica may be behind that of the issuer.
+        let now = self.query_store("read_clock", self.store().clock_us()).await?;
         let issued_before_us = wanted.issued_before_us(now)?;
         self.change(move |control| async move {
             control.check_tenant(&tenant)?;

@@ -1,21 +1,27 @@
-//! The connection of a person's account at a backend: authorization code with PKCE (RFC 7636),
-//! identification of the issuer (RFC 9207), and revocation (RFC 7009).
+//! The connection of a person's account at a backend: authorization code with PKCE (RFC 7636), and
+//! identification of the issuer (RFC 9207).
 //!
 //! Invariants:
 //! - An authorization request belongs to one principal and one browser, and its answer counts once.
 //! - Nothing of an answer is used or shown before its issuer is checked.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use http::Uri;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 use records::{GrantKey, GrantState, SecretKey, SecretKind, StoredGrant};
-use rules::limits::oauth::{CONNECT_REQUEST_LIFE, CONNECT_REQUESTS_MAX, GRANT_LEASE};
+use rules::limits::oauth::{
+    CONNECT_REQUEST_LIFE, CONNECT_REQUESTS_MAX, GRANT_LEASE, GRANT_POLL_INTERVAL,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{
     challenge::Challenge,
     client_keys::signed,
+    disconnect::ConnectedAccount,
     discovery::DiscoveredServer,
     fetch::{ConnectReason, OauthError, OauthFetcher},
     machine::TokenHeader,
@@ -28,6 +34,9 @@ use super::{
     vault::{Grant, GrantStatus},
 };
 use crate::auth::form_encoded;
+
+/// Time in which the database answers whether an account was stored or removed.
+pub(super) const STORED_WITHIN: Duration = Duration::from_secs(5);
 
 /// An authorization request that waits for its answer.
 #[derive(Clone, Serialize, Deserialize)]
@@ -43,6 +52,9 @@ struct StoredLogin {
     resource: String,
     scopes: Vec<String>,
     redirect_uri: String,
+    /// Client of the request, for which the server issues the code.
+    #[serde(default)]
+    client_id: String,
     /// Digest of the browser's cookie.
     browser: String,
     /// True if the server identifies itself in each answer.
@@ -77,9 +89,9 @@ impl AuthorizationAnswer {
                 "the answer comes from another authorization server than the one in the request";
             return Err(OauthError::Refused(text.to_owned()));
         }
-        let refused = || {
-            let code = error_code(self.error.as_deref());
-            OauthError::Refused(format!("the authorization server refused: {code}"))
+        let refused = || match error_code(self.error.as_deref()) {
+            "access_denied" => OauthError::Declined,
+            code => OauthError::Refused(format!("the authorization server refused: {code}")),
         };
         self.code.clone().filter(|_| self.error.is_none()).ok_or_else(refused)
     }
@@ -123,6 +135,7 @@ impl UserTokens {
             resource: server.resource.clone(),
             scopes: scopes.clone(),
             redirect_uri: redirect_uri.clone(),
+            client_id: client.client_id().to_owned(),
             browser: digest_of(browser),
             sends_issuer: server.flag(SENDS_ISSUER),
         };
@@ -187,7 +200,7 @@ impl UserTokens {
         login: PendingLogin,
         answer: &AuthorizationAnswer,
         principal_claim: impl FnOnce(&str) -> String + Send,
-    ) -> Result<(), OauthError> {
+    ) -> Result<ConnectedAccount, OauthError> {
         let login = login.0;
         let code = answer.code_of(&login.issuer, login.sends_issuer)?;
         if login.url != self.target.url() {
@@ -203,7 +216,7 @@ impl UserTokens {
         let principal = PrincipalId::new(login.principal.as_str());
         let key = self.key(&principal);
         let settings = self.settings(&key, Some(&login.redirect_uri))?;
-        let client = settings.client(&server).await?;
+        let client = settings.client_of_tokens(&server, &login.client_id).await?;
         let mut form = vec![
             ("grant_type", "authorization_code".to_owned()),
             ("code", code),
@@ -214,11 +227,6 @@ impl UserTokens {
         let request = signed(&client, &server.token_endpoint, &server.issuer, form)?;
         let token = settings.token(&server, &client, request).await?;
         let token = self.target.usable(token);
-        if self.target.is_provider() {
-            let claim = principal_claim(&server.issuer);
-            let client_id = client.client_id();
-            self.check_identity(&token, &server.issuer, client_id, &principal, &claim)?;
-        }
         let grant = Grant {
             access_token: String::new(),
             refresh_token: None,
@@ -229,13 +237,44 @@ impl UserTokens {
             lacks_scopes: false,
             resource: login.resource,
             redirect_uri: login.redirect_uri,
+            client_id: client.client_id().to_owned(),
             url: self.target.url().to_owned(),
             revocation_endpoint: server.text("revocation_endpoint").map(str::to_owned),
         };
+        let account = ConnectedAccount { key, grant: with_token(grant, &token), client, server };
+        let ConnectedAccount { key, grant, client, server } = &account;
+        if self.target.is_provider() {
+            let claim = principal_claim(&server.issuer);
+            let client_id = client.client_id();
+            if let Err(error) =
+                self.check_identity(&token, &server.issuer, client_id, &principal, &claim)
+            {
+                self.revoke_as(client, server, grant).await;
+                return Err(error);
+            }
+        }
         let status = GrantStatus::connected(end_of(&token));
-        self.vault.put(&key, &login.issuer, &with_token(grant, &token), status, None).await?;
+        if let Err(error) = self.vault.put(key, &login.issuer, grant, status, None).await
+            && !self.is_stored(key, grant).await
+        {
+            // Nothing else knows the tokens.
+            self.revoke_as(client, server, grant).await;
+            return Err(error);
+        }
         self.forget(&principal);
-        Ok(())
+        Ok(account)
+    }
+
+    /// Returns whether a grant was stored although its write ended in an error.
+    async fn is_stored(&self, key: &GrantKey, grant: &Grant) -> bool {
+        let until = Instant::now() + STORED_WITHIN;
+        loop {
+            match self.vault.grant(key).await {
+                Ok(found) => return found.is_some_and(|open| open.grant == *grant),
+                Err(_) if Instant::now() < until => tokio::time::sleep(GRANT_POLL_INTERVAL).await,
+                Err(_) => return false,
+            }
+        }
     }
 
     /// Takes the authorization request of an answer. `None`: it is unknown, has expired, was
@@ -264,35 +303,6 @@ impl UserTokens {
         let taken: Option<StoredLogin> = self.vault.take_secret(&vault_key).await?;
         // Another request of the principal may have replaced it meanwhile.
         Ok(taken.filter(is_own).map(PendingLogin))
-    }
-
-    /// Ends a connection here, and at the authorization server if it can (RFC 7009). Returns false
-    /// if there was none.
-    pub async fn disconnect(&self, principal: &PrincipalId) -> Result<bool, OauthError> {
-        let key = self.key(principal);
-        let open = self.vault.grant(&key).await?;
-        let removed = self.vault.remove(&key).await?;
-        self.forget(principal);
-        if let Some(open) = open {
-            self.revoke_tokens(&key, &open.grant, &open.stored.record.issuer).await;
-        }
-        Ok(removed)
-    }
-
-    /// Revokes the tokens of a grant that is gone here, if the authorization server can (RFC 7009).
-    pub(super) async fn revoke_tokens(&self, key: &GrantKey, grant: &Grant, issuer: &str) {
-        let endpoint = grant.revocation_endpoint.as_deref();
-        let token = grant.refresh_token.as_ref().filter(|token| !token.is_empty());
-        let token = token.unwrap_or(&grant.access_token).clone();
-        if let Some(endpoint) = endpoint.and_then(|url| self.fetcher.permitted(url))
-            && let Ok(settings) = self.settings(key, Some(&grant.redirect_uri))
-            && let Ok(server) = self.discovered(None).await
-            && server.issuer == issuer
-            && let Ok(client) = settings.client(&server).await
-            && let Some(request) = client.post(&endpoint, &server.issuer, vec![("token", token)])
-        {
-            let _best_effort = self.fetcher.send(request).await;
-        }
     }
 
     /// Returns the state of the principal's connection, if there is one.

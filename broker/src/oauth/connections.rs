@@ -12,14 +12,14 @@ use super::{
     secret_text::{digest_of, random_text},
     vault::Vault,
 };
-use crate::{auth::now_us, persistence::Persistence};
+use crate::persistence::Persistence;
 
 /// What a one-time link signs in to.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ConnectLink {
     pub principal: String,
     pub backend: String,
-    /// A revocation of the principal since then refuses the login too.
+    /// Time of the store's clock. A revocation of the principal since then refuses the login too.
     #[serde(default)]
     pub created_at_us: i64,
 }
@@ -38,6 +38,12 @@ impl Connections {
         self.0.grants_of(tenant).await
     }
 
+    /// Returns the time of the clock by which the store stamps revocations, in microseconds since
+    /// 1970.
+    pub async fn clock_us(&self) -> Result<i64, OauthError> {
+        self.0.clock_us().await
+    }
+
     /// Makes a link for a principal. Returns the secret of its address.
     pub async fn make_link(
         &self,
@@ -49,7 +55,7 @@ impl Connections {
         let link = ConnectLink {
             principal: principal.as_str().to_owned(),
             backend: backend.to_owned(),
-            created_at_us: now_us(),
+            created_at_us: self.clock_us().await?,
         };
         self.0.put_secret(&vault_key(tenant, &secret), &link, CONNECT_LINK_LIFE).await?;
         Ok(secret)

@@ -282,7 +282,7 @@ impl ExchangedTokens {
         let requested = self.requested(principal, challenge).await;
         let outcome = match &requested {
             Ok(_) => "granted",
-            Err(OauthError::Unavailable(_) | OauthError::StoreUnavailable(_)) => "unavailable",
+            Err(error) if error.is_temporary() => "unavailable",
             Err(_) => "refused",
         };
         // No server got a request for a principal that has to sign in first.
@@ -307,13 +307,8 @@ impl ExchangedTokens {
                 let is_usual =
                     matches!(error, OauthError::Unconnected(_) | OauthError::NoCallerToken);
                 known.failed = (!is_usual).then(|| (error.clone(), Instant::now()));
-                let may_pass = matches!(
-                    error,
-                    OauthError::Unavailable(_)
-                        | OauthError::StoreUnavailable(_)
-                        | OauthError::Refused(_)
-                        | OauthError::InvalidClient(_)
-                );
+                let may_pass = error.is_temporary()
+                    || matches!(error, OauthError::Refused(_) | OauthError::InvalidClient(_));
                 if let Some(kept) = kept.filter(|_| may_pass) {
                     return Ok(kept);
                 }

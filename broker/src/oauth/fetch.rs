@@ -26,6 +26,10 @@ pub enum OauthError {
     /// The authorization server refuses, or its metadata does not permit the request.
     #[error("{0}")]
     Refused(String),
+    /// The person, or the server for the person, said no to an authorization request (RFC 6749,
+    /// 4.1.2.1).
+    #[error("the authorization request was declined: access_denied")]
+    Declined,
     /// The server does not accept the refresh token or the code any more.
     #[error("{0}")]
     InvalidGrant(String),
@@ -38,6 +42,13 @@ pub enum OauthError {
     /// No caller of the principal brought a token that can be exchanged.
     #[error("the broker has no access token of the principal that it may exchange")]
     NoCallerToken,
+}
+
+impl OauthError {
+    /// Returns whether a later attempt may succeed without a change of anything.
+    pub(super) fn is_temporary(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::StoreUnavailable(_))
+    }
 }
 
 /// Reason why a principal must connect an account.

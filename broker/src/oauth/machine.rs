@@ -179,10 +179,7 @@ impl MachineTokens {
                 Ok(header)
             }
             Err(error) => {
-                let outcome = match error {
-                    OauthError::Unavailable(_) | OauthError::StoreUnavailable(_) => "unavailable",
-                    _ => "refused",
-                };
+                let outcome = if error.is_temporary() { "unavailable" } else { "refused" };
                 self.metrics.oauth.requested(outcome);
                 state.failed = Some((error.clone(), Instant::now()));
                 Err(error)

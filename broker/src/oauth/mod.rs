@@ -17,6 +17,7 @@ mod client_keys;
 mod code_flow;
 mod connect;
 mod connections;
+mod disconnect;
 mod discovery;
 mod exchanged;
 mod fetch;
@@ -46,6 +47,7 @@ pub use self::{
     code_flow::StartedLogin,
     connect::{AuthorizationAnswer, PendingLogin, connect_elicitation},
     connections::{ConnectLink, Connections},
+    disconnect::ConnectedAccount,
     fetch::{ConnectReason, OauthError},
     login_servers::LoginServers,
     machine::{MachineTokens, RenewedToken, TokenHeader},

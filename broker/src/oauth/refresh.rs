@@ -78,16 +78,16 @@ impl UserTokens {
                 let token = self.target.usable(token);
                 fault_point::hit("grant.refreshed");
                 self.metrics.oauth.requested("granted");
-                let grant = with_token(open.grant.clone(), &token);
+                let client_id = client.client_id().to_owned();
+                let grant = Grant { client_id, ..with_token(open.grant.clone(), &token) };
                 let status = GrantStatus::connected(end_of(&token));
-                let version =
-                    self.saved(key, &record.issuer, &grant, status, open.stored.version).await?;
-                if version.is_some() {
+                let saved = self.saved(key, &record.issuer, &grant, status, open.stored.version);
+                if saved.await?.is_some() {
                     return Ok(Refresh::Done(Box::new(grant)));
                 }
                 // If the connection has ended meanwhile, nothing else knows the new tokens.
                 if self.vault.grant(key).await?.is_none() {
-                    self.revoke_tokens(key, &grant, &record.issuer).await;
+                    self.revoke_as(&client, &server, &grant).await;
                 }
                 Ok(Refresh::Changed)
             }
@@ -160,7 +160,7 @@ impl UserTokens {
             return Err(OauthError::InvalidGrant(text));
         }
         let settings = self.settings(&record.key, Some(&grant.redirect_uri))?;
-        let client = settings.client(&server).await?;
+        let client = settings.client_of_tokens(&server, &grant.client_id).await?;
         let mut form = vec![
             ("grant_type", "refresh_token".to_owned()),
             ("refresh_token", grant.refresh_token.clone().unwrap_or_default()),

@@ -118,29 +118,73 @@ impl ClientSettings<'_> {
         &self,
         server: &DiscoveredServer,
     ) -> Result<ClientAuthentication, OauthError> {
+        if let Some(known) = self.known_client(server).await? {
+            return Ok(known);
+        }
+        let (made, life) = self.register(server).await?;
+        let vault_key = self.registration_key(server);
+        self.registered(&self.vault.add_secret(&vault_key, made, life).await?).await
+    }
+
+    /// Returns the client that got tokens or a code. No other client can use them, so this never
+    /// registers another one. `client_id` is empty if an earlier version of the broker got them.
+    pub(super) async fn client_of_tokens(
+        &self,
+        server: &DiscoveredServer,
+        client_id: &str,
+    ) -> Result<ClientAuthentication, OauthError> {
+        let registered = match self.auth.client_id {
+            // The server may accept metadata documents since the broker registered there.
+            None if !client_id.is_empty() => self.registration(server).await?,
+            _ => None,
+        };
+        let client = match registered.filter(|client| client.client_id == client_id) {
+            Some(client) => Some(self.registered(&client).await?),
+            None => self.known_client(server).await?,
+        };
+        let is_same =
+            |known: &ClientAuthentication| client_id.is_empty() || known.client_id() == client_id;
+        let gone = || {
+            let text = format!("the client that got the tokens at {} is gone", server.issuer);
+            OauthError::InvalidGrant(text)
+        };
+        client.filter(is_same).ok_or_else(gone)
+    }
+
+    /// Returns the configured client, the one of a metadata document, or the registered one.
+    async fn known_client(
+        &self,
+        server: &DiscoveredServer,
+    ) -> Result<Option<ClientAuthentication>, OauthError> {
         if let Some(id) = &self.auth.client_id {
             self.bind(&server.issuer, id).await?;
             let credential = match self.auth.has_own_key() {
                 true => self.keys.current().await?,
                 false => configured(self.auth, server)?,
             };
-            return Ok(ClientAuthentication::new(id, credential));
+            return Ok(Some(ClientAuthentication::new(id, credential)));
         }
         if let Some(id) = self.document(server) {
             let credential = match self.auth.has_own_key() {
                 true => self.keys.current().await?,
                 false => ClientCredential::None,
             };
-            return Ok(ClientAuthentication::new(&id, credential));
+            return Ok(Some(ClientAuthentication::new(&id, credential)));
         }
-        let vault_key = self.registration_key(server);
-        let client = match self.vault.secret::<StoredClient>(&vault_key).await? {
-            Some(known) => known,
-            None => {
-                let (made, life) = self.register(server).await?;
-                self.vault.add_secret(&vault_key, made, life).await?
-            }
-        };
+        match self.registration(server).await? {
+            Some(client) => self.registered(&client).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    async fn registration(
+        &self,
+        server: &DiscoveredServer,
+    ) -> Result<Option<StoredClient>, OauthError> {
+        self.vault.secret(&self.registration_key(server)).await
+    }
+
+    async fn registered(&self, client: &StoredClient) -> Result<ClientAuthentication, OauthError> {
         let secret = || Secret::new(client.client_secret.as_deref().unwrap_or_default());
         let credential = match client.method.as_str() {
             "client_secret_basic" => ClientCredential::Basic(secret()),
@@ -160,7 +204,7 @@ impl ClientSettings<'_> {
         request: Request<Full<Bytes>>,
     ) -> Result<AccessToken, OauthError> {
         match request_token(self.fetcher, request).await {
-            Err(OauthError::InvalidClient(text)) if self.registers_at(server) => {
+            Err(OauthError::InvalidClient(text)) if self.is_registration(server, client) => {
                 let refused = |known: &StoredClient| known.client_id == client.client_id();
                 self.vault.remove_secret(&self.registration_key(server), refused).await?;
                 Err(OauthError::InvalidGrant(text))
@@ -185,9 +229,10 @@ impl ClientSettings<'_> {
         self.redirect_uri = format!("{}{CALLBACK_PATH}/{own}", self.base);
     }
 
-    /// Returns whether the broker registers itself at a server.
-    fn registers_at(&self, server: &DiscoveredServer) -> bool {
-        self.auth.client_id.is_none() && self.document(server).is_none()
+    /// Returns whether the broker has registered this client itself.
+    fn is_registration(&self, server: &DiscoveredServer, client: &ClientAuthentication) -> bool {
+        self.auth.client_id.is_none()
+            && self.document(server).as_deref() != Some(client.client_id())
     }
 
     /// Returns the key of the registration at a server. A client of an earlier address is kept,

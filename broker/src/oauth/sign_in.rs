@@ -41,12 +41,21 @@ pub struct PendingSignIn {
     login: StartedLogin,
     /// Backend whose page the person wanted. Empty: the page of all of them.
     backend: String,
+    /// Time of the begin, by the clock of the store.
+    #[serde(default)]
+    begun_at_us: i64,
 }
 
 impl PendingSignIn {
     /// Returns the `state` of its answer.
     pub fn state(&self) -> &str {
         &self.login.state
+    }
+
+    /// Returns the time of the begin, by the clock of the store. A revocation since then refuses the
+    /// login: another replica may have stored it without the knowledge of this one.
+    pub fn begun_at_us(&self) -> i64 {
+        self.begun_at_us
     }
 }
 
@@ -79,22 +88,28 @@ impl SignIns {
         &self,
         issuer: &IssuerConfig,
         backend: String,
+        begun_at_us: i64,
         is_free: impl Fn(&str) -> bool,
     ) -> Result<(String, PendingSignIn), OauthError> {
         let flow = self.flow(issuer).await?.announces_pkce()?;
         let base = self.address.base().unwrap_or_default();
-        let mut states = (0..STATE_DRAWS).map(|_| format!("{STATE_PREFIX}{}", random_text()));
-        let last = format!("{STATE_PREFIX}{}", random_text());
-        let state = states.find(|state| is_free(state)).unwrap_or(last);
+        let new_state = || format!("{STATE_PREFIX}{}", random_text());
+        let mut state = new_state();
+        for _ in 1..STATE_DRAWS {
+            if is_free(&state) {
+                break;
+            }
+            state = new_state();
+        }
         let (address, login) = flow.start(state, format!("{base}{CALLBACK_PATH}"), None)?;
-        Ok((address, PendingSignIn { login, backend }))
+        Ok((address, PendingSignIn { login, backend, begun_at_us }))
     }
 
     /// Ends a sign-in with the answer of the issuer, which must be one of these.
     pub async fn finish(
         &self,
         issuers: &[Arc<IssuerConfig>],
-        PendingSignIn { login, backend }: PendingSignIn,
+        PendingSignIn { login, backend, .. }: PendingSignIn,
         answer: &AuthorizationAnswer,
     ) -> Result<ProvenSignIn, OauthError> {
         let code = login.code_of(answer)?;

@@ -275,11 +275,9 @@ impl UserTokens {
                 }
                 Ok(Refresh::Changed) => continue,
                 Ok(Refresh::Leased) => {}
-                Err(
-                    OauthError::Unavailable(_)
-                    | OauthError::StoreUnavailable(_)
-                    | OauthError::Refused(_),
-                ) if !must_wait => {}
+                Err(error)
+                    if !must_wait
+                        && (error.is_temporary() || matches!(error, OauthError::Refused(_))) => {}
                 Err(error) => return Err(error),
             }
             if !must_wait {

@@ -39,6 +39,9 @@ pub(super) struct Grant {
     /// Redirect URI of the client that got the tokens. Another client cannot renew them.
     #[serde(default)]
     pub(super) redirect_uri: String,
+    /// Client that got the tokens. Empty: an earlier version stored the grant.
+    #[serde(default)]
+    pub(super) client_id: String,
     /// URL of the backend that the tokens are for.
     pub(super) url: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -128,7 +131,8 @@ impl Vault {
         Ok(None)
     }
 
-    fn opened(&self, stored: StoredGrant) -> Option<OpenGrant> {
+    /// Opens the grant of a row.
+    pub(super) fn opened(&self, stored: StoredGrant) -> Option<OpenGrant> {
         let record = &stored.record;
         let text = self
             .0
@@ -193,8 +197,14 @@ impl Vault {
         }
     }
 
-    pub(super) async fn remove(&self, key: &GrantKey) -> Result<bool, OauthError> {
+    /// Removes and returns the row of a grant.
+    pub(super) async fn take(&self, key: &GrantKey) -> Result<Option<StoredGrant>, OauthError> {
         self.0.run("remove_grant", self.0.store.remove_grant(key)).await.map_err(away)
+    }
+
+    /// Returns the time of the clock by which the store stamps rows, in microseconds since 1970.
+    pub(super) async fn clock_us(&self) -> Result<i64, OauthError> {
+        self.0.run("read_clock", self.0.store.clock_us()).await.map_err(away)
     }
 
     pub(super) async fn grants_of(

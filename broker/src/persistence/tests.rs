@@ -331,7 +331,7 @@ impl GrantStore for Meddled {
     ) -> Result<(), StoreError> {
         self.inner.record_grant_error(key, version, error, lease_ends_in).await
     }
-    async fn remove_grant(&self, key: &GrantKey) -> Result<bool, StoreError> {
+    async fn remove_grant(&self, key: &GrantKey) -> Result<Option<StoredGrant>, StoreError> {
         self.inner.remove_grant(key).await
     }
     async fn grants_of(&self, tenant: &TenantId) -> Result<Vec<StoredGrant>, StoreError> {
@@ -373,6 +373,9 @@ impl GrantStore for Meddled {
     }
     async fn take_secret(&self, key: &SecretKey) -> Result<Option<Vec<u8>>, StoreError> {
         self.inner.take_secret(key).await
+    }
+    async fn clock_us(&self) -> Result<i64, StoreError> {
+        self.inner.clock_us().await
     }
     async fn remove_secret(&self, key: &SecretKey, sealed: &[u8]) -> Result<(), StoreError> {
         self.inner.remove_secret(key, sealed).await

@@ -32,7 +32,7 @@ async fn two_with(clock: &FakeClock) -> (TestCluster, Ledger, String) {
 }
 
 /// Sets the clock of the second replica, and waits until the replica shows the new time.
-async fn set(cluster: &TestCluster, clock: &FakeClock, offset: &str) {
+pub(crate) async fn set(cluster: &TestCluster, clock: &FakeClock, offset: &str) {
     clock.set(offset);
     eventually("the replica to see its clock", || async {
         let (right, wrong) = (second(cluster, 0).await, second(cluster, 1).await);

@@ -1,7 +1,12 @@
 //! What binds an account at a backend: a login to its person, its browser and its server, a grant to
 //! its backend and its URL, and a sealed row to its key.
 
-use std::{collections::HashSet, path::Path, sync::Arc};
+use std::{
+    collections::HashSet,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 use testkit::{
@@ -238,8 +243,9 @@ async fn a_drain_waits_for_a_renewal_whose_call_was_cancelled() {
         if sessions[0]["state"] == "parked" { Ok(()) } else { Err(sessions) }
     })
     .await;
-    // Long after the process would have ended without the renewal.
-    for _ in 0..300 {
+    // Long after the process would have ended without the renewal, and before the renewal ends.
+    let parked = Instant::now();
+    while parked.elapsed() < Duration::from_secs(1) {
         assert_eq!(broker.admin().get("/admin/v1/tenants").await.0, 200);
     }
     world.server.hold_tokens(false);
@@ -251,6 +257,35 @@ async fn a_drain_waits_for_a_renewal_whose_call_was_cancelled() {
     let client = broker.connected(json!({})).await;
     let answer = call(&client, "b__echo").await;
     assert_ne!(answer["isError"], true, "{answer}");
+}
+
+#[tokio::test]
+async fn tokens_of_a_sign_in_that_cannot_be_stored_are_revoked() {
+    let world = World::start(3600).await;
+    register_clients(&world.server, &world);
+    let settings = builder().config(json!({"auth": {"resource": "http://127.0.0.1:9"}}));
+    let cluster = settings.cluster(1).behind_proxies().start().await;
+    let mut spec = world.spec();
+    spec["auth"] = json!({"type": "oauth_user"});
+    assert_eq!(cluster.operator().put_backend("default", "b", &spec).await.0, 201);
+    let browser = Browser::at(cluster.replicas()[0].http_address());
+    let request = browser.start_login().await;
+    world.server.take_token_requests();
+    world.server.hold_tokens(true);
+    let (status, ()) = tokio::join!(browser.answer(&request, "&code=c"), async {
+        eventually("the code at the server", || async {
+            let asked = world.server.token_requests();
+            let is_there = asked.iter().any(|one| member(one, "code").is_some());
+            if is_there { Ok(()) } else { Err(asked) }
+        })
+        .await;
+        cluster.cut_from_postgres(0);
+        world.server.hold_tokens(false);
+    });
+    assert_eq!(status, 503);
+    let asked = world.server.token_requests();
+    let revoked = asked.iter().find_map(|one| member(one, "token"));
+    assert!(revoked.is_some_and(|token| token.starts_with("refresh-")), "{asked:?}");
 }
 
 #[tokio::test]

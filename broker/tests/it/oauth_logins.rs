@@ -1,31 +1,35 @@
 //! Logins at the connect page: when they end, and which pages and backends they reach.
 
 use serde_json::json;
-use testkit::{TestBroker, Topology, eventually};
+use testkit::{AdminClient, FakeClock, TestBroker, Topology, eventually};
 
 use crate::{
     accounts::{Browser, World, between, parameter},
-    builder,
+    builder, clocks,
 };
 
 /// Starts a broker at which tenant `acme` has backend `b`.
 async fn started(world: &World) -> TestBroker {
     let broker =
         builder().single_process().auth_required().admin_token("operator-of-tests").start().await;
-    create_acme(&broker, world).await;
+    create_acme(&broker.admin(), world).await;
     broker
 }
 
-async fn create_acme(broker: &TestBroker, world: &World) {
-    broker.admin().put_tenant("acme", json!({})).await;
-    let (status, view) = broker.admin().put_backend("acme", "b", &world.spec()).await;
+async fn create_acme(admin: &AdminClient, world: &World) {
+    admin.put_tenant("acme", json!({})).await;
+    let (status, view) = admin.put_backend("acme", "b", &world.spec()).await;
     assert_eq!(status, 201, "{view}");
 }
 
 /// Returns the secret of a one-time link for a principal.
 async fn link(broker: &TestBroker, principal: &str) -> String {
+    link_of(&broker.admin(), principal).await
+}
+
+async fn link_of(admin: &AdminClient, principal: &str) -> String {
     let body = json!({"principal": principal, "backend": "b"});
-    let (status, link) = broker.admin().post("/admin/v1/tenants/acme/connections", &body).await;
+    let (status, link) = admin.post("/admin/v1/tenants/acme/connections", &body).await;
     assert_eq!(status, 201, "{link}");
     parameter(link["url"].as_str().unwrap(), "link").unwrap()
 }
@@ -66,6 +70,39 @@ async fn a_login_ends_with_its_principal() {
     assert_eq!(status(&browser).await, 200, "with a newer link");
 }
 
+/// The time of a login and that of a revocation are of the database's clock.
+#[tokio::test]
+async fn a_login_of_a_replica_whose_clock_is_ahead_ends_with_its_principal() {
+    let (world, clock) = (World::start(3600).await, FakeClock::set_to("+0"));
+    let settings = builder()
+        .auth_required()
+        .admin_token("operator-of-tests")
+        .config(json!({"auth": {"resource": "http://127.0.0.1:9"}}));
+    let env = clock.env();
+    let cluster = env
+        .iter()
+        .fold(settings.cluster(2), |cluster, (name, value)| cluster.env_of(1, name, value))
+        .start()
+        .await;
+    create_acme(&cluster.operator(), &world).await;
+    clocks::set(&cluster, &clock, "+5m").await;
+    let browser = Browser::at(cluster.replicas()[1].http_address());
+    let [used, unused] =
+        [link_of(&cluster.admin(1), "ann").await, link_of(&cluster.admin(1), "ann").await];
+    assert_eq!(sign_in(&browser, &used).await, 303);
+    assert_eq!(status(&browser).await, 200);
+    let path = "/admin/v1/tenants/acme/revocations";
+    assert_eq!(cluster.admin(0).post(path, &json!({"principal": "ann"})).await.0, 201);
+    eventually("the end of the login", || async {
+        let status = status(&browser).await;
+        if status == 403 { Ok(()) } else { Err(status) }
+    })
+    .await;
+    assert_eq!(sign_in(&browser, &unused).await, 403, "a link from before the revocation");
+    assert_eq!(sign_in(&browser, &link_of(&cluster.admin(1), "ann").await).await, 303);
+    assert_eq!(status(&browser).await, 200, "with a newer link");
+}
+
 #[tokio::test]
 async fn a_login_ends_with_its_tenant() {
     let world = World::start(3600).await;
@@ -81,7 +118,7 @@ async fn a_login_ends_with_its_tenant() {
     assert_eq!(status(&browser).await, 200);
     assert_eq!(admin.delete("/admin/v1/tenants/acme").await.0, 204);
     assert_eq!(status(&browser).await, 403);
-    create_acme(&broker, &world).await;
+    create_acme(&broker.admin(), &world).await;
     assert_eq!(status(&browser).await, 403, "another tenant of the name");
     assert_eq!(sign_in(&Browser::new(&broker), &unused[1]).await, 403);
 }
@@ -233,7 +270,7 @@ async fn the_logins_of_one_principal_take_limited_space() {
         .config(json!({"limits": {"requests_per_second_per_principal": 0}}))
         .start()
         .await;
-    create_acme(&broker, &world).await;
+    create_acme(&broker.admin(), &world).await;
     let browser = signed_in(&broker).await;
     let form = format!("proof={}", browser.proof_for("b").await);
     for _ in 0..40 {

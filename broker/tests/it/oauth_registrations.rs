@@ -105,6 +105,26 @@ async fn the_broker_registers_again_after_its_registration_was_deleted() {
 }
 
 #[tokio::test]
+async fn a_registration_ends_with_its_backend() {
+    let registry = Registry::start(json!({})).await;
+    let broker = builder().single_process().start().await;
+    let auth = json!({"type": "oauth_user"});
+    registry.add_to(&broker, auth.clone()).await;
+    let browser = Browser::new(&broker);
+    let first = browser.start_login().await;
+    let path = "/admin/v1/tenants/default/backends/b";
+    assert_eq!(broker.admin().delete(path).await.0, 204);
+    registry.add_to(&broker, auth).await;
+    // Only the client of the request could use the code. No other one is registered for it.
+    assert_eq!(browser.answer(&first, "&code=c").await, 502);
+    assert_eq!(registry.registrations(), 1);
+    let second = browser.start_login().await;
+    assert_ne!(client_id(&second), client_id(&first));
+    assert_eq!(browser.answer(&second, "&code=c").await, 200);
+    assert_eq!(registry.registrations(), 2);
+}
+
+#[tokio::test]
 async fn a_refused_client_of_an_operator_does_not_end_connections() {
     let registry = Registry::start(json!({})).await;
     let broker = builder().single_process().start().await;

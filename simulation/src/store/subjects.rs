@@ -62,7 +62,7 @@ pass_on! { GrantStore:
     put_grant(record: &GrantRecord, expected: Option<i64>) -> Option<i64>;
     lease_grant(key: &GrantKey, version: i64, lease: Duration) -> bool;
     record_grant_error(key: &GrantKey, version: i64, error: GrantError, lease_ends_in: Option<Duration>) -> ();
-    remove_grant(key: &GrantKey) -> bool;
+    remove_grant(key: &GrantKey) -> Option<StoredGrant>;
     grants_of(tenant: &TenantId) -> Vec<StoredGrant>;
     oldest_grants(tenant: &TenantId, backend: &BackendId, skip: u32, limit: u32) -> Vec<StoredGrant>;
     grant_counts() -> Vec<(GrantState, u64)>;
@@ -71,6 +71,7 @@ pass_on! { GrantStore:
     add_secret(key: &SecretKey, sealed: &[u8], life: Duration) -> ();
     secret(key: &SecretKey) -> Option<Vec<u8>>;
     take_secret(key: &SecretKey) -> Option<Vec<u8>>;
+    clock_us() -> i64;
     remove_secret(key: &SecretKey, sealed: &[u8]) -> ();
 }
 

@@ -27,8 +27,9 @@ pub async fn a_grant_is_kept_as_given_for_its_principal_only(store: &dyn Durable
     let all = store.grants_of(&tenant("acme")).await?;
     assert_eq!(all.into_iter().map(|grant| grant.record).collect::<Vec<_>>(), [ann.clone(), bob]);
     assert_eq!(store.grants_of(&tenant("zoo")).await?, []);
-    assert!(store.remove_grant(&ann.key).await?);
-    assert!(!store.remove_grant(&ann.key).await?);
+    let removed = store.remove_grant(&ann.key).await?.expect("the grant");
+    assert_eq!((&removed.record, removed.version), (&ann, version));
+    assert_eq!(store.remove_grant(&ann.key).await?, None);
     Ok(())
 }
 
@@ -169,6 +170,8 @@ pub async fn weak_grants_are_counted_by_tenant(store: &dyn DurableStore) -> Outc
 
 pub async fn grants_end_with_their_backend_and_their_tenant(store: &dyn DurableStore) -> Outcome {
     let (acme, one) = (tenant("acme"), backend("one"));
+    let client = |name: &str| SecretKey { kind: SecretKind::Client, ..secret(name) };
+    let (own, other) = (client("one https://as.example"), client("one2 https://as.example"));
     let made = || async {
         store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;
         let settings = BackendRecord {
@@ -180,16 +183,22 @@ pub async fn grants_end_with_their_backend_and_their_tenant(store: &dyn DurableS
         };
         store.apply(AdminChange::PutBackend(&settings), None).await?;
         store.put_grant(&record("ann", 1), None).await?;
-        store.put_secret(&secret("s"), b"sealed", LONG).await
+        for secret in [&secret("s"), &own, &other] {
+            store.put_secret(secret, b"sealed", LONG).await?;
+        }
+        Ok::<_, StoreError>(())
     };
     made().await?;
     store.apply(AdminChange::DeleteBackend(&acme, &one), None).await?;
     assert_eq!(store.grants_of(&acme).await?, []);
     assert!(store.secret(&secret("s")).await?.is_some());
+    assert_eq!(store.secret(&own).await?, None);
+    assert!(store.secret(&other).await?.is_some(), "of another backend");
     made().await?;
     store.apply(AdminChange::DeleteTenant(&acme), None).await?;
     assert_eq!(store.grants_of(&acme).await?, []);
     assert_eq!(store.secret(&secret("s")).await?, None);
+    assert_eq!(store.secret(&other).await?, None);
     Ok(())
 }
 

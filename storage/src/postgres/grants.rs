@@ -13,13 +13,15 @@ use super::{
 };
 use crate::{GrantStore, StoreError};
 
+macro_rules! columns {
+    () => {
+        "tenant, backend, principal, issuer, sealed, state, expires_at_us, version, lease_until_us - now_us() AS lease_left_us, lease_until_us > 0 AS is_lease_open, last_error"
+    };
+}
+
 macro_rules! grants {
     ($rest:literal) => {
-        concat!(
-            "SELECT tenant, backend, principal, issuer, sealed, state, expires_at_us, version, lease_until_us - now_us() AS lease_left_us, lease_until_us > 0 AS is_lease_open, last_error
-             FROM upstream_grants ",
-            $rest
-        )
+        concat!("SELECT ", columns!(), " FROM upstream_grants ", $rest)
     };
 }
 
@@ -120,16 +122,17 @@ impl GrantStore for PostgresStore {
         Ok(())
     }
 
-    async fn remove_grant(&self, key: &GrantKey) -> Result<bool, StoreError> {
+    async fn remove_grant(&self, key: &GrantKey) -> Result<Option<StoredGrant>, StoreError> {
         let remove = |_| {
-            sqlx::query(
-                "DELETE FROM upstream_grants WHERE tenant = $1 AND backend = $2 AND principal = $3 RETURNING version",
-            )
+            sqlx::query(concat!(
+                "DELETE FROM upstream_grants WHERE tenant = $1 AND backend = $2 AND principal = $3 RETURNING ",
+                columns!()
+            ))
             .bind(key.tenant.as_str())
             .bind(key.backend.as_str())
             .bind(key.principal.as_str())
         };
-        Ok(!self.rows_of(&self.write_pool, remove).await?.is_empty())
+        Ok(self.stored_grants(&self.rows_of(&self.write_pool, remove).await?).pop())
     }
 
     async fn grants_of(&self, tenant: &TenantId) -> Result<Vec<StoredGrant>, StoreError> {
@@ -257,6 +260,11 @@ impl GrantStore for PostgresStore {
         };
         let taken = self.rows_of(&self.write_pool, take).await?;
         taken.first().map(|row| get(row, "sealed")).transpose()
+    }
+
+    async fn clock_us(&self) -> Result<i64, StoreError> {
+        let select = |_| sqlx::query("SELECT now_us() AS clock_us");
+        self.rows(select).await?.first().map_or(Ok(0), |row| get(row, "clock_us"))
     }
 
     async fn remove_secret(&self, key: &SecretKey, sealed: &[u8]) -> Result<(), StoreError> {

@@ -143,6 +143,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0020_revocations_by_the_servers_clock.sql"),
         ["migration.20.begun", "migration.20.applied"],
     ),
+    (
+        21,
+        "registrations of backends",
+        include_str!("../../../migrations/postgres/0021_registrations_of_backends.sql"),
+        ["migration.21.begun", "migration.21.applied"],
+    ),
 ];
 
 /// Returns the version that this build works with.

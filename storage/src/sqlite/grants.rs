@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{GrantStore, StoreError, fault_point};
 
-const COLUMNS: &str = "SELECT tenant, backend, principal, issuer, sealed, state, expires_at_us, version, lease_until_us, last_error FROM upstream_grants";
+const COLUMNS: &str = "tenant, backend, principal, issuer, sealed, state, expires_at_us, version, lease_until_us, last_error";
 
 impl SqliteStore {
     async fn grants(
@@ -25,7 +25,7 @@ impl SqliteStore {
         values: &[&str],
     ) -> Result<Vec<StoredGrant>, StoreError> {
         with_deadline("reading grants", async {
-            let statement = format!("{COLUMNS} {rest}");
+            let statement = format!("SELECT {COLUMNS} FROM upstream_grants {rest}");
             let query = sqlx::query(sqlx::AssertSqlSafe(statement));
             let query = values.iter().fold(query, |query, value| query.bind((*value).to_owned()));
             let rows = query.fetch_all(&self.readers).await.map_err(map_error)?;
@@ -129,18 +129,19 @@ impl GrantStore for SqliteStore {
         .await
     }
 
-    async fn remove_grant(&self, key: &GrantKey) -> Result<bool, StoreError> {
+    async fn remove_grant(&self, key: &GrantKey) -> Result<Option<StoredGrant>, StoreError> {
         with_deadline("removing a grant", async {
+            let statement = format!(
+                "DELETE FROM upstream_grants WHERE tenant = ? AND backend = ? AND principal = ? RETURNING {COLUMNS}"
+            );
             let mut writing = self.begin().await?;
-            let removed = sqlx::query(
-                "DELETE FROM upstream_grants WHERE tenant = ? AND backend = ? AND principal = ?",
-            )
-            .bind(key.tenant.as_str())
-            .bind(key.backend.as_str())
-            .bind(key.principal.as_str());
-            let removed = removed.execute(writing.connection()).await.map_err(map_error)?;
+            let removed = sqlx::query(sqlx::AssertSqlSafe(statement))
+                .bind(key.tenant.as_str())
+                .bind(key.backend.as_str())
+                .bind(key.principal.as_str());
+            let removed = removed.fetch_all(writing.connection()).await.map_err(map_error)?;
             writing.commit().await?;
-            Ok(removed.rows_affected() > 0)
+            Ok(self.readable(&removed, |_| "a grant".to_owned(), stored).pop())
         })
         .await
     }
@@ -158,7 +159,7 @@ impl GrantStore for SqliteStore {
     ) -> Result<Vec<StoredGrant>, StoreError> {
         with_deadline("reading grants", async {
             let statement = format!(
-                "{COLUMNS} WHERE tenant = ? AND backend = ? AND state = 'connected' ORDER BY created_at_us, principal LIMIT ? OFFSET ?"
+                "SELECT {COLUMNS} FROM upstream_grants WHERE tenant = ? AND backend = ? AND state = 'connected' ORDER BY created_at_us, principal LIMIT ? OFFSET ?"
             );
             let query = sqlx::query(sqlx::AssertSqlSafe(statement))
                 .bind(tenant.as_str())
@@ -294,6 +295,10 @@ impl GrantStore for SqliteStore {
             Ok(taken)
         })
         .await
+    }
+
+    async fn clock_us(&self) -> Result<i64, StoreError> {
+        Ok(now_us())
     }
 
     async fn remove_secret(&self, key: &SecretKey, sealed: &[u8]) -> Result<(), StoreError> {

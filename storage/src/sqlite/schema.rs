@@ -41,6 +41,11 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         include_str!("../../../migrations/sqlite/0016_sessions_by_creation.sql"),
     ),
     (17, "secrets by end", include_str!("../../../migrations/sqlite/0017_secrets_by_end.sql")),
+    (
+        18,
+        "registrations of backends",
+        include_str!("../../../migrations/sqlite/0018_registrations_of_backends.sql"),
+    ),
 ];
 
 /// Schema versions before and after opening. They are equal if no migration was missing.

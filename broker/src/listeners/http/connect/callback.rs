@@ -40,13 +40,14 @@ impl Visit<'_> {
             Err(error) => return self.failed(&person.tenant, name, &error),
         };
         let claim = |issuer: &str| self.broker.principal_claim(issuer);
-        if let Err(error) = tokens.finish(login, &answer, claim).await {
-            return self.failed(&person.tenant, name, &error);
-        }
+        let account = match tokens.finish(login, &answer, claim).await {
+            Ok(account) => account,
+            Err(error) => return self.failed(&person.tenant, name, &error),
+        };
         // The backend may have been removed, or the login revoked, before the account was stored.
         if !self.may_still_connect(&person, name, &tokens).await {
-            return match tokens.disconnect(&person.principal).await {
-                Ok(_) => wrong(),
+            return match tokens.take_back(&account).await {
+                Ok(()) => wrong(),
                 Err(error) => self.failed(&person.tenant, name, &error),
             };
         }

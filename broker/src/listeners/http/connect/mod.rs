@@ -367,8 +367,12 @@ impl Visit<'_> {
         let known = BackendId::parse(backend).ok();
         let found = self.broker.tenant(tenant).zip(known).and_then(|(of, id)| of.backend(&id));
         let redactor = found.map(|found| found.redactor.clone()).unwrap_or_default();
-        let redacted = redactor.redact(error);
-        tracing::warn!(%tenant, backend, error = redacted, "an account could not be connected");
+        if *error == OauthError::Declined {
+            tracing::info!(%tenant, backend, "a person declined to connect an account");
+        } else {
+            let redacted = redactor.redact(error);
+            tracing::warn!(%tenant, backend, error = redacted, "an account could not be connected");
+        }
         not_connected(error)
     }
 }
@@ -431,11 +435,22 @@ fn failed_login(error: &OauthError) -> Response<Body> {
 }
 
 fn not_connected(error: &OauthError) -> Response<Body> {
-    if matches!(error, OauthError::StoreUnavailable(_)) {
-        let text = "The database of the broker does not answer. Try again in a few seconds.";
-        let page = HtmlPage::new("Not now").text(text).respond(StatusCode::SERVICE_UNAVAILABLE);
-        return retry_after(page, LIMIT_RETRY_AFTER);
-    }
-    let text = "The authorization server did not let the broker connect the account. Nothing was changed. The log of the broker has the reason.";
-    HtmlPage::new("Not connected").text(text).respond(StatusCode::BAD_GATEWAY)
+    let (title, text, status) = match error {
+        OauthError::StoreUnavailable(_) => {
+            let text = "The database of the broker does not answer. Try again in a few seconds.";
+            let page = HtmlPage::new("Not now").text(text).respond(StatusCode::SERVICE_UNAVAILABLE);
+            return retry_after(page, LIMIT_RETRY_AFTER);
+        }
+        OauthError::Declined => (
+            "Not connected",
+            "The request was declined at the authorization server. Nothing was changed.",
+            StatusCode::FORBIDDEN,
+        ),
+        _ => (
+            "Not connected",
+            "The authorization server did not let the broker connect the account. Nothing was changed. The log of the broker has the reason.",
+            StatusCode::BAD_GATEWAY,
+        ),
+    };
+    HtmlPage::new(title).text(text).respond(status)
 }

@@ -16,7 +16,7 @@ use rules::{
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    auth::{ANONYMOUS, RemotePeer, SealKey, now_us},
+    auth::{ANONYMOUS, RemotePeer, SealKey},
     broker::Broker,
     listeners::http::authenticate::authenticate,
     oauth::PendingSignIn,
@@ -43,6 +43,7 @@ pub(super) struct Login {
     principal: PrincipalId,
     /// `None`: unknown.
     groups: Option<Vec<String>>,
+    /// By the clock of the store, as the times of revocations.
     issued_at_us: i64,
 }
 
@@ -58,10 +59,10 @@ impl Login {
         }
     }
 
-    /// Returns the login of a person whom an issuer has named now.
-    pub(super) fn of_subject(tenant: &Tenant, subject: &Subject) -> Self {
+    /// Returns the login of a person whom an issuer has named.
+    pub(super) fn of_subject(tenant: &Tenant, subject: &Subject, issued_at_us: i64) -> Self {
         let groups = SubjectAttributes::of_subject(subject).groups;
-        Self { groups, ..Self::of_principal(tenant, subject.principal.as_str(), now_us()) }
+        Self { groups, ..Self::of_principal(tenant, subject.principal.as_str(), issued_at_us) }
     }
 
     /// Returns whether the tenant and the principal are still those of the login.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     listeners::http::response::Body,
-    oauth::{AuthorizationAnswer, PendingSignIn, random_text},
+    oauth::{AuthorizationAnswer, Connections, PendingSignIn, random_text},
 };
 
 impl Visit<'_> {
@@ -53,7 +53,12 @@ impl Visit<'_> {
         let Some(_permit) = self.login_permit() else { return busy() };
         let cookies = self.cookies();
         let is_free = |state: &str| !cookies.has_sign_in(state);
-        match self.broker.sign_ins().start(issuer, backend, is_free).await {
+        let connections = Connections::new(self.broker.shared.persistence.clone());
+        let begun_at_us = match connections.clock_us().await {
+            Ok(now) => now,
+            Err(error) => return failed_login(&error),
+        };
+        match self.broker.sign_ins().start(issuer, backend, begun_at_us, is_free).await {
             Ok((address, pending)) => {
                 let cookie = self.cookies().set_sign_in(self.seal(), &pending);
                 with_cookie(redirect(&address), cookie)
@@ -89,12 +94,12 @@ impl Visit<'_> {
         pending: PendingSignIn,
         answer: &AuthorizationAnswer,
     ) -> Result<(Login, String), Box<Response<Body>>> {
-        let issuers = self.broker.sign_in_issuers();
+        let (issuers, issued_at_us) = (self.broker.sign_in_issuers(), pending.begun_at_us());
         let finished = self.broker.sign_ins().finish(&issuers, pending, answer).await;
         let proven = finished.map_err(|error| failed_login(&error))?;
         let (tenant, subject) = self.broker.signed_in(&proven).await.ok_or_else(refused)?;
         let tenant = self.broker.tenant(&tenant).ok_or_else(refused)?;
-        Ok((Login::of_subject(&tenant, &subject), proven.backend))
+        Ok((Login::of_subject(&tenant, &subject, issued_at_us), proven.backend))
     }
 }
 
