@@ -296,7 +296,7 @@ fn conflicting_batch(round: u8) -> Vec<WriteOp> {
     batch.extend([create(100 + round), open_session(100 + round)]);
     let middle = usize::from(round) % batch.len();
     batch.rotate_left(middle);
-    if round % 3 == 0 {
+    if round.is_multiple_of(3) {
         batch.reverse();
     }
     batch
