@@ -131,11 +131,11 @@ async fn connection(
         // Boxed, so that a connection with a session needs no memory for it.
         Ok(OpenedConnection::Stateless(first)) => {
             Box::pin(async {
-                let dispatcher = RequestDispatcher::new(broker, incoming, stop);
+                let dispatcher = RequestDispatcher::new(broker, incoming, stop.clone());
                 tokio::select! {
                     biased;
                     close_reason = dispatcher.run(*first, &mut source, &mut sink) => close_reason,
-                    () = accept_stateless(&dispatcher, &connection, &requests) => None,
+                    () = accept_stateless(&dispatcher, &connection, &requests, &stop) => None,
                 }
             })
             .await
@@ -183,14 +183,19 @@ async fn accept_requests(
     }
 }
 
-/// Accepts request streams of a client without a session.
+/// Accepts request streams of a client without a session. After `stop` only the open ones finish.
 async fn accept_stateless(
     dispatcher: &Arc<RequestDispatcher>,
     connection: &QuicConnection,
     requests: &TaskTracker,
+    stop: &CancellationToken,
 ) {
     while let Some(stream) = connection.accept_request().await {
-        requests.spawn(serve_stateless(dispatcher.clone(), stream));
+        if stop.is_cancelled() {
+            requests.spawn(stream.refuse(CloseReason::GoingAway));
+        } else {
+            requests.spawn(serve_stateless(dispatcher.clone(), stream));
+        }
     }
 }
 

@@ -103,7 +103,7 @@ fn protect(
 
 #[tokio::test]
 async fn two_hundred_calls_with_an_expired_token_use_the_refresh_token_once() {
-    let server = started("oidc", &["--rotate", "--login-token-ttl", "3"]).await;
+    let server = started("oidc", &["--rotate", "--login-token-ttl", "8"]).await;
     let backend = protected(&server.url, is_live).await;
     let cluster = builder().config(json!({"auth": {"resource": ADDRESS}})).cluster(2).start().await;
     let mut spec = backend.spec();
