@@ -119,7 +119,7 @@ async fn answers_and_forms_of_another_browser_connect_no_account() {
     let request = attacker.start_login().await;
     let declined = format!("&error=access_denied&iss={issuer}");
     assert_eq!(attacker.answer(&request, &declined).await, 403, "the person said no");
-    assert!(broker.log().contains("a person declined to connect an account"));
+    broker.wait_for_log("a person declined to connect an account").await;
     for form in ["", "proof=", "proof=x", "action=end&proof=x"] {
         assert_eq!(victim.send("POST", "/connect/b", form).await.status, 403, "{form}");
     }
