@@ -10,8 +10,11 @@ use records::{GrantKey, StoredGrant};
 use rules::limits::oauth::GRANT_POLL_INTERVAL;
 
 use super::{
-    connect::STORED_WITHIN, discovery::DiscoveredServer, fetch::OauthError,
-    user_tokens::UserTokens, vault::Grant,
+    connect::STORED_WITHIN,
+    discovery::DiscoveredServer,
+    fetch::OauthError,
+    user_tokens::UserTokens,
+    vault::{Grant, OpenGrant},
 };
 use crate::auth::ClientAuthentication;
 
@@ -41,9 +44,7 @@ impl UserTokens {
         let was_connected = matches!(removed, Ok(Some(_))) || known.is_some();
         // Another process may have renewed the tokens since the grant was read. Without a row, the
         // answer to its removal was lost.
-        let renewed = removed.as_ref().ok().cloned().flatten();
-        let renewed = renewed.and_then(|stored| self.vault.opened(stored));
-        if let Some(open) = renewed.or(known) {
+        if let Some(open) = self.open_removed(&removed).or(known) {
             self.revoke_tokens(&key, &open.grant, &open.stored.record.issuer).await;
         }
         removed.map(|_row| was_connected)
@@ -58,6 +59,12 @@ impl UserTokens {
                 taken => return taken,
             }
         }
+    }
+
+    /// Opens the grant of a removed row.
+    fn open_removed(&self, removed: &Result<Option<StoredGrant>, OauthError>) -> Option<OpenGrant> {
+        let stored = removed.as_ref().ok()?.clone()?;
+        self.vault.opened(stored)
     }
 
     /// Revokes the tokens of a grant that is gone here, if the authorization server can (RFC 7009).
@@ -95,8 +102,7 @@ impl UserTokens {
         let removed = self.removed(key).await;
         self.forget(&key.principal);
         self.revoke_as(client, server, grant).await;
-        let other = removed.as_ref().ok().cloned().flatten();
-        if let Some(other) = other.and_then(|stored| self.vault.opened(stored))
+        if let Some(other) = self.open_removed(&removed)
             && other.grant != *grant
         {
             self.revoke_tokens(key, &other.grant, &other.stored.record.issuer).await;

@@ -207,6 +207,19 @@ async fn finish_half_closed(
     }
 }
 
+/// Resolves when the last answers of a connection have had their time. In a drain it begins with the
+/// end of the grace period: until then, another replica may run a request.
+async fn answers_over(
+    grace_over: &CancellationToken,
+    close_reason: Option<CloseReason>,
+    limit: Duration,
+) {
+    if close_reason == Some(CloseReason::GoingAway) {
+        grace_over.cancelled().await;
+    }
+    tokio::time::sleep(limit).await;
+}
+
 /// Returns `None` after the limit, or if `work` returns `None`.
 async fn with_timeout<T>(limit: Duration, work: impl Future<Output = Option<T>>) -> Option<T> {
     tokio::time::timeout(limit, work).await.ok().flatten()

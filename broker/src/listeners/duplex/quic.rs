@@ -28,7 +28,7 @@ use transport::{
 };
 
 use super::{
-    OpenedConnection, drive_session,
+    OpenedConnection, answers_over, drive_session,
     incoming::IncomingConnection,
     open,
     read_errors::{refusal_of, stateless_unsupported, unfinished_overload},
@@ -154,17 +154,10 @@ async fn connection(
     };
     // Answers on request streams arrive before the connection closes.
     requests.close();
-    let over = async {
-        if close_reason == Some(CloseReason::GoingAway) {
-            // A request that another replica runs has the rest of the grace period.
-            grace_over.cancelled().await;
-        }
-        tokio::time::sleep(LAST_FRAMES_WAIT).await;
-    };
     tokio::select! {
         biased;
         () = requests.wait() => {}
-        () = over => {}
+        () = answers_over(&grace_over, close_reason, LAST_FRAMES_WAIT) => {}
     }
     match close_reason {
         Some(close_reason) => close_gracefully(&mut source, &mut sink, close_reason).await,

@@ -30,6 +30,7 @@ use transport::{
 };
 
 use super::{
+    answers_over,
     authenticate::{AuthenticatedClient, authenticate, is_of_sign_in},
     incoming::IncomingConnection,
     read_errors::{close_reason, refusal_of},
@@ -162,17 +163,11 @@ impl RequestDispatcher {
             }
             writing.await.map(|_| close_reason)
         };
-        let over = async {
-            if close_reason == CloseReason::GoingAway {
-                // A request that another replica runs has the rest of the grace period.
-                self.shared().grace_over.cancelled().await;
-            }
-            tokio::time::sleep(HALF_CLOSED_MAX).await;
-        };
+        let grace_over = &self.shared().grace_over;
         tokio::select! {
             biased;
             written = finishing => written,
-            () = over => Some(close_reason),
+            () = answers_over(grace_over, Some(close_reason), HALF_CLOSED_MAX) => Some(close_reason),
         }
     }
 
