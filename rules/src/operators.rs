@@ -4,7 +4,7 @@
 //! - A permission about the whole broker is never held by an operator of some tenants.
 //! - A role without a permission in [`Role::permits`] does not have it.
 
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
 
 use protocol::ids::{BackendId, TenantId};
 use serde::{Deserialize, Serialize};
@@ -332,6 +332,22 @@ impl Operator {
         let start = format!("{}{TRIAL_SEPARATOR}", self.name);
         let is_clear = start.find(TRIAL_SEPARATOR) == Some(self.name.len());
         is_clear.then(|| format!("{TRIAL_PREFIX}{start}{shown}"))
+    }
+
+    /// Returns whether a principal is that of a trial of this operator.
+    pub fn has_trial_principal(&self, principal: &str) -> bool {
+        self.trial_principal("").is_some_and(|start| principal.starts_with(&start))
+    }
+
+    /// Returns the tenants that exist for the operator. `None`: all.
+    pub fn tenants(&self) -> Option<BTreeSet<TenantId>> {
+        match &self.scope {
+            Scope::Broker => None,
+            Scope::Tenants(tenants) => Some(tenants.iter().cloned().collect()),
+            Scope::Backends(backends) => {
+                Some(backends.iter().map(|(tenant, _)| tenant.clone()).collect())
+            }
+        }
     }
 
     /// Returns whether every tenant exists for the operator.

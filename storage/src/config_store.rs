@@ -15,16 +15,32 @@ use crate::StoreError;
 /// transaction.
 #[async_trait]
 pub trait ConfigStore: Send + Sync {
-    /// Makes a change and adds its audit record. When this returns `Ok`, both are on disk.
-    /// Returns false if the change had no effect. Then it adds no record. After
-    /// [`StoreError::OutcomeUnknown`] both may be on disk, or may get there later. After any other
-    /// error both are not. An attempt to remove a tenant may remove sessions and tasks of it first,
-    /// even if it fails.
+    /// Makes a change and adds its audit record, whatever changed before. [`Self::apply_at`] tells
+    /// the rest.
     async fn apply(
         &self,
         change: AdminChange<'_>,
         audit_record: Option<&AuditRecord>,
+    ) -> Result<bool, StoreError> {
+        self.apply_at(None, change, audit_record).await
+    }
+
+    /// Makes a change and adds its audit record. With a version, fails with
+    /// [`StoreError::Outdated`] if [`Self::config_version`] is another one: no other change comes
+    /// between the read of that version and this change. When this returns `Ok`, both are on disk.
+    /// Returns false if the change had no effect. Then it adds no record. After
+    /// [`StoreError::OutcomeUnknown`] both may be on disk, or may get there later. After any other
+    /// error both are not. An attempt to remove a tenant clears it first, even if it fails.
+    async fn apply_at(
+        &self,
+        version: Option<i64>,
+        change: AdminChange<'_>,
+        audit_record: Option<&AuditRecord>,
     ) -> Result<bool, StoreError>;
+
+    /// Removes the sessions and tasks of a tenant that is about to be removed. This can take long,
+    /// and the removal after it is short.
+    async fn clear_tenant(&self, tenant: &TenantId) -> Result<(), StoreError>;
 
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError>;
 

@@ -45,12 +45,18 @@ pub enum StoreError {
     UnknownTenant { tenant: TenantId },
     #[error("{what} exists already; choose another name or remove the old one first")]
     Exists { what: String },
+    /// Only [`apply_at`](crate::ConfigStore::apply_at) fails like this.
+    #[error("another replica changed the configuration at the same time; try again")]
+    Outdated,
 }
 
 impl StoreError {
     /// Returns whether the database worked as it should: the error is its answer about an entry.
     pub fn is_answer(&self) -> bool {
-        matches!(self.cause(), StoreError::UnknownTenant { .. } | StoreError::Exists { .. })
+        matches!(
+            self.cause(),
+            StoreError::UnknownTenant { .. } | StoreError::Exists { .. } | StoreError::Outdated
+        )
     }
 
     /// Returns the underlying error, also if the outcome of the change is unknown.

@@ -55,10 +55,14 @@ impl OperatorTokens {
         bearer.starts_with(PREFIX)
     }
 
-    /// Replaces all operators.
-    pub fn replace(&self, entries: impl IntoIterator<Item = OperatorEntry>) {
-        let entries = entries.into_iter().map(|entry| (entry.id.clone(), entry)).collect();
-        self.entries.store(Arc::new(entries));
+    /// Replaces all operators. Returns those that are gone.
+    pub fn replace(&self, entries: impl IntoIterator<Item = OperatorEntry>) -> Vec<Arc<Operator>> {
+        let entries: HashMap<_, _> =
+            entries.into_iter().map(|entry| (entry.id.clone(), entry)).collect();
+        let before = self.entries.swap(Arc::new(entries));
+        let now = self.entries.load();
+        let gone = before.values().filter(|entry| !now.contains_key(&entry.id));
+        gone.map(|entry| Arc::clone(&entry.operator)).collect()
     }
 
     pub fn insert(&self, entry: OperatorEntry) {
@@ -69,12 +73,14 @@ impl OperatorTokens {
         });
     }
 
-    pub fn remove(&self, id: &str) {
-        self.entries.rcu(|entries| {
+    /// Removes an operator and returns it.
+    pub fn remove(&self, id: &str) -> Option<Arc<Operator>> {
+        let before = self.entries.rcu(|entries| {
             let mut next = HashMap::clone(entries);
             next.remove(id);
             next
         });
+        before.get(id).map(|entry| Arc::clone(&entry.operator))
     }
 }
 
@@ -100,7 +106,7 @@ mod tests {
             bytes[at] = if bytes[at] == b'x' { b'y' } else { b'x' };
             assert!(tokens.verify(&String::from_utf8(bytes).unwrap()).is_none(), "at {at}");
         }
-        tokens.remove(&minted.id);
-        assert!(tokens.verify(&minted.text).is_none());
+        assert_eq!(tokens.remove(&minted.id).unwrap().name, "admin");
+        assert!(tokens.verify(&minted.text).is_none() && tokens.remove(&minted.id).is_none());
     }
 }

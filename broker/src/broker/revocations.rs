@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 use records::{RevocationRecord, RevokedSubject};
-use rules::link_sharing::LinkScope;
+use rules::{link_sharing::LinkScope, operators::Operator};
 
 use super::Broker;
 use crate::{
@@ -63,6 +63,13 @@ impl Broker {
                 });
             }
         }
+    }
+
+    /// Ends the sessions that an operator opened as one of its subjects.
+    pub fn end_trials_of(self: &Arc<Self>, operator: &Operator) {
+        self.end_sessions_of_callers("its operator was revoked", |caller| {
+            operator.has_trial_principal(caller.principal.as_str())
+        });
     }
 
     fn end_sessions_of_callers(self: &Arc<Self>, why: &str, is_meant: impl Fn(&Caller) -> bool) {

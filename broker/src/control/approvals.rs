@@ -153,7 +153,7 @@ impl Control {
         };
         let [before, after] = audited(&pending, &decision);
         author.record_values(Some(&before), Some(&after));
-        let is_made = self.commit(AdminChange::DecideApproval(&decision), author).await?;
+        let is_made = self.commit(None, AdminChange::DecideApproval(&decision), author).await?;
         self.broker.shared.approval_waits.wake(id);
         let now = self.seen_approval(operator, tenant, id).await?;
         if !is_made {

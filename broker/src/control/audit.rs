@@ -86,6 +86,13 @@ impl Author {
         }
     }
 
+    /// Forgets what an attempt would have replaced. The next attempt may replace something else.
+    pub(super) fn forget_values(&self) {
+        if let Some(audited) = &self.0 {
+            *audited.values.lock() = [None, None];
+        }
+    }
+
     /// Returns the record for the audit log, with the reason `error` of a refusal. `has_chain` tells
     /// which tenants have a chain of records. Returns `None` without a request.
     fn record(
@@ -149,15 +156,17 @@ fn recorded_value(text: &str) -> Value {
 
 impl Control {
     /// Commits a change of stored data together with its audit record. Returns false if nothing was
-    /// changed. Notes an unknown outcome, so that the running broker follows the store.
+    /// changed. With a version, the change fails if the configuration has another one. Notes an
+    /// unknown outcome, so that the running broker follows the store.
     pub(super) async fn commit(
         &self,
+        version: Option<i64>,
         change: AdminChange<'_>,
         author: &Author,
     ) -> Result<bool, ControlError> {
         let record = author.record(self.persistence().node().as_str(), None, |_| true);
         let made = self
-            .query_store(change.name(), self.store().apply(change, record.as_ref()))
+            .query_store(change.name(), self.store().apply_at(version, change, record.as_ref()))
             .await
             .inspect_err(|error| {
                 if matches!(error, StoreError::OutcomeUnknown(_)) {

@@ -4,12 +4,12 @@
 //! `audit.retain` is the term that this process requests. All replicas remove records by the term
 //! in the database ([`AuditRetention`]).
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use records::{AdminChange, AuditRetentionTerms, AuditTruncation};
 use rules::{
     audit_retention::AuditRetention,
-    limits::{AUDIT_CHAINS_AT_ONCE, SWEEP_ROUNDS_MAX, SWEEP_ROWS},
+    limits::{AUDIT_CHAINS_AT_ONCE, SWEEP_ROWS},
     operators::CONFIGURATION_NAME,
 };
 use storage::StoreError;
@@ -19,6 +19,9 @@ use super::{
     validation::now_us,
 };
 use crate::{config::units::format_duration, telemetry::request::RequestName};
+
+/// Longest time of one removal of old records. The next one continues it.
+const TRIM_WITHIN: Duration = Duration::from_secs(10);
 
 impl Control {
     /// Stores `audit.retain` in the database, once after a start. A change is recorded in the same
@@ -46,7 +49,7 @@ impl Control {
         } else {
             Author::of(retention_change(known.as_ref(), &next, now))
         };
-        match self.commit(AdminChange::PutAuditTerms(&terms), &author).await? {
+        match self.commit(None, AdminChange::PutAuditTerms(&terms), &author).await? {
             true => Ok(()),
             false => {
                 Err(ControlError::Changed { what: "retention of the audit log", exists: true })
@@ -74,7 +77,8 @@ impl Control {
             return Ok(());
         };
         let before = now.saturating_sub(i64::try_from(retain.as_micros()).unwrap_or(i64::MAX));
-        for _ in 0..SWEEP_ROUNDS_MAX {
+        let started = Instant::now();
+        while started.elapsed() < TRIM_WITHIN {
             let gone = self
                 .query_store("trim_audit", self.store().trim_unchained_audit(before, SWEEP_ROWS))
                 .await?;
@@ -83,7 +87,7 @@ impl Control {
                 break;
             }
         }
-        for _ in 0..SWEEP_ROUNDS_MAX {
+        while started.elapsed() < TRIM_WITHIN {
             let chains = self
                 .query_store(
                     "list_older_audit_chains",
@@ -229,7 +233,10 @@ mod tests {
         let terms =
             control.audit_seal().signed_terms(version, serde_json::to_string(retention).unwrap());
         assert!(
-            control.commit(AdminChange::PutAuditTerms(&terms), &Author::default()).await.unwrap()
+            control
+                .commit(None, AdminChange::PutAuditTerms(&terms), &Author::default())
+                .await
+                .unwrap()
         );
     }
 
@@ -320,7 +327,10 @@ mod tests {
                 .unwrap();
         let forged = AuditRetentionTerms { version: 1, terms: text, signature: vec![0; 64] };
         assert!(
-            control.commit(AdminChange::PutAuditTerms(&forged), &Author::default()).await.unwrap()
+            control
+                .commit(None, AdminChange::PutAuditTerms(&forged), &Author::default())
+                .await
+                .unwrap()
         );
         control.trim_audit().await.unwrap();
         assert_eq!(remaining_records(control).await, [1]);

@@ -8,6 +8,7 @@ use records::{AdminChange, BackendRecord};
 use super::{
     Author, BACKENDS_PER_TENANT_MAX, BackendView, Control, ControlError, Preconditions, PutOutcome,
     Tagged,
+    change::ChangeAttempt,
     registry::{self, RegistryEntry},
     validation::{client_files, no_backend, no_tenant, now_us, refuse_declared, refuse_more},
 };
@@ -70,10 +71,12 @@ impl Control {
         // A child is started before its handshake, and a server is connected to first.
         let within = spec.timeouts.initialize.unwrap_or(self.config.timeouts.initialize)
             + self.config.timeouts.connect;
-        let (owner, name) = (tenant.clone(), backend.clone());
-        let stored = self.change(|control| async move {
-            control.store_backend(owner, name, spec, condition, &author).await
-        });
+        let stored = self.change(
+            (tenant.clone(), backend.clone(), spec, condition, author),
+            |attempt, (tenant, backend, spec, condition, author)| async move {
+                attempt.store_backend(tenant, backend, spec, condition, &author).await
+            },
+        );
         let (entry, created) = stored.await?;
         if wait {
             let waited = self.broker.wait_for_backend(&tenant, &backend, within).await.is_some();
@@ -87,6 +90,109 @@ impl Control {
         Ok(PutOutcome { entry: self.tagged_backend(&tenant, &backend, &entry), created })
     }
 
+    /// Adds a root to those that operators give a backend, or renames one. Returns the roots, and
+    /// whether it is new.
+    pub async fn add_root(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        backend: BackendId,
+        root: ConfiguredRoot,
+        author: Author,
+    ) -> Result<(RootRules, bool), ControlError> {
+        self.change(
+            (tenant, backend, root, author),
+            |attempt, (tenant, backend, root, author)| async move {
+                let mut spec = attempt.backend_spec(&tenant, &backend)?;
+                let is_new = spec.roots.add(root);
+                validate_backend_spec(&spec).map_err(ControlError::Faults)?;
+                let roots = attempt.store_roots(tenant, backend, spec, &author).await?;
+                Ok((roots, is_new))
+            },
+        )
+        .await
+    }
+
+    /// Removes one of the roots that operators give a backend.
+    pub async fn remove_root(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        backend: BackendId,
+        uri: String,
+        author: Author,
+    ) -> Result<(), ControlError> {
+        self.change(
+            (tenant, backend, uri, author),
+            |attempt, (tenant, backend, uri, author)| async move {
+                let mut spec = attempt.backend_spec(&tenant, &backend)?;
+                if !spec.roots.remove(&uri) {
+                    return Err(ControlError::NotFound { what: "root", name: uri });
+                }
+                attempt.store_roots(tenant, backend, spec, &author).await?;
+                Ok(())
+            },
+        )
+        .await
+    }
+
+    pub async fn delete_backend(
+        self: &Arc<Self>,
+        tenant: TenantId,
+        backend: BackendId,
+        condition: Preconditions,
+        author: Author,
+    ) -> Result<(), ControlError> {
+        self.change(
+            (tenant, backend, condition, author),
+            |attempt, (tenant, backend, condition, author)| async move {
+                let key = (tenant, backend);
+                let tag =
+                    attempt.registry.load().backends.get(&key).map(|entry| attempt.tag(entry));
+                condition.holds("backend", tag.as_deref())?;
+                let origin = attempt.registry.load().backends.get(&key).map(|entry| entry.origin);
+                refuse_declared(origin, "backend", &key.1)?;
+                if !attempt.commit(AdminChange::DeleteBackend(&key.0, &key.1), &author).await? {
+                    return Err(no_backend(&key.1));
+                }
+                attempt.broker.remove_backend(&key.0, &key.1);
+                attempt.forget_breakers(&key.0, Some(&key.1));
+                attempt.edit(|registry| {
+                    registry.backends.remove(&key);
+                });
+                tracing::info!(tenant = %key.0, backend = %key.1, "backend removed");
+                Ok(())
+            },
+        )
+        .await
+    }
+
+    /// Reconnects or refreshes the lists, and returns the result.
+    pub async fn probe_backend(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+    ) -> Result<BackendView, ControlError> {
+        self.backend(tenant, backend)?;
+        self.broker.probe(tenant, backend, self.config.timeouts.initialize).await;
+        Ok(self.backend(tenant, backend)?.view)
+    }
+
+    fn backend_view(
+        &self,
+        tenant: &TenantId,
+        backend: &BackendId,
+        entry: &RegistryEntry<BackendSpec>,
+    ) -> BackendView {
+        BackendView::new(
+            tenant,
+            backend,
+            entry,
+            self.broker.backend(tenant, backend),
+            self.persistence().node().as_str(),
+        )
+    }
+}
+
+impl ChangeAttempt {
     async fn store_backend(
         &self,
         tenant: TenantId,
@@ -137,44 +243,6 @@ impl Control {
         Ok((entry, created))
     }
 
-    /// Adds a root to those that operators give a backend, or renames one. Returns the roots, and
-    /// whether it is new.
-    pub async fn add_root(
-        self: &Arc<Self>,
-        tenant: TenantId,
-        backend: BackendId,
-        root: ConfiguredRoot,
-        author: Author,
-    ) -> Result<(RootRules, bool), ControlError> {
-        self.change(|control| async move {
-            let mut spec = control.backend_spec(&tenant, &backend)?;
-            let is_new = spec.roots.add(root);
-            validate_backend_spec(&spec).map_err(ControlError::Faults)?;
-            let roots = control.store_roots(tenant, backend, spec, &author).await?;
-            Ok((roots, is_new))
-        })
-        .await
-    }
-
-    /// Removes one of the roots that operators give a backend.
-    pub async fn remove_root(
-        self: &Arc<Self>,
-        tenant: TenantId,
-        backend: BackendId,
-        uri: String,
-        author: Author,
-    ) -> Result<(), ControlError> {
-        self.change(|control| async move {
-            let mut spec = control.backend_spec(&tenant, &backend)?;
-            if !spec.roots.remove(&uri) {
-                return Err(ControlError::NotFound { what: "root", name: uri });
-            }
-            control.store_roots(tenant, backend, spec, &author).await?;
-            Ok(())
-        })
-        .await
-    }
-
     fn backend_spec(
         &self,
         tenant: &TenantId,
@@ -195,58 +263,5 @@ impl Control {
         let any = Preconditions::default();
         let (entry, _) = self.store_backend(tenant, backend, spec, any, author).await?;
         Ok(entry.spec.roots.clone())
-    }
-
-    pub async fn delete_backend(
-        self: &Arc<Self>,
-        tenant: TenantId,
-        backend: BackendId,
-        condition: Preconditions,
-        author: Author,
-    ) -> Result<(), ControlError> {
-        self.change(|control| async move {
-            let key = (tenant, backend);
-            let tag = control.registry.load().backends.get(&key).map(|entry| control.tag(entry));
-            condition.holds("backend", tag.as_deref())?;
-            let origin = control.registry.load().backends.get(&key).map(|entry| entry.origin);
-            refuse_declared(origin, "backend", &key.1)?;
-            if !control.commit(AdminChange::DeleteBackend(&key.0, &key.1), &author).await? {
-                return Err(no_backend(&key.1));
-            }
-            control.broker.remove_backend(&key.0, &key.1);
-            control.forget_breakers(&key.0, Some(&key.1));
-            control.edit(|registry| {
-                registry.backends.remove(&key);
-            });
-            tracing::info!(tenant = %key.0, backend = %key.1, "backend removed");
-            Ok(())
-        })
-        .await
-    }
-
-    /// Reconnects or refreshes the lists, and returns the result.
-    pub async fn probe_backend(
-        &self,
-        tenant: &TenantId,
-        backend: &BackendId,
-    ) -> Result<BackendView, ControlError> {
-        self.backend(tenant, backend)?;
-        self.broker.probe(tenant, backend, self.config.timeouts.initialize).await;
-        Ok(self.backend(tenant, backend)?.view)
-    }
-
-    fn backend_view(
-        &self,
-        tenant: &TenantId,
-        backend: &BackendId,
-        entry: &RegistryEntry<BackendSpec>,
-    ) -> BackendView {
-        BackendView::new(
-            tenant,
-            backend,
-            entry,
-            self.broker.backend(tenant, backend),
-            self.persistence().node().as_str(),
-        )
     }
 }

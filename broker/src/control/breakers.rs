@@ -27,26 +27,29 @@ impl Control {
         open: bool,
         author: Author,
     ) -> Result<BackendView, ControlError> {
-        self.change(|control| async move {
-            control.backend(&tenant, &backend)?;
-            if control.broker.backend(&tenant, &backend).is_none() {
-                return Err(no_backend(&backend)); // its tenant is disabled: nothing runs
-            }
-            let change = if open {
-                AdminChange::HoldBreaker(&tenant, &backend)
-            } else {
-                AdminChange::ReleaseBreaker(&tenant, &backend)
-            };
-            control.commit(change, &author).await?;
-            let name = (tenant.clone(), backend.clone());
-            if open {
-                control.held().insert(name);
-            } else {
-                control.held().remove(&name);
-            }
-            control.broker.set_breaker(&tenant, &backend, open);
-            Ok(control.backend(&tenant, &backend)?.view)
-        })
+        self.change(
+            (tenant, backend, open, author),
+            |attempt, (tenant, backend, open, author)| async move {
+                attempt.backend(&tenant, &backend)?;
+                if attempt.broker.backend(&tenant, &backend).is_none() {
+                    return Err(no_backend(&backend)); // its tenant is disabled: nothing runs
+                }
+                let change = if open {
+                    AdminChange::HoldBreaker(&tenant, &backend)
+                } else {
+                    AdminChange::ReleaseBreaker(&tenant, &backend)
+                };
+                attempt.commit(change, &author).await?;
+                let name = (tenant.clone(), backend.clone());
+                if open {
+                    attempt.held().insert(name);
+                } else {
+                    attempt.held().remove(&name);
+                }
+                attempt.broker.set_breaker(&tenant, &backend, open);
+                Ok(attempt.backend(&tenant, &backend)?.view)
+            },
+        )
         .await
     }
 

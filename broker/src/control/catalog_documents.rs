@@ -197,40 +197,43 @@ impl Control {
         condition: Preconditions,
         author: Author,
     ) -> Result<PutOutcome<D::View>, ControlError> {
-        self.change(|control| async move {
-            control.check_tenant(&tenant)?;
-            let registry = control.registry.load_full();
-            let key = (tenant.clone(), name.clone());
-            let old = D::documents(&registry).get(&key);
-            condition.holds(D::NAME, old.map(|entry| control.tag(entry)).as_deref())?;
-            refuse_declared(old.map(|entry| entry.origin), D::NAME, &name)?;
-            let count =
-                D::documents(&registry).keys().filter(|(owner, _)| *owner == tenant).count();
-            refuse_more(old.is_none(), count, D::PLURAL, D::MAX)?;
-            document.check(&control, &tenant, &name)?;
-            let entry =
-                RegistryEntry::stored(document, old.map(|entry| entry.created_at_us), now_us());
-            let record = CatalogDocumentRecord {
-                tenant: tenant.clone(),
-                kind: D::KIND,
-                name: name.clone(),
-                document: text(&entry.spec),
-                created_at_us: entry.created_at_us,
-                updated_at_us: entry.updated_at_us,
-            };
-            let before = old.map(|entry| text(&entry.spec));
-            author.record_values(before.as_deref(), Some(&record.document));
-            control.commit(AdminChange::PutCatalogDocument(&record), &author).await?;
-            control.edit(|registry| {
-                D::documents_mut(registry).insert(key.clone(), Arc::clone(&entry));
-            });
-            control.apply_catalog_of(&tenant, &control.registry.load());
-            let created = old.is_none();
-            tracing::info!(%tenant, name, created, kind = D::NAME, "catalog document stored");
-            let mut stored = control.tagged::<D>(&tenant, &name, &entry);
-            entry.spec.warn(&control, &tenant, &name, &mut stored.view);
-            Ok(PutOutcome { entry: stored, created })
-        })
+        self.change(
+            (tenant, name, document, condition, author),
+            |attempt, (tenant, name, document, condition, author)| async move {
+                attempt.check_tenant(&tenant)?;
+                let registry = attempt.registry.load_full();
+                let key = (tenant.clone(), name.clone());
+                let old = D::documents(&registry).get(&key);
+                condition.holds(D::NAME, old.map(|entry| attempt.tag(entry)).as_deref())?;
+                refuse_declared(old.map(|entry| entry.origin), D::NAME, &name)?;
+                let count =
+                    D::documents(&registry).keys().filter(|(owner, _)| *owner == tenant).count();
+                refuse_more(old.is_none(), count, D::PLURAL, D::MAX)?;
+                document.check(&attempt, &tenant, &name)?;
+                let entry =
+                    RegistryEntry::stored(document, old.map(|entry| entry.created_at_us), now_us());
+                let record = CatalogDocumentRecord {
+                    tenant: tenant.clone(),
+                    kind: D::KIND,
+                    name: name.clone(),
+                    document: text(&entry.spec),
+                    created_at_us: entry.created_at_us,
+                    updated_at_us: entry.updated_at_us,
+                };
+                let before = old.map(|entry| text(&entry.spec));
+                author.record_values(before.as_deref(), Some(&record.document));
+                attempt.commit(AdminChange::PutCatalogDocument(&record), &author).await?;
+                attempt.edit(|registry| {
+                    D::documents_mut(registry).insert(key.clone(), Arc::clone(&entry));
+                });
+                attempt.apply_catalog_of(&tenant, &attempt.registry.load());
+                let created = old.is_none();
+                tracing::info!(%tenant, name, created, kind = D::NAME, "catalog document stored");
+                let mut stored = attempt.tagged::<D>(&tenant, &name, &entry);
+                entry.spec.warn(&attempt, &tenant, &name, &mut stored.view);
+                Ok(PutOutcome { entry: stored, created })
+            },
+        )
         .await
     }
 
@@ -241,26 +244,29 @@ impl Control {
         condition: Preconditions,
         author: Author,
     ) -> Result<(), ControlError> {
-        self.change(|control| async move {
-            control.check_tenant(&tenant)?;
-            let registry = control.registry.load_full();
-            let key = (tenant.clone(), name.clone());
-            let old = D::documents(&registry).get(&key);
-            condition.holds(D::NAME, old.map(|entry| control.tag(entry)).as_deref())?;
-            refuse_declared(old.map(|entry| entry.origin), D::NAME, &name)?;
-            let before = old.map(|entry| text(&entry.spec));
-            author.record_values(before.as_deref(), None);
-            let change = AdminChange::DeleteCatalogDocument(&tenant, D::KIND, &name);
-            if !control.commit(change, &author).await? {
-                return Err(missing::<D>(&name));
-            }
-            control.edit(|registry| {
-                D::documents_mut(registry).remove(&key);
-            });
-            control.apply_catalog_of(&tenant, &control.registry.load());
-            tracing::info!(%tenant, name, kind = D::NAME, "catalog document removed");
-            Ok(())
-        })
+        self.change(
+            (tenant, name, condition, author),
+            |attempt, (tenant, name, condition, author)| async move {
+                attempt.check_tenant(&tenant)?;
+                let registry = attempt.registry.load_full();
+                let key = (tenant.clone(), name.clone());
+                let old = D::documents(&registry).get(&key);
+                condition.holds(D::NAME, old.map(|entry| attempt.tag(entry)).as_deref())?;
+                refuse_declared(old.map(|entry| entry.origin), D::NAME, &name)?;
+                let before = old.map(|entry| text(&entry.spec));
+                author.record_values(before.as_deref(), None);
+                let change = AdminChange::DeleteCatalogDocument(&tenant, D::KIND, &name);
+                if !attempt.commit(change, &author).await? {
+                    return Err(missing::<D>(&name));
+                }
+                attempt.edit(|registry| {
+                    D::documents_mut(registry).remove(&key);
+                });
+                attempt.apply_catalog_of(&tenant, &attempt.registry.load());
+                tracing::info!(%tenant, name, kind = D::NAME, "catalog document removed");
+                Ok(())
+            },
+        )
         .await
     }
 

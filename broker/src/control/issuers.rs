@@ -100,40 +100,43 @@ impl Control {
         let config = parse_stored_issuer(&tenant, &body).map_err(ControlError::Faults)?;
         self.check_issuer_egress(&config)?;
         let spec = StoredIssuer { body: without_nulls(body), config: Arc::new(config) };
-        self.change(|control| async move {
-            control.check_tenant(&tenant)?;
-            let registry = control.registry.load_full();
-            let key = (tenant.clone(), name.clone());
-            let old = registry.issuers.get(&key);
-            condition.holds("issuer", old.map(|entry| control.tag(entry)).as_deref())?;
-            let count = registry.issuers_of(&tenant).count();
-            refuse_more(old.is_none(), count, "issuers of this tenant", ISSUERS_PER_TENANT_MAX)?;
-            if registry.auth.resource.is_none() {
-                return Err(ControlError::NoResource);
-            }
-            if let Some(holder) = registry.holder_of(&spec.config.issuer, &key) {
-                return Err(ControlError::IssuerTaken { holder });
-            }
-            let entry = RegistryEntry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
-            let text = serde_json::to_vec(&entry.spec.body).map_err(|_| ControlError::Internal)?;
-            let sealed = control.keys.seal.seal(&issuer_seal_context(&tenant, name.as_str()), &text);
-            let record = TokenIssuerRecord {
-                tenant: tenant.clone(),
-                issuer: name.as_str().to_owned(),
-                settings: sealed.map_err(|_| ControlError::Internal)?,
-                created_at_us: entry.created_at_us,
-                updated_at_us: entry.updated_at_us,
-            };
-            control.commit(AdminChange::PutTokenIssuer(&record), &author).await?;
-            let created = old.is_none();
-            control.edit(|registry| {
-                registry.issuers.insert(key.clone(), Arc::clone(&entry));
-            });
-            let registry = control.registry.load();
-            control.broker.set_auth(registry.auth_in_force());
-            tracing::info!(%tenant, name = %name, issuer = entry.spec.config.issuer, created, "issuer stored");
-            Ok(PutOutcome { entry: control.tagged_issuer(&registry, &name, &entry), created })
-        })
+        self.change(
+            (tenant, name, spec, condition, author),
+            |attempt, (tenant, name, spec, condition, author)| async move {
+                attempt.check_tenant(&tenant)?;
+                let registry = attempt.registry.load_full();
+                let key = (tenant.clone(), name.clone());
+                let old = registry.issuers.get(&key);
+                condition.holds("issuer", old.map(|entry| attempt.tag(entry)).as_deref())?;
+                let count = registry.issuers_of(&tenant).count();
+                refuse_more(old.is_none(), count, "issuers of this tenant", ISSUERS_PER_TENANT_MAX)?;
+                if registry.auth.resource.is_none() {
+                    return Err(ControlError::NoResource);
+                }
+                if let Some(holder) = registry.holder_of(&spec.config.issuer, &key) {
+                    return Err(ControlError::IssuerTaken { holder });
+                }
+                let entry = RegistryEntry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
+                let text = serde_json::to_vec(&entry.spec.body).map_err(|_| ControlError::Internal)?;
+                let sealed = attempt.keys.seal.seal(&issuer_seal_context(&tenant, name.as_str()), &text);
+                let record = TokenIssuerRecord {
+                    tenant: tenant.clone(),
+                    issuer: name.as_str().to_owned(),
+                    settings: sealed.map_err(|_| ControlError::Internal)?,
+                    created_at_us: entry.created_at_us,
+                    updated_at_us: entry.updated_at_us,
+                };
+                attempt.commit(AdminChange::PutTokenIssuer(&record), &author).await?;
+                let created = old.is_none();
+                attempt.edit(|registry| {
+                    registry.issuers.insert(key.clone(), Arc::clone(&entry));
+                });
+                let registry = attempt.registry.load();
+                attempt.broker.set_auth(registry.auth_in_force());
+                tracing::info!(%tenant, name = %name, issuer = entry.spec.config.issuer, created, "issuer stored");
+                Ok(PutOutcome { entry: attempt.tagged_issuer(&registry, &name, &entry), created })
+            },
+        )
         .await
     }
 
@@ -144,23 +147,26 @@ impl Control {
         condition: Preconditions,
         author: Author,
     ) -> Result<(), ControlError> {
-        self.change(|control| async move {
-            control.check_tenant(&tenant)?;
-            let registry = control.registry.load_full();
-            let key = (tenant.clone(), name.clone());
-            let old = registry.issuers.get(&key);
-            condition.holds("issuer", old.map(|entry| control.tag(entry)).as_deref())?;
-            let change = AdminChange::DeleteTokenIssuer(&tenant, name.as_str());
-            if !control.commit(change, &author).await? {
-                return Err(no_issuer(&name));
-            }
-            control.edit(|registry| {
-                registry.issuers.remove(&key);
-            });
-            control.broker.set_auth(control.registry.load().auth_in_force());
-            tracing::info!(%tenant, name = %name, "issuer removed");
-            Ok(())
-        })
+        self.change(
+            (tenant, name, condition, author),
+            |attempt, (tenant, name, condition, author)| async move {
+                attempt.check_tenant(&tenant)?;
+                let registry = attempt.registry.load_full();
+                let key = (tenant.clone(), name.clone());
+                let old = registry.issuers.get(&key);
+                condition.holds("issuer", old.map(|entry| attempt.tag(entry)).as_deref())?;
+                let change = AdminChange::DeleteTokenIssuer(&tenant, name.as_str());
+                if !attempt.commit(change, &author).await? {
+                    return Err(no_issuer(&name));
+                }
+                attempt.edit(|registry| {
+                    registry.issuers.remove(&key);
+                });
+                attempt.broker.set_auth(attempt.registry.load().auth_in_force());
+                tracing::info!(%tenant, name = %name, "issuer removed");
+                Ok(())
+            },
+        )
         .await
     }
 

@@ -120,7 +120,7 @@ impl Control {
             .await?
         {
             let key = stored.record.key;
-            found |= self.commit(AdminChange::EndSession(&key), author).await?;
+            found |= self.commit(None, AdminChange::EndSession(&key), author).await?;
             self.persistence().hot.publish(Wakeup::SessionEnd(key));
             tracing::info!(session = digest, "an operator asked for the session's end");
         }

@@ -3,7 +3,8 @@
 //!
 //! The admin API calls this module, and start-up calls [`Control::load`]. Invariants:
 //! - An acknowledged change is on disk.
-//! - Changes run one at a time, in the order of their storage.
+//! - Changes run one at a time, in the order of their storage. [`change`] repeats a change that was
+//!   checked before a change of another replica.
 //! - A started change completes even if its client disconnects, so the store and the running broker
 //!   never differ. After a change with an unknown outcome, the broker applies what the store has.
 //!
@@ -21,6 +22,7 @@ mod backends;
 mod breakers;
 mod catalog_documents;
 mod catalog_views;
+mod change;
 mod config_generation;
 mod connections;
 mod console_logins;
@@ -61,7 +63,7 @@ use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use protocol::ids::{DEFAULT_TENANT, KeyId, PrincipalId, TenantId};
 use records::{AdminChange, KeyRecord, TenantRecord};
-use storage::{DurableStore, StoreError, Wakeup};
+use storage::{DurableStore, StoreError};
 use tokio::sync::Notify;
 
 pub(crate) use self::overview::kind_name;
@@ -263,25 +265,29 @@ impl Control {
             .message_sizes
             .check(spec.limits.message_profile.as_deref())
             .map_err(ControlError::Invalid)?;
-        self.change(|control| async move {
-            let registry = control.registry.load_full();
-            let old = registry.tenants.get(&tenant);
-            condition.holds("tenant", old.map(|entry| control.tag(entry)).as_deref())?;
-            refuse_declared(old.map(|entry| entry.origin), "tenant", &tenant)?;
-            refuse_more(old.is_none(), registry.tenants.len(), "tenants", TENANTS_MAX)?;
-            let entry = RegistryEntry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
-            let record = TenantRecord {
-                tenant: tenant.clone(),
-                settings: registry::tenant_settings(&entry.spec),
-                created_at_us: entry.created_at_us,
-                updated_at_us: entry.updated_at_us,
-            };
-            control.commit(AdminChange::PutTenant(&record), &author).await?;
-            let (tagged, created) = (control.tagged_tenant(&tenant, &entry), old.is_none());
-            control.apply_tenant(&tenant, entry);
-            tracing::info!(%tenant, created, "tenant stored");
-            Ok(PutOutcome { entry: tagged, created })
-        })
+        self.change(
+            (tenant, spec, condition, author),
+            |attempt, (tenant, spec, condition, author)| async move {
+                let registry = attempt.registry.load_full();
+                let old = registry.tenants.get(&tenant);
+                condition.holds("tenant", old.map(|entry| attempt.tag(entry)).as_deref())?;
+                refuse_declared(old.map(|entry| entry.origin), "tenant", &tenant)?;
+                refuse_more(old.is_none(), registry.tenants.len(), "tenants", TENANTS_MAX)?;
+                let entry =
+                    RegistryEntry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
+                let record = TenantRecord {
+                    tenant: tenant.clone(),
+                    settings: registry::tenant_settings(&entry.spec),
+                    created_at_us: entry.created_at_us,
+                    updated_at_us: entry.updated_at_us,
+                };
+                attempt.commit(AdminChange::PutTenant(&record), &author).await?;
+                let (tagged, created) = (attempt.tagged_tenant(&tenant, &entry), old.is_none());
+                attempt.apply_tenant(&tenant, entry);
+                tracing::info!(%tenant, created, "tenant stored");
+                Ok(PutOutcome { entry: tagged, created })
+            },
+        )
         .await
     }
 
@@ -291,41 +297,51 @@ impl Control {
         condition: Preconditions,
         author: Author,
     ) -> Result<(), ControlError> {
-        self.change(|control| async move {
-            let tag = control.registry.load().tenants.get(&tenant).map(|entry| control.tag(entry));
-            condition.holds("tenant", tag.as_deref())?;
-            if tenant.as_str() == DEFAULT_TENANT {
-                return Err(ControlError::DefaultTenant);
-            }
-            let registry = control.registry.load_full();
-            refuse_declared(
-                registry.tenants.get(&tenant).map(|entry| entry.origin),
-                "tenant",
-                &tenant,
-            )?;
-            let mut declared = registry
-                .backends_of(&tenant)
-                .filter(|(_, entry)| entry.origin != EntryOrigin::Stored);
-            if let Some((backend, _)) = declared.next() {
-                // The next start would be refused, because a declared backend would have no tenant.
-                return Err(ControlError::Declared {
-                    what: "backend",
-                    name: format!("{backend} of this tenant"),
-                });
-            }
-            control.check_without_operators(&tenant).await?;
-            if !control.commit(AdminChange::DeleteTenant(&tenant), &author).await? {
-                return Err(no_tenant(&tenant));
-            }
-            control.keyring.remove_tenant(&tenant);
-            control.broker.remove_tenant(&tenant);
-            control.forget_breakers(&tenant, None);
-            control.edit(|registry| registry.remove_tenant(&tenant));
-            control.broker.set_auth(control.registry.load().auth_in_force());
-            tracing::info!(%tenant, "tenant removed with its keys and backends");
-            Ok(())
-        })
+        self.check_removal(&tenant, &condition).await?;
+        // Before the turn of the change, because the changes of others cannot wait that long.
+        self.query_store("clear_tenant", self.store().clear_tenant(&tenant)).await?;
+        self.change(
+            (tenant, condition, author),
+            |attempt, (tenant, condition, author)| async move {
+                attempt.check_removal(&tenant, &condition).await?;
+                if !attempt.commit(AdminChange::DeleteTenant(&tenant), &author).await? {
+                    return Err(no_tenant(&tenant));
+                }
+                attempt.keyring.remove_tenant(&tenant);
+                attempt.broker.remove_tenant(&tenant);
+                attempt.forget_breakers(&tenant, None);
+                attempt.edit(|registry| registry.remove_tenant(&tenant));
+                attempt.broker.set_auth(attempt.registry.load().auth_in_force());
+                tracing::info!(%tenant, "tenant removed with its keys and backends");
+                Ok(())
+            },
+        )
         .await
+    }
+
+    /// Returns an error if the tenant cannot be removed.
+    async fn check_removal(
+        &self,
+        tenant: &TenantId,
+        condition: &Preconditions,
+    ) -> Result<(), ControlError> {
+        let registry = self.registry.load_full();
+        let entry = registry.tenants.get(tenant);
+        condition.holds("tenant", entry.map(|entry| self.tag(entry)).as_deref())?;
+        if tenant.as_str() == DEFAULT_TENANT {
+            return Err(ControlError::DefaultTenant);
+        }
+        refuse_declared(entry.map(|entry| entry.origin), "tenant", tenant)?;
+        let mut declared =
+            registry.backends_of(tenant).filter(|(_, entry)| entry.origin != EntryOrigin::Stored);
+        if let Some((backend, _)) = declared.next() {
+            // The next start would be refused, because a declared backend would have no tenant.
+            return Err(ControlError::Declared {
+                what: "backend",
+                name: format!("{backend} of this tenant"),
+            });
+        }
+        self.check_without_operators(tenant).await
     }
 
     pub async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyView>, ControlError> {
@@ -349,11 +365,11 @@ impl Control {
         check_key_life(wanted.expires_in)?;
         check_principal(wanted.principal.as_deref())?;
         wanted.attributes.check().map_err(ControlError::Invalid)?;
-        self.change(|control| async move {
-            let count = control.keys_of(&tenant).await?.len();
+        self.change((tenant, wanted, author), |attempt, (tenant, wanted, author)| async move {
+            let count = attempt.keys_of(&tenant).await?.len();
             refuse_more(true, count, "keys of this tenant", KEYS_PER_TENANT_MAX)?;
             let key =
-                ApiKey::mint(&control.keys.api_key).map_err(|_| ControlError::NoRandomness)?;
+                ApiKey::mint(&attempt.keys.api_key).map_err(|_| ControlError::NoRandomness)?;
             let now = now_us();
             let lifetime = |life: Duration| i64::try_from(life.as_micros()).unwrap_or(i64::MAX);
             let attributes = KeyAttributes {
@@ -371,8 +387,8 @@ impl Control {
                 attributes: attributes.to_json(),
                 created_at_us: now,
             };
-            control.commit(AdminChange::PutKey(&record), &author).await?;
-            control.keyring.insert(key_entry(record.clone()));
+            attempt.commit(AdminChange::PutKey(&record), &author).await?;
+            attempt.keyring.insert(key_entry(record.clone()));
             tracing::info!(%tenant, key = %key.id, principal = %record.principal, "key created");
             Ok(KeyShown { info: KeyView::new(&record), key: key.text })
         })
@@ -385,15 +401,15 @@ impl Control {
         key: KeyId,
         author: Author,
     ) -> Result<(), ControlError> {
-        self.change(|control| async move {
-            control.check_tenant(&tenant)?;
-            if !control.commit(AdminChange::DeleteKey(&tenant, &key), &author).await? {
+        self.change((tenant, key, author), |attempt, (tenant, key, author)| async move {
+            attempt.check_tenant(&tenant)?;
+            if !attempt.commit(AdminChange::DeleteKey(&tenant, &key), &author).await? {
                 return Err(ControlError::NotFound { what: "key", name: key.as_str().to_owned() });
             }
-            control.keyring.remove(&key);
-            control.broker.end_sessions_of_key(&key);
+            attempt.keyring.remove(&key);
+            attempt.broker.end_sessions_of_key(&key);
             tracing::info!(%tenant, %key, "key revoked");
-            control.end_stored_sessions(tenant, move |_, stored| {
+            attempt.end_stored_sessions(tenant, move |_, stored| {
                 stored.record.api_key.as_ref() == Some(&key)
             });
             Ok(())
@@ -409,37 +425,6 @@ impl Control {
         self.broker.report_sign_in_failures();
         self.seal_audit().await;
         self.persistence().close().await;
-    }
-
-    /// Runs one change in a task of its own, so that a client that disconnects cannot interrupt it.
-    async fn change<T, Work>(
-        self: &Arc<Self>,
-        change: impl FnOnce(Arc<Self>) -> Work,
-    ) -> Result<T, ControlError>
-    where
-        T: Send + 'static,
-        Work: Future<Output = Result<T, ControlError>> + Send + 'static,
-    {
-        let (control, work) = (Arc::clone(self), change(Arc::clone(self)));
-        let task = tokio::spawn(async move {
-            let _turn = control.changing.lock().await;
-            let is_shared = control.persistence().is_shared();
-            if is_shared || control.is_in_doubt() {
-                // This change must see the changes that another replica has just made.
-                control.apply_store_changes().await?;
-            }
-            let done = work.await;
-            control.settle_doubt().await;
-            control.reapply_breakers();
-            if is_shared {
-                control.persistence().hot.publish(Wakeup::Config);
-            }
-            done
-        });
-        task.await.unwrap_or_else(|fault| {
-            tracing::error!(%fault, "an internal fault stopped a change");
-            Err(ControlError::Internal)
-        })
     }
 
     fn apply_tenant(&self, tenant: &TenantId, entry: Arc<RegistryEntry<TenantSpec>>) {

@@ -125,11 +125,11 @@ impl Control {
         wanted: NewOperator,
         author: Author,
     ) -> Result<OperatorShown, ControlError> {
-        self.change(|control| async move {
-            let settings = control.operator_settings(&wanted)?;
-            let stored = control.query_store("list_operators", control.store().operators()).await?;
+        self.change((wanted, author), |attempt, (wanted, author)| async move {
+            let settings = attempt.operator_settings(&wanted)?;
+            let stored = attempt.query_store("list_operators", attempt.store().operators()).await?;
             refuse_more(true, stored.len(), "operators", OPERATORS_MAX)?;
-            let minted = control.operators.mint().map_err(|_| ControlError::NoRandomness)?;
+            let minted = attempt.operators.mint().map_err(|_| ControlError::NoRandomness)?;
             let record = OperatorRecord {
                 operator: minted.id.clone(),
                 name: wanted.name,
@@ -137,10 +137,10 @@ impl Control {
                 settings: serde_json::to_string(&settings).expect("settings are plain values"),
                 created_at_us: now_us(),
             };
-            control.commit(AdminChange::PutOperator(&record), &author).await?;
+            attempt.commit(AdminChange::PutOperator(&record), &author).await?;
             tracing::info!(operator = record.name, role = %settings.role, "operator created");
             let info = view(&record).map_err(|_| ControlError::Internal)?;
-            control.operators.insert(entry(record).map_err(|_| ControlError::Internal)?);
+            attempt.operators.insert(entry(record).map_err(|_| ControlError::Internal)?);
             Ok(OperatorShown { info, token: minted.text })
         })
         .await
@@ -157,20 +157,23 @@ impl Control {
         {
             return Err(ControlError::Declared { what: "operator", name: name.to_owned() });
         }
-        self.change(|control| async move {
-            if !control.commit(AdminChange::DeleteOperator(&id), &author).await? {
+        self.change((id, author), |attempt, (id, author)| async move {
+            if !attempt.commit(AdminChange::DeleteOperator(&id), &author).await? {
                 return Err(ControlError::NotFound { what: "operator", name: id });
             }
-            control.operators.remove(&id);
+            if let Some(operator) = attempt.operators.remove(&id) {
+                attempt.broker.end_trials_of(&operator);
+            }
             tracing::info!(operator = id, "operator revoked");
             Ok(())
         })
         .await
     }
 
-    /// Replaces the operators in force. The broker leaves out unreadable rows.
+    /// Replaces the operators in force, and ends the trials of those that are gone. The broker
+    /// leaves out unreadable rows.
     pub(super) fn apply_operators(&self, records: Vec<OperatorRecord>) {
-        self.operators.replace(records.into_iter().filter_map(|record| {
+        let gone = self.operators.replace(records.into_iter().filter_map(|record| {
             let name = record.name.clone();
             entry(record)
                 .inspect_err(|error| {
@@ -178,6 +181,7 @@ impl Control {
                 })
                 .ok()
         }));
+        gone.iter().for_each(|operator| self.broker.end_trials_of(operator));
     }
 
     /// Refuses to remove a tenant that operators name. They would get a later tenant of that name.

@@ -142,32 +142,35 @@ impl Control {
         wanted: PinApprovalRequest,
         author: Author,
     ) -> Result<Vec<PinView>, ControlError> {
-        self.change(|control| async move {
-            let (_, pins) = control.pins(&tenant, &backend).await?;
-            if wanted.all && !wanted.items.is_empty() {
-                return Err(fault("items", "is given together with all", "one of the two"));
-            }
-            let items = match wanted.all {
-                true => open_items(&pins),
-                false => named_items(wanted.items)?,
-            };
-            let approval = PinApproval {
-                tenant: tenant.clone(),
-                backend: backend.clone(),
-                items,
-                forgets_gone: wanted.all,
-                by: author.name().to_owned(),
-                at_us: now_us(),
-            };
-            record(&author, approval.items.iter().map(|(key, hash)| (key, hash.as_str())));
-            if !control.commit(AdminChange::ApprovePins(&approval), &author).await? {
-                return Err(control.moved(&approval).await?);
-            }
-            let count = approval.items.len();
-            tracing::info!(%tenant, %backend, count, by = approval.by, "definitions approved");
-            control.apply_pins(&tenant, &backend).await?;
-            Ok(control.pins(&tenant, &backend).await?.1)
-        })
+        self.change(
+            (tenant, backend, wanted, author),
+            |attempt, (tenant, backend, wanted, author)| async move {
+                let (_, pins) = attempt.pins(&tenant, &backend).await?;
+                if wanted.all && !wanted.items.is_empty() {
+                    return Err(fault("items", "is given together with all", "one of the two"));
+                }
+                let items = match wanted.all {
+                    true => open_items(&pins),
+                    false => named_items(wanted.items)?,
+                };
+                let approval = PinApproval {
+                    tenant: tenant.clone(),
+                    backend: backend.clone(),
+                    items,
+                    forgets_gone: wanted.all,
+                    by: author.name().to_owned(),
+                    at_us: now_us(),
+                };
+                record(&author, approval.items.iter().map(|(key, hash)| (key, hash.as_str())));
+                if !attempt.commit(AdminChange::ApprovePins(&approval), &author).await? {
+                    return Err(attempt.moved(&approval).await?);
+                }
+                let count = approval.items.len();
+                tracing::info!(%tenant, %backend, count, by = approval.by, "definitions approved");
+                attempt.apply_pins(&tenant, &backend).await?;
+                Ok(attempt.pins(&tenant, &backend).await?.1)
+            },
+        )
         .await
     }
 
@@ -179,26 +182,32 @@ impl Control {
         wanted: PinBlockRequest,
         author: Author,
     ) -> Result<Vec<PinView>, ControlError> {
-        self.change(|control| async move {
-            control.pin_mode(&tenant, &backend)?;
-            let named = wanted.items.iter().enumerate();
-            let keys = named.map(|(at, item)| key(at, &item.kind, &item.name));
-            let block = PinBlock {
-                tenant: tenant.clone(),
-                backend: backend.clone(),
-                keys: keys.collect::<Result<_, _>>()?,
-                by: author.name().to_owned(),
-                at_us: now_us(),
-            };
-            record(&author, block.keys.iter().map(|key| (key, "")));
-            if !control.commit(AdminChange::BlockPins(&block), &author).await? {
-                return Err(control.unknown(&block).await?);
-            }
-            let count = block.keys.len();
-            tracing::info!(%tenant, %backend, count, by = block.by, "objects blocked");
-            control.apply_pins(&tenant, &backend).await?;
-            Ok(control.pins(&tenant, &backend).await?.1)
-        })
+        self.change(
+            (tenant, backend, wanted, author),
+            |attempt, (tenant, backend, wanted, author)| async move {
+                attempt.pin_mode(&tenant, &backend)?;
+                if wanted.items.is_empty() {
+                    return Err(fault("items", "is missing or empty", "one object or more"));
+                }
+                let named = wanted.items.iter().enumerate();
+                let keys = named.map(|(at, item)| key(at, &item.kind, &item.name));
+                let block = PinBlock {
+                    tenant: tenant.clone(),
+                    backend: backend.clone(),
+                    keys: keys.collect::<Result<_, _>>()?,
+                    by: author.name().to_owned(),
+                    at_us: now_us(),
+                };
+                record(&author, block.keys.iter().map(|key| (key, "")));
+                if !attempt.commit(AdminChange::BlockPins(&block), &author).await? {
+                    return Err(attempt.unknown(&block).await?);
+                }
+                let count = block.keys.len();
+                tracing::info!(%tenant, %backend, count, by = block.by, "objects blocked");
+                attempt.apply_pins(&tenant, &backend).await?;
+                Ok(attempt.pins(&tenant, &backend).await?.1)
+            },
+        )
         .await
     }
 

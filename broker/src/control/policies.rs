@@ -141,36 +141,41 @@ impl Control {
         condition: Preconditions,
         author: Author,
     ) -> Result<PutOutcome<PolicyView>, ControlError> {
-        self.change(|control| async move {
-            control.check_tenant(&tenant)?;
-            let registry = control.registry.load_full();
-            let old = registry.policies.get(&tenant);
-            condition.holds("policy", old.map(|entry| control.tag(entry)).as_deref())?;
-            refuse_declared(old.map(|entry| entry.origin), "policy of tenant", &tenant)?;
-            let policy = Policy::compile(&document, Some(&registry.selectable_backends(&tenant)))
-                .map_err(ControlError::Policy)?;
-            let entry =
-                RegistryEntry::stored(document, old.map(|entry| entry.created_at_us), now_us());
-            let record = PolicyRecord {
-                tenant: tenant.clone(),
-                document: policy_text(&entry.spec),
-                created_at_us: entry.created_at_us,
-                updated_at_us: entry.updated_at_us,
-            };
-            let before = old.map(|entry| policy_text(&entry.spec));
-            author.record_values(before.as_deref(), Some(&record.document));
-            control.commit(AdminChange::PutPolicy(&record), &author).await?;
-            let policy = Arc::new(policy);
-            control.broker.set_policy(&tenant, Some(policy.clone()));
-            control.edit(|registry| {
-                registry.policies.insert(tenant.clone(), Arc::clone(&entry));
-            });
-            let created = old.is_none();
-            tracing::info!(%tenant, created, rules = entry.spec.rules.len(), "policy stored");
-            let warnings = control.broker.policy_warnings(&tenant, &policy, &entry.spec.tests);
-            let entry = control.tagged_policy(&entry, warnings.into_iter().map(warning).collect());
-            Ok(PutOutcome { entry, created })
-        })
+        self.change(
+            (tenant, document, condition, author),
+            |attempt, (tenant, document, condition, author)| async move {
+                attempt.check_tenant(&tenant)?;
+                let registry = attempt.registry.load_full();
+                let old = registry.policies.get(&tenant);
+                condition.holds("policy", old.map(|entry| attempt.tag(entry)).as_deref())?;
+                refuse_declared(old.map(|entry| entry.origin), "policy of tenant", &tenant)?;
+                let policy =
+                    Policy::compile(&document, Some(&registry.selectable_backends(&tenant)))
+                        .map_err(ControlError::Policy)?;
+                let entry =
+                    RegistryEntry::stored(document, old.map(|entry| entry.created_at_us), now_us());
+                let record = PolicyRecord {
+                    tenant: tenant.clone(),
+                    document: policy_text(&entry.spec),
+                    created_at_us: entry.created_at_us,
+                    updated_at_us: entry.updated_at_us,
+                };
+                let before = old.map(|entry| policy_text(&entry.spec));
+                author.record_values(before.as_deref(), Some(&record.document));
+                attempt.commit(AdminChange::PutPolicy(&record), &author).await?;
+                let policy = Arc::new(policy);
+                attempt.broker.set_policy(&tenant, Some(policy.clone()));
+                attempt.edit(|registry| {
+                    registry.policies.insert(tenant.clone(), Arc::clone(&entry));
+                });
+                let created = old.is_none();
+                tracing::info!(%tenant, created, rules = entry.spec.rules.len(), "policy stored");
+                let warnings = attempt.broker.policy_warnings(&tenant, &policy, &entry.spec.tests);
+                let entry =
+                    attempt.tagged_policy(&entry, warnings.into_iter().map(warning).collect());
+                Ok(PutOutcome { entry, created })
+            },
+        )
         .await
     }
 
@@ -180,24 +185,27 @@ impl Control {
         condition: Preconditions,
         author: Author,
     ) -> Result<(), ControlError> {
-        self.change(|control| async move {
-            control.check_tenant(&tenant)?;
-            let registry = control.registry.load_full();
-            let old = registry.policies.get(&tenant);
-            condition.holds("policy", old.map(|entry| control.tag(entry)).as_deref())?;
-            refuse_declared(old.map(|entry| entry.origin), "policy of tenant", &tenant)?;
-            let before = old.map(|entry| policy_text(&entry.spec));
-            author.record_values(before.as_deref(), None);
-            if !control.commit(AdminChange::DeletePolicy(&tenant), &author).await? {
-                return Err(no_policy(&tenant));
-            }
-            control.broker.set_policy(&tenant, None);
-            control.edit(|registry| {
-                registry.policies.remove(&tenant);
-            });
-            tracing::info!(%tenant, "policy removed");
-            Ok(())
-        })
+        self.change(
+            (tenant, condition, author),
+            |attempt, (tenant, condition, author)| async move {
+                attempt.check_tenant(&tenant)?;
+                let registry = attempt.registry.load_full();
+                let old = registry.policies.get(&tenant);
+                condition.holds("policy", old.map(|entry| attempt.tag(entry)).as_deref())?;
+                refuse_declared(old.map(|entry| entry.origin), "policy of tenant", &tenant)?;
+                let before = old.map(|entry| policy_text(&entry.spec));
+                author.record_values(before.as_deref(), None);
+                if !attempt.commit(AdminChange::DeletePolicy(&tenant), &author).await? {
+                    return Err(no_policy(&tenant));
+                }
+                attempt.broker.set_policy(&tenant, None);
+                attempt.edit(|registry| {
+                    registry.policies.remove(&tenant);
+                });
+                tracing::info!(%tenant, "policy removed");
+                Ok(())
+            },
+        )
         .await
     }
 

@@ -114,7 +114,7 @@ pub(super) type CatalogDocuments<Document> =
     BTreeMap<(TenantId, String), Arc<RegistryEntry<Document>>>;
 
 /// Settings of a stored issuer, as an operator wrote them and as they are in force.
-#[derive(Debug, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct StoredIssuer {
     pub(super) body: serde_json::Value,
     #[serde(skip)]

@@ -156,6 +156,11 @@ impl Control {
                 reloaded.backends += 1;
             }
         }
+        for declared in &old.auth.operators {
+            if !next.auth.operators.contains(declared) {
+                self.broker.end_trials_of(&declared.operator);
+            }
+        }
         // Last: the tenants of new issuers are in force.
         self.broker.set_auth(next.auth_in_force());
         if !old.auth.operator_scopes().eq(next.auth.operator_scopes()) {

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use records::SealedLocation;
-use rules::limits::oauth::{RESEAL_RETRY, RESEALED_AT_ONCE};
+use rules::limits::oauth::{RESEAL_PAUSE, RESEAL_RETRY, RESEALED_AT_ONCE};
 use storage::StoreError;
 
 use super::{Control, issuers::issuer_seal_context, registry::backend_seal_context};
@@ -67,6 +67,8 @@ impl Control {
                 persistence.run("reseal_value", store.reseal(&value, &sealed)).await?;
                 resealed.done += 1;
             }
+            // Each new value counts as a change, which changes by operators must overtake.
+            tokio::time::sleep(RESEAL_PAUSE).await;
         }
     }
 }

@@ -134,31 +134,35 @@ impl Control {
         // The clock of this replica may be behind that of the issuer.
         let now = self.query_store("read_clock", self.store().clock_us()).await?;
         let issued_before_us = wanted.issued_before_us(now)?;
-        self.change(move |control| async move {
-            control.check_tenant(&tenant)?;
-            let known = control.keyring.revocations().of_tenant(&tenant);
-            let old = known.iter().find(|record| record.subject == subject);
-            let what = "revocations of this tenant";
-            refuse_more(old.is_none(), known.len(), what, REVOCATIONS_MAX)?;
-            let record = RevocationRecord {
-                tenant,
-                subject,
-                issued_before_us: old
-                    .map_or(issued_before_us, |old| old.issued_before_us.max(issued_before_us)),
-                created_at_us: old.map_or(now, |old| old.created_at_us),
-                stored_at_us: now,
-            };
-            control.commit(AdminChange::PutRevocation(&record), &author).await?;
-            let record = control.stored_revocation(record).await;
-            control.keyring.insert_revocation(record.clone());
-            control.broker.end_revoked(&record);
-            if matches!(record.subject, RevokedSubject::Principal(_)) {
-                control.end_stored_sessions(record.tenant.clone(), Self::is_of_revoked_principal);
-            }
-            let view = RevocationView::new(&record);
-            tracing::info!(tenant = %record.tenant, revocation = view.id, "tokens revoked");
-            Ok((view, old.is_none()))
-        })
+        self.change(
+            (tenant, subject, issued_before_us, now, author),
+            |attempt, (tenant, subject, issued_before_us, now, author)| async move {
+                attempt.check_tenant(&tenant)?;
+                let known = attempt.keyring.revocations().of_tenant(&tenant);
+                let old = known.iter().find(|record| record.subject == subject);
+                let what = "revocations of this tenant";
+                refuse_more(old.is_none(), known.len(), what, REVOCATIONS_MAX)?;
+                let record = RevocationRecord {
+                    tenant,
+                    subject,
+                    issued_before_us: old
+                        .map_or(issued_before_us, |old| old.issued_before_us.max(issued_before_us)),
+                    created_at_us: old.map_or(now, |old| old.created_at_us),
+                    stored_at_us: now,
+                };
+                attempt.commit(AdminChange::PutRevocation(&record), &author).await?;
+                let record = attempt.stored_revocation(record).await;
+                attempt.keyring.insert_revocation(record.clone());
+                attempt.broker.end_revoked(&record);
+                if matches!(record.subject, RevokedSubject::Principal(_)) {
+                    attempt
+                        .end_stored_sessions(record.tenant.clone(), Self::is_of_revoked_principal);
+                }
+                let view = RevocationView::new(&record);
+                tracing::info!(tenant = %record.tenant, revocation = view.id, "tokens revoked");
+                Ok((view, old.is_none()))
+            },
+        )
         .await
     }
 
@@ -180,22 +184,22 @@ impl Control {
         id: String,
         author: Author,
     ) -> Result<(), ControlError> {
-        self.change(move |control| async move {
-            control.check_tenant(&tenant)?;
-            let known = control.keyring.revocations().of_tenant(&tenant);
+        self.change((tenant, id, author), |attempt, (tenant, id, author)| async move {
+            attempt.check_tenant(&tenant)?;
+            let known = attempt.keyring.revocations().of_tenant(&tenant);
             let found = known.into_iter().find(|record| id_of(&record.subject) == id);
             let subject = found.map(|record| record.subject);
             let is_removed = match &subject {
                 Some(subject) => {
                     let change = AdminChange::DeleteRevocation(&tenant, subject);
-                    control.commit(change, &author).await?
+                    attempt.commit(change, &author).await?
                 }
                 None => false,
             };
             let Some(subject) = subject.filter(|_| is_removed) else {
                 return Err(ControlError::NotFound { what: "revocation", name: id });
             };
-            control.keyring.remove_revocation(&tenant, &subject);
+            attempt.keyring.remove_revocation(&tenant, &subject);
             tracing::info!(%tenant, revocation = id, "revocation removed");
             Ok(())
         })

@@ -7,8 +7,22 @@ use std::{fmt::Write as _, time::Duration};
 
 use protocol::error::ErrorKind;
 use rules::limits::{
-    approvals::*, apps::*, arguments::*, included::*, inputs::*, log::*, oauth::*, own_lists::*,
-    pins::*, replicas::*, results::*, sign_ins::*, tokens::*, toolsets::*, *,
+    access::{POLICY_RULES_MAX, REVOCATIONS_MAX},
+    approvals::*,
+    apps::*,
+    arguments::*,
+    included::*,
+    inputs::*,
+    log::*,
+    oauth::*,
+    own_lists::*,
+    pins::*,
+    replicas::*,
+    results::*,
+    sign_ins::*,
+    tokens::*,
+    toolsets::*,
+    *,
 };
 
 use super::assert_current;
@@ -464,7 +478,7 @@ const INNER: &str = "BATCH_CALLS_MAX RESULT_TOKENS_MIN RESULT_TOKENS_MAX TOKEN_B
     EVENT_ID_BYTES_MAX SESSION_DELETE_WAIT BACKOFF_FIRST BACKOFF_MAX STABLE_AFTER LATENCY_WEIGHT RESUME_ATTEMPTS_MAX RETRY_DEFAULT \
     RETRY_MIN ERROR_BODY_BYTES_MAX STREAM_DRAIN ACCEPT_QUEUE HTTP2_PIECE_BYTES EVENT_PIECE_BYTES RELAYED_WHOLE_BYTES_MAX \
     OUTBOX_BATCH_FRAMES OUTBOX_BATCH_BYTES FRAMES_IN_A_ROW HTTP_SSE_NAME_BYTES LAST_FRAMES_WAIT \
-    LEASE_LOST_READY PAST_NAMES_MAX RECLAIM_BATCH STORE_PROBE_EVERY RENEWAL_RETRY_MAX RESEALED_AT_ONCE RESEAL_RETRY SWEEP_INTERVAL SWEEP_ROWS SWEEP_EVENTS SWEEP_ROUNDS_MAX \
+    LEASE_LOST_READY PAST_NAMES_MAX RECLAIM_BATCH STORE_PROBE_EVERY RENEWAL_RETRY_MAX RESEALED_AT_ONCE RESEAL_PAUSE RESEAL_RETRY SWEEP_INTERVAL SWEEP_ROWS SWEEP_EVENTS SWEEP_ROUNDS_MAX \
     CONFIG_READ_INTERVAL_MIN INCLUDED_RETRY_READINGS CREDENTIAL_READ_WAIT_MAX CREDENTIAL_READ_WAITERS_MAX ADMIN_PAGE_ROWS PERSIST_BATCH_MAX PERSIST_BATCH_BYTES_MAX PERSIST_SUSPECT_BYTES EVENT_BATCH_MAX \
     EVENT_BATCH_BYTES_MAX LOST_STREAMS_MAX TRIM_LOGGED_EVERY QUIET_LOGGED_EVERY_MIN CLOSING_UP_MAX MOVE_ON_MAX OWNER_NEWS_WAIT \
     LISTS_RETRY FLUSHED_AT_ONCE SEEN_STORED_EVERY_MAX EVENTS_FLUSH_WAIT RELEASED_AT_ONCE END_RETRY_MAX BUDGET_SETTLE_INTERVAL \
@@ -595,6 +609,8 @@ fn the_page_of_limits_is_up_to_date() {
         1. the connections of the listener\n\
         2. the rate of the client's address\n\
         3. the connections of that address\n\n\
+        `listen.admin` has limits of its own: 128 connections, and 64 of one address. Further connections wait. The broker closes \
+        a connection of an address that has 64 already.\n\n\
         For a request:\n\n\
         1. the credential\n\
         2. overload; before the broker reads the body, where the body is large or its size is unknown\n\
@@ -618,9 +634,9 @@ fn the_page_of_limits_is_up_to_date() {
         - Over HTTP, an answer or an event of 256 KiB or more counts until the client has taken all of it.\n\
         - If all clients together hold too much, the broker finds the tenant with the most waiting bytes, and its principal with the most. It disconnects the largest client of this principal. So a tenant with many small clients cannot displace the answers of another tenant.\n\
         - Over HTTP/1.1 without TLS, the broker frees the part of a large answer that a slow client has read, after half a second without progress.\n\
-        - Delivered events stay for `events.retain`. All together have at most `RETAINED_EVENTS_BYTES_MAX`. Beyond it, the tenant with the most delivered bytes loses those of its oldest stream. A client that resumes there gets `events_gone`, or a gap that the stream reports. Events that a connected client is about to get again are the last ones that a tenant loses.\n\
+        - Delivered events stay for `events.retain`. All together have at most `RETAINED_EVENTS_BYTES_MAX`. Beyond it, the tenant with the most delivered bytes loses those of its oldest stream. A client that resumes there gets `events_gone`, or a gap that the stream reports. Events that a connected client is about to get again are the last ones that a tenant loses. Undelivered events of a POST stream whose client left count too, if they have less than 256 KiB.\n\
         - Freed memory goes back to the system within about two seconds, also while the broker is idle.\n\
-        - Twenty answers of 4 MiB that no client reads took 5 to 13 MiB of resident memory after four seconds, with a backend over HTTP and with a child process. The kernel's send buffers held the rest. `python3 field/run.py --only broker broker-stdio --parts attacks --results /tmp/field --page /tmp/field/none.md` measures it.\n\n\
+        - Twenty answers of 4 MiB that no client reads took 5 to 13 MiB of resident memory after four seconds, with a backend over HTTP and with a child process. The kernel's send buffers held the rest. `python3 field/run.py --only broker broker-stdio --parts attacks --results /tmp/field --page /tmp/field/none.md` measures it. The committed run of [the field](field.md) is older and measured 156 and 194 MiB.\n\n\
         ## Clients that do not end their messages\n\n\
         - A message of a client has `timeouts.request_read` from its first bytes to its end, over HTTP, TCP and WebSocket. After that the broker refuses the body, or refuses the message and closes the connection (WebSocket: 1008).\n\
         - Incomplete messages of one tenant's clients have at most `UNFINISHED_TENANT_BYTES_MAX` together. Beyond it, the broker reads no further from these clients until another message is complete. One message at a time may exceed the limit. A message that is not complete in time because of this gets `overloaded` (WebSocket: 1013).\n\
@@ -669,6 +685,7 @@ fn the_page_of_limits_is_up_to_date() {
         ```json\n\
         {{\"requests_per_second\": 50, \"burst\": 100, \"tools\": {{\"search\": {{\"requests_per_second\": 2, \"burst\": 5}}}}}}\n\
         ```\n\n\
+        `limits` of a backend also has `calls_in_flight`, `calls_queued`, `adaptive_concurrency` and `message_profile`.\n\n\
         ## Stored objects\n\n\
         | object | limit | beyond it |\n\
         | --- | --- | --- |\n\
@@ -676,7 +693,10 @@ fn the_page_of_limits_is_up_to_date() {
         | API keys of a tenant | {KEYS_PER_TENANT_MAX} | 409 `too-many` |\n\
         | backends of a tenant that the admin API stored; the configuration file has no limit | {BACKENDS_PER_TENANT_MAX} | 409 `too-many` |\n\
         | toolsets of a tenant | {TOOLSETS_PER_TENANT_MAX} | 409 `too-many` |\n\
-        | hosted prompts of a tenant | {HOSTED_PROMPTS_PER_TENANT_MAX} | 409 `too-many` |\n\n\
+        | hosted prompts of a tenant | {HOSTED_PROMPTS_PER_TENANT_MAX} | 409 `too-many` |\n\
+        | operators that the admin API stored | 1000 | 409 `too-many` |\n\
+        | revocations of a tenant | {REVOCATIONS_MAX} | 409 `too-many` |\n\
+        | rules of an access policy | {POLICY_RULES_MAX} | 422 `invalid-policy` |\n\n\
         ## Settings\n\n{}\n\
         ## Fixed limits\n\n\
         These limits have no setting. The module `limits` of the source defines them.\n\n{}",

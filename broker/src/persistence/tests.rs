@@ -80,18 +80,25 @@ impl Meddled {
 
 #[async_trait]
 impl ConfigStore for Meddled {
-    async fn apply(
+    async fn apply_at(
         &self,
+        version: Option<i64>,
         change: AdminChange<'_>,
         audit: Option<&AuditRecord>,
     ) -> Result<bool, StoreError> {
         self.record(change.name());
         let verdict = (self.on_apply.lock())(change);
         match verdict {
-            Verdict::Pass => self.inner.apply(change, audit).await,
+            Verdict::Pass => self.inner.apply_at(version, change, audit).await,
             Verdict::Fail(error) => Err(error),
-            Verdict::LoseAnswer(error) => self.inner.apply(change, audit).await.and(Err(error)),
+            Verdict::LoseAnswer(error) => {
+                self.inner.apply_at(version, change, audit).await.and(Err(error))
+            }
         }
+    }
+    async fn clear_tenant(&self, tenant: &TenantId) -> Result<(), StoreError> {
+        self.record("clear_tenant");
+        self.inner.clear_tenant(tenant).await
     }
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {
         self.record("tenants");

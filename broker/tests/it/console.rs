@@ -106,6 +106,32 @@ async fn a_trial_is_handled_like_a_client_call_with_the_policy_of_its_subject() 
 }
 
 #[tokio::test]
+async fn the_trials_of_a_revoked_operator_end_and_others_continue() {
+    let backend = FakeBackend::echo().await;
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
+    let admin = broker.admin();
+    admin.wait_backend_state("default", "b", "ready").await;
+    let mut made = Vec::new();
+    for name in ["ann", "anna"] {
+        let body = json!({"name": name, "role": "tenant_admin", "tenants": ["default"]});
+        let (status, operator) = admin.post("/admin/v1/operators", &body).await;
+        assert_eq!(status, 201, "{operator}");
+        made.push(operator);
+    }
+    for operator in &made {
+        let admin = admin.with_token(operator["token"].as_str());
+        let mut trial = Trial::new(&admin, json!({"principal": "bob"}));
+        trial.open().await;
+    }
+    admin.wait_sessions("default", 2).await;
+    let id = made[0]["id"].as_str().unwrap();
+    assert_eq!(admin.delete(&format!("/admin/v1/operators/{id}")).await.0, 204);
+    admin.wait_sessions("default", 1).await;
+    let sessions = admin.sessions("default").await;
+    assert_eq!(sessions[0]["principal"], "operator anna as bob");
+}
+
+#[tokio::test]
 async fn a_trial_has_no_access_to_sessions_of_its_subject() {
     let backend = FakeBackend::echo().await;
     backend.sessions();

@@ -9,6 +9,7 @@ use testkit::{
 
 use super::builder;
 
+const ACME: &str = "/admin/v1/tenants/acme";
 const SECRET: &str = "one secret for all of them";
 
 /// Returns one of several replicas on this database.
@@ -47,6 +48,33 @@ async fn until_status(broker: &TestBroker, path: &str, wanted: u16) -> Value {
 async fn initialize(broker: &TestBroker, key: &str) -> u16 {
     let body = super::initialize_body("2025-11-25");
     broker.client("/mcp").bearer(key).post(body).await.status
+}
+
+#[tokio::test]
+async fn a_precondition_holds_against_a_change_at_another_replica() {
+    let server = PostgresServer::fast().await;
+    let (one, two) = two(&server.database().await).await;
+    one.admin().put_tenant("acme", json!({"weight": 1})).await;
+    until_status(&two, "/admin/v1/tenants/acme", 200).await;
+    let tag_of = async |broker: &TestBroker| {
+        let shown = broker.admin().send_with("GET", ACME, &[], None).await;
+        shown.header("etag").unwrap().to_owned()
+    };
+    for round in 1..=10 {
+        let tag = eventually("both replicas show one version", || async {
+            let (first, second) = tokio::join!(tag_of(&one), tag_of(&two));
+            if first == second { Ok(first) } else { Err((first, second)) }
+        })
+        .await;
+        let put = async |broker: &TestBroker, weight: u64| {
+            let body = json!({"weight": weight});
+            broker.admin().send_with("PUT", ACME, &[("if-match", &tag)], Some(&body)).await.status
+        };
+        let mut statuses =
+            <[u16; 2]>::from(tokio::join!(put(&one, 2 * round), put(&two, 2 * round + 1)));
+        statuses.sort_unstable();
+        assert_eq!(statuses, [200, 412], "in round {round}");
+    }
 }
 
 #[tokio::test]

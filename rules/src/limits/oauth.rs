@@ -76,6 +76,8 @@ pub const LOGINS_AT_ONCE_MAX: usize = 64;
 pub const CONNECT_FORM_BYTES_MAX: usize = 8 * 1024;
 /// Stored credentials that are read at a time to be sealed again.
 pub const RESEALED_AT_ONCE: u32 = 200;
+/// Pause after each of these reads.
+pub const RESEAL_PAUSE: Duration = Duration::from_millis(100);
 /// Pause before stored credentials are sealed again, after the database did not answer.
 pub const RESEAL_RETRY: Duration = Duration::from_secs(10);
 

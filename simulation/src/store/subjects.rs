@@ -31,6 +31,7 @@ macro_rules! pass_on {
 }
 
 pass_on! { ConfigStore:
+    clear_tenant(tenant: &TenantId) -> ();
     tenants() -> Vec<TenantRecord>;
     keys() -> Vec<KeyRecord>;
     keys_of(tenant: &TenantId) -> Vec<KeyRecord>;
@@ -43,12 +44,13 @@ pass_on! { ConfigStore:
     held_breakers() -> Vec<(TenantId, BackendId)>;
     config_version() -> i64;
     {
-        async fn apply(
+        async fn apply_at(
             &self,
+            version: Option<i64>,
             change: AdminChange<'_>,
             audit: Option<&AuditRecord>,
         ) -> Result<bool, StoreError> {
-            let work = self.engine.store.apply(change, audit);
+            let work = self.engine.store.apply_at(version, change, audit);
             self.execute("apply", OperationKind::Write, work).await
         }
 

@@ -1,9 +1,10 @@
 //! Behaviours of every [`ConfigStore`]: tenants, API keys and backends.
 
+use futures_util::future;
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 use records::{AdminChange, BackendRecord, HASH_BYTES, KeyRecord, PolicyRecord, TenantRecord};
 
-use super::{Outcome, tenant};
+use super::{Outcome, backend, tenant};
 use crate::{ConfigStore, StoreError};
 
 pub async fn starts_empty(store: &dyn ConfigStore) -> Outcome {
@@ -259,6 +260,62 @@ pub async fn the_version_stays_while_nothing_changes(store: &dyn ConfigStore) ->
     assert!(matches!(refused, Err(StoreError::UnknownTenant { .. })), "{refused:?}");
     store.tenants().await?;
     assert_eq!(store.config_version().await?, version);
+    Ok(())
+}
+
+pub async fn a_change_that_was_checked_at_an_earlier_version_is_refused(
+    store: &dyn ConfigStore,
+) -> Outcome {
+    fill(store).await?;
+    let (acme, one) = (tenant("acme"), backend("one"));
+    let breaker = AdminChange::HoldBreaker(&acme, &one);
+    assert!(store.apply(breaker, None).await?);
+    let version = store.config_version().await?;
+    let (initech, changed) = (tenant_record("initech"), tenant_record("umbrella"));
+    assert!(store.apply_at(Some(version), AdminChange::PutTenant(&changed), None).await?);
+    let version_now = store.config_version().await?;
+    assert!(version_now > version);
+    let (key, known_key) = (key_record("acme", "k9"), KeyId::new("k1"));
+    let (new_backend, policy) = (backend_record("acme", "three"), policy_record("acme"));
+    for change in [
+        AdminChange::PutTenant(&initech),
+        AdminChange::AddTenant(&initech),
+        AdminChange::DeleteTenant(&acme),
+        AdminChange::PutKey(&key),
+        AdminChange::DeleteKey(&acme, &known_key),
+        AdminChange::PutBackend(&new_backend),
+        AdminChange::DeleteBackend(&acme, &one),
+        AdminChange::PutPolicy(&policy),
+        AdminChange::ReleaseBreaker(&acme, &one),
+    ] {
+        let refused = store.apply_at(Some(version), change, None).await;
+        assert_eq!(refused, Err(StoreError::Outdated), "{change:?}");
+    }
+    assert_eq!(store.config_version().await?, version_now, "nothing was changed");
+    assert_eq!(store.tenants().await?.len(), 2);
+    assert!(store.apply_at(Some(version_now), AdminChange::PutTenant(&initech), None).await?);
+    Ok(())
+}
+
+pub async fn of_changes_that_were_checked_at_one_version_one_is_made(
+    store: &dyn ConfigStore,
+) -> Outcome {
+    fill(store).await?;
+    for round in 0..10 {
+        let version = store.config_version().await?;
+        let records: [TenantRecord; 4] =
+            std::array::from_fn(|number| tenant_record(&format!("t{round}-{number}")));
+        let made = future::join_all(
+            records
+                .iter()
+                .map(|record| store.apply_at(Some(version), AdminChange::PutTenant(record), None)),
+        );
+        let made = made.await;
+        let is_refused = |made: &&Result<bool, StoreError>| **made == Err(StoreError::Outdated);
+        assert_eq!(made.iter().filter(|made| **made == Ok(true)).count(), 1, "{made:?}");
+        assert_eq!(made.iter().filter(is_refused).count(), 3, "{made:?}");
+    }
+    assert_eq!(store.tenants().await?.len(), 2 + 10);
     Ok(())
 }
 

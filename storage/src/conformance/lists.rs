@@ -24,6 +24,8 @@ macro_rules! store_conformance {
                 concurrent_writes_are_all_stored
                 every_change_increases_the_version
                 the_version_stays_while_nothing_changes
+                a_change_that_was_checked_at_an_earlier_version_is_refused
+                of_changes_that_were_checked_at_one_version_one_is_made
                 a_replaced_policy_keeps_its_creation_time
                 a_policy_is_removed_once_and_with_its_tenant
                 a_policy_of_an_unknown_tenant_is_refused

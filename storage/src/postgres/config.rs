@@ -13,6 +13,7 @@ use sqlx::{Row as _, postgres::PgRow};
 
 use super::{
     PostgresStore, StatementError,
+    config_statements::statement,
     error_mapping::{self, RetryAction, retry_action},
     micros,
     pins::{APPROVED_CHARS, texts},
@@ -20,34 +21,10 @@ use super::{
 };
 use crate::{ConfigStore, StoreError, fault_point};
 
-/// Builds one statement that makes a change and adds its audit record ($2 to $6), if the change had
-/// an effect. `$again` is the condition under which a repeated call after a lost answer counts as
-/// done ($1).
-macro_rules! changing {
-    ($change:literal, $again:literal) => {
-        concat!(
-            "WITH done AS (",
-            $change,
-            "), told AS (SELECT append_audit(ARRAY[$2::bytea], ARRAY[$3::bigint], ARRAY[$4::text], ARRAY[$5::text], ARRAY[$6::bytea])
-                WHERE $2::bytea IS NOT NULL AND EXISTS (SELECT FROM done))
-             SELECT (SELECT count(*) FROM told) >= 0 AND (EXISTS (SELECT FROM done) OR ($1 AND ",
-            $again,
-            "))"
-        )
-    };
-}
-
-/// Builds a statement for a change that may already be done. After a lost answer it counts as done
-/// if its audit record exists, or if it has none.
-macro_rules! settling {
-    ($change:literal) => {
-        changing!($change, "($2::bytea IS NULL OR EXISTS (SELECT FROM audit WHERE id = $2))")
-    };
-}
-
 impl PostgresStore {
     async fn make(
         &self,
+        version: Option<i64>,
         change: AdminChange<'_>,
         audit_record: Option<&AuditRecord>,
         attempts: &Attempts,
@@ -60,7 +37,8 @@ impl PostgresStore {
                 .bind(audit_record.map(|record| record.at_us))
                 .bind(audit_record.map(|record| record.kind.name()))
                 .bind(audit_record.and_then(|record| record.tenant.as_deref()))
-                .bind(audit_record.map(|record| record.body.as_bytes()));
+                .bind(audit_record.map(|record| record.body.as_bytes()))
+                .bind(version);
             match change {
                 AdminChange::PutTenant(record) | AdminChange::AddTenant(record) => values
                     .bind(record.tenant.as_str())
@@ -195,115 +173,45 @@ impl Attempts {
     }
 }
 
-const fn statement(change: AdminChange<'_>) -> &'static str {
-    match change {
-        AdminChange::PutTenant(_) => changing!(
-            "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES ($7, $8, $9, $10)
-             ON CONFLICT (tenant) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us RETURNING 1",
-            "TRUE"
-        ),
-        AdminChange::AddTenant(_) => changing!(
-            "INSERT INTO tenants (tenant, settings, created_at_us, updated_at_us) VALUES ($7, $8, $9, $10)
-             ON CONFLICT (tenant) DO NOTHING RETURNING 1",
-            "FALSE"
-        ),
-        AdminChange::DeleteTenant(_) => settling!("SELECT 1 WHERE delete_tenant($7)"),
-        // After a lost answer, an identical key counts as this one. The equal hash proves that this
-        // call made it.
-        AdminChange::PutKey(_) => changing!(
-            "INSERT INTO api_keys (key_id, tenant, principal, name, hash, attributes, created_at_us) SELECT $7, $8, $9, $10, $11, $12, $13
-             WHERE NOT ($1 AND EXISTS (SELECT 1 FROM api_keys WHERE key_id = $7 AND tenant = $8 AND hash = $11)) RETURNING 1",
-            "TRUE"
-        ),
-        AdminChange::DeleteKey(..) => settling!("DELETE FROM api_keys WHERE tenant = $7 AND key_id = $8 RETURNING 1"),
-        AdminChange::PutBackend(_) => changing!(
-            "INSERT INTO backends (tenant, backend, settings, created_at_us, updated_at_us) VALUES ($7, $8, $9, $10, $11)
-             ON CONFLICT (tenant, backend) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us RETURNING 1",
-            "TRUE"
-        ),
-        AdminChange::DeleteBackend(..) => settling!("DELETE FROM backends WHERE tenant = $7 AND backend = $8 RETURNING 1"),
-        AdminChange::PutPolicy(_) => changing!(
-            "INSERT INTO policies (tenant, document, created_at_us, updated_at_us) VALUES ($7, $8, $9, $10)
-             ON CONFLICT (tenant) DO UPDATE SET document = excluded.document, updated_at_us = excluded.updated_at_us RETURNING 1",
-            "TRUE"
-        ),
-        AdminChange::DeletePolicy(_) => settling!("DELETE FROM policies WHERE tenant = $7 RETURNING 1"),
-        AdminChange::PutCatalogDocument(_) => changing!(
-            "INSERT INTO catalog_documents (tenant, kind, name, document, created_at_us, updated_at_us) VALUES ($7, $8, $9, $10, $11, $12)
-             ON CONFLICT (tenant, kind, name) DO UPDATE SET document = excluded.document, updated_at_us = excluded.updated_at_us RETURNING 1",
-            "TRUE"
-        ),
-        AdminChange::DeleteCatalogDocument(..) => {
-            settling!("DELETE FROM catalog_documents WHERE tenant = $7 AND kind = $8 AND name = $9 RETURNING 1")
-        }
-        // As for a key: an equal hash proves that this call made the operator.
-        AdminChange::PutOperator(_) => changing!(
-            "INSERT INTO operators (operator, name, hash, settings, created_at_us) SELECT $7, $8, $9, $10, $11
-             WHERE NOT ($1 AND EXISTS (SELECT 1 FROM operators WHERE operator = $7 AND hash = $9)) RETURNING 1",
-            "TRUE"
-        ),
-        AdminChange::DeleteOperator(_) => settling!("DELETE FROM operators WHERE operator = $7 RETURNING 1"),
-        AdminChange::PutRevocation(_) => changing!(
-            "INSERT INTO revocations (tenant, kind, subject, issued_before_us, created_at_us) VALUES ($7, $8, $9, $10, $11)
-             ON CONFLICT (tenant, kind, subject) DO UPDATE SET issued_before_us = greatest(revocations.issued_before_us, excluded.issued_before_us) RETURNING 1",
-            "TRUE"
-        ),
-        AdminChange::DeleteRevocation(..) => {
-            settling!("DELETE FROM revocations WHERE tenant = $7 AND kind = $8 AND subject = $9 RETURNING 1")
-        }
-        AdminChange::PutTokenIssuer(_) => changing!(
-            "INSERT INTO token_issuers (tenant, issuer, settings, created_at_us, updated_at_us) VALUES ($7, $8, $9, $10, $11)
-             ON CONFLICT (tenant, issuer) DO UPDATE SET settings = excluded.settings, updated_at_us = excluded.updated_at_us RETURNING 1",
-            "TRUE"
-        ),
-        AdminChange::DeleteTokenIssuer(..) => settling!("DELETE FROM token_issuers WHERE tenant = $7 AND issuer = $8 RETURNING 1"),
-        AdminChange::HoldBreaker(..) => {
-            settling!("INSERT INTO held_breakers (tenant, backend) VALUES ($7, $8) ON CONFLICT DO NOTHING RETURNING 1")
-        }
-        AdminChange::ReleaseBreaker(..) => settling!("DELETE FROM held_breakers WHERE tenant = $7 AND backend = $8 RETURNING 1"),
-        AdminChange::PutAuditTerms(_) => settling!(
-            "INSERT INTO audit_retention_terms (version, terms, signature) VALUES ($7, $8, $9)
-             ON CONFLICT (only_row) DO UPDATE SET version = excluded.version, terms = excluded.terms, signature = excluded.signature
-             WHERE audit_retention_terms.version = excluded.version - 1 RETURNING 1"
-        ),
-        AdminChange::EndSession(_) => settling!("SELECT 1 WHERE ask_session_end($7)"),
-        AdminChange::ApprovePins(_) => {
-            settling!("SELECT 1 WHERE approve_pins($7, $8, $9, $10, $11, $12, $13, $14, $15)")
-        }
-        AdminChange::BlockPins(_) => settling!("SELECT 1 WHERE block_pins($7, $8, $9, $10, $11, $12)"),
-        AdminChange::DecideApproval(_) => settling!(
-            "UPDATE approvals SET state = $9, decided_by = $10, decision_reason = $11, decided_at_us = now_us(), changed_at_us = now_us(),
-                 expires_at_us = CASE WHEN $9 = 'approved' THEN now_us() + ttl_us ELSE expires_at_us END, window_until_us = now_us() + $12::bigint
-             WHERE tenant = $7 AND approval = $8 AND state = 'pending' AND expires_at_us > now_us() RETURNING 1"
-        ),
-    }
-}
-
 #[async_trait]
 impl ConfigStore for PostgresStore {
-    async fn apply(
+    async fn apply_at(
         &self,
+        version: Option<i64>,
         change: AdminChange<'_>,
         audit_record: Option<&AuditRecord>,
     ) -> Result<bool, StoreError> {
         fault_point::hit("change.executed");
-        if let AdminChange::DeleteTenant(tenant) = change
-            && !self.remove_tenant_state(tenant).await?
-        {
-            return Ok(false);
+        if let AdminChange::DeleteTenant(tenant) = change {
+            if version.is_some() && version != Some(self.config_version().await?) {
+                return Err(StoreError::Outdated);
+            }
+            if !self.remove_tenant_state(tenant).await? {
+                return Ok(false);
+            }
         }
         let attempts = Attempts::default();
-        let made = self.make(change, audit_record, &attempts).await;
-        let made = made.map_err(|error| {
-            let is_unknown = attempts.may_have_taken_effect(&error);
-            match refusal(error, change) {
-                known @ (StoreError::Exists { .. } | StoreError::UnknownTenant { .. }) => known,
-                error if is_unknown => StoreError::OutcomeUnknown(Box::new(error)),
-                error => error,
-            }
-        })?;
+        let made = match self.make(version, change, audit_record, &attempts).await {
+            Err(StatementError::Failed(error)) if error_mapping::is_change_made(&error) => true,
+            made => made.map_err(|error| {
+                let is_unknown = attempts.may_have_taken_effect(&error);
+                match refusal(error, change) {
+                    // Without a record, a repeated attempt cannot tell its own change from others.
+                    StoreError::Outdated if is_unknown && audit_record.is_none() => {
+                        StoreError::OutcomeUnknown(Box::new(StoreError::Outdated))
+                    }
+                    known if known.is_answer() => known,
+                    error if is_unknown => StoreError::OutcomeUnknown(Box::new(error)),
+                    error => error,
+                }
+            })?,
+        };
         fault_point::hit("change.committed");
         Ok(made)
+    }
+
+    async fn clear_tenant(&self, tenant: &TenantId) -> Result<(), StoreError> {
+        self.remove_tenant_state(tenant).await.map(drop)
     }
 
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {

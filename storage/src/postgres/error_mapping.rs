@@ -77,6 +77,7 @@ pub(super) fn map_error(error: sqlx::Error) -> StoreError {
         sqlx::Error::Database(fault) => {
             let detail = fault.message().to_owned();
             match fault.code().as_deref() {
+                Some(OUTDATED) => StoreError::Outdated,
                 Some("53100") => StoreError::Full,
                 // Timeouts of locks and statements, serialization failures, no free connection, out
                 // of memory.
@@ -110,6 +111,16 @@ pub(super) fn map_connect_error(error: sqlx::Error) -> StoreError {
         StoreError::Refused { detail } => StoreError::Unavailable { detail },
         known => known,
     }
+}
+
+/// SQLSTATE with which `check_change` refuses a change that was checked at an earlier version.
+const OUTDATED: &str = "MB001";
+/// SQLSTATE with which `check_change` refuses to repeat a change that was made.
+const ALREADY_MADE: &str = "MB002";
+
+/// Returns true if an earlier attempt has made the change.
+pub(super) fn is_change_made(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|fault| fault.code().as_deref() == Some(ALREADY_MADE))
 }
 
 /// Returns true if the row already exists.

@@ -11,6 +11,7 @@ mod audit;
 mod audit_chain;
 mod columns;
 mod config;
+mod config_statements;
 mod error_mapping;
 mod events;
 mod grants;

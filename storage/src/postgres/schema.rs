@@ -149,6 +149,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0021_registrations_of_backends.sql"),
         ["migration.21.begun", "migration.21.applied"],
     ),
+    (
+        22,
+        "changes of a checked version",
+        include_str!("../../../migrations/postgres/0022_changes_of_a_checked_version.sql"),
+        ["migration.22.begun", "migration.22.applied"],
+    ),
 ];
 
 /// Returns the version that this build works with.

@@ -207,6 +207,12 @@ fn statement(change: AdminChange<'_>) -> Option<Query<'_, Sqlite, SqliteArgument
     })
 }
 
+/// Returns the version of the configuration, as this transaction sees it.
+async fn version_of(writing: &mut WriteTransaction<'_>) -> Result<i64, StoreError> {
+    let version = sqlx::query_scalar("SELECT version FROM config_version");
+    version.fetch_one(writing.connection()).await.map_err(map_error)
+}
+
 fn tenant_values<'q>(
     sql: &'static str,
     record: &'q TenantRecord,
@@ -236,12 +242,16 @@ impl ConfigStore for SqliteStore {
     /// The deadline ends before the commit. A call that fails before then is rolled back. An
     /// abandoned commit could still take effect after its caller was told of an error. So the
     /// commit is awaited without a limit.
-    async fn apply(
+    async fn apply_at(
         &self,
+        version: Option<i64>,
         change: AdminChange<'_>,
         audit_record: Option<&AuditRecord>,
     ) -> Result<bool, StoreError> {
         if let AdminChange::DeleteTenant(tenant) = change {
+            if version.is_some() && version != Some(self.config_version().await?) {
+                return Err(StoreError::Outdated);
+            }
             let exists =
                 sqlx::query("SELECT 1 FROM tenants WHERE tenant = ?").bind(tenant.as_str());
             if self.all(exists, |_| Ok(())).await?.is_empty() {
@@ -251,6 +261,9 @@ impl ConfigStore for SqliteStore {
         }
         let executed = with_deadline("changing the configuration", async {
             let mut writing = self.begin().await?;
+            if version.is_some() && version != Some(version_of(&mut writing).await?) {
+                return Err(StoreError::Outdated);
+            }
             if !execute(&mut writing, change).await? {
                 return Ok(None);
             }
@@ -265,6 +278,10 @@ impl ConfigStore for SqliteStore {
         writing.commit_change().await?;
         fault_point::hit("change.committed");
         Ok(true)
+    }
+
+    async fn clear_tenant(&self, tenant: &TenantId) -> Result<(), StoreError> {
+        self.remove_tenant_state(tenant).await
     }
 
     async fn tenants(&self) -> Result<Vec<TenantRecord>, StoreError> {

@@ -14,10 +14,12 @@ use crate::{
     backends::lists_for_tests::lists_with_tool,
     config::{
         load_from,
-        spec::{BackendSpec, TenantSpec},
+        spec::{BackendSpec, ConfiguredRoot, TenantSpec},
         validation::parse_backend_spec,
     },
-    control::{Author, NewKey, PinBlockItem, PinBlockRequest, Preconditions, tests::Rig},
+    control::{
+        Author, ControlError, NewKey, PinBlockItem, PinBlockRequest, Preconditions, tests::Rig,
+    },
     persistence::{Stores, tests::Meddled},
 };
 
@@ -484,4 +486,52 @@ async fn a_backend_that_replaces_an_unreadable_row_is_not_replaced_by_the_next_r
     replicas.second_reads().await;
     let after = two.broker.tenant(&owner).unwrap().backend(&name).unwrap();
     assert!(Arc::ptr_eq(&running, &after), "the read found the backend that was stored here");
+}
+
+#[tokio::test]
+async fn of_two_changes_with_one_precondition_at_two_replicas_one_is_refused() {
+    let replicas = Replicas::sharing("", "").await;
+    let (one, two) = (&replicas.one.control, &replicas.two.control);
+    replicas.first_stores(tenant("acme"), weight(1)).await;
+    for round in 1..=20 {
+        replicas.second_reads().await;
+        let tag = one.tenant(&tenant("acme")).unwrap().tag;
+        let unchanged = || Preconditions { matching: Some(vec![tag.clone()]), none_matching: None };
+        let put = |control: &Arc<Control>, spec| {
+            let control = control.clone();
+            let condition = unchanged();
+            async move { control.put_tenant(tenant("acme"), spec, condition, Author::default()).await }
+        };
+        let (first, second) =
+            tokio::join!(put(one, weight(2 * round)), put(two, weight(2 * round + 1)));
+        let refused = match (first, second) {
+            (Ok(_), Err(refused)) | (Err(refused), Ok(_)) => refused,
+            (first, second) => panic!("{:?} and {:?}", first.err(), second.err()),
+        };
+        assert!(matches!(refused, ControlError::Changed { .. }), "{refused}");
+        one.refresh().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn roots_that_are_added_at_two_replicas_at_once_are_all_kept() {
+    let replicas = Replicas::sharing("", "").await;
+    let (one, two) = (&replicas.one.control, &replicas.two.control);
+    let (acme, files) = (tenant("acme"), backend("files"));
+    replicas.first_stores(acme.clone(), weight(1)).await;
+    let any = Preconditions::default;
+    one.put_backend(acme.clone(), files.clone(), at(9), false, any(), Author::default())
+        .await
+        .unwrap();
+    let adding = (0..20).map(|number| {
+        let control = if number % 2 == 0 { one } else { two };
+        let root = ConfiguredRoot { uri: format!("file:///{number}"), name: None };
+        control.add_root(acme.clone(), files.clone(), root, Author::default())
+    });
+    for added in futures_util::future::join_all(adding).await {
+        added.unwrap();
+    }
+    replicas.second_reads().await;
+    let settings = two.backend(&acme, &files).unwrap().view.settings;
+    assert_eq!(settings.roots.list.len(), 20, "{:?}", settings.roots);
 }

@@ -59,7 +59,10 @@ pub(super) async fn sessions(
 ) -> Result<impl IntoResponse, Problem> {
     let page = of.page(&signed_in, &control)?;
     let sort_key = |view: &SessionView| format!("{}/{}", view.created_at, view.id);
-    let sessions = control.sessions(of.tenant.as_ref()).await?;
+    let mut sessions = Vec::new();
+    for tenant in signed_in.listed_tenants(of.tenant.as_ref()) {
+        sessions.extend(control.sessions(tenant.as_ref()).await?);
+    }
     let seen = signed_in.seen_of(sessions, |view| &view.tenant);
     Ok(axum::Json(SessionList::from(page.sorted(seen, sort_key))))
 }
@@ -111,7 +114,10 @@ pub(super) async fn tasks(
         .map(|status| TaskStatus::parse(status).ok_or_else(|| wrong(status)))
         .transpose()?;
     let page = Page::new(filter.limit, filter.after)?;
-    let tasks = control.tasks(filter.tenant.as_ref(), status).await?;
+    let mut tasks = Vec::new();
+    for tenant in signed_in.listed_tenants(filter.tenant.as_ref()) {
+        tasks.extend(control.tasks(tenant.as_ref(), status).await?);
+    }
     let seen = signed_in.seen_of(tasks, |view| &view.tenant);
     let sort_key = |view: &TaskView| format!("{}/{}", view.created_at, view.id);
     Ok(axum::Json(TaskList::from(page.sorted(seen, sort_key))))

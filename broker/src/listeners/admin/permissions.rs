@@ -144,6 +144,15 @@ impl SignedIn {
         control.check_tenant(tenant).map_err(|error| Problem::from(error).field("tenant"))
     }
 
+    /// Returns the tenants of a list: the wanted one, or each that the operator sees. `None`: all.
+    pub(super) fn listed_tenants(&self, wanted: Option<&TenantId>) -> Vec<Option<TenantId>> {
+        match (wanted, self.0.tenants()) {
+            (Some(wanted), _) => vec![Some(wanted.clone())],
+            (None, Some(seen)) => seen.into_iter().map(Some).collect(),
+            (None, None) => vec![None],
+        }
+    }
+
     /// Returns the entries whose tenant the operator sees.
     pub(super) fn seen_of<View>(
         &self,

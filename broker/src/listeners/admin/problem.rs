@@ -156,6 +156,7 @@ impl From<ControlError> for Problem {
             ControlError::Store(
                 StoreError::Unavailable { .. }
                 | StoreError::Busy { .. }
+                | StoreError::Outdated
                 | StoreError::OutcomeUnknown(_),
             ) => (StatusCode::SERVICE_UNAVAILABLE, "store-unavailable"),
             ControlError::Store(_) | ControlError::NoRandomness | ControlError::Internal => {

@@ -137,6 +137,8 @@ async fn a_bad_decision_is_refused_with_every_fault() {
     assert_eq!(approve(&admin, unknown).await.0, 404);
     let body = json!({"items": [{"kind": "tool", "name": "nothing"}]});
     assert_eq!(admin.post(&format!("{PINS}/block"), &body).await.0, 404);
+    let (status, problem) = admin.post(&format!("{PINS}/block"), &json!({"items": []})).await;
+    assert_eq!((status, &problem["field"]), (400, &json!("items")), "{problem}");
     let elsewhere = "/admin/v1/tenants/default/backends/none/pins";
     assert_eq!(admin.get(elsewhere).await.0, 404);
     assert_eq!(admin.post(&format!("{elsewhere}/approve"), &json!({"all": true})).await.0, 404);

@@ -6,8 +6,8 @@ use std::{str::FromStr, time::Duration};
 use futures_util::StreamExt as _;
 use protocol::ids::{BackendId, KeyId, TaskId, TenantId};
 use records::{
-    AdminChange, LogEntry, LoggedEvent, NodeName, StreamRecord, SubscriptionRecord, TaskClaimScope,
-    TaskStatus, TaskStep, WriteOp, WriteOutcome,
+    AdminChange, AuditKind, AuditRecord, LogEntry, LoggedEvent, NodeName, StreamRecord,
+    SubscriptionRecord, TaskClaimScope, TaskStatus, TaskStep, TenantRecord, WriteOp, WriteOutcome,
 };
 use sqlx::{
     ConnectOptions as _, Executor as _,
@@ -165,14 +165,15 @@ async fn a_batch_without_an_answer_is_resolved_in_the_remaining_time() {
 }
 
 /// Runs a change of `table` and ends all connections after its commit, before its answer. The
-/// commit waits for a lock until answers are held up. Afterwards, the proxy refuses connections.
-/// `committed` is a query with its result after the commit.
+/// commit waits for a lock until answers are held up. `committed` is a query with its result after
+/// the commit. `then` runs before the connections end.
 async fn lose_answer<T>(
     server: &PostgresServer,
     proxy: &FaultProxy,
     table: &str,
     (query, result): (&str, &str),
     change: impl Future<Output = T>,
+    then: impl Future<Output = ()>,
 ) -> T {
     let delay = format!(
         "CREATE FUNCTION delay_commit() RETURNS trigger LANGUAGE plpgsql AS
@@ -192,7 +193,7 @@ async fn lose_answer<T>(
             found => Err(found),
         })
         .await;
-        proxy.refuse().await;
+        then.await;
         proxy.reset();
     });
     outcome
@@ -204,7 +205,8 @@ async fn a_batch_repeated_after_an_outage_returns_its_first_outcome() {
     store.write(&[open_session(1), open_session(2), create(1), create(2)]).await.unwrap();
     let batch = [end(1), WriteOp::EndSession { key: key(1), epoch: 1 }];
     let committed = ("SELECT status FROM tasks WHERE task = 't1'", "completed");
-    let lost = lose_answer(&server, &proxy, "tasks", committed, store.write(&batch)).await;
+    let lost =
+        lose_answer(&server, &proxy, "tasks", committed, store.write(&batch), proxy.refuse()).await;
     assert!(matches!(lost, Err(StoreError::OutcomeUnknown(_))), "{lost:?}");
     proxy.accept_again().await;
     proxy.heal();
@@ -222,13 +224,53 @@ async fn a_change_whose_answer_is_lost_has_an_unknown_outcome() {
     let (acme, key) = (TenantId::parse("acme").unwrap(), KeyId::new("k1"));
     let remove = AdminChange::DeleteKey(&acme, &key);
     let committed = ("SELECT count(*) FROM api_keys WHERE key_id = 'k1'", "0");
-    let lost = lose_answer(&server, &proxy, "api_keys", committed, store.apply(remove, None)).await;
+    let lost = lose_answer(
+        &server,
+        &proxy,
+        "api_keys",
+        committed,
+        store.apply(remove, None),
+        proxy.refuse(),
+    )
+    .await;
     assert!(matches!(lost, Err(StoreError::OutcomeUnknown(_))), "{lost:?}");
     let not_sent = store.apply(remove, None).await;
     assert!(matches!(not_sent, Err(StoreError::Unavailable { .. })), "{not_sent:?}");
     proxy.accept_again().await;
     proxy.heal();
     assert_eq!(store.apply(remove, None).await, Ok(false));
+}
+
+#[tokio::test]
+async fn a_change_repeated_after_a_lost_answer_leaves_a_later_one_in_place() {
+    let (server, proxy, store) = behind_proxy().await;
+    crate::conformance::fill(&store).await.unwrap();
+    let other = super::open(&server).await;
+    let record = |settings: &str| TenantRecord {
+        tenant: TenantId::parse("acme").unwrap(),
+        settings: settings.to_owned(),
+        created_at_us: 1,
+        updated_at_us: 1,
+    };
+    let (first, later) = (record("first"), record("later"));
+    let audit = AuditRecord {
+        id: [1; 16],
+        at_us: 1,
+        kind: AuditKind::Admin,
+        tenant: None,
+        body: "{}".into(),
+    };
+    let version = Some(store.config_version().await.unwrap());
+    let change = store.apply_at(version, AdminChange::PutTenant(&first), Some(&audit));
+    let committed = ("SELECT settings FROM tenants WHERE tenant = 'acme'", "first");
+    let made = lose_answer(&server, &proxy, "tenants", committed, change, async {
+        other.apply(AdminChange::PutTenant(&later), None).await.unwrap();
+        proxy.heal();
+    });
+    assert_eq!(made.await, Ok(true), "the first attempt made it");
+    let stored = other.tenants().await.unwrap();
+    let acme = stored.into_iter().find(|stored| stored.tenant == later.tenant).unwrap();
+    assert_eq!(acme.settings, "later");
 }
 
 #[tokio::test]
