@@ -6,6 +6,7 @@
 
 mod exchange;
 mod line_bridge;
+mod recorded_request;
 mod server;
 
 use std::{
@@ -16,7 +17,6 @@ use std::{
     sync::Arc,
 };
 
-use bytes::Bytes;
 use http::HeaderMap;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
@@ -29,10 +29,11 @@ use tokio::{
 use exchange::ReplyPart;
 pub use exchange::{BackendCall, Reply};
 use line_bridge::LineBridge;
+pub use recorded_request::RecordedRequest;
 
 use crate::{
     abort_on_drop::AbortOnDrop,
-    deadline::within,
+    deadline::{Gate, within},
     judge::{Judge, JudgeGuard},
 };
 
@@ -40,43 +41,14 @@ type Handler =
     Arc<dyn Fn(BackendCall) -> Pin<Box<dyn Future<Output = Reply> + Send>> + Send + Sync>;
 
 /// Decides about a request before the backend reads it, by path and headers. `None` lets it pass.
-pub type Gate = Arc<dyn Fn(&str, &HeaderMap) -> Option<GateAnswer> + Send + Sync>;
+pub type RequestGate = Arc<dyn Fn(&str, &HeaderMap) -> Option<GateAnswer> + Send + Sync>;
 
-/// Answer of a [`Gate`].
+/// Answer of a [`RequestGate`].
 #[derive(Debug, Clone)]
 pub struct GateAnswer {
     pub status: u16,
     pub headers: Vec<(String, String)>,
     pub body: Value,
-}
-
-/// One HTTP request as it came.
-#[derive(Debug, Clone)]
-pub struct RecordedRequest {
-    pub http: String,
-    pub headers: HeaderMap,
-    pub body: Bytes,
-    /// The body as JSON, or null.
-    pub message: Value,
-}
-
-impl RecordedRequest {
-    pub fn method(&self) -> Option<&str> {
-        self.message["method"].as_str()
-    }
-
-    pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.get(name).and_then(|value| value.to_str().ok())
-    }
-
-    pub fn is(&self, method: &str) -> bool {
-        self.method() == Some(method)
-    }
-
-    /// Returns whether this is a `tools/call` of this tool.
-    pub fn calls(&self, tool: &str) -> bool {
-        self.is("tools/call") && self.message["params"]["name"] == tool
-    }
 }
 
 struct GetStream {
@@ -91,11 +63,13 @@ struct BackendState {
     instructions: Option<String>,
     issue_sessions: bool,
     get_streams: bool,
+    /// Holds the answers to GET back until it is open.
+    get_gate: Option<Gate>,
     resumable: bool,
     delete_allowed: bool,
     page_size: usize,
     content_excused: Option<&'static str>,
-    gate: Option<Gate>,
+    gate: Option<RequestGate>,
     lists: BTreeMap<&'static str, Vec<Value>>,
     handlers: HashMap<String, Handler>,
     tools: HashMap<String, Handler>,
@@ -182,6 +156,7 @@ impl FakeBackend {
             instructions: None,
             issue_sessions: false,
             get_streams: true,
+            get_gate: None,
             resumable: true,
             delete_allowed: true,
             page_size: usize::MAX,
@@ -389,6 +364,12 @@ impl FakeBackend {
 
     pub async fn notify(&self, method: &str, params: Value) -> usize {
         self.push(json!({"jsonrpc": "2.0", "method": method, "params": params})).await
+    }
+
+    /// Holds the answers to GET back until the gate is open.
+    pub fn hold_get_streams(&self, gate: &Gate) -> &Self {
+        self.shared.lock().get_gate = Some(gate.clone());
+        self
     }
 
     /// Ends the GET streams (orderly), as a server that polls would.

@@ -226,6 +226,41 @@ async fn a_session_at_a_backend_outlasts_an_outage_after_a_restart() {
     );
 }
 
+#[tokio::test]
+async fn a_session_at_a_backend_outlasts_an_opening_that_is_given_up() {
+    let backend = backend().await;
+    let mut spec = backend.spec();
+    // Shorter than the broker waits for the head of a GET stream.
+    spec["timeouts"] = json!({"initialize": "500ms"});
+    let mut broker = builder().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    client.call("b__echo", json!({})).await;
+    written_behind(&broker.admin()).await;
+    let session = backend.recorded_of("tools/call")[0].header("mcp-session-id").map(str::to_owned);
+    restart(&mut broker, End::Crash).await;
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    let gate = Gate::new();
+    backend.forget_recorded();
+    backend.hold_get_streams(&gate);
+    let client = back(&broker, &client);
+    let refused = client.error("tools/call", request_of_echo()).await;
+    assert_eq!(kind(&refused), "backend_unavailable");
+    backend
+        .wait_for("the GET stream of the resumed session", |seen| {
+            seen.http == "GET" && seen.header("mcp-session-id").map(str::to_owned) == session
+        })
+        .await;
+    gate.open();
+    eventually("a call over a later connection", || async {
+        let answer = client.request("tools/call", request_of_echo()).await;
+        if answer.get("result").is_some() { Ok(()) } else { Err(answer) }
+    })
+    .await;
+    let call = &backend.recorded_of("tools/call")[0];
+    assert_eq!(call.header("mcp-session-id").map(str::to_owned), session);
+    assert_eq!(backend.count(|seen| seen.http == "DELETE"), 0);
+}
+
 fn request_of_echo() -> Value {
     json!({"name": "b__echo", "arguments": {}})
 }

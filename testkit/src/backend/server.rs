@@ -72,7 +72,13 @@ async fn answer(
         return Ok(empty(status));
     }
     match parts.method.as_str() {
-        "GET" => Ok(get(&shared, &parts.headers, session)),
+        "GET" => {
+            let gate = shared.lock().get_gate.clone();
+            if let Some(gate) = gate {
+                gate.passed().await;
+            }
+            Ok(get(&shared, &parts.headers, session))
+        }
         "DELETE" => Ok(delete(&shared, session)),
         "POST" => post(shared, parts.headers, body, message, session).await,
         _ => Ok(empty(405)),

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use rules::{limits::LINK_IDLE_MAX, link_sharing::WireKind};
+use rules::link_sharing::WireKind;
 
 use super::Backend;
 use crate::backends::link::{Link, connection::Connection, wire::WireSender};
@@ -91,16 +91,12 @@ impl Backend {
         self.context.running.spawn(async move { link.close().await });
     }
 
-    /// Closes the links that are idle for longer than [`LINK_IDLE_MAX`].
+    /// Closes the links that have been idle for too long.
     pub fn close_idle_links(&self, now: Instant) {
-        let idle: Vec<_> = self
-            .links
-            .lock()
-            .values()
-            .filter(|link| link.idle_for(now) > LINK_IDLE_MAX)
-            .cloned()
-            .collect();
-        idle.iter().for_each(|link| self.close_link(link));
+        self.links()
+            .iter()
+            .filter(|link| link.shut_if_idle(now))
+            .for_each(|link| self.close_link(link));
     }
 
     /// Closes the backend, which is removed or replaced.

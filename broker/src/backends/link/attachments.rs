@@ -1,8 +1,11 @@
 //! The beginning and the end of the use of a link. A link for only one user ends with its last use.
 
-use std::sync::{Arc, Weak, atomic::Ordering};
+use std::{
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Instant,
+};
 
-use rules::link_sharing::LinkScope;
+use rules::{limits::LINK_IDLE_MAX, link_sharing::LinkScope};
 
 use super::Link;
 use crate::backends::{
@@ -11,13 +14,31 @@ use crate::backends::{
 };
 
 impl Link {
-    /// Adds a client to the users of the link.
-    pub fn attach<Client: LinkClient + 'static>(&self, client: &Arc<Client>) {
+    /// Adds a client to the users of the link. Returns `false` if the link is closed, which may be
+    /// because it was idle.
+    pub fn attach<Client: LinkClient + 'static>(&self, client: &Arc<Client>) -> bool {
         let mut users = self.lock();
+        if self.is_closed() {
+            return false;
+        }
         let client: Weak<Client> = Arc::downgrade(client);
         users.clients.retain(|other| other.strong_count() > 0);
         users.clients.push(client);
         users.idle_since = None;
+        true
+    }
+
+    /// Shuts the link if it was unused for longer than [`LINK_IDLE_MAX`]. Returns whether it
+    /// did. A user that comes later gets another link.
+    pub fn shut_if_idle(&self, now: Instant) -> bool {
+        let users = self.lock();
+        let is_idle = users
+            .idle_since
+            .is_some_and(|since| now.saturating_duration_since(since) > LINK_IDLE_MAX);
+        if is_idle {
+            self.shut();
+        }
+        is_idle
     }
 
     /// Removes a client whose session has ended. Closes a link for this session only, unless a task
@@ -36,13 +57,16 @@ impl Link {
     }
 
     /// Adds a task run to the users of the link. The link stays open until the returned value is
-    /// dropped.
-    pub fn hold(self: &Arc<Self>, run: Weak<dyn Requester>) -> LinkHold {
+    /// dropped. Returns `None` if the link is closed, which may be because it was idle.
+    pub fn hold(self: &Arc<Self>, run: Weak<dyn Requester>) -> Option<LinkHold> {
         let mut users = self.lock();
+        if self.is_closed() {
+            return None;
+        }
         users.runs.push(run.clone());
         users.idle_since = None;
         drop(users);
-        LinkHold { link: self.clone(), run }
+        Some(LinkHold { link: self.clone(), run })
     }
 
     /// Removes a client whose session was handed off. As [`Link::detach`], but the session at the

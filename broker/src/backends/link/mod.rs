@@ -40,7 +40,7 @@ use std::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use arc_swap::ArcSwapOption;
@@ -467,11 +467,6 @@ impl Link {
     /// Returns the run that follows this task of the backend.
     pub fn requester_by_task(&self, backend_task: &str) -> Option<Arc<dyn Requester>> {
         self.lock().backend_tasks.get(backend_task).and_then(Weak::upgrade)
-    }
-
-    /// Returns the time since the last use of the link, or zero while it is used.
-    pub fn idle_for(&self, now: Instant) -> Duration {
-        self.lock().idle_since.map_or(Duration::ZERO, |since| now.saturating_duration_since(since))
     }
 
     fn lock(&self) -> MutexGuard<'_, LinkUsers> {

@@ -28,12 +28,13 @@ impl Session {
             return Ok(link.clone());
         }
         state.check_present()?;
-        let link = self
-            .tenant
-            .backend(backend)
-            .and_then(|backend| backend.link_for(self.link_user(), self.era()))
-            .ok_or_else(gone)?;
-        link.attach(self);
+        let known = self.tenant.backend(backend).ok_or_else(gone)?;
+        let link = loop {
+            let link = known.link_for(self.link_user(), self.era()).ok_or_else(gone)?;
+            if link.attach(self) {
+                break link;
+            }
+        };
         if let Some(stored) = state.links.resumption(backend) {
             link.resume_with(stored, first_wire_id(self.epoch()));
         }

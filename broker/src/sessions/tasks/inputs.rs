@@ -74,7 +74,8 @@ pub(super) fn accept_question_via(
         if run.is_stopped() {
             return Err(Refusal::new(ErrorKind::InvalidRequest, "the task has ended"));
         }
-        if state.inputs.len() >= TASK_INPUTS_MAX || state.inputs_opened >= NUMBERS_PER_EPOCH {
+        let waiting = state.inputs.len().max(state.inputs_storing);
+        if waiting >= TASK_INPUTS_MAX || state.inputs_opened >= NUMBERS_PER_EPOCH {
             return Err(Refusal::new(
                 ErrorKind::Overloaded,
                 "too many requests of the backend wait for the client of this task",
@@ -107,8 +108,20 @@ pub(super) fn accept_question_via(
         }
     }
     let request = tasks::input_request(message, &run.id).to_vec();
-    run.shared.running.spawn(store(run.clone(), number, request));
+    run.lock().inputs_storing += 1;
+    let storing = StoringInput(run.clone());
+    run.shared.running.spawn(store(storing, number, request));
     Ok(())
+}
+
+/// A request that is being stored. It counts until the store has it, also if the backend withdraws
+/// it, because its message stays in memory.
+struct StoringInput(Arc<TaskRun>);
+
+impl Drop for StoringInput {
+    fn drop(&mut self) {
+        self.0.lock().inputs_storing -= 1;
+    }
 }
 
 /// Returns the question with the trace context of `span`, which the answer continues.
@@ -118,7 +131,11 @@ fn with_context(span: &ChildSpan, message: &Message) -> Option<Message> {
     tasks::decoded(splice.finish())
 }
 
-async fn store(run: Arc<TaskRun>, number: i64, request: Vec<u8>) {
+async fn store(storing: StoringInput, number: i64, request: Vec<u8>) {
+    let run = &storing.0;
+    if !run.lock().inputs.contains_key(&number) {
+        return; // withdrawn meanwhile
+    }
     let outcome = run
         .commit(|epoch| WriteOp::RequestInput {
             task: run.id.clone(),
@@ -128,8 +145,8 @@ async fn store(run: Arc<TaskRun>, number: i64, request: Vec<u8>) {
         })
         .await;
     if outcome.is_err() {
-        if let Some(input) = take(&run, number) {
-            refuse_as_over(&run, &input);
+        if let Some(input) = take(run, number) {
+            refuse_as_over(run, &input);
         }
         return;
     }
@@ -140,7 +157,7 @@ async fn store(run: Arc<TaskRun>, number: i64, request: Vec<u8>) {
         run.announce();
         run.changed.notify_waiters();
     } else {
-        close(&run, number).await; // withdrawn meanwhile
+        close(run, number).await; // withdrawn meanwhile
     }
 }
 

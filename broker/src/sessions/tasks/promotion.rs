@@ -258,7 +258,7 @@ async fn follow_backend_task(
 ) -> RunOutcome {
     let OfferedTask { link, connection, task, taken } = offered;
     run.track_unrequested_task(&link, &connection, &task.id);
-    let link = run.hold_link(link);
+    run.hold_link(&link); // a closed link fails the first request
     let followed = async {
         // The call must end by itself. If the run dropped it earlier, the broker would cancel it.
         if taken.send(true).is_ok() {

@@ -100,6 +100,8 @@ pub(super) struct RunState {
     /// The backend's requests that wait for the client, by number.
     pub(super) inputs: BTreeMap<i64, OpenInput>,
     pub(super) inputs_opened: i64,
+    /// Requests of the backend that are being stored, withdrawn ones included.
+    pub(super) inputs_storing: usize,
 }
 
 impl RunState {
@@ -268,19 +270,24 @@ impl TaskRun {
     /// sees one client. The task gets a link of its own if that session is not here.
     pub(super) fn link(self: &Arc<Self>) -> Result<Arc<Link>, Refusal> {
         let backend = &self.record.backend;
-        if let Some(link) = self.creator().and_then(|session| session.link_to(backend).ok()) {
-            return Ok(self.hold_link(link));
+        if let Some(link) = self.creator().and_then(|session| session.link_to(backend).ok())
+            && self.hold_link(&link)
+        {
+            return Ok(link);
         }
-        let known = self.tenant.backend(backend);
-        let link = known.and_then(|known| known.link_for_task(self.link_user()));
         let gone = || {
             Refusal::new(
                 ErrorKind::BackendUnavailable,
                 format!("backend {backend} is not registered"),
             )
         };
-        let link = link.ok_or_else(gone)?;
-        let link = self.hold_link(link);
+        let known = self.tenant.backend(backend).ok_or_else(gone)?;
+        let link = loop {
+            let link = known.link_for_task(self.link_user()).ok_or_else(gone)?;
+            if self.hold_link(&link) {
+                break link;
+            }
+        };
         link.adapt_level(self.stored_log_level());
         Ok(link)
     }
@@ -293,15 +300,17 @@ impl TaskRun {
         }
     }
 
-    pub(super) fn hold_link(self: &Arc<Self>, link: Arc<Link>) -> Arc<Link> {
+    /// Keeps the link open for this task. Returns `false` if the link is closed.
+    pub(super) fn hold_link(self: &Arc<Self>, link: &Arc<Link>) -> bool {
         let known =
-            self.lock().link_hold.as_ref().is_some_and(|hold| Arc::ptr_eq(&hold.link, &link));
-        if !known {
-            let hold = link.hold(self.this.clone());
-            let before = self.lock().link_hold.replace(hold);
-            drop(before); // it locks its link
+            self.lock().link_hold.as_ref().is_some_and(|hold| Arc::ptr_eq(&hold.link, link));
+        if known {
+            return !link.is_closed();
         }
-        link
+        let Some(hold) = link.hold(self.this.clone()) else { return false };
+        let before = self.lock().link_hold.replace(hold);
+        drop(before); // it locks its link
+        true
     }
 
     /// Returns the link that carries the requests of the task.

@@ -58,9 +58,11 @@ async fn open_streamable(
 ) -> Result<Arc<Connection>, Failure> {
     let context = &link.backend.context;
     let connection = Connection::new(WireSender::Http(wire.clone()), context.metrics.clone());
-    let guard = ConnectionGuard::new(&connection, &context.running);
+    let mut guard = ConnectionGuard::new(&connection, &context.running);
     context.running.spawn(send_one_way(wire.clone(), link.clone(), connection.clone(), frames));
-    if !resumption::resume(link, url, wire, &connection).await? {
+    if resumption::resume(link, url, wire, &connection).await? {
+        guard.keep_session();
+    } else {
         stateless::handshake::agree(&connection, link).await?;
     }
     if connection.stateless().is_some() {
@@ -77,6 +79,7 @@ async fn open_streamable(
     ));
     // Before the first call, because some servers lose messages that they cannot deliver at once.
     let _late_is_fine = tokio::time::timeout(STREAM_HEAD_WAIT, head).await;
+    link.take_resumption(); // the connection has the session now
     guard.disarm();
     Ok(connection)
 }

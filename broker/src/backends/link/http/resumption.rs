@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// Resumes the session. Returns `true` if the connection counts as initialised. The session stays
-/// for the next attempt if this one fails or is cancelled.
+/// with the link until the connection is open, for the next attempt if this one is cancelled.
 pub(super) async fn resume(
     link: &Arc<Link>,
     url: &str,
@@ -46,8 +46,8 @@ pub(super) async fn resume(
             return Ok(false);
         }
     };
-    link.take_resumption();
     if !wire.adopt_session(&session) {
+        link.take_resumption();
         return Ok(false);
     }
     connection.resume(agreed, first_wire_id);
