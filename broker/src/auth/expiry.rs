@@ -18,6 +18,22 @@ pub struct CredentialExpiry {
     token: Option<Arc<VerifiedToken>>,
 }
 
+/// Returns what `work` returns, or `None` once the credential has ended.
+pub async fn until_ended<T>(
+    until: Option<&CredentialExpiry>,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let Some(until) = until else { return Some(work.await) };
+    if until.is_ended() {
+        return None;
+    }
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = until.clone().ended() => None,
+    }
+}
+
 impl PartialEq for CredentialExpiry {
     fn eq(&self, other: &Self) -> bool {
         self.at == other.at

@@ -138,8 +138,8 @@ pub fn markdown() -> String {
          code 64) if the file or the environment has an unknown key or a value out of range. It reports each fault, as \
          `mcp-broker check-config FILE` does. It checks the values of a tenant or backend only if all its keys exist and have the \
          right type.\n\n\
-         Durations are a whole number with one unit (`250ms`, `30s`, `5m`, `2h`, `7d`), sizes a whole number of bytes or of a unit \
-         (`512`, `64KiB`, `16MiB`, `1GiB`). Relative paths start at the working directory. A file can hold a secret (`..._file`): \
+         A duration is a whole number with one unit (`250ms`, `30s`, `5m`, `2h`, `7d`). A size is a whole number of bytes (`512`) \
+         or of a unit (`64KiB`, `16MiB`, `1GiB`). Relative paths start at the working directory. A file can hold a secret (`..._file`): \
          one line. The line end is not part of the secret.\n\n\
          SIGHUP reads the file again. The broker applies `tenants`, `backends`, `telemetry.log`, the files of `tls`, and the keys \
          of `auth` that say so. It applies changed files of `tls` without a signal too. If another key changed, the log states that a restart is needed. If the file has a fault, nothing changes and the log names the \
@@ -162,7 +162,7 @@ pub fn markdown() -> String {
          These entries exist together with those of the admin API, which cannot change them. They have the same bodies, and a tenant \
          can have a `policy` ([access](access.md)), `toolsets` and `prompts` ([catalog](catalog.md)). A file can \
          hold the token of a backend (`credentials.bearer_file`). `MCP_BROKER__TENANTS` and `MCP_BROKER__BACKENDS` each hold a \
-         whole map, as YAML or JSON, which replaces the map of the file.\n\n```yaml\n{bodies}\n```\n\n{BACKEND_BODY}\n\n\
+         whole map, as YAML or JSON, which replaces the map of the file.\n\n```yaml\n{bodies}\n```\n\n{TENANT_BODY}\n\n{BACKEND_BODY}\n\n\
          ## Listeners that others can reach\n\n\
          The broker does not start with `listen.http`, `listen.tcp` or `listen.quic` on an address that is not loopback while \
          `auth.required` is false. It does not start with `listen.admin` on such an address without `auth.admin_token`. \
@@ -170,6 +170,18 @@ pub fn markdown() -> String {
     );
     out
 }
+
+/// The members of a tenant's body, and the names of tenants and backends.
+const TENANT_BODY: &str = r"## Body of a tenant
+
+`tenants` of the file and `PUT /admin/v1/tenants/{tenant}` have the same body. A tenant or a backend has a name of 1 to 32 characters `a-z`, `0-9` and `-`. The name begins and ends with a letter or a digit. Every member of the body is optional:
+
+| member | values | page |
+|---|---|---|
+| `enabled` | `true` (default), or `false`: the broker refuses the requests of the tenant as if its keys did not exist | |
+| `weight` | 1 to 1000 (default 1): share of a busy broker, relative to other tenants | [operations](operations.md#backends-in-trouble) |
+| `limits` | the tenant's values of these keys: rates and bursts, `connections_per_tenant`, `sessions_per_tenant`, `sessions_per_principal`, `calls_in_flight_per_tenant`, `message_profile` | [limits](limits.md#limits-of-a-tenant-or-a-backend) |
+| `timeouts` | `call`, `control`, `call_max`, and `methods` with deadlines by method | [deadlines](operations.md#backends-in-trouble) |";
 
 /// The members of a backend's body, and the pages that explain them.
 const BACKEND_BODY: &str = r"## Body of a backend
@@ -181,13 +193,25 @@ const BACKEND_BODY: &str = r"## Body of a backend
 | `transport` | `type`: `stdio`, `http`, `sse`, `tcp`, `websocket` or `quic`, with the members of this type | [transports](transports.md) |
 | `links` | `auto` (default), `shared` (one link for all sessions of the tenant) or `per-session` | [link sharing](decisions/0005-link-sharing.md) |
 | `protocol` | `auto` (default), `legacy` (revisions with sessions) or `modern` (2026-07-28) | [backends of 2026-07-28](compatibility-backends.md) |
-| `tls` | authority, client certificate and name of the server | [transports](transports.md) |
+| `tls` | `client_cert` and `client_key`: the certificate that the broker presents | [transports](transports.md) |
 | `timeouts`, `breaker`, `limits` | deadlines, circuit breaker, rates and calls in flight | [limits](limits.md#limits-of-a-tenant-or-a-backend) |
 | `credentials`, `auth` | a fixed token and headers, or tokens of an authorization server | [upstream](upstream.md) |
 | `resources`, `roots` | roots that resource URIs must stay in, and roots that the broker declares to the backend | [security](security.md), [apps](apps.md#roots-by-operators) |
 | `tools` | validation of arguments | [security](security.md) |
 | `sandbox` | paths, network and resources of a child process | [security](security.md#sandbox-of-child-processes) |
-| `pins` | approval of new and changed definitions | [catalog](catalog.md#pins) |";
+| `pins` | approval of new and changed definitions | [catalog](catalog.md#pins) |
+
+The members of `transport` depend on its `type`:
+
+| `type` | required | optional |
+|---|---|---|
+| `stdio` | `command` | `args`, `env`, `cwd` (an absolute path), and `limits` with `memory`, `processes`, `open_files`, `cpu`, `idle` and `lifetime` as in [`stdio`](#stdio) |
+| `http`, `sse` | `url` (`http://` or `https://`) | |
+| `websocket` | `url` (`ws://` or `wss://`) | |
+| `tcp` | `address` (`HOST:PORT`) | `tls`: `true`, or `{server_name: NAME}`; default: no TLS |
+| `quic` | `address` (`HOST:PORT`) | `server_name`; `streams`: whether each request has its own stream (default: the handshake with the backend decides) |
+
+`server_name` is the name in the certificate of the server. The default is the host of the address.";
 
 /// Returns [`ISSUERS`] without the comment signs.
 fn issuers() -> String {

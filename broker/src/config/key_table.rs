@@ -72,7 +72,7 @@ const SECTIONS: &[KeySection] = &[
     },
     KeySection {
         name: "retries",
-        doc: "Calls that the broker sends again after a failure. It repeats a call that the backend did not process. It also repeats a call that is safe to repeat: the tool has `readOnlyHint` or `idempotentHint`, or the method only reads.",
+        doc: "Calls that the broker sends again after a failure. It repeats a call of which it sent nothing. It also repeats a call that is safe to repeat: the tool has `readOnlyHint` or `idempotentHint`, or the method only reads. It does not repeat a call after 429, or after 503 with `Retry-After`.",
         keys: resilience::RETRIES,
     },
     KeySection { name: "session", doc: "Sessions of clients.", keys: SESSION },
@@ -253,7 +253,7 @@ const AUTH: &[ConfigKey] = &[
         "admin_token",
         KeyKind::Secret { bytes_min: 16 },
         "\"a-long-random-text\"",
-        "Bearer token of the admin API. Absent: the admin API is open. The broker then starts only if `listen.admin` is loopback or `auth.allow_anonymous_public` is true.",
+        "Bearer token of the admin API. Absent: on a loopback address, the admin API is open to every local user. On any other address, the broker starts only with `auth.allow_anonymous_public`, and accepts only tokens of operators.",
     ),
     optional_key(
         "admin_token_file",
@@ -271,7 +271,7 @@ const AUTH: &[ConfigKey] = &[
         "allow_anonymous_public",
         KeyKind::Bool,
         "false",
-        "Allows listeners of clients that are not loopback while `auth.required` is false. Also allows a `listen.admin` that is not loopback without a token. Every client that can connect to such a port can use it without restriction.",
+        "Allows listeners of clients that are not loopback while `auth.required` is false. Every client that can connect to such a port can use it. Also allows a `listen.admin` that is not loopback without `auth.admin_token`. That listener accepts only tokens of operators.",
     ),
     key(
         "allowed_origins",
@@ -336,7 +336,7 @@ const TIMEOUTS: &[ConfigKey] = &[
         "handshake",
         DEADLINE,
         "10s",
-        "Wait from the opening of a client's connection to the end of its TLS handshake. On TCP and WebSocket also: to the answer to `initialize`.",
+        "Longest TLS handshake of a client. On TCP, WebSocket, QUIC and HTTP+SSE also: longest wait from then to the answer to `initialize`.",
     ),
     key(
         "websocket_ping",
@@ -461,7 +461,7 @@ const SHUTDOWN: &[ConfigKey] = &[
         "readiness_delay",
         KeyKind::Duration { min: Duration::ZERO, max: HOUR },
         "0s",
-        "Least time that the broker still accepts connections after readiness turns false. Behind a load balancer, set it longer than the balancer needs to detect the change. It is not part of any other time.",
+        "Least time that the broker still accepts connections after readiness turns false. Behind a load balancer, set it longer than the balancer needs to detect the change. It runs at the same time as `shutdown.grace`.",
     ),
 ];
 

@@ -223,6 +223,7 @@ impl EventStream {
         self.update_unread(&mut state);
         unlock_and_wake(state);
         self.enforce_budget();
+        self.enforce_retained();
         pushed
     }
 

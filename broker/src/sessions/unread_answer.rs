@@ -4,7 +4,7 @@
 //! The HTTP listener counts its answers with it. A session whose connection carries all its messages
 //! counts them in its outbox instead. An answer of less than one step of the budget does not count.
 
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 use rules::limits::OUTBOX_STEP_BYTES;
@@ -22,7 +22,47 @@ pub struct UnreadAnswer {
     budget: Arc<UnreadBudget>,
     holder: HolderId,
     steps: Mutex<usize>,
-    cut: CancellationToken,
+    cut: AnswerCut,
+}
+
+/// Tells the owner of a connection that the budget cut an answer on it. The connection must close,
+/// because its library or its socket holds bytes of the answer.
+#[derive(Debug, Clone, Default)]
+pub struct AnswerCut(Arc<CutState>);
+
+#[derive(Debug, Default)]
+struct CutState {
+    answer: CancellationToken,
+    connection: OnceLock<CancellationToken>,
+}
+
+impl AnswerCut {
+    pub fn is_cut(&self) -> bool {
+        self.0.answer.is_cancelled()
+    }
+
+    /// Resolves when the budget cuts the answer.
+    pub async fn happened(&self) {
+        self.0.answer.cancelled().await;
+    }
+
+    /// Cancels this token of the connection when the budget cuts the answer.
+    pub fn close_with(&self, connection: &CancellationToken) {
+        let _set_once = self.0.connection.set(connection.clone());
+        if self.is_cut() {
+            connection.cancel();
+        }
+    }
+
+    /// Returns whether the answer was not cut before.
+    fn cut(&self) -> bool {
+        let is_first = !self.is_cut();
+        self.0.answer.cancel();
+        if let Some(connection) = self.0.connection.get() {
+            connection.cancel();
+        }
+        is_first
+    }
 }
 
 impl From<&Caller> for UnreadOwner {
@@ -39,6 +79,16 @@ impl UnreadAnswer {
         bytes: usize,
         owner: impl FnOnce() -> UnreadOwner,
     ) -> Option<Arc<Self>> {
+        Self::count_as(AnswerCut::default, budget, bytes, owner)
+    }
+
+    /// Counts as [`UnreadAnswer::count`] does. A cut shows in `cut`, which several answers may have.
+    pub fn count_as(
+        cut: impl FnOnce() -> AnswerCut,
+        budget: &Arc<UnreadBudget>,
+        bytes: usize,
+        owner: impl FnOnce() -> UnreadOwner,
+    ) -> Option<Arc<Self>> {
         if bytes < OUTBOX_STEP_BYTES {
             return None;
         }
@@ -46,20 +96,19 @@ impl UnreadAnswer {
             budget: budget.clone(),
             holder: budget.new_holder(),
             steps: Mutex::new(0),
-            cut: CancellationToken::new(),
+            cut: cut(),
         });
         answer.recount(bytes, owner);
         budget.enforce();
         Some(answer)
     }
 
-    /// Resolves when the budget cuts the answer.
-    pub async fn was_cut(&self) {
-        self.cut.cancelled().await;
+    pub fn cut_signal(&self) -> &AnswerCut {
+        &self.cut
     }
 
     pub fn is_cut(&self) -> bool {
-        self.cut.is_cancelled()
+        self.cut.is_cut()
     }
 
     fn recount(self: &Arc<Self>, bytes: usize, owner: impl FnOnce() -> UnreadOwner) {
@@ -78,9 +127,7 @@ impl UnreadAnswer {
 impl UnreadHolder for UnreadAnswer {
     fn cut(&self) -> bool {
         self.release();
-        let is_first = !self.cut.is_cancelled();
-        self.cut.cancel();
-        is_first
+        self.cut.cut()
     }
 
     fn stream_number(&self) -> Option<u64> {

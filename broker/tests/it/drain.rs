@@ -182,6 +182,26 @@ async fn f_05_a_call_that_never_ends_is_aborted_after_the_grace_period() {
 }
 
 #[tokio::test]
+async fn f_05_a_client_that_cannot_resume_gets_an_answer_at_the_end_of_the_grace_period() {
+    let backend = waiting(&Gate::new()).await;
+    let config = json!({"shutdown": {"grace": "300ms"}});
+    let mut broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    for version in ["2025-06-18", "2025-03-26"] {
+        // These revisions have no first event, so the client has no event id before the answer.
+        let client = broker.client("/mcp");
+        client.initialize(version, json!({})).await;
+        let call = client.start_call("b__wait", json!({}));
+        backend.wait_for("the call", |seen| seen.calls("wait")).await;
+        broker.request_shutdown();
+        let error = call.error().await;
+        assert_eq!(kind(&error), "outcome_unknown", "{version}: {error}");
+        broker.wait_for_exit().await;
+        broker.restart().await;
+        backend.forget_recorded();
+    }
+}
+
+#[tokio::test]
 async fn f_06_a_second_signal_ends_the_broker_at_once() {
     let backend = waiting(&Gate::new()).await;
     let mut broker = builder()

@@ -15,6 +15,10 @@ use crate::{
 
 /// Messages passed to the connection together, each followed by its line end.
 const FRAMES_PER_WRITE: usize = 64;
+/// Chunks beyond this are written as copies.
+const LARGE_CHUNK_BYTES: usize = 256 * 1024;
+/// Longest copy that is written at once.
+const COPIED_PIECE_BYTES: usize = 64 * 1024;
 
 /// Receives the messages of a stream.
 #[derive(Debug)]
@@ -170,26 +174,48 @@ impl QuicSink {
     }
 
     async fn write(&mut self, chunks: &mut [Bytes]) -> Result<(), WriteError> {
-        let mut unsent = chunks;
         self.is_cut = true;
-        while !unsent.is_empty() {
-            let limit = self.stall_max;
-            let written = timeout(limit, self.stream.write_chunks(unsent))
-                .await
-                .map_err(|_| WriteError::Stalled { limit })?;
-            let written = written.map_err(|error| match error {
-                quinn::WriteError::Stopped(_) | quinn::WriteError::ClosedStream => {
-                    WriteError::Closed
-                }
-                quinn::WriteError::ConnectionLost(
-                    ConnectionError::ApplicationClosed(_) | ConnectionError::LocallyClosed,
-                ) => WriteError::Closed,
-                error => WriteError::Io(error.into()),
-            })?;
-            unsent = &mut unsent[written.chunks..];
+        let mut unsent = chunks;
+        while let Some(first) = unsent.first_mut() {
+            if first.len() > LARGE_CHUNK_BYTES {
+                self.write_copied(first).await?;
+                unsent = &mut unsent[1..];
+                continue;
+            }
+            let small = unsent.iter().take_while(|chunk| chunk.len() <= LARGE_CHUNK_BYTES).count();
+            let written = self.write_some(&mut unsent[..small]).await?;
+            unsent = &mut unsent[written..];
         }
         self.is_cut = false;
         Ok(())
+    }
+
+    /// Writes a large chunk as copies of its pieces. The library keeps each piece until the peer has
+    /// acknowledged it. A slice would keep the whole chunk for as long.
+    async fn write_copied(&mut self, chunk: &mut Bytes) -> Result<(), WriteError> {
+        while !chunk.is_empty() {
+            let piece = chunk.split_to(chunk.len().min(COPIED_PIECE_BYTES));
+            let mut copy = [Bytes::copy_from_slice(&piece)];
+            while self.write_some(&mut copy).await? == 0 {}
+        }
+        Ok(())
+    }
+
+    /// Writes as much as the peer takes. Returns how many chunks are written completely. The first of
+    /// the others has lost what was written of it.
+    async fn write_some(&mut self, chunks: &mut [Bytes]) -> Result<usize, WriteError> {
+        let limit = self.stall_max;
+        let written = timeout(limit, self.stream.write_chunks(chunks))
+            .await
+            .map_err(|_| WriteError::Stalled { limit })?;
+        let written = written.map_err(|error| match error {
+            quinn::WriteError::Stopped(_) | quinn::WriteError::ClosedStream => WriteError::Closed,
+            quinn::WriteError::ConnectionLost(
+                ConnectionError::ApplicationClosed(_) | ConnectionError::LocallyClosed,
+            ) => WriteError::Closed,
+            error => WriteError::Io(error.into()),
+        })?;
+        Ok(written.chunks)
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) const READY: &str = "/readyz";
 /// Answer of a probe.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct Health {
-    /// `ok`, `ready`, `starting`, `drain` or `store_unavailable`.
+    /// `ok`, `ready`, `starting`, `draining` or `store_unavailable`.
     pub status: String,
 }
 

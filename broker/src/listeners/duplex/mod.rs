@@ -139,6 +139,7 @@ async fn drive_session(
 ) -> Option<CloseReason> {
     let (session, stream, capacity_freed) =
         (&session_connection.session, outbox.stream.clone(), Notify::new());
+    session_connection.record_reader(outbox);
     let calls = session_io::InFlightCalls::default();
     let writing = async {
         tokio::select! {

@@ -158,11 +158,20 @@ async fn connection(
         biased;
         () = requests.wait() => {}
         () = answers_over(&grace_over, close_reason, LAST_FRAMES_WAIT) => {}
+        never = refuse_requests(&connection, &requests) => match never {},
     }
     match close_reason {
         Some(close_reason) => close_gracefully(&mut source, &mut sink, close_reason).await,
         None => connection.close(CloseReason::SlowReader),
     }
+}
+
+/// Refuses the request streams of a connection that is about to close.
+async fn refuse_requests(connection: &QuicConnection, requests: &TaskTracker) -> Infallible {
+    while let Some(stream) = connection.accept_request().await {
+        requests.spawn(stream.refuse(CloseReason::GoingAway));
+    }
+    std::future::pending().await
 }
 
 /// Accepts request streams until the connection closes.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::{
-    auth::CredentialExpiry,
+    auth::{CredentialExpiry, until_ended},
     listeners::replicas::proxied_request::ProxiedRequest,
     sessions::{
         stateless::{
@@ -66,13 +66,8 @@ impl ReplyStream {
     /// Returns the next message until the credential expires. The request then ends. An answer that
     /// waits at another replica still arrives.
     pub(super) async fn next_until(&mut self, until: Option<CredentialExpiry>) -> Option<Bytes> {
-        let Some(until) = until else { return self.next().await };
-        if !until.is_ended() {
-            tokio::select! {
-                biased;
-                frame = self.next() => return frame,
-                () = until.ended() => {}
-            }
+        if let Some(frame) = until_ended(until.as_ref(), self.next()).await {
+            return frame;
         }
         match self {
             Self::Exchange(exchange) => {

@@ -1,7 +1,13 @@
 //! A session with its connection. A drop of the connection ends the session, or starts the time in
 //! which its client may resume it.
 
-use std::{convert::Infallible, sync::Arc};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use rules::limits::LAST_FRAMES_WAIT;
 
@@ -11,7 +17,7 @@ use crate::{
     listeners::tls_acceptor::CertificateCaller,
     sessions::{
         session::{Session, outbox},
-        stream::EventStream,
+        stream::{EventStream, StreamCursor},
         tenant::SharedPermit,
     },
 };
@@ -28,6 +34,8 @@ pub(in crate::listeners) struct SessionConnection {
     _permit: Arc<SharedPermit>,
     /// Expiry time of the credential that the client showed for the connection.
     pub(super) until: Option<CredentialExpiry>,
+    /// Number of the connection's reader among those of the session. 0: it has none yet.
+    reader: AtomicU64,
 }
 
 /// A session that can be resumed waits for its client. Any other session ends here at the latest.
@@ -43,8 +51,12 @@ impl Drop for SessionConnection {
             return;
         }
         let (broker, session) = (Arc::downgrade(&self.broker), self.session.clone());
-        let (window, connections) =
-            (session.shared.config.session.resume, outbox::connection_count(&session));
+        let window = session.shared.config.session.resume;
+        // A later connection has its own time, also if it displaced this one.
+        let connections = match self.reader.load(Ordering::Relaxed) {
+            0 => outbox::connection_count(&session),
+            reader => reader,
+        };
         tokio::spawn(async move {
             tokio::time::sleep(window).await;
             let alone =
@@ -64,7 +76,13 @@ impl SessionConnection {
         until: Option<CredentialExpiry>,
     ) -> Self {
         let shows_key = session.caller.key.is_some();
-        Self { broker, session, is_known: false, shows_key, _permit: permit, until }
+        let reader = AtomicU64::new(0);
+        Self { broker, session, is_known: false, shows_key, _permit: permit, until, reader }
+    }
+
+    /// Notes the reader of the connection.
+    pub(super) fn record_reader(&self, outbox: &StreamCursor) {
+        self.reader.store(outbox.generation(), Ordering::Relaxed);
     }
 
     /// Attaches a resumed session to a new connection of a caller.

@@ -18,6 +18,7 @@ use protocol::{
     method::Method,
 };
 use rules::{
+    client_transport::Transport,
     event_log::{EventKind, LogLimits},
     limits::{HALF_CLOSED_MAX, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, OUTBOX_FRAMES_MAX},
     stateless,
@@ -153,6 +154,10 @@ impl RequestDispatcher {
             close_reason = &mut writing => return close_reason,
             close_reason = self.read(source, &life) => close_reason?,
         };
+        // A client that closed a WebSocket reads no answer. The end of `life` cancels its requests.
+        if close_reason == CloseReason::Done && self.incoming.transport == Transport::WebSocket {
+            return Some(close_reason);
+        }
         // Running requests are still answered. The writer ends after the last one.
         self.running.close();
         let finishing = async {

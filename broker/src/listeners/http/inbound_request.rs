@@ -10,7 +10,7 @@ use rules::endpoint::Endpoint;
 
 use super::{connection_cache::ConnectionCache, request_guard::RequestGuard};
 use crate::{
-    auth::{Caller, RemotePeer},
+    auth::{Caller, CredentialExpiry, RemotePeer},
     broker::Broker,
     sessions::tenant::Tenant,
 };
@@ -50,6 +50,8 @@ pub(in crate::listeners) struct InboundRequest<'a> {
     pub(in crate::listeners) endpoint: Endpoint,
     pub(in crate::listeners) head: &'a HeadParts,
     pub(in crate::listeners) cache: &'a ConnectionCache,
+    /// End of the caller's credential, if it has one.
+    pub(in crate::listeners) until: Option<CredentialExpiry>,
 }
 
 /// Refuses a message whose id is unknown.

@@ -84,13 +84,14 @@ pub(super) async fn serve(
         stateless::ParsedBody::Session(message) => Some(Frames::One(message)),
         stateless::ParsedBody::Undecoded => None,
     };
-    match request.cache.validated_head.session_id(given).map_err(refuse_without_id)? {
-        Some(id) => serve_session(request, id, frame, &limits, parsed).await,
+    let served = match request.cache.validated_head.session_id(given).map_err(refuse_without_id)? {
+        Some(id) => serve_session(request, id, frame, &limits, parsed).await?,
         None => {
             let frames = parsed.map_or_else(|| decode_body(frame, &limits, false), Ok)?;
-            serve_frames(request, None, frames).await
+            serve_frames(request, None, frames).await?
         }
-    }
+    };
+    Ok(served.end_with(request.until.as_ref()))
 }
 
 /// Checks the media types of the head, unless an equal head of the connection passed before.

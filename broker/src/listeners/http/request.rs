@@ -150,8 +150,8 @@ async fn dispatch(
     let tenant = cache.validated_head.tenant(broker, &caller.tenant);
     check_endpoint_of(tenant.as_deref(), &caller, &endpoint).map_err(refuse_without_id)?;
     let Some(tenant) = tenant else { return Err(refuse_without_id(tenant_gone())) };
-    let inbound = InboundRequest { broker, source, caller, tenant, endpoint, head, cache };
-    let answer = if method == HttpMethod::POST {
+    let inbound = InboundRequest { broker, source, caller, tenant, endpoint, head, cache, until };
+    if method == HttpMethod::POST {
         post::serve(&inbound, body).await
     } else if is_sessionless(&inbound) {
         Ok(method_not_allowed(broker).into())
@@ -160,12 +160,8 @@ async fn dispatch(
         // memory.
         Box::pin(get_delete::serve(&inbound))
             .await
-            .map(ServerResponse::from)
+            .map(|response| ServerResponse::from(response).end_with(inbound.until.as_ref()))
             .map_err(refuse_without_id)
-    };
-    match until {
-        None => answer,
-        Some(until) => answer.map(|answer| answer.end_at_expiry(until)),
     }
 }
 

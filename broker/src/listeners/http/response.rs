@@ -36,7 +36,7 @@ use crate::{
         shared::Shared,
         stream::{StreamCursor, StreamEnd, StreamItem},
         tenant::SharedPermit,
-        unread_answer::UnreadAnswer,
+        unread_answer::{AnswerCut, UnreadAnswer},
     },
 };
 
@@ -84,9 +84,11 @@ impl ServerResponse {
 
     /// Limits an event stream to the lifetime of the client's credential. Other responses are
     /// unchanged.
-    pub(super) fn end_at_expiry(self, until: CredentialExpiry) -> Self {
+    pub(super) fn end_with(self, until: Option<&CredentialExpiry>) -> Self {
+        let Some(until) = until else { return self };
         match self {
             Self::Other(response) if is_event_stream(response.headers()) => {
+                let until = until.clone();
                 Self::from(response.map(|body| match body {
                     Either::Right(body) => Either::Right(
                         ExpiringBody { body, end: Box::pin(until.ended()) }.boxed_unsync(),
@@ -147,23 +149,28 @@ pub(in crate::listeners) fn count_unread(
     cache: &ConnectionCache,
     response: Response<Body>,
 ) -> Response<Body> {
-    response.map(|mut body| {
-        let owner = || cache.validated_head.unread_owner();
-        let unread = UnreadAnswer::count(&shared.unread_budget, whole_bytes(&body), owner);
-        let Some(unread) = unread else { return body };
-        match body.frame().now_or_never() {
-            Some(Some(Ok(frame))) => {
-                let rest = frame.into_data().unwrap_or_default();
-                Either::Right(UnreadBody { rest, unread }.boxed_unsync())
-            }
-            _ => body,
+    let owner = || cache.validated_head.unread_owner();
+    let bytes = whole_bytes(response.body());
+    let Some(unread) = UnreadAnswer::count(&shared.unread_budget, bytes, owner) else {
+        return response;
+    };
+    let mut response = response;
+    response.extensions_mut().insert(unread.cut_signal().clone());
+    response.map(|mut body| match body.frame().now_or_never() {
+        Some(Some(Ok(frame))) => {
+            let rest = frame.into_data().unwrap_or_default();
+            Either::Right(UnreadBody { rest, unread }.boxed_unsync())
         }
+        _ => body,
     })
 }
 
 /// Tracks the response's body until the client has taken it. The request ends with it.
 pub(super) fn track(response: Response<Body>, request: RunningRequest) -> Response<Body> {
     let unsent = request.connection().stalls.clone();
+    if let Some(cut) = response.extensions().get::<AnswerCut>() {
+        cut.close_with(&unsent.cut);
+    }
     response.map(|body| match body {
         Either::Left(mut answer) => match answer.frame().now_or_never() {
             Some(Some(Ok(frame))) => {
@@ -288,7 +295,11 @@ fn counted_event_stream(
     owner: UnreadOwner,
     events: impl Stream<Item = Bytes> + Send + 'static,
 ) -> Response<Body> {
-    event_stream_of(events, Some(UnreadCounter { shared: shared.clone(), owner, current: None }))
+    let cut = AnswerCut::default();
+    let counter = UnreadCounter { shared: shared.clone(), owner, current: None, cut: cut.clone() };
+    let mut response = event_stream_of(events, Some(counter));
+    response.extensions_mut().insert(cut);
+    response
 }
 
 /// Returns an event stream response of these events. Their session counts them.

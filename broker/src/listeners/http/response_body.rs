@@ -10,11 +10,15 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream::BoxStream};
 use http_body_util::{Either, Full, combinators::UnsyncBoxBody};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use rules::limits::{EVENT_PIECE_BYTES, HTTP2_PIECE_BYTES};
+use rules::limits::EVENT_PIECE_BYTES;
 
 use crate::{
     admission::outbox_budget::UnreadOwner,
-    sessions::{shared::Shared, unread_answer::UnreadAnswer},
+    listeners::http2_stall::take_piece,
+    sessions::{
+        shared::Shared,
+        unread_answer::{AnswerCut, UnreadAnswer},
+    },
 };
 
 pub(in crate::listeners) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BodyAborted>>;
@@ -76,8 +80,7 @@ impl HttpBody for UnreadBody {
             self.rest = Bytes::new();
             return Poll::Ready(Some(Err(BodyAborted)));
         }
-        let length = self.rest.len().min(HTTP2_PIECE_BYTES);
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+        Poll::Ready(Some(Ok(Frame::data(take_piece(&mut self.rest)))))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -103,6 +106,8 @@ pub(super) struct UnreadCounter {
     pub(super) owner: UnreadOwner,
     /// The current event, if it is large.
     pub(super) current: Option<Arc<UnreadAnswer>>,
+    /// Shows a cut of any of the events.
+    pub(super) cut: AnswerCut,
 }
 
 impl HttpBody for EventBody {
@@ -114,7 +119,7 @@ impl HttpBody for EventBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
         if let Some(counter) = &self.unread_counter
-            && counter.current.as_ref().is_some_and(|unread| unread.is_cut())
+            && counter.cut.is_cut()
         {
             counter.shared.metrics.dropped_notification("slow_client");
             let rest = std::mem::take(&mut self.rest);
@@ -127,9 +132,9 @@ impl HttpBody for EventBody {
             let Some(event) = ready!(self.events.poll_next_unpin(context)) else {
                 return Poll::Ready(None);
             };
-            if let Some(UnreadCounter { shared, owner, current }) = &mut self.unread_counter {
-                let owner = || owner.clone();
-                *current = UnreadAnswer::count(&shared.unread_budget, event.len(), owner);
+            if let Some(UnreadCounter { shared, owner, current, cut }) = &mut self.unread_counter {
+                let (cut, owner) = (|| cut.clone(), || owner.clone());
+                *current = UnreadAnswer::count_as(cut, &shared.unread_budget, event.len(), owner);
             }
             self.rest = event;
         }

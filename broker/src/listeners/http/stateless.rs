@@ -23,11 +23,12 @@ use rules::{client_transport::Transport, stateless};
 use tokio::time::Instant;
 
 use super::{
-    connection_cache::{ConnectionCache, MirroredValues},
+    connection_cache::MirroredValues,
     inbound_request::{InboundRequest, RequestSource},
     response::{self, Body, ServerResponse},
 };
 use crate::{
+    auth::until_ended,
     listeners::{
         replicas::{replica_headers, suspended_request::forward_suspended},
         stateless::{StatelessOutcome, dispatch, read_meta},
@@ -148,17 +149,15 @@ async fn answer_stateless(
             inbound.broker.shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
             Ok(ServerResponse::Json { version: None, text: frame })
         }
-        StatelessOutcome::Exchange(exchange) => {
-            Ok(exchange_response(exchange, inbound.cache).await)
-        }
+        StatelessOutcome::Exchange(exchange) => Ok(exchange_response(exchange, inbound).await),
         StatelessOutcome::Notifications(listening) => {
-            Ok(listen_response(*listening, inbound.cache).into())
+            Ok(listen_response(*listening, inbound).into())
         }
         StatelessOutcome::OtherReplica(suspension) => {
             // Boxed, because it is rare and would enlarge the future of every call.
             Box::pin(forward_to_replica(inbound, &suspension, method, frame))
                 .await
-                .map(ServerResponse::from)
+                .map(|response| ServerResponse::from(response).end_with(inbound.until.as_ref()))
         }
     }
 }
@@ -305,7 +304,11 @@ fn unknown_param_headers(given: &HeaderMap, params: &[ParamHeader]) -> HeaderMap
 }
 
 /// Returns the answer as JSON if it comes first and soon. Otherwise returns an event stream.
-async fn exchange_response(mut exchange: Box<Exchange>, cache: &ConnectionCache) -> ServerResponse {
+async fn exchange_response(
+    mut exchange: Box<Exchange>,
+    inbound: &InboundRequest<'_>,
+) -> ServerResponse {
+    let (cache, until) = (inbound.cache, inbound.until.clone());
     let shared = exchange.shared().clone();
     let keepalive = shared.config.events.keepalive;
     let first = match cache.with_deadline(Instant::now() + keepalive, exchange.next()).await {
@@ -326,18 +329,21 @@ async fn exchange_response(mut exchange: Box<Exchange>, cache: &ConnectionCache)
     exchange.detach();
     let observed = shared.clone();
     let steps = stream::unfold((Some(exchange), first), move |(exchange, first)| {
-        let shared = observed.clone();
+        let (shared, until) = (observed.clone(), until.clone());
         async move {
             let mut exchange = exchange?;
             let frame = match first {
                 Some(frame) => frame,
-                None => match exchange.next().await {
-                    ExchangeEvent::Frame(frame) => frame,
-                    ExchangeEvent::Answer(frame, _) => {
+                None => match until_ended(until.as_ref(), exchange.next()).await {
+                    Some(ExchangeEvent::Frame(frame)) => frame,
+                    Some(ExchangeEvent::Answer(frame, _)) => {
                         shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
                         return Some((frame, (None, None)));
                     }
-                    ExchangeEvent::Ended => return Some((exchange.given_up(), (None, None))),
+                    // Without its credential, the client gets an answer and nothing more.
+                    Some(ExchangeEvent::Ended) | None => {
+                        return Some((exchange.given_up(), (None, None)));
+                    }
                 },
             };
             shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
@@ -347,15 +353,25 @@ async fn exchange_response(mut exchange: Box<Exchange>, cache: &ConnectionCache)
     response::frame_stream(&shared, cache.validated_head.unread_owner(), steps).into()
 }
 
-fn listen_response(listening: NotificationStream, cache: &ConnectionCache) -> Response<Body> {
+fn listen_response(listening: NotificationStream, inbound: &InboundRequest<'_>) -> Response<Body> {
+    let cache = inbound.cache;
     let shared: Arc<_> = listening.shared().clone();
     let observed = shared.clone();
-    let steps = stream::unfold(Some(listening), move |listening| {
+    let first = Some((listening, inbound.until.clone()));
+    let steps = stream::unfold(first, move |listening| {
         let shared = observed.clone();
         async move {
-            let mut listening = listening?;
-            let (frame, rest) = match listening.next().await {
-                ExchangeEvent::Frame(frame) => (frame, Some(listening)),
+            let (mut listening, mut until) = listening?;
+            let event = match until_ended(until.as_ref(), listening.next()).await {
+                Some(event) => event,
+                None => {
+                    until = None;
+                    listening.end();
+                    listening.next().await
+                }
+            };
+            let (frame, rest) = match event {
+                ExchangeEvent::Frame(frame) => (frame, Some((listening, until))),
                 ExchangeEvent::Answer(frame, _) => (frame, None),
                 ExchangeEvent::Ended => return None,
             };

@@ -168,7 +168,14 @@ impl Teardown {
     /// Closes everything without a message to the backends.
     fn hand_off(self, session: &Arc<Session>) {
         self.questions.iter().for_each(|question| question.refuse("the client is gone"));
-        self.in_flight.iter().for_each(|request| request.cancel(None));
+        let has_http_streams = session.kind.has_client() && session.transport == Transport::Http;
+        for request in &self.in_flight {
+            // The next owner answers a client that resumes the stream.
+            if has_http_streams && !request.stream().is_resumable() {
+                request.stream().give_up_answers(Instant::now(), |id| moved_frame(session, id));
+            }
+            request.cancel(None);
+        }
         for stream in &self.streams {
             stream.pause(); // what is left is read first, then the time of the reconnection
             stream.close();
@@ -179,7 +186,16 @@ impl Teardown {
 
 /// Returns the answer to a request that was in flight when its session ended.
 fn ended_frame(session: &Session, id: &RequestId) -> Bytes {
-    let text = "the session ended before the answer; the backend may have carried out the request";
+    unknown_outcome(session, id, "the session ended before the answer")
+}
+
+/// Returns the answer to a request that was in flight when its session went to another owner.
+fn moved_frame(session: &Session, id: &RequestId) -> Bytes {
+    unknown_outcome(session, id, "this process ended before the answer")
+}
+
+fn unknown_outcome(session: &Session, id: &RequestId, why: &str) -> Bytes {
+    let text = format!("{why}; the backend may have carried out the request");
     session.refusal_frame(&Refusal::new(ErrorKind::OutcomeUnknown, text), Some(id))
 }
 

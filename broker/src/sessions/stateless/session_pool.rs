@@ -38,7 +38,10 @@ use tokio::sync::Notify;
 use super::{StatelessClient, StatelessRequest};
 use crate::{
     auth::Caller,
-    sessions::session::{Agreement, Session, SessionParams, expiry},
+    sessions::{
+        session::{Agreement, Session, SessionParams, expiry},
+        tenant::Tenant,
+    },
 };
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,13 +77,21 @@ pub(super) struct SessionPools {
     waiting: Mutex<Vec<Weak<WaitingRequest>>>,
 }
 
-/// A request that waits for a session.
+/// A request that waits for a session. It counts as a call in flight, because its message is in
+/// memory.
 #[derive(Debug)]
 struct WaitingRequest {
+    tenant: Arc<Tenant>,
     caller: Caller,
     endpoint: Endpoint,
     /// Set when its caller or endpoint ended.
     ended: AtomicBool,
+}
+
+impl Drop for WaitingRequest {
+    fn drop(&mut self) {
+        self.tenant.close_call();
+    }
 }
 
 #[derive(Debug)]
@@ -185,7 +196,7 @@ impl SessionPools {
         if let Some(lease) = self.try_lease(stateless_client, &wanted, offer) {
             return Ok(lease);
         }
-        let waiting = self.start_waiting(&wanted);
+        let waiting = self.start_waiting(stateless_client, &wanted).await?;
         let give_up = Instant::now() + POOLED_SESSION_WAIT_MAX;
         loop {
             let freed = self.freed.notified();
@@ -214,8 +225,15 @@ impl SessionPools {
     }
 
     /// Registers a request that waits, so that the end of its caller or endpoint ends the wait.
-    fn start_waiting(&self, wanted: &SessionPoolKey) -> Arc<WaitingRequest> {
+    async fn start_waiting(
+        &self,
+        client: &StatelessClient,
+        wanted: &SessionPoolKey,
+    ) -> Result<Arc<WaitingRequest>, Refusal> {
+        let _permit = client.tenant.wait_for_call().await;
+        client.tenant.open_call()?;
         let waiting = Arc::new(WaitingRequest {
+            tenant: client.tenant.clone(),
             caller: wanted.caller.clone(),
             endpoint: wanted.endpoint.clone(),
             ended: AtomicBool::new(false),
@@ -223,7 +241,7 @@ impl SessionPools {
         let mut all = self.waiting.lock();
         all.retain(|one| one.strong_count() > 0);
         all.push(Arc::downgrade(&waiting));
-        waiting
+        Ok(waiting)
     }
 
     fn try_lease(

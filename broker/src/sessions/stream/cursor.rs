@@ -42,6 +42,7 @@ impl EventStream {
         state.log.can_resume(position)?;
         let generation = state.reader.connect(position);
         state.pause = false;
+        self.update_retained(&mut state);
         if state.sink.as_mut().is_some_and(|sink| !std::mem::replace(&mut sink.was_read, true)) {
             state.log_record(self.number);
         }
@@ -54,6 +55,11 @@ impl StreamCursor {
     /// Returns the next item. Cancel-safe: a dropped future loses nothing.
     pub async fn next(&mut self) -> StreamItem {
         poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// Returns the number of this reader among those of the stream.
+    pub fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// Returns the id from which the client may resume after the events up to here.
@@ -93,7 +99,9 @@ impl Drop for StreamCursor {
     fn drop(&mut self) {
         let mut state = self.stream.lock();
         if state.reader.disconnect(self.generation) {
+            self.stream.update_retained(&mut state);
             unlock_and_wake_all(state);
+            self.stream.enforce_retained();
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Delivered events of a stream, and their part of the budget of all streams.
+//! Delivered events of a stream, and their part of the budget of all streams. Unread events of a
+//! stream whose client left count too, unless the budget of unread bytes counts them.
 //!
 //! A client may request delivered events again, so they stay for some time. All of them together
 //! have a limit. Beyond it, the tenant with the most loses those of its oldest stream, as if they
@@ -14,6 +15,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use rules::limits::OUTBOX_STEP_BYTES;
 
 use super::{EventStream, StreamState};
 
@@ -164,7 +166,7 @@ impl EventStream {
     /// Updates the account with the present number of delivered bytes.
     pub(super) fn update_retained(&self, state: &mut StreamState) {
         let Some(account) = self.retained_account.get() else { return };
-        let bytes = state.log.delivered_bytes();
+        let bytes = state.log.delivered_bytes() + state.small_unread_bytes();
         if bytes != state.counted.retained.bytes {
             account.tenant.recount(&mut state.counted.retained, bytes, &account.stream);
         }
@@ -183,9 +185,9 @@ impl EventStream {
         account.tenant.recount(&mut self.lock().counted.retained, 0, &account.stream);
     }
 
-    /// Drops the delivered events of a stream that was taken from the holders. A client that
-    /// requests them again learns of the loss. Those after the position of a connected reader stay,
-    /// unless `is_read_again` is set and there are no others.
+    /// Drops the counted events of a stream that was taken from the holders. A client that requests
+    /// them again learns of the loss. Those after the position of a connected reader stay, unless
+    /// `is_read_again` is set and there are no others.
     fn drop_delivered(&self, is_read_again: bool) {
         let Some(RetainedAccount { tenant, stream }) = self.retained_account.get() else { return };
         let mut guard = self.lock();
@@ -195,12 +197,25 @@ impl EventStream {
         if is_read_again && state.log.delivered_bytes() == before {
             state.log.discard_through(u64::MAX);
         }
+        if state.small_unread_bytes() > 0 {
+            state.log.cut();
+        }
         state.log_trimmed(self.number);
         let bytes = state.log.delivered_bytes();
         if bytes > 0 {
             tenant.place_holder(&mut state.counted.retained, true, stream);
         }
         tenant.recount(&mut state.counted.retained, bytes, stream);
+    }
+}
+
+impl StreamState {
+    /// Returns the unread bytes of a stream that its client may resume, and that the budget of unread
+    /// bytes does not count.
+    fn small_unread_bytes(&self) -> usize {
+        let is_left = self.resumable && self.log.is_finite() && !self.reader.is_connected();
+        let unread = self.log.unread_bytes();
+        if is_left && !self.log.was_cut() && unread < OUTBOX_STEP_BYTES { unread } else { 0 }
     }
 }
 
@@ -291,6 +306,34 @@ mod tests {
             (0, 0)
         );
         assert!(tenant.holders.lock().in_order.is_empty());
+    }
+
+    #[tokio::test]
+    async fn unread_events_of_a_client_that_left_are_counted() {
+        let all = RetainedBudget::new(10_000);
+        let tenant = all.new_tenant();
+        let left = async || {
+            let limits = LogLimits { events: 10, bytes: 100_000 };
+            let stream = EventStream::for_answers(2, limits, Vec::new(), 1);
+            stream.attach_retained(&tenant);
+            stream.mark_resumable();
+            let reader = stream.read_from(0).unwrap();
+            let answer = Bytes::from(vec![b' '; 6_000]);
+            stream.push(Instant::now(), EventKind::Answer, answer).unwrap();
+            drop(reader);
+            stream
+        };
+        let first = left().await;
+        assert_eq!(all.bytes.load(Ordering::Relaxed), 6_000);
+        let mut again = first.read_from(0).unwrap();
+        assert_eq!(all.bytes.load(Ordering::Relaxed), 0, "its client is back");
+        assert!(matches!(again.next().await, StreamItem::Event(_)));
+        drop((again, first));
+        let (oldest, newest) = (left().await, left().await);
+        assert_eq!(all.bytes.load(Ordering::Relaxed), 6_000);
+        assert_eq!(oldest.read_from(0).err(), Some(PositionGone), "as an expired event");
+        let mut kept = newest.read_from(0).unwrap();
+        assert!(matches!(kept.next().await, StreamItem::Event(_)));
     }
 
     #[tokio::test]

@@ -167,6 +167,32 @@ async fn auth_06_stateless_connections_end_streams_of_an_expired_token() {
 }
 
 #[tokio::test]
+async fn auth_06_http_streams_of_stateless_clients_end_with_a_message() {
+    let (broker, server, _backend) = started().await;
+    let of_short = || Modern::of(&broker, "/mcp").bearer(&server.token_with("ann", ending_in(6)));
+    let filter = json!({"notifications": {"toolsListChanged": true}});
+    let mut meta = crate::stateless::meta(json!({}));
+    meta["progressToken"] = json!(1);
+    let slow = json!({"name": "b__slow", "arguments": {}, "_meta": meta});
+    for (method, params, first, member) in [
+        ("subscriptions/listen", filter, "notifications/subscriptions/acknowledged", "result"),
+        ("tools/call", slow, "notifications/progress", "error"),
+    ] {
+        let mut events = of_short().post(json!("x"), method, params).await.events();
+        let mut messages = Vec::new();
+        within("the end of the stream", async {
+            while let Some((_, message)) = events.next_message().await {
+                messages.push(message);
+            }
+        })
+        .await;
+        assert_eq!(messages[0]["method"], first, "{messages:?}");
+        let last = messages.last().unwrap();
+        assert!(last["id"] == "x" && last[member].is_object(), "{method}: {messages:?}");
+    }
+}
+
+#[tokio::test]
 async fn auth_06_connections_that_are_sessions_end_with_their_token() {
     let (broker, server, _backend) = started().await;
     let meta = json!({"dev.mcp-broker/token": server.token_with("ann", ending_in(6))});

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use testkit::{
-    Direction, DuplexClient, FaultProxy, TestBroker, eventually, eventually_within, http, within,
+    Direction, DuplexClient, FakeBackend, FaultProxy, Reply, TestBroker, eventually,
+    eventually_within, http, within,
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -13,7 +14,7 @@ use tokio::{
 };
 
 use super::{answering, everything, features};
-use crate::{builder, initialize_body, kind, request, stdio, text_of};
+use crate::{broker_with, builder, initialize_body, kind, request, stateless, stdio, text_of};
 
 /// Time that the broker waits for answers if one half of a connection is closed.
 const HALF_CLOSED_MAX: std::time::Duration = std::time::Duration::from_secs(10);
@@ -451,6 +452,26 @@ async fn a_normal_close_ends_the_session_with_calls_in_flight() {
     .await;
     // The admin API shows the end once it is stored, which is a moment later.
     broker.admin().wait_sessions("default", 0).await;
+}
+
+#[tokio::test]
+async fn a_normal_close_cancels_the_requests_of_a_client_without_a_session() {
+    let backend = FakeBackend::with_tool("hang", |_| async { Reply::Hang }).await;
+    let broker = broker_with(&backend).await;
+    let speaking = broker.duplex().speaking(testkit::judge::Revision::V2026_07_28);
+    let (client, _) = speaking.websocket(broker.http_address(), "/ws", &[]).await.unwrap();
+    let params = json!({"name": "b__hang", "arguments": {}, "_meta": stateless::meta(json!({}))});
+    let call = client.start_request("tools/call", params).await;
+    backend.wait_for("the call", |seen| seen.calls("hang")).await;
+    drop((client, call));
+    // Earlier than for a client that might still read the answer.
+    eventually_within(HALF_CLOSED_MAX / 2, "the cancellation", || async {
+        match backend.count(|seen| seen.is("notifications/cancelled")) {
+            0 => Err("not cancelled"),
+            _ => Ok(()),
+        }
+    })
+    .await;
 }
 
 #[tokio::test]
