@@ -9,7 +9,7 @@ help:
 	@echo "make test   install what the tests need, then run all of them against the real binary"
 	@echo "make test-grounds  the broker's tests on PostgreSQL with Redis, and over two replicas behind a balancer; SDKs and the conformance suite also on one process"
 	@echo "make test-deploy  run the image's steps and the topology of docker-compose.yml without containers, and use it (part of make test)"
-	@echo "make test-containers  build the image and start docker-compose.yml on a container engine of the distribution, and use it (part of make test; needs root)"
+	@echo "make test-containers  build the image and start docker-compose.yml on a container engine of the distribution, and use it (part of make test; skipped without root)"
 	@echo "make chaos  kill brokers under load for half an hour; SEED=N repeats the choices of a run, WHAT=tasks|points|rolling|expiry|limits selects a part"
 	@echo "make soak   mixed load on two replicas for an hour: every answer right, and memory, descriptors and rows flat; TIME=10m, RATE=operations a second, OUT=folder for soak.svg"
 	@echo "make simulate  run replicas, clients, stores and networks in one process in virtual time, with faults from a seed; SEED=N is the first seed, COUNT=N the number of seeds, LOG=debug prints the broker's log"

@@ -2020,7 +2020,7 @@ export interface components {
         FrontKind: "direct" | "adapted";
         /** @description Answer of a probe. */
         Health: {
-            /** @description `ok`, `ready`, `starting`, `drain` or `store_unavailable`. */
+            /** @description `ok`, `ready`, `starting`, `draining` or `store_unavailable`. */
             status: string;
         };
         /** @description A backend with objects that pins keep from clients. */
