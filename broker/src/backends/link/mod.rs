@@ -53,7 +53,7 @@ use protocol::{
 };
 use rules::{
     catalog::ListKind,
-    limits::{BACKOFF_MAX, ERA_RETRIES_MAX},
+    limits::{BACKOFF_MAX, ERA_RETRIES_MAX, STABLE_AFTER},
     link_sharing::LinkScope,
     log_level::LogLevel,
 };
@@ -127,6 +127,8 @@ pub struct Link {
     resumption: Mutex<Option<Resumption>>,
     /// Set when the client's session was handed off, so that the session at the backend is kept.
     handed_off: AtomicBool,
+    /// Set when the backend forgot the session of a young connection. The first time needs no pause.
+    was_forgotten: AtomicBool,
     /// Cancelled when the link is closed permanently.
     closed: CancellationToken,
 }
@@ -163,6 +165,7 @@ impl Link {
             level_sent: tokio::sync::Mutex::default(),
             resumption: Mutex::default(),
             handed_off: AtomicBool::new(false),
+            was_forgotten: AtomicBool::new(false),
             closed: CancellationToken::new(),
         })
     }
@@ -244,9 +247,16 @@ impl Link {
             self.backend.check_breaker()?;
         }
         if let Some(last) = self.current.swap(None) {
-            // A backend that forgot its sessions is reachable and reports that at once.
-            if !last.is_forgotten() {
-                self.backoff.lock().record_lifetime(last.opened.elapsed());
+            // A backend that forgot its sessions is reachable and reports that at once. One that
+            // forgets each new session gets pauses.
+            let lived = last.opened.elapsed();
+            if !last.is_forgotten()
+                || lived < STABLE_AFTER && self.was_forgotten.swap(true, Ordering::Relaxed)
+            {
+                self.backoff.lock().record_lifetime(lived);
+            }
+            if lived >= STABLE_AFTER {
+                self.was_forgotten.store(false, Ordering::Relaxed);
             }
             // The last connection may have ended abruptly. Its orderly close runs in the
             // background. A connection whose writing failed closes itself, after its last answers.
@@ -452,6 +462,11 @@ impl Link {
     /// Returns the clients that use the link now.
     pub fn clients(&self) -> Vec<Arc<dyn LinkClient>> {
         self.lock().clients.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Returns whether a task of the backend runs, which the broker polls.
+    pub fn has_backend_tasks(&self) -> bool {
+        !self.lock().backend_tasks.is_empty()
     }
 
     /// Returns whether neither a client nor a task uses the link now.

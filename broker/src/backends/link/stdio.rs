@@ -201,9 +201,11 @@ async fn expired(
     let mut idle = IdleTimer { since: Instant::now(), requests_sent: connection.requests_sent() };
     loop {
         tokio::time::sleep(CHILD_IDLE_CHECK_INTERVAL).await;
-        let quiet_for = idle.idle_for(connection, !link.subscriptions.is_empty());
+        let has_tasks = link.has_backend_tasks();
+        let quiet_for = idle.idle_for(connection, has_tasks || !link.subscriptions.is_empty());
         if rules.lifetime.is_some_and(|lifetime| connection.opened.elapsed() >= lifetime)
             && !connection.has_pending()
+            && !has_tasks
         {
             return "the child reached its maximum lifetime";
         }

@@ -5,7 +5,7 @@
 //! task can poll on. The run polls no more often than the backend allows (`pollInterval`), unless
 //! the backend sends a notification about the task.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use protocol::{
     envelope::{Kind, Message},
@@ -273,6 +273,7 @@ async fn request_about_task(
     loop {
         let hint = match link.connection().await {
             Ok(connection) => {
+                let asked = Instant::now();
                 let request = connection.request_for(link, method, params.as_bytes(), &requester);
                 let answer = match method {
                     Method::TasksResult => request.await,
@@ -283,8 +284,13 @@ async fn request_about_task(
                 match answer {
                     Ok(answer) => return Ok(answer),
                     Err(failure) => {
+                        // The same answer would come again.
+                        if matches!(failure, Failure::TooLarge { .. }) {
+                            return Err(RunOutcome::Refused(link.backend.report_failure(&failure)));
+                        }
                         // The request may have waited long, so the retry time begins now.
-                        if method == Method::TasksResult && !failure.was_not_seen() {
+                        let waited = asked.elapsed() > run.timeouts().control;
+                        if method == Method::TasksResult && waited && !failure.was_not_seen() {
                             retry_timer.reset();
                         }
                         link.backend.report_failure(&failure).retry_after

@@ -25,7 +25,7 @@ use protocol::{
 };
 use records::{TaskStatus, WriteOp};
 use rules::{
-    limits::{TASK_INPUTS_MAX, TASK_POLLER_INTERVAL},
+    limits::{TASK_INPUTS_MAX, TASK_POLLER_INTERVAL, inputs::BACKEND_TASK_INPUTS_MAX},
     tasks,
 };
 
@@ -75,7 +75,16 @@ pub(super) fn accept_question_via(
             return Err(Refusal::new(ErrorKind::InvalidRequest, "the task has ended"));
         }
         let waiting = state.inputs.len().max(state.inputs_storing);
-        if waiting >= TASK_INPUTS_MAX || state.inputs_opened >= NUMBERS_PER_EPOCH {
+        let opened = usize::try_from(state.inputs_opened).unwrap_or(usize::MAX);
+        if opened >= BACKEND_TASK_INPUTS_MAX {
+            return Err(Refusal::new(
+                ErrorKind::Overloaded,
+                format!(
+                    "the backend has made {BACKEND_TASK_INPUTS_MAX} requests to the client of this task, which is the limit"
+                ),
+            ));
+        }
+        if waiting >= TASK_INPUTS_MAX {
             return Err(Refusal::new(
                 ErrorKind::Overloaded,
                 "too many requests of the backend wait for the client of this task",

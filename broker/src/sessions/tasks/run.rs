@@ -110,7 +110,8 @@ impl RunState {
     }
 
     pub(super) fn keeps_backend_task(&self) -> bool {
-        self.stop_reason == Some(StopReason::Released) && self.backend_task.is_some()
+        matches!(self.stop_reason, Some(StopReason::Released | StopReason::Lost))
+            && self.backend_task.is_some()
     }
 }
 

@@ -74,7 +74,13 @@ async fn run_until_stopped(run: Arc<TaskRun>, work: impl Future<Output = RunOutc
     run.tasks.unregister(&run);
     inputs::refuse_all(&run);
     // This comes last: dropping the hold closes a link that has no other user.
-    let hold = run.lock().link_hold.take();
+    let (hold, keeps_backend_task) = {
+        let mut state = run.lock();
+        (state.link_hold.take(), state.keeps_backend_task())
+    };
+    if let Some(hold) = hold.as_ref().filter(|_| keeps_backend_task) {
+        hold.link.keep_backend_session(); // its next owner asks for the task in this session
+    }
     drop(hold);
 }
 
