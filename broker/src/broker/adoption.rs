@@ -30,7 +30,9 @@ use super::Broker;
 use crate::{
     auth::Caller,
     sessions::{
-        session::{ClaimedSession, Session, SessionParams, list_changes, questions, record},
+        session::{
+            ClaimedSession, Session, SessionParams, add_key, list_changes, questions, record,
+        },
         tenant::Tenant,
     },
 };
@@ -282,7 +284,17 @@ impl Broker {
             );
             return None;
         }
+        // The key that continues the session may be another one than the key that opened it.
+        let shown = session.subject().key.clone();
+        if let Some(key) = &shown {
+            add_key(&session, key);
+        }
         self.sessions.insert(session.id.clone(), session.clone());
+        // From now on, a revocation of the key finds the session.
+        if shown.is_some_and(|key| !self.keyring.contains(&key)) {
+            self.close_session(&session, "its credential was revoked");
+            return None;
+        }
         self.shared.metrics.session_adopted();
         tracing::info!(session = %session.digest, tenant = %tenant.id, epoch = session.epoch(), "session adopted");
         session.activate();

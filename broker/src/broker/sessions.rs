@@ -15,7 +15,6 @@ use protocol::{
 };
 use records::{AdminChange, SessionKey, WriteOp, WriteOutcome};
 use rules::{
-    access::Subject,
     client_transport::Transport,
     endpoint::Endpoint,
     endpoint_info::EndpointInfo,
@@ -120,7 +119,7 @@ impl Broker {
         }
         let tenant = self.tenant(&caller.tenant).ok_or_else(tenant_gone)?;
         tenant.take_budget(&caller.principal)?;
-        let offer = self.offer(&tenant, &endpoint, Era::Sessions, &caller.subject).await?;
+        let offer = self.offer(&tenant, &endpoint, Era::Sessions, &caller).await?;
         let version = Version::negotiate(&params.requested_version);
         let offer = offer.restricted_to(version);
         let reader = Translator { version, strict: self.shared.config.compat.strict };
@@ -198,7 +197,7 @@ impl Broker {
         tenant: &Arc<Tenant>,
         endpoint: &Endpoint,
         era: Era,
-        subject: &Subject,
+        caller: &Caller,
     ) -> Result<EndpointInfo, Refusal> {
         match endpoint {
             Endpoint::Aggregated | Endpoint::Toolset(_) => {
@@ -209,7 +208,7 @@ impl Broker {
                         .map(|backend| backend.wait_first_attempt_for(era, FIRST_CATALOG_WAIT)),
                 )
                 .await;
-                let of = &subject.principal;
+                let of = &caller.principal;
                 tenant.wait_for_lists_of(endpoint, of, FIRST_CATALOG_WAIT).await;
                 let toolset = match endpoint {
                     Endpoint::Toolset(id) => {
@@ -218,7 +217,7 @@ impl Broker {
                     }
                     _ => None,
                 };
-                let catalog = tenant.visible_catalog(endpoint, subject);
+                let catalog = tenant.visible_catalog(endpoint, caller);
                 let description =
                     toolset.as_ref().and_then(|toolset| toolset.description.as_deref());
                 let has_tasks = self.shared.task_settings().enabled;
@@ -227,15 +226,15 @@ impl Broker {
             Endpoint::Single(id) => {
                 let backend = tenant
                     .backend(id)
-                    .filter(|_| tenant.may_use_backend(subject, id))
+                    .filter(|_| tenant.may_use_backend(&caller.subject, id))
                     .ok_or_else(|| unknown_backend(id))?;
                 if backend.state() == BackendState::Failed {
                     backend.reconnect();
                 }
                 let within = backend.timeouts().first_attempt();
                 backend.wait_first_attempt_for(era, within).await;
-                tenant.wait_for_lists_of(endpoint, &subject.principal, within).await;
-                let lists = principal_reads::lists_of(&backend, &subject.principal);
+                tenant.wait_for_lists_of(endpoint, &caller.principal, within).await;
+                let lists = principal_reads::lists_of(&backend, &caller.principal);
                 let down = || {
                     Refusal::new(
                         ErrorKind::BackendUnavailable,

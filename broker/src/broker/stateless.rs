@@ -70,10 +70,13 @@ impl Broker {
         // The catalog is read before the offer, so that a change in between makes the offer
         // outdated at once.
         let catalog = client.visible_catalog();
-        let offer = self.offer(tenant, &client.endpoint, Era::Stateless, &client.caller.subject);
+        let offer = self.offer(tenant, &client.endpoint, Era::Stateless, &client.caller);
         // Boxed, because it is rare and would enlarge the future of every call.
         let offer = Arc::new(Box::pin(offer).await?);
-        stateless.record_offer(tenant, &client.endpoint, &catalog, &offer);
+        // Lists of the principal that arrived meanwhile may be in the offer, and not in the catalog.
+        if Arc::ptr_eq(&catalog, &client.visible_catalog()) {
+            stateless.record_offer(tenant, &client.endpoint, &catalog, &offer);
+        }
         Ok(offer)
     }
 }

@@ -43,6 +43,7 @@ use super::{
 };
 use crate::{
     admission::{concurrency_limit::TenantShare, permit_limiter::WaitingCaller},
+    auth::Caller,
     backends::{backend::Backend, backend_admission::CallOwner},
     config::{MessageWire, spec::TenantSpec},
     metrics::TenantCounts,
@@ -230,9 +231,10 @@ impl Tenant {
         self.catalog.load().of(principal).full.clone()
     }
 
-    /// Returns the catalog that a subject sees at an endpoint.
-    pub fn visible_catalog(&self, endpoint: &Endpoint, subject: &Subject) -> Arc<Catalog> {
-        self.catalog.load().of(&subject.principal).at(endpoint).visible(subject)
+    /// Returns the catalog that a caller sees at an endpoint. An operator's trial sees no lists that
+    /// backends show to its subject alone.
+    pub fn visible_catalog(&self, endpoint: &Endpoint, caller: &Caller) -> Arc<Catalog> {
+        self.catalog.load().of(&caller.principal).at(endpoint).visible(&caller.subject)
     }
 
     /// Returns the view of a subject at an endpoint. `None`: nothing restricts what it sees.

@@ -282,6 +282,34 @@ async fn a_revoked_key_also_ends_the_sessions_that_it_continued() {
 }
 
 #[tokio::test]
+async fn a_revoked_key_also_ends_the_sessions_that_it_continued_after_a_restart() {
+    let (mut broker, _backends, _) = two_tenants().await;
+    let admin = broker.admin();
+    let mut keys = Vec::new();
+    for _ in 0..2 {
+        let (status, key) =
+            admin.post("/admin/v1/tenants/red/keys", &json!({"principal": "ann"})).await;
+        assert!((200..300).contains(&status), "{key}");
+        keys.push(key);
+    }
+    let text = |key: &Value| key["key"].as_str().unwrap().to_owned();
+    let opened = client(&broker, &text(&keys[0]), "red").connected(json!({})).await;
+    assert!(broker.terminate().await.success());
+    broker.restart().await;
+    let joined = broker.client("/mcp").bearer(&text(&keys[1]));
+    joined.set_session(opened.session().as_deref());
+    joined.set_version(Some("2025-11-25"));
+    let mut events = joined.open_get_stream().await;
+    let id = keys[1]["id"].as_str().unwrap();
+    assert_eq!(broker.admin().delete(&format!("/admin/v1/tenants/red/keys/{id}")).await.0, 204);
+    events.rest().await;
+    let opener = broker.client("/mcp").bearer(&text(&keys[0]));
+    opener.set_session(opened.session().as_deref());
+    opener.set_version(Some("2025-11-25"));
+    assert_eq!(opener.post(request(1, "ping", json!({}))).await.status, 404);
+}
+
+#[tokio::test]
 async fn tool_05_a_tenant_over_its_rate_is_refused_and_the_other_is_not() {
     let (broker, _backends, keys) = two_tenants().await;
     broker

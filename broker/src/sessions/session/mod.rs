@@ -149,7 +149,7 @@ impl Session {
     /// Opens a session of one client.
     pub fn open(params: SessionParams, agreement: Agreement, shared: Arc<Shared>) -> Arc<Self> {
         let kinds = QuestionKinds::of(&agreement.client);
-        let announced = params.tenant.visible_catalog(&params.endpoint, &params.caller.subject);
+        let announced = params.tenant.visible_catalog(&params.endpoint, &params.caller);
         let announced = announced.offered_to(kinds).digests(&params.endpoint);
         let kind = SessionKind::Client;
         Self::build(SessionParts::with_new_id(params, agreement, kind, announced), shared)
@@ -162,7 +162,7 @@ impl Session {
         accepts_tasks: bool,
         shared: Arc<Shared>,
     ) -> Arc<Self> {
-        let announced = params.tenant.visible_catalog(&params.endpoint, &params.caller.subject);
+        let announced = params.tenant.visible_catalog(&params.endpoint, &params.caller);
         let announced = announced.digests(&params.endpoint);
         let kind = SessionKind::Pooled { accepts_tasks };
         Self::build(SessionParts::with_new_id(params, agreement, kind, announced), shared)
@@ -449,7 +449,7 @@ impl SessionKind {
 }
 
 /// Adds a key that continues a session. Returns false if the session knows it.
-fn add_key(session: &Session, key: &KeyId) -> bool {
+pub fn add_key(session: &Session, key: &KeyId) -> bool {
     if has_used_key(session, key) {
         return false;
     }

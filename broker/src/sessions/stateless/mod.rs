@@ -208,7 +208,7 @@ impl StatelessClient {
 
     /// Returns the catalog that the caller sees.
     pub fn visible_catalog(&self) -> Arc<Catalog> {
-        self.tenant.visible_catalog(&self.endpoint, &self.caller.subject)
+        self.tenant.visible_catalog(&self.endpoint, &self.caller)
     }
 
     /// Returns the result of a list request.
