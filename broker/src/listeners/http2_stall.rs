@@ -2,12 +2,11 @@
 //!
 //! With HTTP/2 a client can close its window and keep the connection alive with pings, so the
 //! socket shows no stall. Each answer is sent in pieces, with the time of the last piece that the
-//! client took. A connection is closed if an answer stalls for too long, or if the budget of unread
-//! bytes cuts one.
+//! client took. A connection with an answer that stalls for too long is closed.
 //!
-//! The library asks for the next piece when the client has taken all pieces before, and its window
-//! has at least one byte. It drops the body after the last piece, although it may hold that piece for
-//! as long as the client pleases. So the last piece of an answer is a small copy.
+//! The library takes pieces until its own buffer is full, and drops the body after the last one. It
+//! may hold what it took for as long as the client likes. So the end of an answer is a copy, and the
+//! buffer is small ([`SEND_BUFFER_BYTES`]).
 
 use std::{
     collections::HashMap,
@@ -23,15 +22,12 @@ use hyper::body::{Body, Frame, SizeHint};
 use parking_lot::{Mutex, MutexGuard};
 use rules::limits::{CLIENT_WRITE_STALL_MAX, HTTP2_PIECE_BYTES};
 use tokio::{sync::Notify, time::Instant};
-use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, Default)]
 pub(super) struct Http2StallTracker {
     state: Mutex<TrackedResponses>,
     /// Signals the first answer to track.
     added: Notify,
-    /// Cancelled when the budget of unread bytes cuts an answer.
-    pub(super) cut: CancellationToken,
 }
 
 #[derive(Debug, Default)]
@@ -62,23 +58,16 @@ impl Http2StallTracker {
         StallEntry { unsent: self.clone(), number }
     }
 
-    /// Resolves when an answer has stalled for too long, or was cut. An idle connection needs no
-    /// timer.
+    /// Resolves when an answer has stalled for too long. An idle connection needs no timer.
     pub(super) async fn stalled(&self) {
-        let too_long = async {
-            loop {
-                if self.lock().moved.is_empty() {
-                    self.added.notified().await;
-                }
-                tokio::time::sleep(CLIENT_WRITE_STALL_MAX / 4).await;
-                if self.longest_wait(Instant::now()) > CLIENT_WRITE_STALL_MAX {
-                    return;
-                }
+        loop {
+            if self.lock().moved.is_empty() {
+                self.added.notified().await;
             }
-        };
-        tokio::select! {
-            () = too_long => {}
-            () = self.cut.cancelled() => {}
+            tokio::time::sleep(CLIENT_WRITE_STALL_MAX / 4).await;
+            if self.longest_wait(Instant::now()) > CLIENT_WRITE_STALL_MAX {
+                return;
+            }
         }
     }
 
@@ -96,15 +85,15 @@ impl Http2StallTracker {
     }
 }
 
-/// Longest last piece of an answer.
-const LAST_PIECE_BYTES: usize = 4 * 1024;
+/// Bytes of one stream that the library takes before the client does.
+pub(super) const SEND_BUFFER_BYTES: usize = 64 * 1024;
 
-/// Takes the next piece of an answer. The last one is a copy, so it keeps no other byte in memory.
-pub(super) fn take_piece(rest: &mut Bytes) -> Bytes {
-    if rest.len() <= LAST_PIECE_BYTES {
+/// Takes the next piece of an answer. The end is a copy, so it keeps no other byte in memory.
+fn take_piece(rest: &mut Bytes) -> Bytes {
+    if rest.len() <= SEND_BUFFER_BYTES {
         return Bytes::copy_from_slice(&std::mem::take(rest));
     }
-    rest.split_to(HTTP2_PIECE_BYTES.min(rest.len() - LAST_PIECE_BYTES))
+    rest.split_to(HTTP2_PIECE_BYTES.min(rest.len() - SEND_BUFFER_BYTES))
 }
 
 /// Body of an answer that is being sent.
@@ -204,43 +193,32 @@ mod tests {
     use http_body_util::{BodyExt, StreamBody};
 
     use super::*;
-    use crate::sessions::unread_answer::AnswerCut;
 
     #[tokio::test]
     async fn an_answer_is_tracked_until_it_is_fully_sent() {
         let unsent = Arc::new(Http2StallTracker::default());
-        let answer = Bytes::from(vec![7; HTTP2_PIECE_BYTES + LAST_PIECE_BYTES]);
+        let answer = Bytes::from(vec![7; HTTP2_PIECE_BYTES + SEND_BUFFER_BYTES]);
         let mut tracked = unsent.track(answer.clone());
         let later = Instant::now() + CLIENT_WRITE_STALL_MAX * 2;
         assert!(unsent.longest_wait(later) > CLIENT_WRITE_STALL_MAX);
         let first = tracked.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!(first.len(), HTTP2_PIECE_BYTES);
         assert!(!tracked.is_end_stream());
-        assert_eq!(tracked.collect().await.unwrap().to_bytes().len(), LAST_PIECE_BYTES);
+        assert_eq!(tracked.collect().await.unwrap().to_bytes().len(), SEND_BUFFER_BYTES);
         assert_eq!(unsent.longest_wait(later), Duration::ZERO, "nothing is left of it");
     }
 
     #[tokio::test]
-    async fn the_last_piece_of_an_answer_keeps_nothing_else_in_memory() {
+    async fn the_end_of_an_answer_keeps_nothing_else_in_memory() {
         let unsent = Arc::new(Http2StallTracker::default());
-        let answer = Bytes::from(vec![7; LAST_PIECE_BYTES + 999]);
+        let answer = Bytes::from(vec![7; SEND_BUFFER_BYTES + 999]);
         let mut tracked = unsent.track(answer.clone());
         let mut next = async || tracked.frame().await.unwrap().unwrap().into_data().unwrap();
         assert_eq!((next().await.len(), answer.is_unique()), (999, false));
         let last = next().await;
-        assert_eq!(last.len(), LAST_PIECE_BYTES);
+        assert_eq!(last.len(), SEND_BUFFER_BYTES);
         drop(tracked);
         assert!(answer.is_unique(), "the last piece is a copy");
-    }
-
-    #[tokio::test]
-    async fn a_cut_answer_ends_the_connection_at_once() {
-        let unsent = Arc::new(Http2StallTracker::default());
-        let cut = AnswerCut::default();
-        cut.close_with(&unsent.cut);
-        assert!(unsent.stalled().now_or_never().is_none());
-        unsent.cut.cancel();
-        assert!(unsent.stalled().now_or_never().is_some());
     }
 
     #[tokio::test]

@@ -4,8 +4,9 @@
 //! The HTTP listener counts its answers with it. A session whose connection carries all its messages
 //! counts them in its outbox instead. An answer of less than one step of the budget does not count.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use rules::limits::OUTBOX_STEP_BYTES;
 use tokio_util::sync::CancellationToken;
@@ -22,47 +23,9 @@ pub struct UnreadAnswer {
     budget: Arc<UnreadBudget>,
     holder: HolderId,
     steps: Mutex<usize>,
-    cut: AnswerCut,
-}
-
-/// Tells the owner of a connection that the budget cut an answer on it. The connection must close,
-/// because its library or its socket holds bytes of the answer.
-#[derive(Debug, Clone, Default)]
-pub struct AnswerCut(Arc<CutState>);
-
-#[derive(Debug, Default)]
-struct CutState {
-    answer: CancellationToken,
-    connection: OnceLock<CancellationToken>,
-}
-
-impl AnswerCut {
-    pub fn is_cut(&self) -> bool {
-        self.0.answer.is_cancelled()
-    }
-
-    /// Resolves when the budget cuts the answer.
-    pub async fn happened(&self) {
-        self.0.answer.cancelled().await;
-    }
-
-    /// Cancels this token of the connection when the budget cuts the answer.
-    pub fn close_with(&self, connection: &CancellationToken) {
-        let _set_once = self.0.connection.set(connection.clone());
-        if self.is_cut() {
-            connection.cancel();
-        }
-    }
-
-    /// Returns whether the answer was not cut before.
-    fn cut(&self) -> bool {
-        let is_first = !self.is_cut();
-        self.0.answer.cancel();
-        if let Some(connection) = self.0.connection.get() {
-            connection.cancel();
-        }
-        is_first
-    }
+    cut: CancellationToken,
+    /// The part that is not on its way, if the answer is sent in pieces. A cut drops it.
+    rest: Mutex<Bytes>,
 }
 
 impl From<&Caller> for UnreadOwner {
@@ -79,16 +42,6 @@ impl UnreadAnswer {
         bytes: usize,
         owner: impl FnOnce() -> UnreadOwner,
     ) -> Option<Arc<Self>> {
-        Self::count_as(AnswerCut::default, budget, bytes, owner)
-    }
-
-    /// Counts as [`UnreadAnswer::count`] does. A cut shows in `cut`, which several answers may have.
-    pub fn count_as(
-        cut: impl FnOnce() -> AnswerCut,
-        budget: &Arc<UnreadBudget>,
-        bytes: usize,
-        owner: impl FnOnce() -> UnreadOwner,
-    ) -> Option<Arc<Self>> {
         if bytes < OUTBOX_STEP_BYTES {
             return None;
         }
@@ -96,19 +49,41 @@ impl UnreadAnswer {
             budget: budget.clone(),
             holder: budget.new_holder(),
             steps: Mutex::new(0),
-            cut: cut(),
+            cut: CancellationToken::new(),
+            rest: Mutex::default(),
         });
         answer.recount(bytes, owner);
         budget.enforce();
         Some(answer)
     }
 
-    pub fn cut_signal(&self) -> &AnswerCut {
-        &self.cut
+    /// Resolves when the budget cuts the answer.
+    pub async fn was_cut(&self) {
+        self.cut.cancelled().await;
     }
 
     pub fn is_cut(&self) -> bool {
-        self.cut.is_cut()
+        self.cut.is_cancelled()
+    }
+
+    /// Keeps the bytes of the answer, which [`UnreadAnswer::take_piece`] returns.
+    pub fn hold(&self, bytes: Bytes) {
+        let mut rest = self.rest.lock();
+        if !self.is_cut() {
+            *rest = bytes;
+        }
+    }
+
+    /// Returns the number of bytes that are left.
+    pub fn left(&self) -> usize {
+        self.rest.lock().len()
+    }
+
+    /// Takes a piece as a copy, so that a library that holds it does not hold the whole answer.
+    pub fn take_piece(&self, bytes_max: usize) -> Bytes {
+        let mut rest = self.rest.lock();
+        let length = rest.len().min(bytes_max);
+        Bytes::copy_from_slice(&rest.split_to(length))
     }
 
     fn recount(self: &Arc<Self>, bytes: usize, owner: impl FnOnce() -> UnreadOwner) {
@@ -127,7 +102,10 @@ impl UnreadAnswer {
 impl UnreadHolder for UnreadAnswer {
     fn cut(&self) -> bool {
         self.release();
-        self.cut.cut()
+        let is_first = !self.cut.is_cancelled();
+        self.cut.cancel();
+        *self.rest.lock() = Bytes::new();
+        is_first
     }
 
     fn stream_number(&self) -> Option<u64> {
@@ -150,6 +128,17 @@ mod tests {
 
     fn count(budget: &Arc<UnreadBudget>, bytes: usize) -> Option<Arc<UnreadAnswer>> {
         UnreadAnswer::count(budget, bytes, UnreadOwner::default)
+    }
+
+    #[test]
+    fn a_cut_answer_is_not_in_memory_any_more() {
+        let budget = UnreadBudget::new(4 * STEP, Arc::new(Metrics::new(false)));
+        let bytes = Bytes::from(vec![7; 3 * STEP]);
+        let large = count(&budget, bytes.len()).unwrap();
+        large.hold(bytes.clone());
+        assert_eq!((large.take_piece(STEP).len(), large.left()), (STEP, 2 * STEP));
+        let _other = count(&budget, 2 * STEP).unwrap();
+        assert!(large.is_cut() && large.left() == 0 && bytes.is_unique());
     }
 
     #[test]

@@ -237,7 +237,7 @@ impl FrameSink for QuicSink {
         let mut chunks = Vec::with_capacity(frames.len().min(FRAMES_PER_WRITE) * 2);
         for batch in frames.chunks(FRAMES_PER_WRITE) {
             for frame in batch {
-                // These are not copied: the connection keeps them until they are acknowledged.
+                // Small ones are not copied: the connection keeps them until they are acknowledged.
                 chunks.extend([
                     one_line(frame).unwrap_or_else(|| frame.clone()),
                     Bytes::from_static(b"\n"),

@@ -158,7 +158,7 @@ async fn connection(
         biased;
         () = requests.wait() => {}
         () = answers_over(&grace_over, close_reason, LAST_FRAMES_WAIT) => {}
-        never = refuse_requests(&connection, &requests) => match never {},
+        never = refuse_requests(&connection, &requests, close_reason) => match never {},
     }
     match close_reason {
         Some(close_reason) => close_gracefully(&mut source, &mut sink, close_reason).await,
@@ -167,9 +167,14 @@ async fn connection(
 }
 
 /// Refuses the request streams of a connection that is about to close.
-async fn refuse_requests(connection: &QuicConnection, requests: &TaskTracker) -> Infallible {
+async fn refuse_requests(
+    connection: &QuicConnection,
+    requests: &TaskTracker,
+    close_reason: Option<CloseReason>,
+) -> Infallible {
+    let close_reason = close_reason.unwrap_or(CloseReason::SlowReader);
     while let Some(stream) = connection.accept_request().await {
-        requests.spawn(stream.refuse(CloseReason::GoingAway));
+        requests.spawn(stream.refuse(close_reason));
     }
     std::future::pending().await
 }

@@ -16,10 +16,7 @@ use super::{
     request_guard::RequestGuard,
     response::{ServerResponse, document_head},
 };
-use crate::{
-    broker::Broker,
-    sessions::unread_answer::{AnswerCut, UnreadAnswer},
-};
+use crate::{broker::Broker, sessions::unread_answer::UnreadAnswer};
 
 /// A connection with another kind of request.
 pub(super) struct FallbackConnection {
@@ -82,11 +79,6 @@ pub(super) async fn serve(
             UnreadAnswer::count(&broker.shared.unread_budget, answer.whole_bytes(), || {
                 cache.validated_head.unread_owner()
             });
-        let cut = match (&unread, &answer) {
-            (Some(unread), _) => Some(unread.cut_signal().clone()),
-            (None, ServerResponse::Other(response)) => response.extensions().get().cloned(),
-            (None, ServerResponse::Json { .. }) => None,
-        };
         let sending = async {
             match answer {
                 ServerResponse::Json { version, text } => {
@@ -95,10 +87,10 @@ pub(super) async fn serve(
                 ServerResponse::Other(response) => connection.respond(*response, keeps_open).await,
             }
         };
-        let stays_open = match cut {
+        let stays_open = match unread {
             None => sending.await?,
             // Boxed, because it is rare and would enlarge the future of every connection.
-            Some(cut) => Box::pin(send_unless_cut(sending, &cut)).await?,
+            Some(unread) => Box::pin(send_unless_cut(sending, &unread)).await?,
         };
         if !stays_open {
             return Ok(None);
@@ -110,11 +102,11 @@ pub(super) async fn serve(
 /// Sends a large answer, unless too many bytes wait for clients that do not read.
 async fn send_unless_cut(
     sending: impl Future<Output = io::Result<bool>>,
-    cut: &AnswerCut,
+    unread: &UnreadAnswer,
 ) -> io::Result<bool> {
     tokio::select! {
         biased;
         sent = sending => sent,
-        () = cut.happened() => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the client does not read its answer")),
+        () = unread.was_cut() => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the client does not read its answer")),
     }
 }

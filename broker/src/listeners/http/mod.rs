@@ -82,6 +82,7 @@ use super::{
     connection_limits::ConnectionLimiter,
     handoff_listener::{HandoffListener, listener_closing, stop_connections},
     http2_requests::{RunningRequests, drive},
+    http2_stall,
     tls_acceptor::{TlsAcceptor, certificate_expired},
     trusted_proxies::ProxyProtocol,
 };
@@ -244,6 +245,7 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(HTTP2_STREAMS_MAX)
+            .max_send_buf_size(http2_stall::SEND_BUFFER_BYTES)
             .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES as u32)
             .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
             .max_header_list_size(REQUEST_HEAD_BYTES_MAX as u32)

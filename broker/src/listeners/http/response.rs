@@ -36,7 +36,7 @@ use crate::{
         shared::Shared,
         stream::{StreamCursor, StreamEnd, StreamItem},
         tenant::SharedPermit,
-        unread_answer::{AnswerCut, UnreadAnswer},
+        unread_answer::UnreadAnswer,
     },
 };
 
@@ -154,12 +154,10 @@ pub(in crate::listeners) fn count_unread(
     let Some(unread) = UnreadAnswer::count(&shared.unread_budget, bytes, owner) else {
         return response;
     };
-    let mut response = response;
-    response.extensions_mut().insert(unread.cut_signal().clone());
     response.map(|mut body| match body.frame().now_or_never() {
         Some(Some(Ok(frame))) => {
-            let rest = frame.into_data().unwrap_or_default();
-            Either::Right(UnreadBody { rest, unread }.boxed_unsync())
+            let answer = frame.into_data().unwrap_or_default();
+            Either::Right(UnreadBody::new(answer, unread).boxed_unsync())
         }
         _ => body,
     })
@@ -168,9 +166,6 @@ pub(in crate::listeners) fn count_unread(
 /// Tracks the response's body until the client has taken it. The request ends with it.
 pub(super) fn track(response: Response<Body>, request: RunningRequest) -> Response<Body> {
     let unsent = request.connection().stalls.clone();
-    if let Some(cut) = response.extensions().get::<AnswerCut>() {
-        cut.close_with(&unsent.cut);
-    }
     response.map(|body| match body {
         Either::Left(mut answer) => match answer.frame().now_or_never() {
             Some(Some(Ok(frame))) => {
@@ -295,11 +290,7 @@ fn counted_event_stream(
     owner: UnreadOwner,
     events: impl Stream<Item = Bytes> + Send + 'static,
 ) -> Response<Body> {
-    let cut = AnswerCut::default();
-    let counter = UnreadCounter { shared: shared.clone(), owner, current: None, cut: cut.clone() };
-    let mut response = event_stream_of(events, Some(counter));
-    response.extensions_mut().insert(cut);
-    response
+    event_stream_of(events, Some(UnreadCounter { shared: shared.clone(), owner, current: None }))
 }
 
 /// Returns an event stream response of these events. Their session counts them.

@@ -10,15 +10,11 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream::BoxStream};
 use http_body_util::{Either, Full, combinators::UnsyncBoxBody};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use rules::limits::EVENT_PIECE_BYTES;
+use rules::limits::{EVENT_PIECE_BYTES, HTTP2_PIECE_BYTES};
 
 use crate::{
     admission::outbox_budget::UnreadOwner,
-    listeners::http2_stall::take_piece,
-    sessions::{
-        shared::Shared,
-        unread_answer::{AnswerCut, UnreadAnswer},
-    },
+    sessions::{shared::Shared, unread_answer::UnreadAnswer},
 };
 
 pub(in crate::listeners) type Body = Either<Full<Bytes>, UnsyncBoxBody<Bytes, BodyAborted>>;
@@ -61,8 +57,16 @@ impl HttpBody for ExpiringBody {
 /// in the budget of unread bytes until the last of them.
 #[derive(Debug)]
 pub(super) struct UnreadBody {
-    pub(super) rest: Bytes,
-    pub(super) unread: Arc<UnreadAnswer>,
+    unread: Arc<UnreadAnswer>,
+    /// Set once the library knows that the rest was cut.
+    is_aborted: bool,
+}
+
+impl UnreadBody {
+    pub(super) fn new(answer: Bytes, unread: Arc<UnreadAnswer>) -> Self {
+        unread.hold(answer);
+        Self { unread, is_aborted: false }
+    }
 }
 
 impl HttpBody for UnreadBody {
@@ -73,22 +77,20 @@ impl HttpBody for UnreadBody {
         mut self: Pin<&mut Self>,
         _context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
-        if self.rest.is_empty() {
-            return Poll::Ready(None);
+        let piece = self.unread.take_piece(HTTP2_PIECE_BYTES);
+        if !piece.is_empty() {
+            return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
-        if self.unread.is_cut() {
-            self.rest = Bytes::new();
-            return Poll::Ready(Some(Err(BodyAborted)));
-        }
-        Poll::Ready(Some(Ok(Frame::data(take_piece(&mut self.rest)))))
+        let aborts = self.unread.is_cut() && !std::mem::replace(&mut self.is_aborted, true);
+        Poll::Ready(aborts.then_some(Err(BodyAborted)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty()
+        self.unread.left() == 0 && (self.is_aborted || !self.unread.is_cut())
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.rest.len() as u64)
+        SizeHint::with_exact(self.unread.left() as u64)
     }
 }
 
@@ -96,7 +98,7 @@ impl HttpBody for UnreadBody {
 pub(super) struct EventBody {
     pub(super) unread_counter: Option<UnreadCounter>,
     pub(super) events: BoxStream<'static, Bytes>,
-    /// The part of the current event that is not sent.
+    /// The part of a small event that is not sent.
     pub(super) rest: Bytes,
 }
 
@@ -104,10 +106,18 @@ pub(super) struct EventBody {
 pub(super) struct UnreadCounter {
     pub(super) shared: Arc<Shared>,
     pub(super) owner: UnreadOwner,
-    /// The current event, if it is large.
+    /// The current event, if it is large. It has its own rest.
     pub(super) current: Option<Arc<UnreadAnswer>>,
-    /// Shows a cut of any of the events.
-    pub(super) cut: AnswerCut,
+}
+
+impl EventBody {
+    /// Takes the next piece of the current event. Empty: the event is over.
+    fn take_piece(&mut self) -> Bytes {
+        match self.unread_counter.as_ref().and_then(|counter| counter.current.as_ref()) {
+            Some(unread) => unread.take_piece(EVENT_PIECE_BYTES),
+            None => self.rest.split_to(self.rest.len().min(EVENT_PIECE_BYTES)),
+        }
+    }
 }
 
 impl HttpBody for EventBody {
@@ -118,28 +128,29 @@ impl HttpBody for EventBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyAborted>>> {
-        if let Some(counter) = &self.unread_counter
-            && counter.cut.is_cut()
-        {
-            counter.shared.metrics.dropped_notification("slow_client");
-            let rest = std::mem::take(&mut self.rest);
-            return Poll::Ready((!rest.is_empty()).then_some(Err(BodyAborted)));
-        }
-        if self.rest.is_empty() {
-            if let Some(counter) = &mut self.unread_counter {
-                counter.current = None;
+        let mut piece = self.take_piece();
+        if piece.is_empty() {
+            if let Some(counter) = &mut self.unread_counter
+                && counter.current.take().is_some_and(|unread| unread.is_cut())
+            {
+                counter.shared.metrics.dropped_notification("slow_client");
+                return Poll::Ready(Some(Err(BodyAborted)));
             }
             let Some(event) = ready!(self.events.poll_next_unpin(context)) else {
                 return Poll::Ready(None);
             };
-            if let Some(UnreadCounter { shared, owner, current, cut }) = &mut self.unread_counter {
-                let (cut, owner) = (|| cut.clone(), || owner.clone());
-                *current = UnreadAnswer::count_as(cut, &shared.unread_budget, event.len(), owner);
+            let counted = self.unread_counter.as_mut().is_some_and(|counter| {
+                let UnreadCounter { shared, owner, current } = counter;
+                let owner = || owner.clone();
+                *current = UnreadAnswer::count(&shared.unread_budget, event.len(), owner);
+                current.as_ref().map(|unread| unread.hold(event.clone())).is_some()
+            });
+            if !counted {
+                self.rest = event;
             }
-            self.rest = event;
+            piece = self.take_piece();
         }
-        let length = self.rest.len().min(EVENT_PIECE_BYTES);
-        Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(length)))))
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 }
 
@@ -154,9 +165,9 @@ mod tests {
     #[tokio::test]
     async fn an_answer_cut_by_the_budget_breaks_off_and_others_complete() {
         let budget = UnreadBudget::new(4 * OUTBOX_STEP_BYTES, Arc::new(Metrics::new(false)));
-        let body = |bytes: usize| UnreadBody {
-            rest: Bytes::from(vec![7; bytes]),
-            unread: UnreadAnswer::count(&budget, bytes, UnreadOwner::default).unwrap(),
+        let body = |bytes: usize| {
+            let unread = UnreadAnswer::count(&budget, bytes, UnreadOwner::default).unwrap();
+            UnreadBody::new(Bytes::from(vec![7; bytes]), unread)
         };
         let mut large = body(3 * OUTBOX_STEP_BYTES);
         assert!(large.frame().await.unwrap().is_ok());

@@ -32,11 +32,7 @@ impl Session {
     /// Leaves this stream to the session's next owner. Returns false if the client cannot come back
     /// to it.
     pub(super) fn retain_for_next_owner(&self, stream: &Arc<EventStream>) -> bool {
-        let is_logged = self.shared.persistence.event_log.is_some();
-        let has_event_id = stream.is_resumable() || self.version.priming_event();
-        // A stream of any other kind of connection exists only in this process.
-        let is_bound = stream.is_outbox() || self.transport.ends_with_connection();
-        if !is_logged || !has_event_id || is_bound {
+        if !can_resume_later(self, stream) {
             return false;
         }
         self.lock().streams.retain(stream);
@@ -77,4 +73,14 @@ impl Session {
         let dropped = stream.take_dropped_count();
         (0..dropped).for_each(|_| self.shared.metrics.dropped_notification("slow_client"));
     }
+}
+
+/// Returns whether the client has, or is about to get, an event id with which it can resume the stream
+/// at the session's next owner.
+pub(super) fn can_resume_later(session: &Session, stream: &EventStream) -> bool {
+    let is_logged = session.shared.persistence.event_log.is_some();
+    let has_event_id = stream.is_resumable() || session.version.priming_event();
+    // A stream of any other kind of connection exists only in this process.
+    let is_bound = stream.is_outbox() || session.transport.ends_with_connection();
+    is_logged && has_event_id && !is_bound
 }

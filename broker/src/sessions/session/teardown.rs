@@ -25,6 +25,7 @@ use rules::client_transport::Transport;
 
 use super::{
     Session,
+    delivery::can_resume_later,
     state::{InFlight, Question, SessionState},
 };
 use crate::{
@@ -170,8 +171,7 @@ impl Teardown {
         self.questions.iter().for_each(|question| question.refuse("the client is gone"));
         let has_http_streams = session.kind.has_client() && session.transport == Transport::Http;
         for request in &self.in_flight {
-            // The next owner answers a client that resumes the stream.
-            if has_http_streams && !request.stream().is_resumable() {
+            if has_http_streams && !can_resume_later(session, request.stream()) {
                 request.stream().give_up_answers(Instant::now(), |id| moved_frame(session, id));
             }
             request.cancel(None);
@@ -191,7 +191,7 @@ fn ended_frame(session: &Session, id: &RequestId) -> Bytes {
 
 /// Returns the answer to a request that was in flight when its session went to another owner.
 fn moved_frame(session: &Session, id: &RequestId) -> Bytes {
-    unknown_outcome(session, id, "this process ended before the answer")
+    unknown_outcome(session, id, "the session went to another process before the answer")
 }
 
 fn unknown_outcome(session: &Session, id: &RequestId, why: &str) -> Bytes {

@@ -86,11 +86,15 @@ struct WaitingRequest {
     endpoint: Endpoint,
     /// Set when its caller or endpoint ended.
     ended: AtomicBool,
+    /// Set while it counts as a call.
+    counts: AtomicBool,
 }
 
 impl Drop for WaitingRequest {
     fn drop(&mut self) {
-        self.tenant.close_call();
+        if *self.counts.get_mut() {
+            self.tenant.close_call();
+        }
     }
 }
 
@@ -230,17 +234,22 @@ impl SessionPools {
         client: &StatelessClient,
         wanted: &SessionPoolKey,
     ) -> Result<Arc<WaitingRequest>, Refusal> {
-        let _permit = client.tenant.wait_for_call().await;
-        client.tenant.open_call()?;
         let waiting = Arc::new(WaitingRequest {
             tenant: client.tenant.clone(),
             caller: wanted.caller.clone(),
             endpoint: wanted.endpoint.clone(),
             ended: AtomicBool::new(false),
+            counts: AtomicBool::new(false),
         });
-        let mut all = self.waiting.lock();
-        all.retain(|one| one.strong_count() > 0);
-        all.push(Arc::downgrade(&waiting));
+        // First, so that the end of its caller in the meantime is noticed.
+        {
+            let mut all = self.waiting.lock();
+            all.retain(|one| one.strong_count() > 0);
+            all.push(Arc::downgrade(&waiting));
+        }
+        let _permit = client.tenant.wait_for_call().await;
+        client.tenant.open_call()?;
+        waiting.counts.store(true, Ordering::Relaxed);
         Ok(waiting)
     }
 

@@ -185,9 +185,9 @@ impl EventStream {
         account.tenant.recount(&mut self.lock().counted.retained, 0, &account.stream);
     }
 
-    /// Drops the counted events of a stream that was taken from the holders. A client that requests
-    /// them again learns of the loss. Those after the position of a connected reader stay, unless
-    /// `is_read_again` is set and there are no others.
+    /// Drops the delivered events of a stream that was taken from the holders. A client that
+    /// requests them again learns of the loss. Those after the position of a connected reader stay,
+    /// and undelivered ones, unless `is_read_again` is set and there are no others.
     fn drop_delivered(&self, is_read_again: bool) {
         let Some(RetainedAccount { tenant, stream }) = self.retained_account.get() else { return };
         let mut guard = self.lock();
@@ -197,11 +197,11 @@ impl EventStream {
         if is_read_again && state.log.delivered_bytes() == before {
             state.log.discard_through(u64::MAX);
         }
-        if state.small_unread_bytes() > 0 {
+        if is_read_again && state.small_unread_bytes() > 0 {
             state.log.cut();
         }
         state.log_trimmed(self.number);
-        let bytes = state.log.delivered_bytes();
+        let bytes = state.log.delivered_bytes() + state.small_unread_bytes();
         if bytes > 0 {
             tenant.place_holder(&mut state.counted.retained, true, stream);
         }
