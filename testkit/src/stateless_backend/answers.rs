@@ -140,6 +140,8 @@ fn refused(
         };
     }
     match version {
+        // MCP 2026-07-28, Streamable HTTP: the header names a revision that is not supported.
+        None if headers.is_some_and(names_other_version) => return unsupported(VERSION),
         None => return Some(StatelessReply::error(-32602, "_meta lacks the protocol version")),
         Some(VERSION) => {}
         Some(_) => return unsupported(VERSION),
@@ -155,6 +157,11 @@ fn refused(
         .into_iter()
         .find(|name| decoded(headers, name).as_deref() != value_of(name).map(|(_, value)| *value));
     differs.map(|name| StatelessReply::error(-32020, &format!("header {name} and the body differ")))
+}
+
+/// Returns whether the headers of a request name another revision.
+pub(super) fn names_other_version(headers: &HeaderMap) -> bool {
+    headers.get("mcp-protocol-version").is_some_and(|named| named != VERSION)
 }
 
 /// Returns a header's value, decoded from base64 if it is encoded.

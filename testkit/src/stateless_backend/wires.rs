@@ -37,9 +37,9 @@ const PIECES: usize = 64;
 fn record(shared: &StatelessShared, http: &str, headers: &http::HeaderMap, body: &Bytes) -> Value {
     let message: Value = serde_json::from_slice(body).unwrap_or(Value::Null);
     let mut hearing = JudgedExchange::new(&shared.judge, Recipient::Backend);
-    hearing.named =
-        Some(if shared.lock().legacy { Revision::V2025_11_25 } else { Revision::V2026_07_28 });
     // A backend that changed its revision receives the old form until the broker notices.
+    let is_legacy = shared.lock().legacy || answers::names_other_version(headers);
+    hearing.named = Some(if is_legacy { Revision::V2025_11_25 } else { Revision::V2026_07_28 });
     let opens =
         message["method"] == "initialize" || message["method"] == "notifications/initialized";
     if !body.is_empty() && (!opens || shared.lock().legacy) {

@@ -50,12 +50,12 @@ impl LinkDriver for WireDriver {
         link.read_own_lists(kinds);
     }
 
-    fn is_stateless<'a>(
+    fn probed_era<'a>(
         &self,
         link: &'a Arc<Link>,
         connection: &'a Arc<Connection>,
-    ) -> BoxFuture<'a, bool> {
-        Box::pin(handshake::is_stateless(connection, link))
+    ) -> BoxFuture<'a, Option<Era>> {
+        Box::pin(handshake::probed_era(connection, link))
     }
 }
 

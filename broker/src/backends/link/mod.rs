@@ -93,12 +93,12 @@ trait LinkDriver: fmt::Debug + Send + Sync {
     /// Reads lists in the background that the backend announced as changed.
     fn read_lists(&self, link: &Arc<Link>, kinds: &[ListKind]);
 
-    /// Probes whether the backend still supports 2026-07-28.
-    fn is_stateless<'a>(
+    /// Asks the backend for its era. `None`: it did not answer.
+    fn probed_era<'a>(
         &self,
         link: &'a Arc<Link>,
         connection: &'a Arc<Connection>,
-    ) -> BoxFuture<'a, bool>;
+    ) -> BoxFuture<'a, Option<Era>>;
 }
 
 #[derive(Debug)]
@@ -215,9 +215,9 @@ impl Link {
         }
     }
 
-    /// Probes whether the backend still supports 2026-07-28, over a connection of this link.
-    async fn is_still_stateless(self: &Arc<Self>, connection: &Arc<Connection>) -> bool {
-        self.driver.is_stateless(self, connection).await
+    /// Asks the backend for its era, over a connection of this link. `None`: it did not answer.
+    async fn probed_era(self: &Arc<Self>, connection: &Arc<Connection>) -> Option<Era> {
+        self.driver.probed_era(self, connection).await
     }
 
     /// Makes the next request open another connection. Open requests stay on this one.

@@ -228,3 +228,37 @@ async fn one_refused_request_does_not_change_the_era() {
     let (slow, ()) = tokio::join!(slow, refused);
     assert_eq!(text_of(&slow), "done", "the refused requests cost nothing else");
 }
+
+#[tokio::test]
+async fn nb_ver_01_a_backend_that_no_longer_supports_sessions_is_detected_again() {
+    let backend = StatelessBackend::http().await;
+    backend.list("tools", vec![testkit::backend::tool("echo")]);
+    backend.accepts_sessions(true);
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
+    let client = broker.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#);
+    assert_eq!(broker.admin().backend("default", "b").await["protocol_version"], "2025-11-25");
+    backend.accepts_sessions(false);
+    assert_eq!(text_of(&client.call("b__echo", json!({"n": 2})).await), r#"{"n":2}"#);
+    let sent = backend.recorded_of("tools/call");
+    assert_eq!(sent.last().unwrap().header("mcp-protocol-version"), Some("2026-07-28"));
+}
+
+#[tokio::test]
+async fn nb_era_02_errors_of_a_backend_with_sessions_are_answers() {
+    for (status, code) in [(400, -32022), (400, -32020), (500, -32022), (503, -32020)] {
+        let backend = FakeBackend::echo().await;
+        let broker = builder().single_process().backend("default", "b", backend.spec());
+        let broker = broker.start().await;
+        let client = broker.connected(json!({})).await;
+        backend.tool("echo", move |call| {
+            let error = json!({"code": code, "message": "it is done"});
+            let answer = json!({"jsonrpc": "2.0", "id": call.id(), "error": error});
+            let headers = vec![("content-type".to_owned(), "application/json".to_owned())];
+            async move { Reply::Http { status, headers, body: answer.to_string().into() } }
+        });
+        let error = client.error("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
+        assert_eq!(error["message"], "it is done", "{status} {code}");
+        assert_eq!(backend.count(|seen| seen.calls("echo")), 1, "{status} {code}: sent once");
+    }
+}

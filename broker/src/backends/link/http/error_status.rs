@@ -19,10 +19,41 @@ use super::{
 };
 use crate::backends::{
     inbound,
-    link::{Link, connection::Connection, failure::Failure},
+    link::{Era, Link, connection::Connection, failure::Failure},
 };
 
 impl HttpWire {
+    /// Handles a response with an error status to a request of a session. A server that no longer
+    /// supports sessions did not process the request. Its errors alone do not show that: a server
+    /// with sessions may use the same codes.
+    pub(super) async fn handle_session_refusal(
+        &self,
+        link: &Arc<Link>,
+        connection: &Arc<Connection>,
+        wire_id: u64,
+        response: HttpResponse<ResponseBody>,
+    ) -> Result<PostOutcome, Failure> {
+        let outcome = self.handle_error_status(link, connection, wire_id, response).await?;
+        if let PostOutcome::Answer(answer) = &outcome
+            && connection.negotiated().is_some()
+            && names_other_era(answer)
+            && self.changed_to_stateless(link, connection).await
+        {
+            return Err(era_mismatch(link, connection));
+        }
+        Ok(outcome)
+    }
+
+    /// Finds out whether a backend that had sessions is stateless now. One request probes at a
+    /// time, and a change that one has found holds for all.
+    async fn changed_to_stateless(&self, link: &Arc<Link>, connection: &Arc<Connection>) -> bool {
+        let mut is_changed = self.era_check.lock().await;
+        if !*is_changed {
+            *is_changed = link.probed_era(connection).await == Some(Era::Stateless);
+        }
+        *is_changed
+    }
+
     /// Handles a response with an error status: an answer in its body, a lost session, or a
     /// failure.
     pub(super) async fn handle_error_status(
@@ -47,13 +78,6 @@ impl HttpWire {
         // Whatever the status, a message with the id of the request is its answer. The backend did
         // process it.
         if let Some(message) = message.as_ref().filter(|message| message.is_response_to(wire_id)) {
-            // Except for a server that no longer supports sessions: it did not process the request.
-            let code = downgrade::error_code(message);
-            if connection.negotiated().is_some()
-                && matches!(code, Some(HEADER_MISMATCH | UNSUPPORTED_PROTOCOL_VERSION))
-            {
-                return Err(era_mismatch(link, connection));
-            }
             return accept_answer(connection, wire_id, message.clone());
         }
         // Some servers send 400 with a text about the session where the specification demands 404.
@@ -140,9 +164,9 @@ impl HttpWire {
         if connection.is_closed() {
             return Failure::SessionGone;
         }
-        match link.is_still_stateless(connection).await {
-            true => Failure::Denied(format!("status {status}")),
-            false => era_mismatch(link, connection),
+        match link.probed_era(connection).await {
+            Some(Era::Sessions) => era_mismatch(link, connection),
+            Some(Era::Stateless) | None => Failure::Denied(format!("status {status}")),
         }
     }
 }
@@ -168,6 +192,12 @@ fn era_mismatch(link: &Arc<Link>, connection: &Connection) -> Failure {
     connection.close_forgotten();
     link.backend.on_era_changed(link);
     Failure::SessionGone
+}
+
+/// Returns whether an answer has an error that a stateless server sends to a request of a session.
+fn names_other_era(answer: &Message) -> bool {
+    let code = downgrade::error_code(answer);
+    matches!(code, Some(HEADER_MISMATCH | UNSUPPORTED_PROTOCOL_VERSION))
 }
 
 fn mentions_session(message: &Message) -> bool {

@@ -59,8 +59,9 @@ pub struct HttpWire {
     pub(super) endpoint: Option<PostEndpoint>,
     /// The status by which the backend refused a POST before the handshake was over.
     pub(super) refused: OnceLock<StatusCode>,
-    /// Held while a refused request probes whether the backend still supports 2026-07-28.
-    pub(super) era_check: tokio::sync::Mutex<()>,
+    /// Held while a refused request probes the era of the backend. True once a backend that had
+    /// sessions turned out to be stateless.
+    pub(super) era_check: tokio::sync::Mutex<bool>,
 }
 
 /// The URL for POSTs, once the backend has named it.
@@ -229,6 +230,10 @@ impl HttpWire {
         let headers = request.headers_mut();
         add(headers);
         telemetry::request::inject_headers(headers);
+        // A request of 2026-07-28 names its revision, and belongs to no session.
+        if headers.contains_key(PROTOCOL_VERSION) {
+            return request;
+        }
         if let Some(session) = self.session.get() {
             headers.insert(SESSION_ID, session.clone());
         }

@@ -92,7 +92,7 @@ impl HttpWire {
                 .await
             }
             _ => {
-                Box::pin(self.handle_error_status(link, connection, request.wire_id, response))
+                Box::pin(self.handle_session_refusal(link, connection, request.wire_id, response))
                     .await
             }
         }

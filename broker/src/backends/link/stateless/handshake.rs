@@ -235,17 +235,20 @@ async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Mess
     answer
 }
 
-/// Probes over an open connection whether the backend still supports 2026-07-28. Only an answer
-/// shows a change, also one that is not MCP. A probe without an answer in time shows none.
-pub(in crate::backends::link) async fn is_stateless(
+/// Asks the backend for its era over an open connection. An answer that is not MCP is one of a
+/// backend without 2026-07-28. `None`: the backend did not answer in time.
+pub(in crate::backends::link) async fn probed_era(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
-) -> bool {
+) -> Option<Era> {
     let limit = link.backend.timeouts().control;
     match tokio::time::timeout(limit, requests::probe(connection, link)).await {
-        Ok(Ok(answer)) => matches!(judge(Ok(answer)), Ok(DiscoverVerdict::Stateless(_))),
-        Ok(Err(failure)) => !matches!(failure, Failure::Protocol(_)),
-        Err(_) => true,
+        Ok(Ok(answer)) => match judge(Ok(answer)) {
+            Ok(DiscoverVerdict::Stateless(_)) => Some(Era::Stateless),
+            _ => Some(Era::Sessions),
+        },
+        Ok(Err(Failure::Protocol(_))) => Some(Era::Sessions),
+        Ok(Err(_)) | Err(_) => None,
     }
 }
 
