@@ -139,6 +139,9 @@ pub const TASK_POLL_MIN: Duration = Duration::from_millis(50);
 pub const TASK_POLL_MAX: Duration = Duration::from_secs(60);
 /// Times that a task resends a harmless call whose answer was lost.
 pub const TASK_RESENDS_MAX: u32 = 3;
+/// First time for which the call of a task keeps its permit while the store does not note that the
+/// call is sent. The call then gives its permit to other calls; the time doubles.
+pub const TASK_PERMIT_HOLD_FIRST: Duration = Duration::from_millis(500);
 /// Requests of a backend (sampling, elicitation, roots) that one task waits for.
 pub const TASK_INPUTS_MAX: usize = 16;
 /// Notifications of one task per second that the broker forwards, such as progress.

@@ -15,6 +15,7 @@ use testkit::{
 };
 
 use crate::{
+    builder,
     cluster::{TAKEN_OVER_WITHIN, as_task, on, opened_at, over, result_of, served_at, task, two},
     kind, text_of,
 };
@@ -157,6 +158,33 @@ async fn f_32_a_postgres_that_never_answers_delays_no_other_request() {
     assert_eq!(text_of(&result_of(&client, &after).await), ledger.results("after")[0]);
     assert!(back.elapsed() < NORMAL_WITHIN, "{:?}", back.elapsed());
     assert_eq!(ledger.count("stuck"), 0, "what was refused is not done later");
+}
+
+#[tokio::test]
+async fn f_32_a_task_that_cannot_be_stored_leaves_its_permit_to_other_calls() {
+    let ledger = Ledger::start().await;
+    let mut spec = ledger.spec();
+    spec["limits"] = json!({"calls_in_flight": 1});
+    let cluster = builder().auth_required().backend("default", "b", spec).cluster(1).start().await;
+    let key = cluster.operator().create_key("default").await;
+    let client = opened_at(&cluster, 0, &key).await;
+    let first = client.start_call("b__write", json!({"key": "first", "hang": true}));
+    ledger.wait_for("first").await;
+    let late = task(&client, "write", json!({"key": "late"})).await;
+    cluster
+        .admin(0)
+        .wait_backend("default", "b", "the task to wait", |shown| shown["calls_queued"] == 1)
+        .await;
+    cluster.postgres().freeze();
+    ledger.release();
+    first.result().await;
+    for number in 0..5 {
+        plain_call(&client, &ledger, &format!("c{number}")).await;
+    }
+    assert_eq!(ledger.count("late"), 0, "the store does not have its step");
+    cluster.postgres().thaw();
+    assert_eq!(over(&client, &late).await, "completed");
+    assert_eq!(ledger.count("late"), 1);
 }
 
 #[tokio::test]

@@ -6,7 +6,11 @@
 //! - A call that needs an approval is sent after the approval was marked as used.
 //! - A call whose answer is lost is sent again only if its tool declares that harmless.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    pin::pin,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use protocol::{
@@ -18,7 +22,7 @@ use protocol::{
 use records::TaskStep;
 use rules::{
     catalog::TaskSupport,
-    limits::{BACKOFF_FIRST, TASK_RESENDS_MAX},
+    limits::{BACKOFF_FIRST, TASK_PERMIT_HOLD_FIRST, TASK_RESENDS_MAX},
     retries::AttemptOutcome,
     tasks::{self, BackendTask},
 };
@@ -51,6 +55,8 @@ struct CallRetries {
     timer: RetryTimer,
     /// Number of repetitions after a lost answer.
     resent: u32,
+    /// Time for which the call keeps its permit while the store is away.
+    permit_hold: Duration,
 }
 
 /// Sends the call until it has an outcome. `Err` is an outcome too: that of a call that ended
@@ -58,14 +64,14 @@ struct CallRetries {
 pub(super) async fn send_call(run: &Arc<TaskRun>) -> Result<RunOutcome, RunOutcome> {
     let message = stored_call(run)?;
     let approval = TaskApproval::awaited(run).await?;
-    let mut retries = CallRetries { timer: RetryTimer::new(run.timeouts().call), resent: 0 };
+    let mut retries = CallRetries::new(run);
     loop {
         let admitted = admit(run, &mut retries.timer).await?;
-        if let Some(approval) = &approval {
-            approval.used(run).await?;
-        }
+        let Some(admitted) = retries.commit_sent(run, approval.as_ref(), admitted).await? else {
+            continue;
+        };
         let as_task = becomes_a_task(run, &admitted.connection, &message);
-        commit_sent(run, as_task).await?;
+        record_maybe_sent(run, as_task).map_err(RunOutcome::Stopped)?;
         let answer = exchange(run, &admitted, &message, as_task).await;
         let AdmittedConnection { link, connection, permit } = admitted;
         drop(permit);
@@ -102,11 +108,17 @@ async fn admit(
     }
 }
 
-/// Stores that the call may have been sent, before it is sent.
-async fn commit_sent(run: &TaskRun, as_task: bool) -> Result<(), RunOutcome> {
+/// Stores what the store must have before the call is sent.
+async fn commit_sent(
+    run: &Arc<TaskRun>,
+    approval: Option<&TaskApproval>,
+) -> Result<(), RunOutcome> {
+    if let Some(approval) = approval {
+        approval.used(run).await?;
+    }
     run.commit_step(TaskStep::Sent).await.map_err(RunOutcome::Stopped)?;
     fault_point::hit("task.sent.committed");
-    record_maybe_sent(run, as_task).map_err(RunOutcome::Stopped)
+    Ok(())
 }
 
 /// Sends the call once and waits for its answer.
@@ -145,6 +157,30 @@ async fn read_answer(
 }
 
 impl CallRetries {
+    fn new(run: &TaskRun) -> Self {
+        let timer = RetryTimer::new(run.timeouts().call);
+        Self { timer, resent: 0, permit_hold: TASK_PERMIT_HOLD_FIRST }
+    }
+
+    /// Stores that the call may have been sent, before it is sent. `None`: the store took so long
+    /// that the call gave its permit to other calls. It needs another one, and has more time then.
+    async fn commit_sent(
+        &mut self,
+        run: &Arc<TaskRun>,
+        approval: Option<&TaskApproval>,
+        admitted: AdmittedConnection,
+    ) -> Result<Option<AdmittedConnection>, RunOutcome> {
+        let mut committed = pin!(commit_sent(run, approval));
+        if let Ok(committed) = tokio::time::timeout(self.permit_hold, &mut committed).await {
+            return committed.map(|()| Some(admitted));
+        }
+        drop(admitted);
+        self.permit_hold *= 2;
+        committed.await?;
+        self.commit_unsent(run).await.map_err(RunOutcome::Stopped)?;
+        Ok(None)
+    }
+
     /// Waits until the call may be sent again after this failure. An error ends the task.
     async fn wait_after(
         &mut self,
