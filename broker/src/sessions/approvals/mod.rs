@@ -13,5 +13,7 @@ mod passage;
 
 pub(in crate::sessions) use self::{
     held_call::{HeldCall, OpenedApproval},
-    passage::{approval, await_decision, ended_unused, unusable, use_approval},
+    passage::{
+        await_decision, ended_unused, removed, tool_changed, unusable, use_approval, use_window,
+    },
 };

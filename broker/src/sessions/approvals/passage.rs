@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use protocol::{error::Refusal, ids::ApprovalId};
+use protocol::{
+    error::{ErrorKind, Refusal},
+    ids::ApprovalId,
+};
 use records::{ApprovalBinding, ApprovalState, StoredApproval};
 use rules::{
     approvals::{ApprovalNotice, ApprovalStanding, is_for},
@@ -108,6 +111,37 @@ pub(in crate::sessions) async fn use_approval(
     Ok(Ok(()))
 }
 
+/// Lets a call pass by a window, which is for one definition of the tool. `tool` is what the tool is
+/// now. Returns why the call may not leave, if it may not.
+pub(in crate::sessions) async fn use_window(
+    shared: &Shared,
+    id: &ApprovalId,
+    binding: &ApprovalBinding,
+    tool: Option<ToolIdentity>,
+) -> Result<Result<(), ApprovalNotice>, Refusal> {
+    match is_for(binding, tool) {
+        true => Ok(Ok(())),
+        false => tool_changed(shared, id).await.map(Err),
+    }
+}
+
+/// Returns the notice for a call whose tool is not the one for which the window was open.
+pub(in crate::sessions) async fn tool_changed(
+    shared: &Shared,
+    id: &ApprovalId,
+) -> Result<ApprovalNotice, Refusal> {
+    let found = approval(shared, id).await?.ok_or_else(removed)?;
+    let ApprovalBinding { tenant, principal, backend, tool, .. } = &found.record.binding;
+    tracing::warn!(%tenant, %principal, %backend, tool, approval = %id, "a call was not executed, because its tool changed after a window let it pass");
+    Ok(ApprovalNotice::new(&found, ApprovalStanding::ToolChanged))
+}
+
+/// Returns the refusal of a call whose approval an operator removed.
+pub(in crate::sessions) fn removed() -> Refusal {
+    let text = "the approval that the call needs was removed";
+    Refusal::new(ErrorKind::PermissionDenied, text)
+}
+
 /// Returns how an approval of this call ended without a use. `None`: it did not end so, it is for
 /// another call, or it was removed.
 pub(in crate::sessions) async fn ended_unused(
@@ -128,10 +162,7 @@ pub(in crate::sessions) async fn ended_unused(
     Ok(Some(ApprovalNotice::new(&found, standing)))
 }
 
-pub(in crate::sessions) async fn approval(
-    shared: &Shared,
-    id: &ApprovalId,
-) -> Result<Option<StoredApproval>, Refusal> {
+async fn approval(shared: &Shared, id: &ApprovalId) -> Result<Option<StoredApproval>, Refusal> {
     let persistence = &shared.persistence;
     persistence.timed("get_approval", persistence.store.approval(id)).await
 }

@@ -1,7 +1,8 @@
 //! A call in flight that waits for the approval of a person, up to its deadline.
 //!
-//! Invariant: the call uses its approval directly before its first request to the backend. A call
-//! that is not sent leaves its approval for the next one.
+//! Invariants: the call uses its approval directly before its first request to the backend. A call
+//! that is not sent leaves its approval for the next one. The tool is then the approved one, also if
+//! a window lets the call pass.
 
 use std::{
     sync::{
@@ -12,7 +13,6 @@ use std::{
 };
 
 use protocol::{error::Refusal, ids::ApprovalId};
-use records::StoredApproval;
 use rules::{
     approvals::{ApprovalNotice, ApprovalStanding},
     retries::AttemptOutcome,
@@ -22,7 +22,7 @@ use super::Call;
 use crate::{
     backends::requester::Requester as _,
     sessions::approvals::{
-        HeldCall, OpenedApproval, await_decision, ended_unused, unusable, use_approval,
+        HeldCall, OpenedApproval, await_decision, ended_unused, unusable, use_approval, use_window,
     },
     telemetry::request,
 };
@@ -35,8 +35,8 @@ pub(super) struct CallApproval {
     answers_at_once: AtomicBool,
     /// The approval for which the client comes back.
     returned_for: OnceLock<ApprovalId>,
-    /// The approval to use, once a person has decided. Absent for a call that passes by a window.
-    decided: OnceLock<Box<StoredApproval>>,
+    /// What lets the call pass: an approval of it, once a person has decided, or a window.
+    passage: OnceLock<OpenedApproval>,
     is_used: AtomicBool,
     notice: OnceLock<ApprovalNotice>,
 }
@@ -55,7 +55,7 @@ impl Call {
             held,
             answers_at_once: AtomicBool::new(false),
             returned_for: OnceLock::new(),
-            decided: OnceLock::new(),
+            passage: OnceLock::new(),
             is_used: AtomicBool::new(false),
             notice: OnceLock::new(),
         };
@@ -112,6 +112,7 @@ impl Call {
             OpenedApproval::Approval(opened) => opened,
             OpenedApproval::Window(id) => {
                 let _outside = request::with_current(|request| request.record_approval(&id));
+                let _set_once = approval.passage.set(OpenedApproval::Window(id));
                 return Ok(None);
             }
         };
@@ -133,22 +134,30 @@ impl Call {
             let subject = self.session.subject();
             self.session.recheck_access(&subject, admitted, "approved calls")?;
         }
-        let _set_once = approval.decided.set(Box::new(decided));
+        let decided = OpenedApproval::Approval(Box::new(decided));
+        let _set_once = approval.passage.set(decided);
         Ok(None)
     }
 
     /// Uses the approval of a held call, once. Called before each attempt to send it.
     pub(super) async fn use_approval(&self) -> Result<(), AttemptEnd> {
         let Some(approval) = self.approval.get() else { return Ok(()) };
-        let Some(decided) = approval.decided.get() else { return Ok(()) };
+        let Some(passage) = approval.passage.get() else { return Ok(()) };
         if approval.is_used.load(Ordering::Relaxed) {
             return Ok(());
         }
         let binding = approval.held.binding();
         let catalog = self.session.catalog();
         let tool = catalog.full.tool_identity(&binding.backend, &binding.tool);
-        let user = format!("call {:032x}", rand::random::<u128>());
-        match use_approval(&self.session.shared, decided, &user, tool).await {
+        let shared = &self.session.shared;
+        let used = match passage {
+            OpenedApproval::Approval(decided) => {
+                let user = format!("call {:032x}", rand::random::<u128>());
+                use_approval(shared, decided, &user, tool).await
+            }
+            OpenedApproval::Window(id) => use_window(shared, id, binding, tool).await,
+        };
+        match used {
             Ok(Ok(())) => {
                 approval.is_used.store(true, Ordering::Relaxed);
                 Ok(())

@@ -13,7 +13,6 @@ use protocol::{
 };
 use records::StoredApproval;
 use rules::{
-    approvals::{ApprovalNotice, ApprovalStanding},
     catalog::{Catalog, ListKind, ToolIdentity},
     endpoint::Endpoint,
     limits::STORE_RETRY_MAX,
@@ -22,7 +21,7 @@ use rules::{
 };
 
 use super::{outcome::RunOutcome, run::TaskRun};
-use crate::sessions::approvals::{approval, await_decision, use_approval};
+use crate::sessions::approvals::{await_decision, removed, tool_changed, use_approval};
 
 /// Interval at which a task looks for the tools of a backend that was not read so far.
 const CATALOG_LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -44,7 +43,8 @@ impl TaskApproval {
             return Ok(None);
         };
         let found = await_decision(&run.shared, &id, run.deadline, false).await;
-        let found = found.map_err(RunOutcome::Refused)?.ok_or_else(removed)?;
+        let found = found.map_err(RunOutcome::Refused)?;
+        let found = found.ok_or_else(|| RunOutcome::Refused(removed()))?;
         Ok(Some(Self::Approval(Box::new(found))))
     }
 
@@ -87,23 +87,18 @@ async fn use_decided(
 
 /// Returns the end of a task whose tool is not the one for which the window was open.
 async fn closed(run: &TaskRun, id: &ApprovalId) -> RunOutcome {
-    tracing::warn!(tenant = %run.tenant.id, backend = %run.record.backend, task = %run.digest(), approval = %id, "a task was not executed, because its tool changed after a window let it pass");
     loop {
-        match approval(&run.shared, id).await {
-            Ok(Some(found)) => {
-                let notice = ApprovalNotice::new(&found, ApprovalStanding::ToolChanged);
-                return RunOutcome::NotApproved(notice);
+        match tool_changed(&run.shared, id).await {
+            Ok(notice) => return RunOutcome::NotApproved(notice),
+            Err(refusal)
+                if refusal.kind == ErrorKind::PermissionDenied
+                    || run.remaining_time().is_zero() =>
+            {
+                return RunOutcome::Refused(refusal);
             }
-            Ok(None) => return removed(),
-            Err(refusal) if run.remaining_time().is_zero() => return RunOutcome::Refused(refusal),
-            Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await,
+            Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await, // the store is away
         }
     }
-}
-
-fn removed() -> RunOutcome {
-    let text = "the approval that the task needs was removed";
-    RunOutcome::Refused(Refusal::new(ErrorKind::PermissionDenied, text))
 }
 
 /// Returns what the tool is now, or `None` if it is gone. After a start, the lists of the backend or

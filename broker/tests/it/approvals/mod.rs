@@ -8,7 +8,9 @@ mod stateless;
 mod tasks;
 
 use serde_json::{Value, json};
-use testkit::{AdminClient, BrokerBuilder, FakeBackend, Reply, TestBroker, TestClient, eventually};
+use testkit::{
+    AdminClient, BrokerBuilder, FakeBackend, Gate, Reply, TestBroker, TestClient, eventually,
+};
 
 use crate::builder;
 
@@ -85,6 +87,27 @@ impl Desk {
         let desk = Self { key: key(&broker.admin(), "ann").await, broker, backend };
         desk.put(&policy_requiring_approval(more)).await;
         desk
+    }
+
+    /// Starts with a backend that has one call in flight at most. A call of `read` ends when the gate
+    /// opens.
+    async fn with_one_permit() -> (Self, Gate) {
+        let (backend, done) = (bank().await, Gate::new());
+        let passed = done.clone();
+        backend.tool("read", move |_| {
+            let passed = passed.clone();
+            async move {
+                passed.passed().await;
+                Reply::text("read")
+            }
+        });
+        let mut spec = backend.spec();
+        spec["limits"] = json!({"calls_in_flight": 1});
+        let broker = builder().single_process().auth_required().backend("default", "b", spec);
+        let broker = broker.start().await;
+        let desk = Self { key: key(&broker.admin(), "ann").await, broker, backend };
+        desk.put(&policy_requiring_approval(json!({}))).await;
+        (desk, done)
     }
 
     async fn put(&self, policy: &Value) {

@@ -5,7 +5,7 @@ use testkit::eventually;
 
 use super::{
     Desk, POLICY, approval_of, change_definition, decide, id_of, key, list,
-    policy_requiring_approval, to,
+    policy_requiring_approval, tasks::open_window, to, wait_changed,
 };
 use crate::{kind, text_of};
 
@@ -181,6 +181,25 @@ async fn an_approval_window_permits_further_calls_of_the_principal() {
     })
     .await;
     assert!(!calls.contains("9007199254740993"), "the audit log has hashes only: {calls}");
+}
+
+#[tokio::test]
+async fn a_call_in_a_window_is_not_executed_after_its_tool_changed() {
+    let (desk, done) = Desk::with_one_permit().await;
+    let client = desk.client().await;
+    let window = open_window(&desk, &client).await;
+    let first = client.start_call("b__read", json!({}));
+    desk.backend.wait_for("the call", |seen| seen.calls("read")).await;
+    let late = client.start_call("b__send", to("cat"));
+    let waits = |shown: &Value| shown["calls_queued"] == 1;
+    desk.broker.admin().wait_backend("default", "b", "the call to wait", waits).await;
+    desk.backend.wait_get_streams(1).await;
+    change_definition(&desk.backend).await;
+    wait_changed(&client).await;
+    done.open();
+    first.result().await;
+    assert_eq!(approval_of(&late.result().await), (window, "expired".to_owned()));
+    assert_eq!(desk.sent(), 1, "only the call that opened the window");
 }
 
 #[tokio::test]

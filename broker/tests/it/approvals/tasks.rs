@@ -1,7 +1,7 @@
 //! Durable tasks whose calls wait, through crashes of the broker.
 
 use serde_json::{Value, json};
-use testkit::{Gate, Reply, TestBroker, TestClient, backend::tool, eventually};
+use testkit::{Reply, TestBroker, TestClient, eventually};
 
 use super::{
     Desk, approval_of, bank, change_definition, decide, id_of, key, pending,
@@ -105,7 +105,7 @@ async fn a_cancelled_task_is_not_executed_by_a_later_approval() {
 }
 
 /// Opens a window for calls of `send`. Returns the id of its approval.
-async fn open_window(desk: &Desk, client: &TestClient) -> String {
+pub(super) async fn open_window(desk: &Desk, client: &TestClient) -> String {
     let call = client.start_call("b__send", to("ann"));
     let id = id_of(&desk.pending(1).await[0]);
     let path = format!("{}/{id}", super::APPROVALS);
@@ -118,22 +118,7 @@ async fn open_window(desk: &Desk, client: &TestClient) -> String {
 
 #[tokio::test]
 async fn a_task_in_a_window_is_not_executed_after_its_tool_changed() {
-    let (backend, done) = (bank().await, Gate::new());
-    let passed = done.clone();
-    backend.tool("read", move |_| {
-        let passed = passed.clone();
-        async move {
-            passed.passed().await;
-            Reply::text("read")
-        }
-    });
-    backend.list("tools", vec![tool("send"), tool("read")]);
-    let mut spec = backend.spec();
-    spec["limits"] = json!({"calls_in_flight": 1});
-    let broker = builder().single_process().auth_required().backend("default", "b", spec);
-    let broker = broker.start().await;
-    let desk = Desk { key: key(&broker.admin(), "ann").await, broker, backend };
-    desk.put(&policy_requiring_approval(json!({}))).await;
+    let (desk, done) = Desk::with_one_permit().await;
     let client = desk.client().await;
     let window = open_window(&desk, &client).await;
     let executed = start(&client, "bob").await;
