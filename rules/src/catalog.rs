@@ -238,6 +238,15 @@ impl Catalog {
         if self.apps.is_off() { other.without_app_names() } else { other }
     }
 
+    /// Builds the snapshot as a caller sees it, from whom access rules hide entries of this one.
+    pub fn seen(&self, kept: BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
+        let mut seen = self.rebuilt(kept);
+        if !seen.apps.is_off() {
+            seen.apps = std::mem::take(&mut seen.apps).seen(&seen.backends, &self.backends);
+        }
+        seen
+    }
+
     /// Builds the snapshot of a toolset of the same tenant, whose lists are given as it shows them.
     /// `is_searched`: clients search the tools and do not list them.
     pub fn of_toolset(

@@ -213,7 +213,7 @@ impl PolicyIndex {
         AccessView {
             policy: self.policy.clone(),
             full: self.catalog.clone(),
-            catalog: Arc::new(self.catalog.rebuilt(kept)),
+            catalog: Arc::new(self.catalog.seen(kept)),
             special,
             hidden,
         }

@@ -16,6 +16,8 @@ use crate::maps::FastMap;
 
 const TOOLS: ListKind = ListKind::Tools;
 
+type Lists = BTreeMap<BackendId, Arc<BackendLists>>;
+
 /// Tools that apps may call, of the backends with apps, by the tool's own name.
 #[derive(Debug, Default)]
 pub(super) struct AppTools {
@@ -23,11 +25,13 @@ pub(super) struct AppTools {
     by_name: FastMap<String, Vec<BackendId>>,
     /// Names of such tools that pins keep from clients.
     held: HashSet<String>,
+    /// Names of such tools that access rules hide, of apps that they do not hide.
+    hidden: HashSet<String>,
     is_off: bool,
 }
 
 impl AppTools {
-    pub(super) fn of(backends: &BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
+    pub(super) fn of(backends: &Lists) -> Self {
         let mut by_name: FastMap<String, Vec<BackendId>> = FastMap::default();
         let mut held = HashSet::new();
         let has_app = |lists: &BackendLists| lists.tools.iter().any(|tool| tool.traits.has_ui);
@@ -47,7 +51,22 @@ impl AppTools {
                 }
             }
         }
-        Self { by_name, held, is_off: false }
+        Self { by_name, held, hidden: HashSet::new(), is_off: false }
+    }
+
+    /// Returns the table of a caller, from whom access rules hide entries of `all`. An app that the
+    /// caller sees can mean a tool that the caller does not see.
+    pub(super) fn seen(self, seen: &Lists, all: &Lists) -> Self {
+        let mut hidden = HashSet::new();
+        let has_app = |lists: &BackendLists| lists.listed(TOOLS).any(|tool| tool.traits.has_ui);
+        for (backend, lists) in seen.iter().filter(|(_, lists)| has_app(lists)) {
+            let kept: HashSet<&str> = lists.tools.iter().map(|tool| tool.key.as_str()).collect();
+            let of_app = all.get(backend).into_iter().flat_map(|lists| lists.listed(TOOLS));
+            let of_app = of_app.filter(|tool| tool.traits.is_app_visible && tool.fixed.is_none());
+            let unseen = of_app.filter(|tool| !kept.contains(tool.key.as_str()));
+            hidden.extend(unseen.map(|tool| tool.key.clone()));
+        }
+        Self { hidden, ..self }
     }
 
     /// Returns the table in which no name is found.
@@ -69,11 +88,13 @@ impl AppTools {
         self.held.contains(name)
     }
 
-    /// Returns the tool of this own name, if only one backend can be meant. A held tool can be meant
-    /// too.
+    /// Returns the tool of this own name, if only one backend can be meant. A held or hidden tool can
+    /// be meant too.
     pub(super) fn only_tool(&self, name: &str) -> Option<Target> {
         match self.backends_with(name) {
-            [backend] if !self.is_held(name) => Some(Target::of(backend.clone(), name.to_owned())),
+            [backend] if !self.is_held(name) && !self.hidden.contains(name) => {
+                Some(Target::of(backend.clone(), name.to_owned()))
+            }
             _ => None,
         }
     }
@@ -186,6 +207,24 @@ mod tests {
         assert_eq!(backend_of(&catalog, "two__poll"), None);
         let both = with_polls(|_, poll| poll.pin.is_held = true);
         assert!(both.is_exposed_held(ListKind::Tools, "poll"));
+    }
+
+    #[test]
+    fn a_hidden_tool_of_a_visible_app_makes_its_app_name_ambiguous() {
+        let tools = format!("{},{}", tool("show", LINK), tool("poll", ""));
+        let catalog = catalog(&[("one", &tools), ("two", &tools)]);
+        let without = |name: &str| {
+            let mut seen = catalog.backends.clone();
+            let two = seen.get_mut(&BackendId::parse("two").unwrap()).unwrap();
+            Arc::make_mut(two).tools.retain(|tool| tool.key != name);
+            catalog.seen(seen)
+        };
+        let seen = without("poll");
+        assert_eq!(backend_of(&seen, "poll"), None, "the app of the other server may call it");
+        assert!(!seen.is_exposed_held(ListKind::Tools, "poll"), "no pin holds it");
+        assert_eq!(backend_of(&seen, "one__poll").as_deref(), Some("one/poll"));
+        let seen = without("show");
+        assert_eq!(backend_of(&seen, "poll").as_deref(), Some("one/poll"), "that app is hidden");
     }
 
     #[test]
