@@ -16,7 +16,7 @@ use crate::{
         AuthError, AuthSettings, AuthenticatedCaller, Caller, ExchangeableToken, IssuerState,
         adapted::AdaptedIssuer,
     },
-    backends::backend::BackendState,
+    backends::backend::{Backend, BackendState},
     config::{AuthConfig, IssuerConfig},
     oauth::{OperatorLogins, ProvenSignIn, SignIns, TokenSource},
     sessions::tenant::Tenant,
@@ -212,8 +212,18 @@ pub fn check_endpoint_of(
             if is_known { Ok(()) } else { Err(unknown_backend(id)) }
         }
         Endpoint::Toolset(id) => {
-            let is_known = tenant.is_some_and(|tenant| tenant.toolsets().get(id).is_some());
+            let is_known = tenant.is_some_and(|tenant| {
+                tenant.toolsets().get(id).is_some() && may_use_any(tenant, caller, endpoint)
+            });
             if is_known { Ok(()) } else { Err(unknown_toolset(id)) }
         }
     }
+}
+
+/// Returns whether the caller may use an object of any backend at an endpoint. An endpoint without
+/// backends has nothing to hide.
+fn may_use_any(tenant: &Tenant, caller: &Caller, endpoint: &Endpoint) -> bool {
+    let backends = tenant.backends_at(endpoint);
+    let may_use = |backend: &Arc<Backend>| tenant.may_use_backend(&caller.subject, &backend.id);
+    backends.is_empty() || backends.iter().any(may_use)
 }

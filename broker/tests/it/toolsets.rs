@@ -731,3 +731,30 @@ async fn inputs_are_requested_at_the_terminal_and_a_secret_is_not_shown() {
     assert_eq!(view["settings"]["transport"]["args"], json!(["-y", "@example/asks@1.0.0"]));
     assert!(!view.to_string().contains("k-e-y"), "sealed: {view}");
 }
+
+#[tokio::test]
+async fn a_toolset_does_not_exist_for_callers_that_may_use_no_backend_of_it() {
+    let backend = backend(&["read"]).await;
+    let broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
+    let allow = json!({"default": "deny", "rules": [
+        {"id": "dev", "effect": "allow", "subjects": {"groups": ["dev"]}, "objects": {"tools": ["b/*"]}}
+    ]});
+    put(&broker, "/admin/v1/tenants/default/policy", allow).await;
+    put_toolset(
+        &broker,
+        "set",
+        json!({"published": true, "description": "Plans.", "include": {"tools": ["b/read"]}}),
+    )
+    .await;
+    let key = async |groups: &[&str]| {
+        let keys = "/admin/v1/tenants/default/keys";
+        let (_, key) = broker.admin().post(keys, &json!({"groups": groups})).await;
+        key["key"].as_str().unwrap().to_owned()
+    };
+    let (dev, ops) = (key(&["dev"]).await, key(&["ops"]).await);
+    let client = broker.client("/mcp/t/set").bearer(&dev).connected(json!({})).await;
+    assert_eq!(client.tool_names().await, ["b__read"]);
+    let refused = broker.client("/mcp/t/set").bearer(&ops).error("ping", json!({})).await;
+    let unknown = broker.client("/mcp/t/other").bearer(&ops).error("ping", json!({})).await;
+    assert_eq!((kind(&refused), kind(&unknown)), ("not_found", "not_found"), "{refused}");
+}
