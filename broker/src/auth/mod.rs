@@ -52,5 +52,5 @@ pub use self::{
         IssuerState, KeyFetcher, TokenVerifier, has_one_reading, introspection::UncheckedToken,
         metadata_urls, sign_in::OperatorLoginIssuer,
     },
-    verified_token::CertificateThumbprint,
+    verified_token::{CertificateThumbprint, ForwardedClaims, VerifiedToken},
 };

@@ -207,6 +207,22 @@ mod tests {
     }
 
     #[test]
+    fn a_token_that_another_replica_verified_is_revoked_by_its_claims() {
+        let all = Arc::new(Revocations::default());
+        let forwarded = |id: Option<&str>, issued_at: u64| {
+            let claims = token(&all, id, Some(issued_at)).claims_to_forward();
+            let ann = PrincipalId::new("https://a ann");
+            VerifiedToken::forwarded(tenant("acme"), ann, claims, &all)
+        };
+        let [named, old, new] = [forwarded(Some("t"), 11), forwarded(None, 9), forwarded(None, 11)];
+        assert!(![&named, &old, &new].iter().any(|token| token.is_revoked()));
+        all.insert(record("acme", RevokedSubject::TokenId("t".to_owned()), 0));
+        assert!(named.has_id("t") && named.is_revoked() && !old.is_revoked());
+        all.insert(record("acme", principal("https://a ann"), 10_000_000));
+        assert!(old.is_revoked() && !new.is_revoked());
+    }
+
+    #[test]
     fn only_wider_revocations_are_reported_as_new() {
         let all = Revocations::default();
         let one = record("acme", principal("p"), 5);

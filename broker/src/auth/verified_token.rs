@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::SystemTime};
 
 use protocol::ids::{PrincipalId, TenantId};
+use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use super::revocations::{RevocableClaims, Revocations};
@@ -11,6 +12,15 @@ use super::revocations::{RevocableClaims, Revocations};
 /// SHA-256 of a certificate in DER (RFC 8705, 3.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CertificateThumbprint(pub [u8; 32]);
+
+/// What a revocation can name of a token, for another replica.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForwardedClaims {
+    /// Claim `jti`.
+    id: Option<String>,
+    /// Claim `iat`, in microseconds since 1970.
+    issued_at_us: Option<i64>,
+}
 
 /// A verified token.
 #[derive(Debug)]
@@ -40,6 +50,26 @@ impl VerifiedToken {
         let issued_at_us = issued_at.map(micros);
         let claims = RevocableClaims { tenant, principal, id, issued_at_us };
         Self { claims, bound_to, ended: None, withdrawn, revocations }
+    }
+
+    /// Returns the token that another replica has verified. That replica ends its requests when the
+    /// issuer withdraws it.
+    pub fn forwarded(
+        tenant: TenantId,
+        principal: PrincipalId,
+        claims: ForwardedClaims,
+        revocations: &Arc<Revocations>,
+    ) -> Self {
+        let ForwardedClaims { id, issued_at_us } = claims;
+        let claims = RevocableClaims { tenant, principal, id, issued_at_us };
+        let (withdrawn, revocations) = (Arc::default(), revocations.clone());
+        Self { claims, bound_to: None, ended: None, withdrawn, revocations }
+    }
+
+    /// Returns the claims for a replica to which the caller is forwarded.
+    pub fn claims_to_forward(&self) -> ForwardedClaims {
+        let RevocableClaims { id, issued_at_us, .. } = &self.claims;
+        ForwardedClaims { id: id.clone(), issued_at_us: *issued_at_us }
     }
 
     /// Returns the token with what is cancelled when its issuer calls it inactive.

@@ -13,8 +13,8 @@ use tokio::sync::SemaphorePermit;
 use super::{Broker, key_required, unknown_backend, unknown_toolset};
 use crate::{
     auth::{
-        AuthError, AuthSettings, AuthenticatedCaller, Caller, ExchangeableToken, IssuerState,
-        adapted::AdaptedIssuer,
+        AuthError, AuthSettings, AuthenticatedCaller, Caller, ExchangeableToken, ForwardedClaims,
+        IssuerState, VerifiedToken, adapted::AdaptedIssuer,
     },
     backends::backend::{Backend, BackendState},
     config::{AuthConfig, IssuerConfig},
@@ -162,6 +162,12 @@ impl Broker {
         }
         let (tenant, subject) = read.ok()?;
         self.tenant(&tenant).is_some_and(|tenant| tenant.enabled()).then_some((tenant, subject))
+    }
+
+    /// Returns the token of a caller that another replica has verified.
+    pub fn forwarded_token(&self, caller: &Caller, claims: ForwardedClaims) -> VerifiedToken {
+        let (tenant, principal) = (caller.tenant.clone(), caller.principal.clone());
+        VerifiedToken::forwarded(tenant, principal, claims, self.keyring.revocations())
     }
 
     /// Returns the settings of sign-in in force.

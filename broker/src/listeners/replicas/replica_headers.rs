@@ -3,6 +3,8 @@
 //! Invariant: these headers are read only from a peer that has authenticated as a replica. Those of
 //! a client are never read and never forwarded.
 
+use std::sync::Arc;
+
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Response, StatusCode,
@@ -18,7 +20,7 @@ use protocol::{
 use rules::access::SubjectAttributes;
 
 use crate::{
-    auth::{AuthError, Caller, SubjectDigest},
+    auth::{AuthError, Caller, ForwardedClaims, SubjectDigest},
     broker::Broker,
     listeners::http::response::{self, Body},
     session_location::{ForwardFailure, PeerReplica},
@@ -38,6 +40,8 @@ const CALLER_SUBJECT: HeaderName = HeaderName::from_static("x-mcp-broker-caller-
 const CALLER_SUBJECT_KEY: HeaderName = HeaderName::from_static("x-mcp-broker-caller-subject-key");
 /// Digest of its token, if that can be exchanged. The token itself is in the database, sealed.
 const CALLER_TOKEN: HeaderName = HeaderName::from_static("x-mcp-broker-caller-token");
+/// Claims of its token by which a revocation names it.
+const CALLER_CLAIMS: HeaderName = HeaderName::from_static("x-mcp-broker-caller-claims");
 const OWNER: HeaderName = HeaderName::from_static("x-mcp-broker-owner");
 const OWNER_NODE: HeaderName = HeaderName::from_static("x-mcp-broker-owner-node");
 /// `held` if the sending replica has a valid lease, and so reaches the database.
@@ -75,6 +79,10 @@ pub(in crate::listeners) fn request_headers(headers: &HeaderMap, caller: &Caller
     }
     if let Some(digest) = &caller.subject_token {
         outgoing.insert(CALLER_TOKEN, encoded(digest));
+    }
+    if let Some(token) = &caller.token {
+        let claims = serde_json::to_string(&token.claims_to_forward());
+        outgoing.insert(CALLER_CLAIMS, encoded(&claims.expect("claims are a text and a number")));
     }
     if caller.subject.principal != caller.principal {
         outgoing.insert(CALLER_SUBJECT, encoded(caller.subject.principal.as_str()));
@@ -136,6 +144,11 @@ fn read_caller(headers: &HeaderMap) -> Result<Caller, Refusal> {
         }
     };
     Ok(Caller { subject_token, ..caller })
+}
+
+/// Returns the claims of the caller's token. A replica of an earlier build sends none.
+fn read_claims(headers: &HeaderMap) -> Option<ForwardedClaims> {
+    serde_json::from_str(&decoded(headers, &CALLER_CLAIMS)?).ok()
 }
 
 /// Returns the answer to a request whose session is not here.
@@ -200,13 +213,17 @@ pub(in crate::listeners) fn forwarded_caller(
     broker: &Broker,
     headers: &HeaderMap,
 ) -> Result<Caller, AuthError> {
-    let caller = read_caller(headers)?;
+    let mut caller = read_caller(headers)?;
+    if let Some(claims) = read_claims(headers) {
+        caller.token = Some(Arc::new(broker.forwarded_token(&caller, claims)));
+    }
     broker.admit_authenticated(caller.into()).map(|proven| proven.caller)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::auth::VerifiedToken;
 
     fn alice(key: Option<&str>) -> Caller {
         Caller::new(
@@ -232,6 +249,18 @@ mod tests {
         let sent = Caller { subject_token: digest.clone(), ..alice(None) };
         let read = read_caller(&request_headers(&HeaderMap::new(), &sent)).unwrap();
         assert_eq!(read.subject_token, digest);
+    }
+
+    #[test]
+    fn the_claims_of_a_token_are_forwarded_with_its_caller() {
+        let claims: ForwardedClaims =
+            serde_json::from_str(r#"{"id":"Ü","issued_at_us":5}"#).unwrap();
+        let Caller { tenant, principal, .. } = alice(None);
+        let token = VerifiedToken::forwarded(tenant, principal, claims, &Arc::default());
+        let sent = Caller { token: Some(Arc::new(token)), ..alice(None) };
+        let read = read_claims(&request_headers(&HeaderMap::new(), &sent)).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), r#"{"id":"Ü","issued_at_us":5}"#);
+        assert!(read_claims(&request_headers(&HeaderMap::new(), &alice(None))).is_none());
     }
 
     #[test]
