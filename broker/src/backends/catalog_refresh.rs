@@ -40,9 +40,9 @@ pub async fn run(backend: Arc<Backend>, complete: CompleteLists, owner: impl Cat
     let work = async {
         let mut failures = 0;
         loop {
-            let reason = run_connection(&owner, complete, &backend, &link).await;
-            match reason {
-                Ok(()) => failures = 0,
+            let ended = run_connection(&owner, complete, &backend, &link, &mut failures).await;
+            match ended {
+                Ok(()) => {}
                 Err(refusal) => {
                     failures += 1;
                     // What the attempt lacked came meanwhile. Clients that wait for the first lists
@@ -81,12 +81,14 @@ pub async fn run(backend: Arc<Backend>, complete: CompleteLists, owner: impl Cat
     link.close().await;
 }
 
-/// Fetches and publishes the lists over one connection, until the connection ends.
+/// Fetches and publishes the lists over one connection, until the connection ends. A connection with
+/// lists ends the row of `failures`.
 async fn run_connection(
     owner: &impl CatalogOwner,
     complete: CompleteLists,
     backend: &Arc<Backend>,
     link: &Arc<Link>,
+    failures: &mut u32,
 ) -> Result<(), Refusal> {
     let sessions_were_wanted = backend.era.sessions_wanted();
     backend.list_refresh.read_started();
@@ -103,6 +105,7 @@ async fn run_connection(
             && backend.era.may_support_sessions(backend.spec.protocol);
         backend.era.set_settled(!may_support_sessions);
         publish_lists(owner, backend, lists);
+        *failures = 0;
         backend.list_refresh.read_ended();
         tokio::select! {
             () = backend.era.first_session_client(), if may_support_sessions => {

@@ -106,6 +106,22 @@ impl Policy {
         })
     }
 
+    /// Returns a policy that admits every request.
+    #[cfg(test)]
+    pub(super) fn open() -> Arc<Self> {
+        Arc::new(Self {
+            tenant: TenantId::parse("acme").expect("a name"),
+            backend: BackendId::parse("b").expect("a name"),
+            roots: Vec::new(),
+            validate_arguments: false,
+            validate_timeout: Duration::ZERO,
+            audits_arguments: false,
+            hasher: RandomState::new(),
+            resources: Arc::default(),
+            tools: Mutex::default(),
+        })
+    }
+
     /// Returns an error if the resource is not below the roots of the backend.
     pub fn admits_resource(&self, uri: &str) -> Result<(), Refusal> {
         if self.roots.is_empty() || self.roots.iter().any(|root| root.contains(uri)) {

@@ -50,7 +50,8 @@ pub struct PrincipalView {
     pub lists: Arc<BackendLists>,
     /// Rules for requests, with the schemas of these lists.
     pub policy: Arc<Policy>,
-    _held: HeldBytes,
+    /// Shared by the same lists with other marks.
+    held: Arc<HeldBytes>,
 }
 
 #[derive(Debug, Default)]
@@ -197,10 +198,12 @@ impl PrincipalLists {
         }
     }
 
-    /// Returns the view of these lists. Equal lists share one. `None`: they do not fit.
+    /// Returns the view of these lists. Equal lists share one. `before` is the view that has the same
+    /// lists with other marks. `None`: they do not fit.
     pub(super) fn view_of(
         &self,
         lists: BackendLists,
+        before: Option<&PrincipalView>,
         total: &Arc<AtomicUsize>,
         policy: impl FnOnce() -> Arc<Policy>,
     ) -> Option<Arc<PrincipalView>> {
@@ -210,9 +213,12 @@ impl PrincipalLists {
             return Some(view);
         }
         by_content.retain(|_, view| view.strong_count() > 0);
-        let held = HeldBytes::take(total, bytes_of(&lists))?;
+        let held = match before {
+            Some(before) => before.held.clone(),
+            None => Arc::new(HeldBytes::take(total, bytes_of(&lists))?),
+        };
         let lists = Arc::new(lists);
-        let view = PrincipalView { number: next_number(), lists, policy: policy(), _held: held };
+        let view = PrincipalView { number: next_number(), lists, policy: policy(), held };
         let view = Arc::new(view);
         by_content.insert(content, Arc::downgrade(&view));
         Some(view)
@@ -263,7 +269,10 @@ fn bytes_of(lists: &BackendLists) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use protocol::ids::BackendId;
+    use rules::limits::own_lists::OWN_LISTS_BYTES_MAX;
 
     use super::*;
     use crate::backends::lists_for_tests::lists_with_tool;
@@ -292,6 +301,25 @@ mod tests {
         drop(lists.turn(&principal(5)));
         assert!(!lists.is_unread(&principal(0)), "a known principal needs no place");
         assert_eq!(lists.cached.lock().len(), PRINCIPAL_LISTS_CACHED_MAX);
+    }
+
+    #[test]
+    fn lists_with_other_marks_need_no_further_memory() {
+        let backend = BackendId::parse("b").unwrap();
+        let known = lists_with_tool(&backend, r#"{"name":"a","inputSchema":{}}"#);
+        let mut marked = known.clone();
+        marked.tools[0].pin.is_held = true;
+        let total = Arc::new(AtomicUsize::new(OWN_LISTS_BYTES_MAX - bytes_of(&known)));
+        let lists = PrincipalLists::new(true);
+        let view = |of: BackendLists, before: Option<&PrincipalView>| {
+            lists.view_of(of, before, &total, Policy::open)
+        };
+        let before = view(known, None).expect("it fits");
+        assert!(view(marked.clone(), None).is_none(), "other lists do not fit");
+        let after = view(marked, Some(&before)).expect("the same lists");
+        assert!(after.number != before.number && after.lists.tools[0].pin.is_held);
+        drop((before, after));
+        assert!(total.load(Ordering::Relaxed) < OWN_LISTS_BYTES_MAX, "the bytes are free again");
     }
 
     #[test]

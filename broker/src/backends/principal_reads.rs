@@ -98,7 +98,7 @@ pub fn store(backend: &Backend, principal: &PrincipalId, read: ReadLists) -> boo
     let view = match read.lists {
         Ok(lists) => {
             backend.set_state(BackendState::Ready);
-            view_of(backend, lists)
+            view_of(backend, lists, None)
         }
         Err(failure) => {
             if failure.counts_for_breaker {
@@ -112,14 +112,20 @@ pub fn store(backend: &Backend, principal: &PrincipalId, read: ReadLists) -> boo
 
 /// Marks what the pins hold by now in the lists of all principals.
 pub fn remark(backend: &Backend) {
-    backend.principal_lists.replace_views(|view| view_of(backend, (*view.lists).clone()));
+    backend
+        .principal_lists
+        .replace_views(|view| view_of(backend, (*view.lists).clone(), Some(view)));
 }
 
-fn view_of(backend: &Backend, mut lists: BackendLists) -> Option<Arc<PrincipalView>> {
+fn view_of(
+    backend: &Backend,
+    mut lists: BackendLists,
+    before: Option<&PrincipalView>,
+) -> Option<Arc<PrincipalView>> {
     backend.pins.mark(&mut lists);
     let Backend { tenant, id, spec, context, resources, .. } = backend;
     let policy = || Policy::of(tenant, id, spec, context, resources);
-    let view = backend.principal_lists.view_of(lists, &context.own_lists_bytes, policy);
+    let view = backend.principal_lists.view_of(lists, before, &context.own_lists_bytes, policy);
     if view.is_none() {
         tracing::warn!(%tenant, backend = %id, "the memory for lists of principals is full: the principal sees no lists of this backend");
     }
