@@ -134,6 +134,8 @@ enum ArgumentKind {
 impl ArgumentKind {
     fn after(option: &str) -> Self {
         match option {
+            // What the option announces is masked already, as in `--token=***`.
+            _ if option.ends_with(MASK) => Self::Anything,
             _ if VARIABLE_OPTIONS.contains(&option) => Self::Variable,
             _ if HEADER_OPTIONS.contains(&option) => Self::Header,
             _ if USER_OPTIONS.contains(&option) => Self::User,
@@ -506,6 +508,15 @@ mod tests {
                 "--seen"
             ]
         );
+    }
+
+    #[test]
+    fn masked_arguments_stay_as_they_are_shown() {
+        let shown = shown_args(["--token=canary", "-c9sK2mX81pQzR7vLw"]);
+        assert_eq!(shown, ["--token=***", "-c***"]);
+        assert_eq!(shown_args(["--token=***", "-c***"]), shown, "an operator stores what is shown");
+        let script = shown_args(["--secret=canary ; -c9sK2mX81pQzR7vLw"]);
+        assert_eq!(Masker::default().args(&script), script);
     }
 
     #[test]
