@@ -65,7 +65,8 @@ pub trait GrantStore: Send + Sync {
     /// ones whose access token has ended. Tenants without any are left out.
     async fn weak_grants(&self) -> Result<Vec<(TenantId, WeakGrants)>, StoreError>;
 
-    /// Writes a secret that expires after `life`. Removes expired ones.
+    /// Writes a secret that expires after `life`. Removes expired ones. Of very many, some stay
+    /// until a later write.
     async fn put_secret(
         &self,
         key: &SecretKey,

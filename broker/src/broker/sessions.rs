@@ -414,7 +414,8 @@ impl EndingSession {
         Self { broker: broker.clone(), key }
     }
 
-    /// Removes the session from the store. Its client must not find it again.
+    /// Removes the session from the store, even if it is stored late. Its client must not find it
+    /// again.
     fn store_later(self, session: &Arc<Session>, scope: EndScope) {
         let session = session.clone();
         let running = &self.broker.shared.running;
@@ -423,6 +424,9 @@ impl EndingSession {
             if let Err(refusal) = retry_until(store, || self.broker.draining()).await {
                 tracing::warn!(session = %session.digest, %refusal, "the broker could not store the end of a session; the stored session expires after its idle time");
             }
+            let shared = &self.broker.shared;
+            let (idle, draining) = (shared.config.session.idle, &shared.draining);
+            shared.persistence.end_if_stored_late(&session.key, idle, draining).await;
         });
     }
 }
@@ -483,9 +487,16 @@ fn display(text: &str) -> String {
 mod tests {
     use std::time::Duration;
 
+    use parking_lot::Mutex;
+    use protocol::{ids::RequestId, json, method::Method};
+    use storage::{DurableStore as _, SessionStore as _, hot::MemoryHotStore};
     use tokio::time::Instant;
 
     use super::*;
+    use crate::persistence::{
+        StoreError, Stores,
+        tests::{Meddled, Verdict},
+    };
 
     #[tokio::test(start_paused = true)]
     async fn an_end_is_stored_after_a_long_outage_unless_the_process_ends() {
@@ -499,5 +510,46 @@ mod tests {
         assert!(retry_until(store, || started.elapsed() > Duration::from_secs(100)).await.is_err());
         retry_until(store, || false).await.unwrap();
         assert!(started.elapsed() < outage + 2 * END_RETRY_PAUSE_MAX);
+    }
+
+    /// Lets each session be refused with an unknown outcome, and returns the writes that open them.
+    fn refuse_sessions(store: &Meddled) -> Arc<Mutex<Vec<WriteOp>>> {
+        let refused: Arc<Mutex<Vec<WriteOp>>> = Arc::default();
+        let opened = refused.clone();
+        store.on_write(move |batch| {
+            let opens = batch.iter().find(|write| matches!(write, WriteOp::OpenSession { .. }));
+            let Some(open) = opens else { return Verdict::Pass };
+            opened.lock().push(open.clone());
+            let cause = StoreError::Busy { detail: "a test".into() };
+            Verdict::Fail(StoreError::OutcomeUnknown(Box::new(cause)))
+        });
+        refused
+    }
+
+    #[tokio::test]
+    async fn a_refused_session_that_is_committed_after_its_end_is_removed() {
+        let store = Meddled::start("sqlite").await;
+        let hot = Arc::new(MemoryHotStore::new());
+        let broker = Broker::over(Stores { durable: store.clone(), events: None, hot });
+        let refused = refuse_sessions(&store);
+        let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
+        let frame = handshake::request(&RequestId::from_u64(1), Method::Initialize, Some(params));
+        let message = Message::decode(frame, &json::Limits::default()).unwrap();
+        let (caller, endpoint) = (Caller::anonymous(), Endpoint::Aggregated);
+        assert!(broker.open_session(caller, endpoint, Transport::Http, &message).await.is_err());
+        testkit::eventually("the end, which finds no row", async || {
+            match store.count("ask_session_end") {
+                0 => Err(()),
+                _ => Ok(()),
+            }
+        })
+        .await;
+        let late = refused.lock().clone();
+        store.inner.write(&late).await.unwrap();
+        testkit::eventually("the row to be removed", async || {
+            let rows = store.list_sessions(None, None, 10).await.unwrap();
+            if rows.is_empty() { Ok(()) } else { Err(rows) }
+        })
+        .await;
     }
 }

@@ -14,6 +14,7 @@ mod store_retry;
 mod sweeper;
 #[cfg(test)]
 pub mod tests;
+mod unsettled_sessions;
 
 use std::{
     sync::{Arc, OnceLock},

@@ -99,7 +99,7 @@ impl Lease {
     }
 
     /// Extends the lease after a renewal that was requested at `requested_at`.
-    fn extend(&self, requested_at: Instant, lease: Duration) {
+    pub(super) fn extend(&self, requested_at: Instant, lease: Duration) {
         // Renewals were missed, or this lease is the first.
         if self.remaining(self.millis(Instant::now())) < lease / 3 {
             self.unsettled_until.store(
@@ -115,7 +115,7 @@ impl Lease {
             .unwrap_or(NEVER_ENDS - 1)
     }
 
-    fn extend_for_good(&self) {
+    pub(super) fn extend_for_good(&self) {
         self.until.store(NEVER_ENDS, Ordering::Release);
     }
 }

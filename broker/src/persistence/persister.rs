@@ -22,7 +22,7 @@ use rules::limits::{
 use storage::{DurableStore, StoreError};
 use tokio::sync::{mpsc, oneshot};
 
-use super::availability::Availability;
+use super::{availability::Availability, unsettled_sessions::UnsettledSessions};
 use crate::metrics::Metrics;
 
 /// Lanes for a database server, where transactions of several connections can commit together.
@@ -34,6 +34,7 @@ pub(super) struct Persister {
     lanes: Vec<mpsc::Sender<PendingWrite>>,
     /// Writes that wait in any lane.
     depth: IntGauge,
+    unsettled: Arc<UnsettledSessions>,
 }
 
 struct PendingWrite {
@@ -51,17 +52,27 @@ impl Persister {
         // SQLite has one writer, so a second lane would only wait for the first.
         let lanes = if store.is_exclusive() { 1 } else { SERVER_LANES };
         let depth = metrics.queue_depth("persister");
+        let unsettled: Arc<UnsettledSessions> = Arc::default();
         let start_lane = |_| {
             let (queue, jobs) = mpsc::channel(PERSIST_QUEUE_MAX);
-            let (store, availability, metrics, depth) =
-                (store.clone(), availability.clone(), metrics.clone(), depth.clone());
-            tokio::spawn(
-                WriteLane { store, availability, metrics, depth, jobs, waiting: VecDeque::new() }
-                    .run(),
-            );
+            let lane = WriteLane {
+                store: store.clone(),
+                availability: availability.clone(),
+                metrics: metrics.clone(),
+                depth: depth.clone(),
+                unsettled: unsettled.clone(),
+                jobs,
+                waiting: VecDeque::new(),
+            };
+            tokio::spawn(lane.run());
             queue
         };
-        Self { lanes: (0..lanes).map(start_lane).collect(), depth }
+        Self { lanes: (0..lanes).map(start_lane).collect(), depth, unsettled }
+    }
+
+    /// Returns the sessions that may still get into the store.
+    pub(super) fn unsettled(&self) -> &UnsettledSessions {
+        &self.unsettled
     }
 
     pub(super) async fn write(&self, write: WriteOp) -> Result<WriteOutcome, StoreError> {
@@ -89,6 +100,7 @@ struct WriteLane {
     availability: Arc<Availability>,
     metrics: Arc<Metrics>,
     depth: IntGauge,
+    unsettled: Arc<UnsettledSessions>,
     jobs: mpsc::Receiver<PendingWrite>,
     /// Writes from the queue that do not fit the batch before, or concern one of its rows.
     waiting: VecDeque<PendingWrite>,
@@ -212,6 +224,7 @@ impl WriteLane {
         let started_at = Instant::now();
         let outcome = self.availability.through("write", self.store.write(writes)).await;
         self.metrics.store("write", self.store.engine(), started_at.elapsed(), outcome.is_err());
+        self.unsettled.record(writes, &outcome);
         let fenced =
             outcome.iter().flatten().filter(|written| **written == WriteOutcome::Fenced).count();
         self.metrics.writes_fenced(fenced as u64);

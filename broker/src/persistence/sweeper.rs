@@ -1,13 +1,14 @@
 //! Sweeper of the stores: removes expired rows, except those of the audit log, and counts the
 //! remaining tasks.
 //!
-//! Every replica sweeps at its own moments. The first one that finds a row removes it. Every replica
-//! counts, which may read all rows of a kind. A replica repeats a slow count less often, so that
-//! counts cost the store little however many rows and replicas there are.
+//! Every replica sweeps at its own moments. The first one that finds a row removes it. Sessions
+//! are swept only when live replicas must have renewed their leases. Every replica counts, which
+//! may read all rows of a kind. A replica repeats a slow count less often, so that counts cost the
+//! store little however many rows and replicas there are.
 
 use std::{sync::Arc, time::Duration};
 
-use records::{ApprovalState, GrantState, TaskStatus};
+use records::{ApprovalState, GrantState, TaskClaimScope, TaskStatus};
 use rules::limits::{
     SWEEP_EVENTS, SWEEP_INTERVAL, SWEEP_ROUNDS_MAX, SWEEP_ROWS,
     approvals::{APPROVAL_EXPIRED_KEPT, APPROVAL_KEPT},
@@ -17,7 +18,10 @@ use storage::StoreError;
 use tokio::time::{Instant, sleep};
 
 use super::Persistence;
-use crate::{config::Config, metrics::Metrics};
+use crate::{
+    config::{Config, SessionConfig},
+    metrics::Metrics,
+};
 
 /// Sweeps until the future is dropped.
 pub async fn sweep(persistence: Arc<Persistence>, config: Arc<Config>, metrics: Arc<Metrics>) {
@@ -31,7 +35,7 @@ pub async fn sweep(persistence: Arc<Persistence>, config: Arc<Config>, metrics: 
         // An error is in the log and counted already. The next round does the rest.
         let _later = sweep.count_grants(&mut paces.grants).await;
         let _later = sweep.approvals(&mut paces.approvals).await;
-        let _later = sweep.sessions(config.session.idle).await;
+        let _later = sweep.sessions(&config.session).await;
         let _later = sweep.tasks(&mut paces.tasks).await;
         let _later = sweep.results().await;
         let _later = sweep.events(config.events.log_retention()).await;
@@ -111,12 +115,13 @@ impl Sweep<'_> {
         Ok(())
     }
 
-    async fn sessions(&self, idle: Duration) -> Result<(), StoreError> {
+    async fn sessions(&self, config: &SessionConfig) -> Result<(), StoreError> {
         for _ in 0..SWEEP_ROUNDS_MAX {
-            let gone = self
-                .persistence
-                .run("sweep_sessions", self.persistence.store.sweep_sessions(idle, SWEEP_ROWS))
-                .await?;
+            if !may_sweep_sessions(self.persistence, config.lease) {
+                break;
+            }
+            let sweeping = self.persistence.store.sweep_sessions(config.idle, SWEEP_ROWS);
+            let gone = self.persistence.run("sweep_sessions", sweeping).await?;
             self.metrics.expired("sessions", gone.len() as u64);
             for session in &gone {
                 self.persistence.forget_session(session).await;
@@ -183,9 +188,50 @@ impl Sweep<'_> {
     }
 }
 
+/// Returns whether a session whose owner has no lease is certainly without an owner.
+///
+/// An outage of the database can last longer than the idle time. All leases have lapsed then, and
+/// all stored sessions are idle, although replicas serve them from memory. This process may be the
+/// first one to be back. It sweeps once it has held its new lease for so long that every live
+/// replica has renewed its own and reclaimed its sessions. Each replica waits in this way after its
+/// own return, so no sweep of another replica comes earlier. A replica that is back later counts as
+/// dead.
+fn may_sweep_sessions(persistence: &Persistence, lease: Duration) -> bool {
+    !persistence.is_shared()
+        || persistence.lease.claim_scope(lease) == Some(TaskClaimScope::Unowned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::persistence::tests::{Meddled, persistence_over};
+
+    #[tokio::test]
+    async fn shared_sessions_are_swept_once_every_owner_had_time_to_renew_its_lease() {
+        let (lease, metrics) = (Duration::from_millis(50), Metrics::new(false));
+        let config = SessionConfig { lease, idle: Duration::ZERO, resume: Duration::ZERO };
+        let store = Meddled::start("a server").await;
+        let persistence = persistence_over(&store);
+        let sweep = Sweep { persistence: &persistence, metrics: &metrics };
+        sweep.sessions(&config).await.unwrap();
+        persistence.lease.extend(Instant::now(), lease);
+        sweep.sessions(&config).await.unwrap();
+        assert_eq!(store.count("sweep_sessions"), 0, "the outage may be over just now");
+        persistence.lease.extend_for_good();
+        sleep(3 * lease).await;
+        sweep.sessions(&config).await.unwrap();
+        assert_eq!(store.count("sweep_sessions"), 1);
+    }
+
+    #[tokio::test]
+    async fn a_process_that_is_alone_sweeps_sessions_at_once() {
+        let (lease, metrics) = (Duration::from_secs(60), Metrics::new(false));
+        let config = SessionConfig { lease, idle: Duration::ZERO, resume: Duration::ZERO };
+        let store = Meddled::start("sqlite").await;
+        let persistence = persistence_over(&store);
+        Sweep { persistence: &persistence, metrics: &metrics }.sessions(&config).await.unwrap();
+        assert_eq!(store.count("sweep_sessions"), 1);
+    }
 
     /// Returns whether a count that takes so long, and ends like this, was made.
     async fn counted(

@@ -21,7 +21,19 @@ use records::{
 use storage::{
     ApprovalStore, AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, NodeStore,
     PinStore, ResultStore, SealStore, SessionStore, SqliteStore, StoreError, TaskStore,
+    hot::MemoryHotStore,
 };
+
+use super::{Persistence, Stores};
+use crate::{auth::Keys, metrics::Metrics};
+
+/// Returns the persistence of a process that has not joined.
+pub fn persistence_over(store: &Arc<Meddled>) -> Arc<Persistence> {
+    let stores =
+        Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
+    let seal = Keys::from_root(b"root").seal;
+    Persistence::new(stores, NodeName::new("test/0"), seal, Arc::new(Metrics::new(false)))
+}
 
 /// Fate of a call.
 pub enum Verdict {

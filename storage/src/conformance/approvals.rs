@@ -298,6 +298,23 @@ pub async fn final_approvals_are_removed_by_age(store: &dyn DurableStore) -> Out
     Ok(())
 }
 
+pub async fn expired_approvals_are_removed_by_an_age_of_their_own(
+    store: &dyn DurableStore,
+) -> Outcome {
+    open(store, &record("a", 1)).await?;
+    store.apply(AdminChange::DecideApproval(&decision("a", false)), None).await?;
+    for (name, at) in [("b", 2), ("c", 3)] {
+        open(store, &ApprovalRecord { ttl: Duration::ZERO, ..record(name, at) }).await?;
+    }
+    assert_eq!(store.expire_approvals(9).await?, 2);
+    assert_eq!(store.remove_approvals(LONG, LONG, 9).await?, 0);
+    assert_eq!(store.remove_approvals(LONG, Duration::ZERO, 1).await?, 1, "one at a time");
+    assert_eq!(store.remove_approvals(LONG, Duration::ZERO, 9).await?, 1);
+    assert_eq!(state(store, "a").await?, Some(ApprovalState::Denied));
+    assert_eq!(store.remove_approvals(Duration::ZERO, LONG, 9).await?, 1);
+    Ok(())
+}
+
 pub async fn approvals_end_with_their_backend_and_their_tenant(
     store: &dyn DurableStore,
 ) -> Outcome {

@@ -77,6 +77,7 @@ macro_rules! durable_conformance {
                 the_oldest_results_of_a_principal_are_evicted
                 a_tenant_without_capacity_stores_no_result
                 a_result_without_capacity_evicts_nothing
+                an_expired_result_needs_no_capacity
                 results_end_with_their_backend_and_tenant
             }
             approvals {
@@ -94,6 +95,7 @@ macro_rules! durable_conformance {
                 limits_of_pending_approvals_are_exact
                 approvals_are_listed_by_state_and_backend_in_pages
                 final_approvals_are_removed_by_age
+                expired_approvals_are_removed_by_an_age_of_their_own
                 approvals_end_with_their_backend_and_their_tenant
             }
             audit_chain {

@@ -78,6 +78,18 @@ pub async fn a_result_without_capacity_evicts_nothing(store: &dyn DurableStore) 
     Ok(())
 }
 
+pub async fn an_expired_result_needs_no_capacity(store: &dyn DurableStore) -> Outcome {
+    let limits = ResultLimits { principal_bytes: 100, tenant_bytes: 120 };
+    assert!(store.put_result(&result("a", "ann", 100), Duration::ZERO, limits).await?);
+    let kept = result("b", "ann", 60);
+    assert!(store.put_result(&kept, LONG, limits).await?);
+    assert!(store.put_result(&result("c", "bob", 60), Duration::ZERO, limits).await?);
+    assert!(!store.put_result(&result("d", "bob", 70), LONG, limits).await?);
+    assert!(store.put_result(&result("e", "bob", 60), LONG, limits).await?);
+    assert_eq!(store.result(&kept.key).await?, Some(kept));
+    Ok(())
+}
+
 pub async fn results_end_with_their_backend_and_tenant(store: &dyn DurableStore) -> Outcome {
     let acme = tenant("acme");
     store.apply(AdminChange::PutTenant(&tenant_record("acme")), None).await?;

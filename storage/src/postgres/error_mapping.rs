@@ -58,11 +58,21 @@ pub(super) fn refuses_settings(error: &sqlx::Error) -> bool {
     })
 }
 
+/// SQLSTATE of a write at a server that accepts none.
+const READ_ONLY: &str = "25006";
+
+/// Returns true if the server accepts no writes, such as the old primary after a failover. The name
+/// in the URL may lead to another server by now.
+pub(super) fn is_read_only(error: &sqlx::Error) -> bool {
+    error.as_database_error().is_some_and(|fault| fault.code().as_deref() == Some(READ_ONLY))
+}
+
 /// Returns whether the connection may serve the next statement.
 pub(super) fn keeps_connection_usable(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Database(_) => {
-            retry_action(error) != RetryAction::Reconnect
+            !is_read_only(error)
+                && retry_action(error) != RetryAction::Reconnect
                 && retry_action(error) != RetryAction::Reprepare
         }
         sqlx::Error::RowNotFound
@@ -101,7 +111,7 @@ pub(super) fn map_error(error: sqlx::Error) -> StoreError {
 /// Returns true if the server would refuse every statement. The connection, the server's resources
 /// or its system failed, an operator ended it, or it accepts no writes.
 fn is_outage(code: &str) -> bool {
-    ["08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) || code == "25006"
+    ["08", "53", "57P", "58"].iter().any(|class| code.starts_with(class)) || code == READ_ONLY
 }
 
 /// Maps the error of a connect. Without a connection, every reason means that the database is

@@ -25,6 +25,18 @@ macro_rules! grants {
     };
 }
 
+/// Stores a secret, and removes up to 200 expired ones. That is more than it adds, so their number
+/// does not grow. The time is a subquery, because an index condition takes no function that changes
+/// its value.
+pub(super) const PUT_SECRET: &str = "WITH expired AS (
+        DELETE FROM upstream_secrets WHERE (kind, tenant, name) IN (
+            SELECT kind, tenant, name FROM upstream_secrets
+            WHERE expires_at_us <= (SELECT now_us()) AND NOT (kind = $1 AND tenant = $2 AND name = $3)
+            ORDER BY expires_at_us LIMIT 200 FOR UPDATE SKIP LOCKED))
+    INSERT INTO upstream_secrets (kind, tenant, name, sealed, expires_at_us)
+    VALUES ($1, $2, $3, $4, now_us() + $5)
+    ON CONFLICT (kind, tenant, name) DO UPDATE SET sealed = excluded.sealed, expires_at_us = excluded.expires_at_us";
+
 impl PostgresStore {
     fn stored_grants(&self, rows: &[PgRow]) -> Vec<StoredGrant> {
         self.readable(rows, stored, |_| "a grant".to_owned())
@@ -194,21 +206,12 @@ impl GrantStore for PostgresStore {
         life: Duration,
     ) -> Result<(), StoreError> {
         let put = |_| {
-            sqlx::query(
-                "WITH expired AS (
-                     DELETE FROM upstream_secrets WHERE (kind, tenant, name) IN (
-                         SELECT kind, tenant, name FROM upstream_secrets
-                         WHERE expires_at_us <= now_us() AND NOT (kind = $1 AND tenant = $2 AND name = $3)
-                         ORDER BY kind, tenant, name FOR UPDATE SKIP LOCKED))
-                 INSERT INTO upstream_secrets (kind, tenant, name, sealed, expires_at_us)
-                 VALUES ($1, $2, $3, $4, now_us() + $5)
-                 ON CONFLICT (kind, tenant, name) DO UPDATE SET sealed = excluded.sealed, expires_at_us = excluded.expires_at_us",
-            )
-            .bind(key.kind.name())
-            .bind(key.tenant.as_str())
-            .bind(key.name.as_str())
-            .bind(sealed)
-            .bind(micros(life))
+            sqlx::query(PUT_SECRET)
+                .bind(key.kind.name())
+                .bind(key.tenant.as_str())
+                .bind(key.name.as_str())
+                .bind(sealed)
+                .bind(micros(life))
         };
         self.rows_of(&self.write_pool, put).await?;
         Ok(())

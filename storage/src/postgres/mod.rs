@@ -45,7 +45,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 pub use self::url::check_postgres_url;
 use self::{
     error_mapping::{RetryAction, map_error, retry_action},
-    pool::Pool,
+    pool::{Pool, PooledConnection},
     server_path::ServerPath,
 };
 use crate::{MigrationOutcome, StoreError};
@@ -256,7 +256,7 @@ impl PostgresStore {
                 }
                 Err(error) => error,
             };
-            connection.release_after(&error);
+            self.release_after(connection, &error);
             let remedy = retry_action(&error);
             if remedy == RetryAction::None || tries == TRIES_MAX {
                 return Err(StatementError::Failed(error));
@@ -285,7 +285,16 @@ impl PostgresStore {
         StoreError::Unavailable { detail: format!("no answer within {ANSWER_WITHIN:?}") }
     }
 
-    /// Closes all idle connections, after one was lost or all were silent.
+    /// Returns a connection to its pool after a failed statement, or closes it. After a failover
+    /// the idle connections of every pool are closed too, because they are to the old primary.
+    fn release_after(&self, connection: PooledConnection<'_>, error: &sqlx::Error) {
+        if error_mapping::is_read_only(error) {
+            self.invalidate_idle();
+        }
+        connection.release_after(error);
+    }
+
+    /// Closes all idle connections, after one was lost, all were silent, or a write was refused.
     fn invalidate_idle(&self) {
         self.pools().iter().for_each(|pool| pool.invalidate_idle());
     }

@@ -4,8 +4,8 @@
 //! - Only a caller that knows a connection is idle returns it. A connection that is merely dropped,
 //!   with an answer still due, is closed. So no answer ever reaches the wrong call.
 //! - Returning and taking a connection costs no round trip.
-//! - One lost connection makes all idle connections suspect. After a restart or a failover, calls
-//!   do not have to detect each of them one by one.
+//! - One lost connection makes all idle connections suspect, and so does a server that accepts no
+//!   writes. After a restart or a failover, calls do not have to detect each of them one by one.
 //! - Through a pooler of transactions, a statement is carried out in a transaction that has its
 //!   settings ([`super::server_path`]).
 
@@ -61,7 +61,7 @@ pub(super) struct Pool {
     permits: Semaphore,
     /// The last entry was idle for the shortest time.
     idle: Mutex<Vec<Live>>,
-    /// Grows when a connection is lost. Older connections are no longer trusted.
+    /// Grows with each [`Pool::invalidate_idle`]. Older connections are no longer trusted.
     generation: AtomicU64,
     started: Instant,
     /// Time of the last answer of the server, in milliseconds after `started`.
@@ -155,7 +155,7 @@ impl Pool {
         self.idle.lock()
     }
 
-    /// Closes all idle connections after one was lost.
+    /// Closes all idle connections after one was lost, or was to a server that accepts no writes.
     pub(super) fn invalidate_idle(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
         let lost = std::mem::take(&mut *self.idle());

@@ -12,17 +12,14 @@ use super::{
 };
 use crate::{ResultStore, StoreError};
 
-/// Stores a result if the tenant has capacity for it without the results that it evicts. The
-/// function itself evicts before it finds that there is too little.
-const PUT: &str = "
-    SELECT CASE WHEN length($8::bytea) + (
-            SELECT coalesce(sum(size), 0) FROM (
-                SELECT length(body) AS size, principal,
-                    sum(length(body)) OVER (PARTITION BY principal ORDER BY created_at_us DESC, result DESC) AS newest_bytes
-                FROM results WHERE tenant = $2 AND expires_at_us > now_us()) AS kept
-            WHERE principal <> $3 OR newest_bytes <= $10::bigint - length($8::bytea)) <= $11::bigint
-        THEN put_result($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
-        ELSE EXISTS (SELECT FROM results WHERE result = $1) END AS is_stored";
+const PUT: &str = "SELECT put_result($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) AS is_stored";
+
+/// The time is a subquery, because an index condition takes no function that changes its value. The
+/// order makes the planner use the index.
+pub(super) const REMOVE: &str = "DELETE FROM results WHERE result IN (
+        SELECT result FROM results WHERE expires_at_us <= (SELECT now_us())
+        ORDER BY expires_at_us LIMIT $1 FOR UPDATE SKIP LOCKED)
+    RETURNING 1";
 
 #[async_trait]
 impl ResultStore for PostgresStore {
@@ -70,12 +67,7 @@ impl ResultStore for PostgresStore {
     }
 
     async fn remove_results(&self, limit: u32) -> Result<u64, StoreError> {
-        let remove = |_| {
-            sqlx::query(
-                "DELETE FROM results WHERE result IN (SELECT result FROM results WHERE expires_at_us <= now_us() LIMIT $1) RETURNING 1",
-            )
-            .bind(i64::from(limit))
-        };
+        let remove = |_| sqlx::query(REMOVE).bind(i64::from(limit));
         Ok(self.rows_of(&self.write_pool, remove).await?.len() as u64)
     }
 }

@@ -155,6 +155,24 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0022_changes_of_a_checked_version.sql"),
         ["migration.22.begun", "migration.22.applied"],
     ),
+    (
+        23,
+        "expired tasks by index",
+        include_str!("../../../migrations/postgres/0023_expired_tasks_by_index.sql"),
+        ["migration.23.begun", "migration.23.applied"],
+    ),
+    (
+        24,
+        "versions by statement",
+        include_str!("../../../migrations/postgres/0024_versions_by_statement.sql"),
+        ["migration.24.begun", "migration.24.applied"],
+    ),
+    (
+        25,
+        "results without capacity",
+        include_str!("../../../migrations/postgres/0025_results_without_capacity.sql"),
+        ["migration.25.begun", "migration.25.applied"],
+    ),
 ];
 
 /// Returns the version that this build works with.

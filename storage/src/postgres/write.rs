@@ -140,7 +140,7 @@ impl PostgresStore {
                 outcomes(&rows, columns.length).map_err(StatementError::TimedOut)
             }
             Err(error) => {
-                connection.release_after(&error);
+                self.release_after(connection, &error);
                 Err(StatementError::Failed(error))
             }
         }

@@ -217,11 +217,15 @@ impl ApprovalStore for SqliteStore {
         with_deadline("removing approvals", async {
             let now = now_us();
             let mut writing = self.begin().await?;
+            // Each half is a range of the index.
             let removed = sqlx::query(
                 "DELETE FROM approvals WHERE approval IN (
                      SELECT approval FROM approvals INDEXED BY approvals_by_state
-                     WHERE state IN ('denied', 'used', 'expired') AND changed_at_us <= CASE state WHEN 'expired' THEN ?2 ELSE ?1 END
-                         AND coalesce(window_until_us, 0) <= ?3 LIMIT ?4)",
+                     WHERE state IN ('denied', 'used') AND changed_at_us <= ?1 AND coalesce(window_until_us, 0) <= ?3
+                     UNION ALL
+                     SELECT approval FROM approvals INDEXED BY approvals_by_state
+                     WHERE state = 'expired' AND changed_at_us <= ?2 AND coalesce(window_until_us, 0) <= ?3
+                     LIMIT ?4)",
             )
             .bind(now.saturating_sub(micros(age)))
             .bind(now.saturating_sub(micros(expired_age)))

@@ -44,17 +44,18 @@ async fn pages(server: &PostgresServer, statement: &str) -> u32 {
     pages_after(server, "SELECT 1 WHERE FALSE", statement).await
 }
 
-async fn pages_after(server: &PostgresServer, before: &str, statement: &str) -> u32 {
+/// Works as `pages`, after another statement in the same session.
+pub(super) async fn pages_after(server: &PostgresServer, before: &str, statement: &str) -> u32 {
     let explained = format!("EXPLAIN (ANALYZE, BUFFERS, COSTS OFF, TIMING OFF) {statement}");
     let plan = server.sql(&server.url(), &format!("{before}; {explained}")).await;
-    let executing = plan
-        .lines()
-        .take_while(|line| !line.starts_with("Planning"))
-        .find(|line| line.contains("Buffers: shared"));
-    let counts = executing
-        .into_iter()
-        .flat_map(str::split_whitespace)
-        .filter_map(|pair| pair.split_once('='));
+    let executing = plan.lines().take_while(|line| !line.starts_with("Planning"));
+    // The first line does not include what a change in a WITH clause reads.
+    executing.filter(|line| line.contains("Buffers: shared")).map(pages_in).max().unwrap_or(0)
+}
+
+/// Returns the number of pages that a line of a plan counts.
+fn pages_in(line: &str) -> u32 {
+    let counts = line.split_whitespace().filter_map(|pair| pair.split_once('='));
     counts
         .filter(|(what, _)| matches!(*what, "hit" | "read"))
         .filter_map(|(_, count)| count.parse::<u32>().ok())
@@ -287,7 +288,12 @@ async fn running_replicas_do_not_wait_for_the_count_of_tasks() {
 }
 
 /// Returns the number of pages that a statement with parameters reads.
-async fn pages_of(server: &PostgresServer, types: &str, statement: &str, parameters: &str) -> u32 {
+pub(super) async fn pages_of(
+    server: &PostgresServer,
+    types: &str,
+    statement: &str,
+    parameters: &str,
+) -> u32 {
     let prepare = format!("PREPARE looked ({types}) AS {statement}");
     pages_after(server, &prepare, &format!("EXECUTE looked ({parameters})")).await
 }

@@ -1,12 +1,16 @@
-//! Tests of very many tasks that expired or whose tenant is removed. They are removed in small
-//! steps, and other calls do not wait.
+//! Tests of very many rows that expired, are kept, or whose tenant is removed. Expired rows are
+//! found without the others and removed in small steps, and other calls do not wait.
 
 use std::time::{Duration, Instant};
 
 use protocol::ids::TenantId;
 use records::{AdminChange, TenantRecord, WriteOutcome};
 
-use super::{create, on_server, open_session, update};
+use super::{
+    super::{PostgresStore, approvals, grants, results},
+    claims::{pages_after, pages_of},
+    create, on_server, open_session, update,
+};
 use crate::{ConfigStore, DurableStore, TaskStore};
 
 /// Number of tasks that the broker removes with one statement.
@@ -88,14 +92,7 @@ async fn measured(store: &impl DurableStore) -> Duration {
 #[tokio::test]
 async fn a_tenant_whose_removal_exceeds_the_time_of_a_statement_is_removed() {
     let (server, store) = on_server().await;
-    let acme = TenantId::parse("acme").unwrap();
-    let record = TenantRecord {
-        tenant: acme.clone(),
-        settings: "{}".into(),
-        created_at_us: 1,
-        updated_at_us: 1,
-    };
-    store.apply(AdminChange::PutTenant(&record), None).await.unwrap();
+    let acme = stored_tenant(&store).await;
     store.write(&[open_session(1), create(1)]).await.unwrap();
     // The server needs a millisecond for each task, and ends a statement after two seconds.
     let rows = "INSERT INTO tasks (task, tenant, principal, session, private, backend, request, details, status, bytes,
@@ -114,4 +111,79 @@ async fn a_tenant_whose_removal_exceeds_the_time_of_a_statement_is_removed() {
     assert!(store.apply(AdminChange::DeleteTenant(&acme), None).await.unwrap());
     assert!(store.task_counts().await.unwrap().iter().all(|(_, count)| *count == 0));
     assert!(!store.apply(AdminChange::DeleteTenant(&acme), None).await.unwrap());
+}
+
+async fn stored_tenant(store: &PostgresStore) -> TenantId {
+    let tenant = TenantId::parse("acme").unwrap();
+    let record = TenantRecord {
+        tenant: tenant.clone(),
+        settings: "{}".into(),
+        created_at_us: 1,
+        updated_at_us: 1,
+    };
+    store.apply(AdminChange::PutTenant(&record), None).await.unwrap();
+    tenant
+}
+
+#[tokio::test]
+async fn a_tenant_with_many_keys_and_revocations_is_removed_by_one_statement() {
+    let (server, store) = on_server().await;
+    let acme = stored_tenant(&store).await;
+    let rows = "INSERT INTO api_keys (key_id, tenant, principal, name, hash, created_at_us)
+         SELECT 'k' || n, 'acme', 'ada', '', sha256(n::text::bytea), 1 FROM generate_series(1, 20000) AS n;
+         INSERT INTO revocations (tenant, kind, subject, issued_before_us, created_at_us)
+         SELECT 'acme', 'jti', 's' || n, 1, 1 FROM generate_series(1, 20000) AS n";
+    server.sql(&server.url(), rows).await;
+    let before = store.config_version().await.unwrap();
+    assert!(store.apply(AdminChange::DeleteTenant(&acme), None).await.unwrap());
+    let after = store.config_version().await.unwrap();
+    assert!((before + 1..before + 10).contains(&after), "{before} to {after}");
+    assert_eq!(store.keys().await.unwrap(), []);
+}
+
+/// Number of pages below which a search reads a few entries of an index.
+const FEW_PAGES: u32 = 100;
+
+#[tokio::test]
+async fn a_search_for_expired_rows_does_not_read_the_others() {
+    let (server, _store) = on_server().await;
+    // The times are in another order than the rows, so that an entry of the index is on another
+    // page of the table than the entry before it.
+    let rows = "
+        INSERT INTO tasks (task, tenant, principal, session, private, backend, request, details, ttl_us, expires_at_us, status, bytes,
+                           step, owner, epoch, revision, created_at_us, updated_at_us)
+        SELECT 'x' || n, 'acme', 'ada', decode(repeat('01', 32), 'hex'), FALSE, 'one', 'call', '', 1,
+               now_us() + 3600000000 + n * 7919 % 50000, 'completed', 4, 1, 'a', 1, 2, n, n
+        FROM generate_series(1, 50000) AS n;
+        INSERT INTO results (result, tenant, principal, backend, tool, mime_type, page_bytes, body, created_at_us, expires_at_us)
+        SELECT 'r' || n, 'acme', 'ada', 'one', 'tool', 'text/plain', 4096, decode(repeat('ab', 200), 'hex'), n,
+               now_us() + 3600000000 + n * 7919 % 50000
+        FROM generate_series(1, 50000) AS n;
+        INSERT INTO upstream_secrets (kind, tenant, name, sealed, expires_at_us)
+        SELECT 'link', 'acme', 'n' || n, decode(repeat('ab', 200), 'hex'), now_us() + 3600000000 + n * 7919 % 50000
+        FROM generate_series(1, 50000) AS n;
+        INSERT INTO approvals (approval, tenant, principal, backend, tool, definition, arguments_hash, arguments, binding, window_key,
+                               terms, ttl_us, state, created_at_us, expires_at_us, changed_at_us)
+        SELECT 'a' || n, 'acme', 'ada', 'one', 'tool', '', '', '', '', '', '{}', 1,
+               (ARRAY['denied', 'used', 'expired'])[n % 3 + 1], n, n, now_us() - n * 7919 % 50000
+        FROM generate_series(1, 50000) AS n";
+    server.sql(&server.url(), rows).await;
+    server.sql(&server.url(), "VACUUM ANALYZE").await;
+    let expiry = "SELECT expire_tasks(200)";
+    // The first call in a session reads the catalog, too.
+    let read = pages_after(&server, expiry, expiry).await;
+    assert!(read > 0 && read < FEW_PAGES, "{read} pages: {expiry}");
+    let searches = [
+        ("bigint", results::REMOVE, "200"),
+        ("bigint, bigint, bigint", approvals::REMOVE, "3600000000, 3600000000, 200"),
+        (
+            "text, text, text, bytea, bigint",
+            grants::PUT_SECRET,
+            "'link', 'acme', 'new', '', 3600000000",
+        ),
+    ];
+    for (types, statement, parameters) in searches {
+        let read = pages_of(&server, types, statement, parameters).await;
+        assert!(read > 0 && read < FEW_PAGES, "{read} pages: {statement}");
+    }
 }

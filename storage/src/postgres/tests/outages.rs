@@ -228,6 +228,31 @@ async fn f_38_a_read_only_server_is_unavailable_until_it_accepts_writes() {
 }
 
 #[tokio::test]
+async fn a_primary_that_became_read_only_is_disconnected() {
+    let (old, proxy, store) = behind_proxy().await;
+    let new = PostgresServer::fast().await;
+    let direct = open(&new).await;
+    crate::conformance::fill(&direct).await.unwrap();
+    direct.write(&[open_session(2)]).await.unwrap();
+    warm(&store).await;
+    old.sql(&old.url(), "ALTER SYSTEM SET default_transaction_read_only = on").await;
+    old.sql(&old.url(), "SELECT pg_reload_conf()").await;
+    // The name now leads to the new primary, and the old one still answers.
+    proxy.set_target(([127, 0, 0, 1], new.port()).into());
+    testkit::eventually("the new primary to be used", async || {
+        match store.write(&[update(2)]).await {
+            Ok(outcomes) if outcomes == [WriteOutcome::Done] => Ok(()),
+            other => Err(other),
+        }
+    })
+    .await;
+    let tenants = direct.tenants().await.unwrap();
+    for answer in futures_of((0..40).map(|_| store.tenants()).collect()).await {
+        assert_eq!(answer.unwrap(), tenants, "no connection to the old one is left");
+    }
+}
+
+#[tokio::test]
 async fn a_refused_statement_is_not_an_outage() {
     let (server, store) = on_server().await;
     warm(&store).await;
