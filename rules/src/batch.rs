@@ -15,7 +15,10 @@ use protocol::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json, value::RawValue};
 
-use crate::{limits::toolsets::BATCH_RESULT_BYTES_MAX, tool_error::is_tool_error};
+use crate::{
+    limits::toolsets::{BATCH_RESULT_BYTES_MAX, BATCH_RESULT_VALUES_MAX},
+    tool_error::is_tool_error,
+};
 
 /// The name of the tool.
 pub const BATCH_TOOL: &str = "execute_batch";
@@ -173,15 +176,27 @@ pub fn entry(calls_max: usize) -> Bytes {
 #[derive(Debug)]
 pub enum BatchEnd {
     Answered(Box<Message>),
+    /// The call began, and its answer cannot be read. The backend may have acted.
+    Unreadable,
     /// The call did not begin, because an earlier one failed or the time was over.
     NotRun,
 }
 
 impl BatchEnd {
+    /// Reads the answer to a call that began.
+    pub fn of_answer(frame: Bytes) -> Self {
+        let limits = json::Limits::with_bytes_max(frame.len());
+        match Message::decode(frame, &limits) {
+            Ok(answer) => Self::Answered(Box::new(answer)),
+            Err(_) => Self::Unreadable,
+        }
+    }
+
     /// Returns whether the call failed. One that did not run has not failed itself.
     pub fn is_failure(&self) -> bool {
         match self {
             Self::Answered(answer) => answer.kind != Kind::Result || is_tool_error(answer),
+            Self::Unreadable => true,
             Self::NotRun => false,
         }
     }
@@ -230,12 +245,53 @@ struct ContentBlocks<'a> {
     content: Vec<&'a RawValue>,
 }
 
+/// Levels of a batch's answer around the result of one call: the frame, `result`,
+/// `structuredContent`, `results` and the entry.
+const LEVELS_AROUND_RESULT: usize = 5;
+
+/// What the results of a batch may still have together.
+struct ResultAllowance {
+    bytes: usize,
+    values: usize,
+}
+
+impl ResultAllowance {
+    /// The allowance of a batch without results.
+    const WHOLE: Self = Self { bytes: BATCH_RESULT_BYTES_MAX, values: BATCH_RESULT_VALUES_MAX };
+
+    /// Subtracts an answer. Returns the reason for which its result is left out.
+    fn subtract(&mut self, answer: &Message) -> Result<(), String> {
+        let Some(bytes) = self.bytes.checked_sub(answer.frame.len()) else {
+            let limit = BATCH_RESULT_BYTES_MAX;
+            return Err(format!("all results together have more than {limit} bytes"));
+        };
+        let Some(values) = self.values.checked_sub(values_of(answer)?) else {
+            let limit = BATCH_RESULT_VALUES_MAX;
+            return Err(format!("all results together have more than {limit} JSON values"));
+        };
+        (self.bytes, self.values) = (bytes, values);
+        Ok(())
+    }
+}
+
+/// Returns the number of values in the result or the error of an answer. Fails if the answer of the
+/// batch would be too deep with it: its readers accept the depth of a message.
+fn values_of(answer: &Message) -> Result<usize, String> {
+    let Some(part) = answer.bytes(answer.result.or(answer.error)) else { return Ok(0) };
+    let depth_max = json::DEPTH_MAX - LEVELS_AROUND_RESULT;
+    let limits = json::Limits { bytes_max: part.len(), depth_max };
+    match Tape::parse(part, &limits) {
+        Ok(tape) => Ok(tape.root().count_values()),
+        Err(_) => Err(format!("it is nested deeper than {depth_max} levels")),
+    }
+}
+
 /// Returns the result of a batch. `isError` is set if a batch stopped, or if all of its calls failed.
 pub fn result(batch: &Batch, ends: &[BatchEnd]) -> Bytes {
-    let (mut remaining_bytes, mut content, mut results) =
-        (BATCH_RESULT_BYTES_MAX, Vec::new(), Vec::new());
+    let (mut allowance, mut content, mut results) =
+        (ResultAllowance::WHOLE, Vec::new(), Vec::new());
     for (at, (call, end)) in batch.calls.iter().zip(ends).enumerate() {
-        let entry = result_entry(&call.tool, end, &mut remaining_bytes);
+        let entry = result_entry(&call.tool, end, &mut allowance);
         let head = format!("calls[{at}] {}: {}", call.tool, entry.status);
         let text = match &entry.error_message {
             Some(message) => format!("{head}: {message}"),
@@ -260,39 +316,51 @@ pub fn result(batch: &Batch, ends: &[BatchEnd]) -> Bytes {
 fn result_entry<'a>(
     tool: &'a str,
     end: &'a BatchEnd,
-    remaining_bytes: &mut usize,
+    allowance: &mut ResultAllowance,
 ) -> BatchEntry<'a> {
-    let BatchEnd::Answered(answer) = end else {
-        return BatchEntry { tool, status: "not_run", ..BatchEntry::default() };
+    let answer = match end {
+        BatchEnd::Answered(answer) => answer,
+        BatchEnd::Unreadable => {
+            let text = "the broker cannot read the answer, and the backend may have acted";
+            return lost_entry(tool, "error", ErrorKind::OutcomeUnknown, text);
+        }
+        BatchEnd::NotRun => {
+            return BatchEntry { tool, status: "not_run", ..BatchEntry::default() };
+        }
     };
     let status = match (answer.kind, end.is_failure()) {
         (Kind::Result, false) => "ok",
         (Kind::Result, true) => "tool_error",
         _ => "error",
     };
-    let lost = |kind: ErrorKind, text: &str| {
-        let error = json!({"code": kind.code(), "message": text, "data": {"kind": kind.name()}});
-        let error_message = Some(text.to_owned().into());
-        let error = Some(ResultPart::Own(error));
-        BatchEntry { tool, status, error, error_message, ..BatchEntry::default() }
-    };
-    match remaining_bytes.checked_sub(answer.frame.len()) {
-        Some(rest) => *remaining_bytes = rest,
-        None => {
-            let text = format!(
-                "the call was carried out; its result is left out, because all results together have more than {BATCH_RESULT_BYTES_MAX} bytes"
-            );
-            return lost(ErrorKind::MessageTooLarge, &text);
-        }
+    if let Err(reason) = allowance.subtract(answer) {
+        let text = format!("the call was carried out; its result is left out, because {reason}");
+        return lost_entry(tool, status, ErrorKind::MessageTooLarge, &text);
     }
     let sent = |span| Some(ResultPart::Sent(serde_json::from_slice(answer.bytes(span)?).ok()?));
     match (sent(answer.result), sent(answer.error)) {
-        (None, None) => lost(ErrorKind::BackendProtocolError, "the answer cannot be read"),
+        (None, None) => {
+            let text = "the answer cannot be read";
+            lost_entry(tool, status, ErrorKind::BackendProtocolError, text)
+        }
         (result, error) => {
             let error_message = answer.text(answer.fields.error_message);
             BatchEntry { tool, status, result, error, error_message }
         }
     }
+}
+
+/// Returns the entry of a call that began and whose answer the result of the batch does not have.
+fn lost_entry<'a>(
+    tool: &'a str,
+    status: &'static str,
+    kind: ErrorKind,
+    text: &str,
+) -> BatchEntry<'a> {
+    let error = json!({"code": kind.code(), "message": text, "data": {"kind": kind.name()}});
+    let error_message = Some(text.to_owned().into());
+    let error = Some(ResultPart::Own(error));
+    BatchEntry { tool, status, error, error_message, ..BatchEntry::default() }
 }
 
 #[cfg(test)]

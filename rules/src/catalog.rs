@@ -469,7 +469,7 @@ mod tests {
     use protocol::{handshake::InitializeResult, version::Version};
 
     use super::*;
-    use crate::pins;
+    use crate::{limits::LIST_ENTRY_VALUES_MAX, pins};
 
     fn backend(name: &str) -> BackendId {
         BackendId::parse(name).unwrap()
@@ -619,6 +619,28 @@ mod tests {
         let page = read_page(ListKind::Tools, &backend("b"), TaskHost::Backend, page).unwrap();
         assert_eq!((page.entries.len(), page.skipped.len()), (1, 5));
         assert!(read_page(ListKind::Tools, &backend("b"), TaskHost::Backend, b"{}").is_err());
+    }
+
+    #[test]
+    fn an_entry_with_too_many_values_is_skipped_and_its_neighbours_are_kept() {
+        // The entry, its three members and this number of elements.
+        let entry = |name: &str, elements: usize| {
+            let examples = vec!["0"; elements].join(",");
+            format!(r#"{{"name":"{name}","inputSchema":{{}},"examples":[{examples}]}}"#)
+        };
+        let most = LIST_ENTRY_VALUES_MAX - 4;
+        let page = format!(
+            r#"{{"tools":[{},{},{}]}}"#,
+            entry("most", most),
+            entry("more", most + 1),
+            entry("few", 1)
+        );
+        for host in [TaskHost::Backend, TaskHost::Broker] {
+            let read = read_page(ListKind::Tools, &backend("b"), host, page.as_bytes()).unwrap();
+            let kept: Vec<&str> = read.entries.iter().map(|entry| entry.key.as_str()).collect();
+            let skipped: Vec<&str> = read.skipped.iter().map(|entry| entry.key.as_str()).collect();
+            assert_eq!((kept, skipped), (vec!["most", "few"], vec!["more"]));
+        }
     }
 
     #[test]

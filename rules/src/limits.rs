@@ -36,8 +36,8 @@ pub use self::{
     },
     children::{CHILD_IDLE_CHECK_INTERVAL, CHILD_WRITE_STALL_MAX},
     lists::{
-        CURSOR_BYTES_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_PAGES_MAX, PAGE_ENTRIES,
-        REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN, URI_BYTES_MAX,
+        CURSOR_BYTES_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_ENTRY_VALUES_MAX, LIST_PAGES_MAX,
+        PAGE_ENTRIES, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN, URI_BYTES_MAX,
     },
     memory::{
         HTTP2_STREAM_WINDOW_BYTES, HTTP2_WAITING_BODIES_MAX, OUTBOX_BYTES_TOTAL_DEFAULT,
@@ -112,6 +112,8 @@ pub const INPUT_GATHER_WAIT: Duration = Duration::from_millis(10);
 pub const LISTEN_URIS_MAX: usize = 100;
 /// Nesting of the parameters of a completion whose values the broker checks against roots.
 pub const COMPLETION_DEPTH_MAX: usize = 16;
+/// Variables of the template in a completion whose values the broker checks against rules.
+pub const TEMPLATE_VARIABLES_MAX: usize = 64;
 /// Tasks in one stream of notifications. The broker reads each change from the database.
 pub const LISTEN_TASKS_MAX: usize = 100;
 

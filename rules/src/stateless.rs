@@ -317,6 +317,7 @@ mod tests {
     use protocol::capabilities::ClientCapabilities;
 
     use super::*;
+    use crate::limits::{LIST_ENTRY_VALUES_MAX, PAGE_ENTRIES};
 
     fn message(text: &str) -> Message {
         decoded(Bytes::from(text.to_owned())).unwrap()
@@ -472,6 +473,16 @@ mod tests {
         let stale = Bytes::from_static(br#"{"prompts":[],"_meta":{"dev.mcp-broker/stale":["b"]}}"#);
         let meta = serde_json::json!({"dev.mcp-broker/stale": ["b"], "io.modelcontextprotocol/serverInfo": {}});
         assert_eq!(listed(ListKind::Prompts, &stale)["_meta"], meta);
+    }
+
+    #[test]
+    fn a_page_of_the_largest_entries_is_listed() {
+        let examples = vec!["0"; LIST_ENTRY_VALUES_MAX - 4].join(",");
+        let entry = format!(r#"{{"name":"a","inputSchema":{{}},"examples":[{examples}]}}"#);
+        let entries = vec![entry.as_str(); PAGE_ENTRIES].join(",");
+        let page = Bytes::from(format!(r#"{{"tools":[{entries}],"nextCursor":"n"}}"#));
+        let listed = list_result(ListKind::Tools, &page, CacheHint::NONE, b"{}").unwrap();
+        assert!(listed.len() > page.len(), "it has every entry");
     }
 
     #[test]

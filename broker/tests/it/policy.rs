@@ -200,7 +200,7 @@ async fn j_24_a_schema_bomb_is_not_used_and_fetches_nothing() {
         json!({"type": "object", "$ref": "#/$defs/a0", "$defs": defs}),
         json!({"type": "object", "properties": {"x": {"$ref": canary.url()}}}),
         json!({"type": "object", "$schema": canary.url()}),
-        json!({"type": "object", "enum": (0..50_000).collect::<Vec<_>>()}),
+        json!({"type": "object", "description": "x".repeat(300_000)}),
     ] {
         let (broker, _backend) = with_schema(schema, true).await;
         let client = broker.connected(json!({})).await;

@@ -172,6 +172,12 @@ pub(super) fn matches_ignoring_case(key: &[u8], name: &str) -> bool {
         && without_case(key).is_some_and(|folded| folded.eq_ignore_ascii_case(name.as_bytes()))
 }
 
+/// Returns the ASCII text, in lower case, that readers without regard to case take a key for. A key
+/// matches the names with this text in lower case, and no other. `None`: it matches no name.
+pub(super) fn folded(key: &[u8]) -> Option<Vec<u8>> {
+    without_case(key).map(|folded| folded.to_ascii_lowercase())
+}
+
 /// Replaces the letters of `key` beyond ASCII that fold to an ASCII letter. `None`: it holds any
 /// other, so it folds to no name of the protocol, which are all ASCII.
 fn without_case(key: &[u8]) -> Option<Cow<'_, [u8]>> {

@@ -43,7 +43,7 @@ pub struct Value<'a> {
 /// A member that readers of JSON find at different positions.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("member `{0}` occurs twice, or together with a name that differs from it in case only")]
-pub struct AmbiguousMember(Box<str>);
+pub struct AmbiguousMember(pub(super) Box<str>);
 
 /// One member of an object.
 #[derive(Debug, Clone)]

@@ -12,6 +12,7 @@
 mod case_folding;
 mod document;
 mod duplicates;
+mod named_members;
 mod strings;
 mod tape;
 mod walker;
@@ -25,6 +26,7 @@ pub use self::{
     case_folding::{MemberFault, NameIndex},
     document::{AmbiguousMember, Document, Elements, Member, Members, Value},
     duplicates::duplicate_member,
+    named_members::NamedMembers,
     tape::{Tape, TapeValue},
 };
 

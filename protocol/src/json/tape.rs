@@ -230,6 +230,20 @@ impl<'t> TapeValue<'t> {
         })
     }
 
+    /// Returns whether more than `max` values are in the value at any depth, itself included. Keys
+    /// do not count.
+    pub fn has_more_values_than(&self, max: usize) -> bool {
+        let entries = self.tape.entry(self.at).next - self.at;
+        entries as usize > max && self.count_values() > max
+    }
+
+    /// Returns the number of values in the value at any depth, itself included.
+    pub fn count_values(&self) -> usize {
+        let members = self.keyed().map(|(_, value)| value.count_values()).sum::<usize>();
+        let elements = self.elements().map(|value| value.count_values()).sum::<usize>();
+        1 + members + elements
+    }
+
     /// Returns the index of each key, and its value.
     fn keyed(&self) -> impl Iterator<Item = (u32, TapeValue<'t>)> + use<'t> {
         let (tape, mut inside) = (self.tape, self.inside(ValueKind::Object));
@@ -248,5 +262,30 @@ impl<'t> TapeValue<'t> {
 impl std::fmt::Debug for TapeValue<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&String::from_utf8_lossy(self.raw()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_counted_without_their_keys() {
+        for (text, count) in [
+            ("7", 1),
+            ("{}", 1),
+            ("[[]]", 2),
+            (r#"{"a":1,"b":[2,{"c":"d"},[]]}"#, 7),
+            (r#"[{"a":{"a":{"a":null}}},true]"#, 6),
+        ] {
+            let tape = Tape::parse(text.as_bytes(), &Limits::default()).unwrap();
+            assert_eq!(tape.root().count_values(), count, "{text}");
+            let exceeds = |max| tape.root().has_more_values_than(max);
+            assert_eq!((exceeds(count - 1), exceeds(count)), (true, false), "{text}");
+        }
+        let text = r#"[{"a":1,"b":2},3]"#;
+        let tape = Tape::parse(text.as_bytes(), &Limits::default()).unwrap();
+        let inner = tape.root().elements().map(|value| value.count_values());
+        assert_eq!(inner.collect::<Vec<_>>(), [3, 1]);
     }
 }

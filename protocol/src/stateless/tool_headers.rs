@@ -7,13 +7,18 @@
 //! - The property is reached by `properties` alone.
 //! - The header name occurs once.
 //!
-//! A client may not use a tool with any other annotation.
+//! A client may not use a tool with any other annotation, or with more than [`ANNOTATIONS_MAX`].
 
-use std::{borrow::Cow, collections::HashSet};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
 
-use crate::json::{Document, Limits, Value, ValueKind};
+use crate::json::{Limits, NamedMembers, Tape, TapeValue, ValueKind};
 use crate::stateless::headers;
 
+/// Annotations of one tool. A request cannot have more headers.
+pub const ANNOTATIONS_MAX: usize = 100;
 /// Deepest nesting of properties that is searched.
 const DEPTH_MAX: usize = 32;
 /// Header names and paths of one tool, together.
@@ -49,8 +54,8 @@ pub enum BadAnnotation {
     /// The header name is not a token, or not a string.
     #[error("x-mcp-header must be a non-empty token")]
     Name,
-    /// Two properties have the same header name.
-    #[error("two properties have the same x-mcp-header")]
+    /// Two properties have the same header name, or one property occurs twice.
+    #[error("two properties have the same x-mcp-header, or the same path")]
     Duplicate,
     /// The property is of another type.
     #[error("x-mcp-header is allowed only on properties of type string, integer or boolean")]
@@ -61,6 +66,9 @@ pub enum BadAnnotation {
     /// The header names and paths are too long together.
     #[error("the x-mcp-header annotations have more than 64 KiB of names and paths")]
     TooLong,
+    /// A client cannot send this many headers.
+    #[error("the tool has more x-mcp-header annotations than a request can have headers")]
+    TooMany,
     /// The schema cannot be read.
     #[error("inputSchema cannot be read")]
     Schema,
@@ -73,23 +81,27 @@ pub fn param_headers(schema: &[u8]) -> Result<Vec<ParamHeader>, BadAnnotation> {
     {
         return Ok(Vec::new());
     }
-    let document = Document::parse(schema, &Limits::with_bytes_max(schema.len()))
+    let tape = Tape::parse(schema, &Limits::with_bytes_max(schema.len()))
         .map_err(|_| BadAnnotation::Schema)?;
     let (mut found, mut bytes_left) = (Vec::new(), ANNOTATION_BYTES_MAX);
-    properties(document.root(), &mut Vec::new(), &mut found, &mut bytes_left)?;
-    let annotated = count(document.root(), 0)?;
-    if annotated != found.len() {
+    properties(tape.root(), &mut Vec::new(), &mut found, &mut bytes_left)?;
+    if count(tape.root()) != found.len() {
         return Err(BadAnnotation::NotReachable);
     }
-    let mut headers = HashSet::new();
-    match found.iter().all(|one| headers.insert(one.header.as_str())) {
+    match are_distinct(&found) {
         true => Ok(found),
         false => Err(BadAnnotation::Duplicate),
     }
 }
 
+/// Returns whether no two annotations have the same header name or path.
+fn are_distinct(found: &[ParamHeader]) -> bool {
+    let (mut headers, mut paths) = (HashSet::new(), HashSet::new());
+    found.iter().all(|one| headers.insert(one.header.as_str()) && paths.insert(one.path.as_slice()))
+}
+
 fn properties(
-    schema: Value<'_>,
+    schema: TapeValue<'_>,
     path: &mut Vec<String>,
     found: &mut Vec<ParamHeader>,
     bytes_left: &mut usize,
@@ -100,6 +112,9 @@ fn properties(
     for property in schema.get("properties").into_iter().flat_map(|all| all.members()) {
         path.push(property.key.into_owned());
         if let Some(name) = property.value.get("x-mcp-header") {
+            if found.len() == ANNOTATIONS_MAX {
+                return Err(BadAnnotation::TooMany);
+            }
             let name = name.as_str().filter(|name| is_token(name)).ok_or(BadAnnotation::Name)?;
             let kind = match property.value.get("type").and_then(|kind| kind.as_str()).as_deref() {
                 Some("string") => ParamType::Text,
@@ -120,20 +135,16 @@ fn properties(
 
 /// Counts the annotations at any depth. A property may be called `x-mcp-header`: it is then an
 /// object, or `true`.
-fn count(value: Value<'_>, depth: usize) -> Result<usize, BadAnnotation> {
-    if depth > 4 * DEPTH_MAX {
-        return Err(BadAnnotation::NotReachable);
-    }
-    let mut sum = 0;
-    for member in value.members() {
-        let is_annotation = member.key == "x-mcp-header"
-            && !matches!(member.value.kind(), ValueKind::Object | ValueKind::Bool);
-        sum += usize::from(is_annotation) + count(member.value, depth + 1)?;
-    }
-    for element in value.elements() {
-        sum += count(element, depth + 1)?;
-    }
-    Ok(sum)
+fn count(value: TapeValue<'_>) -> usize {
+    let members: usize = value
+        .members()
+        .map(|member| {
+            let is_annotation = member.key == "x-mcp-header"
+                && !matches!(member.value.kind(), ValueKind::Object | ValueKind::Bool);
+            usize::from(is_annotation) + count(member.value)
+        })
+        .sum();
+    members + value.elements().map(count).sum::<usize>()
 }
 
 /// Returns whether the text is a token (RFC 9110, Tokens).
@@ -144,48 +155,80 @@ fn is_token(text: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
-impl ParamHeader {
-    /// Returns the header's text for these arguments, not encoded yet. `None` in three cases:
+/// One argument of a call, with the header that repeats it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MirroredArgument<'p> {
+    /// The header, and the type of the argument.
+    pub param: &'p ParamHeader,
+    /// The header's text, not encoded yet. `None` in three cases:
     ///
     /// - The argument is absent or null.
     /// - It is not of its type, which the server has to judge.
     /// - Two readers would find different arguments.
-    pub fn text(&self, arguments: Option<&[u8]>) -> Option<String> {
-        let arguments = arguments?;
-        let document = Document::parse(arguments, &Limits::with_bytes_max(arguments.len())).ok()?;
-        let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
-        let value = document.root().unambiguous_path(&path).ok()??;
-        match self.kind {
+    pub text: Option<String>,
+    /// Whether any reader finds the argument, and it is not null.
+    pub is_present: bool,
+}
+
+/// Reads the arguments that a tool wants repeated, in the order of `params`. The arguments are
+/// parsed once, and each object in them is searched once.
+pub fn mirrored_arguments<'p>(
+    params: &'p [ParamHeader],
+    arguments: Option<&[u8]>,
+) -> Vec<MirroredArgument<'p>> {
+    let mut mirrored: Vec<MirroredArgument<'p>> = params
+        .iter()
+        .map(|param| MirroredArgument { param, text: None, is_present: false })
+        .collect();
+    let Some(text) = arguments.filter(|_| !params.is_empty()) else { return mirrored };
+    if let Ok(tape) = Tape::parse(text, &Limits::with_bytes_max(text.len())) {
+        read_mirrored(tape.root(), 0, mirrored.iter_mut().collect());
+    }
+    mirrored
+}
+
+/// Reads the wanted arguments below a value, to which the first `depth` keys of their paths lead.
+fn read_mirrored(value: TapeValue<'_>, depth: usize, wanted: Vec<&mut MirroredArgument<'_>>) {
+    let keys = wanted.iter().filter_map(|one| one.param.path.get(depth));
+    let members = NamedMembers::find(value.members(), keys.map(String::as_str));
+    let mut inside: HashMap<&str, Vec<&mut MirroredArgument<'_>>> = HashMap::new();
+    for argument in wanted {
+        let param = argument.param;
+        let Some((key, rest)) = param.path[depth..].split_first() else { continue };
+        match members.unambiguous(key) {
+            Ok(None) => {}
+            Ok(Some(found)) if rest.is_empty() => argument.read(found),
+            Ok(Some(_)) => inside.entry(key.as_str()).or_default().push(argument),
+            Err(_) => argument.is_present = true,
+        }
+    }
+    for (key, wanted) in inside {
+        if let Ok(Some(found)) = members.unambiguous(key) {
+            read_mirrored(found, depth + 1, wanted);
+        }
+    }
+}
+
+impl MirroredArgument<'_> {
+    fn read(&mut self, value: TapeValue<'_>) {
+        self.is_present = !value.is_null();
+        self.text = match self.param.kind {
             ParamType::Text => value.as_str().map(Cow::into_owned),
             ParamType::Integer => integer(value.raw()).map(|number| number.to_string()),
             ParamType::Boolean => value.as_bool().map(|set| set.to_string()),
-        }
+        };
     }
 
-    /// Returns whether any reader finds the argument, and it is not null.
-    pub fn is_present(&self, arguments: Option<&[u8]>) -> bool {
-        let Some(arguments) = arguments else { return false };
-        let Ok(document) = Document::parse(arguments, &Limits::with_bytes_max(arguments.len()))
-        else {
+    /// Returns whether a header with this value agrees with the argument.
+    pub fn matches(&self, value: &[u8]) -> bool {
+        let (Some(expected), Ok(given)) = (&self.text, headers::decode(value)) else {
             return false;
         };
-        let path: Vec<&str> = self.path.iter().map(String::as_str).collect();
-        document
-            .root()
-            .unambiguous_path(&path)
-            .map_or(true, |value| value.is_some_and(|value| !value.is_null()))
-    }
-
-    /// Returns whether a header with this value agrees with the arguments.
-    pub fn matches(&self, value: &[u8], arguments: Option<&[u8]>) -> bool {
-        let (Some(expected), Ok(given)) = (self.text(arguments), headers::decode(value)) else {
-            return false;
-        };
-        match self.kind {
+        match self.param.kind {
             ParamType::Integer => {
-                integer(given.as_bytes()).is_some_and(|number| number.to_string() == expected)
+                integer(given.as_bytes()).is_some_and(|number| number.to_string() == *expected)
             }
-            ParamType::Text | ParamType::Boolean => given == expected,
+            ParamType::Text | ParamType::Boolean => given == *expected,
         }
     }
 }
@@ -209,59 +252,75 @@ mod tests {
         "x-mcp-header":{"type":"string"},
         "deep":{"type":"object","properties":{"count":{"type":"integer","x-mcp-header":"Count"},"on":{"type":"boolean","x-mcp-header":"On"}}}}}"#;
 
+    fn mirrored<'p>(params: &'p [ParamHeader], arguments: &str) -> Vec<MirroredArgument<'p>> {
+        mirrored_arguments(params, Some(arguments.as_bytes()))
+    }
+
     #[test]
     fn n_hdr_03_arguments_are_found_by_their_properties() {
         let headers = param_headers(SCHEMA.as_bytes()).unwrap();
         let names: Vec<&str> = headers.iter().map(|one| one.header.as_str()).collect();
         assert_eq!(names, ["mcp-param-region", "mcp-param-count", "mcp-param-on"]);
-        let arguments = br#"{"region":"eu \u00e9","deep":{"count":4.0,"on":true}}"#;
-        let texts: Vec<Option<String>> =
-            headers.iter().map(|one| one.text(Some(arguments))).collect();
-        assert_eq!(texts, [Some("eu é".into()), Some("4".into()), Some("true".into())]);
-        assert!(headers[0].matches(headers::encode("eu é").as_bytes(), Some(arguments)));
-        assert!(
-            headers[1].matches(b"4", Some(arguments))
-                && headers[1].matches(b"4.0", Some(arguments))
-        );
-        assert!(
-            !headers[1].matches(b"5", Some(arguments))
-                && !headers[2].matches(b"True", Some(arguments))
-        );
+        let arguments =
+            mirrored(&headers, r#"{"region":"eu \u00e9","deep":{"count":4.0,"on":true}}"#);
+        let texts: Vec<Option<&str>> = arguments.iter().map(|one| one.text.as_deref()).collect();
+        assert_eq!(texts, [Some("eu é"), Some("4"), Some("true")]);
+        assert!(arguments[0].matches(headers::encode("eu é").as_bytes()));
+        assert!(arguments[1].matches(b"4") && arguments[1].matches(b"4.0"));
+        assert!(!arguments[1].matches(b"5") && !arguments[2].matches(b"True"));
     }
 
     #[test]
     fn s01_an_ambiguous_argument_matches_no_header() {
-        let region = &param_headers(SCHEMA.as_bytes()).unwrap()[0];
+        let headers = param_headers(SCHEMA.as_bytes()).unwrap();
         for arguments in [
             r#"{"region":"eu","region":"us"}"#,
             r#"{"region":"eu","Region":"us"}"#,
             r#"{"Region":"eu"}"#,
         ] {
-            let arguments = Some(arguments.as_bytes());
-            assert!(
-                region.is_present(arguments)
-                    && !region.matches(b"eu", arguments)
-                    && !region.matches(b"us", arguments)
-            );
+            let region = &mirrored(&headers, arguments)[0];
+            assert!(region.is_present && !region.matches(b"eu") && !region.matches(b"us"));
+        }
+        let deep = r#"{"deep":{"count":4,"on":true},"Deep":{}}"#;
+        for argument in &mirrored(&headers, deep)[1..] {
+            assert_eq!((&argument.text, argument.is_present), (&None, true));
         }
     }
 
     #[test]
     fn n_hdr_03_null_and_absent_arguments_have_no_header() {
-        let region = &param_headers(SCHEMA.as_bytes()).unwrap()[0];
-        for arguments in [None, Some(&b"{}"[..]), Some(br#"{"region":null}"#)] {
-            assert_eq!((region.text(arguments), region.is_present(arguments)), (None, false));
+        let headers = param_headers(SCHEMA.as_bytes()).unwrap();
+        for arguments in [None, Some(&b"{}"[..]), Some(br#"{"region":null}"#), Some(b"[]")] {
+            let region = &mirrored_arguments(&headers, arguments)[0];
+            assert_eq!((&region.text, region.is_present), (&None, false));
         }
-        assert!(region.is_present(Some(br#"{"region":""}"#)));
+        assert!(mirrored(&headers, r#"{"region":""}"#)[0].is_present);
     }
 
     #[test]
     fn n_hdr_03_the_smallest_integer_matches_nothing() {
         let headers = param_headers(SCHEMA.as_bytes()).unwrap();
-        let arguments = br#"{"deep":{"count":-9223372036854775808}}"#;
+        let count = &mirrored(&headers, r#"{"deep":{"count":-9223372036854775808}}"#)[1];
         for value in ["-9223372036854775808", "-9.223372036854775808e18"] {
-            assert!(!headers[1].matches(value.as_bytes(), Some(arguments)), "{value}");
+            assert!(!count.matches(value.as_bytes()), "{value}");
         }
+    }
+
+    #[test]
+    fn n_hdr_03_arguments_with_a_common_path_are_read_together() {
+        let property =
+            |at: usize| format!(r#""p{at}":{{"type":"integer","x-mcp-header":"H{at}"}}"#);
+        let properties: Vec<String> = (0..ANNOTATIONS_MAX).map(property).collect();
+        let schema = format!(
+            r#"{{"properties":{{"o":{{"properties":{{"i":{{"properties":{{{}}}}}}}}}}}}}"#,
+            properties.join(",")
+        );
+        let headers = param_headers(schema.as_bytes()).unwrap();
+        let values: Vec<String> =
+            (0..ANNOTATIONS_MAX).map(|at| format!(r#""p{at}":{at}"#)).collect();
+        let arguments = format!(r#"{{"o":{{"i":{{"x":[],{}}}}}}}"#, values.join(","));
+        let texts = mirrored(&headers, &arguments).into_iter().map(|one| one.text);
+        assert!(texts.eq((0..ANNOTATIONS_MAX).map(|at| Some(at.to_string()))));
     }
 
     #[test]
@@ -283,24 +342,54 @@ mod tests {
         }
         let twice = r#"{"properties":{"a":{"type":"string","x-mcp-header":"A"},"b":{"type":"string","x-mcp-header":"a"}}}"#;
         assert_eq!(param_headers(twice.as_bytes()), Err(BadAnnotation::Duplicate));
+        let same_path = r#"{"properties":{"a":{"type":"string","x-mcp-header":"A"},"a":{"type":"string","x-mcp-header":"B"}}}"#;
+        assert_eq!(param_headers(same_path.as_bytes()), Err(BadAnnotation::Duplicate));
         assert_eq!(param_headers(br#"{"type":"object"}"#), Ok(vec![]));
+    }
+
+    /// A schema of `count` annotated properties inside of one property.
+    fn annotated(outer: &str, count: usize) -> String {
+        let properties: Vec<String> = (0..count)
+            .map(|at| format!(r#""{at}":{{"type":"string","x-mcp-header":"A{at}"}}"#))
+            .collect();
+        let inner = properties.join(",");
+        format!(r#"{{"properties":{{"{outer}":{{"properties":{{{inner}}}}}}}}}"#)
     }
 
     /// Each annotation has a copy of its path, so these would take terabytes.
     #[test]
     fn n_hdr_03_long_names_and_paths_are_refused() {
-        let schema = |outer: &str, count: usize| {
-            let properties: Vec<String> = (0..count)
-                .map(|at| format!(r#""{at}":{{"type":"string","x-mcp-header":"A{at}"}}"#))
-                .collect();
-            let inner = properties.join(",");
-            format!(r#"{{"properties":{{"{outer}":{{"properties":{{{inner}}}}}}}}}"#)
-        };
-        assert_eq!(param_headers(schema("a", 1_000).as_bytes()).map(|all| all.len()), Ok(1_000));
         let long = "a".repeat(8 * 1024 * 1024);
-        for (outer, count) in [("a", 100_000), (long.as_str(), 100_000)] {
-            let found = param_headers(schema(outer, count).as_bytes());
+        for (outer, count) in [(&long[..1_024], ANNOTATIONS_MAX), (long.as_str(), 100_000)] {
+            let found = param_headers(annotated(outer, count).as_bytes());
             assert_eq!(found, Err(BadAnnotation::TooLong));
         }
+    }
+
+    #[test]
+    fn n_hdr_03_more_annotations_than_headers_are_refused() {
+        for (count, found) in [
+            (ANNOTATIONS_MAX, Ok(ANNOTATIONS_MAX)),
+            (ANNOTATIONS_MAX + 1, Err(BadAnnotation::TooMany)),
+            (100_000, Err(BadAnnotation::TooMany)),
+        ] {
+            let headers = param_headers(annotated("a", count).as_bytes());
+            assert_eq!(headers.map(|all| all.len()), found, "{count}");
+        }
+    }
+
+    #[test]
+    fn n_hdr_03_annotations_are_counted_at_every_depth() {
+        let nested = |depth: usize, inner: &str| {
+            format!("{}{inner}{}", r#"{"items":["#.repeat(depth), "]}".repeat(depth))
+        };
+        let annotated = r#"{"type":"string","x-mcp-header":"A"}"#;
+        let (named, absent) = (r#"{"x-mcp-header":true}"#, r#"{"type":"x-mcp-header"}"#);
+        assert_eq!(
+            param_headers(nested(60, annotated).as_bytes()),
+            Err(BadAnnotation::NotReachable)
+        );
+        assert_eq!(param_headers(nested(60, named).as_bytes()), Ok(vec![]));
+        assert_eq!(param_headers(nested(60, absent).as_bytes()), Ok(vec![]));
     }
 }

@@ -1,5 +1,7 @@
 //! Tests of batches.
 
+use protocol::handshake;
+
 use super::*;
 
 fn read(arguments: &str) -> Result<Batch, String> {
@@ -127,4 +129,60 @@ fn results_beyond_the_size_limit_are_replaced_by_an_error() {
         (&json!("ok"), &json!("message_too_large"))
     );
     assert_eq!(result.get("isError"), None, "both were carried out");
+}
+
+#[test]
+fn a_call_whose_answer_cannot_be_read_has_begun() {
+    let unreadable = || BatchEnd::of_answer(Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"#));
+    let readable = Bytes::from_static(br#"{"jsonrpc":"2.0","id":1,"result":{"content":[]}}"#);
+    assert!(matches!(unreadable(), BatchEnd::Unreadable) && unreadable().is_failure());
+    assert!(!BatchEnd::of_answer(readable.clone()).is_failure());
+    let result = shown(false, &[unreadable(), BatchEnd::of_answer(readable)]);
+    let results = &result["structuredContent"]["results"];
+    assert_eq!(
+        (&results[0]["status"], &results[0]["error"]["data"]["kind"]),
+        (&json!("error"), &json!("outcome_unknown"))
+    );
+    assert_eq!((&results[1]["status"], result.get("isError")), (&json!("ok"), None));
+}
+
+/// Returns the answer of a batch of one call as its readers decode it.
+fn decoded_answer(end: BatchEnd) -> Message {
+    let result = shown_text(false, &[end]);
+    let frame = handshake::success(&RequestId::from_u64(1), result.as_bytes());
+    let limits = json::Limits::with_bytes_max(frame.len());
+    Message::decode(frame, &limits).unwrap()
+}
+
+#[test]
+fn a_result_that_is_too_deep_for_the_batch_is_replaced_by_an_error() {
+    // The frame, the result and this number of arrays.
+    let nested = |arrays: usize| {
+        let value = format!("{}{}", "[".repeat(arrays), "]".repeat(arrays));
+        answered(&format!(
+            r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[],"structuredContent":{value}}}}}"#
+        ))
+    };
+    let most = json::DEPTH_MAX - LEVELS_AROUND_RESULT - 1;
+    for (arrays, is_whole) in [(most, true), (most + 1, false), (json::DEPTH_MAX - 2, false)] {
+        let answer = decoded_answer(nested(arrays));
+        let text = String::from_utf8_lossy(&answer.frame);
+        assert_eq!(text.contains(&"[".repeat(arrays)), is_whole, "{arrays}");
+        assert_eq!(text.contains("the call was carried out"), !is_whole, "{arrays}");
+    }
+}
+
+#[test]
+fn results_with_too_many_values_are_replaced_by_an_error() {
+    let listed = |count: usize| {
+        let values = vec!["0"; count].join(",");
+        answered(&format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"content":[{values}]}}}}"#))
+    };
+    // The result and its content are values too.
+    let most = BATCH_RESULT_VALUES_MAX - 2;
+    for (count, is_whole) in [(most, true), (most + 1, false)] {
+        let answer = decoded_answer(listed(count));
+        let is_lost = memchr::memmem::find(&answer.frame, b"the call was carried out").is_some();
+        assert_eq!(is_lost, !is_whole, "{count}");
+    }
 }

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     exposed_names, exposure,
-    limits::{LIST_BYTES_MAX, LIST_ENTRIES_MAX},
+    limits::{LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_ENTRY_VALUES_MAX},
     pins::{self, EntryPin, Fingerprint, IgnoredMembers, PinDefinition},
 };
 
@@ -388,6 +388,9 @@ fn read_entry(
 
 /// Checks an entry with this name or URI. Returns the reason for which it is left out.
 fn check_entry(kind: ListKind, key: &str, entry: TapeValue<'_>) -> Result<(), &'static str> {
+    if entry.has_more_values_than(LIST_ENTRY_VALUES_MAX) {
+        return Err("it has more JSON values than an entry of a list may have");
+    }
     if !alike::is_read_alike(entry) {
         return Err(
             "it, its annotations or its execution have a member twice, or in another letter case",

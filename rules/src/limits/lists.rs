@@ -10,6 +10,9 @@ pub const LIST_PAGES_MAX: usize = 1_000;
 pub const CURSOR_BYTES_MAX: usize = 8 * 1024;
 /// Entries that the broker keeps of one list of one backend.
 pub const LIST_ENTRIES_MAX: usize = 10_000;
+/// JSON values of one entry of a list, at any depth. A page of the largest entries has fewer values
+/// than one message may have.
+pub const LIST_ENTRY_VALUES_MAX: usize = 10_000;
 /// Bytes that the broker keeps of one list of one backend.
 pub const LIST_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// The URI of a resource.

@@ -40,3 +40,6 @@ pub const BATCH_CALLS_MAX: u64 = 100;
 pub const BATCH_PARALLEL_MAX: usize = 8;
 /// All results of one batch together, as JSON.
 pub const BATCH_RESULT_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// JSON values of all results of one batch, at any depth. The content of each result is twice in the
+/// result of the batch, which may not have more values than one message.
+pub const BATCH_RESULT_VALUES_MAX: usize = 500_000;

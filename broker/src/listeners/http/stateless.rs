@@ -16,7 +16,7 @@ use protocol::{
     method::Method,
     stateless::{
         headers::{self, METHOD, NAME, PARAM_PREFIX, PROTOCOL_VERSION},
-        tool_headers::ParamHeader,
+        tool_headers::{self, ParamHeader},
     },
 };
 use rules::{client_transport::Transport, stateless};
@@ -174,7 +174,7 @@ fn arguments_in_headers(
     let catalog = client.visible_catalog();
     let params = catalog.param_headers(&client.endpoint, &tool);
     if compares_headers(inbound) {
-        mirrored_arguments(headers, message, params)?;
+        check_mirrored_arguments(headers, message, params)?;
     }
     Ok(unknown_param_headers(headers, params))
 }
@@ -258,16 +258,18 @@ fn check_mirrored_headers(headers: &HeaderMap, message: &Message) -> Result<(), 
     check_repeated_header(headers, &NAME_HEADER, &name, member)
 }
 
-fn mirrored_arguments(
+/// Checks that the `Mcp-Param-*` headers repeat the arguments. The arguments are read once.
+fn check_mirrored_arguments(
     given: &HeaderMap,
     message: &Message,
     params: &[ParamHeader],
 ) -> Result<(), Refusal> {
     let arguments = message.bytes(message.fields.arguments);
-    for param in params {
-        let name = &param.header[PARAM_PREFIX.len()..];
-        let mut values = given.get_all(param.header.as_str()).iter();
-        match (values.next(), param.is_present(arguments)) {
+    for argument in tool_headers::mirrored_arguments(params, arguments) {
+        let header = argument.param.header.as_str();
+        let name = &header[PARAM_PREFIX.len()..];
+        let mut values = given.get_all(header).iter();
+        match (values.next(), argument.is_present) {
             (None, false) => {}
             (None, true) => {
                 return Err(mismatch(format!(
@@ -280,7 +282,7 @@ fn mirrored_arguments(
                 )));
             }
             (Some(value), true)
-                if values.next().is_none() && param.matches(value.as_bytes(), arguments) => {}
+                if values.next().is_none() && argument.matches(value.as_bytes()) => {}
             (Some(_), true) => {
                 return Err(mismatch(format!("{PARAM_PREFIX}{name} does not match the argument")));
             }

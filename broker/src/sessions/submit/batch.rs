@@ -104,11 +104,7 @@ impl BatchRun {
             Ok(answer) => answer,
             Err(refusal) => self.session.refusal_frame(&refusal, Some(&id)),
         };
-        let limits = json::Limits::with_bytes_max(answer.len());
-        let end = match Message::decode(answer, &limits) {
-            Ok(answer) => BatchEnd::Answered(Box::new(answer)),
-            Err(_) => BatchEnd::NotRun,
-        };
+        let end = BatchEnd::of_answer(answer);
         if end.is_failure() {
             self.has_failed.store(true, Ordering::Relaxed);
         }

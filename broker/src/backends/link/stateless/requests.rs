@@ -13,8 +13,10 @@ use protocol::{
     json::{self, Span},
     method::Method,
     stateless::{
-        UNSUPPORTED_PROTOCOL_VERSION, downgrade, headers, request::meta_members,
-        results::ResultType, tool_headers::ParamHeader,
+        UNSUPPORTED_PROTOCOL_VERSION, downgrade, headers,
+        request::meta_members,
+        results::ResultType,
+        tool_headers::{MirroredArgument, mirrored_arguments},
     },
     version::Version,
 };
@@ -209,22 +211,23 @@ fn header_map(
         map.insert(HeaderName::from_static(headers::NAME), value);
     }
     if method == Method::ToolsCall {
-        for param in link.backend.param_headers(name) {
-            insert_param(&mut map, &param, arguments);
+        let params = link.backend.param_headers(name);
+        for argument in mirrored_arguments(&params, arguments) {
+            insert_param(&mut map, &argument);
         }
     }
     map
 }
 
-fn insert_param(map: &mut HeaderMap, param: &ParamHeader, arguments: Option<&[u8]>) {
-    let Some(text) = param.text(arguments) else {
-        map.remove(param.header.as_str());
+fn insert_param(map: &mut HeaderMap, argument: &MirroredArgument<'_>) {
+    let header = argument.param.header.as_str();
+    let Some(text) = &argument.text else {
+        map.remove(header);
         return;
     };
-    if let (Ok(name), Ok(value)) = (
-        HeaderName::from_bytes(param.header.as_bytes()),
-        HeaderValue::from_str(&headers::encode(&text)),
-    ) {
+    if let (Ok(name), Ok(value)) =
+        (HeaderName::from_bytes(header.as_bytes()), HeaderValue::from_str(&headers::encode(text)))
+    {
         map.insert(name, value);
     }
 }
