@@ -29,7 +29,7 @@ pub struct VerifiedToken {
     /// The only certificate with which the token is valid (RFC 8705, 3).
     bound_to: Option<CertificateThumbprint>,
     /// Cancelled when the issuer calls the token inactive. `None`: the issuer is not asked.
-    ended: Option<CancellationToken>,
+    ended: Option<Arc<CancellationToken>>,
     /// Cancelled when tokens of the issuer are not accepted any more.
     withdrawn: Arc<CancellationToken>,
     revocations: Arc<Revocations>,
@@ -73,7 +73,7 @@ impl VerifiedToken {
     }
 
     /// Returns the token with what is cancelled when its issuer calls it inactive.
-    pub(super) fn ending_with(self, ended: Option<CancellationToken>) -> Self {
+    pub(super) fn ending_with(self, ended: Option<Arc<CancellationToken>>) -> Self {
         Self { ended, ..self }
     }
 
@@ -81,7 +81,7 @@ impl VerifiedToken {
     /// is not accepted any more.
     pub fn is_revoked(&self) -> bool {
         self.withdrawn.is_cancelled()
-            || self.ended.as_ref().is_some_and(CancellationToken::is_cancelled)
+            || self.ended.as_ref().is_some_and(|ended| ended.is_cancelled())
             || self.revocations.refuses(&self.claims)
     }
 

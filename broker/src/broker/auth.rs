@@ -8,7 +8,6 @@ use protocol::{error::Refusal, ids::TenantId};
 use rules::{
     access::Subject, endpoint::Endpoint, operators::Operator, sign_in_failures::SignInFailureReason,
 };
-use tokio::sync::SemaphorePermit;
 
 use super::{Broker, key_required, unknown_backend, unknown_toolset};
 use crate::{
@@ -18,7 +17,7 @@ use crate::{
     },
     backends::backend::{Backend, BackendState},
     config::{AuthConfig, IssuerConfig},
-    oauth::{OperatorLogins, ProvenSignIn, SignIns, TokenSource},
+    oauth::{LoginPermit, OperatorLogins, ProvenSignIn, SignIns, TokenSource},
     sessions::tenant::Tenant,
 };
 
@@ -82,8 +81,8 @@ impl Broker {
     }
 
     /// Returns the right to use an issuer for a login of a browser. `None`: too many logins do.
-    pub fn login_permit(&self) -> Option<SemaphorePermit<'_>> {
-        let permit = self.login_servers.permit();
+    pub fn login_permit(&self, issuer: &str) -> Option<LoginPermit> {
+        let permit = self.login_servers.permit(issuer);
         if permit.is_none() {
             self.shared.metrics.rate_limited("logins");
         }

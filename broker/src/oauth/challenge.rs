@@ -3,6 +3,8 @@
 
 use http::{HeaderMap, header::WWW_AUTHENTICATE};
 
+use super::scopes::named_scopes;
+
 /// The demands of a backend on the token of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Challenge {
@@ -36,9 +38,7 @@ impl Challenge {
             match name.to_ascii_lowercase().as_str() {
                 "resource_metadata" => challenge.resource_metadata = Some(value),
                 "error" => challenge.error = Some(value),
-                "scope" => {
-                    challenge.scopes = value.split_ascii_whitespace().map(str::to_owned).collect();
-                }
+                "scope" => challenge.scopes = named_scopes(&value),
                 _ => {}
             }
         }

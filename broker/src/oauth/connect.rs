@@ -6,6 +6,7 @@
 //! - Nothing of an answer is used or shown before its issuer is checked.
 
 use std::{
+    collections::HashSet,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -349,8 +350,13 @@ impl UserTokens {
         let key = self.key(principal);
         let new = OauthError::Unconnected(ConnectReason::New);
         let open = self.vault.grant(&key).await?.ok_or(new)?;
+        if open.stored.record.state != GrantState::Connected || open.grant.url != self.target.url()
+        {
+            return Err(OauthError::Unconnected(ConnectReason::Ended));
+        }
         let held = &open.grant.scopes;
-        if challenge.scopes.iter().all(|scope| held.contains(scope)) {
+        let known: HashSet<&String> = held.iter().collect();
+        if challenge.scopes.iter().all(|scope| known.contains(scope)) {
             // The account may have been connected again at another process.
             let header = self.remember(principal, &open.grant)?;
             return Ok((header != *refused).then_some(header));
@@ -378,7 +384,7 @@ impl UserTokens {
             (true, false) => self.auth.scopes.clone(),
             (true, true) => server.scopes.clone(),
         };
-        let mut scopes: Vec<String> = within_limit(&scopes).cloned().collect();
+        let mut scopes: Vec<String> = within_limit(scopes).collect();
         let offline = "offline_access".to_owned();
         if server.texts("scopes_supported").contains(&offline) && !scopes.contains(&offline) {
             scopes.push(offline);

@@ -7,12 +7,14 @@ use http::{
     header::{ACCEPT, CONTENT_TYPE},
 };
 use http_body_util::Full;
+use rules::limits::oauth::{AUTHORIZATION_SERVERS_MAX, OAUTH_URL_BYTES_MAX};
 use serde_json::{Map, Value, json};
 use transport::parse_http_url;
 
 use super::{
     challenge::Challenge,
     fetch::{OauthError, OauthFetcher},
+    scopes::within_limit,
 };
 use crate::{
     auth::metadata_urls,
@@ -45,6 +47,8 @@ pub(super) struct DiscoveredServer {
     pub(super) token_endpoint: Uri,
     /// Scopes of the challenge, or else of the backend's metadata.
     pub(super) scopes: Vec<String>,
+    /// False if the backend has no metadata, and is its own server for want of another.
+    pub(super) is_named: bool,
     /// Metadata of the server.
     members: Map<String, Value>,
 }
@@ -55,6 +59,7 @@ impl DiscoveredServer {
         members: Map<String, Value>,
         resource: String,
         scopes: Vec<String>,
+        is_named: bool,
     ) -> Result<Self, OauthError> {
         // It was compared with the issuer that was sought.
         let issuer = text(&members, "issuer").unwrap_or_default().to_owned();
@@ -63,7 +68,7 @@ impl DiscoveredServer {
         let token_endpoint = token_endpoint.ok_or_else(|| {
             OauthError::Refused(format!("{issuer} names no token_endpoint that the broker may use"))
         })?;
-        Ok(Self { resource, issuer, token_endpoint, scopes, members })
+        Ok(Self { resource, issuer, token_endpoint, scopes, is_named, members })
     }
 
     /// Finds an identity provider, which no backend names. Its tokens are for no resource.
@@ -74,7 +79,7 @@ impl DiscoveredServer {
     ) -> Result<Self, OauthError> {
         let found = server_metadata(fetcher, issuer, comparison).await?;
         let members = found.ok_or_else(|| no_metadata(issuer))?;
-        Self::new(fetcher, members, String::new(), Vec::new())
+        Self::new(fetcher, members, String::new(), Vec::new(), true)
     }
 
     pub(super) fn text(&self, name: &str) -> Option<&str> {
@@ -119,20 +124,23 @@ impl ProtectedBackend {
         Self { may_be_own_server: true, ..self }
     }
 
-    /// Finds the server. `challenge` is the one of a refused request, if there was one.
+    /// Finds the server. `challenge` is the one of a refused request, if there was one. `preferred` is
+    /// the issuer to use if the backend names it among others.
     pub(super) async fn discover(
         &self,
         fetcher: &OauthFetcher,
         challenge: Option<Challenge>,
+        preferred: Option<&str>,
     ) -> Result<DiscoveredServer, OauthError> {
         let challenge = match challenge {
             Some(challenge) => challenge,
             None => self.probe(fetcher).await.unwrap_or_default(),
         };
         let metadata = self.resource_metadata(fetcher, &challenge).await?;
+        let is_named = metadata.is_some() || self.issuer.is_some();
         let (resource, issuer, supported) = match metadata {
             Some(metadata) => {
-                let issuer = self.chosen_issuer(&metadata)?;
+                let issuer = self.chosen_issuer(&metadata, preferred)?;
                 (metadata.resource, issuer, metadata.scopes)
             }
             None => (self.url.trim_end_matches('/').to_owned(), self.unnamed_issuer()?, Vec::new()),
@@ -146,7 +154,7 @@ impl ProtectedBackend {
         };
         let scopes = if challenge.scopes.is_empty() { supported } else { challenge.scopes };
         let resource = self.resource.clone().unwrap_or(resource);
-        DiscoveredServer::new(fetcher, members, resource, scopes)
+        DiscoveredServer::new(fetcher, members, resource, scopes, is_named)
     }
 
     /// Returns the issuer of a backend without metadata. In MCP 2025-03-26 the backend is its own
@@ -202,7 +210,11 @@ impl ProtectedBackend {
         Ok(None)
     }
 
-    fn chosen_issuer(&self, metadata: &ResourceMetadata) -> Result<String, OauthError> {
+    fn chosen_issuer(
+        &self,
+        metadata: &ResourceMetadata,
+        preferred: Option<&str>,
+    ) -> Result<String, OauthError> {
         let named = &metadata.issuers;
         match &self.issuer {
             Some(issuer)
@@ -214,7 +226,7 @@ impl ProtectedBackend {
             Some(issuer) => Err(OauthError::Refused(format!(
                 "the backend names the authorization servers {named:?} and not {issuer}: register there and change auth"
             ))),
-            None => named.first().cloned().ok_or_else(|| {
+            None => known_or_first(named, preferred).ok_or_else(|| {
                 let text = "the backend's metadata names no authorization server: set auth.issuer";
                 OauthError::Refused(text.to_owned())
             }),
@@ -222,13 +234,20 @@ impl ProtectedBackend {
     }
 }
 
+/// Returns the preferred issuer if it is among the named ones, else the first of them.
+fn known_or_first(named: &[String], preferred: Option<&str>) -> Option<String> {
+    let known = named.iter().find(|issuer| preferred == Some(issuer.as_str()));
+    known.or_else(|| named.first()).cloned()
+}
+
 impl ResourceMetadata {
     fn read(members: &Map<String, Value>) -> Option<Self> {
-        Some(Self {
-            resource: text(members, "resource")?.to_owned(),
-            issuers: texts(members, "authorization_servers"),
-            scopes: texts(members, "scopes_supported"),
-        })
+        let resource = text(members, "resource").filter(|url| url.len() <= OAUTH_URL_BYTES_MAX)?;
+        let mut issuers = texts(members, "authorization_servers");
+        issuers.retain(|issuer| issuer.len() <= OAUTH_URL_BYTES_MAX);
+        issuers.truncate(AUTHORIZATION_SERVERS_MAX);
+        let scopes = within_limit(texts(members, "scopes_supported")).collect();
+        Some(Self { resource: resource.to_owned(), issuers, scopes })
     }
 }
 

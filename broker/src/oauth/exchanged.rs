@@ -192,7 +192,13 @@ impl ExchangedTokens {
         let Some(provider) = self.provider() else { return Ok(()) };
         let known = self.state.lock().get(principal).and_then(|known| known.token.as_ref()?.grant);
         let Some(old) = known.filter(|grant| !provider.is_recent(grant)) else { return Ok(()) };
-        let grant = provider.looked_up_again(principal, old).await?;
+        let grant = match provider.looked_up_again(principal, old).await {
+            // The token is used until it is due, as long as the database is away.
+            Err(away @ OauthError::StoreUnavailable(_)) => {
+                Some(provider.assumed_unchanged(old).ok_or(away)?)
+            }
+            found => found?,
+        };
         if let Some(known) = self.state.lock().get_mut(principal) {
             known.token = known.token.take().filter(|_| grant.is_some());
             known.token.iter_mut().for_each(|held| held.grant = grant);

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode, Uri, header::ACCEPT};
 use http_body_util::Full;
 use protocol::json::{Limits, Tape};
-use rules::limits::oauth::{OAUTH_ANSWER_BYTES_MAX, OAUTH_REQUEST_MAX};
+use rules::limits::oauth::{OAUTH_ANSWER_BYTES_MAX, OAUTH_REQUEST_MAX, OAUTH_URL_BYTES_MAX};
 use serde_json::{Map, Value};
 use transport::{HttpClient, HttpResponse, ResponseBody, parse_http_url};
 
@@ -13,6 +13,9 @@ use crate::{
     auth::has_one_reading,
     config::private_url::{is_loopback, is_private},
 };
+
+/// Characters of an unusable URL that an error shows.
+const URL_CHARS_SHOWN: usize = 200;
 
 /// Reason why the broker has no token. The texts are for operators.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -77,9 +80,9 @@ impl OauthFetcher {
         Self { http, is_local }
     }
 
-    /// Returns the URL if the broker may send a request there.
+    /// Returns the URL if the broker may send a request there. Peers name it, and errors repeat it.
     pub(super) fn permitted(&self, url: &str) -> Option<Uri> {
-        let uri = parse_http_url(url).ok()?;
+        let uri = parse_http_url(url).ok().filter(|_| url.len() <= OAUTH_URL_BYTES_MAX)?;
         (is_private(&uri) && (self.is_local || !is_loopback(&uri))).then_some(uri)
     }
 
@@ -122,7 +125,10 @@ impl OauthFetcher {
         url: &str,
     ) -> Result<Option<Map<String, Value>>, OauthError> {
         let Some(uri) = self.permitted(url) else {
-            let text = format!("the broker may not ask {url:?}: TLS is required");
+            let shown: String = url.chars().take(URL_CHARS_SHOWN).collect();
+            let text = format!(
+                "the broker may not ask {shown:?}: TLS is required, and {OAUTH_URL_BYTES_MAX} bytes at most"
+            );
             return Err(OauthError::Refused(text));
         };
         let mut request = Request::new(Full::default());

@@ -63,6 +63,13 @@ impl UserTokens {
             && lookup.account_changes == self.account_changes()
     }
 
+    /// Returns the look-up that stands for one which the database did not answer. `None`: this
+    /// process knows of a change.
+    pub(super) fn assumed_unchanged(&self, lookup: GrantLookup) -> Option<GrantLookup> {
+        let is_unchanged = lookup.account_changes == self.account_changes();
+        is_unchanged.then(|| GrantLookup { at: Instant::now(), ..lookup })
+    }
+
     /// Looks the grant of a principal up again. `None`: it has changed or ended.
     pub(super) async fn looked_up_again(
         &self,

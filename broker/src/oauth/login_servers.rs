@@ -15,10 +15,12 @@ use std::{
 
 use parking_lot::Mutex;
 use rules::limits::{
-    oauth::{LOGIN_METADATA_AGE_MAX, LOGIN_METADATA_PAUSE, LOGINS_AT_ONCE_MAX},
+    oauth::{
+        LOGIN_METADATA_AGE_MAX, LOGIN_METADATA_PAUSE, LOGINS_AT_ONCE_MAX, LOGINS_PER_ISSUER_MAX,
+    },
     tokens::ISSUERS_MAX,
 };
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
     discovery::DiscoveredServer,
@@ -30,30 +32,51 @@ use crate::config::spec::IssuerComparison;
 #[derive(Debug)]
 pub struct LoginServers {
     servers: Mutex<HashMap<String, LoginServer>>,
-    /// Logins that use an issuer at the same time.
-    permits: Semaphore,
+    /// Logins that use any issuer at the same time.
+    permits: Arc<Semaphore>,
+}
+
+/// The right to use an issuer for a login.
+#[derive(Debug)]
+pub struct LoginPermit {
+    _of_issuer: OwnedSemaphorePermit,
+    _of_all: OwnedSemaphorePermit,
 }
 
 type Found = Result<Arc<DiscoveredServer>, OauthError>;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct LoginServer {
     /// The last result, and its time.
     found: Option<(Found, Instant)>,
     /// Puts the requests in order. It holds no data.
     turn: Arc<tokio::sync::Mutex<()>>,
+    /// Logins that use the issuer at the same time. A slow one leaves permits to others.
+    permits: Arc<Semaphore>,
 }
 
 impl Default for LoginServers {
     fn default() -> Self {
-        Self { servers: Mutex::default(), permits: Semaphore::new(LOGINS_AT_ONCE_MAX) }
+        let permits = Arc::new(Semaphore::new(LOGINS_AT_ONCE_MAX));
+        Self { servers: Mutex::default(), permits }
+    }
+}
+
+impl Default for LoginServer {
+    fn default() -> Self {
+        let permits = Arc::new(Semaphore::new(LOGINS_PER_ISSUER_MAX));
+        Self { found: None, turn: Arc::default(), permits }
     }
 }
 
 impl LoginServers {
-    /// Returns the right to use an issuer for a login. `None`: too many logins do.
-    pub fn permit(&self) -> Option<SemaphorePermit<'_>> {
-        self.permits.try_acquire().ok()
+    /// Returns the right to use an issuer of the configuration for a login. `None`: too many logins
+    /// do.
+    pub fn permit(&self, issuer: &str) -> Option<LoginPermit> {
+        let of_issuer = self.entry(issuer, |server| server.permits.clone());
+        let of_issuer = of_issuer.try_acquire_owned().ok()?;
+        let of_all = self.permits.clone().try_acquire_owned().ok()?;
+        Some(LoginPermit { _of_issuer: of_issuer, _of_all: of_all })
     }
 
     /// Returns the server of an issuer of the configuration.
@@ -61,7 +84,7 @@ impl LoginServers {
         if let Some(known) = self.known(issuer) {
             return known;
         }
-        let turn = self.turn(issuer).lock_owned().await;
+        let turn = self.entry(issuer, |server| server.turn.clone()).lock_owned().await;
         if let Some(known) = self.known(issuer) {
             return known;
         }
@@ -85,17 +108,23 @@ impl LoginServers {
         (at.elapsed() < age_max(found)).then(|| found.clone())
     }
 
-    fn turn(&self, issuer: &str) -> Arc<tokio::sync::Mutex<()>> {
+    fn entry<P>(&self, issuer: &str, part: impl FnOnce(&LoginServer) -> P) -> P {
         let mut servers = self.servers.lock();
         if servers.len() > ISSUERS_MAX {
             // Some of them are configured no more.
-            servers.retain(|_, server| Arc::strong_count(&server.turn) > 1);
+            servers.retain(|_, server| server.is_used());
         }
-        servers.entry(issuer.to_owned()).or_default().turn.clone()
+        part(servers.entry(issuer.to_owned()).or_default())
     }
 
     fn remember(&self, issuer: String, found: Found) {
         self.servers.lock().entry(issuer).or_default().found = Some((found, Instant::now()));
+    }
+}
+
+impl LoginServer {
+    fn is_used(&self) -> bool {
+        Arc::strong_count(&self.turn) > 1 || Arc::strong_count(&self.permits) > 1
     }
 }
 

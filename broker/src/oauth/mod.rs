@@ -34,6 +34,7 @@ mod scopes;
 mod secret_text;
 mod server_cache;
 mod sign_in;
+mod subject_rows;
 mod subject_tokens;
 mod token_cache;
 mod token_request;
@@ -49,7 +50,7 @@ pub use self::{
     connections::{ConnectLink, Connections},
     disconnect::ConnectedAccount,
     fetch::{ConnectReason, OauthError},
-    login_servers::LoginServers,
+    login_servers::{LoginPermit, LoginServers},
     machine::{MachineTokens, RenewedToken, TokenHeader},
     operator_logins::{FinishedLogin, IssuerLogin, OperatorLogins},
     public_address::PublicAddress,

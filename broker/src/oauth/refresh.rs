@@ -153,12 +153,11 @@ impl UserTokens {
         open: &'o OpenGrant,
     ) -> Result<RefreshRequest<'o>, OauthError> {
         let (record, grant) = (&open.stored.record, &open.grant);
-        let server = self.discovered(None).await?;
-        if server.issuer != record.issuer {
+        let server = self.server_of(&record.issuer).await?.ok_or_else(|| {
             let text =
                 format!("the backend names another authorization server than {}", record.issuer);
-            return Err(OauthError::InvalidGrant(text));
-        }
+            OauthError::InvalidGrant(text)
+        })?;
         let settings = self.settings(&record.key, Some(&grant.redirect_uri))?;
         let client = settings.client_of_tokens(&server, &grant.client_id).await?;
         let mut form = vec![

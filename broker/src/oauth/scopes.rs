@@ -31,7 +31,7 @@ pub(super) fn with_demanded(held: &[String], named: &[String], demanded: &[Strin
         return all;
     }
     let few = distinct(named.iter().chain(demanded));
-    within_limit(&few).cloned().collect()
+    within_limit(few).collect()
 }
 
 fn distinct<'s>(scopes: impl IntoIterator<Item = &'s String>) -> Vec<String> {
@@ -40,12 +40,19 @@ fn distinct<'s>(scopes: impl IntoIterator<Item = &'s String>) -> Vec<String> {
 }
 
 /// Returns the first scopes, up to the limit. A request separates them by spaces.
-pub(super) fn within_limit(scopes: &[String]) -> impl Iterator<Item = &String> {
+pub(super) fn within_limit<S: AsRef<str>>(
+    scopes: impl IntoIterator<Item = S>,
+) -> impl Iterator<Item = S> {
     let mut bytes = 0;
-    scopes.iter().take(TOKEN_SCOPES_MAX).take_while(move |scope| {
-        bytes += scope.len() + 1;
+    scopes.into_iter().take(TOKEN_SCOPES_MAX).take_while(move |scope| {
+        bytes += scope.as_ref().len() + 1;
         bytes <= TOKEN_SCOPES_BYTES_MAX
     })
+}
+
+/// Returns the scopes that a peer names in a text, up to the limit.
+pub(super) fn named_scopes(text: &str) -> Vec<String> {
+    within_limit(text.split_ascii_whitespace()).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -86,6 +93,14 @@ mod tests {
         let configured = ["base".to_owned()];
         let chosen = chosen_scopes(&configured, &[], Vec::new(), Some(&challenge(&many)));
         assert_eq!((chosen.len(), chosen[0].as_str()), (TOKEN_SCOPES_MAX, "base"));
+    }
+
+    #[test]
+    fn the_scopes_that_a_peer_names_are_cut_at_the_limit() {
+        assert_eq!(named_scopes(" a  b "), ["a", "b"]);
+        assert_eq!(named_scopes(&"a ".repeat(100_000)).len(), TOKEN_SCOPES_MAX);
+        let long = format!("a {} b", "c".repeat(TOKEN_SCOPES_BYTES_MAX));
+        assert_eq!(named_scopes(&long), ["a"]);
     }
 
     #[test]

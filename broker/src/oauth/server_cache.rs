@@ -46,7 +46,7 @@ impl ServerCache {
             return Ok(server);
         }
         let challenge = challenge.filter(|challenge| *challenge != Challenge::default());
-        let found = Arc::new(self.backend.discover(fetcher, challenge).await?);
+        let found = Arc::new(self.backend.discover(fetcher, challenge, None).await?);
         let mut state = self.state.lock();
         match &state.bound_to {
             Some(bound) if *bound != found.issuer => {

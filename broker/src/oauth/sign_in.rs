@@ -52,6 +52,10 @@ impl PendingSignIn {
         &self.login.state
     }
 
+    pub fn issuer(&self) -> &str {
+        &self.login.issuer
+    }
+
     /// Returns the time of the begin, by the clock of the store. A revocation since then refuses the
     /// login: another replica may have stored it without the knowledge of this one.
     pub fn begun_at_us(&self) -> i64 {

@@ -2,8 +2,8 @@
 //! tokens whose issuer permits exchanges are noted.
 //!
 //! For each principal, the broker uses the token of its latest request. A token is sealed into the
-//! database under its digest too: another replica may carry out the call, and a task may outlive the
-//! request. Tasks and requests between replicas hold only the digest.
+//! database too ([`SubjectRows`]): another replica may carry out the call, and a task may outlive
+//! the request. Tasks and requests between replicas hold only the digest.
 //!
 //! Invariants:
 //! - Every look-up takes a principal. Only the link of the catalog uses the token of any caller.
@@ -11,18 +11,24 @@
 //! - A stored token is verified again before use. A revoked token is not used.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     sync::{Arc, OnceLock, Weak},
     time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
 use protocol::ids::{PrincipalId, TenantId};
-use records::{SecretKey, SecretKind};
-use rules::limits::oauth::{GRANT_CACHED_MAX, GRANT_POLL_INTERVAL, SUBJECT_WAIT_MAX};
+use rules::limits::{
+    TASK_RUN_MAX,
+    oauth::{GRANT_CACHED_MAX, GRANT_POLL_INTERVAL, SUBJECT_WAIT_MAX},
+};
 use serde::{Deserialize, Serialize};
 
-use super::{fetch::OauthError, secret_text::digest_of, vault::Vault};
+use super::{
+    fetch::OauthError,
+    subject_rows::{RowWrite, SubjectRows, row_of},
+    vault::Vault,
+};
 use crate::{
     auth::{ExchangeableToken, SubjectDigest, TokenVerifier, now_us},
     persistence::Persistence,
@@ -37,8 +43,7 @@ pub struct SubjectTokens {
     verifier: OnceLock<Weak<TokenVerifier>>,
     /// The token of the latest request of each principal.
     current: Mutex<HashMap<TokenOwner, CurrentToken>>,
-    /// Tokens that this process has stored.
-    stored: Mutex<HashSet<SubjectDigest>>,
+    rows: Arc<SubjectRows>,
 }
 
 #[derive(Debug, Clone)]
@@ -66,7 +71,7 @@ impl SubjectTokens {
             vault: Vault(persistence),
             verifier: OnceLock::new(),
             current: Mutex::default(),
-            stored: Mutex::default(),
+            rows: Arc::default(),
         }
     }
 
@@ -98,10 +103,10 @@ impl SubjectTokens {
         let of = (tenant.clone(), principal.clone());
         let next = CurrentToken { digest: token.digest.clone(), token: Some(token.clone()) };
         let before = self.replace(of.clone(), next);
-        if !self.stored.lock().contains(&token.digest) {
+        if let Some(write) = self.rows.write(tenant, principal, &token.digest) {
             let (all, token) = (self.clone(), token.clone());
             tokio::spawn(async move {
-                if let Err(error) = all.keep(&of, &token).await {
+                if let Err(error) = all.keep(write, &token).await {
                     tracing::warn!(tenant = %of.0, %error, "a token for exchanges cannot be stored");
                 }
             });
@@ -145,16 +150,13 @@ impl SubjectTokens {
         current.insert(of, next)
     }
 
-    async fn keep(&self, of: &TokenOwner, token: &ExchangeableToken) -> Result<(), OauthError> {
+    async fn keep(&self, write: RowWrite, token: &ExchangeableToken) -> Result<(), OauthError> {
         let remaining = u64::try_from(token.expires_at_us.saturating_sub(now_us())).unwrap_or(0);
+        // No task runs longer, and each request with the token writes it again.
+        let life = Duration::from_micros(remaining).min(TASK_RUN_MAX);
         let stored = StoredSubject { text: token.text.expose().to_owned() };
-        let key = vault_key(of, &token.digest);
-        self.vault.put_secret(&key, &stored, Duration::from_micros(remaining)).await?;
-        let mut known = self.stored.lock();
-        if known.len() >= GRANT_CACHED_MAX {
-            known.clear(); // a lost entry only causes another write
-        }
-        known.insert(token.digest.clone());
+        self.vault.put_secret(&write.key, &stored, life).await?;
+        write.done();
         Ok(())
     }
 
@@ -169,16 +171,19 @@ impl SubjectTokens {
         if let Some(live) = known.live() {
             return Ok(Some(live.clone()));
         }
-        let stored = self.vault.secret::<StoredSubject>(&vault_key(&of, &known.digest)).await?;
+        let row = row_of(tenant, principal, &known.digest);
+        let stored = self.vault.secret::<StoredSubject>(&row).await?;
         let verifier = self.verifier.get().and_then(Weak::upgrade);
         let (Some(StoredSubject { text }), Some(verifier)) = (stored, verifier) else {
             return Ok(None);
         };
         let Some(proven) = verifier.verify_again(&text).await else { return Ok(None) };
         let is_owner = (&proven.caller.tenant, &proven.caller.principal) == (tenant, principal);
-        let Some(token) = proven.exchangeable.filter(|token| is_owner && token.is_live()) else {
-            return Ok(None);
+        // Another token of the principal may have replaced it.
+        let is_meant = |token: &Arc<ExchangeableToken>| {
+            is_owner && token.digest == known.digest && token.is_live()
         };
+        let Some(token) = proven.exchangeable.filter(is_meant) else { return Ok(None) };
         if let Some(current) = self.current.lock().get_mut(&of)
             && current.digest == token.digest
         {
@@ -221,11 +226,6 @@ fn make_room(current: &mut HashMap<TokenOwner, CurrentToken>, tenant: &TenantId,
     for of in &removed {
         current.remove(of);
     }
-}
-
-fn vault_key((tenant, principal): &TokenOwner, digest: &SubjectDigest) -> SecretKey {
-    let name = digest_of(&format!("{digest}\0{}", principal.as_str()));
-    SecretKey { kind: SecretKind::Subject, tenant: tenant.clone(), name }
 }
 
 #[cfg(test)]

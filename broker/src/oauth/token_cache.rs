@@ -69,6 +69,18 @@ impl TokenCache {
         })
     }
 
+    /// Uses the token of a principal for another interval, unless it is due. For a time in which
+    /// this process cannot find out whether it has changed.
+    pub(super) fn extend(&self, principal: &PrincipalId) -> Option<TokenHeader> {
+        let mut tokens = self.tokens.lock();
+        let cached = tokens.get_mut(principal)?;
+        if cached.renew_at_us.is_some_and(|at| at <= now_us()) {
+            return None;
+        }
+        cached.read_at = Instant::now();
+        Some(cached.header.clone())
+    }
+
     /// Returns a number that grows with every change of a token.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
@@ -170,7 +182,12 @@ mod tests {
         assert!(cache.get(&ann).is_none(), "it is due");
         cache.put(&ann, token("Bearer 3"), Some(i64::MAX));
         assert_eq!(post(&cache, &posts, &ann).unwrap().header, "Bearer 3");
+        assert_eq!(cache.extend(&ann).unwrap(), "Bearer 3");
+        assert!(cache.extend(&bob).is_some() && cache.extend(&PrincipalId::new("cat")).is_none());
+        cache.put(&bob, token("Bearer c"), Some(now_us()));
+        assert!(cache.extend(&bob).is_none(), "it is due");
         cache.remove(&ann);
+        assert!(cache.extend(&ann).is_none());
         assert!(posts.last(cache.changes()).is_none() && cache.get(&ann).is_none());
     }
 }

@@ -8,7 +8,10 @@ use http_body_util::Full;
 use rules::limits::oauth::OAUTH_TOKEN_BYTES_MAX;
 use serde_json::{Map, Value};
 
-use super::fetch::{OauthError, OauthFetcher, object};
+use super::{
+    fetch::{OauthError, OauthFetcher, object},
+    scopes::named_scopes,
+};
 
 /// Longest text of an error that an operator sees.
 const ERROR_CODE_BYTES_MAX: usize = 64;
@@ -63,8 +66,7 @@ pub(super) async fn request_token(
             expires_at: began.checked_add(life)?,
         })
     });
-    let scopes = answer.text("scope");
-    let scopes = scopes.map(|scopes| scopes.split_ascii_whitespace().map(str::to_owned).collect());
+    let scopes = answer.text("scope").map(named_scopes);
     Ok(AccessToken {
         header,
         ends,

@@ -23,7 +23,7 @@ use protocol::ids::{BackendId, PrincipalId, TenantId};
 use records::{GrantKey, GrantState};
 use rules::limits::oauth::{
     GRANT_CACHED_MAX, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX, LOGIN_METADATA_PAUSE,
-    OAUTH_METADATA_AGE_MAX,
+    OAUTH_METADATA_AGE_MAX, UNNAMED_SERVER_AGE_MAX,
 };
 use tokio_util::task::TaskTracker;
 
@@ -102,6 +102,8 @@ pub(super) struct UserTokenState {
     /// The last search for a page, if it failed. The lock is held during a search.
     failed_search: tokio::sync::Mutex<Option<(OauthError, Instant)>>,
     cache: TokenCache,
+    /// The principal that connected first, for a time in which the database is away.
+    first_principal: Mutex<Option<PrincipalId>>,
     /// Grows with every account that was connected or has ended, as far as this process knows.
     account_changes: AtomicU64,
     pub(super) lapsed_leases: LapsedLeases,
@@ -171,8 +173,8 @@ impl UserTokens {
             && bearer(&open.grant.access_token).as_ref() == Some(refused)
         {
             // The backend may have another authorization server now.
-            let found = self.discovered(challenge).await?;
-            if found.issuer != open.stored.record.issuer {
+            self.discovered(challenge).await?;
+            if self.server_of(&open.stored.record.issuer).await?.is_none() {
                 self.ended(&key, &open).await?;
             }
         }
@@ -201,8 +203,13 @@ impl UserTokens {
     /// during a change of settings it can still be used by another replica.
     pub(super) async fn first_principal(&self) -> Result<PrincipalId, OauthError> {
         let url = self.target.url();
-        let first = self.vault.first(&self.tenant, &self.backend_id, url).await?;
-        let first = first.map(|open| open.stored.record.key.principal);
+        let first = match self.vault.first(&self.tenant, &self.backend_id, url).await {
+            Err(away @ OauthError::StoreUnavailable(_)) => {
+                return self.state.first_principal.lock().clone().ok_or(away);
+            }
+            found => found?.map(|open| open.stored.record.key.principal),
+        };
+        self.state.first_principal.lock().clone_from(&first);
         first.ok_or(OauthError::Unconnected(ConnectReason::New))
     }
 
@@ -246,9 +253,14 @@ impl UserTokens {
         let stored = |header| RenewedToken { header, is_new: false };
         let until = Instant::now() + GRANT_WAIT_MAX;
         loop {
+            let found = match self.vault.grant(&key).await {
+                Err(away @ OauthError::StoreUnavailable(_)) if refused.is_none() => {
+                    return self.state.cache.extend(principal).map(stored).ok_or(away);
+                }
+                found => found?,
+            };
             self.state.cache.remove(principal);
-            let new = OauthError::Unconnected(ConnectReason::New);
-            let open = Arc::new(self.vault.grant(&key).await?.ok_or(new)?);
+            let open = Arc::new(found.ok_or(OauthError::Unconnected(ConnectReason::New))?);
             if open.stored.record.state != GrantState::Connected
                 || open.grant.url != self.target.url()
             {
@@ -343,7 +355,7 @@ impl UserTokens {
         }
         let found = match &self.target {
             AuthorizationTarget::Backend(backend) => {
-                backend.discover(&self.fetcher, challenge).await
+                backend.discover(&self.fetcher, challenge, None).await
             }
             AuthorizationTarget::Provider { issuer, comparison, .. } => {
                 DiscoveredServer::of_issuer(&self.fetcher, issuer, *comparison).await
@@ -357,7 +369,35 @@ impl UserTokens {
     fn known_server(&self) -> Option<Arc<DiscoveredServer>> {
         let known = self.state.server.lock();
         let (server, found) = known.as_ref()?;
-        (found.elapsed() < OAUTH_METADATA_AGE_MAX).then(|| server.clone())
+        let age_max = match server.is_named {
+            true => OAUTH_METADATA_AGE_MAX,
+            false => UNNAMED_SERVER_AGE_MAX,
+        };
+        (found.elapsed() < age_max).then(|| server.clone())
+    }
+
+    /// Returns the server with this issuer, of an earlier discovery. `None`: the backend names only
+    /// others now. A backend without metadata names none: that may be a fault of the moment, so it
+    /// ends no grant.
+    pub(super) async fn server_of(
+        &self,
+        issuer: &str,
+    ) -> Result<Option<Arc<DiscoveredServer>>, OauthError> {
+        let known = self.discovered(None).await?;
+        if known.issuer == issuer {
+            return Ok(Some(known));
+        }
+        let AuthorizationTarget::Backend(backend) = &self.target else { return Ok(None) };
+        let found = backend.discover(&self.fetcher, None, Some(issuer)).await?;
+        match found {
+            found if found.issuer == issuer => Ok(Some(Arc::new(found))),
+            found if found.is_named => Ok(None),
+            _ => {
+                let text =
+                    format!("the backend names no authorization server now, and named {issuer}");
+                Err(OauthError::Unavailable(text))
+            }
+        }
     }
 
     /// Returns the server for a page that anyone can open any number of times. One search runs at a

@@ -294,6 +294,7 @@ fn met() -> Vec<Fixed> {
         LIST_PAGES_MAX Other(backend_fault, "");
         CURSOR_BYTES_MAX Other(backend_fault, "");
         LIST_ENTRIES_MAX Other(backend_fault, "");
+        LIST_ENTRY_VALUES_MAX Other("the broker leaves out the entry; the log shows it", "");
         LIST_BYTES_MAX Other(backend_fault, "");
         OWN_LISTS_BYTES_MAX Other("clients of the link get the shared lists; the log shows it", "");
         PINS_PER_BACKEND_MAX Other("the broker does not pin new objects, and modes that hold objects hold them; the log shows it", "");
@@ -302,6 +303,7 @@ fn met() -> Vec<Fixed> {
         URI_BYTES_MAX Refused(ErrorKind::UriInvalid);
         BATCH_PARALLEL_MAX Other("further calls of the batch wait", "");
         BATCH_RESULT_BYTES_MAX Other("the result of the batch omits further results, with `message_too_large`", "");
+        BATCH_RESULT_VALUES_MAX Other("the result of the batch omits further results, with `message_too_large`", "");
         KEPT_RESULT_BYTES_MAX Other("the broker stores the beginning, and the shortened result reports that", "");
         KEPT_RESULT_BYTES_PER_PRINCIPAL Other("the broker removes the oldest results", "");
         KEPT_RESULT_BYTES_PER_TENANT Other("the broker sends long results as they are; the log shows it", "");
@@ -343,6 +345,7 @@ fn met() -> Vec<Fixed> {
         BACKEND_TASK_INPUTS_MAX Refused(ErrorKind::BackendProtocolError);
         LISTEN_URIS_MAX Refused(ErrorKind::InvalidParams);
         COMPLETION_DEPTH_MAX Refused(ErrorKind::InvalidParams);
+        TEMPLATE_VARIABLES_MAX Refused(ErrorKind::UriInvalid);
         LISTEN_TASKS_MAX Refused(ErrorKind::InvalidParams);
         APPROVALS_PENDING_PER_PRINCIPAL_MAX Scoped(ErrorKind::ApprovalLimit, "approvals");
         APPROVALS_PENDING_PER_TENANT_MAX Scoped(ErrorKind::ApprovalLimit, "approvals");
@@ -437,6 +440,7 @@ fn met() -> Vec<Fixed> {
         AUTHORIZATION_ANSWER_BYTES_MAX Other("503 `temporarily_unavailable`", "");
         AUTHORIZATION_FORWARD_MAX Other("503 `temporarily_unavailable`", "");
         AUTHORIZATION_FORWARDS_MAX Other("503 `temporarily_unavailable`", "");
+        AUTHORIZATION_FORWARDS_PER_ISSUER_MAX Other("503 `temporarily_unavailable`", "");
         INTROSPECTION_BYTES_MAX Refused(ErrorKind::IssuerUnavailable);
         INTROSPECTION_MAX Refused(ErrorKind::IssuerUnavailable);
         INTROSPECTIONS_AT_ONCE_MAX Describes("further ones wait");
@@ -462,6 +466,10 @@ fn met() -> Vec<Fixed> {
         LOGIN_METADATA_AGE_MAX Describes("time after which a change of the metadata is in force");
         LOGIN_METADATA_PAUSE Describes("the page answers 502");
         LOGINS_AT_ONCE_MAX Other("the page answers 503 with `Retry-After`", "`mcp_rate_limited_total{scope=\"logins\"}`");
+        LOGINS_PER_ISSUER_MAX Other("the page answers 503 with `Retry-After`", "`mcp_rate_limited_total{scope=\"logins\"}`");
+        OAUTH_URL_BYTES_MAX Describes("the broker sends no request there");
+        AUTHORIZATION_SERVERS_MAX Describes("the broker ignores the others");
+        SUBJECT_WRITES_PER_TENANT_MAX Describes("the next request with the token writes it");
         CONNECT_FORM_BYTES_MAX Refused(ErrorKind::MessageTooLarge);
     }
 }
@@ -494,7 +502,7 @@ const INNER: &str = "BATCH_CALLS_MAX RESULT_TOKENS_MIN RESULT_TOKENS_MAX TOKEN_B
     ELICITATION_ID_BYTES CAPABILITIES_REMEMBERED_MAX LISTEN_OVERLAP LISTEN_REFUSED_PAUSE LIST_TTL_MIN CERTIFICATE_ENDS_SOON LOG_FILTER_TIME_MIN LOG_FILTER_TIME_DEFAULT SPAN_BATCH_MAX \
     SPAN_BATCH_WAIT SPAN_EXPORT_WAIT SPAN_FLUSH_WAIT AUDIT_BATCH_MAX AUDIT_BATCH_BYTES_MAX AUDIT_FLUSH_WAIT AUDIT_CHECKPOINT_ROWS AUDIT_PAGE_ROWS AUDIT_CHAINS_AT_ONCE RESERVE_DIVISOR \
     RESERVE_LIMIT_MIN RESERVE_SHARE_MIN LOG_FLUSH_WAIT SILENCE_SUSPECTED SUSPICION_INTERVAL OUTBOX_BYTES_TOTAL_DEFAULT \
-    SIGN_IN_CLOSE_INTERVAL TOKENS_REMEMBERED_MAX INTROSPECTIONS_REMEMBERED_MAX EXPIRY_LOOK_INTERVAL KEY_SET_RETRY_MAX RETRY_AFTER_MIN OAUTH_METADATA_AGE_MAX GRANT_CACHED_MAX GRANTS_SOUGHT_AT_ONCE GRANT_LOOK_INTERVAL GRANT_LEASE GRANT_LEASE_SETTLES GRANT_WAIT_MAX GRANT_POLL_INTERVAL \
+    SIGN_IN_CLOSE_INTERVAL TOKENS_REMEMBERED_MAX INTROSPECTIONS_REMEMBERED_MAX EXPIRY_LOOK_INTERVAL KEY_SET_RETRY_MAX RETRY_AFTER_MIN OAUTH_METADATA_AGE_MAX UNNAMED_SERVER_AGE_MAX SUBJECT_ROWS_PER_PRINCIPAL GRANT_CACHED_MAX GRANTS_SOUGHT_AT_ONCE GRANT_LOOK_INTERVAL GRANT_LEASE GRANT_LEASE_SETTLES GRANT_WAIT_MAX GRANT_POLL_INTERVAL \
     CONSOLE_LOGIN_LIFE CONSOLE_COOKIE_BYTES_MAX PAGE_KEY_BYTES_MIN CONNECT_LOGIN_BYTES_MAX ACTIVITY_ENTRIES_MAX ACTIVITY_TEXT_CHARS_MAX OVERVIEW_TROUBLED_MAX TRIAL_SUBJECT_BYTES_MAX \
      SUBJECT_WAIT_MAX CLIENT_KEY_PERIOD CLIENT_KEY_SET_AGE_MAX PRINCIPAL_LISTS_CACHED_MAX PRINCIPAL_LISTS_AGE_MAX PRINCIPAL_LISTS_RETRY PRINCIPAL_LISTS_READ_MAX CONNECTION_NOTICE_WAIT CONNECTION_NOTICE_TRIES";
 

@@ -209,15 +209,32 @@ impl World {
 
     /// Makes the backend name another authorization server than its own.
     pub(crate) fn name_server(&self, issuer: &str) {
-        self.gate_at(issuer, |_| false);
+        self.name_servers(&[issuer]);
+    }
+
+    /// Makes the backend name these authorization servers.
+    pub(crate) fn name_servers(&self, issuers: &[&str]) {
+        self.gate_with(Some(self.metadata(issuers)), |_| false);
+    }
+
+    /// Makes the backend answer 404 where its metadata was.
+    pub(crate) fn hide_metadata(&self) {
+        self.gate_with(None, |_| false);
+    }
+
+    fn metadata(&self, issuers: &[&str]) -> Value {
+        json!({"resource": self.backend.url(), "authorization_servers": issuers})
     }
 
     fn gate_where(&self, lacks_scope: impl Fn(&str) -> bool + Send + Sync + 'static) {
-        self.gate_at(self.server.issuer(), lacks_scope);
+        self.gate_with(Some(self.metadata(&[self.server.issuer()])), lacks_scope);
     }
 
-    fn gate_at(&self, issuer: &str, lacks_scope: impl Fn(&str) -> bool + Send + Sync + 'static) {
-        let document = json!({"resource": self.backend.url(), "authorization_servers": [issuer]});
+    fn gate_with(
+        &self,
+        metadata: Option<Value>,
+        lacks_scope: impl Fn(&str) -> bool + Send + Sync + 'static,
+    ) {
         let accepted = self.accepted.clone();
         self.backend.gate(move |path, headers| {
             let answer = |status, challenge: Option<&str>, body: Value| {
@@ -226,7 +243,10 @@ impl World {
                 Some(GateAnswer { status, headers: challenge.into_iter().collect(), body })
             };
             if path.starts_with("/.well-known/") {
-                return answer(200, None, document.clone());
+                return match &metadata {
+                    Some(metadata) => answer(200, None, metadata.clone()),
+                    None => answer(404, None, json!({})),
+                };
             }
             let header = headers.get("authorization").and_then(|value| value.to_str().ok());
             match header.filter(|header| accepted.lock().contains(*header)) {

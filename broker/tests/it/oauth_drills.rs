@@ -7,7 +7,10 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use testkit::{FakeClock, IssuerBehavior, TestBroker, TestClient, eventually};
+use testkit::{
+    AuthorizationServer, FakeClock, IssuerBehavior, PostgresServer, TestBroker, TestClient,
+    eventually,
+};
 
 use crate::{
     accounts::{Browser, World, call},
@@ -170,6 +173,62 @@ async fn an_unavailable_server_ends_no_grant() {
     })
     .await;
     assert_eq!(connection(&broker).await["last_error"], Value::Null);
+}
+
+/// A backend without metadata is its own authorization server. One that named another server before
+/// has a fault.
+#[tokio::test]
+async fn metadata_that_is_away_for_a_while_ends_no_grant() {
+    let world = World::start(3_600).await;
+    let broker = builder().single_process().start().await;
+    let client = connected(&broker, &world).await;
+    world.hide_metadata();
+    world.accepted.lock().clear(); // so that the next call renews the token
+    let arguments = json!({"name": "b__echo", "arguments": {}});
+    let refused = client.error("tools/call", arguments.clone()).await;
+    assert_eq!(kind(&refused), "backend_unavailable", "{refused}");
+    assert_eq!(connection(&broker).await["state"], "connected");
+    world.gate(false);
+    eventually("a call", || async {
+        let outcome =
+            client.attempt("tools/call", arguments.clone(), Duration::from_secs(30)).await;
+        if outcome.kind() == "result" { Ok(()) } else { Err(outcome) }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_grant_stays_while_the_backend_still_names_its_server() {
+    let world = World::start(3_600).await;
+    let other = AuthorizationServer::start().await;
+    let broker = builder().single_process().start().await;
+    let client = connected(&broker, &world).await;
+    world.name_servers(&[other.issuer(), world.server.issuer()]);
+    world.accepted.lock().clear();
+    let answer = call(&client, "b__echo").await;
+    assert_ne!(answer["isError"], true, "{answer}");
+    assert_eq!(other.take_token_requests(), [], "it issued no token of the grant");
+    assert_eq!(connection(&broker).await["state"], "connected");
+}
+
+/// Calls continue for longer than a token is used without a look at its grant.
+#[tokio::test]
+async fn the_token_at_hand_is_used_while_the_database_is_away() {
+    let (world, postgres) = (World::start(3_600).await, PostgresServer::start().await);
+    let broker = builder().single_process().on_postgres(&postgres).await.start().await;
+    let client = connected(&broker, &world).await;
+    postgres.freeze();
+    let away = Instant::now();
+    while away.elapsed() < Duration::from_secs(8) {
+        let answer = call(&client, "b__echo").await;
+        assert_ne!(answer["isError"], true, "{answer}");
+    }
+    postgres.thaw();
+    eventually("the connection", || async {
+        let view = connection(&broker).await;
+        if view["state"] == "connected" { Ok(()) } else { Err(view) }
+    })
+    .await;
 }
 
 /// One of two replicas lives five minutes in the future. The life of a token is shorter than that,

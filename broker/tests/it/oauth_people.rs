@@ -16,6 +16,7 @@ use crate::{
         parameter,
     },
     builder, text_of,
+    tokens::reload::reload,
 };
 
 #[tokio::test]
@@ -386,6 +387,19 @@ async fn a_person_signs_in_with_the_issuer_of_its_tokens() {
     enable(false).await;
     refused(issuer.key(), "a tenant that is not enabled").await;
     enable(true).await;
+    // A login ends when its issuer may sign in no one any more.
+    let is_signed_in = async || {
+        browser.send("GET", "/connect/b", "").await.text().await.contains("You are signed in as")
+    };
+    assert!(is_signed_in().await);
+    let settings = std::cell::RefCell::new(Value::Null);
+    reload(&broker, |config| {
+        *settings.borrow_mut() = config["auth"]["issuers"][0]["sign_in"].take();
+        config["auth"]["issuers"][0].as_object_mut().unwrap().remove("sign_in");
+    })
+    .await;
+    assert!(!is_signed_in().await);
+    reload(&broker, |config| config["auth"]["issuers"][0]["sign_in"] = settings.take()).await;
     let revocation = json!({"principal": format!("{} ann", issuer.issuer())});
     let (status, made) =
         broker.admin().post("/admin/v1/tenants/default/revocations", &revocation).await;

@@ -8,6 +8,12 @@ pub const OAUTH_ANSWER_BYTES_MAX: usize = 256 * 1024;
 pub const OAUTH_REQUEST_MAX: Duration = Duration::from_secs(10);
 /// Time for which the broker uses the metadata of an authorization server.
 pub const OAUTH_METADATA_AGE_MAX: Duration = Duration::from_secs(3_600);
+/// The same for a backend without metadata, which is its own authorization server.
+pub const UNNAMED_SERVER_AGE_MAX: Duration = Duration::from_secs(60);
+/// URL in metadata or in a challenge.
+pub const OAUTH_URL_BYTES_MAX: usize = 2 * 1024;
+/// Authorization servers of a backend's metadata that the broker reads.
+pub const AUTHORIZATION_SERVERS_MAX: usize = 16;
 /// Time without token requests for a backend after one that failed.
 pub const OAUTH_FAILURE_PAUSE: Duration = Duration::from_secs(1);
 /// Tries of one request to a backend that refuses its token.
@@ -37,6 +43,10 @@ pub const GRANT_WAIT_MAX: Duration = Duration::from_secs(20);
 pub const GRANT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest wait for the token of a caller that another replica saw.
 pub const SUBJECT_WAIT_MAX: Duration = Duration::from_secs(2);
+/// Tokens for exchanges that the database has of one principal. Each other one replaces one of them.
+pub const SUBJECT_ROWS_PER_PRINCIPAL: usize = 64;
+/// Writes of such tokens of one tenant at the same time, in each process.
+pub const SUBJECT_WRITES_PER_TENANT_MAX: usize = 32;
 /// Principals of one backend whose lists a replica remembers.
 pub const PRINCIPAL_LISTS_CACHED_MAX: usize = 10_000;
 /// Age of the lists that a backend shows to one principal. Older ones are read again when they are
@@ -72,6 +82,8 @@ pub const LOGIN_METADATA_AGE_MAX: Duration = Duration::from_secs(300);
 pub const LOGIN_METADATA_PAUSE: Duration = Duration::from_secs(5);
 /// Sign-ins at the connect page and logins at the console that use an issuer at the same time.
 pub const LOGINS_AT_ONCE_MAX: usize = 64;
+/// Those of one issuer.
+pub const LOGINS_PER_ISSUER_MAX: usize = 16;
 /// Body of a form of the connect page.
 pub const CONNECT_FORM_BYTES_MAX: usize = 8 * 1024;
 /// Stored credentials that are read at a time to be sealed again.

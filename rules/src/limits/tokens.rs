@@ -51,7 +51,9 @@ pub const AUTHORIZATION_ANSWER_BYTES_MAX: usize = 256 * 1024;
 /// Deadline of a forwarded token request.
 pub const AUTHORIZATION_FORWARD_MAX: Duration = Duration::from_secs(10);
 /// Token requests that the broker forwards at the same time.
-pub const AUTHORIZATION_FORWARDS_MAX: usize = 64;
+pub const AUTHORIZATION_FORWARDS_MAX: usize = 256;
+/// Those of one issuer.
+pub const AUTHORIZATION_FORWARDS_PER_ISSUER_MAX: usize = 16;
 /// An answer of an introspection endpoint.
 pub const INTROSPECTION_BYTES_MAX: usize = 16 * 1024;
 /// Deadline of one introspection, and of the wait for one of the introspections at the same time.

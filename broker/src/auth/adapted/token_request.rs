@@ -99,7 +99,10 @@ impl AdaptedIssuer {
         metadata: &IssuerMetadata,
         request: TokenRequest,
     ) -> Result<TokenAnswer, TokenRequestFault> {
-        let Ok(_permit) = self.forwards.try_acquire() else { return Err(TokenRequestFault::Busy) };
+        // An issuer that does not answer leaves permits to others.
+        let busy = |_| TokenRequestFault::Busy;
+        let _of_issuer = self.issuer.forwards.try_acquire().map_err(busy)?;
+        let _of_all = self.forwards.try_acquire().map_err(busy)?;
         let TokenRequest { form, authorization } = request;
         let mut forwarded = Request::post(metadata.token_endpoint.clone())
             .header(CONTENT_TYPE, "application/x-www-form-urlencoded")

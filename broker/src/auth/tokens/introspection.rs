@@ -82,8 +82,9 @@ pub(super) struct ActiveToken {
     pub(super) claims: Arc<[u8]>,
     /// End of the use of the answer.
     pub(super) fresh_until: Instant,
-    /// Cancelled when a later answer calls the token inactive.
-    pub(super) ended: CancellationToken,
+    /// Cancelled when a later answer calls the token inactive. Sessions and connections that the
+    /// token opened hold it.
+    pub(super) ended: Arc<CancellationToken>,
 }
 
 impl ActiveToken {
@@ -280,7 +281,7 @@ impl Answers {
             if let Some(known) = self.active.remove(&digest) {
                 known.ended.cancel();
             }
-            evict_if_full(&mut self.inactive, |until| *until > now);
+            evict_if_full(&mut self.inactive, |until| *until > now, |_| false);
             self.inactive.insert(digest, now + INTROSPECTION_INACTIVE_FOR);
             return;
         };
@@ -288,9 +289,10 @@ impl Answers {
         let remaining = remaining_lifetime(&claims);
         let ended = match self.active.get(&digest) {
             Some(known) => known.ended.clone(),
-            None => CancellationToken::new(),
+            None => Arc::default(),
         };
-        evict_if_full(&mut self.active, |active| active.fresh_until > now);
+        let is_held = |active: &ActiveToken| Arc::strong_count(&active.ended) > 1;
+        evict_if_full(&mut self.active, |active| active.fresh_until > now, is_held);
         let fresh_until = now + ttl.min(remaining);
         self.active.insert(digest, ActiveToken { claims, fresh_until, ended });
     }
@@ -310,13 +312,18 @@ fn expiry(claims: &[u8]) -> Option<SystemTime> {
     Claims::parse(claims).ok()?.moment("exp").ok().flatten()
 }
 
-/// Removes what is out of date from a full table, and everything if that is not enough.
-fn evict_if_full<V>(table: &mut FastMap<TokenDigest, V>, is_fresh: impl Fn(&V) -> bool) {
+/// Removes what is out of date from a full table, and the rest if that is not enough. Entries that
+/// others hold stay: the end of their tokens must reach what these opened.
+fn evict_if_full<V>(
+    table: &mut FastMap<TokenDigest, V>,
+    is_fresh: impl Fn(&V) -> bool,
+    is_held: impl Fn(&V) -> bool,
+) {
     if table.len() >= INTROSPECTIONS_REMEMBERED_MAX {
-        table.retain(|_, entry| is_fresh(entry));
+        table.retain(|_, entry| is_fresh(entry) || is_held(entry));
     }
     if table.len() >= INTROSPECTIONS_REMEMBERED_MAX {
-        table.clear();
+        table.retain(|_, entry| is_held(entry));
     }
 }
 
@@ -414,6 +421,26 @@ mod tests {
         assert!(!ended.is_cancelled());
         answers.record([0; 32], None, now, ttl);
         assert!(ended.is_cancelled() && answers.active.is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_token_in_use_is_known_after_many_others() {
+        let now = Instant::now();
+        let mut answers = answers();
+        let digest = |number: u64| {
+            let mut digest = [0; 32];
+            digest[..8].copy_from_slice(&number.to_le_bytes());
+            digest
+        };
+        let claims = || Some(Arc::<[u8]>::from(&b"{\"active\":true}"[..]));
+        answers.record(digest(0), claims(), now, Duration::ZERO);
+        let ended = answers.active[&digest(0)].ended.clone();
+        for number in 1..2 * INTROSPECTIONS_REMEMBERED_MAX as u64 {
+            answers.record(digest(number), claims(), now, Duration::from_secs(60));
+        }
+        assert!(answers.active.len() <= INTROSPECTIONS_REMEMBERED_MAX);
+        answers.record(digest(0), None, now, Duration::ZERO);
+        assert!(ended.is_cancelled(), "what the token opened ends");
     }
 
     #[test]

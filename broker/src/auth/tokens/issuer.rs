@@ -18,8 +18,8 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::{Mutex, MutexGuard};
 use rules::{
     limits::tokens::{
-        KEY_SET_FETCH_MAX, KEY_SET_PAUSE_MIN, KEY_SET_REFRESH_INTERVAL, KEY_SET_RETRY_MAX,
-        KEY_SET_WAIT_MAX, KEY_SET_WAITING_MAX,
+        AUTHORIZATION_FORWARDS_PER_ISSUER_MAX, KEY_SET_FETCH_MAX, KEY_SET_PAUSE_MIN,
+        KEY_SET_REFRESH_INTERVAL, KEY_SET_RETRY_MAX, KEY_SET_WAIT_MAX, KEY_SET_WAITING_MAX,
     },
     local_rate_limit::{LocalRateLimiter, one_per},
 };
@@ -61,6 +61,8 @@ pub(in crate::auth) struct TokenIssuer {
     /// Number of completed fetches.
     over: watch::Sender<u64>,
     waiting: Semaphore,
+    /// Token requests that are forwarded to an adapted issuer at the same time.
+    pub(in crate::auth) forwards: Semaphore,
     /// Cancelled when its tokens are not accepted any more.
     pub(super) withdrawn: Arc<CancellationToken>,
 }
@@ -98,6 +100,7 @@ impl TokenIssuer {
             wanted: Notify::new(),
             over: watch::Sender::new(0),
             waiting: Semaphore::new(KEY_SET_WAITING_MAX),
+            forwards: Semaphore::new(AUTHORIZATION_FORWARDS_PER_ISSUER_MAX),
             withdrawn: Arc::default(),
         }
     }

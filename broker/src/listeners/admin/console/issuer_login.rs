@@ -86,9 +86,13 @@ pub(super) async fn start(
         let detail = "too many logins at issuers wait at the moment: try again in a few seconds";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "issuer-unavailable", detail)
     };
-    let _permit = control.broker.login_permit().ok_or_else(busy)?;
-    let login = control.broker.operator_logins().start(&issuer, &redirect_uri).await;
-    let login = login.ok_or_else(|| Problem::not_found("issuer", &issuer))?;
+    let logins = control.broker.operator_logins();
+    let unknown = || Problem::not_found("issuer", &issuer);
+    if !logins.issuers().contains(&issuer) {
+        return Err(unknown());
+    }
+    let _permit = control.broker.login_permit(&issuer).ok_or_else(busy)?;
+    let login = logins.start(&issuer, &redirect_uri).await.ok_or_else(unknown)?;
     let (url, started) = login.map_err(|fault| {
         tracing::warn!(issuer, %fault, "an operator's login could not begin");
         Problem::new(StatusCode::BAD_GATEWAY, "issuer-unavailable", fault.to_string())
@@ -123,7 +127,7 @@ pub(super) async fn callback(
     if control.broker.check_address(RemotePeer { address, ..RemotePeer::default() }).is_err() {
         return failed();
     }
-    let Some(permit) = control.broker.login_permit() else { return failed() };
+    let Some(permit) = control.broker.login_permit(&started.issuer) else { return failed() };
     let finished = match control.broker.operator_logins().finish(&started, &answer).await {
         Ok(finished) => finished,
         Err(fault) => {

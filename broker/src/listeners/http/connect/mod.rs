@@ -30,7 +30,6 @@ use rules::{
     limits::{LIMIT_RETRY_AFTER, oauth::CONNECT_FORM_BYTES_MAX},
     sign_in_failures::{Plane, SignInFailureReason},
 };
-use tokio::sync::SemaphorePermit;
 
 use self::{
     page::HtmlPage,
@@ -46,8 +45,8 @@ use crate::{
     broker::Broker,
     config::private_url::is_loopback_host,
     oauth::{
-        CALLBACK_PATH, CLIENT_METADATA_PATH, Connections, KEY_SET_PATH, OauthError, UserTokens,
-        client_metadata, digest_of, random_text, tenant_of_metadata,
+        CALLBACK_PATH, CLIENT_METADATA_PATH, Connections, KEY_SET_PATH, LoginPermit, OauthError,
+        UserTokens, client_metadata, digest_of, random_text, tenant_of_metadata,
     },
     sessions::tenant::Tenant,
 };
@@ -170,9 +169,9 @@ impl Visit<'_> {
 
     /// Returns the right to sign a browser in. `None`: the process is overloaded, or too many
     /// browsers sign in at the same time.
-    fn login_permit(&self) -> Option<SemaphorePermit<'_>> {
+    fn login_permit(&self, issuer: &str) -> Option<LoginPermit> {
         self.broker.shared.overload.admits().ok()?;
-        self.broker.login_permit()
+        self.broker.login_permit(issuer)
     }
 
     /// Counts a failed sign-in of a browser. Returns `Some` wait if its address has failed too often.
@@ -310,6 +309,12 @@ impl Visit<'_> {
             let text = "The form has expired or belongs to another page. Open the page again.";
             return HtmlPage::new("Not accepted").text(text).respond(StatusCode::FORBIDDEN);
         };
+        let tenant = self.broker.tenant(&person.tenant);
+        if let Some(Err(refusal)) = tenant.map(|tenant| tenant.take_budget(&person.principal)) {
+            let text = "Your client and you sent too many requests. Try again later.";
+            let page = HtmlPage::new("Not now").text(text).respond(StatusCode::TOO_MANY_REQUESTS);
+            return retry_after(page, refusal.retry_after.unwrap_or_default());
+        }
         if parameter(&form, "action").as_deref() == Some("end") {
             return match tokens.disconnect(&person.principal).await {
                 Ok(_) => {
@@ -317,12 +322,6 @@ impl Visit<'_> {
                 }
                 Err(error) => self.failed(&person.tenant, backend, &error),
             };
-        }
-        let tenant = self.broker.tenant(&person.tenant);
-        if let Some(Err(refusal)) = tenant.map(|tenant| tenant.take_budget(&person.principal)) {
-            let text = "Your client and you sent too many requests. Try again later.";
-            let page = HtmlPage::new("Not now").text(text).respond(StatusCode::TOO_MANY_REQUESTS);
-            return retry_after(page, refusal.retry_after.unwrap_or_default());
         }
         let shown = parameter(&form, "server");
         match tokens.start(&person.principal, &browser, shown.as_deref()).await {
@@ -335,7 +334,9 @@ impl Visit<'_> {
 
     /// Signs the browser in with a one-time link.
     async fn sign_in(&self, link: &str) -> Response<Body> {
-        let Some(_permit) = self.login_permit() else { return busy() };
+        if self.broker.shared.overload.admits().is_err() {
+            return busy();
+        }
         let connections = Connections::new(self.broker.shared.persistence.clone());
         match connections.take_link(link).await {
             Ok(link) => {

@@ -45,6 +45,9 @@ pub(super) struct Login {
     groups: Option<Vec<String>>,
     /// By the clock of the store, as the times of revocations.
     issued_at_us: i64,
+    /// The issuer that has named the person. `None`: a one-time link has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    issuer: Option<String>,
 }
 
 impl Login {
@@ -56,19 +59,33 @@ impl Login {
             principal: PrincipalId::new(principal),
             groups: None,
             issued_at_us,
+            issuer: None,
         }
     }
 
     /// Returns the login of a person whom an issuer has named.
-    pub(super) fn of_subject(tenant: &Tenant, subject: &Subject, issued_at_us: i64) -> Self {
+    pub(super) fn of_subject(
+        tenant: &Tenant,
+        subject: &Subject,
+        issuer: String,
+        issued_at_us: i64,
+    ) -> Self {
         let groups = SubjectAttributes::of_subject(subject).groups;
-        Self { groups, ..Self::of_principal(tenant, subject.principal.as_str(), issued_at_us) }
+        let principal = subject.principal.as_str();
+        let issuer = Some(issuer);
+        Self { groups, issuer, ..Self::of_principal(tenant, principal, issued_at_us) }
     }
 
-    /// Returns whether the tenant and the principal are still those of the login.
+    /// Returns whether the tenant and the principal are still those of the login, and its issuer may
+    /// still name people of the tenant.
     pub(super) fn is_valid(&self, broker: &Broker) -> bool {
-        let Self { tenant, tenant_created_at_us, principal, issued_at_us, .. } = self;
-        broker.accepts_login(tenant, *tenant_created_at_us, principal, *issued_at_us)
+        let Self { tenant, tenant_created_at_us, principal, issued_at_us, issuer, .. } = self;
+        let may_name = |issuer: &String| {
+            let issuers = broker.sign_in_issuers();
+            issuers.iter().any(|known| known.issuer == *issuer && known.can_name(tenant))
+        };
+        issuer.as_ref().is_none_or(may_name)
+            && broker.accepts_login(tenant, *tenant_created_at_us, principal, *issued_at_us)
     }
 
     /// Returns the person, if the login is still valid.
@@ -233,6 +250,7 @@ mod tests {
             principal: PrincipalId::new("ann"),
             groups: Some(vec!["staff".to_owned()]),
             issued_at_us: 2,
+            issuer: Some("https://login.example".to_owned()),
         }
     }
 

@@ -50,7 +50,7 @@ impl Visit<'_> {
         if !backend.is_empty() && BackendId::parse(&backend).is_err() {
             return unknown();
         }
-        let Some(_permit) = self.login_permit() else { return busy() };
+        let Some(_permit) = self.login_permit(&issuer.issuer) else { return busy() };
         let cookies = self.cookies();
         let is_free = |state: &str| !cookies.has_sign_in(state);
         let connections = Connections::new(self.broker.shared.persistence.clone());
@@ -76,7 +76,7 @@ impl Visit<'_> {
         if let Err(refusal) = self.broker.check_address(self.remote) {
             return too_many(refusal.retry_after);
         }
-        let Some(_permit) = self.login_permit() else { return busy() };
+        let Some(_permit) = self.login_permit(pending.issuer()) else { return busy() };
         let response = match self.signed_in(pending, answer).await {
             Ok((login, backend)) => {
                 let cookie = self.cookies().set_login(self.seal(), login);
@@ -99,7 +99,8 @@ impl Visit<'_> {
         let proven = finished.map_err(|error| failed_login(&error))?;
         let (tenant, subject) = self.broker.signed_in(&proven).await.ok_or_else(refused)?;
         let tenant = self.broker.tenant(&tenant).ok_or_else(refused)?;
-        Ok((Login::of_subject(&tenant, &subject, issued_at_us), proven.backend))
+        let login = Login::of_subject(&tenant, &subject, proven.issuer, issued_at_us);
+        Ok((login, proven.backend))
     }
 }
 
