@@ -2,7 +2,10 @@
 //! page. Compares the chains with checkpoints that were stored outside the database.
 
 use std::{
-    collections::BTreeMap, fs::File, io::BufRead as _, io::BufReader, io::Write as _, path::Path,
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::{BufRead as _, BufReader, Write as _},
+    path::Path,
 };
 
 use http::Method;
@@ -63,13 +66,53 @@ pub(super) async fn verify(
             break;
         }
     }
+    let uncompared = match kept.is_empty() {
+        true => 0,
+        false => drop_unseen(&mut kept, seen_tenants(client).await?.as_ref()),
+    };
     // The remaining checkpoints are of chains that no longer exist.
     for (tenant, checkpoints) in kept {
         let tenant = Some(tenant).filter(|tenant| !tenant.is_empty());
         let found = verify_chain(client, tenant.as_deref(), checkpoints).await?;
         misfits.extend(found.misfit.map(|misfit| json!({"tenant": tenant, "number": misfit["number"], "detail": misfit["detail"]})));
     }
-    render_report(rows, misfits, unchained_until, output)
+    let mut rendered = render_report(rows, misfits, unchained_until, output)?;
+    rendered.note = note(unchained_until, uncompared);
+    Ok(rendered)
+}
+
+/// Returns the tenants that the operator sees. `None`: all tenants, and records without a tenant.
+async fn seen_tenants(client: &AdminClient) -> Result<Option<BTreeSet<String>>, ClientError> {
+    client.request(Method::GET, "operator", None).await.map(|operator| tenants_of(&operator))
+}
+
+/// Returns the tenants of an operator, from the broker's answer about it.
+fn tenants_of(operator: &Value) -> Option<BTreeSet<String>> {
+    // An operator of backends has no tenants, but backends as TENANT/BACKEND.
+    let names = operator["tenants"].as_array().or_else(|| operator["backends"].as_array())?;
+    let tenants = names.iter().filter_map(|name| name.as_str()?.split('/').next());
+    Some(tenants.map(str::to_owned).collect())
+}
+
+/// Drops the checkpoints of chains that the operator does not see. Returns the number of these
+/// chains.
+fn drop_unseen(kept: &mut KeptCheckpoints, seen: Option<&BTreeSet<String>>) -> usize {
+    let before = kept.len();
+    kept.retain(|tenant, _| seen.is_none_or(|seen| seen.contains(tenant)));
+    before - kept.len()
+}
+
+/// Returns what the verification did not cover.
+fn note(unchained_until: i64, uncompared: usize) -> String {
+    let unchained = format!(
+        "records up to number {unchained_until} are older than the chains, and nothing protects them"
+    );
+    let unseen = format!(
+        "checkpoints of {uncompared} chains were not compared, because this operator does not see the chains"
+    );
+    let parts = [(unchained_until > 0, unchained), (uncompared > 0, unseen)];
+    let parts = parts.into_iter().filter_map(|(applies, part)| applies.then_some(part));
+    parts.collect::<Vec<_>>().join("; ")
 }
 
 fn render_report(
@@ -88,11 +131,6 @@ fn render_report(
     else {
         if !output.json {
             rendered.out += &summary;
-        }
-        if unchained_until > 0 {
-            rendered.note = format!(
-                "records up to number {unchained_until} are older than the chains, and nothing protects them"
-            );
         }
         return Ok(rendered);
     };
@@ -137,7 +175,7 @@ async fn verify_chain(
         // checkpoint is sent to the end of the chain.
         let next =
             checkpoints.range(position + 1..).next().or_else(|| checkpoints.last_key_value());
-        let limit = next.map_or(PAGE, |(count, _)| (count - position).clamp(1, PAGE)).to_string();
+        let limit = page_limit(position, next.map(|(count, _)| *count)).to_string();
         let checkpoint = next.map(|(_, checkpoint)| checkpoint.to_string());
         let parameters = [
             ("tenant", tenant),
@@ -156,6 +194,15 @@ async fn verify_chain(
         };
         position =
             next.split('.').next().and_then(|number| number.parse().ok()).unwrap_or(position);
+    }
+}
+
+/// Returns the number of records to request after `position`. A page ends at a checkpoint only if
+/// the chain is not past it.
+fn page_limit(position: i64, checkpoint: Option<i64>) -> i64 {
+    match checkpoint {
+        Some(count) if count > position => count.saturating_sub(position).min(PAGE),
+        _ => PAGE,
     }
 }
 
@@ -253,6 +300,88 @@ mod tests {
         let mut chain: BTreeMap<i64, Value> = (1..=10).map(|count| (count, Value::Null)).collect();
         assert_eq!(forget_half(&mut chain), 4);
         assert_eq!(chain.into_keys().collect::<Vec<_>>(), [1, 3, 5, 7, 9, 10]);
+    }
+
+    #[test]
+    fn s15_a_page_ends_at_the_next_checkpoint_and_is_whole_after_the_last_one() {
+        for (position, checkpoint, limit) in [
+            (0, None, PAGE),
+            (0, Some(7), 7),
+            (5, Some(7), 2),
+            (0, Some(PAGE + 1), PAGE),
+            (7, Some(7), PAGE),
+            (2_000, Some(7), PAGE),
+            (0, Some(-1), PAGE),
+            (0, Some(i64::MAX), PAGE),
+        ] {
+            assert_eq!(page_limit(position, checkpoint), limit, "{position} {checkpoint:?}");
+        }
+    }
+
+    #[test]
+    fn s15_the_tenants_of_an_operator_are_those_of_its_scope() {
+        let names = |names: &[&str]| -> Option<BTreeSet<String>> {
+            Some(names.iter().map(|name| (*name).to_owned()).collect())
+        };
+        assert_eq!(tenants_of(&json!({"name": "admin", "role": "admin"})), None);
+        assert_eq!(tenants_of(&json!({"tenants": ["acme", "b"]})), names(&["acme", "b"]));
+        assert_eq!(tenants_of(&json!({"tenants": []})), names(&[]));
+        let backends = json!({"backends": ["acme/files", "acme/mail"]});
+        assert_eq!(tenants_of(&backends), names(&["acme"]));
+    }
+
+    /// A broker whose operator sees these tenants. It has the chain of acme only.
+    async fn client_of(tenants: Option<&[&str]>) -> AdminClient {
+        let mut operator = json!({"name": "o", "role": "auditor"});
+        if let Some(tenants) = tenants {
+            operator["tenants"] = json!(tenants);
+        }
+        let chains = json!({"chains": [{"tenant": "acme", "removed": 0, "covered": 7}], "unchained_until": 0});
+        let page = |uri: http::Uri| async move {
+            let is_there = uri.query().unwrap_or_default().contains("tenant=acme");
+            axum::Json(match is_there {
+                true => json!({"records": 7, "last": 9}),
+                false => json!({"records": 0, "misfit": {"detail": "the chain is gone"}}),
+            })
+        };
+        let router = axum::Router::new()
+            .route(
+                "/admin/v1/operator",
+                axum::routing::get(move || async move { axum::Json(operator) }),
+            )
+            .route(
+                "/admin/v1/audit/chains",
+                axum::routing::get(move || async move { axum::Json(chains) }),
+            )
+            .route("/admin/v1/audit/verify", axum::routing::get(page));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        AdminClient::new(&format!("http://{address}"), None).unwrap()
+    }
+
+    #[tokio::test]
+    async fn s15_checkpoints_of_chains_that_the_operator_does_not_see_are_not_compared() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("checkpoints.jsonl");
+        let of = |tenant: &str| CHECKPOINT.replace(r#""acme""#, tenant);
+        let lines = [of(r#""acme""#), of(r#""other""#), of("null")];
+        std::fs::write(&file, lines.join("\n")).unwrap();
+        let output = OutputOptions { json: false };
+        let limited = client_of(Some(&["acme"])).await;
+        let found = verify(&limited, Some(&file), &output).await.unwrap();
+        assert!(found.out.ends_with("ok: 7 records in 1 chains\n"), "{}", found.out);
+        assert!(
+            found.note.starts_with("checkpoints of 2 chains were not compared"),
+            "{}",
+            found.note
+        );
+        // A chain that the operator should see, and all chains for an operator of the broker.
+        for tenants in [Some(&["acme", "other"][..]), None] {
+            let client = client_of(tenants).await;
+            let error = verify(&client, Some(&file), &output).await.err();
+            assert!(matches!(error, Some(ClientError::Refused(_))), "{tenants:?}: {error:?}");
+        }
     }
 
     #[test]

@@ -64,7 +64,9 @@ pub(super) async fn pins(
                 (None, Some(backend)) if all => vec![(backend, json!({"all": true}))],
                 (None, backend) => match locked {
                     Some(file) => {
-                        let lock = read_lock_of(&file, backend.as_ref())?;
+                        let mut lock = read_lock_of(&file, &of)?;
+                        check_has(&lock, &file, backend.as_ref())?;
+                        keep_backend(&mut lock, backend.as_ref());
                         let decisions = locked_items(&lock)?;
                         check_locked(client, &of, &lock, &decisions).await?;
                         decisions
@@ -86,16 +88,9 @@ pub(super) async fn pins(
             Ok(CommandOutput { out: text, note: String::new() })
         }
         PinCommand::Verify { file, backend, of } => {
-            let locked = read_lock_of(&file, backend.as_ref())?;
+            let mut locked = read_lock_of(&file, &of)?;
+            keep_backend(&mut locked, backend.as_ref());
             let pins = all_pins(client, &of, backend.as_ref()).await?;
-            if locked.tenant != of.tenant.as_str() {
-                let text = format!(
-                    "{} is a lock file of another tenant: {}",
-                    file.display(),
-                    locked.tenant
-                );
-                return Err(ClientError::refused(text));
-            }
             verified(&locked, &lock_of(&of, &pins, seen))
         }
     }
@@ -312,11 +307,29 @@ fn locked_items(lock: &LockFile) -> Result<Vec<(BackendId, Value)>, ClientError>
     Ok(decisions)
 }
 
-/// Reads a lock file, or its part about one backend.
-fn read_lock_of(file: &Path, only: Option<&BackendId>) -> Result<LockFile, ClientError> {
-    let mut lock = read_lock(file)?;
+/// Reads the lock file of a tenant. Refuses one of another tenant.
+fn read_lock_of(file: &Path, of: &TenantArg) -> Result<LockFile, ClientError> {
+    let lock = read_lock(file)?;
+    if lock.tenant == of.tenant.as_str() {
+        return Ok(lock);
+    }
+    let (file, tenant) = (file.display(), &lock.tenant);
+    Err(ClientError::refused(format!("{file} is a lock file of another tenant: {tenant}")))
+}
+
+/// Refuses a backend that a lock file does not have. Without a backend, the whole file is meant.
+fn check_has(lock: &LockFile, file: &Path, only: Option<&BackendId>) -> Result<(), ClientError> {
+    let absent = only.filter(|only| !lock.backends.contains_key(only.as_str()));
+    let Some(absent) = absent else { return Ok(()) };
+    let names: Vec<&str> = lock.backends.keys().map(String::as_str).collect();
+    let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+    let file = file.display();
+    Err(ClientError::Usage(format!("{file} does not have the backend {absent}; it has: {names}")))
+}
+
+/// Keeps only the part of a lock file about one backend, if one is named.
+fn keep_backend(lock: &mut LockFile, only: Option<&BackendId>) {
     lock.backends.retain(|name, _| only.is_none_or(|only| only.as_str() == name));
-    Ok(lock)
 }
 
 /// Reads a lock file. An error names every fault with its path.
@@ -368,5 +381,30 @@ mod tests {
             [("new", hash(0)), ("old", hash(2)),]
         );
         assert_eq!(lock.differences(&lock_of(&of, &pins, seen)).len(), 2);
+    }
+
+    #[test]
+    fn a_lock_file_of_another_tenant_or_without_the_backend_is_refused() {
+        let of = |name: &str| TenantArg { tenant: protocol::ids::TenantId::parse(name).unwrap() };
+        let backend = |name: &str| BackendId::parse(name).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mcp-broker.lock");
+        let (mut lock, hash) = (LockFile::new("acme"), format!("v1:{:064x}", 1));
+        for name in ["files", "mail"] {
+            lock.add(name, PinKind::Tool, "read", &hash);
+        }
+        std::fs::write(&file, lock.to_text()).unwrap();
+        let other = read_lock_of(&file, &of("other")).unwrap_err();
+        assert!(matches!(other, ClientError::Refused(_)), "{other:?}");
+        assert!(other.to_string().ends_with(" is a lock file of another tenant: acme"), "{other}");
+        let mut lock = read_lock_of(&file, &of("acme")).unwrap();
+        check_has(&lock, &file, None).unwrap();
+        check_has(&lock, &file, Some(&backend("mail"))).unwrap();
+        let absent = check_has(&lock, &file, Some(&backend("ghost"))).unwrap_err();
+        assert!(matches!(absent, ClientError::Usage(_)), "{absent:?}");
+        let reason = " does not have the backend ghost; it has: files, mail";
+        assert!(absent.to_string().ends_with(reason), "{absent}");
+        keep_backend(&mut lock, Some(&backend("mail")));
+        assert_eq!(lock.backends.into_keys().collect::<Vec<_>>(), ["mail"]);
     }
 }

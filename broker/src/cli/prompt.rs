@@ -5,7 +5,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use super::client::ClientError;
+use super::{client::ClientError, table};
 
 /// Returns whether a person can answer a prompt.
 pub(super) fn is_possible() -> bool {
@@ -17,7 +17,7 @@ pub(super) fn read_value(question: &str, is_secret: bool) -> Result<String, Clie
     let silence = is_secret.then(Silence::start).transpose()?;
     let failed = |error: io::Error| ClientError::Usage(format!("the terminal: {error}"));
     let mut terminal = io::stderr();
-    write!(terminal, "{question}: ").and_then(|()| terminal.flush()).map_err(failed)?;
+    write!(terminal, "{}", shown(question)).and_then(|()| terminal.flush()).map_err(failed)?;
     let mut line = String::new();
     let read = io::stdin().lock().read_line(&mut line).map_err(failed);
     if silence.is_some() {
@@ -29,6 +29,11 @@ pub(super) fn read_value(question: &str, is_secret: bool) -> Result<String, Clie
         true => Err(ClientError::Usage(format!("{question}: a value is needed"))),
         false => Ok(value.to_owned()),
     }
+}
+
+/// Returns the prompt for a question. Its text may come from an untrusted document.
+fn shown(question: &str) -> String {
+    format!("{}: ", table::clean(question))
 }
 
 /// A terminal that does not show what is typed.
@@ -57,4 +62,16 @@ fn set_echo(mode: &str) -> bool {
     let mut stty = Command::new("stty");
     stty.arg(mode).stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(Stdio::null());
     stty.status().is_ok_and(|status| status.success())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_cannot_control_the_terminal() {
+        assert_eq!(shown("API_KEY (secret)  needed"), "API_KEY (secret)  needed: ");
+        let hostile = shown("KEY\u{1b}[2J\u{202e}\r\nTOKEN");
+        assert_eq!(hostile, "KEY\u{fffd}[2J\u{fffd}\u{fffd}\u{fffd}TOKEN: ");
+    }
 }

@@ -194,18 +194,48 @@ impl ServerJson {
 #[derive(Debug, Clone, Copy)]
 struct Runner {
     command: &'static str,
-    /// Arguments before those of the document.
+    /// Arguments before the package.
     first: &'static [&'static str],
+    /// Runtime arguments that a document may have. `first` already has their effect.
+    flags: &'static [&'static str],
     registries: &'static [&'static str],
 }
 
 const NPX: Runner = Runner {
     command: "npx",
     first: &["-y"],
+    flags: &["-y", "--yes"],
     registries: &["https://registry.npmjs.org", "https://registry.npmjs.org/"],
 };
-const UVX: Runner =
-    Runner { command: "uvx", first: &[], registries: &["https://pypi.org", "https://pypi.org/"] };
+const UVX: Runner = Runner {
+    command: "uvx",
+    first: &[],
+    flags: &[],
+    registries: &["https://pypi.org", "https://pypi.org/"],
+};
+/// Beginnings of the names of variables that configure a runner or the loader, in small letters.
+const RUNNER_VARIABLE_PREFIXES: [&str; 3] = ["npm_config_", "uv_", "pip_"];
+/// Further variables that change which programs and modules run, or where a runner finds them, in
+/// small letters.
+const RUNNER_VARIABLES: [&str; 17] = [
+    "all_proxy",
+    "bash_env",
+    "http_proxy",
+    "https_proxy",
+    "ld_audit",
+    "ld_library_path",
+    "ld_preload",
+    "node_extra_ca_certs",
+    "node_options",
+    "node_path",
+    "path",
+    "pythonhome",
+    "pythonpath",
+    "pythonstartup",
+    "pythonuserbase",
+    "ssl_cert_dir",
+    "ssl_cert_file",
+];
 
 impl Package {
     /// Returns what runs the package here, or why nothing does.
@@ -234,6 +264,9 @@ impl Package {
             let command = runner.command;
             return Err(format!("has a fileSha256, which {command} cannot check"));
         }
+        if let Some(fault) = self.argument_fault(runner).or_else(|| self.variable_fault()) {
+            return Err(fault);
+        }
         if !is_identifier(&self.identifier) {
             return Err(format!("has the unusable identifier {:?}", self.identifier));
         }
@@ -246,13 +279,29 @@ impl Package {
         }
     }
 
+    /// Returns the fault of the first runtime argument that is not a flag of the runner. Another
+    /// argument could name another registry.
+    fn argument_fault(&self, runner: Runner) -> Option<String> {
+        let mut arguments = self.runtime_arguments.iter();
+        let argument = arguments.find(|argument| !argument.is_flag(runner.flags))?;
+        let allowed = match runner.flags {
+            [] => "none".to_owned(),
+            flags => format!("{} (without a value)", flags.join(", ")),
+        };
+        Some(format!("has the runtime argument {:?}; allowed: {allowed}", argument.shown()))
+    }
+
+    /// Returns the fault of the first variable that configures the runner or the loader.
+    fn variable_fault(&self) -> Option<String> {
+        let mut names = self.environment_variables.iter().map(|variable| &variable.name);
+        let name = names.find(|name| is_runner_variable(name))?;
+        Some(format!(
+            "has the environment variable {name:?}, which configures the runner or the loader"
+        ))
+    }
+
     fn body(&self, runner: Runner, inputs: &mut Inputs<'_>) -> Value {
         let mut args: Vec<String> = runner.first.iter().map(|&first| first.to_owned()).collect();
-        for argument in inputs.arguments(&self.runtime_arguments) {
-            if !args.contains(&argument) {
-                args.push(argument);
-            }
-        }
         args.push(format!("{}@{}", self.identifier, self.version.as_deref().unwrap_or_default()));
         args.extend(inputs.arguments(&self.package_arguments));
         let mut transport = json!({"type": "stdio", "command": runner.command, "args": args});
@@ -261,6 +310,26 @@ impl Package {
             transport["env"] = env.into();
         }
         json!({"transport": transport})
+    }
+}
+
+impl Argument {
+    /// Returns whether this is one of the flags, without a value.
+    fn is_flag(&self, flags: &[&str]) -> bool {
+        let has_value =
+            self.input.value.is_some() || self.input.preset.is_some() || self.value_hint.is_some();
+        let flag = match self.kind.as_str() {
+            "positional" => self.input.value.as_deref(),
+            _ => self.name.as_deref().filter(|_| !has_value),
+        };
+        flag.is_some_and(|flag| flags.contains(&flag))
+    }
+
+    /// Returns the argument for a refusal: its name, or the value or hint of a positional one.
+    fn shown(&self) -> &str {
+        let name = self.name.as_deref().filter(|_| self.kind != "positional");
+        let value = self.input.value.as_deref().or(self.input.preset.as_deref());
+        name.or(value).or(self.value_hint.as_deref()).unwrap_or_default()
     }
 }
 
@@ -274,6 +343,13 @@ impl RemoteServer {
         }
         body
     }
+}
+
+/// Returns whether a variable of this name configures the runner of a package or the loader.
+fn is_runner_variable(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    RUNNER_VARIABLES.contains(&name.as_str())
+        || RUNNER_VARIABLE_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Returns whether a version is one version, and not a range or a tag.
@@ -489,6 +565,66 @@ mod tests {
         let old =
             json!({"$schema": "https://x/2025-07-09/server.json", "name": "a", "version": "1"});
         assert!(ServerJson::read(&old).is_err());
+    }
+
+    #[test]
+    fn the_runner_gets_none_but_its_own_flags() {
+        let npm = |argument: Value| package(json!({"runtimeArguments": [argument]}));
+        for flag in [
+            json!({"type": "positional", "value": "-y"}),
+            json!({"type": "positional", "value": "--yes"}),
+            json!({"type": "named", "name": "-y"}),
+            json!({"type": "named", "name": "--yes", "isRequired": true}),
+        ] {
+            let body = body(npm(flag), &[]).unwrap();
+            assert_eq!(body["transport"]["args"], json!(["-y", "@scope/server@1.2.3"]));
+        }
+        for (argument, shown) in [
+            (json!({"type": "named", "name": "--registry", "value": "https://evil"}), "--registry"),
+            (
+                json!({"type": "positional", "value": "--registry=https://evil"}),
+                "--registry=https://evil",
+            ),
+            (json!({"type": "positional", "name": "-y", "value": "--call"}), "--call"),
+            (json!({"type": "positional", "valueHint": "h", "default": "--call"}), "--call"),
+            (json!({"type": "positional", "valueHint": "hint"}), "hint"),
+            (json!({"type": "named", "name": "--yes", "value": "x"}), "--yes"),
+        ] {
+            let reason =
+                format!("packages[0] has the runtime argument {shown:?}; allowed: -y, --yes");
+            let faults = faults(npm(argument));
+            assert!(faults.starts_with(&reason), "{faults}");
+        }
+        let pypi = package(json!({
+            "registryType": "pypi", "identifier": "mcp-server-time", "version": "2025.9.25",
+            "runtimeArguments": [{"type": "named", "name": "--from", "value": "evil"}]
+        }));
+        assert!(faults(pypi).contains("the runtime argument \"--from\"; allowed: none"));
+    }
+
+    #[test]
+    fn a_variable_that_configures_the_runner_or_the_loader_is_refused() {
+        let with = |name: &str| {
+            package(
+                json!({"environmentVariables": [{"name": "KEY", "value": "k"}, {"name": name, "value": "x"}]}),
+            )
+        };
+        for name in [
+            "NPM_CONFIG_REGISTRY",
+            "npm_config_registry",
+            "UV_INDEX_URL",
+            "PIP_INDEX_URL",
+            "LD_PRELOAD",
+            "NODE_OPTIONS",
+            "Path",
+            "PYTHONSTARTUP",
+        ] {
+            let faults = faults(with(name));
+            assert!(faults.contains(&format!("the environment variable {name:?}")), "{faults}");
+        }
+        for name in ["API_PATH", "NODE_ENV", "BUILD_ID"] {
+            assert_eq!(body(with(name), &[]).unwrap()["transport"]["env"][name], "x");
+        }
     }
 
     #[test]
