@@ -358,6 +358,7 @@ pub struct NodeView {
 /// A task.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TaskView {
+    /// Digest of the task's id, as in the log. The id is a secret of its client.
     pub id: String,
     pub tenant: String,
     pub principal: String,

@@ -14,7 +14,7 @@ use storage::Wakeup;
 
 use super::{Author, Control, ControlError, now_us, resource_views::moment};
 use crate::{
-    sessions::session::record::client_info,
+    sessions::{session::record::client_info, tasks},
     views::{NodeView, SessionView, SubscriptionView, TaskChange, TaskShown, TaskView},
 };
 
@@ -194,35 +194,61 @@ impl Control {
         tenant: Option<&TenantId>,
         status: Option<TaskStatus>,
     ) -> Result<Vec<TaskView>, ControlError> {
-        let (mut views, mut after) = (Vec::new(), None);
-        loop {
-            let page = self
-                .query_store(
-                    "list_tasks",
-                    self.store().list_tasks(tenant, status, after.as_ref(), ADMIN_PAGE_ROWS),
-                )
-                .await?;
-            let is_last = page.is_empty();
-            after = page.last().map(|last| TaskListPosition {
-                created_at_us: last.created_at_us,
-                task: last.record.task.clone(),
-            });
+        let mut views = Vec::new();
+        self.visit_tasks(tenant, status, |page| {
             views.extend(page.iter().map(task_view));
-            if is_last || views.len() >= ADMIN_LIST_MAX {
-                break;
-            }
-        }
+            views.len() < ADMIN_LIST_MAX
+        })
+        .await?;
         Ok(views)
     }
 
+    /// Passes pages of stored tasks to `visit`, oldest first, until it returns false.
+    async fn visit_tasks(
+        &self,
+        tenant: Option<&TenantId>,
+        status: Option<TaskStatus>,
+        mut visit: impl FnMut(&[StoredTask]) -> bool,
+    ) -> Result<(), ControlError> {
+        let mut after = None;
+        loop {
+            let page = self.store().list_tasks(tenant, status, after.as_ref(), ADMIN_PAGE_ROWS);
+            let page = self.query_store("list_tasks", page).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = Some(TaskListPosition {
+                created_at_us: last.created_at_us,
+                task: last.record.task.clone(),
+            });
+            if !visit(&page) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns the task with this id, or with this digest of its id. Clients know the id, and
+    /// operators the digest.
+    pub async fn find_task(&self, name: &str) -> Result<StoredTask, ControlError> {
+        let task = TaskId::new(name);
+        if let Some(stored) = self.query_store("get_task", self.store().task(&task)).await? {
+            return Ok(stored);
+        }
+        let mut found = None;
+        if tasks::is_digest(name) {
+            self.visit_tasks(None, None, |page| {
+                let mut page = page.iter();
+                found = page.find(|stored| tasks::digest(&stored.record.task) == name).cloned();
+                found.is_none()
+            })
+            .await?;
+        }
+        found.ok_or_else(|| ControlError::NotFound { what: "task", name: name.to_owned() })
+    }
+
     /// Returns one task with its history.
-    pub async fn task(&self, id: &str) -> Result<TaskShown, ControlError> {
-        let task = TaskId::new(id);
-        let stored = self.query_store("get_task", self.store().task(&task)).await?;
-        let stored =
-            stored.ok_or_else(|| ControlError::NotFound { what: "task", name: id.to_owned() })?;
-        let history =
-            self.query_store("list_task_transitions", self.store().task_transitions(&task)).await?;
+    pub async fn task(&self, name: &str) -> Result<TaskShown, ControlError> {
+        let stored = self.find_task(name).await?;
+        let history = self.store().task_transitions(&stored.record.task);
+        let history = self.query_store("list_task_transitions", history).await?;
         let change = |step: &records::TaskTransition| TaskChange {
             to: step.to.name().to_owned(),
             at: moment(step.at_us),
@@ -245,7 +271,7 @@ fn task_view(stored: &StoredTask) -> TaskView {
         .and_then(|ttl| i64::try_from(ttl.as_micros()).ok())
         .map(|ttl| stored.created_at_us.saturating_add(ttl));
     TaskView {
-        id: record.task.to_string(),
+        id: tasks::digest(&record.task),
         tenant: record.tenant.to_string(),
         principal: record.principal.to_string(),
         backend: record.backend.to_string(),

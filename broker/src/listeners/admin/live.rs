@@ -143,11 +143,12 @@ pub(super) async fn cancel_task(
     signed_in: SignedIn,
     PathId(id): PathId,
 ) -> Result<impl IntoResponse, Problem> {
-    if !signed_in.0.is_broker_wide() {
-        signed_in.seen(control.task(&id).await?, |shown| &shown.task.tenant, "task", &id)?;
-    }
-    control.broker.cancel_task(&id).await.map_err(|refusal| task_problem(&id, &refusal))?;
-    Ok(axum::Json(control.task(&id).await?.task))
+    let found = control.find_task(&id).await?;
+    let task =
+        signed_in.seen(found, |found| found.record.tenant.as_str(), "task", &id)?.record.task;
+    let cancelled = control.broker.cancel_task(task.as_str()).await;
+    cancelled.map_err(|refusal| task_problem(&id, &refusal))?;
+    Ok(axum::Json(control.task(task.as_str()).await?.task))
 }
 
 fn task_problem(id: &str, refusal: &Refusal) -> Problem {

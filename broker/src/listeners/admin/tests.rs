@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
-use crate::control::tests::Rig;
+use crate::{control::tests::Rig, sessions::tasks};
 
 pub(super) const LOOPBACK: &str = "127.0.0.1:9090";
 
@@ -554,8 +554,8 @@ async fn sessions_and_tasks_of_other_replicas_are_listed_and_can_be_ended() {
     );
     assert!(shown.get("calls_in_flight").is_none(), "only its owner knows: {shown}");
 
-    let (_, tasks) = admin.request("GET", "/admin/v1/tasks?status=cancelled", None).await;
-    assert_eq!(tasks["tasks"][0]["id"], task.as_str(), "{tasks}");
+    let (_, listed) = admin.request("GET", "/admin/v1/tasks?status=cancelled", None).await;
+    assert_eq!(listed["tasks"][0]["id"], tasks::digest(&task), "{listed}");
     let (_, shown) =
         admin.request("GET", &format!("/admin/v1/tasks/{}", task.as_str()), None).await;
     let history: Vec<&str> = shown["history"]

@@ -360,11 +360,20 @@ impl TaskManager {
     }
 }
 
-/// Returns a name of the task for logs. The id itself must not be shown, because some callers need
-/// only the id to see the task.
+/// Bytes of a task's digest.
+const DIGEST_BYTES: usize = 8;
+
+/// Returns a name of the task for logs and operators. The id itself must not be shown, because some
+/// callers need only the id to see the task.
 pub fn digest(task: &TaskId) -> String {
     let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, task.as_str().as_bytes());
-    hash.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    hash.as_ref()[..DIGEST_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Returns whether a text has the form of such a name.
+pub fn is_digest(name: &str) -> bool {
+    name.len() == 2 * DIGEST_BYTES
+        && name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 
 #[cfg(test)]
