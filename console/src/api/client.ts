@@ -48,8 +48,14 @@ export interface Options {
   signal?: AbortSignal;
 }
 
+function segment(value: string): string {
+  // A URL cannot have these as segments: they would name another address.
+  if (value === '.' || value === '..') throw new Problem(0, 'page', `The name ${value} cannot be in an address. Use the command line.`, []);
+  return encodeURIComponent(value);
+}
+
 function address(path: string, { params = {}, query = {} }: Options): URL {
-  const filled = path.replace(/\{(\w+)\}/g, (_, name: string) => encodeURIComponent(params[name] ?? ''));
+  const filled = path.replace(/\{(\w+)\}/g, (_, name: string) => segment(params[name] ?? ''));
   const url = new URL(filled.replace(/^\//, ''), root);
   for (const [name, value] of Object.entries(query)) {
     if (value !== undefined && value !== '') url.searchParams.set(name, String(value));
@@ -66,8 +72,9 @@ export async function send(method: string, path: string, options: Options = {}):
     init.body = typeof body === 'string' ? body : JSON.stringify(body);
     init.headers = { 'content-type': 'application/json', ...init.headers };
   }
+  const target = address(path, options);
   try {
-    return await fetch(address(path, options), init);
+    return await fetch(target, init);
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new Problem(0, 'unreachable', 'The broker does not answer.', []);
@@ -103,7 +110,11 @@ export async function call<T>(operation: Operation, options: Options = {}): Prom
 async function success(operation: Operation, options: Options): Promise<Response> {
   const [method, path] = operation.split(' ') as [string, string];
   const response = await send(method, path, options);
-  if (response.ok) return response;
+  return response.ok ? response : refuse(response);
+}
+
+/** Throws the problem of a refusal. One of the login ends it. */
+export async function refuse(response: Response): Promise<never> {
   const problem = await problemOf(response);
   if (response.status === 401) onSignedOut(problem);
   throw problem;

@@ -3016,6 +3016,7 @@ export interface components {
         };
         /** @description A task with its history. */
         TaskShown: {
+            /** @description Digest of the task's id, as in the log. The id is a secret of its client. */
             id: string;
             tenant: string;
             principal: string;
@@ -3036,6 +3037,7 @@ export interface components {
         };
         /** @description A task. */
         TaskView: {
+            /** @description Digest of the task's id, as in the log. The id is a secret of its client. */
             id: string;
             tenant: string;
             principal: string;

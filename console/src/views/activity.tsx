@@ -27,9 +27,12 @@ export function Activity() {
       const ask = (after: number) =>
         call<Schemas['ActivityList']>('GET /admin/v1/activity', { query: { tenant: chosen, after: after || undefined, limit: 1000 } });
       let page = await ask(newest);
-      // Another replica counts its own entries.
-      if (old && page.replica !== old.replica && newest) page = await ask(0);
-      const before = old && page.replica === old.replica ? old.entries : [];
+      let before = old?.entries ?? [];
+      if (old && page.replica !== old.replica) {
+        // Another replica counts its own entries. The second answer may be of the first replica again, with all its entries.
+        if (newest) page = await ask(0);
+        before = [];
+      }
       return { replica: page.replica, entries: [...before, ...page.entries].slice(-KEPT) };
     },
     [chosen],

@@ -15,6 +15,11 @@ type Approval = Schemas['ApprovalView'];
 const STATES = ['pending', 'approved', 'denied', 'expired', 'used'];
 const WINDOWS = [['', 'this call only'], ['10m', 'the same tool for 10 minutes'], ['1h', 'the same tool for an hour']] as const;
 
+/** Returns why the arguments of an approval are absent. */
+function absent({ state }: Approval): string {
+  return state === 'expired' ? 'The arguments were removed when the approval expired.' : 'The arguments are not shown to this role.';
+}
+
 export function Approvals() {
   const owner = oneTenant.value;
   const state = route.value.query.get('state') || 'pending';
@@ -117,7 +122,7 @@ function Decision({ owner, id, close, decided }: { owner: string; id: string; cl
           )}
           {approval.four_eyes && <Note>A person other than the caller must decide.</Note>}
           <pre class="json" tabIndex={0} role="region" aria-label="Arguments">
-            <Text multiline>{approval.arguments_text ?? (approval.arguments === undefined ? 'The arguments are not shown to this role.' : JSON.stringify(approval.arguments, null, 2))}</Text>
+            <Text multiline>{approval.arguments_text ?? (approval.arguments === undefined ? absent(approval) : JSON.stringify(approval.arguments, null, 2))}</Text>
           </pre>
           {approval.state === 'pending' && may('POST /admin/v1/tenants/{tenant}/approvals/{id}') && (
             <form onSubmit={event => event.preventDefault()}>

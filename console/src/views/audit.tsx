@@ -1,7 +1,7 @@
 // The audit log: what operators changed and clients did, and whether the log is whole.
 import { useState } from 'preact/hooks';
 
-import { call, callAll, send, problemOf, type Schemas } from '../api/client';
+import { call, callAll, refuse, send, type Schemas } from '../api/client';
 import { asProblem, useLive } from '../live';
 import { route, setQuery } from '../router';
 import { operator, tenants } from '../session';
@@ -44,7 +44,7 @@ export function Audit() {
   );
   const download = async () => {
     const response = await send('GET', '/admin/v1/audit/export', { query: { since, kind, tenant: owner } });
-    if (!response.ok) throw await problemOf(response);
+    if (!response.ok) return refuse(response);
     const address = URL.createObjectURL(await response.blob());
     const link = document.createElement('a');
     link.href = address;
@@ -208,13 +208,13 @@ function Shown({ entry, close }: { entry: Entry; close: () => void }) {
           <section>
             <h3>Before</h3>
             <pre class="json" tabIndex={0} role="region" aria-label="Before">
-              {before === undefined ? 'nothing' : lines.old.map(([line, both], at) => (both ? `${line}\n` : <del key={at}>{line}</del>))}
+              {before === undefined ? 'nothing' : lines.old.map(([line, both], at) => (both ? <Text key={at} multiline>{`${line}\n`}</Text> : <del key={at}><Text multiline>{line}</Text></del>))}
             </pre>
           </section>
           <section>
             <h3>After</h3>
             <pre class="json" tabIndex={0} role="region" aria-label="After">
-              {after === undefined ? 'nothing' : lines.new.map(([line, both], at) => (both ? `${line}\n` : <ins key={at}>{line}</ins>))}
+              {after === undefined ? 'nothing' : lines.new.map(([line, both], at) => (both ? <Text key={at} multiline>{`${line}\n`}</Text> : <ins key={at}><Text multiline>{line}</Text></ins>))}
             </pre>
           </section>
         </div>

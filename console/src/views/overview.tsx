@@ -1,7 +1,7 @@
 // The broker at one glance.
 import { useRef } from 'preact/hooks';
 
-import { call, problemOf, send, type Schemas } from '../api/client';
+import { call, refuse, send, type Schemas } from '../api/client';
 import { useLive } from '../live';
 import { href } from '../router';
 import { chooseTenant, may } from '../session';
@@ -101,7 +101,7 @@ export function Overview() {
       else if (response.ok) {
         view = await response.json();
         tag.current = response.headers.get('etag') ?? undefined;
-      } else throw await problemOf(response);
+      } else return refuse(response);
       const { calls, sessions } = history.current;
       history.current = { calls: [...calls, view.calls_in_flight].slice(-POINTS), sessions: [...sessions, view.sessions].slice(-POINTS) };
       return view;

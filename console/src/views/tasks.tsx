@@ -48,7 +48,7 @@ export function Tasks() {
           id={row => row.id}
           order={[4, -1]}
           columns={[
-            { title: 'Task', width: '19%', cell: row => <Button kind="quiet" run={() => setShown(row.id)}><span class="mono">{row.id.slice(0, 14)}…</span></Button> },
+            { title: 'Task', width: '19%', cell: row => <Button kind="quiet" run={() => setShown(row.id)}><span class="mono">{row.id}</span></Button> },
             { title: 'Principal', by: row => row.principal, cell: row => <Text>{`${row.tenant} / ${row.principal}`}</Text> },
             { title: 'Backend', width: '14%', wide: true, by: row => row.backend, cell: row => row.backend },
             { title: 'Status', width: '150px', by: row => row.status, cell: row => <State>{row.status}</State> },

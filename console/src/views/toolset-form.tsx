@@ -33,6 +33,12 @@ interface Draft {
 function draftOf(owner: string, name: string, document: Members = {}): Draft {
   const { name: _name, source: _source, endpoint: _endpoint, lists: _lists, description, include, exclude, names, descriptions, published, search, enforce, ...more } = document;
   const sides: Record<string, unknown> = { include, exclude };
+  // Such as `classes`.
+  const unknown = SIDES.map(side => {
+    const members = Object.entries((sides[side] ?? {}) as Members);
+    return [side, Object.fromEntries(members.filter(([member]) => !(KINDS as readonly string[]).includes(member)))] as const;
+  });
+  const further = { ...more, ...Object.fromEntries(unknown.filter(([, members]) => Object.keys(members).length)) };
   const patterns = SIDES.flatMap(side => KINDS.map(kind => [`${side}.${kind}`, (((sides[side] as Members | undefined)?.[kind] ?? []) as string[]).join('\n')] as const));
   const flag = (value: unknown) => (value ? 'yes' : 'no');
   return {
@@ -45,7 +51,7 @@ function draftOf(owner: string, name: string, document: Members = {}): Draft {
     published: flag(published),
     search: flag(search),
     enforce: flag(enforce),
-    more: Object.keys(more).length ? JSON.stringify(more, null, 2) : '',
+    more: Object.keys(further).length ? JSON.stringify(further, null, 2) : '',
   };
 }
 
@@ -61,7 +67,7 @@ function documentOf(draft: Draft): Members {
   for (const side of SIDES) {
     const selected = KINDS.map(kind => [kind, (draft.patterns[`${side}.${kind}`] ?? '').split('\n').map(line => line.trim()).filter(Boolean)] as const);
     const given = selected.filter(([, patterns]) => patterns.length);
-    if (given.length) document[side] = Object.fromEntries(given);
+    if (given.length) document[side] = { ...((more[side] ?? {}) as Members), ...Object.fromEntries(given) };
   }
   for (const flag of ['published', 'search', 'enforce'] as const) document[flag] = draft[flag] === 'yes';
   return document;

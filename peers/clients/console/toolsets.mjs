@@ -49,7 +49,7 @@ async function faults() {
 async function made() {
   await page.getByLabel('Tools', { exact: true }).fill('b/*');
   await page.getByLabel('Not these tools').fill('');
-  await page.getByLabel('Further members').fill('{"aliases": {"b/echo": "say"}}');
+  await page.getByLabel('Further members').fill('{"aliases": {"b/echo": "say"}, "exclude": {"classes": ["read"]}}');
   await person.button('Store the toolset').click();
   await person.heading('research').waitFor();
   await page.getByText('Without publication it has no endpoint').waitFor();
@@ -58,7 +58,8 @@ async function made() {
   await page.getByLabel('Published').selectOption('yes');
   await person.button('Store the toolset').click();
   await page.getByText('/mcp/t/research').first().waitFor();
-  assert.ok((await page.getByRole('region', { name: 'Document' }).innerText()).includes('"say"'), 'the form lost a member');
+  const document = await page.getByRole('region', { name: 'Document' }).innerText();
+  for (const member of ['"say"', '"classes"', '"b/*"']) assert.ok(document.includes(member), `the form lost ${member}`);
   await person.judge('a toolset');
   ok('a toolset, made and published');
 }
