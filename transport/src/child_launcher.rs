@@ -4,11 +4,15 @@
 //! The broker starts its own program with [`arguments`] instead of the command. The command line
 //! passes the arguments after [`COMMAND`] to [`run`]. The launcher has one thread, so it may do all
 //! of this with plain system calls. A fork of the broker, which has many threads, may not.
-//! Invariant: the launcher executes the command only when every requested restriction is in force.
+//!
+//! Invariants:
+//! - The launcher executes the command only when every requested restriction is in force.
+//! - No variable of the child has an effect on the launcher, which runs without the restrictions: the
+//!   loader of the system obeys some of them.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::process::CommandExt;
+use std::os::unix::{ffi::OsStrExt, process::CommandExt};
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
@@ -21,6 +25,9 @@ use crate::sandbox::{self, Sandbox, SandboxError};
 
 /// Hidden command that runs the launcher.
 pub const COMMAND: &str = "exec-child";
+
+/// Begins the names under which the variables of the child reach the launcher.
+const PASSED_PREFIX: &str = "MCP_BROKER_CHILD_";
 
 /// Exit code for a command that could not be found or executed. Shells use the same code.
 const EXIT_NOT_STARTED: u8 = 127;
@@ -60,6 +67,27 @@ pub fn arguments(
     limit("cpu", resources.cpu.map(|cpu| cpu.as_secs().max(1)));
     arguments.push("--".into());
     arguments
+}
+
+/// Returns the environment of the launcher for a child with these variables.
+pub fn passed_environment(
+    variables: impl IntoIterator<Item = (OsString, OsString)>,
+) -> impl Iterator<Item = (OsString, OsString)> {
+    variables.into_iter().map(|(name, value)| {
+        let mut passed = OsString::from(PASSED_PREFIX);
+        passed.push(name);
+        (passed, value)
+    })
+}
+
+/// Returns the variables of the child from the environment of the launcher.
+fn child_environment(
+    passed: impl IntoIterator<Item = (OsString, OsString)>,
+) -> impl Iterator<Item = (OsString, OsString)> {
+    passed.into_iter().filter_map(|(name, value)| {
+        let name = name.as_bytes().strip_prefix(PASSED_PREFIX.as_bytes())?;
+        Some((OsStr::from_bytes(name).to_owned(), value))
+    })
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -139,8 +167,8 @@ fn prepare(
         sandbox.change_user()?;
     }
     // The kernel sends this signal when the thread that started this process ends. The broker
-    // starts children on threads that live as long as its runtime. A change of the user clears the
-    // setting, so the launcher makes it after that change.
+    // starts children on a thread that lives as long as its process. A change of the user clears
+    // the setting, so the launcher makes it after that change.
     set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(system("the signal at the broker's death"))?;
     if let Some(parent) = parent
@@ -158,9 +186,27 @@ fn prepare(
             .map_err(system("a limit"))?;
     }
     let mut command = Command::new(&name);
-    command.args(arguments);
+    command.args(arguments).env_clear().envs(child_environment(std::env::vars_os()));
     if let Some(sandbox) = sandbox {
         sandbox.enforce()?;
     }
     Ok((command, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_of_a_child_reach_it_under_their_names_and_the_launcher_under_others() {
+        let variables = [("LD_PRELOAD", "/x.so"), ("PATH", "/bin"), ("MCP_BROKER_CHILD_A", "1")];
+        let variables =
+            variables.map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let mut passed: Vec<_> = passed_environment(variables.clone()).collect();
+        assert!(
+            passed.iter().all(|(name, _)| name.as_bytes().starts_with(PASSED_PREFIX.as_bytes()))
+        );
+        passed.push(("HOME".into(), "/root".into()));
+        assert_eq!(child_environment(passed).collect::<Vec<_>>(), variables);
+    }
 }

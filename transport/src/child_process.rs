@@ -27,6 +27,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::child_guardian::{GroupWatch, Guardian};
 use crate::child_launcher::{self, ResourceLimits};
+use crate::child_starter;
 use crate::descriptor_reserve;
 use crate::lines::{LineReader, LineWriter};
 use crate::process_group::ProcessGroup;
@@ -172,13 +173,14 @@ pub fn spawn(spec: &ChildSpec, limits: &ChildLimits) -> Result<Child, SpawnError
     if spec.launcher.is_some() {
         find_command(spec)?;
     }
-    let mut leader = command_of(spec).spawn().map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => SpawnError::NotFound { command: spec.command.clone() },
-        io::ErrorKind::PermissionDenied => {
-            SpawnError::NotExecutable { command: spec.command.clone() }
-        }
-        _ => system(source),
-    })?;
+    let mut leader =
+        child_starter::start(command_of(spec)).map_err(|source| match source.kind() {
+            io::ErrorKind::NotFound => SpawnError::NotFound { command: spec.command.clone() },
+            io::ErrorKind::PermissionDenied => {
+                SpawnError::NotExecutable { command: spec.command.clone() }
+            }
+            _ => system(source),
+        })?;
     let (Some(stdin), Some(stdout), Some(stderr)) =
         (leader.stdin.take(), leader.stdout.take(), leader.stderr.take())
     else {
@@ -219,11 +221,16 @@ fn command_of(spec: &ChildSpec) -> Command {
                 std::process::id(),
             );
             command.args(prepared).arg(&spec.command);
+            command.env_clear().envs(child_launcher::passed_environment(environment(spec)));
             command
         }
-        None => Command::new(&spec.command),
+        None => {
+            let mut command = Command::new(&spec.command);
+            command.env_clear().envs(environment(spec));
+            command
+        }
     };
-    command.args(&spec.args).env_clear().envs(environment(spec));
+    command.args(&spec.args);
     if let Some(cwd) = &spec.cwd {
         command.current_dir(cwd);
     }
@@ -391,5 +398,26 @@ impl Drop for ChildProcess {
                 }
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_launcher_gets_no_variable_under_its_own_name() {
+        let env = BTreeMap::from([("LD_PRELOAD".to_owned(), "/x.so".to_owned())]);
+        let launched = ChildSpec { launcher: Some("/l".into()), env, ..ChildSpec::new("c") };
+        let names = |spec: &ChildSpec| -> Vec<String> {
+            let command = command_of(spec);
+            let names = command.as_std().get_envs().map(|(name, _)| name.to_string_lossy());
+            names.map(|name| name.into_owned()).collect()
+        };
+        let direct = names(&ChildSpec { launcher: None, ..launched.clone() });
+        assert!(direct.contains(&"LD_PRELOAD".to_owned()), "{direct:?}");
+        let passed = names(&launched);
+        assert_eq!(passed.len(), direct.len());
+        assert!(passed.iter().all(|name| !direct.contains(name)), "{passed:?}");
     }
 }

@@ -8,6 +8,7 @@
 pub mod child_guardian;
 pub mod child_launcher;
 pub mod child_process;
+mod child_starter;
 mod connect;
 mod connect_error;
 pub mod descriptor_reserve;
