@@ -3,7 +3,11 @@
 //! Invariant: a file of `include.folder` cannot make the broker read a file with a secret of the
 //! broker itself. Its author chooses the address that gets the secrets of a backend.
 
-use std::path::{Path, PathBuf};
+use std::{
+    ffi::OsString,
+    os::unix::ffi::OsStringExt as _,
+    path::{Path, PathBuf},
+};
 
 use serde_json::Value;
 
@@ -46,7 +50,46 @@ pub(super) fn of_broker(raw: &RawConfig) -> Vec<PathBuf> {
     let of_operators = operators.map(|operator| &operator["token_file"]);
     let in_lists = of_issuers.chain(of_operators);
     let values = named.filter_map(|(path, _)| raw.value(&path)).chain(in_lists);
-    values.filter_map(text).map(PathBuf::from).collect()
+    values.filter_map(text).map(PathBuf::from).chain(of_database(raw)).collect()
+}
+
+/// Returns the files with private keys that the URL of the database names.
+fn of_database(raw: &RawConfig) -> Vec<PathBuf> {
+    let written = raw.value("storage.url").and_then(text).map(key_files);
+    // The section `storage` reports a file that cannot be read.
+    let file = raw.value("storage.url_file").and_then(text);
+    let in_file = file.and_then(|file| read_secret_file(file, 1).ok());
+    let in_file = in_file.map(|url| key_files(url.expose()));
+    written.into_iter().chain(in_file).flatten().collect()
+}
+
+/// Returns the files with private keys that a URL of a database names. The driver also accepts the
+/// key itself.
+fn key_files(url: &str) -> Vec<PathBuf> {
+    let url = url.split_once('#').map_or(url, |(url, _)| url);
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    query
+        .split('&')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(name, value)| (form_decoded(name), form_decoded(value)))
+        .filter(|(name, value)| {
+            matches!(name.as_slice(), b"sslkey" | b"ssl-key")
+                && !value.trim_ascii_start().starts_with(b"-----BEGIN")
+        })
+        .map(|(_, file)| PathBuf::from(OsString::from_vec(file)))
+        .collect()
+}
+
+/// Decodes a name or a value in a query.
+fn form_decoded(text: &str) -> Vec<u8> {
+    let (bytes, mut decoded, mut at) = (text.as_bytes(), Vec::with_capacity(text.len()), 0);
+    while let Some(byte) = bytes.get(at).copied() {
+        let digits = text.get(at + 1..at + 3).filter(|_| byte == b'%');
+        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        decoded.push(escaped.unwrap_or(if byte == b'+' { b' ' } else { byte }));
+        at += if escaped.is_some() { 3 } else { 1 };
+    }
+    decoded
 }
 
 /// Returns the members of a backend's body that name a file with a secret, with the file.
@@ -119,4 +162,26 @@ pub(super) fn read(body: &Value) -> Result<Value, Vec<FieldError>> {
         }
     }
     if faults.is_empty() { Ok(body) } else { Err(faults) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::load_from;
+
+    #[test]
+    fn private_keys_in_the_url_of_the_database_are_files_with_secrets() {
+        let key = "postgres://b@db/x?sslmode=require&sslkey=/a/b.key";
+        assert_eq!(key_files(key), [Path::new("/a/b.key")]);
+        assert_eq!(key_files("postgres://b@db/x?ssl-key=%2Fa+b%41#f"), [Path::new("/a bA")]);
+        assert!(key_files("postgres://b@db/x?sslkey=-----BEGIN+PRIVATE").is_empty());
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("url");
+        std::fs::write(&file, key).unwrap();
+        for storage in [format!("url: '{key}'"), format!("url_file: '{}'", file.display())] {
+            let text = format!("node: {{secret: 0123456789abcdef}}\nstorage: {{{storage}}}");
+            let config = load_from(&text, []).unwrap();
+            assert!(config.private_files.contains(&PathBuf::from("/a/b.key")), "{storage}");
+        }
+    }
 }

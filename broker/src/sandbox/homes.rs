@@ -81,6 +81,7 @@ impl Homes {
         for folder in above.into_iter().rev() {
             let found =
                 fs::metadata(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+            let found = protected(folder, found)?;
             if found.mode() & 0o001 != 0 {
                 continue;
             }
@@ -160,6 +161,27 @@ impl Homes {
     }
 }
 
+/// Keeps children from replacing what is in a folder above their homes: others may not write into it,
+/// or only with the sticky bit. The broker changes a folder of its own.
+fn protected(folder: &Path, found: fs::Metadata) -> Result<fs::Metadata, String> {
+    const STICKY: u32 = 0o1000;
+    const WRITABLE_FOR_OTHERS: u32 = 0o002;
+    if found.mode() & WRITABLE_FOR_OTHERS == 0 || found.mode() & STICKY != 0 {
+        return Ok(found);
+    }
+    if found.uid() != geteuid().as_raw() {
+        let folder = folder.display();
+        return Err(format!(
+            "other users can write into {folder}, which has no sticky bit; close it (chmod o-w), or set stdio.homes"
+        ));
+    }
+    let mode = found.mode() & 0o7777 & !WRITABLE_FOR_OTHERS;
+    let failed = |error: io::Error| format!("{}: {error}", folder.display());
+    fs::set_permissions(folder, Permissions::from_mode(mode)).map_err(failed)?;
+    tracing::info!(folder = %folder.display(), mode = format!("{mode:04o}"), "the broker changed the mode of a folder, so that children cannot replace the homes of others");
+    fs::metadata(folder).map_err(failed)
+}
+
 /// Creates a home. It appears under its name with its owner, or not at all.
 fn make(
     root: &Path,
@@ -232,6 +254,18 @@ mod tests {
             homes.overlaps(folder.path()).is_some()
                 && homes.overlaps(&folder.path().canonicalize().unwrap().join("acme")).is_some()
         );
+    }
+
+    #[test]
+    fn s03_others_cannot_write_into_a_folder_above_the_homes() {
+        let folder = tempfile::tempdir().unwrap();
+        let mode_after = |mode: u32| {
+            fs::set_permissions(folder.path(), Permissions::from_mode(mode)).unwrap();
+            let found = fs::metadata(folder.path()).unwrap();
+            protected(folder.path(), found).unwrap().mode() & 0o7777
+        };
+        // An `emptyDir` of Kubernetes has the first mode, or the second one with `fsGroup`.
+        assert_eq!([0o777, 0o2777, 0o1777, 0o755].map(mode_after), [0o775, 0o2775, 0o1777, 0o755]);
     }
 
     #[test]

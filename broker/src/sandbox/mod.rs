@@ -116,10 +116,16 @@ impl Confinement {
         let _set_before = self.closed_ports.set(ports);
     }
 
-    /// Returns whether children with users of their own may exist. The answer is false before the
-    /// first child starts.
+    /// Returns whether children with users of their own may exist. Before this process starts one,
+    /// there may be some of an earlier process.
     pub fn may_have_users(&self) -> bool {
-        self.mode != SandboxMode::Off && self.host.get().is_some_and(|host| host.no_users.is_none())
+        let is_possible = matches!(self.mode, SandboxMode::Auto | SandboxMode::Uid);
+        is_possible && self.host.get().is_none_or(|host| host.no_users.is_none())
+    }
+
+    /// Returns whether this process has started children with users of their own, or would.
+    fn has_users(&self) -> bool {
+        self.may_have_users() && self.host.get().is_some()
     }
 
     /// Completes a child's specification. Reads file metadata, so it may block briefly.

@@ -3,8 +3,8 @@
 //!
 //! The admin listener uses it to refuse children with users of their own. A query for the single
 //! socket comes first (sock_diag, netlink). If the kernel does not support it, the tables of all
-//! sockets are read, which takes longer. Invariant: a connection from this host with an unknown
-//! owner counts as that of a child.
+//! sockets are read, which takes longer. Invariant: once this process has children with users of
+//! their own, a connection from this host with an unknown owner counts as that of a child.
 
 use std::{
     fs,
@@ -44,8 +44,8 @@ impl Confinement {
         }
         match owner(peer, local) {
             Some(user) => self.range.contains(&user),
-            // A closed socket has no owner.
-            None => true,
+            // A closed socket has no owner. A host that shows none may be without children.
+            None => self.has_users(),
         }
     }
 }

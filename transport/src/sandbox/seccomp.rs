@@ -92,8 +92,9 @@ const SIGNAL_REQUESTS: [u64; 2] = [0x8901, 0x8902];
 const SIGNAL_OPTIONS: [u64; 3] = [8, 10, 15];
 /// `MSG_FASTOPEN`: connects without `connect`, so Landlock does not see it.
 const FAST_OPEN: u64 = 0x2000_0000;
-/// Protocol that opens TCP connections without the Landlock check.
-const MPTCP: u64 = 262;
+/// Protocols of the internet: the default, ICMP, TCP, UDP, ICMPv6. Others, such as MPTCP and SMC,
+/// open connections without the Landlock check.
+const INTERNET_PROTOCOLS: [u64; 5] = [0, 1, 6, 17, 58];
 /// Bit in the numbers of the x32 calls, which duplicate those of x86-64.
 const X32: u32 = 0x4000_0000;
 
@@ -179,9 +180,11 @@ fn refused(sandbox: &Sandbox, own: u32) -> Result<SyscallRules, BackendError> {
     Ok(rules)
 }
 
-/// Refuses all sockets except those of netlink and, unless the network is off, of the internet
-/// protocols. A child with its own user also gets Unix sockets, because file modes guard them. A
-/// child with the broker's user could connect to services of that user.
+/// Refuses all sockets except those of netlink and, unless the network is off, those with the
+/// protocols in [`INTERNET_PROTOCOLS`].
+///
+/// A child with its own user also gets Unix sockets, because file modes guard them. A child with
+/// the broker's user could connect to services of that user.
 fn sockets(sandbox: &Sandbox) -> Result<SyscallRules, BackendError> {
     let mut families = vec![libc::AF_NETLINK];
     if sandbox.network != Network::None {
@@ -194,10 +197,21 @@ fn sockets(sandbox: &Sandbox) -> Result<SyscallRules, BackendError> {
         .into_iter()
         .map(|family| unlike(0, u64::from(family.unsigned_abs())))
         .collect::<Result<_, _>>()?;
-    Ok(SyscallRules::from([(
-        libc::SYS_socket,
-        vec![SeccompRule::new(others)?, all([like(2, MPTCP)?])?],
-    )]))
+    let rules = vec![
+        SeccompRule::new(others)?,
+        other_protocols(libc::AF_INET)?,
+        other_protocols(libc::AF_INET6)?,
+    ];
+    Ok(SyscallRules::from([(libc::SYS_socket, rules)]))
+}
+
+/// Matches sockets of a family with a protocol outside [`INTERNET_PROTOCOLS`].
+fn other_protocols(family: i32) -> Result<SeccompRule, BackendError> {
+    let mut conditions = vec![like(0, u64::from(family.unsigned_abs()))?];
+    for protocol in INTERNET_PROTOCOLS {
+        conditions.push(unlike(2, protocol)?);
+    }
+    SeccompRule::new(conditions)
 }
 
 fn all<const N: usize>(conditions: [SeccompCondition; N]) -> Result<SeccompRule, BackendError> {
