@@ -324,6 +324,11 @@ impl Catalog {
         self.held.has_resource(backend, lists, uri)
     }
 
+    /// Returns whether pins keep anything of a list from clients.
+    pub fn holds_any(&self) -> bool {
+        self.held.is_any()
+    }
+
     /// Returns whether pins keep tools and prompts from clients that no list of a backend shows.
     pub fn holds_unlisted(&self, backend: &BackendId) -> bool {
         self.backends.get(backend).is_some_and(|lists| lists.held.unlisted)
@@ -619,6 +624,20 @@ mod tests {
         let page = read_page(ListKind::Tools, &backend("b"), TaskHost::Backend, page).unwrap();
         assert_eq!((page.entries.len(), page.skipped.len()), (1, 5));
         assert!(read_page(ListKind::Tools, &backend("b"), TaskHost::Backend, b"{}").is_err());
+    }
+
+    #[test]
+    fn a_tool_with_a_long_link_to_a_user_interface_is_skipped() {
+        let entry = |name: &str, bytes: usize| {
+            let uri = format!("ui://{}", "a".repeat(bytes - 5));
+            format!(
+                r#"{{"name":"{name}","inputSchema":{{}},"_meta":{{"ui":{{"resourceUri":"{uri}"}}}}}}"#
+            )
+        };
+        let page = format!(r#"{{"tools":[{},{}]}}"#, entry("most", 2048), entry("more", 2049));
+        let page = read_page(ListKind::Tools, &backend("b"), TaskHost::Backend, page.as_bytes());
+        let page = page.unwrap();
+        assert_eq!((page.entries[0].key.as_str(), page.skipped[0].key.as_str()), ("most", "more"));
     }
 
     #[test]

@@ -156,6 +156,8 @@ fn is_canonical(uri: &str) -> bool {
         || uri.bytes().any(|byte| byte <= b' ')
         || rest.contains("//")
         || rest.contains("/.")
+        || rest == "."
+        || rest.starts_with("./")
         || (is_file && rest.contains(['?', '#', '|']));
     !has_other_forms && is_lower(scheme) && is_lower(&rest[..host_bytes])
 }
@@ -245,7 +247,16 @@ impl Parts {
                 }
             }
         }
+        let without_dots: Vec<Self> = all.iter().filter_map(Self::without_dot_host).collect();
+        all.extend(without_dots);
         all
+    }
+
+    /// Returns what a reader finds that takes a host of one dot for a segment of the path.
+    fn without_dot_host(&self) -> Option<Self> {
+        let is_dot = self.has_authority && self.host == ".";
+        let rest = || format!("//{}", self.path.trim_start_matches('/'));
+        is_dot.then(|| Self::of_parts(&self.scheme, &rest()))
     }
 
     fn of(uri: &str) -> Self {
@@ -371,6 +382,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_host_of_one_dot_is_read_as_a_segment_too() {
+        let readings = Readings::of("note://./secret/x");
+        assert!(readings.usual.contains(&"note://secret/x".to_owned()), "{readings:?}");
+        assert_eq!(Readings::of("note://secret/x"), Readings::default());
+    }
+
+    #[test]
     fn spellings_of_one_resource_become_one() {
         for (uri, plain) in [
             ("FILE:///srv/a", "file:///srv/a"),
@@ -390,6 +408,8 @@ mod tests {
             ("file:///srv/%2e%2e/a/", "file:///a/"),
             ("file:///srv/./.a", "file:///srv/.a"),
             ("file:///100%", "file:///100%"),
+            ("note:./secret/x", "note:secret/x"),
+            ("note:.", "note:"),
         ] {
             assert_eq!(Readings::of(uri).usual[0], plain, "{uri}");
             assert_eq!(plainest(uri).as_deref(), Some(plain), "{uri}");

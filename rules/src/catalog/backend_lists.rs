@@ -407,6 +407,10 @@ fn check_entry(kind: ListKind, key: &str, entry: TapeValue<'_>) -> Result<(), &'
     {
         return Err("it has no inputSchema object");
     }
+    let links = entry.get("_meta").and_then(|meta| exposure::ui_links(meta).ok());
+    if links.into_iter().flatten().any(|(_, link)| link.len() > 2048) {
+        return Err("the URI of its user interface is longer than 2048 bytes");
+    }
     Ok(())
 }
 

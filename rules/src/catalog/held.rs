@@ -117,6 +117,10 @@ impl HeldEntries {
         held
     }
 
+    pub(super) fn is_any(&self) -> bool {
+        !self.own.is_empty()
+    }
+
     pub(super) fn has(&self, backend: &BackendId, kind: ListKind, name: &str) -> bool {
         !self.own.is_empty()
             && self.own.get(backend).is_some_and(|names| names[kind as usize].contains(name))

@@ -48,8 +48,9 @@ impl ResultScan {
         let span = answer.result.filter(|_| self != Self::Off && answer.kind == Kind::Result)?;
         let result = span.of(&answer.frame);
         let escapes = [br"\u", br"\b", br"\f"];
-        if result.is_ascii() && escapes.iter().all(|escape| memmem::find(result, *escape).is_none())
-        {
+        let has_escape = escapes.iter().any(|escape| memmem::find(result, *escape).is_some());
+        // JSON demands no escape for the last character of ASCII, which is a control character too.
+        if result.is_ascii() && !has_escape && memchr::memchr(0x7f, result).is_none() {
             return None; // as nearly everywhere
         }
         let limits = json::Limits::with_bytes_max(result.len());
@@ -141,6 +142,13 @@ mod tests {
 
     fn text(text: &str) -> Value {
         json!({"content": [{"type": "text", "text": text}], "structuredContent": {"a": [text]}})
+    }
+
+    #[test]
+    fn a_raw_delete_character_is_found() {
+        let (stripped, rules) = scanned(ResultScan::Strip, &text("a\u{7f}b")).unwrap();
+        assert_eq!(rules, ["control-character", "control-character"]);
+        assert_eq!(stripped["content"], text("ab")["content"]);
     }
 
     #[test]

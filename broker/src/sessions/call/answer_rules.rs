@@ -40,11 +40,13 @@ impl AnswerRule {
                 let tokens = plan.result_tokens?;
                 Some(Self::Budget { tokens, tool: tool.name.clone() })
             }
-            BackendTarget::Resource(uri) if is_read_with_prefix(uri, APP_SCHEME) => {
+            BackendTarget::Resource(uri) => {
+                // Most backends have no pins, and the readings of a URI cost more than this look.
                 let is_pinned = backend.is_some_and(|backend| backend.pins.mode != PinMode::Off);
-                is_pinned.then(|| Self::App { uri: uri.clone() })
+                let is_app = is_pinned && is_read_with_prefix(uri, APP_SCHEME);
+                is_app.then(|| Self::App { uri: uri.clone() })
             }
-            BackendTarget::Resource(_) | BackendTarget::Other => None,
+            BackendTarget::Other => None,
         }
     }
 }
