@@ -45,10 +45,12 @@ pub trait AuditChainStore: Send + Sync {
         checkpoints: &[(String, AuditCheckpoint)],
     ) -> Result<Vec<String>, StoreError>;
 
-    /// Returns names of chains whose oldest record is from before this moment.
+    /// Returns names of chains after this name, in their order, whose oldest record is from before
+    /// this moment.
     async fn audit_chains_to_truncate(
         &self,
         before_us: i64,
+        after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<String>, StoreError>;
 

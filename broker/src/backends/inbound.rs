@@ -11,14 +11,18 @@
 //! A request without an owner is refused. A notification without an owner is dropped and counted.
 //! The broker never sends either to an unrelated client.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, LazyLock},
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use protocol::{
     envelope::{Body, Kind, Message, RefusedMessage, decode_body},
     error::{ErrorKind, Refusal},
     handshake,
-    ids::RequestId,
+    ids::{BackendId, RequestId, TenantId},
     json::Limits,
     method::Method,
     splice,
@@ -29,6 +33,7 @@ use rules::{
     catalog::ListKind,
     event_log::EventKind,
     link_sharing::LinkScope,
+    local_rate_limit::{KeyedRateLimiter, one_per},
     log_level::{self, LogLevel},
 };
 
@@ -36,6 +41,45 @@ use super::{
     link::{Link, connection::Connection, era::Era},
     requester::{Inbound, Requester},
 };
+
+/// Minimum interval of log lines about one fault of one backend. Each line has the number of lines
+/// left out.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Backends and faults with an interval of their own.
+const LOGGED_FAULTS_MAX: usize = 10_000;
+
+/// Fault of a backend that each of its messages can repeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum RepeatedFault {
+    /// Text that is not valid MCP.
+    Noise,
+    /// A request over MCP 2026-07-28.
+    Request,
+}
+
+/// Limits log lines about faults of backends. Reconnecting must not give a backend more lines, so
+/// all connections of the process share it.
+struct FaultLines {
+    started: Instant,
+    rates: Mutex<KeyedRateLimiter<(TenantId, BackendId, RepeatedFault)>>,
+}
+
+static FAULT_LINES: LazyLock<FaultLines> = LazyLock::new(|| FaultLines {
+    started: Instant::now(),
+    rates: Mutex::new(KeyedRateLimiter::new(one_per(LOG_INTERVAL), LOGGED_FAULTS_MAX)),
+});
+
+/// Counts a fault of a backend. Returns the number of log lines left out before it, or `None` if it
+/// gets no line.
+pub(super) fn fault_line(
+    tenant: &TenantId,
+    backend: &BackendId,
+    fault: RepeatedFault,
+) -> Option<u64> {
+    let (lines, key) = (&*FAULT_LINES, (tenant.clone(), backend.clone(), fault));
+    let checked = lines.rates.lock().check(&key, lines.started.elapsed());
+    checked.ok()
+}
 
 /// Decodes one message of a backend, or a batch of one that speaks 2025-03-26.
 pub fn decode(
@@ -94,7 +138,10 @@ pub fn receive(
         // MCP 2026-07-28, Transports: only clients send requests, and they send no responses.
         Kind::Request if connection.stateless().is_some() => {
             link.backend.context.metrics.dropped_notification("request");
-            tracing::warn!(tenant = %link.backend.tenant, backend = %link.backend.id, method = message.method.name(), "a backend sent a request, which MCP 2026-07-28 does not allow: the broker dropped it");
+            let (tenant, backend) = (&link.backend.tenant, &link.backend.id);
+            if let Some(left_out) = fault_line(tenant, backend, RepeatedFault::Request) {
+                tracing::warn!(%tenant, %backend, left_out, method = message.method.name(), "a backend sent a request, which MCP 2026-07-28 does not allow: the broker dropped it");
+            }
         }
         Kind::Request => request(link, connection, &message, origin),
         Kind::Notification if connection.stateless().is_some() => {

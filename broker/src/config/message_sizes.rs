@@ -104,6 +104,26 @@ impl MessageSizes {
             _ => Ok(()),
         }
     }
+
+    /// Returns the faults of tenants and backends of the file whose profile does not exist here.
+    pub fn unknown_profiles(&self, config: &Config) -> Vec<FieldError> {
+        let tenants = config
+            .tenants
+            .iter()
+            .map(|(id, spec)| (format!("tenants.{id}"), &spec.limits.message_profile));
+        let backends = config.backends.iter().map(|backend| {
+            let path = if backend.tenant.as_str() == DEFAULT_TENANT {
+                backend.backend.to_string()
+            } else {
+                format!("{}/{}", backend.tenant, backend.backend)
+            };
+            (format!("backends.{path}"), &backend.spec.limits.message_profile)
+        });
+        let fault = |(path, own): (String, &Option<String>)| {
+            self.check(own.as_deref()).err().map(|fault| fault.nested_in(&path))
+        };
+        tenants.chain(backends).filter_map(fault).collect()
+    }
 }
 
 impl ConfigReader<'_> {
@@ -135,26 +155,7 @@ impl ConfigReader<'_> {
 
     /// Checks the profiles that tenants and backends of the file have selected.
     pub(super) fn profiles(&mut self, config: &Config) {
-        let sizes = &config.limits.message_sizes;
-        let tenants = config
-            .tenants
-            .iter()
-            .map(|(id, spec)| (format!("tenants.{id}"), &spec.limits.message_profile));
-        let backends = config.backends.iter().map(|backend| {
-            let path = if backend.tenant.as_str() == DEFAULT_TENANT {
-                backend.backend.to_string()
-            } else {
-                format!("{}/{}", backend.tenant, backend.backend)
-            };
-            (format!("backends.{path}"), &backend.spec.limits.message_profile)
-        });
-        let wrong: Vec<FieldError> = tenants
-            .chain(backends)
-            .filter_map(|(path, own)| {
-                sizes.check(own.as_deref()).err().map(|fault| fault.nested_in(&path))
-            })
-            .collect();
-        self.faults.extend(wrong);
+        self.faults.extend(config.limits.message_sizes.unknown_profiles(config));
     }
 }
 

@@ -1,6 +1,8 @@
 //! Which settings a reload applies. A change of the others needs a restart.
 
-use super::{Config, TelemetryConfig};
+use serde_json::Value;
+
+use super::{Config, NodeConfig, Secret, TelemetryConfig};
 
 /// Keys that a reload applies. Tenants, backends and the contents of files are applied too.
 const RELOADED_KEYS: [&str; 6] = [
@@ -20,17 +22,12 @@ pub fn is_reloaded(path: &str) -> bool {
 /// Returns the changed sections that require a restart. A reload applies `tenants`, `backends`,
 /// `telemetry.log`, and the keys of `auth` about origins, hosts and issuers.
 pub fn sections_needing_restart(running: &Config, next: &Config) -> Vec<&'static str> {
-    // A random node name differs at every reading. The secret does not.
     let telemetry =
         TelemetryConfig { log: running.telemetry.log.clone(), ..next.telemetry.clone() };
     let differs = [
         ("listen", running.listen != next.listen),
         ("tls", running.tls != next.tls),
-        (
-            "node",
-            (&running.node.secret, &running.node.advertise)
-                != (&next.node.secret, &next.node.advertise),
-        ),
+        ("node", node_settings(running) != node_settings(next)),
         ("storage", running.storage != next.storage),
         ("auth", running.auth.reloaded(&next.auth) != next.auth),
         ("limits", running.limits != next.limits),
@@ -50,6 +47,19 @@ pub fn sections_needing_restart(running: &Config, next: &Config) -> Vec<&'static
         ("shutdown", running.shutdown != next.shutdown),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(section, _)| section).collect()
+}
+
+/// Secret, previous secret, address for other replicas, and configured name of a node.
+type ComparableNode<'a> =
+    (&'a Option<Secret>, &'a Option<Secret>, &'a Option<String>, Option<&'a Value>);
+
+/// Returns the settings of the node that can be compared. A random node name differs at every
+/// reading, so the name counts only if it is configured.
+fn node_settings(config: &Config) -> ComparableNode<'_> {
+    let NodeConfig { secret, secret_previous, advertise, .. } = &config.node;
+    let mut settings = config.settings.settings().iter();
+    let id = settings.find(|setting| setting.path() == "node.id").map(|setting| &setting.value);
+    (secret, secret_previous, advertise, id)
 }
 
 #[cfg(test)]
@@ -83,6 +93,20 @@ mod tests {
         for text in ["telemetry: {log_format: json}", "auth: {allow_anonymous_public: true}"] {
             let next = load_from(text, []).unwrap();
             assert_eq!(sections_needing_restart(&running, &next).len(), 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_changed_name_or_previous_secret_of_the_node_needs_a_restart() {
+        let secret = "secret: a-secret-of-the-replicas";
+        let running = load_from(&format!("node: {{{secret}}}"), []).unwrap();
+        for (members, expected) in [
+            ("", vec![]),
+            (", id: broker-1", vec!["node"]),
+            (", secret_previous: the-secret-before-that-one", vec!["node"]),
+        ] {
+            let next = load_from(&format!("node: {{{secret}{members}}}"), []).unwrap();
+            assert_eq!(sections_needing_restart(&running, &next), expected, "{members}");
         }
     }
 }

@@ -4,7 +4,10 @@
 //! `audit.retain` is the term that this process requests. All replicas remove records by the term
 //! in the database ([`AuditRetention`]).
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use records::{AdminChange, AuditRetentionTerms, AuditTruncation};
 use rules::{
@@ -65,10 +68,11 @@ impl Control {
         Ok(chains.is_empty() && outside.until == 0)
     }
 
-    /// Removes records older than the retention in force, from the beginning of each chain.
+    /// Removes records older than the retention in force, from the beginning of each chain. The age
+    /// counts by the clock of the store: one wrong clock of a replica must not empty the log.
     pub(super) async fn trim_audit(&self) -> Result<(), StoreError> {
         let _turn = self.keeping_audit.lock().await;
-        let now = now_us();
+        let now = self.query_store("read_clock", self.store().clock_us()).await?;
         let terms = self.query_store("get_audit_terms", self.store().audit_terms()).await?;
         let Some(retain) = terms
             .and_then(|terms| self.retention(&terms))
@@ -87,26 +91,56 @@ impl Control {
                 break;
             }
         }
+        let mut refused = HashSet::new();
         while started.elapsed() < TRIM_WITHIN {
-            let chains = self
-                .query_store(
-                    "list_older_audit_chains",
-                    self.store().audit_chains_to_truncate(before, AUDIT_CHAINS_AT_ONCE),
-                )
-                .await?;
-            let mut removed = 0;
-            for name in &chains {
-                removed += self.cut_audit_chain(name, before).await?;
-            }
-            self.metrics.expired("audit", removed);
-            if removed == 0 {
+            if self.cut_each_audit_chain(before, started, &mut refused).await? == 0 {
                 break;
             }
         }
         Ok(())
     }
 
-    async fn cut_audit_chain(&self, name: &str, before_us: i64) -> Result<u64, StoreError> {
+    /// Cuts each chain with old records once. Skips the chains in `refused`, and adds those that do
+    /// not verify. Returns the number of removed records.
+    async fn cut_each_audit_chain(
+        &self,
+        before_us: i64,
+        started: Instant,
+        refused: &mut HashSet<String>,
+    ) -> Result<u64, StoreError> {
+        let (mut after, mut removed) = (None::<String>, 0);
+        while started.elapsed() < TRIM_WITHIN {
+            let chains = self
+                .query_store(
+                    "list_older_audit_chains",
+                    self.store().audit_chains_to_truncate(
+                        before_us,
+                        after.as_deref(),
+                        AUDIT_CHAINS_AT_ONCE,
+                    ),
+                )
+                .await?;
+            for name in &chains {
+                if refused.contains(name) {
+                    continue;
+                }
+                let Some(gone) = self.cut_audit_chain(name, before_us).await? else {
+                    refused.insert(name.clone());
+                    continue;
+                };
+                self.metrics.expired("audit", gone);
+                removed += gone;
+            }
+            if chains.len() < AUDIT_CHAINS_AT_ONCE as usize {
+                break;
+            }
+            after = chains.last().cloned();
+        }
+        Ok(removed)
+    }
+
+    /// Removes the oldest records of a chain. `None`: the chain does not verify, which is logged.
+    async fn cut_audit_chain(&self, name: &str, before_us: i64) -> Result<Option<u64>, StoreError> {
         let page = self
             .query_store("list_audit_links", self.store().audit_chain_page(name, 0, SWEEP_ROWS))
             .await?;
@@ -118,10 +152,10 @@ impl Control {
         );
         let position = match followed {
             Ok(position) if position.position > page.chain.start.position => position,
-            Ok(_) => return Ok(0),
+            Ok(_) => return Ok(Some(0)),
             Err(misfit) => {
                 self.log_mismatch(name, &misfit);
-                return Ok(0);
+                return Ok(None);
             }
         };
         let cut: AuditTruncation = self.audit_seal().signed_cut(name, &position, before_us);
@@ -136,7 +170,7 @@ impl Control {
                 "the broker removed audit records older than the retention"
             );
         }
-        Ok(gone)
+        Ok(Some(gone))
     }
 
     /// Returns the retention, or `None` if this broker did not sign the terms. Unsigned terms

@@ -53,6 +53,8 @@ pub enum LoadError {
     NoTenant { tenant: TenantId, backend: BackendId },
     #[error("backend {tenant}/{backend}: {fault}")]
     Refused { tenant: TenantId, backend: BackendId, fault: FieldError },
+    #[error("{0}")]
+    Invalid(FieldError),
 }
 
 /// Checks that the client certificates of declared backends are usable.

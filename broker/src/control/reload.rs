@@ -55,6 +55,11 @@ impl Control {
 
     /// Checks a reload. The caller holds the lock `changing`.
     async fn checked_reload(&self, config: &Config) -> Result<CheckedReload, LoadError> {
+        // A reload does not apply new message profiles, and an unknown one counts as the default.
+        let unknown = self.config.limits.message_sizes.unknown_profiles(config);
+        if let Some(fault) = unknown.into_iter().next() {
+            return Err(LoadError::Invalid(fault));
+        }
         if self.persistence().is_shared() || self.is_in_doubt() {
             // The reload must see the changes that another replica has just made.
             self.apply_store_changes().await?;
@@ -375,6 +380,10 @@ mod tests {
                 "tenant ghost does not exist",
             ),
             ("tenants: {new: {}, stored: {}}".to_owned(), "both stored and declared"),
+            (
+                "limits: {message_profiles: {small: {default: 64KiB}}}\ntenants: {new: {limits: {message_profile: small}}}".to_owned(),
+                "tenants.new.limits.message_profile: is small, which is not a profile",
+            ),
         ] {
             let refused = reload(&control, &yaml).await.unwrap_err();
             assert!(refused.contains(reason), "{yaml}: {refused}");

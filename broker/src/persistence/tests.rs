@@ -227,10 +227,11 @@ impl AuditChainStore for Meddled {
     async fn audit_chains_to_truncate(
         &self,
         before_us: i64,
+        after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
         self.record("audit_chains_older");
-        self.inner.audit_chains_to_truncate(before_us, limit).await
+        self.inner.audit_chains_to_truncate(before_us, after, limit).await
     }
     async fn truncate_audit_chain(
         &self,

@@ -123,7 +123,7 @@ pass_on! { AuditChainStore:
     unchained_audit() -> UnchainedAudit;
     audit_chains_to_checkpoint(by: i64, after: Option<&str>, limit: u32) -> Vec<AuditChain>;
     put_audit_checkpoints(checkpoints: &[(String, AuditCheckpoint)]) -> Vec<String>;
-    audit_chains_to_truncate(before_us: i64, limit: u32) -> Vec<String>;
+    audit_chains_to_truncate(before_us: i64, after: Option<&str>, limit: u32) -> Vec<String>;
     truncate_audit_chain(name: &str, cut: &AuditTruncation) -> u64;
     audit_terms() -> Option<AuditRetentionTerms>;
 }

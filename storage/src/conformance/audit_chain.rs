@@ -100,8 +100,14 @@ pub async fn s15_only_the_beginning_of_a_chain_is_removed(store: &dyn DurableSto
     let records: Vec<AuditRecord> = (1..=9).map(|number| record(number, Some("acme"))).collect();
     store.append_audit(&records).await?;
     store.append_audit(&[record(20, None)]).await?;
-    assert_eq!(store.audit_chains_to_truncate(1_000, 10).await?, Vec::<String>::new());
-    assert_eq!(store.audit_chains_to_truncate(6_000, 10).await?, ["acme"]);
+    assert_eq!(store.audit_chains_to_truncate(1_000, None, 10).await?, Vec::<String>::new());
+    assert_eq!(store.audit_chains_to_truncate(6_000, None, 10).await?, ["acme"]);
+    assert_eq!(store.audit_chains_to_truncate(100_000, None, 1).await?, [""]);
+    assert_eq!(store.audit_chains_to_truncate(100_000, Some(""), 1).await?, ["acme"]);
+    assert_eq!(
+        store.audit_chains_to_truncate(100_000, Some("acme"), 1).await?,
+        Vec::<String>::new()
+    );
     let (_, links) = sound(store, "acme").await?;
     let cut = |position: usize| AuditTruncation {
         position: position as i64,

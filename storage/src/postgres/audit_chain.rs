@@ -131,16 +131,18 @@ impl AuditChainStore for PostgresStore {
     async fn audit_chains_to_truncate(
         &self,
         before_us: i64,
+        after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
         let select = |_again| {
             sqlx::query(
-                "SELECT chain FROM audit_chains WHERE length > start_position AND (
+                "SELECT chain FROM audit_chains WHERE length > start_position AND ($2::text IS NULL OR chain > $2) AND (
                      SELECT at_us FROM audit
                      WHERE coalesce(tenant, '') = audit_chains.chain AND chain_position = audit_chains.start_position + 1) < $1
-                 LIMIT $2",
+                 ORDER BY chain LIMIT $3",
             )
             .bind(before_us)
+            .bind(after)
             .bind(i64::from(limit))
         };
         self.rows(select).await?.iter().map(|row| get(row, "chain")).collect()

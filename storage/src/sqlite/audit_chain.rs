@@ -141,14 +141,16 @@ impl AuditChainStore for SqliteStore {
     async fn audit_chains_to_truncate(
         &self,
         before_us: i64,
+        after: Option<&str>,
         limit: u32,
     ) -> Result<Vec<String>, StoreError> {
         let select = sqlx::query(
-            "SELECT chain FROM audit_chains WHERE length > start_position AND (
+            "SELECT chain FROM audit_chains WHERE length > start_position AND (?2 IS NULL OR chain > ?2) AND (
                  SELECT at_us FROM audit INDEXED BY audit_by_chain
-                 WHERE coalesce(tenant, '') = audit_chains.chain AND chain_position = audit_chains.start_position + 1) < ?1 LIMIT ?2",
+                 WHERE coalesce(tenant, '') = audit_chains.chain AND chain_position = audit_chains.start_position + 1) < ?1
+             ORDER BY chain LIMIT ?3",
         );
-        let select = select.bind(before_us).bind(limit);
+        let select = select.bind(before_us).bind(after).bind(limit);
         with_deadline(READING, async {
             select
                 .fetch_all(&self.readers)

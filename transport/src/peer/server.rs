@@ -6,8 +6,13 @@
 //! - Connections that never finish a handshake do not use up the connections for replicas.
 
 use std::{
-    convert::Infallible, error::Error, future::Future, io, net::SocketAddr, sync::Arc,
-    time::Duration,
+    convert::Infallible,
+    error::Error,
+    future::Future,
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -21,6 +26,7 @@ use hyper_util::{
     rt::{TokioExecutor, TokioIo, TokioTimer},
     server::graceful::{GracefulShutdown, Watcher},
 };
+use parking_lot::Mutex;
 use tokio::{
     io::BufReader,
     net::{TcpListener, TcpStream},
@@ -38,6 +44,9 @@ use super::{
 /// Wait after a failed accept. The usual reason is that no descriptor is free until another
 /// connection ends.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+/// Minimum interval of log lines about refused connections. Each line has the number of lines left
+/// out.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Called with the address of each peer that is not a replica.
 type UntrustedPeerHook = Arc<dyn Fn(SocketAddr) + Send + Sync>;
@@ -58,6 +67,28 @@ struct RefusedConnections {
     may_exist: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Returns true if a connection with this peer and local address is one. May block for a moment.
     is_one: Arc<dyn Fn(SocketAddr, SocketAddr) -> bool + Send + Sync>,
+    lines: Arc<Mutex<RefusalLines>>,
+}
+
+/// Limits log lines about refused connections.
+#[derive(Default)]
+struct RefusalLines {
+    logged_at: Option<Instant>,
+    left_out: u64,
+}
+
+impl RefusalLines {
+    /// Counts a refusal. Returns the number of lines left out before it, or `None` if it gets no
+    /// line.
+    fn check(&mut self, now: Instant) -> Option<u64> {
+        let is_recent = |logged_at| now.saturating_duration_since(logged_at) < LOG_INTERVAL;
+        if self.logged_at.is_some_and(is_recent) {
+            self.left_out += 1;
+            return None;
+        }
+        self.logged_at = Some(now);
+        Some(std::mem::take(&mut self.left_out))
+    }
 }
 
 impl std::fmt::Debug for PeerServer {
@@ -99,8 +130,11 @@ impl PeerServer {
         may_exist: impl Fn() -> bool + Send + Sync + 'static,
         is_one: impl Fn(SocketAddr, SocketAddr) -> bool + Send + Sync + 'static,
     ) -> Self {
-        let rejected =
-            RefusedConnections { may_exist: Arc::new(may_exist), is_one: Arc::new(is_one) };
+        let rejected = RefusedConnections {
+            may_exist: Arc::new(may_exist),
+            is_one: Arc::new(is_one),
+            lines: Arc::default(),
+        };
         Self { refused_connections: Some(rejected), ..self }
     }
 
@@ -167,7 +201,10 @@ impl PeerServer {
         {
             let is_one = Arc::clone(&rejected.is_one);
             if tokio::task::spawn_blocking(move || is_one(peer, local)).await.unwrap_or(true) {
-                tracing::warn!(%peer, "the broker refused a replica connection of a child process");
+                let checked = rejected.lines.lock().check(Instant::now());
+                if let Some(left_out) = checked {
+                    tracing::warn!(%peer, left_out, "the broker refused a replica connection of a child process");
+                }
                 return None;
             }
         }
@@ -226,5 +263,19 @@ impl PeerServer {
         if let Err(error) = watcher.watch(connection).await {
             tracing::debug!(%error, "a replica's connection ended");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_get_one_line_in_each_interval_with_the_number_left_out() {
+        let (mut lines, start) = (RefusalLines::default(), Instant::now());
+        assert_eq!(lines.check(start), Some(0));
+        assert_eq!([1, 9].map(|after| lines.check(start + Duration::from_secs(after))), [None; 2]);
+        assert_eq!(lines.check(start + LOG_INTERVAL), Some(2));
+        assert_eq!(lines.check(start + LOG_INTERVAL), None);
     }
 }

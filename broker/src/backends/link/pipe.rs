@@ -21,7 +21,7 @@ use super::{
     wire::WireSender,
 };
 use crate::{
-    backends::inbound,
+    backends::inbound::{self, RepeatedFault},
     metrics::{Direction, Side},
 };
 
@@ -167,11 +167,12 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
             Err(rejected) => {
                 noise += 1;
                 connection.broken_message(&rejected, &frame);
-                if noise == 1 {
-                    tracing::warn!(tenant = %link.backend.tenant, backend = %link.backend.id, "a backend sent a message that is not valid MCP");
+                let (tenant, backend) = (&link.backend.tenant, &link.backend.id);
+                if let Some(left_out) = inbound::fault_line(tenant, backend, RepeatedFault::Noise) {
+                    tracing::warn!(%tenant, %backend, left_out, "a backend sent a message that is not valid MCP");
                 }
                 if noise > NOISE_LINES_MAX {
-                    tracing::warn!(tenant = %link.backend.tenant, backend = %link.backend.id, "a backend sent too many messages that are not valid MCP: the broker closes the connection");
+                    tracing::warn!(%tenant, %backend, "a backend sent too many messages that are not valid MCP: the broker closes the connection");
                     connection
                         .record_fault("the backend sent too many messages that are not valid MCP");
                     break;

@@ -47,7 +47,7 @@ use std::{
     io,
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use axum::{
@@ -65,7 +65,12 @@ use hyper_util::{
     server::graceful::{GracefulShutdown, Watcher},
     service::TowerToHyperService,
 };
-use rules::{client_network::client_network, limits::CLIENT_WRITE_STALL_MAX};
+use parking_lot::Mutex;
+use rules::{
+    client_network::client_network,
+    limits::CLIENT_WRITE_STALL_MAX,
+    local_rate_limit::{LocalRateLimiter, one_per},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -101,6 +106,9 @@ const SHUTDOWN_WAIT: Duration = Duration::from_secs(3);
 /// Pause before the next accept when the process has no descriptors left. Without a pause the loop
 /// would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Minimum interval of log lines about connections of children. Each line has the number of lines
+/// left out.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Serves until `stop`, then waits for running answers.
 pub async fn serve(
@@ -122,6 +130,8 @@ pub async fn serve(
     };
     let acceptor = AdminAcceptor {
         confinement: Arc::clone(&control.broker.shared.confinement),
+        child_lines: Arc::new(Mutex::new(LocalRateLimiter::new(one_per(LOG_INTERVAL)))),
+        started: Instant::now(),
         addresses: AddressCounts::new(CONNECTIONS_PER_ADDRESS_MAX),
         proxies: Arc::new(ProxyProtocol::new(&control.config, control.config.listen.proxies.admin)),
         router: router(control, access),
@@ -160,6 +170,9 @@ pub async fn serve(
 #[derive(Clone)]
 struct AdminAcceptor {
     confinement: Arc<Confinement>,
+    /// Limits log lines about refused connections of children.
+    child_lines: Arc<Mutex<LocalRateLimiter>>,
+    started: Instant,
     addresses: AddressCounts,
     proxies: Arc<ProxyProtocol>,
     router: Router,
@@ -180,10 +193,17 @@ impl AdminAcceptor {
         slot.map(Some).ok_or(())
     }
 
+    fn log_child(&self) {
+        let checked = self.child_lines.lock().check(self.started.elapsed());
+        if let Ok(left_out) = checked {
+            tracing::warn!(left_out, "the broker refused an admin connection of a child process");
+        }
+    }
+
     /// Sets up one connection and serves its requests.
     async fn serve_connection(self, mut stream: TcpStream, peer: SocketAddr, watcher: Watcher) {
         if comes_from_child(&self.confinement, &stream).await {
-            tracing::warn!("the broker refused an admin connection of a child process");
+            self.log_child();
             return;
         }
         let Ok(_peer_slot) = self.slot(peer.ip()) else { return };
