@@ -15,6 +15,8 @@ pub struct Figures {
     /// Milliseconds.
     pub p50: f64,
     pub p99: f64,
+    /// Share of the calls that were refused, in percent.
+    pub refused: f64,
     pub cpu_us_per_call: Option<f64>,
 }
 
@@ -26,6 +28,7 @@ impl Figures {
             rate: middle(&|round| round.rate),
             p50: middle(&|round| round.latency.p50),
             p99: middle(&|round| round.latency.p99),
+            refused: middle(&|round| 100.0 * round.refused as f64 / round.calls.max(1) as f64),
             cpu_us_per_call: cpu.filter(|cpu| !cpu.is_empty()).map(median),
         }
     }
@@ -78,6 +81,10 @@ impl Rounds {
             let show =
                 |value: f64| if name == "calls/s" { format!("{value:.0}") } else { shown(value) };
             let _ = writeln!(text, "{name:<12} {:>12} {:>12} {:>8.2}", show(a), show(b), b / a);
+        }
+        if a.refused > 0.0 || b.refused > 0.0 {
+            let (shown_a, shown_b) = (format!("{:.1} %", a.refused), format!("{:.1} %", b.refused));
+            let _ = writeln!(text, "{:<12} {shown_a:>12} {shown_b:>12}", "refused");
         }
         if let (Some(a), Some(b)) = (a.cpu_us_per_call, b.cpu_us_per_call) {
             let (shown_a, shown_b) = (format!("{a:.1} µs"), format!("{b:.1} µs"));

@@ -17,6 +17,7 @@ const WINDOW_MIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Default)]
 pub struct Window {
+    /// Of all calls but the refused ones. A target that refuses much in no time is not fast.
     pub latency: Histogram,
     pub succeeded: u64,
     pub refused: u64,
@@ -25,7 +26,9 @@ pub struct Window {
 
 impl Window {
     fn add(&mut self, latency: Duration, ended: &CallOutcome) {
-        self.latency.add(latency);
+        if !matches!(ended, CallOutcome::Refused(_)) {
+            self.latency.add(latency);
+        }
         match ended {
             CallOutcome::Succeeded => self.succeeded += 1,
             CallOutcome::Refused(_) => self.refused += 1,
@@ -159,7 +162,7 @@ mod tests {
         );
         assert_eq!(totals.operations.iter().map(Window::calls).collect::<Vec<_>>(), [4, 5]);
         assert_eq!((totals.refusals["code 1"], totals.windows[0].refused), (1, 1));
-        assert_eq!(totals.windows[0].latency.max(), ms(9));
+        assert_eq!(totals.windows[0].latency.max(), ms(2), "a refusal has no latency");
     }
 
     #[test]

@@ -127,7 +127,7 @@ pub async fn run(load: &Load, on_progress: impl Fn(Progress)) -> anyhow::Result<
     }
     shared.stopping.store(true, Ordering::Relaxed);
     let measured = shared.started.elapsed().min(time).saturating_sub(profile.warm_up);
-    let lost_all = shared.disconnected.load(Ordering::Relaxed) == profile.callers();
+    let mut connection_faults = connection_faults(&shared, site);
     finish(&shared, callers, site).await;
     if let Some(pacing) = pacing {
         ensure!(pacing.join().is_ok(), "the schedule failed");
@@ -135,9 +135,24 @@ pub async fn run(load: &Load, on_progress: impl Fn(Progress)) -> anyhow::Result<
     stream::iter(&sessions).for_each_concurrent(OPENING_MAX, |session| session.close()).await;
     let server = sessions.first().map(|session| session.server().to_owned()).unwrap_or_default();
     let (mut faults, cpu) = (samples.faults(), samples.cpu());
-    faults.extend(lost_all.then(|| "every connection ended".to_owned()));
+    faults.append(&mut connection_faults);
     let outcome = RunOutcome { measured, usage: samples.taken, cpu, server, faults };
     Ok(Report::new(site, profile, &shared.record, outcome))
+}
+
+/// Returns the connections that ended during the load, as faults. The rest of the load is smaller
+/// than the profile demands.
+fn connection_faults(shared: &RunState, site: &LoadTarget) -> Vec<String> {
+    let (callers, streams) =
+        (shared.disconnected.load(Ordering::Relaxed), site.ended_streams.load(Ordering::Relaxed));
+    let of = shared.profile.callers();
+    let of_callers = match callers {
+        0 => None,
+        all if all == of => Some("every connection ended".to_owned()),
+        some => Some(format!("{some} of {of} callers lost their connection")),
+    };
+    let of_streams = (streams > 0).then(|| format!("{streams} GET streams ended"));
+    of_callers.into_iter().chain(of_streams).collect()
 }
 
 /// Opens the sessions, in the order of their keys.
@@ -183,9 +198,11 @@ fn pace(shared: &RunState) {
 async fn call(shared: Arc<RunState>, caller: usize, mut lane: RequestSlot) {
     while let Some((number, intended)) = next_call(&shared).await {
         let (index, operation) = shared.profile.mix.operation_at(number);
+        // The schedule releases a call a little early. That time is not a part of its latency.
+        let due = intended.min(shared.started.elapsed());
         let ended = operation::perform(operation, number, &mut lane, &shared.known).await;
         let at = shared.started.elapsed();
-        shared.record.add(caller, index, at, at.saturating_sub(intended), &ended);
+        shared.record.add(caller, index, at, at.saturating_sub(due), &ended);
         shared.ended.fetch_add(1, Ordering::Relaxed);
         if !lane.session().is_alive() {
             shared.disconnected.fetch_add(1, Ordering::Relaxed);

@@ -211,8 +211,10 @@ impl HttpSession {
         let head = stream.head().await?;
         ensure!(head.status == 200 && head.is_events, "GET got HTTP status {}", head.status);
         let site = site.clone();
-        let reading =
-            tokio::spawn(async move { get_stream::count(&site, stream, head.length).await });
+        let reading = tokio::spawn(async move {
+            let _ended = get_stream::count(&site, stream, head.length).await;
+            site.count_ended_stream();
+        });
         *self.listening.lock() = Some(reading.abort_handle());
         Ok(())
     }

@@ -51,6 +51,8 @@ pub struct LoadTarget {
     pub findings: Findings,
     /// Messages that belong to no request: updates, log messages, progress.
     pub notifications: AtomicU64,
+    /// GET streams that ended before their session.
+    pub ended_streams: AtomicU64,
 }
 
 impl LoadTarget {
@@ -63,8 +65,7 @@ impl LoadTarget {
             ["0.0.0.0/0", "::/0"].map(|range| range.parse().context("a range of all addresses"));
         let allow = anywhere.into_iter().collect::<anyhow::Result<_>>()?;
         let egress = EgressPolicy { loopback: true, allow, ..EgressPolicy::default() };
-        let (era, findings, notifications) =
-            (Era::default(), Findings::default(), AtomicU64::new(0));
+        let (era, findings) = (Era::default(), Findings::default());
         Ok(Arc::new(Self {
             target,
             era,
@@ -72,7 +73,8 @@ impl LoadTarget {
             egress,
             timeout,
             findings,
-            notifications,
+            notifications: AtomicU64::new(0),
+            ended_streams: AtomicU64::new(0),
         }))
     }
 
@@ -84,9 +86,20 @@ impl LoadTarget {
     /// Returns the same target for clients of this era, without findings.
     pub fn with_era(&self, era: Era) -> Arc<Self> {
         let Self { target, tls, egress, timeout, .. } = self;
-        let (findings, notifications) = (Findings::default(), AtomicU64::new(0));
-        let (target, tls, egress) = (target.clone(), tls.clone(), egress.clone());
-        Arc::new(Self { target, era, tls, egress, timeout: *timeout, findings, notifications })
+        Arc::new(Self {
+            target: target.clone(),
+            era,
+            tls: tls.clone(),
+            egress: egress.clone(),
+            timeout: *timeout,
+            findings: Findings::default(),
+            notifications: AtomicU64::new(0),
+            ended_streams: AtomicU64::new(0),
+        })
+    }
+
+    pub(crate) fn count_ended_stream(&self) {
+        self.ended_streams.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn count_notification(&self) {
