@@ -38,6 +38,8 @@ SERVED = {
 }
 # Sections and keys of the broker's configuration that `config` does not take. README.md of the chart names each of them.
 CHART_DECIDES = {"listen", "node", "storage", "shutdown", "include.folder", "auth.admin_token", "auth.admin_token_file", "tls.require_https"}
+# Matches in a rule that the Gateway API permits up to version 1.1.
+MATCHES_MAX = 8
 # Seconds that the steps of a drain after shutdown.grace may take (docs/operations.md, "Stopping").
 CLOSING_S = 40
 # Manifests that were found good already: many are the same whatever the values.
@@ -49,7 +51,10 @@ BROKEN = [
     ("templates/deployment.yaml", "{{- include \"mcp-broker.selector\" . | nindent 6 }}", "app: other", "selector"),
     ("templates/deployment.yaml", "automountServiceAccountToken: false", "automountServiceAccountTokens: false", "automountServiceAccountTokens"),
     ("templates/deployment.yaml", "add (int .Values.shutdown.preStopSeconds)", "add 0", "killed before"),
-    ("templates/deployment.yaml", "graceSeconds) 40", "graceSeconds) 10", "killed before"),
+    ("templates/deployment.yaml", "preStopSeconds)) 40", "preStopSeconds)) 10", "killed before"),
+    ("templates/deployment.yaml", "(max (int .Values.shutdown.graceSeconds) (int .Values.shutdown.preStopSeconds))", "(int .Values.shutdown.graceSeconds)", "killed before"),
+    ("templates/deployment.yaml", "periodSeconds: 1\n", "periodSeconds: 5\n", "does not notice a drain"),
+    ("templates/_helpers.tpl", ' "readiness_delay" (printf "%ds" (int .Values.shutdown.preStopSeconds))', "", "refuses connections"),
     ("templates/deployment.yaml", "- name: http\n", "- name: web\n", "http"),
     ("templates/_helpers.tpl", "mountPath: /run/secrets/mcp-broker", "mountPath: /run/secrets/broker", "secret"),
     ("templates/services.yaml", "clusterIP: None", "clusterIP: none", "headless"),
@@ -70,6 +75,9 @@ BROKEN = [
     ("templates/monitoring.yaml", '"files/alerts.yaml"', '"files/alarms.yaml"', "alerts"),
     ("templates/monitoring.yaml", "| replace ", "| cat ", "alerts"),
     ("files/alerts.yaml", "docs/operations.md#mcpbrokerdown", "docs/operations.md#mcpbroker", "McpBrokerDown: its runbook_url"),
+    ("templates/monitoring.yaml", 'absent(up{job=%q})', 'absent(up{instance=%q})', "McpBrokerAbsent"),
+    ("templates/routes.yaml", "chunk 8", "chunk 9", "9 matches"),
+    ("templates/routes.yaml", "| chunk 8", "| initial | chunk 8", "not all that the broker serves is routed"),
     ("templates/_helpers.tpl", ' "/.well-known/oauth-protected-resource"', "", "not all that the broker serves is routed"),
     ("templates/routes.yaml", "          - path: {{ . }}", "          - path: /mcp", "not all that the broker serves is routed"),
     ("templates/_helpers.tpl", "- name: PGSSLMODE", "- name: SSLMODE", "verified"),
@@ -152,10 +160,7 @@ def check_fit(documents: list[dict], values: dict) -> None:
         address = "[::]" if values.get("ipv6") else "0.0.0.0"
         need(config["listen"][key] == f"{address}:{ports[name]}", f"listen.{key} is not the Pod's port {name}")
     need(config["listen"].get("trusted_proxies", []) == values.get("trustedProxies", []), "the proxies of the values are not trusted, or others")
-    grace = re.fullmatch(r"(\d+)s", config["shutdown"]["grace"])
-    need(grace, "shutdown.grace has no unit")
-    stop = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])
-    need(pod["terminationGracePeriodSeconds"] >= int(stop[1]) + int(grace[1]) + CLOSING_S, "a Pod is killed before its drain is over")
+    check_stop(pod, container, config["shutdown"])
     need(container["securityContext"]["readOnlyRootFilesystem"], "the root file system is not read-only")
     capabilities = container["securityContext"]["capabilities"]
     if values.get("childUsers", {}).get("enabled"):
@@ -183,6 +188,19 @@ def check_fit(documents: list[dict], values: dict) -> None:
     need(probe["path"] == values.get("probes", {}).get("readinessPath", "/readyz"), "readiness is asked elsewhere")
     scaler = one(documents, "HorizontalPodAutoscaler")
     need(bool(scaler) != ("replicas" in deployment["spec"]), "both the autoscaler and the Deployment say how many Pods there are")
+
+
+def check_stop(pod: dict, container: dict, shutdown: dict) -> None:
+    grace = re.fullmatch(r"(\d+)s", shutdown["grace"])
+    need(grace, "shutdown.grace has no unit")
+    stop = int(container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command", ["sleep", "0"])[1])
+    # `mcp-broker drain` runs no preStop hook.
+    need(shutdown.get("readiness_delay") == f"{stop}s", "a drain by an operator refuses connections that the Services still send")
+    # The two run at the same time.
+    drain = max(int(grace[1]), stop)
+    need(pod["terminationGracePeriodSeconds"] >= stop + drain + CLOSING_S, "a Pod is killed before its drain is over")
+    probe = container["readinessProbe"]
+    need(not stop or probe["periodSeconds"] * probe["failureThreshold"] < stop, "Kubernetes does not notice a drain before the listeners close")
 
 
 def check_job_config(documents: list[dict], job: dict, pod: dict, values: dict) -> None:
@@ -306,17 +324,24 @@ def check_foreign(documents: list[dict], values: dict, work: Path) -> None:
     if rule:
         need(rule["spec"].get("groups"), "the PrometheusRule has no alerts")
         check_runbooks(rule["spec"], values["monitoring"]["prometheusRule"].get("runbookBaseUrl", "docs/operations.md"))
+        [absent] = [alert["expr"] for group in rule["spec"]["groups"] for alert in group["rules"] if alert["alert"] == "McpBrokerAbsent"]
+        jobs = f'="{endpoint["relabelings"][0]["replacement"]}"' if monitor else '=~".*mcp-broker.*"'
+        need(absent == f"absent(up{{job{jobs}}})", f"McpBrokerAbsent looks for other targets: {absent}")
         file = work / "rules.yaml"
         file.write_text(yaml.safe_dump(rule["spec"]))
         done = subprocess.run(["promtool", "check", "rules", file], capture_output=True, text=True)
         need(done.returncode == 0, f"promtool: {done.stdout}{done.stderr}")
     route = one(documents, "HTTPRoute")
     if route:
-        routed = {match["path"]["value"] for match in route["spec"]["rules"][0]["matches"] if match["path"]["type"] == "PathPrefix"}
+        routed = set()
+        for rule in route["spec"]["rules"]:
+            need(len(rule["matches"]) <= MATCHES_MAX, f"HTTPRoute: a rule has {len(rule['matches'])} matches, and the Gateway API up to 1.1 permits {MATCHES_MAX}")
+            routed |= {match["path"]["value"] for match in rule["matches"] if match["path"]["type"] == "PathPrefix"}
+            need(rule.get("timeouts", {}) == values["gateway"].get("timeouts", {}), "HTTPRoute: a rule does not have the timeouts of the values")
+            [backend] = rule["backendRefs"]
+            service = one(documents, "Service", backend["name"])
+            need(service and service["spec"]["ports"][0]["port"] == backend["port"], "the HTTPRoute leads to no Service")
         need(routed == served(), f"HTTPRoute: not all that the broker serves is routed, or more: {routed ^ served()}")
-        [backend] = route["spec"]["rules"][0]["backendRefs"]
-        service = one(documents, "Service", backend["name"])
-        need(service and service["spec"]["ports"][0]["port"] == backend["port"], "the HTTPRoute leads to no Service")
     if any(document["kind"] == "Ingress" for document in documents):
         for rule in one(documents, "Ingress")["spec"]["rules"]:
             routed = {path["path"] for path in rule["http"]["paths"] if path["pathType"] == "Prefix"}

@@ -6,6 +6,21 @@
 # compiler in its name, because the names of functions differ with each.
 # shellcheck disable=SC2154
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
+
+# RUSTFLAGS and CFLAGS end a flag at whitespace. CARGO_ENCODED_RUSTFLAGS does not, but CFLAGS has no such form: the build script
+# of aws-lc-sys always splits it.
+need_plain() { # PATH...
+    for path in "$@"; do
+        case $path in
+        *[[:space:]]*)
+            printf '%s: the path "%s" has whitespace, which the flags of the compilers cannot have: use another folder\n' "${0##*/}" "$path" >&2
+            exit 2
+            ;;
+        esac
+    done
+}
+need_plain "$root" "$cargo_home"
+
 build_host=$(rustc -vV | sed -n 's/^host: //p')
 build_profile=$root/broker/pgo/mcp-broker-$(rustc -vV | sed -n 's/^release: //p').profdata
 plain_rustflags="${RUSTFLAGS:-} --remap-path-prefix=$root=/src --remap-path-prefix=$cargo_home=/cargo"

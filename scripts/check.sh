@@ -7,9 +7,11 @@ step() { printf '== %s\n' "$*"; }
 
 # This part compiles nothing. It runs meanwhile, because compilers do not always have work for all processors.
 deployed=$(mktemp)
-scripts/check-deploy.sh >"$deployed" 2>&1 &
+set -m # for a process group with all that it starts
+scripts/check-deploy.sh >"$deployed" 2>&1 </dev/null &
+set +m
 deploying=$!
-trap 'kill "$deploying" 2>/dev/null || true; rm -f "$deployed"' EXIT
+trap '[[ -z $(jobs -rp) ]] || kill -- "-$deploying" 2>/dev/null || true; rm -f "$deployed"' EXIT
 
 step formatting
 cargo fmt --all --check

@@ -10,6 +10,7 @@ cd "$root"
 # shellcheck source=scripts/build-paths.sh
 source "$root/scripts/build-paths.sh"
 target=${CARGO_TARGET_DIR:-$root/target}
+need_plain "$target"
 
 say() { printf 'pgo: %s\n' "$*" >&2; }
 

@@ -78,10 +78,16 @@ work=$(mktemp -d "$cache/run-XXXXXX")
 chmod 0755 "$work"
 # Podman refuses a longer path than 50 characters for what it keeps while it runs.
 run=$(mktemp -d /tmp/mcp-podman-XXXXXX)
-inside='' slirp=''
+inside='' slirp='' pid=''
 finish() {
+    trap '' HUP INT TERM
     [[ -z $slirp ]] || kill "$slirp" 2>/dev/null || true
-    [[ -z $inside ]] || { kill "$inside" 2>/dev/null && wait "$inside" 2>/dev/null; } || true
+    # unshare blocks SIGTERM. When it ends, the kernel kills the first process inside, and with it all others.
+    [[ -z $inside ]] || { kill -KILL "$inside" 2>/dev/null && wait "$inside" 2>/dev/null; } || true
+    for _ in $(seq 50); do
+        [[ -n $pid ]] && kill -0 "$pid" 2>/dev/null || break
+        sleep 0.1
+    done
     rm -rf --one-file-system "$work" "$run" 2>/dev/null || true
 }
 trap finish EXIT

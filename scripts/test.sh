@@ -43,30 +43,50 @@ if [ "${1:-}" = grounds ]; then
     [ ${#failed[@]} -eq 0 ] || { echo "failed on: ${failed[*]}" >&2; exit 1; }
     exit
 fi
+
+# Starts a job in the background, with a process group that has all that the job starts.
+start() {
+    set -m
+    "$@" </dev/null &
+    set +m
+}
+logged() { # FILE COMMAND...
+    "${@:2}" 2>&1 | tee "$1"
+}
+said=$(mktemp)
+contained_said=$(mktemp)
+# Ends the jobs that still run when this script ends, also by a signal. They have time to end their servers.
+finish() {
+    local group groups limit=$((SECONDS + 30))
+    trap '' HUP INT TERM
+    groups=$(jobs -rp)
+    for group in $groups; do kill -- "-$group" 2>/dev/null || true; done
+    for group in $groups; do
+        while ((SECONDS < limit)) && kill -0 -- "-$group" 2>/dev/null; do sleep 0.1; done
+        kill -KILL -- "-$group" 2>/dev/null || true
+    done
+    rm -f "$said" "$contained_said"
+}
+trap finish EXIT
+
 # Runs at the same time as the other tests and ends long before them. Its failure does not end the run, because the others may
 # show the cause. Its last lines are then printed again after them.
-said=$(mktemp)
-trap 'rm -f "$said"' EXIT
-(set -o pipefail; scripts/test-deploy.sh --binary "${CARGO_TARGET_DIR:-target}/debug/mcp-broker" 2>&1 | tee "$said") &
+start logged "$said" scripts/test-deploy.sh --binary "${CARGO_TARGET_DIR:-target}/debug/mcp-broker"
 deploying=$!
 # The first run on a machine makes images. These writes would hold up what tests write to disk for many seconds.
 images=(${MCP_BROKER_CACHE:-$HOME/.cache/mcp-broker}/containers/services-*.tar)
-contained_said=$(mktemp)
-trap 'rm -f "$said" "$contained_said"' EXIT
-(set -o pipefail; scripts/test-containers.sh --binary "${CARGO_TARGET_DIR:-target}/debug/mcp-broker" 2>&1 | tee "$contained_said") &
+start logged "$contained_said" scripts/test-containers.sh --binary "${CARGO_TARGET_DIR:-target}/debug/mcp-broker"
 containing=$!
 contained=0
 deployed=0
 tested=0
-if cargo nextest --version >/dev/null 2>&1; then
-    cargo nextest run --locked --workspace --no-run
-    [[ -e ${images[0]} ]] || wait "$containing" || contained=1
-    cargo nextest run --locked --workspace --no-fail-fast || tested=1
-else
-    cargo test --locked --workspace --no-run
-    [[ -e ${images[0]} ]] || wait "$containing" || contained=1
-    cargo test --locked --workspace --no-fail-fast || tested=1
-fi
+runner=(test)
+! cargo nextest --version >/dev/null 2>&1 || runner=(nextest run)
+start cargo "${runner[@]}" --locked --workspace --no-run
+wait $!
+[[ -e ${images[0]} ]] || wait "$containing" || contained=1
+start cargo "${runner[@]}" --locked --workspace --no-fail-fast
+wait $! || tested=1
 wait "$deploying" || deployed=1
 [ $deployed -eq 0 ] || { tail -n 60 "$said"; echo "scripts/test-deploy.sh failed too; above are its last lines"; } >&2
 wait "$containing" || contained=1

@@ -376,6 +376,8 @@ class Operations(Page):
 
 
 def main() -> int:
+    # Ends what it started, as after a fault.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     program, peers = Path(sys.argv[1]).resolve(), Path(sys.argv[2])
     ran: dict[str, int] = {}
     used: set[tuple[str, str]] = set()

@@ -19,6 +19,11 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/component: broker
 {{- end -}}
 
+{{/* Label of the targets of the ServiceMonitor. */}}
+{{- define "mcp-broker.job" -}}
+mcp-broker/{{ .Release.Namespace }}/{{ include "mcp-broker.fullname" . }}
+{{- end -}}
+
 {{- define "mcp-broker.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 app.kubernetes.io/name: {{ include "mcp-broker.name" . }}
@@ -151,7 +156,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
   "node" $node
   "storage" $storage
   "auth" $auth
-  "shutdown" (dict "grace" (printf "%ds" (int .Values.shutdown.graceSeconds)))
+  "shutdown" (dict "grace" (printf "%ds" (int .Values.shutdown.graceSeconds)) "readiness_delay" (printf "%ds" (int .Values.shutdown.preStopSeconds)))
 -}}
 {{- if .Values.configFolder.configMap -}}
 {{- $_ := set $own "include" (dict "folder" "/etc/mcp-broker.d") -}}
