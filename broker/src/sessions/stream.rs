@@ -153,18 +153,23 @@ impl EventStream {
     }
 
     /// Makes a stream that an earlier owner of the session began. `due` holds the requests without
-    /// an answer; `None` for a GET stream.
+    /// an answer; `None` for a GET stream. `answered` is the request that the client's event id
+    /// names, with the sequence of its answer.
     pub fn restored(
         number: u64,
         limits: LogLimits,
         due: Option<Vec<PendingAnswer>>,
+        answered: Option<(RequestId, u64)>,
         held: StreamSnapshot,
     ) -> Arc<Self> {
         let log = EventLog::restored(limits, due.as_ref().map(Vec::len), held);
         let due = due.unwrap_or_default();
         let is_single = due.len() == 1;
-        let stream = Self::with_log(number, log, due, is_single);
+        let (request, last_sequence) = answered.unzip();
+        let request = request.or_else(|| Self::single_request(&due, is_single));
+        let stream = Self::with_request(number, log, due, is_single, request);
         let mut state = stream.lock();
+        state.answers.last_sequence = last_sequence;
         state.resumable = true;
         if state.log.is_complete() {
             state.ended_at = Some(Instant::now());
@@ -179,9 +184,24 @@ impl EventStream {
         pending: Vec<PendingAnswer>,
         is_single: bool,
     ) -> Arc<Self> {
+        let request = Self::single_request(&pending, is_single);
+        Self::with_request(number, log, pending, is_single, request)
+    }
+
+    /// Returns the request that event ids name. The id is copied, because a slice would keep the
+    /// whole request alive.
+    fn single_request(pending: &[PendingAnswer], is_single: bool) -> Option<RequestId> {
         let single = pending.first().filter(|one| is_single && is_nameable(&one.id));
-        // The id is copied, because a slice would keep the whole request alive.
-        let request = single.map(|one| RequestId::from_raw(Bytes::copy_from_slice(one.id.raw())));
+        single.map(|one| RequestId::from_raw(Bytes::copy_from_slice(one.id.raw())))
+    }
+
+    fn with_request(
+        number: u64,
+        log: EventLog,
+        pending: Vec<PendingAnswer>,
+        is_single: bool,
+        request: Option<RequestId>,
+    ) -> Arc<Self> {
         let state = StreamState {
             log,
             reader: LatestReader::default(),
@@ -555,5 +575,19 @@ mod tests {
             "4-1"
         );
         assert_eq!(EventStream::general(5, LIMITS).event_id(1), "5-1");
+    }
+
+    #[test]
+    fn ids_of_a_restored_stream_name_the_request_up_to_its_answer() {
+        let id = RequestId::from_u64(7);
+        let stream = EventStream::for_answers(4, LIMITS, vec![id.clone()], 0);
+        let before = stream.event_id(3);
+        let held = StreamSnapshot { position: 3, last_sequence: 5, ..StreamSnapshot::default() };
+        let restored = EventStream::restored(4, LIMITS, Some(vec![]), Some((id, 5)), held);
+        assert_eq!(restored.event_id(3), before, "as the earlier owner wrote it");
+        assert_eq!(
+            (restored.event_id(4).as_str(), restored.event_id(5).as_str()),
+            ("4-4-Nw", "4-5")
+        );
     }
 }

@@ -197,6 +197,7 @@ impl<'s> StreamResumption<'s> {
                     number,
                     state.streams.limits,
                     None,
+                    None,
                     stored.held(self.session.epoch()),
                 );
                 let stream = state.streams.track_unread(stream);
@@ -232,6 +233,7 @@ impl<'s> StreamResumption<'s> {
                     number,
                     state.streams.limits,
                     Some(due.clone()),
+                    stored.answered.clone(),
                     stored.held(self.session.epoch()),
                 );
                 let stream = state.streams.track_unread(stream);

@@ -172,7 +172,7 @@ mod tests {
             last_sequence: 8,
         };
         let due = Some(vec![RequestId::from_u64(1).into()]);
-        let stream = EventStream::restored(6, LIMITS, due, held);
+        let stream = EventStream::restored(6, LIMITS, due, None, held);
         let writer = persistence.event_log.clone().unwrap();
         stream.resume_logging(&writer, KEY);
         stream.push(Instant::now(), EventKind::Message, Bytes::from_static(b"nine")).unwrap();

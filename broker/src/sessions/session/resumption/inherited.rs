@@ -35,6 +35,9 @@ pub(super) struct InheritedStream {
     pub(super) events: Vec<Event>,
     /// Requests without an answer.
     pub(super) pending: Vec<PendingAnswer>,
+    /// The request that the client's event id names, with the sequence of its answer among the
+    /// events. Ids of events before it name the request too.
+    pub(super) answered: Option<(RequestId, u64)>,
     /// True if an event between the position and these events is missing, or may be.
     pub(super) gap: bool,
     /// True if the client has received events that the log does not hold.
@@ -68,6 +71,7 @@ impl InheritedStream {
                 .map(restored_event)
                 .collect(),
             pending: due,
+            answered: None,
             gap: trimmed || ahead,
             ahead,
             is_certain: false,
@@ -85,6 +89,7 @@ impl InheritedStream {
             last_logged: 0,
             events: Vec::new(),
             pending: due,
+            answered: None,
             gap: true,
             ahead: true,
             is_certain: true,
@@ -108,6 +113,12 @@ impl InheritedStream {
         if self.ahead && self.is_certain && named.is_none() {
             self.pending.clear();
         }
+        self.answered = named.and_then(|named| {
+            let is_its_answer = |event: &&Event| {
+                event.kind == EventKind::Answer && answered_id(&event.frame).as_ref() == Some(named)
+            };
+            Some((named.clone(), self.events.iter().find(is_its_answer)?.sequence))
+        });
         self
     }
 
@@ -168,6 +179,18 @@ mod tests {
     use records::StreamRecord;
 
     use super::*;
+
+    #[test]
+    fn the_answer_of_the_named_request_is_found_among_the_events() {
+        let seven = RequestId::from_u64(7);
+        let answer = (5, EventKind::Answer, r#"{"jsonrpc":"2.0","id":7,"result":{}}"#);
+        let read = || InheritedStream::new(stored(0, "[7]", &[PROGRESS, answer]), 3);
+        let named = read().seen_with(Some(&seven), false);
+        assert_eq!((named.answered, named.pending.len()), (Some((seven, 5)), 0));
+        assert_eq!(read().seen_with(None, false).answered, None);
+        let other = RequestId::from_u64(8);
+        assert_eq!(read().seen_with(Some(&other), false).answered, None);
+    }
 
     fn stored(
         trimmed_through: u64,

@@ -381,7 +381,7 @@ mod tests {
             last_sequence: first_sequence(2),
             ..Default::default()
         };
-        let old = EventStream::restored(1 << EPOCH_SHIFT | 3, streams.limits, None, held);
+        let old = EventStream::restored(1 << EPOCH_SHIFT | 3, streams.limits, None, None, held);
         streams.continue_general(&old, Vec::new());
         let reader = old.read_from(0).unwrap();
         assert_eq!((reader.backlog(), waiting.is_empty()), (1, true));
