@@ -123,8 +123,8 @@ impl Confinement {
         is_possible && self.host.get().is_none_or(|host| host.no_users.is_none())
     }
 
-    /// Returns whether this process has started children with users of their own, or would.
-    fn has_users(&self) -> bool {
+    /// Returns whether this process has started a child, and children may have users of their own.
+    pub fn has_users(&self) -> bool {
         self.may_have_users() && self.host.get().is_some()
     }
 

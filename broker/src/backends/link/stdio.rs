@@ -70,8 +70,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
         write_stall_max: CHILD_WRITE_STALL_MAX,
         ..ChildLimits::default()
     };
-    let Child { reader, writer, process } = child_process::spawn(&spec, &limits)
-        .map_err(|error| Failure::NotSent(error.to_string()))?;
+    let Child { reader, writer, process } = started(spec, limits).await?;
     tracing::info!(tenant = %link.backend.tenant, backend = %link.backend.id, pid = process.pid(), "child process started");
 
     let Pipe { connection, writing } = pipe::start(link, reader, writer);
@@ -81,6 +80,15 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     stateless::handshake::agree(&connection, link).await?;
     guard.disarm();
     Ok(connection)
+}
+
+/// Starts the child. A fork of a large process takes a while, in which the runtime has other work.
+async fn started(spec: ChildSpec, limits: ChildLimits) -> Result<Child, Failure> {
+    let starting = tokio::task::spawn_blocking(move || child_process::spawn(&spec, &limits));
+    match starting.await {
+        Ok(started) => started.map_err(|error| Failure::NotSent(error.to_string())),
+        Err(error) => Err(Failure::NotSent(format!("the child could not be started: {error}"))),
+    }
 }
 
 /// Adds the confinement to the child. A child that cannot be confined is not started.

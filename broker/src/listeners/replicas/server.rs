@@ -39,7 +39,7 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: Cancellatio
     let weak_broker = Arc::downgrade(&broker);
     let server = PeerServer::new(&broker.session_locator.identity)
         .refuse_connections(
-            move || suspicion.may_have_users(),
+            move || suspicion.has_users(),
             move |peer, local| confinement.is_from_child(peer, local),
         )
         .on_untrusted_peer(move |peer| {
