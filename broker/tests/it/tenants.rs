@@ -2,7 +2,7 @@
 //! the other's.
 
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Reply, TestBroker, TestClient, backend::tool};
+use testkit::{AdminClient, FakeBackend, Reply, TestBroker, TestClient, backend::tool};
 
 use crate::{builder, kind, refused, request, text_of};
 
@@ -253,17 +253,19 @@ async fn a_revoked_key_is_refused_at_once() {
     client(&broker, &keys[0], "red").connected(json!({})).await;
 }
 
+/// Creates a key of the principal `ann`.
+async fn key_of_ann(admin: &AdminClient) -> Value {
+    let body = json!({"principal": "ann"});
+    let (status, key) = admin.post("/admin/v1/tenants/red/keys", &body).await;
+    assert!((200..300).contains(&status), "{key}");
+    key
+}
+
 #[tokio::test]
 async fn a_revoked_key_also_ends_the_sessions_that_it_continued() {
     let (broker, _backends, _) = two_tenants().await;
     let admin = broker.admin();
-    let mut keys = Vec::new();
-    for _ in 0..2 {
-        let (status, key) =
-            admin.post("/admin/v1/tenants/red/keys", &json!({"principal": "ann"})).await;
-        assert!((200..300).contains(&status), "{key}");
-        keys.push(key);
-    }
+    let keys = [key_of_ann(&admin).await, key_of_ann(&admin).await];
     let text = |key: &Value| key["key"].as_str().unwrap().to_owned();
     let opener = client(&broker, &text(&keys[0]), "red");
     let other = opener.fresh().connected(json!({})).await;
@@ -285,13 +287,7 @@ async fn a_revoked_key_also_ends_the_sessions_that_it_continued() {
 async fn a_revoked_key_also_ends_the_sessions_that_it_continued_after_a_restart() {
     let (mut broker, _backends, _) = two_tenants().await;
     let admin = broker.admin();
-    let mut keys = Vec::new();
-    for _ in 0..2 {
-        let (status, key) =
-            admin.post("/admin/v1/tenants/red/keys", &json!({"principal": "ann"})).await;
-        assert!((200..300).contains(&status), "{key}");
-        keys.push(key);
-    }
+    let keys = [key_of_ann(&admin).await, key_of_ann(&admin).await];
     let text = |key: &Value| key["key"].as_str().unwrap().to_owned();
     let opened = client(&broker, &text(&keys[0]), "red").connected(json!({})).await;
     assert!(broker.terminate().await.success());
