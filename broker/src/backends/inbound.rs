@@ -11,18 +11,14 @@
 //! A request without an owner is refused. A notification without an owner is dropped and counted.
 //! The broker never sends either to an unrelated client.
 
-use std::{
-    sync::{Arc, LazyLock},
-    time::{Duration, Instant},
-};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
 use protocol::{
     envelope::{Body, Kind, Message, RefusedMessage, decode_body},
     error::{ErrorKind, Refusal},
     handshake,
-    ids::{BackendId, RequestId, TenantId},
+    ids::RequestId,
     json::Limits,
     method::Method,
     splice,
@@ -33,53 +29,14 @@ use rules::{
     catalog::ListKind,
     event_log::EventKind,
     link_sharing::LinkScope,
-    local_rate_limit::{KeyedRateLimiter, one_per},
     log_level::{self, LogLevel},
 };
 
 use super::{
+    fault_lines::RepeatedFault,
     link::{Link, connection::Connection, era::Era},
     requester::{Inbound, Requester},
 };
-
-/// Minimum interval of log lines about one fault of one backend. Each line has the number of lines
-/// left out.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Backends and faults with an interval of their own.
-const LOGGED_FAULTS_MAX: usize = 10_000;
-
-/// Fault of a backend that each of its messages can repeat.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum RepeatedFault {
-    /// Text that is not valid MCP.
-    Noise,
-    /// A request over MCP 2026-07-28.
-    Request,
-}
-
-/// Limits log lines about faults of backends. Reconnecting must not give a backend more lines, so
-/// all connections of the process share it.
-struct FaultLines {
-    started: Instant,
-    rates: Mutex<KeyedRateLimiter<(TenantId, BackendId, RepeatedFault)>>,
-}
-
-static FAULT_LINES: LazyLock<FaultLines> = LazyLock::new(|| FaultLines {
-    started: Instant::now(),
-    rates: Mutex::new(KeyedRateLimiter::new(one_per(LOG_INTERVAL), LOGGED_FAULTS_MAX)),
-});
-
-/// Counts a fault of a backend. Returns the number of log lines left out before it, or `None` if it
-/// gets no line.
-pub(super) fn fault_line(
-    tenant: &TenantId,
-    backend: &BackendId,
-    fault: RepeatedFault,
-) -> Option<u64> {
-    let (lines, key) = (&*FAULT_LINES, (tenant.clone(), backend.clone(), fault));
-    let checked = lines.rates.lock().check(&key, lines.started.elapsed());
-    checked.ok()
-}
 
 /// Decodes one message of a backend, or a batch of one that speaks 2025-03-26.
 pub fn decode(
@@ -139,7 +96,9 @@ pub fn receive(
         Kind::Request if connection.stateless().is_some() => {
             link.backend.context.metrics.dropped_notification("request");
             let (tenant, backend) = (&link.backend.tenant, &link.backend.id);
-            if let Some(left_out) = fault_line(tenant, backend, RepeatedFault::Request) {
+            let lines = &link.backend.resources.fault_lines;
+            let checked = lines.check(tenant, backend, RepeatedFault::Request);
+            if let Some(left_out) = checked {
                 tracing::warn!(%tenant, %backend, left_out, method = message.method.name(), "a backend sent a request, which MCP 2026-07-28 does not allow: the broker dropped it");
             }
         }

@@ -24,6 +24,7 @@ pub mod capability_probe;
 pub mod catalog_owner;
 pub mod catalog_refresh;
 pub mod children;
+pub mod fault_lines;
 pub mod fixed_lists;
 pub mod inbound;
 pub mod link;

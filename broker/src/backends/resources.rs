@@ -2,8 +2,8 @@
 //! them.
 
 use super::{
-    children::Children, link::tls_clients::TlsClients, schema_cache::SchemaCache,
-    validation_pool::ValidationPool,
+    children::Children, fault_lines::RepeatedFaultLimiter, link::tls_clients::TlsClients,
+    schema_cache::SchemaCache, validation_pool::ValidationPool,
 };
 
 #[derive(Debug, Default)]
@@ -14,6 +14,8 @@ pub struct BackendResources {
     pub children: Children,
     /// Threads that validate arguments.
     pub validation_pool: ValidationPool,
+    /// Log lines about faults of backends.
+    pub fault_lines: RepeatedFaultLimiter,
     /// Compiled schemas of tools.
     pub schema_cache: SchemaCache,
 }

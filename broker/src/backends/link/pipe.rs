@@ -21,7 +21,7 @@ use super::{
     wire::WireSender,
 };
 use crate::{
-    backends::inbound::{self, RepeatedFault},
+    backends::{fault_lines::RepeatedFault, inbound},
     metrics::{Direction, Side},
 };
 
@@ -168,7 +168,9 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
                 noise += 1;
                 connection.broken_message(&rejected, &frame);
                 let (tenant, backend) = (&link.backend.tenant, &link.backend.id);
-                if let Some(left_out) = inbound::fault_line(tenant, backend, RepeatedFault::Noise) {
+                let lines = &link.backend.resources.fault_lines;
+                let checked = lines.check(tenant, backend, RepeatedFault::Noise);
+                if let Some(left_out) = checked {
                     tracing::warn!(%tenant, %backend, left_out, "a backend sent a message that is not valid MCP");
                 }
                 if noise > NOISE_LINES_MAX {
