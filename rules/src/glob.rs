@@ -16,6 +16,11 @@ impl Glob {
         self.parts.len() == 1
     }
 
+    /// Returns whether the pattern matches every text.
+    pub(crate) fn matches_all(&self) -> bool {
+        !self.is_literal() && self.parts.iter().all(|part| part.is_empty())
+    }
+
     /// Returns the number of stars.
     pub(crate) fn stars(&self) -> usize {
         self.parts.len() - 1
@@ -59,6 +64,7 @@ mod tests {
             ("a*a", &["aa", "aba"], &["a"]),
         ] {
             let glob = Glob::new(pattern);
+            assert_eq!(glob.matches_all(), pattern == "*", "{pattern}");
             for text in yes {
                 assert!(glob.matches(text), "{pattern} {text}");
             }

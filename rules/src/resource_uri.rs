@@ -9,6 +9,8 @@ use std::collections::HashSet;
 
 use url::Url;
 
+use crate::limits::{URI_READING_BYTES_MIN, URI_READING_FACTOR};
+
 /// Rounds of percent-decoding: some servers decode twice.
 const DECODE_ROUNDS: usize = 3;
 
@@ -19,26 +21,40 @@ pub(crate) struct Readings {
     pub(crate) usual: Vec<String>,
     /// Forms of readers that ignore a part: the host of a file, the user and the fragment of a URL.
     pub(crate) reduced: Vec<String>,
+    /// The URI has more forms than the broker computes. A server may take it for any resource.
+    pub(crate) is_cut: bool,
 }
 
 /// The spellings of one URI.
 #[derive(Debug)]
-pub struct Spellings(HashSet<String>);
+pub struct Spellings {
+    forms: HashSet<String>,
+    is_cut: bool,
+}
 
 impl Spellings {
     pub fn of(uri: &str) -> Self {
-        Self(Readings::of(uri).with(uri).map(str::to_owned).collect())
+        let readings = Readings::of(uri);
+        let forms = readings.with(uri).map(str::to_owned).collect();
+        Self { forms, is_cut: readings.is_cut }
     }
 
     /// Returns whether a server may take the URIs for one resource.
     pub fn include(&self, other: &str) -> bool {
-        self.0.contains(other) || plainest(other).is_some_and(|plain| self.0.contains(&plain))
+        let has_plain = || plainest(other).is_some_and(|plain| self.forms.contains(&plain));
+        self.is_cut || self.forms.contains(other) || has_plain()
     }
 }
 
 /// Returns whether a server may take the URI for one that begins with this text.
 pub fn is_read_with_prefix(uri: &str, prefix: &str) -> bool {
-    Readings::of(uri).with(uri).any(|form| form.starts_with(prefix))
+    let readings = Readings::of(uri);
+    readings.is_cut || readings.with(uri).any(|form| form.starts_with(prefix))
+}
+
+/// Returns whether a server may read the URI as another one.
+pub(crate) fn has_other_readings(uri: &str) -> bool {
+    !is_canonical(uri)
 }
 
 /// Returns a URI without what readers decode, drop and resolve. `None`: it has nothing of that.
@@ -56,7 +72,11 @@ pub(crate) fn plainest(uri: &str) -> Option<String> {
 pub(crate) fn pattern_forms(pattern: &str) -> Vec<String> {
     let mut forms = decodings(pattern);
     if pattern.contains(':') && (!is_canonical(pattern) || has_encoded_form(pattern)) {
-        add_new(&mut forms, Readings::computed(pattern).usual);
+        for form in Readings::computed(pattern, usize::MAX).usual {
+            if !forms.contains(&form) {
+                forms.push(form);
+            }
+        }
     }
     forms.retain(|form| form != pattern);
     forms
@@ -75,23 +95,26 @@ fn is_dropped(symbol: char) -> bool {
 impl Readings {
     /// Returns the forms of a URI. There are none if every server reads it as it is written.
     pub(crate) fn of(uri: &str) -> Self {
-        if is_canonical(uri) { Self::default() } else { Self::computed(uri) }
+        if is_canonical(uri) {
+            return Self::default();
+        }
+        let bytes_max = (uri.len() * URI_READING_FACTOR).max(URI_READING_BYTES_MIN);
+        Self::computed(uri, bytes_max)
     }
 
-    fn computed(uri: &str) -> Self {
+    /// Computes the forms, until their texts have more than `bytes_max` bytes.
+    fn computed(uri: &str, bytes_max: usize) -> Self {
         let without_breaks = without_breaks(uri);
         let trimmed = without_breaks.trim_matches(is_dropped);
-        let mut readings = Self::default();
-        let mut read: Vec<&str> = Vec::new();
         // Not every reader drops these characters.
         let before = without_breaks.trim_start_matches(is_dropped);
-        for spelling in [trimmed, &without_breaks, before, uri] {
-            if !read.contains(&spelling) {
-                readings.add(spelling);
-                read.push(spelling);
-            }
-        }
-        readings
+        let mut reader = Reader { bytes_left: bytes_max, ..Reader::default() };
+        let spellings = [trimmed, &without_breaks, before, uri];
+        let is_complete = (0..spellings.len()).all(|at| {
+            let is_repeated = spellings[..at].contains(&spellings[at]);
+            is_repeated || reader.read_spelling(spellings[at]).is_some()
+        });
+        Self { usual: reader.usual.forms, reduced: reader.reduced.forms, is_cut: !is_complete }
     }
 
     /// Returns the URI itself and all its forms.
@@ -99,42 +122,124 @@ impl Readings {
         let forms = self.usual.iter().chain(&self.reduced);
         std::iter::once(uri).chain(forms.map(String::as_str))
     }
+}
 
-    fn add(&mut self, uri: &str) {
+/// Reads one URI as different servers do. Each text and each URI that was taken apart is read once.
+#[derive(Default)]
+struct Reader {
+    usual: FoundForms,
+    reduced: FoundForms,
+    texts: HashSet<String>,
+    /// Bytes of further texts. `None` from a method: they have run out.
+    bytes_left: usize,
+}
+
+/// Forms in the order in which they were found.
+#[derive(Default)]
+struct FoundForms {
+    forms: Vec<String>,
+    known: HashSet<String>,
+    /// What they were made from.
+    parts: HashSet<Parts>,
+}
+
+impl Reader {
+    fn read_spelling(&mut self, uri: &str) -> Option<()> {
         // Servers differ in how often they decode, in what they take apart first, and in backslashes.
-        for text in decodings(uri) {
-            Parts::all(&text).iter().for_each(|parts| add_new(&mut self.usual, parts.forms()));
+        for text in self.decodings(uri)? {
+            if !self.texts.insert(text.clone()) {
+                continue;
+            }
+            for parts in self.all_parts(&text)? {
+                self.add_usual(parts)?;
+            }
             let Some(standard) = standard_form(&text) else { continue };
-            for form in decodings(&standard) {
-                add_new(&mut self.usual, Parts::of(&form).forms());
+            self.charge(standard.len())?;
+            for form in self.decodings(&standard)? {
+                self.add_usual(Parts::of(&form))?;
             }
-            for form in standard_form_reduced(&standard).iter().flat_map(|form| decodings(form)) {
-                add_new(&mut self.reduced, Parts::of(&form).forms());
+            let Some(reduced) = standard_form_reduced(&standard) else { continue };
+            for form in self.decodings(&reduced)? {
+                self.add_reduced(Parts::of(&form))?;
             }
         }
-        if !Parts::of(&decoded(uri)).is_file() {
-            return;
-        }
+        if Parts::of(&decoded(uri)).is_file() { self.read_file(uri) } else { Some(()) }
+    }
+
+    /// Reads the URI of a file without its query and without its host.
+    fn read_file(&mut self, uri: &str) -> Option<()> {
         let before_query = uri.split(['?', '#']).next().unwrap_or_default();
-        for text in decodings(before_query) {
-            for parts in Parts::all(&text) {
+        for text in self.decodings(before_query)? {
+            for parts in self.all_parts(&text)? {
+                let local = (!parts.host.is_empty())
+                    .then(|| Parts { host: String::new(), ..parts.clone() });
                 if before_query != uri {
-                    add_new(&mut self.usual, parts.forms());
+                    self.add_usual(parts)?;
                 }
-                if !parts.host.is_empty() {
-                    let local = Parts { host: String::new(), ..parts };
-                    add_new(&mut self.reduced, local.forms());
+                if let Some(local) = local {
+                    self.add_reduced(local)?;
                 }
             }
         }
+        Some(())
+    }
+
+    fn decodings(&mut self, text: &str) -> Option<Vec<String>> {
+        let texts = decodings(text);
+        self.charge((texts.len() - 1) * text.len())?;
+        Some(texts)
+    }
+
+    /// Returns what different readers take the URI apart into.
+    fn all_parts(&mut self, uri: &str) -> Option<Vec<Parts>> {
+        let whole = Parts::with_backslashes(uri);
+        let mut all = vec![Parts::of(uri)];
+        // Some take it apart first: backslashes and encoded slashes before the first slash are then
+        // parts of the host.
+        for path in self.decodings(&whole.path)? {
+            let slashed = Parts { path: path.replace('\\', "/"), ..whole.clone() };
+            for parts in [slashed, Parts { path, ..whole.clone() }] {
+                if !all.contains(&parts) {
+                    all.push(parts);
+                }
+            }
+        }
+        let without_dots: Vec<Parts> = all.iter().filter_map(Parts::without_dot_host).collect();
+        all.extend(without_dots);
+        Some(all)
+    }
+
+    fn add_usual(&mut self, parts: Parts) -> Option<()> {
+        let bytes = self.usual.add(parts);
+        self.charge(bytes)
+    }
+
+    fn add_reduced(&mut self, parts: Parts) -> Option<()> {
+        let bytes = self.reduced.add(parts);
+        self.charge(bytes)
+    }
+
+    fn charge(&mut self, bytes: usize) -> Option<()> {
+        self.bytes_left = self.bytes_left.checked_sub(bytes)?;
+        Some(())
     }
 }
 
-fn add_new(forms: &mut Vec<String>, more: Vec<String>) {
-    for form in more {
-        if !forms.contains(&form) {
-            forms.push(form);
+impl FoundForms {
+    /// Adds the forms that a URI in parts has. Returns the bytes that this took.
+    fn add(&mut self, parts: Parts) -> usize {
+        if self.parts.contains(&parts) {
+            return 0;
         }
+        let mut bytes = 0;
+        for form in parts.forms() {
+            bytes += form.len();
+            if self.known.insert(form.clone()) {
+                self.forms.push(form);
+            }
+        }
+        self.parts.insert(parts);
+        bytes
     }
 }
 
@@ -224,7 +329,7 @@ fn standard_form_reduced(form: &str) -> Option<String> {
 }
 
 /// A URI taken apart.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Parts {
     scheme: String,
     has_authority: bool,
@@ -233,25 +338,6 @@ struct Parts {
 }
 
 impl Parts {
-    /// Returns what different readers take the URI apart into.
-    fn all(uri: &str) -> Vec<Self> {
-        let whole = Self::with_backslashes(uri);
-        let mut all = vec![Self::of(uri)];
-        // Some take it apart first: backslashes and encoded slashes before the first slash are then
-        // parts of the host.
-        for path in decodings(&whole.path) {
-            let slashed = Self { path: path.replace('\\', "/"), ..whole.clone() };
-            for parts in [slashed, Self { path, ..whole.clone() }] {
-                if !all.contains(&parts) {
-                    all.push(parts);
-                }
-            }
-        }
-        let without_dots: Vec<Self> = all.iter().filter_map(Self::without_dot_host).collect();
-        all.extend(without_dots);
-        all
-    }
-
     /// Returns what a reader finds that takes a host of one dot for a segment of the path.
     fn without_dot_host(&self) -> Option<Self> {
         let is_dot = self.has_authority && self.host == ".";
@@ -303,10 +389,8 @@ impl Parts {
     /// Returns the URI without empty and dot segments, in the forms of different readers. For some,
     /// two dots remove the last name. For others, they may remove an empty segment (the URL
     /// standard).
-    fn forms(&self) -> Vec<String> {
-        let mut forms = vec![self.joined(false)];
-        add_new(&mut forms, vec![self.joined(true)]);
-        forms
+    fn forms(&self) -> [String; 2] {
+        [self.joined(false), self.joined(true)]
     }
 
     fn joined(&self, counts_empty: bool) -> String {
@@ -380,6 +464,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn the_readings_of_a_uri_have_a_limit_and_a_cut_uri_is_read_as_any() {
+        for usual in ["https://host/a%20b/".repeat(100), "file:///a/b%252fc?d".repeat(9)] {
+            let readings = Readings::of(&usual);
+            assert!(!readings.is_cut && !readings.usual.is_empty(), "{usual}");
+        }
+        let escapes = "%252525/%5c\\..".repeat(60);
+        let hostile = format!("  HT\ttps://%2525252e%252541@h%252541{escapes}?%2525{escapes}#x ");
+        let readings = Readings::of(&hostile);
+        let bytes: usize = readings.with("").map(str::len).sum();
+        assert!(readings.is_cut && bytes <= hostile.len() * (URI_READING_FACTOR + 2), "{bytes}");
+        assert!(is_read_with_prefix(&hostile, "ui://"));
+        assert!(Spellings::of(&hostile).include("file:///any"));
+    }
 
     #[test]
     fn a_host_of_one_dot_is_read_as_a_segment_too() {

@@ -76,6 +76,18 @@ impl Ceilings {
         self.endpoint.is_none() && self.bound.is_empty()
     }
 
+    /// Returns whether the endpoint has an object.
+    pub(super) fn endpoint_has(&self, object: &JudgedObject<'_>) -> bool {
+        self.endpoint.as_ref().is_none_or(|selection| selection.has_judged(object))
+    }
+
+    /// Returns whether an object is under one of the bound ceilings.
+    pub(super) fn bound_has(&self, at: usize, object: &JudgedObject<'_>) -> bool {
+        let ceiling = &self.bound[at];
+        let is_own = self.own == Some(at);
+        if is_own { ceiling.selection.has_judged(object) } else { ceiling.has(object) }
+    }
+
     /// Returns the ceilings of a subject. One whose attributes are unknown counts as bound, and
     /// gets nothing from a toolset that it is only perhaps bound to.
     pub(super) fn of(&self, subject: &Subject) -> SubjectCeilings<'_> {
@@ -94,16 +106,14 @@ impl SubjectCeilings<'_> {
     /// Returns whether an object is under the ceilings: the endpoint has it, and one of the
     /// toolsets that the subject is bound to.
     pub(super) fn has(&self, object: &JudgedObject<'_>) -> bool {
-        let at_endpoint =
-            self.all.endpoint.as_ref().is_none_or(|selection| selection.has_judged(object));
-        at_endpoint
-            && self.bound.as_ref().is_none_or(|bound| {
-                bound.iter().any(|&at| {
-                    let ceiling = &self.all.bound[at];
-                    let is_own = self.all.own == Some(at);
-                    if is_own { ceiling.selection.has_judged(object) } else { ceiling.has(object) }
-                })
-            })
+        let is_bound = |bound: &[usize]| bound.iter().any(|&at| self.all.bound_has(at, object));
+        self.all.endpoint_has(object) && self.bound().is_none_or(is_bound)
+    }
+
+    /// Returns the indices of the bound ceilings that certainly hold. `None`: the subject is bound
+    /// to none.
+    pub(super) fn bound(&self) -> Option<&[usize]> {
+        self.bound.as_deref()
     }
 
     /// Returns whether the subject can use any object of a backend.

@@ -23,6 +23,8 @@ pub enum ObjectKind {
 }
 
 impl ObjectKind {
+    pub const ALL: [Self; 3] = [Self::Tool, Self::Prompt, Self::Resource];
+
     /// Returns the kind of object that a method uses. `None` for a method that uses no object.
     pub fn of_method(method: Method) -> Option<Self> {
         match method.info().route {
@@ -166,9 +168,15 @@ impl ObjectMatcher {
                 .is_none_or(|names| names.iter().any(|pattern| pattern.backend.matches(backend)))
     }
 
-    /// Returns whether the rule covers every object of the backends that it covers.
-    pub(super) fn covers_all(&self) -> bool {
-        self.names.is_none() && self.methods.is_none() && self.classes.is_none()
+    /// Returns whether the rule covers every object of a kind that a backend has.
+    pub(super) fn covers_all_of(&self, kind: ObjectKind, backend: &BackendId) -> bool {
+        let has_every_name = |names: &Vec<NamePattern>| {
+            names.iter().any(|pattern| pattern.covers_all_of(kind, backend))
+        };
+        self.may_cover(backend)
+            && self.methods.is_none()
+            && self.classes.is_none()
+            && self.names.as_ref().is_none_or(has_every_name)
     }
 
     pub(super) fn covers(
@@ -217,6 +225,11 @@ impl NamePattern {
         Some(Self { kind, backend: Glob::new(backend), name: Glob::new(name), forms })
     }
 
+    /// Returns whether the pattern matches every name of a kind that a backend has.
+    pub(super) fn covers_all_of(&self, kind: ObjectKind, backend: &BackendId) -> bool {
+        self.kind == kind && self.name.matches_all() && self.backend.matches(backend.as_str())
+    }
+
     /// Returns the pattern as it is written, and its other spellings.
     fn spellings(&self) -> impl Iterator<Item = &Glob> {
         std::iter::once(&self.name).chain(&self.forms)
@@ -243,16 +256,22 @@ impl NamePattern {
         }
         match object.object {
             Object::Tool { name, .. } | Object::Prompt { name, .. } => self.name.matches(name),
+            // No reading of a URI leaves this pattern.
+            Object::Resource { .. } | Object::Template { .. } if self.name.matches_all() => true,
             Object::Resource { uri, .. } => {
                 let readings = object.readings(uri);
                 match coverage {
-                    Coverage::AnySpelling => self.matches_one(readings.with(uri)),
+                    Coverage::AnySpelling => {
+                        readings.is_cut || self.matches_one(readings.with(uri))
+                    }
                     // The URI itself has to match the pattern as it is written.
                     Coverage::EverySpelling => {
                         let allows = |one: &String| {
                             self.spellings_to_allow().any(|pattern| pattern.matches(one))
                         };
-                        self.name.matches(uri) && readings.usual.iter().all(allows)
+                        !readings.is_cut
+                            && self.name.matches(uri)
+                            && readings.usual.iter().all(allows)
                     }
                 }
             }
@@ -260,14 +279,17 @@ impl NamePattern {
                 let readings = object.readings(uri_template);
                 match coverage {
                     // A deny hides a template only if it denies all expansions.
-                    Coverage::AnySpelling => self.matches_one(readings.with(uri_template)),
+                    Coverage::AnySpelling => {
+                        readings.is_cut || self.matches_one(readings.with(uri_template))
+                    }
                     // An allow shows a template if it allows some.
                     Coverage::EverySpelling => {
                         let shows = |one: &str, pattern: &Glob| {
                             let literal = one.split('{').next().unwrap_or_default();
                             pattern.matches(one) || pattern.prefix().starts_with(literal)
                         };
-                        shows(uri_template, &self.name)
+                        !readings.is_cut
+                            && shows(uri_template, &self.name)
                             && readings.usual.iter().all(|one| {
                                 self.spellings_to_allow().any(|pattern| shows(one, pattern))
                             })
@@ -384,6 +406,10 @@ mod tests {
         let only_guests = format!(r#"{pay}}},"subjects":{{"groups":["guests"]}}"#);
         assert_eq!(usable(&rule(&only_guests), &["guests"]), [true, false]);
         assert_eq!(usable(&rule(&only_guests), &["dev"]), [true, true]);
+        let by_kind = r#"{"rules":[
+            {"id":"t","effect":"deny","objects":{"tools":["pay/*"],"resources":["pay/*"]}},
+            {"id":"p","effect":"deny","objects":{"prompts":["*"],"backends":["pay"]}}]}"#;
+        assert_eq!(usable(by_kind, &[]), [true, false]);
         // Each of these leaves something of the backend.
         for rest in [
             r#","tools":["pay/*"]}"#,

@@ -77,9 +77,9 @@ impl Selection {
 
     /// Returns whether the selection can have objects of a backend.
     pub fn may_have(&self, backend: &BackendId) -> bool {
-        let included = &self.included;
-        included.any_tool
-            || included.names.iter().any(|pattern| pattern.backend.matches(backend.as_str()))
+        ObjectKind::ALL.into_iter().any(|kind| {
+            self.included.may_have(kind, backend) && !self.excluded.covers_all_of(kind, backend)
+        })
     }
 }
 
@@ -117,6 +117,20 @@ impl ObjectPatterns {
         }
         let any_tool = selector.classes.is_some() && selector.tools.is_empty();
         Self { names, classes: selector.classes.clone(), any_tool }
+    }
+
+    /// Returns whether the patterns can match an object of a kind that a backend has.
+    fn may_have(&self, kind: ObjectKind, backend: &BackendId) -> bool {
+        let is_of = |pattern: &NamePattern| {
+            pattern.kind == kind && pattern.backend.matches(backend.as_str())
+        };
+        (kind == ObjectKind::Tool && self.any_tool) || self.names.iter().any(is_of)
+    }
+
+    /// Returns whether the patterns match every object of a kind that a backend has.
+    fn covers_all_of(&self, kind: ObjectKind, backend: &BackendId) -> bool {
+        let is_narrowed = kind == ObjectKind::Tool && self.classes.is_some();
+        !is_narrowed && self.names.iter().any(|pattern| pattern.covers_all_of(kind, backend))
     }
 
     fn matches(&self, object: &JudgedObject<'_>, coverage: Coverage) -> bool {
@@ -206,6 +220,25 @@ mod tests {
         assert!(has(include, exclude, &resource("file:///a/open")));
         for uri in ["file:///a/secret", "file:///a/%73ecret", "file:///b"] {
             assert!(!has(include, exclude, &resource(uri)), "{uri}");
+        }
+    }
+
+    #[test]
+    fn a_selection_that_excludes_a_whole_backend_has_nothing_of_it() {
+        let pay = BackendId::parse("pay").unwrap();
+        let may_have = |exclude: &str| {
+            let include = r#"{"tools":["*"],"prompts":["*"]}"#;
+            let (include, exclude) = (selector(include), selector(exclude));
+            Selection::compile(&include, &exclude, None).unwrap().may_have(&pay)
+        };
+        assert!(!may_have(r#"{"tools":["pay/*"],"prompts":["pay/*"]}"#));
+        for rest in [
+            r#"{"tools":["pay/*"]}"#,
+            r#"{"tools":["pay/*"],"prompts":["pay/a*"]}"#,
+            r#"{"tools":["pay/*"],"prompts":["files/*"]}"#,
+            r#"{"tools":["pay/*"],"prompts":["pay/*"],"classes":["write"]}"#,
+        ] {
+            assert!(may_have(rest), "{rest}");
         }
     }
 

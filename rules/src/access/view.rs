@@ -14,6 +14,7 @@ use protocol::{ids::BackendId, method::Method};
 
 use super::{
     AccessDecision, Object, Policy, PolicyWarning, RuleEffect, RuleOutcome, Subject, Verdict,
+    ceiling::{Ceilings, SubjectCeilings},
     object::{Coverage, JudgedObject, NamePattern, ObjectKind},
 };
 use crate::{
@@ -41,6 +42,43 @@ impl BitSet {
     fn add(&mut self, other: &Self) {
         self.0.iter_mut().zip(&other.0).for_each(|(bits, more)| *bits |= more);
     }
+
+    fn retain(&mut self, other: &Self) {
+        self.0.iter_mut().zip(&other.0).for_each(|(bits, kept)| *bits &= kept);
+    }
+}
+
+/// Which listed objects are under the ceilings of a policy.
+#[derive(Debug)]
+struct CeilingIndex {
+    /// What the endpoint has for everybody.
+    endpoint: BitSet,
+    /// What each bound ceiling has.
+    bound: Vec<BitSet>,
+}
+
+impl CeilingIndex {
+    fn insert(&mut self, ceilings: &Ceilings, object: &JudgedObject<'_>, at: usize) {
+        if ceilings.endpoint_has(object) {
+            self.endpoint.insert(at);
+        }
+        for (index, set) in self.bound.iter_mut().enumerate() {
+            if ceilings.bound_has(index, object) {
+                set.insert(at);
+            }
+        }
+    }
+
+    /// Returns what is under the ceilings of one subject.
+    fn of(&self, ceilings: &SubjectCeilings<'_>) -> BitSet {
+        let mut under = self.endpoint.clone();
+        if let Some(bound) = ceilings.bound() {
+            let mut of_bound = BitSet(vec![0; under.0.len()]);
+            bound.iter().for_each(|&index| of_bound.add(&self.bound[index]));
+            under.retain(&of_bound);
+        }
+        under
+    }
 }
 
 /// Which listed objects the rules of a policy cover.
@@ -50,6 +88,7 @@ pub struct PolicyIndex {
     catalog: Arc<Catalog>,
     /// For each rule, the listed objects that it covers.
     coverage: Vec<BitSet>,
+    under_ceilings: CeilingIndex,
     /// Number of objects: the listed ones, and behind them the linked user interfaces.
     objects: usize,
     ui_links: UiLinks,
@@ -159,15 +198,19 @@ impl PolicyIndex {
         let mut coverage: Vec<BitSet> =
             policy.rules.iter().map(|_| BitSet::empty(objects)).collect();
         let entries = listed(&catalog).map(|(of, kind, entry)| Object::listed(of, kind, entry));
+        let bound = policy.ceilings.bound.iter().map(|_| BitSet::empty(objects)).collect();
+        let mut under_ceilings = CeilingIndex { endpoint: BitSet::empty(objects), bound };
         for (at, object) in entries.enumerate().chain(ui_links.objects()) {
             let judged = JudgedObject::new(object);
+            under_ceilings.insert(&policy.ceilings, &judged, at);
             for (rule, set) in policy.rules.iter().zip(&mut coverage) {
                 if rule.covers(object.listing_method(), &judged) {
                     set.insert(at);
                 }
             }
         }
-        Self { policy, catalog, coverage, objects, ui_links, hasher: RandomState::new() }
+        let hasher = RandomState::new();
+        Self { policy, catalog, coverage, under_ceilings, objects, ui_links, hasher }
     }
 
     pub fn catalog(&self) -> &Arc<Catalog> {
@@ -224,10 +267,7 @@ impl PolicyIndex {
         let mut enforced = [empty(), empty(), empty(), empty()];
         let mut all = [empty(), empty(), empty(), empty()];
         let [deny, allow, challenge, approve] = [0, 1, 2, 3];
-        let ceilings = (!self.policy.ceilings.is_empty()).then(|| self.policy.ceilings.of(subject));
-        let is_under = |object: Object<'_>| {
-            ceilings.as_ref().is_none_or(|ceilings| ceilings.has(&JudgedObject::new(object)))
-        };
+        let under_ceilings = self.under_ceilings.of(&self.policy.ceilings.of(subject));
         for (rule, covered) in self.policy.rules.iter().zip(&self.coverage) {
             if rule.outcome_for(subject) != RuleOutcome::Applied {
                 continue;
@@ -258,12 +298,7 @@ impl PolicyIndex {
                 Verdict::Allow
             }
         };
-        let entries =
-            listed(&self.catalog).map(|(of, kind, entry)| Object::listed(of, kind, entry));
-        for (at, object) in entries.enumerate().chain(self.ui_links.objects()) {
-            if !is_under(object) {
-                continue;
-            }
+        for at in (0..self.objects).filter(|at| under_ceilings.has(*at)) {
             let would = verdict(&all, at);
             let is = if self.policy.is_shadow { Verdict::Allow } else { verdict(&enforced, at) };
             if is != Verdict::Deny {
@@ -358,11 +393,14 @@ impl Policy {
                     && rule.objects.may_cover(backend)
             })
         };
-        let is_denied = applied().any(|rule| {
-            rule.source.effect == RuleEffect::Deny
-                && rule.source.required_scopes.is_empty()
-                && rule.objects.covers_all()
-        });
+        let is_kind_denied = |kind: ObjectKind| {
+            applied().any(|rule| {
+                rule.source.effect == RuleEffect::Deny
+                    && rule.source.required_scopes.is_empty()
+                    && rule.objects.covers_all_of(kind, backend)
+            })
+        };
+        let is_denied = ObjectKind::ALL.into_iter().all(is_kind_denied);
         let is_allowed =
             || applied().any(|rule| rule.source.effect != RuleEffect::Deny && rule.grants(subject));
         !is_denied && (!self.default_deny || is_allowed())

@@ -57,7 +57,7 @@ impl BackendLists {
     /// Returns whether a listed resource or template has this URI.
     fn shows_resource(&self, uri: &str) -> bool {
         self.lists_resource(uri)
-            || self.listed(ListKind::ResourceTemplates).any(|entry| fits(&entry.key, uri))
+            || self.listed(ListKind::ResourceTemplates).any(|entry| makes(&entry.key, uri))
     }
 
     /// Returns the instructions of the server, unless they are held.
@@ -157,12 +157,60 @@ impl HeldEntries {
             resources.contains(form)
                 || plain.is_some_and(|plain| plain[ListKind::Resources as usize].contains(form))
         };
-        Readings::of(uri).with(uri).any(|form| {
+        let readings = Readings::of(uri);
+        if readings.is_cut && names_of_resources(names) {
+            return true;
+        }
+        readings.with(uri).any(|form| {
             is_spelling(form)
                 || (names_of(ListKind::ResourceTemplates).any(|template| fits(template, form))
                     && !lists.is_some_and(|lists| lists.shows_resource(form)))
         })
     }
+}
+
+/// Returns whether any of the names is that of a resource or a template.
+fn names_of_resources(names: &HeldNames) -> bool {
+    let kinds = [ListKind::Resources, ListKind::ResourceTemplates];
+    kinds.iter().any(|kind| !names[*kind as usize].is_empty())
+}
+
+/// Returns whether values for its variables make a template (RFC 6570) this URI. Only expressions
+/// with `+`, `#` or `/` have values with a slash. Of several of them, the last one takes the most.
+fn makes(template: &str, uri: &str) -> bool {
+    let (first, rest) = template.split_once('{').unwrap_or((template, ""));
+    let Some(mut uri) = uri.strip_prefix(first) else { return false };
+    if first.len() == template.len() {
+        return uri.is_empty();
+    }
+    let parts: Vec<(&str, &str)> =
+        rest.split('{').map(|part| part.split_once('}').unwrap_or((part, ""))).collect();
+    let has_slashes = |variables: &str| variables.starts_with(['+', '#', '/']);
+    let is_value = |variables: &str, value: &str| !value.contains('/') || has_slashes(variables);
+    // This expression takes what the parts before and behind it leave.
+    let widest = parts.iter().rposition(|(variables, _)| has_slashes(variables));
+    let widest = widest.unwrap_or(parts.len() - 1);
+    for at in (widest..parts.len()).rev() {
+        let literal = parts[at].1;
+        let next = parts.get(at + 1);
+        let end = match next {
+            Some(_) => uri.rfind(literal),
+            None => uri.strip_suffix(literal).map(str::len),
+        };
+        let Some(end) = end else { return false };
+        if next.is_some_and(|(variables, _)| !is_value(variables, &uri[end + literal.len()..])) {
+            return false;
+        }
+        uri = &uri[..end];
+    }
+    for &(variables, literal) in &parts[..widest] {
+        let Some(end) = uri.find(literal) else { return false };
+        if !is_value(variables, &uri[..end]) {
+            return false;
+        }
+        uri = &uri[end + literal.len()..];
+    }
+    is_value(parts[widest].0, uri)
 }
 
 /// Returns whether a URI has the literal parts of a template (RFC 6570) in their order.
@@ -185,6 +233,25 @@ fn fits(template: &str, uri: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_template_makes_a_uri_with_slashes_only_in_some_expressions() {
+        for (template, yes, no) in [
+            ("file:///{name}", &["file:///", "file:///a"][..], &["file:///a/b", "file://"][..]),
+            ("file:///{+path}", &["file:///a", "file:///a/b"], &["http:///a"]),
+            ("file://{/path*}", &["file:///a/b"], &["file:/a"]),
+            ("file:///{+path}{?rev}", &["file:///a/b", "file:///a/b?rev=1"], &["http:///a"]),
+            ("f:/{t}{/path*}", &["f:/a", "f:/a/b/c"], &["g:/a"]),
+            ("f:/{t}/raw/{+path}", &["f:/a/raw/b/raw/c"], &["f:/a/b/raw/c", "f:/a/raw"]),
+            ("f:/{+path}/raw/{id}", &["f:/a/raw/b/raw/1"], &["f:/a/raw/1/2", "f:/raw/1"]),
+            ("db://{t}/rows/{id}", &["db://a/rows/1"], &["db://a/b/rows/1", "db://a/rows/1/2"]),
+            ("a:{x}z", &["a:z", "a:bz"], &["a:b", "a:bzc"]),
+            ("a:b", &["a:b"], &["a:bc"]),
+        ] {
+            yes.iter().for_each(|uri| assert!(makes(template, uri), "{template} {uri}"));
+            no.iter().for_each(|uri| assert!(!makes(template, uri), "{template} {uri}"));
+        }
+    }
 
     #[test]
     fn a_uri_fits_the_literal_parts_of_a_template() {

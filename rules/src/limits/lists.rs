@@ -17,6 +17,13 @@ pub const LIST_ENTRY_VALUES_MAX: usize = 10_000;
 pub const LIST_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// The URI of a resource.
 pub const URI_BYTES_MAX: usize = 8 * 1024;
+/// Text of the other forms in which servers may read a URI, as a multiple of its bytes. Rules take a
+/// URI with more for any resource.
+pub const URI_READING_FACTOR: usize = 24;
+/// Text of these forms that every URI may have.
+pub const URI_READING_BYTES_MIN: usize = 4 * 1024;
+/// Bytes of the URIs in one list of one backend that have other forms.
+pub const LIST_URIS_WITH_FORMS_BYTES_MAX: usize = 1024 * 1024;
 /// Wait after a `list_changed` for the next one, so that a burst causes one refresh.
 pub const REFRESH_DEBOUNCE: Duration = Duration::from_millis(50);
 /// Shortest interval between two fetches of a backend's lists.

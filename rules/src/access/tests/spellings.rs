@@ -230,9 +230,28 @@ fn the_readings_of_a_long_uri_are_computed_once_per_decision() {
         .collect();
     let policy = policy(&serde_json::json!({"rules": rules}).to_string());
     let files = backend("files");
-    let uri = format!("FILE:///{}", "%2525252e/%5c".repeat(URI_BYTES_MAX / 16));
+    let uri = format!("FILE:///{}", "a%20b/%5c%20".repeat(URI_BYTES_MAX / 16));
     let object = Object::Resource { backend: &files, uri: &uri };
     assert_eq!(verdict(&policy, &subject(&[], &[]), &object), Verdict::Allow);
     let hidden = Object::Resource { backend: &files, uri: "FILE:///7/a" };
     assert_eq!(verdict(&policy, &subject(&[], &[]), &hidden), Verdict::Deny);
+}
+
+#[test]
+fn a_uri_with_too_many_readings_is_denied_by_each_rule_and_allowed_by_none() {
+    let files = backend("files");
+    let escapes = "%252525/%5c..".repeat(60);
+    let uri = format!("  fi\tle://%2525252e%252541{escapes}?%2525{escapes} ");
+    for object in [
+        Object::Resource { backend: &files, uri: &uri },
+        Object::Template { backend: &files, uri_template: &uri },
+    ] {
+        assert_eq!(verdict_by("deny", "file:///other", &object), Verdict::Deny);
+        assert_eq!(verdict_by("allow", "f*", &object), Verdict::Deny);
+        assert_eq!(verdict_by("allow", "*", &object), Verdict::Allow);
+        let of_another = serde_json::json!({"rules": [
+            {"id": "r", "effect": "deny", "objects": {"resources": ["pay/*"]}}]});
+        let policy = policy(&of_another.to_string());
+        assert_eq!(verdict(&policy, &subject(&[], &[]), &object), Verdict::Allow);
+    }
 }
