@@ -14,6 +14,7 @@ mod hosted_prompt;
 mod list_difference;
 mod offers;
 mod pages;
+mod repeated;
 mod tool_search;
 mod tool_traits;
 
@@ -34,7 +35,10 @@ use protocol::{
     stateless::tool_headers::{self, ParamHeader},
 };
 
-use self::{app_tools::AppTools, held::HeldEntries, offers::LimitedCatalogs, pages::Pages};
+use self::{
+    app_tools::AppTools, held::HeldEntries, offers::LimitedCatalogs, pages::Pages,
+    tool_traits::ToolFacts,
+};
 pub use self::{
     backend_lists::{
         BackendLists, CatalogEntry, DefinitionDigest, ListAllowance, ListKind, ListPage,
@@ -48,6 +52,7 @@ pub use self::{
     },
     list_difference::ListDifference,
     offers::{Offer, OfferTable, QuestionKinds},
+    repeated::{remove_repeated, repeated_entries},
     tool_search::{FoundCall, SearchTool, ToolSearch},
     tool_traits::{TaskHost, TaskSupport, ToolTraits},
 };
@@ -97,7 +102,7 @@ pub struct Catalog {
     tools: FastMap<String, Target>,
     prompts: FastMap<String, Target>,
     /// By backend and the tool's own name.
-    traits: FastMap<BackendId, FastMap<String, (ToolTraits, ToolIdentity)>>,
+    facts: FastMap<BackendId, FastMap<String, ToolFacts>>,
     /// Tools that want arguments repeated in headers, by backend and the tool's own name.
     mirrored: FastMap<BackendId, FastMap<String, Vec<ParamHeader>>>,
     apps: AppTools,
@@ -149,7 +154,15 @@ impl Catalog {
         Self::build_at(origin, backends)
     }
 
-    fn build_at(origin: CatalogOrigin, backends: BTreeMap<BackendId, Arc<BackendLists>>) -> Self {
+    fn build_at(
+        origin: CatalogOrigin,
+        mut backends: BTreeMap<BackendId, Arc<BackendLists>>,
+    ) -> Self {
+        for lists in backends.values_mut() {
+            if let Some(unique) = lists.without_repeated() {
+                *lists = Arc::new(unique);
+            }
+        }
         let mut capabilities =
             ServerCapabilities::merge(backends.values().map(|lists| &lists.server.capabilities));
         // The rest of a result is read as a resource.
@@ -162,7 +175,7 @@ impl Catalog {
             capabilities,
             tools: FastMap::default(),
             prompts: FastMap::default(),
-            traits: FastMap::default(),
+            facts: FastMap::default(),
             mirrored: FastMap::default(),
             apps: AppTools::of(&backends),
             limited: LimitedCatalogs::of(
@@ -179,11 +192,11 @@ impl Catalog {
             origin,
         };
         for (backend, lists) in &backends {
-            let traits = lists
+            let facts = lists
                 .listed(ListKind::Tools)
-                .map(|tool| (tool.key.clone(), (tool.traits, tool.identity())))
+                .map(|tool| (tool.key.clone(), ToolFacts::of(tool)))
                 .collect();
-            catalog.traits.insert(backend.clone(), traits);
+            catalog.facts.insert(backend.clone(), facts);
             let mirrored = mirrored(lists.listed(ListKind::Tools));
             if !mirrored.is_empty() {
                 catalog.mirrored.insert(backend.clone(), mirrored);
@@ -356,7 +369,7 @@ impl Catalog {
     /// Returns the traits of a tool by the backend's name for it. `None` for one that is not
     /// listed.
     pub fn traits(&self, backend: &BackendId, tool: &str) -> Option<ToolTraits> {
-        Some(self.traits.get(backend)?.get(tool)?.0)
+        self.tool_facts(backend, tool).map(|facts| facts.traits)
     }
 
     /// Returns the digest of a listed tool by the backend's name for it.
@@ -365,7 +378,12 @@ impl Catalog {
     }
 
     pub fn tool_identity(&self, backend: &BackendId, tool: &str) -> Option<ToolIdentity> {
-        Some(self.traits.get(backend)?.get(tool)?.1)
+        self.tool_facts(backend, tool).map(|facts| facts.identity)
+    }
+
+    /// Returns the facts about a listed tool by the backend's name for it.
+    pub(crate) fn tool_facts(&self, backend: &BackendId, tool: &str) -> Option<&ToolFacts> {
+        self.facts.get(backend)?.get(tool)
     }
 
     /// Returns the arguments that a tool wants repeated in headers, by the endpoint's name for it.
@@ -598,6 +616,26 @@ mod tests {
     }
 
     #[test]
+    fn the_first_of_several_entries_with_one_name_counts() {
+        let (id, mut lists) = lists("b", 0);
+        let page = br#"{"tools":[{"name":"t","title":"first","inputSchema":{},"annotations":{"readOnlyHint":true}},
+            {"name":"t","title":"second","inputSchema":{}}]}"#;
+        let page = read_page(ListKind::Tools, &id, TaskHost::Backend, page).unwrap();
+        let first = page.entries[0].identity();
+        Arc::get_mut(&mut lists).unwrap().tools = page.entries;
+        let catalog = catalog([(id.clone(), lists)]);
+        for endpoint in [Endpoint::Aggregated, Endpoint::Single(id.clone())] {
+            let page = catalog.list(&endpoint, ListKind::Tools, None).unwrap();
+            let page: serde_json::Value = serde_json::from_slice(&page).unwrap();
+            assert_eq!(page["tools"].as_array().unwrap().len(), 1, "{page}");
+            assert_eq!(page["tools"][0]["title"], "first");
+        }
+        assert!(catalog.traits(&id, "t").unwrap().read_only);
+        assert_eq!(catalog.tool_identity(&id, "t"), Some(first));
+        assert_eq!(catalog.backends[&id].tools.len(), 1, "rules and toolsets read the first alone");
+    }
+
+    #[test]
     fn a_stale_backend_is_named() {
         let (id, fresh) = lists("b", 1);
         let stale = Arc::new(BackendLists { stale: true, ..(*fresh).clone() });
@@ -750,6 +788,7 @@ mod tests {
             "https:h.example/a#b",
             "https://me@h.example/%61",
             "https://t.example/my docs/a",
+            "file:///srv/pub/a/b",
             "https:/t.example/my%20docs/a",
         ] {
             assert!(catalog.is_resource_held(&id, uri), "{uri}");
@@ -784,10 +823,34 @@ mod tests {
         assert_eq!(read(ListAllowance::WHOLE), (3, 1, false));
         assert_eq!(read(ListAllowance { entries: 2, ..ListAllowance::WHOLE }), (2, 0, true));
         assert_eq!(read(ListAllowance { bytes, ..ListAllowance::WHOLE }), (2, 1, true));
-        assert_eq!(read(ListAllowance { entries: 0, bytes: 0 }), (0, 0, true));
-        let mut allowance = ListAllowance { entries: 3, bytes: bytes + 1 };
+        assert_eq!(read(ListAllowance { entries: 0, bytes: 0, uri_bytes: 0 }), (0, 0, true));
+        let mut allowance = ListAllowance { entries: 3, bytes: bytes + 1, uri_bytes: 7 };
         let parsed = read_page(ListKind::Tools, &backend("b"), TaskHost::Backend, page.as_bytes());
-        allowance.subtract(&parsed.unwrap().entries[..2]);
-        assert_eq!((allowance.entries, allowance.bytes), (1, 1));
+        allowance.subtract(ListKind::Tools, &parsed.unwrap().entries[..2]);
+        assert_eq!((allowance.entries, allowance.bytes, allowance.uri_bytes), (1, 1, 7));
+    }
+
+    #[test]
+    fn a_list_has_a_limited_number_of_uris_that_have_other_spellings() {
+        let id = backend("b");
+        let read = |kind, page: &str, uri_bytes| {
+            let (host, allowance) =
+                (TaskHost::Backend, ListAllowance { uri_bytes, ..ListAllowance::WHOLE });
+            let page = read_page_pinned(kind, &id, host, page.as_bytes(), None, allowance).unwrap();
+            let mut rest = allowance;
+            rest.subtract(kind, &page.entries);
+            let keys: Vec<String> = page.entries.into_iter().map(|entry| entry.key).collect();
+            (keys.join(" "), page.skipped.len(), rest.uri_bytes)
+        };
+        let resources = r#"{"resources":[{"uri":"f:/a%20b"},{"uri":"f:/c"},{"uri":"f:/d%20e"}]}"#;
+        assert_eq!(
+            read(ListKind::Resources, resources, 20),
+            ("f:/a%20b f:/c f:/d%20e".into(), 0, 4)
+        );
+        assert_eq!(read(ListKind::Resources, resources, 10), ("f:/a%20b f:/c".into(), 1, 2));
+        let tools =
+            r#"{"tools":[{"name":"t","inputSchema":{},"_meta":{"ui":{"resourceUri":"UI://a"}}}]}"#;
+        assert_eq!(read(ListKind::Tools, tools, 6), ("t".into(), 0, 0));
+        assert_eq!(read(ListKind::Tools, tools, 5), (String::new(), 1, 5));
     }
 }

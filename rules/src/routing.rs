@@ -111,6 +111,8 @@ pub struct TaskTarget {
     /// The backend's name of the tool.
     pub native: String,
     pub traits: ToolTraits,
+    /// As in [`CalledTool`].
+    pub is_repeatable: bool,
 }
 
 /// A resource of one backend.
@@ -161,7 +163,10 @@ impl BackendTarget {
 pub struct CalledTool {
     /// The backend's name of the tool.
     pub name: String,
+    /// Traits as the backend declares them.
     pub traits: ToolTraits,
+    /// Whether a second call has no further effect, by the hints that the endpoint lists.
+    pub is_repeatable: bool,
 }
 
 impl Plan {
@@ -332,7 +337,8 @@ fn tool_call(
         .backends
         .get(&plan.backend)
         .is_some_and(|lists| lists.server.capabilities.tasks_tools_call);
-    let traits = catalog.traits(&plan.backend, &tool);
+    let facts = catalog.tool_facts(&plan.backend, &tool);
+    let traits = facts.map(|facts| facts.traits);
     if let Some(access) = access {
         let traits = traits.unwrap_or_default();
         let object = Object::Tool { backend: &plan.backend, name: &tool, traits };
@@ -348,12 +354,13 @@ fn tool_call(
         backend_has_tasks,
     )?;
     let traits = traits.unwrap_or_default();
+    let is_repeatable = facts.is_some_and(|facts| facts.is_repeatable);
     let target = (used == TaskUse::Task).then(|| {
         let named = message.text(message.fields.name).map(|name| name.into_owned());
         let native = tool.clone();
-        TaskTarget { tool: named.unwrap_or_else(|| tool.clone()), native, traits }
+        TaskTarget { tool: named.unwrap_or_else(|| tool.clone()), native, traits, is_repeatable }
     });
-    plan.target = BackendTarget::Tool(CalledTool { name: tool, traits });
+    plan.target = BackendTarget::Tool(CalledTool { name: tool, traits, is_repeatable });
     plan.drop_task = used == TaskUse::Ignored;
     Ok(match target {
         Some(target) => Decision::CreateTask(plan, target),

@@ -106,6 +106,9 @@ pub struct TaskDetails {
     pub log_level: Option<String>,
     pub read_only: bool,
     pub idempotent: bool,
+    /// `readOnlyHint` of the backend, if the endpoint lists a stricter one. `None`: as `read_only`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    declared_read_only: Option<bool>,
     /// `None` in the records of earlier builds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     destructive: Option<bool>,
@@ -164,6 +167,7 @@ impl TaskDetails {
             log_level: None,
             read_only: traits.read_only,
             idempotent: traits.idempotent,
+            declared_read_only: None,
             destructive: Some(traits.destructive),
             open_world: Some(traits.open_world),
             sent_before: false,
@@ -181,6 +185,14 @@ impl TaskDetails {
     #[must_use]
     pub fn sent_before(self) -> Self {
         Self { format: Self::FORMAT_SENT_BEFORE, sent_before: true, ..self }
+    }
+
+    /// Marks a call that is never sent again, because the endpoint lists its tool with stricter
+    /// hints. A build that does not know the mark does not send it again either.
+    #[must_use]
+    pub fn never_repeated(self) -> Self {
+        let declared_read_only = self.read_only.then_some(true);
+        Self { declared_read_only, read_only: false, idempotent: false, ..self }
     }
 
     /// Marks a call that waits for an approval.
@@ -218,12 +230,12 @@ impl TaskDetails {
         Endpoint::named(self.endpoint.as_ref())
     }
 
-    /// Returns the annotations of the tool at the creation of the task. An unknown one has its worse
-    /// value.
+    /// Returns the annotations of the tool at the creation of the task, as its backend declared them
+    /// and access rules use them. An unknown one has its worse value.
     pub fn traits(&self) -> ToolTraits {
         let worst = ToolTraits::default();
         ToolTraits {
-            read_only: self.read_only,
+            read_only: self.declared_read_only.unwrap_or(self.read_only),
             idempotent: self.idempotent,
             destructive: self.destructive.unwrap_or(worst.destructive),
             open_world: self.open_world.unwrap_or(worst.open_world),
@@ -231,7 +243,7 @@ impl TaskDetails {
         }
     }
 
-    /// Returns whether the tool declares that a second call has no further effect.
+    /// Returns whether the endpoint lists the tool as one whose second call has no further effect.
     pub fn is_repeatable(&self) -> bool {
         self.read_only || self.idempotent
     }
@@ -612,6 +624,20 @@ mod tests {
         }
         let read = TaskDetails::decode(earlier.to_string().as_bytes()).unwrap();
         assert_eq!(read.traits(), ToolTraits { read_only: true, ..ToolTraits::default() });
+    }
+
+    #[test]
+    fn f_31_a_task_call_is_not_sent_again_if_its_endpoint_lists_stricter_hints() {
+        let traits = ToolTraits { read_only: true, idempotent: true, ..ToolTraits::default() };
+        let details = |traits| {
+            TaskDetails::new("2025-11-25", &Endpoint::Aggregated, b"{}", traits, "x".to_owned())
+        };
+        let strict = details(traits).never_repeated();
+        let read = TaskDetails::decode(&strict.encode()).unwrap();
+        assert_eq!(recovery_action(&TaskStep::Sent, &read), RecoveryAction::Unknown);
+        assert!(read.traits().read_only, "access rules use the hint of the backend");
+        let writing = details(ToolTraits::default());
+        assert_eq!(writing.clone().never_repeated(), writing, "it is not sent again anyway");
     }
 
     #[test]

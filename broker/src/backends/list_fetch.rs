@@ -106,9 +106,8 @@ fn record_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogE
     }
     let mut by_tool = HashMap::new();
     tools.retain(|tool| match wanted_headers(tool) {
-        Ok(headers) if headers.is_empty() => true,
         Ok(headers) => {
-            by_tool.insert(tool.key.clone(), headers);
+            by_tool.entry(tool.key.clone()).or_insert(headers); // of several, the first counts
             true
         }
         Err(_) if connection.stateless().is_none() => true, // clients of earlier revisions call it
@@ -117,6 +116,7 @@ fn record_headers(link: &Link, connection: &Connection, tools: &mut Vec<CatalogE
             false
         }
     });
+    by_tool.retain(|_, headers| !headers.is_empty());
     link.backend.record_param_headers(&by_tool, link.principal.is_none());
 }
 
@@ -167,9 +167,25 @@ pub(super) struct FetchedList {
     ttl: Option<Duration>,
 }
 
+/// Fetches one list. Of several entries with one name or URI, clients see the first.
+pub(super) async fn fetch_list(
+    link: &Arc<Link>,
+    connection: &Arc<Connection>,
+    kind: ListKind,
+) -> Result<FetchedList, Refusal> {
+    let mut fetched = fetch_pages(link, connection, kind).await?;
+    let backend = &link.backend;
+    warn_of_skipped(backend, kind, &catalog::repeated_entries(&fetched.entries));
+    // Pins that hold objects compare all entries, also those that the catalog leaves out.
+    if !backend.pins.mode.holds_unknown() {
+        catalog::remove_repeated(&mut fetched.entries, &mut fetched.definitions);
+    }
+    Ok(fetched)
+}
+
 /// Fetches every page of one list. Cursors of the backend are returned unchanged (MCP 2025-11-25,
 /// Pagination). The limits end an endless or circular list.
-pub(super) async fn fetch_list(
+async fn fetch_pages(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     kind: ListKind,
@@ -196,7 +212,7 @@ pub(super) async fn fetch_list(
             return Ok(fetched);
         };
         warn_of_skipped(backend, kind, &page.skipped);
-        allowance.subtract(&page.entries);
+        allowance.subtract(kind, &page.entries);
         fetched.entries.extend(page.entries);
         fetched.definitions.extend(page.definitions);
         if page.is_cut {

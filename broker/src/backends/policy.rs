@@ -5,6 +5,7 @@
 //! stored subscription is restored. Cheap checks run inline. The rest is an [`ArgumentsCheck`],
 //! which a validation thread runs before the request is sent. The schema of a tool is compiled at
 //! its first call. It is compiled again after the lists were fetched again or the cache evicted it.
+//! The schema is that of the list which the caller sees: definitions of one name can differ.
 
 use std::{
     collections::{BTreeMap, hash_map::RandomState},
@@ -24,7 +25,7 @@ use protocol::{
 };
 use rules::{
     arguments::{self, ArgumentValidator, SchemaError},
-    catalog::{BackendLists, ListKind},
+    catalog::{BackendLists, CatalogEntry, DefinitionDigest, ListKind},
     limits::{
         COMPLETION_DEPTH_MAX,
         arguments::{
@@ -60,6 +61,17 @@ pub struct Policy {
     tools: Mutex<Tools>,
 }
 
+/// The lists in which a caller sees the called tool.
+#[derive(Debug)]
+pub struct SchemaView {
+    /// The current lists of all callers of the policy. The schemas of earlier ones are dropped.
+    pub current: Arc<BackendLists>,
+    /// Those of the caller: they can be of its session alone, or of a toolset.
+    pub lists: Arc<BackendLists>,
+    /// Digest of the tool in them. `None`: they do not have it.
+    pub definition: Option<DefinitionDigest>,
+}
+
 /// The tools of the current lists.
 #[derive(Debug, Default)]
 struct Tools {
@@ -73,9 +85,19 @@ struct Tools {
 #[derive(Debug)]
 pub struct ArgumentsCheck {
     policy: Arc<Policy>,
-    /// The tool whose schema applies, in its lists.
-    tool: Option<(String, Arc<BackendLists>)>,
+    /// The tool whose schema applies.
+    tool: Option<CheckedTool>,
     arguments: Option<Bytes>,
+}
+
+/// A called tool, with the lists that have its schema.
+#[derive(Debug)]
+struct CheckedTool {
+    name: String,
+    definition: DefinitionDigest,
+    lists: Arc<BackendLists>,
+    /// The set that the schema is for.
+    schemas: SchemaSetId,
 }
 
 impl Policy {
@@ -168,13 +190,14 @@ impl Policy {
     }
 
     /// Checks a request inline. Returns the rest of the check, if it needs a validation thread.
-    /// `arguments`: those that the backend gets instead of the client's.
+    /// `arguments`: those that the backend gets instead of the client's. `view` returns `None` if the
+    /// lists of the backend are unknown.
     pub fn admits(
         self: &Arc<Self>,
         target: &BackendTarget,
         message: &Message,
         arguments: Option<Bytes>,
-        lists: impl FnOnce() -> Option<Arc<BackendLists>>,
+        view: impl FnOnce() -> Option<SchemaView>,
     ) -> Result<Option<ArgumentsCheck>, Refusal> {
         if let BackendTarget::Resource(uri) = target {
             self.admits_resource(uri)?;
@@ -185,7 +208,7 @@ impl Policy {
         let sent = || message.fields.arguments.map(|span| span.slice(&message.frame));
         let arguments = || arguments.or_else(sent);
         match target.tool().filter(|_| self.validate_arguments) {
-            Some(tool) => self.admits_call(&tool.name, arguments(), lists()),
+            Some(tool) => self.admits_call(&tool.name, arguments(), view()),
             None if self.audits_arguments => self.check_duplicates(arguments()),
             None => Ok(None),
         }
@@ -195,13 +218,16 @@ impl Policy {
         self: &Arc<Self>,
         tool: &str,
         arguments: Option<Bytes>,
-        lists: Option<Arc<BackendLists>>,
+        view: Option<SchemaView>,
     ) -> Result<Option<ArgumentsCheck>, Refusal> {
-        let Some(lists) = lists else {
+        let Some(SchemaView { current, lists, definition }) = view else {
             let text = format!("the broker has not read the tools of backend {} yet", self.backend);
             return Err(Refusal::new(ErrorKind::BackendUnavailable, text));
         };
-        match self.resources.schema_cache.get(self.schema_set(&lists), tool) {
+        // The backend refuses a tool that is not listed.
+        let Some(definition) = definition else { return self.check_duplicates(arguments) };
+        let schemas = self.schema_set(&current);
+        match self.resources.schema_cache.get(schemas, &definition) {
             Some(None) => return self.check_duplicates(arguments),
             Some(Some(checker)) => {
                 if let Some(verdict) = self.check_inline(&checker, arguments.as_deref()) {
@@ -210,11 +236,8 @@ impl Policy {
             }
             None => {}
         }
-        Ok(Some(ArgumentsCheck {
-            policy: self.clone(),
-            tool: Some((tool.to_owned(), lists)),
-            arguments,
-        }))
+        let tool = CheckedTool { name: tool.to_owned(), definition, lists, schemas };
+        Ok(Some(ArgumentsCheck { policy: self.clone(), tool: Some(tool), arguments }))
     }
 
     /// Checks arguments inline. Returns `None` if they need a validation thread.
@@ -249,7 +272,7 @@ impl Policy {
         }
     }
 
-    /// Returns the key of the schemas of these lists. Drops the schemas of earlier lists.
+    /// Returns the key of the schemas while these lists are current. Drops those of earlier lists.
     fn schema_set(&self, lists: &Arc<BackendLists>) -> SchemaSetId {
         let mut tools = self.tools.lock();
         match tools.schemas {
@@ -270,27 +293,29 @@ impl Policy {
     }
 
     /// Compiles the schema of a tool, on a validation thread.
-    fn compile(&self, tool: &str, lists: &Arc<BackendLists>) -> CompiledSchema {
-        let owner = self.schema_set(lists);
-        if let Some(known) = self.resources.schema_cache.get(owner, tool) {
+    fn compile(&self, tool: &CheckedTool) -> CompiledSchema {
+        let CheckedTool { name, definition, lists, schemas } = tool;
+        if let Some(known) = self.resources.schema_cache.get(*schemas, definition) {
             return known; // another call of it was first
         }
-        // The backend refuses a tool that is not listed. Such a tool must not fill the cache.
-        let entry = lists.entries(ListKind::Tools).iter().find(|entry| entry.key == tool)?;
+        let is_called =
+            |entry: &&CatalogEntry| entry.key == *name && entry.definition == *definition;
+        let entry = lists.entries(ListKind::Tools).iter().find(is_called)?;
         let compiled =
             entry.input_schema().map(|schema| ArgumentValidator::compile(&schema)).transpose();
         let mut tools = self.tools.lock();
-        let is_current = tools.schemas == Some(owner);
+        let is_current = tools.schemas == Some(*schemas);
         let schema = compiled.unwrap_or_else(|why| {
-            tracing::warn!(tenant = %self.tenant, backend = %self.backend, ?tool, %why, "the broker cannot use the schema of a tool and does not validate its arguments");
+            tracing::warn!(tenant = %self.tenant, backend = %self.backend, tool = ?name, %why, "the broker cannot use the schema of a tool and does not validate its arguments");
             if is_current {
-                tools.record_unused(tool, &why);
+                tools.record_unused(name, &why);
             }
             None
         });
         let schema = schema.map(Arc::new);
         if is_current {
-            self.resources.schema_cache.insert(owner, &self.tenant, tool, schema.clone());
+            let cache = &self.resources.schema_cache;
+            cache.insert(*schemas, &self.tenant, *definition, schema.clone());
         }
         schema
     }
@@ -323,7 +348,7 @@ impl ArgumentsCheck {
     pub async fn run(self) -> Result<(), Refusal> {
         let Self { policy, tool, arguments } = self;
         let checker = match tool {
-            Some((tool, lists)) => policy.compiled(tool, lists).await?,
+            Some(tool) => policy.compiled(tool).await?,
             None => None,
         };
         match &checker {
@@ -357,16 +382,12 @@ impl ArgumentsCheck {
 }
 
 impl Policy {
-    async fn compiled(
-        self: &Arc<Self>,
-        tool: String,
-        lists: Arc<BackendLists>,
-    ) -> Result<CompiledSchema, Refusal> {
-        if let Some(known) = self.resources.schema_cache.get(self.schema_set(&lists), &tool) {
+    async fn compiled(self: &Arc<Self>, tool: CheckedTool) -> Result<CompiledSchema, Refusal> {
+        if let Some(known) = self.resources.schema_cache.get(tool.schemas, &tool.definition) {
             return Ok(known);
         }
         let policy = self.clone();
-        let work = move |_: &arguments::ValidationBudget| policy.compile(&tool, &lists);
+        let work = move |_: &arguments::ValidationBudget| policy.compile(&tool);
         let within = SCHEMA_COMPILE_WAIT;
         self.resources
             .validation_pool

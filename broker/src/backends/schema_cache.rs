@@ -16,7 +16,10 @@ use std::{
 
 use parking_lot::Mutex;
 use protocol::ids::TenantId;
-use rules::{arguments::ArgumentValidator, limits::arguments::SCHEMAS_COMPILED_BYTES_MAX};
+use rules::{
+    arguments::ArgumentValidator, catalog::DefinitionDigest,
+    limits::arguments::SCHEMAS_COMPILED_BYTES_MAX,
+};
 
 /// Bytes that count for a tool whose schema is not used.
 const UNUSED_BYTES: usize = 256;
@@ -24,7 +27,7 @@ const UNUSED_BYTES: usize = 256;
 /// The schema of a tool. `None`: the tool has no usable schema.
 pub type CompiledSchema = Option<Arc<ArgumentValidator>>;
 
-/// Key of a set of schemas: the tools of one version of a backend's lists.
+/// Key of a set of schemas: those of a backend's tools, by their definitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SchemaSetId(u64);
 
@@ -36,7 +39,7 @@ pub struct SchemaCache {
 
 #[derive(Debug, Default)]
 struct SchemaTable {
-    sets: HashMap<SchemaSetId, HashMap<String, CachedSchema>>,
+    sets: HashMap<SchemaSetId, HashMap<DefinitionDigest, CachedSchema>>,
     bytes: usize,
     /// Number of uses, as a clock for the eviction.
     uses: u64,
@@ -55,8 +58,8 @@ impl SchemaCache {
         SchemaSetId(self.next_set_id.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Returns the schema of a tool. `None`: it must be compiled first.
-    pub fn get(&self, owner: SchemaSetId, tool: &str) -> Option<CompiledSchema> {
+    /// Returns the schema of a tool with this definition. `None`: it must be compiled first.
+    pub fn get(&self, owner: SchemaSetId, tool: &DefinitionDigest) -> Option<CompiledSchema> {
         let mut table = self.table.lock();
         table.uses += 1;
         let used = table.uses;
@@ -69,17 +72,16 @@ impl SchemaCache {
         &self,
         owner: SchemaSetId,
         tenant: &TenantId,
-        tool: &str,
+        tool: DefinitionDigest,
         schema: CompiledSchema,
     ) {
         let mut table = self.table.lock();
         table.uses += 1;
-        let bytes =
-            schema.as_ref().map_or(0, |checker| checker.bytes()) + UNUSED_BYTES + tool.len();
+        let bytes = schema.as_ref().map_or(0, |checker| checker.bytes()) + UNUSED_BYTES;
         let kept = CachedSchema { tenant: tenant.clone(), schema, bytes, used: table.uses };
-        table.remove(owner, tool);
+        table.remove(owner, &tool);
         table.bytes += bytes;
-        table.sets.entry(owner).or_default().insert(tool.to_owned(), kept);
+        table.sets.entry(owner).or_default().insert(tool, kept);
         table.evict(SCHEMAS_COMPILED_BYTES_MAX);
     }
 
@@ -96,7 +98,7 @@ impl SchemaCache {
 }
 
 impl SchemaTable {
-    fn remove(&mut self, owner: SchemaSetId, tool: &str) {
+    fn remove(&mut self, owner: SchemaSetId, tool: &DefinitionDigest) {
         let Some(tools) = self.sets.get_mut(&owner) else { return };
         self.bytes -= tools.remove(tool).map_or(0, |kept| kept.bytes);
         if tools.is_empty() {
@@ -121,7 +123,7 @@ impl SchemaTable {
             let oldest = all()
                 .filter(|(_, _, kept)| kept.tenant == *most)
                 .min_by_key(|(_, _, kept)| kept.used);
-            let Some((owner, tool)) = oldest.map(|(owner, tool, _)| (owner, tool.clone())) else {
+            let Some((owner, tool)) = oldest.map(|(owner, tool, _)| (owner, *tool)) else {
                 return;
             };
             self.remove(owner, &tool);
@@ -150,22 +152,28 @@ mod tests {
         Some(Arc::new(checker))
     }
 
+    fn definition(number: usize) -> DefinitionDigest {
+        let mut digest = DefinitionDigest::default();
+        digest[..8].copy_from_slice(&(number as u64).to_le_bytes());
+        digest
+    }
+
     #[test]
     fn s02_all_schemas_are_bounded_and_the_largest_tenant_loses_schemas() {
         let schemas = SchemaCache::default();
         let (small, large) = (schemas.new_set(), schemas.new_set());
-        schemas.insert(small, &tenant("small"), "t", schema(10_000));
+        schemas.insert(small, &tenant("small"), definition(0), schema(10_000));
         let big = schema(1_000_000);
         let size = big.as_ref().unwrap().bytes();
         let fit = SCHEMAS_COMPILED_BYTES_MAX / size;
         for n in 0..fit + 10 {
-            schemas.insert(large, &tenant("large"), &format!("t{n}"), big.clone());
+            schemas.insert(large, &tenant("large"), definition(n), big.clone());
             assert!(schemas.bytes() <= SCHEMAS_COMPILED_BYTES_MAX);
-            assert!(schemas.get(large, "t0").is_some(), "what is in use stays");
+            assert!(schemas.get(large, &definition(0)).is_some(), "what is in use stays");
         }
-        assert!(schemas.get(small, "t").is_some_and(|schema| schema.is_some()));
-        assert!(schemas.get(large, "t1").is_none(), "not used for longest");
-        assert!(schemas.get(large, &format!("t{}", fit + 9)).is_some());
+        assert!(schemas.get(small, &definition(0)).is_some_and(|schema| schema.is_some()));
+        assert!(schemas.get(large, &definition(1)).is_none(), "not used for longest");
+        assert!(schemas.get(large, &definition(fit + 9)).is_some());
         schemas.remove_set(large);
         schemas.remove_set(small);
         assert_eq!(schemas.bytes(), 0);
@@ -174,14 +182,14 @@ mod tests {
     #[test]
     fn a_schema_that_is_kept_again_counts_once() {
         let schemas = SchemaCache::default();
-        let owner = schemas.new_set();
-        schemas.insert(owner, &tenant("a"), "t", None);
-        assert!(matches!(schemas.get(owner, "t"), Some(None)));
-        schemas.insert(owner, &tenant("a"), "t", schema(1_000));
+        let (owner, tool) = (schemas.new_set(), definition(1));
+        schemas.insert(owner, &tenant("a"), tool, None);
+        assert!(matches!(schemas.get(owner, &tool), Some(None)));
+        schemas.insert(owner, &tenant("a"), tool, schema(1_000));
         let bytes = schemas.bytes();
-        schemas.insert(owner, &tenant("a"), "t", schema(1_000));
+        schemas.insert(owner, &tenant("a"), tool, schema(1_000));
         assert_eq!(schemas.bytes(), bytes);
-        assert!(matches!(schemas.get(owner, "t"), Some(Some(_))));
-        assert!(schemas.get(schemas.new_set(), "t").is_none());
+        assert!(matches!(schemas.get(owner, &tool), Some(Some(_))));
+        assert!(schemas.get(schemas.new_set(), &tool).is_none());
     }
 }

@@ -161,9 +161,7 @@ impl Call {
                 .tenant
                 .has_policy(&session.endpoint)
                 .then(|| Box::new(message.clone())),
-            is_repeatable: tool.map_or(method.is_idempotent(), |tool| {
-                tool.traits.read_only || tool.traits.idempotent
-            }),
+            is_repeatable: tool.map_or(method.is_idempotent(), |tool| tool.is_repeatable),
             registered_backend,
             client_id: request.id.clone(),
             method,

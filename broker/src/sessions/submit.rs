@@ -33,7 +33,7 @@ use protocol::{
 };
 use rules::{
     access::{AccessCheck, ObjectKind},
-    catalog::ListKind,
+    catalog::{Catalog, ListKind},
     event_log::EventKind,
     routing::{self, Decision, Plan, TaskOperation},
     tasks::IDEMPOTENCY_KEY,
@@ -55,7 +55,10 @@ use super::{
     tasks::{list_tasks, named_task, task_state},
 };
 use crate::{
-    backends::{backend::Backend, policy::ArgumentsCheck},
+    backends::{
+        backend::Backend,
+        policy::{ArgumentsCheck, SchemaView},
+    },
     boxed::box_pin_with,
     metrics::RequestOutcome,
     telemetry::request,
@@ -233,7 +236,8 @@ fn decide_and_start(
         if connect_tool::is_unlisted(backend, catalog, decision.tool()) {
             return connect_tool::answer(session, request, backend.clone()).map(|()| None);
         }
-        arguments_check = check_policy(backend, &session.caller.principal, &message, &decision)?;
+        let (principal, full) = (&session.caller.principal, &snapshot.full);
+        arguments_check = check_policy(backend, principal, full, &message, &decision)?;
         session.tenant.take_backend_budget(backend, decision.tool())?;
     }
     start(session, message, request, decision, CheckedBackend { backend, arguments_check })
@@ -428,10 +432,12 @@ fn names_object(method: Method) -> bool {
     ObjectKind::of_method(method).is_some() || method == Method::CompletionComplete
 }
 
-/// Checks a request against the policy of its backend.
+/// Checks a request against the policy of its backend. `full` has the lists that the backend shows
+/// to the caller.
 fn check_policy(
     backend: &Backend,
     principal: &PrincipalId,
+    full: &Catalog,
     message: &Message,
     decision: &Decision,
 ) -> Result<Option<ArgumentsCheck>, Refusal> {
@@ -443,15 +449,18 @@ fn check_policy(
         }
         _ => return Ok(None),
     };
-    let arguments = plan.arguments.clone();
-    match backend.principal_lists.of(principal) {
-        Some(view) => {
-            view.policy.admits(&plan.target, message, arguments, || Some(view.lists.clone()))
-        }
-        None => {
-            backend.policy.admits(&plan.target, message, arguments, || backend.lists.load_full())
-        }
-    }
+    let own = backend.principal_lists.of(principal);
+    let policy = own.as_ref().map_or(&backend.policy, |own| &own.policy);
+    let view = || {
+        let current = match &own {
+            Some(own) => own.lists.clone(),
+            None => backend.lists.load_full()?,
+        };
+        let lists = full.backends.get(&backend.id)?.clone();
+        let definition = full.definition(&backend.id, &plan.target.tool()?.name);
+        Some(SchemaView { current, lists, definition })
+    };
+    policy.admits(&plan.target, message, plan.arguments.clone(), view)
 }
 
 /// Removes `task`, which was not offered to the client, from a request (MCP 2025-11-25, Tasks: such

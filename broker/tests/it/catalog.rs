@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Gate, Reply, TestBroker, TestClient, backend::tool};
 
-use crate::{broker_with, builder, echo, text_of};
+use crate::{broker_with, builder, echo, kind, text_of};
 
 async fn list_text(client: &TestClient, id: u64) -> String {
     let answer = client.start_request_with_id(json!(id), "tools/list", json!({})).response().await;
@@ -36,6 +36,36 @@ async fn two_lists_in_a_row_are_byte_equal() {
         first.find("z__t39").unwrap() < first.find("z__t0").unwrap(),
         "the backend's own order"
     );
+}
+
+/// The list, the access policy and the validation of arguments use the first entry.
+#[tokio::test]
+async fn the_first_of_several_tools_with_one_name_counts_everywhere() {
+    let backend = FakeBackend::with_tool("t", |_| async { Reply::text("done") }).await;
+    let described = |reads: bool, of: &str| {
+        let schema = json!({"type": "object", "properties": {"n": {"type": of}}});
+        json!({"name": "t", "inputSchema": schema, "annotations": {"readOnlyHint": reads}})
+    };
+    backend.list("tools", vec![described(true, "integer"), described(false, "string")]);
+    backend.page_size(1);
+    let mut spec = backend.spec();
+    spec["tools"] = json!({"validate_arguments": true, "validate_timeout": "10s"});
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
+    broker.wait_for_log("an entry is left out of the catalog").await;
+    let rule = json!({"id": "w", "effect": "deny", "objects": {"classes": ["write"]}});
+    let policy = json!({"rules": [rule]});
+    let (status, answer) = broker.admin().put("/admin/v1/tenants/default/policy", &policy).await;
+    assert_eq!(status, 201, "{answer}");
+    for (path, name) in [("/mcp", "b__t"), ("/mcp/b", "t")] {
+        let client = broker.client(path).connected(json!({})).await;
+        let list = client.result("tools/list", json!({})).await;
+        assert_eq!(list["tools"].as_array().unwrap().len(), 1, "{list}");
+        assert_eq!(list["tools"][0]["annotations"]["readOnlyHint"], true, "{list}");
+        assert_eq!(text_of(&client.call(name, json!({"n": 1})).await), "done");
+        let params = json!({"name": name, "arguments": {"n": "a"}});
+        let refused = client.error("tools/call", params).await;
+        assert_eq!(kind(&refused), "arguments_invalid", "{refused}");
+    }
 }
 
 #[tokio::test]

@@ -83,6 +83,50 @@ async fn tools_of_one_session_are_listed_and_called_only_there() {
     assert_eq!(received["method"], "notifications/prompts/list_changed");
 }
 
+/// A tool whose argument `n` has this type.
+fn typed(name: &str, of: &str) -> Value {
+    let schema = json!({"type": "object", "required": ["n"], "properties": {"n": {"type": of}}});
+    json!({"name": name, "inputSchema": schema})
+}
+
+#[tokio::test]
+async fn arguments_are_validated_by_the_list_that_the_session_sees() {
+    let (backend, enabled) = with_toolsets().await;
+    backend.on("tools/list", move |call| {
+        let is_own = call.session.as_ref().is_some_and(|id| enabled.lock().contains(id));
+        let mut tools =
+            vec![typed("echo", if is_own { "integer" } else { "string" }), tool("enable")];
+        tools.extend(is_own.then(|| typed("extra", "integer")));
+        async move { Reply::Result(json!({"tools": tools})) }
+    });
+    let mut spec = backend.spec();
+    spec["tools"] = json!({"validate_arguments": true, "validate_timeout": "10s"});
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
+    let (one, other) = (broker.connected(json!({})).await, broker.connected(json!({})).await);
+    one.call("b__enable", json!({})).await;
+    lists(&one, "b__extra", true).await;
+    // The second round uses the compiled schemas.
+    for _ in 0..2 {
+        for (client, name, n, is_valid) in [
+            (&one, "b__extra", json!(1), true),
+            (&one, "b__extra", json!("a"), false),
+            (&one, "b__echo", json!(1), true),
+            (&one, "b__echo", json!("a"), false),
+            (&other, "b__echo", json!("a"), true),
+            (&other, "b__echo", json!(1), false),
+        ] {
+            let params = json!({"name": name, "arguments": {"n": n}});
+            let answer = client.request("tools/call", params).await;
+            match is_valid {
+                true => assert!(answer.get("result").is_some(), "{name} {n}: {answer}"),
+                false => assert_eq!(kind(&answer["error"]), "arguments_invalid", "{name} {n}"),
+            }
+        }
+    }
+    assert_eq!(backend.count(|seen| seen.calls("extra")), 2);
+    assert_eq!(backend.count(|seen| seen.calls("echo")), 4);
+}
+
 #[tokio::test]
 async fn lists_of_one_session_end_when_every_session_has_them() {
     let (backend, enabled) = with_toolsets().await;

@@ -1,5 +1,7 @@
 //! Toolsets: bundles of tools with an endpoint of their own, and prompts that the broker hosts.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::{Value, json};
 use testkit::{
     Authority, DuplexClient, FakeBackend, QuicPeer, Reply, TestBroker, TestClient, duplex::Wire,
@@ -120,6 +122,48 @@ async fn a_toolset_is_stored_changed_and_removed() {
     })
     .await;
     assert_eq!(admin.delete(&path).await.0, 404);
+}
+
+/// A backend whose tool only reads, and loses its first answer.
+async fn forgetful() -> FakeBackend {
+    let backend = FakeBackend::start().await;
+    let has_answered = AtomicBool::new(false);
+    backend.tool("read", move |_| {
+        let is_second = has_answered.swap(true, Ordering::Relaxed);
+        async move { if is_second { Reply::text("second") } else { Reply::Cut } }
+    });
+    backend.list("tools", vec![described("read", true)]);
+    backend
+}
+
+#[tokio::test]
+async fn f_31_a_lost_call_is_not_repeated_if_its_toolset_lists_stricter_hints() {
+    let strict = json!({
+        "published": true, "include": {"tools": ["b/read"]},
+        "overrides": {"b/read": {"annotations": {"readOnlyHint": false}}}
+    });
+    for (path, calls) in [("/mcp", 2), ("/mcp/t/set", 1)] {
+        for is_task in [false, true] {
+            let backend = forgetful().await;
+            let broker = started(&backend).await;
+            put_toolset(&broker, "set", strict.clone()).await;
+            let client = broker.client(path).connected(json!({})).await;
+            let mut params = json!({"name": "b__read", "arguments": {"repo": "x"}});
+            if is_task {
+                params["task"] = json!({});
+            }
+            let mut answer = client.request("tools/call", params).await;
+            if is_task {
+                let id = &answer["result"]["task"]["taskId"];
+                answer = client.request("tasks/result", json!({"taskId": id})).await;
+            }
+            match calls {
+                2 => assert_eq!(text_of(&answer["result"]), "second", "{path}: {answer}"),
+                _ => assert_eq!(kind(&answer["error"]), "outcome_unknown", "{path}: {answer}"),
+            }
+            assert_eq!(backend.recorded_of("tools/call").len(), calls, "{path}");
+        }
+    }
 }
 
 /// Returns a broker that audits calls, with a toolset that names `read` of the backend `look`.

@@ -45,10 +45,7 @@ impl AppTools {
             // A tool with fixed arguments is called by the name of its toolset only, which fixes them.
             let by_app = lists.listed(TOOLS).filter(|tool| tool.traits.is_app_visible);
             for tool in by_app.filter(|tool| tool.fixed.is_none()) {
-                let known = by_name.entry(tool.key.clone()).or_default();
-                if known.last() != Some(backend) {
-                    known.push(backend.clone()); // a list may have a name twice
-                }
+                by_name.entry(tool.key.clone()).or_default().push(backend.clone());
             }
         }
         Self { by_name, held, hidden: HashSet::new(), is_off: false }

@@ -23,8 +23,11 @@ use super::{
 };
 use crate::{
     exposed_names, exposure,
-    limits::{LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_ENTRY_VALUES_MAX},
+    limits::{
+        LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_ENTRY_VALUES_MAX, LIST_URIS_WITH_FORMS_BYTES_MAX,
+    },
     pins::{self, EntryPin, Fingerprint, IgnoredMembers, PinDefinition},
+    resource_uri::has_other_readings,
 };
 
 /// The four lists of a server.
@@ -102,7 +105,10 @@ pub struct CatalogEntry {
     pub native: Bytes,
     /// The entry with the exposed name.
     pub exposed: Bytes,
+    /// Traits as the backend declares them. Access rules decide by these.
     pub traits: ToolTraits,
+    /// Traits as the endpoint lists them. A toolset can make hints stricter.
+    pub listed_traits: ToolTraits,
     /// The clients that its backend offers it to.
     pub offer: Offer,
     /// Digest of the backend's own bytes, without the `execution` of a tool and without members of
@@ -146,6 +152,7 @@ impl CatalogEntry {
             native: exposure::without_ui_links(&self.native),
             exposed: exposure::without_ui_links(&self.exposed),
             traits: ToolTraits { has_ui: false, ..self.traits },
+            listed_traits: ToolTraits { has_ui: false, ..self.listed_traits },
             ..self.clone()
         }
     }
@@ -245,17 +252,35 @@ pub struct ListPage {
 pub struct ListAllowance {
     pub entries: usize,
     pub bytes: usize,
+    /// Bytes of URIs that servers may read as other ones. Access rules compute all their forms.
+    pub uri_bytes: usize,
 }
 
 impl ListAllowance {
     /// The allowance of a list that has not begun.
-    pub const WHOLE: Self = Self { entries: LIST_ENTRIES_MAX, bytes: LIST_BYTES_MAX };
+    pub const WHOLE: Self = Self {
+        entries: LIST_ENTRIES_MAX,
+        bytes: LIST_BYTES_MAX,
+        uri_bytes: LIST_URIS_WITH_FORMS_BYTES_MAX,
+    };
 
     /// Subtracts entries that are kept.
-    pub fn subtract(&mut self, entries: &[CatalogEntry]) {
-        let bytes: usize = entries.iter().map(|entry| entry.native.len()).sum();
-        self.entries = self.entries.saturating_sub(entries.len());
-        self.bytes = self.bytes.saturating_sub(bytes);
+    pub fn subtract(&mut self, kind: ListKind, entries: &[CatalogEntry]) {
+        for entry in entries {
+            self.entries = self.entries.saturating_sub(1);
+            self.bytes = self.bytes.saturating_sub(entry.native.len());
+            self.uri_bytes = self.uri_bytes.saturating_sub(bytes_of_uris_with_forms(kind, entry));
+        }
+    }
+}
+
+/// Returns the bytes of an entry's URIs that servers may read as other ones.
+fn bytes_of_uris_with_forms(kind: ListKind, entry: &CatalogEntry) -> usize {
+    let bytes = |uri: &str| if has_other_readings(uri) { uri.len() } else { 0 };
+    match kind {
+        ListKind::Tools => entry.ui_links().iter().map(|link| bytes(link)).sum(),
+        ListKind::Resources | ListKind::ResourceTemplates => bytes(&entry.key),
+        ListKind::Prompts => 0,
     }
 }
 
@@ -301,8 +326,12 @@ pub fn read_page_pinned(
                 page.is_cut = true;
                 break;
             }
+            Ok(read) if bytes_of_uris_with_forms(kind, &read) > allowance.uri_bytes => {
+                let (key, reason) = (read.key, "too many URIs of the list have other spellings");
+                page.skipped.push(SkippedEntry { key: key.chars().take(80).collect(), reason });
+            }
             Ok(mut read) => {
-                allowance.subtract(std::slice::from_ref(&read));
+                allowance.subtract(kind, std::slice::from_ref(&read));
                 if let Some(ignored) = pinned {
                     let (kind, raw) = (kind.pin_kind(), entry.raw());
                     let definition = PinDefinition::of_entry(kind, &read.key, raw, ignored);
@@ -371,12 +400,14 @@ fn read_entry(
     let exposed_key = kind.exposed_key(backend, &key);
     let exposed = exposure::expose_entry(backend, &native, entry, named, &exposed_key)
         .map_err(|_| skipped(TWO_LINKS))?;
+    let traits = ToolTraits::of(entry);
     Ok(CatalogEntry {
         key,
         exposed_key,
         native,
         exposed,
-        traits: ToolTraits::of(entry),
+        traits,
+        listed_traits: traits,
         offer: Offer::ALL,
         definition,
         pin: EntryPin::default(),

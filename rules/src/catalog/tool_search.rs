@@ -158,6 +158,7 @@ fn invalid(problem: &str) -> Refusal {
 #[derive(Debug)]
 struct FoundTool {
     target: Target,
+    /// Traits as the toolset lists them.
     traits: ToolTraits,
     entry: Bytes,
     words: u32,
@@ -221,11 +222,11 @@ impl ToolSearch {
         self.words += u64::from(total);
         self.by_name.insert(entry.exposed_key.clone(), at);
         let target = Target::of_entry(backend, entry);
-        let (traits, entry) = (entry.traits, entry.exposed.clone());
+        let (traits, entry) = (entry.listed_traits, entry.exposed.clone());
         self.tools.push(FoundTool { target, traits, entry, words: total });
     }
 
-    /// Returns the target of a tool, and its traits.
+    /// Returns the target of a tool, and its traits as the toolset lists them.
     pub fn target(&self, name: &str) -> Option<(&Target, ToolTraits)> {
         self.by_name.get(name).map(|&at| (&self.tools[at].target, self.tools[at].traits))
     }

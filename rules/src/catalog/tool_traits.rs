@@ -6,6 +6,7 @@ use protocol::{
     splice::Splice,
 };
 
+use super::{CatalogEntry, ToolIdentity};
 use crate::exposure;
 
 /// Task support of a tool (MCP 2025-11-25, Tasks: Tool-Level Negotiation).
@@ -79,6 +80,28 @@ impl ToolTraits {
                 .is_some_and(|mut links| links.next().is_some()),
             is_app_visible: visibility.is_none_or(|listed| listed.elements().any(is_app)),
         }
+    }
+
+    /// Returns whether a second call of the tool has no further effect.
+    fn is_repeatable(self) -> bool {
+        self.read_only || self.idempotent
+    }
+}
+
+/// A listed tool, as the decisions about its calls need it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ToolFacts {
+    /// Traits as the backend declares them.
+    pub(crate) traits: ToolTraits,
+    /// Whether a second call has no further effect, by the hints that the endpoint lists.
+    pub(crate) is_repeatable: bool,
+    pub(super) identity: ToolIdentity,
+}
+
+impl ToolFacts {
+    pub(super) fn of(tool: &CatalogEntry) -> Self {
+        let is_repeatable = tool.listed_traits.is_repeatable();
+        Self { traits: tool.traits, is_repeatable, identity: tool.identity() }
     }
 }
 

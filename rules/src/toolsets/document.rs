@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::access::{CatalogSelector, SubjectSelector};
+use crate::{
+    access::{CatalogSelector, SubjectSelector},
+    catalog::ToolTraits,
+};
 
 /// A bundle of tools, prompts and resources with an endpoint of its own.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -154,6 +157,17 @@ impl AnnotationOverride {
             ("openWorldHint", self.open_world_hint, true),
         ]
     }
+
+    /// Returns the traits of a tool with these hints, which only make them stricter.
+    pub(super) fn tightened(&self, traits: ToolTraits) -> ToolTraits {
+        ToolTraits {
+            read_only: traits.read_only && self.read_only_hint != Some(false),
+            destructive: traits.destructive || self.destructive_hint == Some(true),
+            idempotent: traits.idempotent && self.idempotent_hint != Some(false),
+            open_world: traits.open_world || self.open_world_hint == Some(true),
+            ..traits
+        }
+    }
 }
 
 /// What a toolset changes of one argument.
@@ -161,11 +175,20 @@ impl AnnotationOverride {
 #[serde(deny_unknown_fields, default)]
 pub struct ArgumentOverride {
     /// The value in every call, whatever the client sends.
-    #[serde(rename = "const", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "const",
+        deserialize_with = "value_or_null",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub value: Option<Value>,
     /// Whether clients do not see the argument. Without a value, no call has it.
     #[serde(skip_serializing_if = "is_default")]
     pub hidden: bool,
+}
+
+/// Reads a value that is there. `null` is one too.
+fn value_or_null<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(from).map(Some)
 }
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

@@ -88,6 +88,7 @@ pub(super) fn shaped(
     if kind == ListKind::Tools {
         if let Some(given) = given {
             annotate(&mut splice, root, given);
+            shown.listed_traits = given.annotations.tightened(entry.listed_traits);
             rewrite_schema(&mut splice, root, &given.args)?;
         }
         shown.result_tokens =

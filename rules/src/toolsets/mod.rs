@@ -10,7 +10,7 @@ mod document;
 mod entry;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
@@ -114,14 +114,10 @@ impl Toolset {
         let mut held: Vec<Held<'a>> = Vec::new();
         for (backend, lists) in full.backends.iter().filter(|(id, _)| self.may_have(id)) {
             let start = held.len();
-            let mut seen: HashSet<&'a str> = HashSet::new();
-            for entry in lists.entries(kind) {
-                if self.selection.has(&Object::listed(backend, kind, entry))
-                    && seen.insert(entry.key.as_str())
-                {
-                    held.push((backend, entry));
-                }
-            }
+            let is_included =
+                |entry: &&CatalogEntry| self.selection.has(&Object::listed(backend, kind, entry));
+            let included = lists.entries(kind).iter().filter(is_included);
+            held.extend(included.map(|entry| (backend, entry)));
             held[start..].sort_by(|(_, one), (_, other)| one.key.cmp(&other.key));
         }
         held

@@ -217,6 +217,21 @@ fn texts_hints_and_arguments_are_changed_and_nothing_else() {
     assert_eq!(page, same, "an entry that nothing changes keeps its bytes");
 }
 
+#[test]
+fn null_is_a_value_of_a_fixed_argument() {
+    let set = json!({
+        "include": {"tools": ["files/read"]},
+        "overrides": {"files/read": {"args": {"repo": {"const": null}}}}
+    });
+    let document: ToolsetDocument = serde_json::from_value(set.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&document).unwrap(), set, "it is stored as it was written");
+    let shown = toolset(set).catalog(&two_backends());
+    let repo = &listed(&shown, ListKind::Tools)[0]["inputSchema"]["properties"]["repo"];
+    assert_eq!(*repo, json!({"type": "string", "const": null}));
+    let fixed = shown.backends[&backend("files")].tools[0].fixed.as_ref().unwrap();
+    assert_eq!(fixed.apply(Some(br#"{"repo":"x"}"#)).unwrap(), br#"{"repo":null}"#.as_slice());
+}
+
 fn subject(groups: &[&str]) -> Subject {
     let groups = Attribute::of(groups.iter().copied());
     Subject { groups, ..Subject::of_principal(PrincipalId::new("ann")) }
@@ -436,6 +451,53 @@ fn a_searched_toolset_lists_five_tools_that_call_the_others() {
     // Shorter texts of equal words come first.
     assert_eq!(found, ["files__write", "files__read", "files__a__b"]);
     assert_eq!(call("describe_tool", json!({"name": odd})), Err("tool_not_found"));
+}
+
+#[test]
+fn a_search_uses_the_stricter_hints_of_the_toolset() {
+    let full = two_backends();
+    // The class of a tool in rules and patterns is that of the backend's annotations.
+    let set = toolset(json!({
+        "include": {"tools": ["files/*"], "classes": ["read"]}, "search": true,
+        "overrides": {"files/read": {"annotations": {"readOnlyHint": false}}}
+    }));
+    let toolsets = Toolsets::new([(Arc::new(set), true)]);
+    let ann = subject(&[]);
+    let call = |name: &str, arguments: Value| {
+        let params = json!({"name": name, "arguments": arguments});
+        outcome(&full, &toolsets, (&endpoint(), &ann), None, ("tools/call", params))
+    };
+    let (_, described) = call("describe_tool", json!({"name": "files__read"})).unwrap();
+    assert_eq!(described["structuredContent"]["call_with"], "call_tool_destructive");
+    let inner = json!({"name": "files__read", "arguments": {}});
+    assert_eq!(call("call_tool_read", inner.clone()), Err("invalid_params"));
+    let sent = json!({"name": "read", "arguments": {}});
+    assert_eq!(call("call_tool_destructive", inner), Ok(("files".to_owned(), sent)));
+}
+
+#[test]
+fn a_call_is_repeatable_only_by_the_hints_that_the_toolset_lists() {
+    let full = two_backends();
+    let is_repeatable = |annotations: Value| {
+        let set = toolset(json!({
+            "include": {"tools": ["files/read"]},
+            "overrides": {"files/read": {"annotations": annotations}}
+        }));
+        let params = json!({"name": "files__read"});
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params});
+        let call = Bytes::from(call.to_string());
+        let call = Message::decode(call, &json::Limits::default()).unwrap();
+        let (version, shown) = (Version::LATEST_WITH_SESSIONS, set.catalog(&full));
+        let decided =
+            routing::decide(&call, &endpoint(), &full.capabilities, version, &shown, None);
+        let Ok(Decision::Forward(plan)) = decided else { panic!("{decided:?}") };
+        let tool = plan.target.tool().unwrap();
+        assert!(tool.traits.read_only, "access rules use the hint of the backend");
+        tool.is_repeatable
+    };
+    assert!(is_repeatable(json!({})));
+    assert!(is_repeatable(json!({"destructiveHint": true, "openWorldHint": true})));
+    assert!(!is_repeatable(json!({"readOnlyHint": false})));
 }
 
 fn patterns() -> impl Strategy<Value = Vec<String>> {

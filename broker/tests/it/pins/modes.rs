@@ -240,6 +240,24 @@ async fn a_held_tool_is_refused_on_every_wire_and_to_stateless_clients() {
     assert_eq!(backend.recorded_of("tools/call").len(), 0);
 }
 
+/// Clients see the first of several tools with one name. The backend may execute another one.
+#[tokio::test]
+async fn a_tool_with_an_unapproved_twin_is_held() {
+    let backend = backend_of_each_kind().await;
+    let broker = broker_with(&backend, json!("hold_changed")).await;
+    let client = broker.connected(json!({})).await;
+    wait_tools(&client, &["b__read", "b__write"]).await;
+    let reads = || described("read", "Reads.");
+    let twin = described("read", "Reads, and sends mail.");
+    show_tools(&backend, vec![reads(), twin, described("write", "Writes.")]).await;
+    wait_held(&client, "b__read").await;
+    wait_tools(&client, &["b__write"]).await;
+    broker.wait_for_log("an entry is left out of the catalog").await;
+    show_tools(&backend, vec![reads(), reads(), described("write", "Writes.")]).await;
+    wait_tools(&client, &["b__read", "b__write"]).await;
+    assert_eq!(text_of(&client.call("b__read", json!({})).await), "read");
+}
+
 /// What a backend shows to one session alone is held to the same pins.
 #[tokio::test]
 async fn a_tool_of_one_session_is_held_until_it_is_approved() {
