@@ -161,7 +161,8 @@ impl TaskAudience {
     }
 }
 
-/// Limits of one tenant. A task counts with the bytes of its request, its details and its outcome.
+/// Limits of one tenant. A task counts with the bytes of its request, its details, its open inputs
+/// with their answers, and its outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TaskLimits {
     pub running: u64,

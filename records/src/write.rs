@@ -82,12 +82,14 @@ pub enum WriteOp {
         epoch: i64,
     },
     /// Adds an input that the task needs from its client. The task becomes `input_required`. May be
-    /// repeated if the outcome was lost.
+    /// repeated if the outcome was lost. The bytes of an input count for its tenant until the input
+    /// is closed. `bytes_max` is [`TaskLimits::bytes`] of the tenant.
     RequestInput {
         task: TaskId,
         epoch: i64,
         number: i64,
         request: Vec<u8>,
+        bytes_max: u64,
     },
     /// Stores the client's answer, from any replica. The first answer counts.
     AnswerInput {

@@ -93,7 +93,7 @@ pub(super) const TASKS: &[ConfigKey] = &[
         "bytes_per_tenant",
         KeyKind::Size { min: MIB, max: 1024 * GIB },
         "1GiB",
-        "Bytes of the requests and results of all tasks of one tenant.",
+        "Bytes of the requests, open questions and results of all tasks of one tenant.",
     ),
     key(
         "result_bytes",

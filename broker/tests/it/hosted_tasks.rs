@@ -379,6 +379,55 @@ async fn task_13_a_question_of_a_plain_tool_is_sent_on_the_result_stream() {
     assert!(received.windows(2).all(|pair| pair[0] != pair[1]), "{received:?}");
 }
 
+/// The client's answer gives the bytes of its question back.
+#[tokio::test]
+async fn task_15_open_questions_count_as_bytes_of_their_tenant() {
+    let (ask_more, refused) = (Gate::new(), Gate::new());
+    let backend = FakeBackend::start().await;
+    let gates = (ask_more.clone(), refused.clone());
+    backend.tool("job", move |call| {
+        let (ask_more, refused) = gates.clone();
+        async move {
+            let large = || {
+                let schema = json!({"type": "object", "properties": {}});
+                json!({"message": "?".repeat(700_000), "requestedSchema": schema})
+            };
+            let (_, first) = call.start_question("elicitation/create", large()).await;
+            ask_more.passed().await;
+            let second = call.request("elicitation/create", large()).await;
+            refused.open();
+            let first = first.await.unwrap();
+            let third = call.request("elicitation/create", large()).await;
+            Reply::text(&format!(
+                "{} {} {}",
+                first["result"]["action"],
+                second["error"]["data"]["kind"],
+                third["result"]["action"]
+            ))
+        }
+    });
+    let config = json!({"tasks": {"bytes_per_tenant": "1MiB", "result_bytes": "64KiB"}});
+    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let client = broker
+        .client("/mcp")
+        .answers(|_, _| Ok(json!({"action": "accept", "content": {}})))
+        .connected(json!({"elicitation": {}}))
+        .await;
+    let id = start(&client, "b__job").await;
+    wait_status(&client, &id, "input_required").await;
+    let error = client
+        .error(
+            "tools/call",
+            json!({"name": "b__job", "task": {}, "arguments": {"x": "x".repeat(400_000)}}),
+        )
+        .await;
+    assert_eq!(kind(&error), "task_limit", "a call counts with the open question: {error}");
+    ask_more.open();
+    refused.passed().await;
+    let result = client.result("tasks/result", json!({"taskId": id})).await;
+    assert_eq!(text_of(&result), r#""accept" "task_limit" "accept""#);
+}
+
 #[tokio::test]
 async fn task_13_another_session_of_the_principal_may_answer() {
     let backend = FakeBackend::with_tool("job", |call| async move {

@@ -206,6 +206,7 @@ macro_rules! durable_conformance {
                 limits_hold_among_many
                 a_finished_task_frees_a_permit_for_a_running_one
                 requests_details_and_outcomes_count_as_bytes
+                open_inputs_count_as_bytes_until_they_are_closed
                 expired_results_free_their_capacity
                 expiry_removes_at_most_its_limit_of_tasks
                 tasks_end_with_their_tenant

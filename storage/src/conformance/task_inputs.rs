@@ -137,6 +137,7 @@ pub async fn an_ended_task_has_no_open_questions(store: &dyn DurableStore) -> Ou
                     epoch: 1,
                     number,
                     request: Vec::new(),
+                    bytes_max: u64::MAX,
                 },
             )
             .await?;
@@ -192,7 +193,8 @@ async fn inputs(store: &dyn DurableStore) -> Result<InputCounts, StoreError> {
 }
 
 fn request_input(epoch: i64, number: i64, request: &[u8]) -> WriteOp {
-    WriteOp::RequestInput { task: task_id("t1"), epoch, number, request: request.to_vec() }
+    let request = request.to_vec();
+    WriteOp::RequestInput { task: task_id("t1"), epoch, number, request, bytes_max: u64::MAX }
 }
 
 fn answer(number: i64, answer: &[u8]) -> WriteOp {

@@ -10,7 +10,7 @@ use super::{
     LONG, NO_LIMITS, Outcome,
     config::tenant_record,
     create, done, node, open, session_record, task_id, task_record,
-    tasks::{counts, end, names},
+    tasks::{counts, end, names, task},
     tenant, write,
 };
 use crate::DurableStore;
@@ -155,11 +155,7 @@ pub async fn a_finished_task_frees_a_permit_for_a_running_one(store: &dyn Durabl
     for (name, epoch) in [("t1", Some(1)), ("t2", None)] {
         done(store, make(name)).await?;
         assert_eq!(write(store, make("tx")).await?, WriteOutcome::LimitReached(TaskLimit::Running));
-        done(
-            store,
-            WriteOp::RequestInput { task: task_id(name), epoch: 1, number: 1, request: Vec::new() },
-        )
-        .await?;
+        done(store, request_input(name, 1, Vec::new(), u64::MAX)).await?;
         assert_eq!(
             write(store, make("tx")).await?,
             WriteOutcome::LimitReached(TaskLimit::Running),
@@ -199,6 +195,46 @@ pub async fn requests_details_and_outcomes_count_as_bytes(store: &dyn DurableSto
         "96 are taken"
     );
     done(store, make("t3", 4)).await
+}
+
+pub async fn open_inputs_count_as_bytes_until_they_are_closed(store: &dyn DurableStore) -> Outcome {
+    let limits = TaskLimits { bytes: 100, ..NO_LIMITS };
+    let make = |name: &str, bytes: usize| {
+        let record =
+            TaskRecord { request: vec![1; bytes], details: Vec::new(), ..task_record(name) };
+        WriteOp::CreateTask { record: Box::new(record), owner: node("a"), limits }
+    };
+    let ask = |name: &str, number, bytes| request_input(name, number, vec![3; bytes], limits.bytes);
+    let close = |name: &str, number| WriteOp::CloseInput { task: task_id(name), epoch: 1, number };
+    let too_large = WriteOutcome::LimitReached(TaskLimit::Bytes);
+    done(store, make("t1", 20)).await?;
+    done(store, make("t2", 20)).await?;
+    assert_eq!(write(store, ask("t1", 1, 61)).await?, too_large, "40 are taken");
+    assert_eq!(store.open_task_inputs(&task_id("t1")).await?, []);
+    assert_eq!(task(store, "t1").await?.status, TaskStatus::Working);
+    done(store, ask("t1", 1, 40)).await?;
+    done(store, ask("t1", 1, 40)).await?;
+    assert_eq!(write(store, ask("t2", 1, 21)).await?, too_large, "80 are taken, not 120");
+    assert_eq!(write(store, make("t3", 21)).await?, too_large);
+    done(store, ask("t2", 1, 20)).await?;
+    done(store, close("t1", 1)).await?;
+    done(store, close("t1", 1)).await?;
+    assert_eq!(write(store, make("t3", 41)).await?, too_large, "60 are taken, not 20");
+    done(store, ask("t1", 2, 30)).await?;
+    let answer = WriteOp::AnswerInput { task: task_id("t1"), number: 2, answer: vec![4; 10] };
+    done(store, answer.clone()).await?;
+    assert_eq!(write(store, answer).await?, WriteOutcome::AlreadyFinished);
+    assert_eq!(write(store, make("t3", 1)).await?, too_large, "the answer counts too");
+    let (task, status) = (task_id("t1"), TaskStatus::Completed);
+    let outcome = Some(vec![0; 5]);
+    done(store, WriteOp::EndTask { task, epoch: Some(1), status, message: None, outcome }).await?;
+    assert_eq!(write(store, make("t3", 36)).await?, too_large, "65 are taken");
+    done(store, make("t3", 35)).await
+}
+
+/// Returns a request of the backend for an input.
+fn request_input(name: &str, number: i64, request: Vec<u8>, bytes_max: u64) -> WriteOp {
+    WriteOp::RequestInput { task: task_id(name), epoch: 1, number, request, bytes_max }
 }
 
 pub async fn expired_results_free_their_capacity(store: &dyn DurableStore) -> Outcome {
@@ -257,11 +293,7 @@ pub async fn expiry_removes_at_most_its_limit_of_tasks(store: &dyn DurableStore)
         .collect();
     store.write(&batch).await?;
     done(store, end("x3", Some(1), TaskStatus::Completed)).await?;
-    done(
-        store,
-        WriteOp::RequestInput { task: task_id("x4"), epoch: 1, number: 1, request: Vec::new() },
-    )
-    .await?;
+    done(store, request_input("x4", 1, Vec::new(), u64::MAX)).await?;
     let mut gone: Vec<TaskId> = Vec::new();
     loop {
         let step = store.expire_tasks(8).await?;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use protocol::ids::PrincipalId;
+use protocol::ids::{PrincipalId, TaskId};
 use records::{
     FullTask, StoredTask, TaskAudience, TaskClaimScope, TaskListPosition, TaskRecord, TaskStatus,
     TaskStep, TaskTransition, WriteOp, WriteOutcome,
@@ -395,11 +395,7 @@ pub async fn operators_see_tasks_by_tenant_and_status(store: &dyn DurableStore) 
     .await?;
     done(store, end("t2", Some(1), TaskStatus::Completed)).await?;
     done(store, end("t5", Some(1), TaskStatus::Completed)).await?;
-    done(
-        store,
-        WriteOp::RequestInput { task: task_id("t3"), epoch: 1, number: 1, request: Vec::new() },
-    )
-    .await?;
+    done(store, request_input(task_id("t3"), 1, 1)).await?;
     let (acme, done_status) = (tenant("acme"), Some(TaskStatus::Completed));
     for (of, status, expected) in [
         (None, None, vec!["t1", "t2", "t3", "t4", "t5"]),
@@ -537,9 +533,13 @@ fn owners_writes(name: &str, epoch: i64) -> [WriteOp; 5] {
         WriteOp::AdvanceTask { task: task.clone(), epoch, step: TaskStep::Sent },
         end(name, Some(epoch), TaskStatus::Failed),
         WriteOp::ReleaseTask { task: task.clone(), epoch },
-        WriteOp::RequestInput { task: task.clone(), epoch, number: 77, request: Vec::new() },
+        request_input(task.clone(), epoch, 77),
         WriteOp::CloseInput { task, epoch, number: 77 },
     ]
+}
+
+fn request_input(task: TaskId, epoch: i64, number: i64) -> WriteOp {
+    WriteOp::RequestInput { task, epoch, number, request: Vec::new(), bytes_max: u64::MAX }
 }
 
 pub async fn a_node_can_claim_released_tasks_only(store: &dyn DurableStore) -> Outcome {

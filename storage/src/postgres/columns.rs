@@ -249,11 +249,12 @@ fn task_row(write: &WriteOp) -> Option<(i16, TaskRow<'_>)> {
         WriteOp::ReleaseTask { task, epoch } => {
             TaskRow { id: Some(task.as_str()), epoch: Some(*epoch), ..none }
         }
-        WriteOp::RequestInput { task, epoch, number, request } => TaskRow {
+        WriteOp::RequestInput { task, epoch, number, request, bytes_max } => TaskRow {
             id: Some(task.as_str()),
             epoch: Some(*epoch),
             number: Some(*number),
             request: Some(request),
+            limit_bytes: Some(at_most(*bytes_max)),
             ..none
         },
         WriteOp::AnswerInput { task, number, answer } => TaskRow {

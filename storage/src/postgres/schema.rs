@@ -173,6 +173,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0025_results_without_capacity.sql"),
         ["migration.25.begun", "migration.25.applied"],
     ),
+    (
+        26,
+        "inputs by bytes",
+        include_str!("../../../migrations/postgres/0026_inputs_by_bytes.sql"),
+        ["migration.26.begun", "migration.26.applied"],
+    ),
 ];
 
 /// Returns the version that this build works with.

@@ -46,6 +46,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
         "registrations of backends",
         include_str!("../../../migrations/sqlite/0018_registrations_of_backends.sql"),
     ),
+    (19, "inputs by bytes", include_str!("../../../migrations/sqlite/0019_inputs_by_bytes.sql")),
 ];
 
 /// Schema versions before and after opening. They are equal if no migration was missing.

@@ -1,5 +1,5 @@
-//! Writes to tasks: creation, steps, inputs and end. Triggers maintain the usage of each tenant.
-//! This file only compares it with the tenant's limits.
+//! Writes to tasks: creation, steps, inputs and end. Triggers maintain the usage of each tenant,
+//! which contains the bytes of open inputs. This file only compares it with the tenant's limits.
 
 use protocol::ids::TaskId;
 use records::{NodeName, TaskLimit, TaskLimits, TaskRecord, TaskStatus, TaskStep, WriteOutcome};
@@ -257,29 +257,42 @@ async fn transition(
     record_transition(connection, moved, to, Some(epoch), now).await
 }
 
+/// An input that a task requests from its client.
+pub(super) struct InputRequest<'a> {
+    pub(super) number: i64,
+    pub(super) request: &'a [u8],
+    /// Bytes that all tasks of the tenant may have.
+    pub(super) bytes_max: u64,
+}
+
 pub(super) async fn request_input(
     connection: &mut SqliteConnection,
     task: &TaskId,
     epoch: i64,
-    number: i64,
-    request: &[u8],
+    input: InputRequest<'_>,
     now: i64,
 ) -> Result<WriteOutcome, StoreError> {
     let Some(row) = unfinished(connection, task, epoch).await? else {
         return refusal(connection, task, Some(epoch)).await;
     };
-    let insert = sqlx::query(
-        "INSERT INTO task_inputs (task, number, request) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-    );
-    let insert = insert.bind(row).bind(number).bind(request);
-    if insert.execute(&mut *connection).await.map_err(map_error)?.rows_affected() == 0 {
-        let closed =
-            sqlx::query_scalar("SELECT closed FROM task_inputs WHERE task = ? AND number = ?")
-                .bind(row)
-                .bind(number);
-        let closed: bool = closed.fetch_one(connection).await.map_err(map_error)?;
+    let known = sqlx::query_scalar("SELECT closed FROM task_inputs WHERE task = ? AND number = ?")
+        .bind(row)
+        .bind(input.number);
+    let known: Option<bool> = known.fetch_optional(&mut *connection).await.map_err(map_error)?;
+    if let Some(closed) = known {
         return Ok(if closed { WriteOutcome::AlreadyFinished } else { WriteOutcome::Done });
     }
+    let used = sqlx::query_scalar(
+        "SELECT coalesce(sum(bytes), 0) FROM task_usage WHERE tenant = (SELECT tenant FROM tasks WHERE number = ?)",
+    );
+    let used: i64 = used.bind(row).fetch_one(&mut *connection).await.map_err(map_error)?;
+    let used = u64::try_from(used).unwrap_or(0);
+    if used.saturating_add(input.request.len() as u64) > input.bytes_max {
+        return Ok(WriteOutcome::LimitReached(TaskLimit::Bytes));
+    }
+    let insert = sqlx::query("INSERT INTO task_inputs (task, number, request) VALUES (?, ?, ?)");
+    let insert = insert.bind(row).bind(input.number).bind(input.request);
+    insert.execute(&mut *connection).await.map_err(map_error)?;
     transition(connection, row, [TaskStatus::Working, TaskStatus::InputRequired], epoch, now)
         .await?;
     Ok(WriteOutcome::Done)

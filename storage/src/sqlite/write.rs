@@ -9,7 +9,7 @@ use sqlx::sqlite::SqliteConnection;
 use super::{
     SqliteStore, now_us,
     session_writes::{self, OwnedSession, seen},
-    task_writes::{self, TaskEnd},
+    task_writes::{self, InputRequest, TaskEnd},
     with_deadline,
 };
 use crate::{DurableStore, StoreError, fault_point};
@@ -132,8 +132,9 @@ async fn one(
         WriteOp::ReleaseTask { task, epoch } => {
             task_writes::release(connection, task, *epoch).await
         }
-        WriteOp::RequestInput { task, epoch, number, request } => {
-            task_writes::request_input(connection, task, *epoch, *number, request, now).await
+        WriteOp::RequestInput { task, epoch, number, request, bytes_max } => {
+            let input = InputRequest { number: *number, request, bytes_max: *bytes_max };
+            task_writes::request_input(connection, task, *epoch, input, now).await
         }
         WriteOp::AnswerInput { task, number, answer } => {
             task_writes::answer(connection, task, *number, answer).await

@@ -18,8 +18,7 @@ use protocol::{
     splice::Splice,
 };
 use records::{
-    FullTask, NodeName, StoredTask, TaskLimit, TaskLimits, TaskRecord, TaskStep, WriteOp,
-    WriteOutcome,
+    FullTask, NodeName, StoredTask, TaskLimits, TaskRecord, TaskStep, WriteOp, WriteOutcome,
 };
 use rules::{
     limits::{
@@ -34,6 +33,7 @@ use rules::{
 use super::{
     TaskManager,
     creator::TaskCreator,
+    limit_refusal::limit_refusal,
     recovery,
     run::{RunPlan, TaskRun},
 };
@@ -106,7 +106,7 @@ impl TaskCreation {
             // An earlier attempt created the task, and its answer was lost. Since then this process
             // has reclaimed the task under another name.
             WriteOutcome::Fenced => self.existing(&record.task, &record).await,
-            WriteOutcome::LimitReached(limit) => Err(full(limit, &self.settings)),
+            WriteOutcome::LimitReached(limit) => Err(limit_refusal(limit, &self.settings)),
             _ => Err(Refusal::new(ErrorKind::Internal, "the broker could not create the task")),
         }
     }
@@ -313,23 +313,6 @@ fn hash(purpose: &[u8], parts: &[&[u8]]) -> Vec<u8> {
         context.update(part);
     }
     context.finish().as_ref().to_vec()
-}
-
-fn full(limit: TaskLimit, settings: &config::TaskConfig) -> Refusal {
-    let text = match limit {
-        TaskLimit::Running => format!(
-            "the tenant has {} tasks running, which is its limit",
-            settings.running_per_tenant
-        ),
-        TaskLimit::Stored => {
-            format!("the tenant has {} tasks, which is its limit", settings.stored_per_tenant)
-        }
-        TaskLimit::Bytes => format!(
-            "the tenant's tasks have {} bytes, which is its limit",
-            settings.bytes_per_tenant
-        ),
-    };
-    Refusal::new(ErrorKind::TaskLimit, text)
 }
 
 /// Recovers a task whose creation had an unknown outcome. If the store has the task, a repeated

@@ -56,6 +56,9 @@ impl<'s> TaskCreator<'s> {
             target.traits,
             target.tool,
         );
+        if !target.is_repeatable {
+            details = details.never_repeated();
+        }
         details.native = Some(target.native);
         let session = self.session;
         let token =

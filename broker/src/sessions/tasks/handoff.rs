@@ -50,7 +50,9 @@ pub(super) async fn release(run: &TaskRun) {
             tracked.link.keep_backend_session(); // or the backend would forget the task with the session
         }
         let unstored = state.backend_task.as_ref().and_then(|tracked| tracked.unstored.clone());
-        unstored.or_else(|| state.is_unsent().then_some(TaskStep::Queued))
+        // A run that has not reached the backend's task leaves the record as it found it.
+        let is_unsent = state.is_unsent() && !run.was_delegated;
+        unstored.or_else(|| is_unsent.then_some(TaskStep::Queued))
     };
     if let Some(step) = step
         && !store_with_retries(run, |epoch| WriteOp::AdvanceTask {

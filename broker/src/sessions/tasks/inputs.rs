@@ -3,11 +3,12 @@
 //!
 //! The owner writes the request into the record. Every replica where a client waits for the task
 //! reads it there, and the owner reads the answer there. Every request of the backend gets one of
-//! three answers:
+//! four answers:
 //!
 //! - the client's answer
 //! - an error, after the time that clients have
 //! - an error, when the task is over
+//! - an error, if the tenant's tasks have too many bytes
 //!
 //! There is one exception: the backend's own task continues with another process. An error would
 //! make that task fail.
@@ -23,13 +24,14 @@ use protocol::{
     method::Method,
     splice::Splice,
 };
-use records::{TaskStatus, WriteOp};
+use records::{TaskStatus, WriteOp, WriteOutcome};
 use rules::{
     limits::{TASK_INPUTS_MAX, TASK_POLLER_INTERVAL, inputs::BACKEND_TASK_INPUTS_MAX},
     tasks,
 };
 
 use super::{
+    limit_refusal::limit_refusal,
     reply_route::ReplyRoute,
     run::{OpenInput, StopReason, TaskRun},
 };
@@ -145,19 +147,31 @@ async fn store(storing: StoringInput, number: i64, request: Vec<u8>) {
     if !run.lock().inputs.contains_key(&number) {
         return; // withdrawn meanwhile
     }
-    let outcome = run
-        .commit(|epoch| WriteOp::RequestInput {
-            task: run.id.clone(),
-            epoch,
-            number,
-            request: request.clone(),
-        })
-        .await;
-    if outcome.is_err() {
-        if let Some(input) = take(run, number) {
-            refuse_as_over(run, &input);
+    let settings = run.shared.task_settings();
+    let change = |epoch| WriteOp::RequestInput {
+        task: run.id.clone(),
+        epoch,
+        number,
+        request: request.clone(),
+        bytes_max: settings.bytes_per_tenant as u64,
+    };
+    match run.try_commit(change, u32::MAX).await {
+        Ok(Some(WriteOutcome::LimitReached(limit))) => {
+            if let Some(input) = take(run, number) {
+                let refusal = limit_refusal(limit, settings);
+                let tenant = Some(run.tenant.id.as_str());
+                let request_id = run.shared.record_refusal(&refusal, None, tenant);
+                refuse_with_id(&input, &refusal, &request_id);
+            }
+            return;
         }
-        return;
+        Ok(_) => {}
+        Err(_) => {
+            if let Some(input) = take(run, number) {
+                refuse_as_over(run, &input);
+            }
+            return;
+        }
     }
     fault_point::hit("task.input.asked");
     let waiting = run.lock().inputs.get_mut(&number).map(|input| input.stored = true).is_some();
@@ -189,9 +203,11 @@ fn take(run: &TaskRun, number: i64) -> Option<OpenInput> {
 }
 
 fn refuse(input: &OpenInput, refusal: &Refusal) {
-    input
-        .reply_route
-        .send(refusal.to_response(Some(&input.reply_route.id()), &crate::request_id()));
+    refuse_with_id(input, refusal, &crate::request_id());
+}
+
+fn refuse_with_id(input: &OpenInput, refusal: &Refusal, request_id: &str) {
+    input.reply_route.send(refusal.to_response(Some(&input.reply_route.id()), request_id));
 }
 
 /// Removes the question from the record.

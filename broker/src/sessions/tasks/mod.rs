@@ -14,6 +14,7 @@ mod handlers;
 mod handoff;
 mod host;
 mod inputs;
+mod limit_refusal;
 mod notification_limiter;
 mod notifications;
 mod observability;

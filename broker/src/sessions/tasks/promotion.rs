@@ -133,9 +133,11 @@ async fn store(
     let creator = TaskCreator::new(session);
     let called = plan.target.tool();
     let traits = called.map(|tool| tool.traits).unwrap_or_default();
+    let is_repeatable = called.is_some_and(|tool| tool.is_repeatable);
     let native = called.map(|tool| tool.name.clone()).unwrap_or_default();
     let tool = message.text(message.fields.name).map(|name| name.into_owned()).unwrap_or_default();
-    let mut details = creator.details(TaskTarget { tool, native, traits }).sent_before();
+    let target = TaskTarget { tool, native, traits, is_repeatable };
+    let mut details = creator.details(target).sent_before();
     if let Some(request) = &call.observed {
         record_origin(&mut details, request);
     }

@@ -10,6 +10,7 @@ mod tests;
 
 use std::{collections::HashMap, sync::Arc};
 
+use futures_util::{StreamExt, stream};
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::TaskId,
@@ -116,26 +117,30 @@ async fn claim(
     claimed.and_then(Result::ok).filter(|_| persistence.node() == *node).unwrap_or_default()
 }
 
+/// Recovers tasks that this process owns under these epochs. Each task has its own recovery, because
+/// the store may refuse a write of one task for long.
 async fn recover_all(manager: Arc<TaskManager>, tasks: HashMap<TaskId, i64>) {
-    for (task, epoch) in tasks {
-        let mut retry = StoreRetry::default();
-        let stored = loop {
-            match manager
-                .shared
-                .persistence
-                .timed("get_full_task", manager.shared.persistence.store.full_task(&task))
-                .await
-            {
-                Ok(stored) => break stored,
-                Err(_) => retry.pause().await,
+    let recover_one = |(task, epoch): (TaskId, i64)| {
+        let manager = manager.clone();
+        async move {
+            if let Some(task) = read_owned(&manager, &task, epoch).await {
+                tokio::spawn(recover(manager, task));
             }
-        };
-        if let Some(task) =
-            stored.filter(|task| task.stored.epoch == epoch && !task.stored.status.is_finished())
-        {
-            recover(manager.clone(), task).await;
         }
-    }
+    };
+    stream::iter(tasks).for_each_concurrent(TASK_CLAIM_BATCH as usize, recover_one).await;
+}
+
+/// Returns an unfinished task that this process owns under this epoch.
+async fn read_owned(tasks: &Arc<TaskManager>, task: &TaskId, epoch: i64) -> Option<FullTask> {
+    let (persistence, mut retry) = (&tasks.shared.persistence, StoreRetry::default());
+    let stored = loop {
+        match persistence.timed("get_full_task", persistence.store.full_task(task)).await {
+            Ok(stored) => break stored,
+            Err(_) => retry.pause().await,
+        }
+    };
+    stored.filter(|task| task.stored.epoch == epoch && !task.stored.status.is_finished())
 }
 
 /// Returns whether this process owns an unfinished task.

@@ -70,6 +70,8 @@ pub struct TaskRun {
     pub shared: Arc<Shared>,
     pub(super) tasks: Arc<TaskManager>,
     epoch: AtomicI64,
+    /// True if the record named a task of the backend when the run began.
+    pub(super) was_delegated: bool,
     /// End of the task's time.
     pub deadline: Instant,
     stop: CancellationToken,
@@ -175,6 +177,7 @@ impl TaskRun {
             this: this.clone(),
             id: stored.record.task.clone(),
             endpoint: plan.details.endpoint(),
+            was_delegated: matches!(stored.step, TaskStep::Delegated { .. }),
             record: stored.record,
             details: plan.details,
             client: plan.client,
@@ -338,13 +341,13 @@ impl TaskRun {
         self.commit(change).await
     }
 
-    /// Stores a change of this task. Returns `Ok(false)` if the store was too busy for it
-    /// `busy_max` times.
+    /// Stores a change of this task, and returns its outcome. Returns `Ok(None)` if the store was
+    /// too busy for it `busy_max` times.
     pub(super) async fn try_commit(
         &self,
         change: impl Fn(i64) -> WriteOp,
         mut busy_max: u32,
-    ) -> Result<bool, StopReason> {
+    ) -> Result<Option<WriteOutcome>, StopReason> {
         let mut retry = StoreRetry::default();
         loop {
             let epoch = self.epoch();
@@ -359,9 +362,9 @@ impl TaskRun {
                         Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await,
                     }
                 }
-                Ok(_) => return Ok(true),
+                Ok(outcome) => return Ok(Some(outcome)),
                 Err(refusal) if refusal.kind == ErrorKind::StoreBusy && busy_max <= 1 => {
-                    return Ok(false);
+                    return Ok(None);
                 }
                 // The change may have been stored. Storing it twice has no further effect.
                 Err(refusal) => {

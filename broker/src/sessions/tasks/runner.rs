@@ -256,7 +256,7 @@ async fn store_end(run: &TaskRun, ended: &TaskOutcome, tries: u32) -> Result<boo
         message: ended.message.clone(),
         outcome: Some(ended.outcome.clone()),
     };
-    run.try_commit(change, tries).await
+    Ok(run.try_commit(change, tries).await?.is_some())
 }
 
 /// Returns the answer as a plain call would have brought it to this client.

@@ -61,7 +61,13 @@ fn one_of_each() -> Vec<(WriteOp, WriteOutcome)> {
         (end(2), WriteOutcome::Done),
         (WriteOp::ReleaseTask { task: task(3), epoch: 1 }, WriteOutcome::Done),
         (
-            WriteOp::RequestInput { task: task(4), epoch: 1, number: 2, request: vec![3] },
+            WriteOp::RequestInput {
+                task: task(4),
+                epoch: 1,
+                number: 2,
+                request: vec![3],
+                bytes_max: u64::MAX,
+            },
             WriteOutcome::Done,
         ),
         (
@@ -137,7 +143,7 @@ async fn survives_a_cut(
     assert_eq!(store.task_transitions(&TaskId::new("t2")).await.unwrap().len(), 2);
     let usage = "SELECT concat_ws('|', running, stored, bytes) FROM task_usage";
     let usage: String = sqlx::query_scalar(usage).fetch_one(witness).await.unwrap();
-    assert_eq!(usage, "7|9|57", "cut after {bytes} {way:?}");
+    assert_eq!(usage, "7|9|63", "cut after {bytes} {way:?}");
     was_cut
 }
 
@@ -366,6 +372,7 @@ fn questions() -> Vec<WriteOp> {
         epoch: 1,
         number: 1,
         request: vec![3],
+        bytes_max: u64::MAX,
     };
     vec![
         input(4),

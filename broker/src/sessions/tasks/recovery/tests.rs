@@ -198,6 +198,38 @@ async fn a_task_that_cannot_run_here_is_released_and_not_claimed_again() {
     assert_eq!(tasks.deferred(), None, "or they would be taken and given back without an end");
 }
 
+#[tokio::test]
+async fn a_reclaimed_task_whose_write_is_refused_does_not_block_others() {
+    let alone = Alone::start().await;
+    let node = alone.tasks().shared.persistence.node();
+    let (names, mut reclaimed) = (["t1", "t2", "t3"], Vec::new());
+    for name in names {
+        let stored = alone.stored(record(name), &node).await.stored;
+        reclaimed.push((stored.record.task, stored.epoch));
+    }
+    // Each release of the task that comes first is refused.
+    let mut refused = None;
+    alone.store.on_write(move |writes| {
+        for write in writes {
+            let WriteOp::ReleaseTask { task, .. } = write else { continue };
+            if *refused.get_or_insert_with(|| task.clone()) == *task {
+                return Verdict::Fail(away());
+            }
+        }
+        Verdict::Pass
+    });
+    alone.tasks().resume_reclaimed(reclaimed);
+    testkit::eventually("the others to be released", async || {
+        let mut released = 0;
+        for name in names {
+            let task = alone.store.inner.task(&TaskId::new(name)).await.unwrap().unwrap();
+            released += usize::from(task.owner.is_none());
+        }
+        if released == 2 { Ok(()) } else { Err(released) }
+    })
+    .await;
+}
+
 impl Alone {
     /// Returns a run of a task whose call is in the record as sent.
     async fn sent(&self) -> Arc<TaskRun> {
@@ -259,6 +291,32 @@ async fn a_new_backend_task_is_recorded_before_its_task_is_released() {
     alone.busy_with_steps(1);
     handoff::release(&run).await;
     assert_eq!(alone.stored_state().await, (None, made));
+}
+
+/// The run waits for its backend, which is being replaced, when the process drains.
+#[tokio::test]
+async fn a_task_of_a_backend_that_is_away_keeps_its_step_when_it_is_released() {
+    let alone = Alone::start().await;
+    let stored = alone.stored(record("t1"), &alone.tasks().shared.persistence.node()).await;
+    let made = TaskStep::Delegated { backend_task: "theirs".into(), link: b"way".to_vec() };
+    let (task, epoch) = (TaskId::new("t1"), stored.stored.epoch);
+    let delegated = WriteOp::AdvanceTask { task: task.clone(), epoch, step: made.clone() };
+    assert_eq!(
+        alone.tasks().shared.persistence.write(delegated).await.unwrap(),
+        WriteOutcome::Done
+    );
+    let whole = alone.store.full_task(&task).await.unwrap().unwrap();
+    let tenant = alone.broker.tenant(&whole.stored.record.tenant).unwrap();
+    let plan = RunPlan::read(&whole.stored.record).unwrap();
+    alone.tasks().start(TaskRun::new(whole, plan, tenant, alone.tasks()), made.clone());
+    alone.tasks().drain();
+    testkit::eventually("the release of the task", async || {
+        let state = alone.stored_state().await;
+        if state.0.is_none() { Ok(()) } else { Err(state) }
+    })
+    .await;
+    let step = alone.stored_state().await.1;
+    assert_eq!(step, made, "the backend may carry out its task");
 }
 
 #[tokio::test]
