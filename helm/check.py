@@ -64,6 +64,7 @@ BROKEN = [
     ("templates/_helpers.tpl", "add: [SETUID, SETGID, CHOWN, KILL]", "add: [SETUID, SETGID]", "users of their own"),
     ("templates/_helpers.tpl", '"grace" (printf "%ds"', '"grace" (printf "%d"', "shutdown.grace"),
     ("templates/_helpers.tpl", '"trusted_proxies"', '"proxies"', "are not trusted"),
+    ("templates/_helpers.tpl", ".Values.adminTrustedProxies", ".Values.trustedProxies", "are not trusted"),
     ("templates/scaling.yaml", "policy/v1", "policy/v1beta1", "policy/v1beta1"),
     ("templates/migration.yaml", 'pre-install,pre-upgrade\n    helm.sh/hook-weight: "0"', 'post-install\n    helm.sh/hook-weight: "0"', "hook"),
     ("templates/migration.yaml", 'helm.sh/hook-weight: "-1"', 'helm.sh/hook-weight: "1"', "there before the Job"),
@@ -159,7 +160,8 @@ def check_fit(documents: list[dict], values: dict) -> None:
     for name, key in (("http", "http"), ("admin", "admin"), ("internal", "internal")):
         address = "[::]" if values.get("ipv6") else "0.0.0.0"
         need(config["listen"][key] == f"{address}:{ports[name]}", f"listen.{key} is not the Pod's port {name}")
-    need(config["listen"].get("trusted_proxies", []) == values.get("trustedProxies", []), "the proxies of the values are not trusted, or others")
+    for key, value in (("trusted_proxies", "trustedProxies"), ("admin_trusted_proxies", "adminTrustedProxies")):
+        need(config["listen"].get(key, []) == values.get(value, []), f"listen.{key}: the proxies of the values are not trusted, or others")
     check_stop(pod, container, config["shutdown"])
     need(container["securityContext"]["readOnlyRootFilesystem"], "the root file system is not read-only")
     capabilities = container["securityContext"]["capabilities"]

@@ -40,9 +40,10 @@ def faults_of_the_balancer(compose: Compose) -> list[str]:
         faults.append(f"balancer: {address} is not in its network, or another container can get it")
     for name in ("broker-1", "broker-2"):
         config = next(source for source, target in compose.mounts(name) if target.endswith("mcp-broker.yaml"))
-        trusted = yaml.safe_load(config.read_text()).get("listen", {}).get("trusted_proxies")
-        if trusted != [f"{address}/32"]:
-            faults.append(f"{name} trusts {trusted}, and not the balancer alone")
+        listen = yaml.safe_load(config.read_text()).get("listen", {})
+        for key in ("trusted_proxies", "admin_trusted_proxies"):
+            if listen.get(key) != [f"{address}/32"]:
+                faults.append(f"{name}: listen.{key} is {listen.get(key)}, and not the balancer alone")
     [(balancer, _)] = compose.mounts("balancer")
     for frontend in re.findall(r"^frontend (?:.+\n)+", balancer.read_text(), re.M):
         if "    http-request set-header x-forwarded-for %[src]\n" not in frontend:

@@ -152,6 +152,7 @@ const LISTEN: &[ConfigKey] = &[
         "Shares `http`, `admin` and `tcp` with another process of the same user that also sets this key (SO_REUSEPORT), such as the next version. A draining process then accepts no new connections. No connection is lost.",
     ),
     trusted_proxies::TRUSTED,
+    trusted_proxies::ADMIN_TRUSTED,
     trusted_proxies::FORWARDED_HEADER,
     trusted_proxies::PROTOCOL_HTTP,
     trusted_proxies::PROTOCOL_ADMIN,

@@ -202,7 +202,7 @@ impl ConnectionRateLimiter {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::trusted_proxies::ProxiedListener, *};
 
     fn limits(text: &str) -> Limits {
         crate::config::load_from(&format!("limits: {text}"), []).unwrap().limits
@@ -213,8 +213,9 @@ mod tests {
         let metrics = Metrics::new(false);
         let limits =
             limits("{connections_per_second_per_address: 1, connection_burst_per_address: 2}");
-        let admission =
-            ConnectionLimiter::new(&limits, ProxyProtocol::off(&crate::config::Config::default()));
+        let config = crate::config::Config::default();
+        let proxies = ProxyProtocol::new(&config, ProxiedListener::Http);
+        let admission = ConnectionLimiter::new(&limits, proxies);
         let admitted =
             |address: &str| admission.admit(address.parse().unwrap(), &metrics).is_some();
         assert_eq!(

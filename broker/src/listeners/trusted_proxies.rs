@@ -1,7 +1,8 @@
 //! Trusted proxies and balancers in front of the broker, and the clients behind them.
 //!
-//! Used by every listener that counts, logs or audits by client address. Invariant: a peer outside
-//! `listen.trusted_proxies` cannot name another address as its client.
+//! Used by every listener that counts, logs or audits by client address. Invariants:
+//! - A peer outside the trusted proxies of a listener cannot name another address as its client.
+//! - The admin listener trusts only `listen.admin_trusted_proxies`, and never a proxy of clients.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -25,21 +26,39 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// left out.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Trusted peers. One instance for all listeners; clones are cheap.
+/// Listener that proxies can be in front of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ProxiedListener {
+    Http,
+    Tcp,
+    Quic,
+    Admin,
+}
+
+/// Trusted peers of one listener. Clones are cheap.
 #[derive(Debug, Clone)]
 pub(super) struct TrustedProxies(Arc<TrustedProxiesInner>);
 
 #[derive(Debug)]
 struct TrustedProxiesInner {
+    /// Configuration key of the networks.
+    key: &'static str,
     networks: Vec<Cidr>,
     header: ForwardedHeader,
 }
 
 impl TrustedProxies {
-    fn new(config: &Config) -> Self {
+    fn new(config: &Config, listener: ProxiedListener) -> Self {
         let proxies = &config.listen.proxies;
+        let (key, networks) = match listener {
+            ProxiedListener::Http | ProxiedListener::Tcp | ProxiedListener::Quic => {
+                ("listen.trusted_proxies", &proxies.trusted)
+            }
+            ProxiedListener::Admin => ("listen.admin_trusted_proxies", &proxies.admin_trusted),
+        };
         Self(Arc::new(TrustedProxiesInner {
-            networks: proxies.trusted.clone(),
+            key,
+            networks: networks.clone(),
             header: proxies.forwarded_header,
         }))
     }
@@ -109,9 +128,9 @@ pub(super) enum ProxyProtocolError {
     #[error("a connection of a trusted proxy is refused: {0}")]
     Header(#[from] ProxyHeaderError),
     #[error(
-        "a connection is refused: it begins with a PROXY protocol header, and its address is not in listen.trusted_proxies"
+        "a connection is refused: it begins with a PROXY protocol header, and its address is not in {key}"
     )]
-    Untrusted,
+    Untrusted { key: &'static str },
 }
 
 /// PROXY protocol of one listener.
@@ -126,15 +145,19 @@ pub(super) struct ProxyProtocol {
 }
 
 impl ProxyProtocol {
-    pub(super) fn new(config: &Config, is_on: bool) -> Self {
-        let limit = is_on.then_some(config.timeouts.handshake);
-        let lines = Mutex::new(LocalRateLimiter::new(one_per(LOG_INTERVAL)));
-        Self { proxies: TrustedProxies::new(config), limit, lines, started: Instant::now() }
-    }
-
-    /// Returns the settings of a listener that reads no headers.
-    pub(super) fn off(config: &Config) -> Self {
-        Self::new(config, false)
+    pub(super) fn new(config: &Config, listener: ProxiedListener) -> Self {
+        let is_on = match listener {
+            ProxiedListener::Http => config.listen.proxies.http,
+            ProxiedListener::Tcp => config.listen.proxies.tcp,
+            ProxiedListener::Admin => config.listen.proxies.admin,
+            ProxiedListener::Quic => false,
+        };
+        Self {
+            proxies: TrustedProxies::new(config, listener),
+            limit: is_on.then_some(config.timeouts.handshake),
+            lines: Mutex::new(LocalRateLimiter::new(one_per(LOG_INTERVAL))),
+            started: Instant::now(),
+        }
     }
 
     pub(super) fn proxies(&self) -> &TrustedProxies {
@@ -170,7 +193,7 @@ impl ProxyProtocol {
         } else {
             // A silent connection is passed on to its next reader.
             if matches!(timeout(limit, starts_with_header(socket)).await, Ok(Ok(true))) {
-                return Err(ProxyProtocolError::Untrusted);
+                return Err(ProxyProtocolError::Untrusted { key: self.proxies.0.key });
             }
             peer.ip()
         };
@@ -236,12 +259,21 @@ mod tests {
     use super::*;
 
     fn client_of(listen: &str, peer: &str, headers: &[(&'static str, &str)]) -> String {
+        client_at(ProxiedListener::Http, listen, peer, headers)
+    }
+
+    fn client_at(
+        listener: ProxiedListener,
+        listen: &str,
+        peer: &str,
+        headers: &[(&'static str, &str)],
+    ) -> String {
         let config = crate::config::load_from(&format!("listen: {listen}"), []).unwrap();
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, HeaderValue::from_str(value).unwrap());
         }
-        ClientAddress::new(peer.parse().unwrap(), &TrustedProxies::new(&config))
+        ClientAddress::new(peer.parse().unwrap(), &TrustedProxies::new(&config, listener))
             .request_address(&map)
             .to_string()
     }
@@ -295,6 +327,22 @@ mod tests {
             "127.0.0.1",
             "no proxy is trusted by default"
         );
+    }
+
+    #[test]
+    fn s16_operators_and_clients_have_trusted_proxies_of_their_own() {
+        use ProxiedListener::{Admin, Http, Quic, Tcp};
+
+        let (peer, named) = ("10.0.0.1", "203.0.113.7");
+        let headers = [("x-forwarded-for", named)];
+        let of_clients = "{trusted_proxies: [10.0.0.0/8]}";
+        let of_operators = "{admin_trusted_proxies: [10.0.0.0/8]}";
+        for listener in [Http, Tcp, Quic] {
+            assert_eq!(client_at(listener, of_clients, peer, &headers), named);
+            assert_eq!(client_at(listener, of_operators, peer, &headers), peer);
+        }
+        assert_eq!(client_at(Admin, of_clients, peer, &headers), peer);
+        assert_eq!(client_at(Admin, of_operators, peer, &headers), named);
     }
 
     proptest! {

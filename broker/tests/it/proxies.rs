@@ -16,14 +16,11 @@ use crate::{builder, initialize_body, read_answer, read_to_close};
 /// Network from which proxies of tests connect.
 const TRUSTED: &str = "127.0.0.1/32";
 
-async fn started(listen: Value, more: Value) -> TestBroker {
+async fn started(listen: Value) -> TestBroker {
     let backend = FakeBackend::echo().await;
-    let listen = json!({"listen": {"trusted_proxies": [TRUSTED]}, "audit": {"calls": "metadata"}})
-        .merged(listen);
     builder()
         .single_process()
-        .config(listen)
-        .config(more)
+        .config(json!({"listen": listen, "audit": {"calls": "metadata"}}))
         .backend("default", "b", backend.spec())
         .start()
         .await
@@ -78,7 +75,7 @@ async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin, text: &str) -
 
 #[tokio::test]
 async fn s16_operators_behind_nginx_are_audited_by_their_own_addresses() {
-    let broker = started(json!({}), json!({})).await;
+    let broker = started(json!({"admin_trusted_proxies": [TRUSTED]})).await;
     let nginx = FrontProxy::nginx(
         broker.admin_address(),
         "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;",
@@ -100,8 +97,18 @@ async fn s16_operators_behind_nginx_are_audited_by_their_own_addresses() {
 }
 
 #[tokio::test]
+async fn s16_a_proxy_of_clients_cannot_name_the_address_of_an_operator() {
+    let broker = started(json!({"trusted_proxies": [TRUSTED]})).await;
+    let forged = "x-forwarded-for: 203.0.113.9\r\n";
+    let answer =
+        exchange(from("127.0.0.1", broker.admin_address()).await, &put("forged", forged)).await;
+    assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
+    assert_eq!(audited(&broker, "forged").await, "127.0.0.1");
+}
+
+#[tokio::test]
 async fn s16_clients_behind_nginx_are_audited_by_their_own_addresses() {
-    let broker = started(json!({}), json!({})).await;
+    let broker = started(json!({"trusted_proxies": [TRUSTED]})).await;
     let nginx = FrontProxy::nginx(
         broker.http_address(),
         "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;",
@@ -219,7 +226,7 @@ async fn s16_a_proxy_header_of_an_untrusted_address_is_logged() {
 async fn s16_operators_are_audited_by_the_address_of_the_proxy_header() {
     // The test itself connects from another address, without a proxy.
     let broker = started_behind(
-        json!({"trusted_proxies": ["127.0.0.77/32"], "proxy_protocol": {"admin": true}}),
+        json!({"admin_trusted_proxies": ["127.0.0.77/32"], "proxy_protocol": {"admin": true}}),
         json!({}),
     )
     .await;

@@ -151,6 +151,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- with .Values.trustedProxies -}}
 {{- $_ := set $listen "trusted_proxies" . -}}
 {{- end -}}
+{{- with .Values.adminTrustedProxies -}}
+{{- $_ := set $listen "admin_trusted_proxies" . -}}
+{{- end -}}
 {{- $own := dict
   "listen" $listen
   "node" $node

@@ -88,7 +88,7 @@ use super::{
     address_counts::{AddressCounts, AddressSlot},
     handoff_listener::HandoffListener,
     tls_acceptor::{self, TlsAcceptor},
-    trusted_proxies::ProxyProtocol,
+    trusted_proxies::{ProxiedListener, ProxyProtocol},
 };
 use crate::{control::Control, sandbox::Confinement};
 
@@ -133,7 +133,7 @@ pub async fn serve(
         child_lines: Arc::new(Mutex::new(LocalRateLimiter::new(one_per(LOG_INTERVAL)))),
         started: Instant::now(),
         addresses: AddressCounts::new(CONNECTIONS_PER_ADDRESS_MAX),
-        proxies: Arc::new(ProxyProtocol::new(&control.config, control.config.listen.proxies.admin)),
+        proxies: Arc::new(ProxyProtocol::new(&control.config, ProxiedListener::Admin)),
         router: router(control, access),
         tls_acceptor,
         stop,

@@ -13,7 +13,7 @@ use crate::{
         connection_limits::ConnectionLimiter,
         handoff_listener::{HandoffListener, listener_closing, stop_connections},
         tls_acceptor::TlsAcceptor,
-        trusted_proxies::ProxyProtocol,
+        trusted_proxies::{ProxiedListener, ProxyProtocol},
     },
 };
 
@@ -28,7 +28,7 @@ pub async fn serve(
     let config = &broker.shared.config;
     let admission = Arc::new(ConnectionLimiter::new(
         &config.limits,
-        ProxyProtocol::new(config, config.listen.proxies.tcp),
+        ProxyProtocol::new(config, ProxiedListener::Tcp),
     ));
     let connections = TaskTracker::new();
     let mut queue_accepted = pin!(listener_closing(&stop));

@@ -84,7 +84,7 @@ use super::{
     http2_requests::{RunningRequests, drive},
     http2_stall,
     tls_acceptor::{TlsAcceptor, certificate_expired},
-    trusted_proxies::ProxyProtocol,
+    trusted_proxies::{ProxiedListener, ProxyProtocol},
 };
 use crate::{auth::RemotePeer, broker::Broker};
 
@@ -101,8 +101,7 @@ pub async fn serve(
 ) {
     let local = listener.local_addr().unwrap_or_else(|_| SocketAddr::from(([127, 0, 0, 1], 0)));
     let limits = &broker.shared.config.limits;
-    let proxies =
-        ProxyProtocol::new(&broker.shared.config, broker.shared.config.listen.proxies.http);
+    let proxies = ProxyProtocol::new(&broker.shared.config, ProxiedListener::Http);
     let admission = Arc::new(ConnectionLimiter::new(limits, proxies));
     let guard = Arc::new(RequestGuard::new(broker.auth_settings(), local));
     let (connections, sessions, streams) =
