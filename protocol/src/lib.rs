@@ -10,6 +10,7 @@ pub mod characters;
 pub mod downlevel;
 pub mod envelope;
 pub mod error;
+pub mod form;
 pub mod handshake;
 pub mod ids;
 pub mod json;

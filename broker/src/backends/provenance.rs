@@ -8,48 +8,37 @@ use std::{
 
 use aws_lc_rs::digest;
 use rules::pins::{PinDefinition, PinMode};
+use transport::child_process::{self, ChildSpec};
 
 use super::pins::{PinKeeper, PinScope};
-use crate::config::spec::TransportSpec;
 
 /// Programs that fetch the package that they start.
 const RUNNERS: [&str; 7] = ["npx", "bunx", "pnpx", "uvx", "uv", "pipx", "deno"];
 /// Arguments of a runner's command line before the package.
 const SUBCOMMANDS: [&str; 4] = ["run", "tool", "exec", "dlx"];
 
-/// Pins the program of a stdio backend, as it is started now. Does nothing for other backends.
-pub async fn record_command(pins: &PinKeeper, transport: &TransportSpec) {
-    let TransportSpec::Stdio { command, args, cwd, .. } = transport else { return };
+/// Pins the program of a child, as it is started now. `command` is the command of the backend.
+pub async fn record_command(pins: &PinKeeper, command: &str, child: &ChildSpec) {
     if pins.mode == PinMode::Off {
         return;
     }
-    let (named, folder) = (command.clone(), cwd.clone());
-    let found = tokio::task::spawn_blocking(move || {
-        let path = resolve(&named, folder.as_deref())?;
-        let sha256 = digest_of(&path).ok()?;
-        Some((path, sha256))
-    });
-    let Ok(Some((path, sha256))) = found.await else {
+    let started = child.clone();
+    let found = tokio::task::spawn_blocking(move || program_of(&started)).await;
+    let Ok(Some((path, sha256))) = found else {
         tracing::warn!(tenant = %pins.tenant, backend = %pins.backend, command, "the broker cannot read the program of a backend and does not pin it");
         return;
     };
-    let package = package(command, args);
+    let package = package(command, &child.args);
     let path = path.display().to_string();
     let definition = PinDefinition::of_command(command, &path, &sha256, package);
     pins.record(vec![definition], PinScope::Single).await;
 }
 
-/// Returns the file of a command, as the operating system finds it.
-fn resolve(command: &str, folder: Option<&str>) -> Option<PathBuf> {
-    let found = if command.contains('/') {
-        folder.map_or_else(PathBuf::new, PathBuf::from).join(command)
-    } else {
-        let paths = std::env::var_os("PATH")?;
-        std::env::split_paths(&paths)
-            .map(|folder| folder.join(command))
-            .find(|path| path.is_file())?
-    };
-    found.canonicalize().ok()
+/// Returns the file of the program that a child starts, without links, and its SHA-256.
+fn program_of(child: &ChildSpec) -> Option<(PathBuf, String)> {
+    let path = child_process::find_command(child).ok()?.canonicalize().ok()?;
+    let sha256 = digest_of(&path).ok()?;
+    Some((path, sha256))
 }
 
 fn digest_of(path: &Path) -> std::io::Result<String> {
@@ -86,6 +75,8 @@ fn package<'a>(command: &str, args: &'a [String]) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs::Permissions, os::unix::fs::PermissionsExt as _};
+
     use super::*;
 
     #[test]
@@ -106,16 +97,24 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_found_and_hashed() {
-        let path = resolve("sh", None).unwrap();
-        assert!(path.is_absolute() && path.is_file());
-        assert_eq!(resolve(path.to_str().unwrap(), None), Some(path.clone()));
-        assert_eq!(resolve("no-such-program-of-this-test", None), None);
-        assert_eq!(digest_of(&path).unwrap().len(), 64);
-        let empty = std::env::temp_dir().join(format!("empty-{}", std::process::id()));
-        std::fs::write(&empty, b"").unwrap();
-        let hash = digest_of(&empty).unwrap();
-        std::fs::remove_file(&empty).unwrap();
-        assert_eq!(hash, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+    fn the_pinned_program_is_the_one_that_the_child_starts() {
+        const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        let mut child = ChildSpec::new("sh");
+        let (system, sha256) = program_of(&child).unwrap();
+        assert!(system.is_absolute() && system.is_file() && sha256.len() == 64);
+        let named = ChildSpec::new(system.to_str().unwrap());
+        assert_eq!(program_of(&named), Some((system, sha256)));
+        assert_eq!(program_of(&ChildSpec::new("no-such-program-of-this-test")), None);
+        // The variable `PATH` of the child decides, and not that of the broker.
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("sh");
+        std::fs::write(&program, b"").unwrap();
+        std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        child.env.insert("PATH".to_owned(), folder.path().display().to_string());
+        let own = program.canonicalize().unwrap();
+        assert_eq!(program_of(&child), Some((own, EMPTY.to_owned())));
+        // A file that cannot be executed is not the program.
+        std::fs::set_permissions(&program, Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(program_of(&child), None);
     }
 }

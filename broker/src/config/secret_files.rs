@@ -3,12 +3,9 @@
 //! Invariant: a file of `include.folder` cannot make the broker read a file with a secret of the
 //! broker itself. Its author chooses the address that gets the secrets of a backend.
 
-use std::{
-    ffi::OsString,
-    os::unix::ffi::OsStringExt as _,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
+use protocol::form::form_decoded;
 use serde_json::Value;
 
 use super::{
@@ -23,6 +20,8 @@ use super::{
 /// Members of a backend's body that can name a file with their value.
 const FILES_OF_BACKENDS: [(&str, &str); 3] =
     [("credentials", "bearer"), ("auth", "client_secret"), ("auth", "client_key")];
+/// File in a home folder from which the driver of PostgreSQL reads passwords.
+const PASSWORDS: &str = ".pgpass";
 
 /// Returns all files with secrets that the configuration names, including the keys of certificates.
 pub(super) fn of_config(raw: &RawConfig) -> Vec<PathBuf> {
@@ -53,43 +52,53 @@ pub(super) fn of_broker(raw: &RawConfig) -> Vec<PathBuf> {
     values.filter_map(text).map(PathBuf::from).chain(of_database(raw)).collect()
 }
 
-/// Returns the files with private keys that the URL of the database names.
-fn of_database(raw: &RawConfig) -> Vec<PathBuf> {
-    let written = raw.value("storage.url").and_then(text).map(key_files);
+/// Returns the URLs of the database: the written one, and the one in a file.
+fn database_urls(raw: &RawConfig) -> impl Iterator<Item = String> {
+    let written = raw.value("storage.url").and_then(text).map(str::to_owned);
     // The section `storage` reports a file that cannot be read.
     let file = raw.value("storage.url_file").and_then(text);
     let in_file = file.and_then(|file| read_secret_file(file, 1).ok());
-    let in_file = in_file.map(|url| key_files(url.expose()));
-    written.into_iter().chain(in_file).flatten().collect()
+    written.into_iter().chain(in_file.map(|url| url.expose().to_owned()))
 }
 
-/// Returns the files with private keys that a URL of a database names. The driver also accepts the
-/// key itself.
+/// Returns the files with private keys that the URL of the database names.
+fn of_database(raw: &RawConfig) -> Vec<PathBuf> {
+    database_urls(raw).flat_map(|url| key_files(&url)).collect()
+}
+
+/// Returns the files with secrets of a PostgreSQL database that the environment names. The driver
+/// reads them if the URL has no key or no password.
+pub(super) fn of_environment(raw: &RawConfig, environment: &[(String, String)]) -> Vec<PathBuf> {
+    if !database_urls(raw).any(|url| url.starts_with("postgres")) {
+        return Vec::new();
+    }
+    let named = environment.iter().filter(|(_, value)| !value.is_empty());
+    let files = named.filter_map(|(name, value)| match name.as_str() {
+        "PGSSLKEY" => is_file(value).then(|| PathBuf::from(value)),
+        "PGPASSFILE" => Some(PathBuf::from(value)),
+        "HOME" => Some(Path::new(value).join(PASSWORDS)).filter(|file| file.is_file()),
+        _ => None,
+    });
+    files.collect()
+}
+
+/// Returns whether the value of a key names a file. The driver also accepts the key itself.
+fn is_file(key: &str) -> bool {
+    !key.trim_start().starts_with("-----BEGIN")
+}
+
+/// Returns the files with private keys that a URL of a database names. A URL with a value that is
+/// not form-encoded is refused elsewhere.
 fn key_files(url: &str) -> Vec<PathBuf> {
     let url = url.split_once('#').map_or(url, |(url, _)| url);
     let query = url.split_once('?').map_or("", |(_, query)| query);
     query
         .split('&')
         .filter_map(|pair| pair.split_once('='))
-        .map(|(name, value)| (form_decoded(name), form_decoded(value)))
-        .filter(|(name, value)| {
-            matches!(name.as_slice(), b"sslkey" | b"ssl-key")
-                && !value.trim_ascii_start().starts_with(b"-----BEGIN")
-        })
-        .map(|(_, file)| PathBuf::from(OsString::from_vec(file)))
+        .filter_map(|(name, value)| Some((form_decoded(name)?, form_decoded(value)?)))
+        .filter(|(name, value)| matches!(name.as_str(), "sslkey" | "ssl-key") && is_file(value))
+        .map(|(_, file)| PathBuf::from(file))
         .collect()
-}
-
-/// Decodes a name or a value in a query.
-fn form_decoded(text: &str) -> Vec<u8> {
-    let (bytes, mut decoded, mut at) = (text.as_bytes(), Vec::with_capacity(text.len()), 0);
-    while let Some(byte) = bytes.get(at).copied() {
-        let digits = text.get(at + 1..at + 3).filter(|_| byte == b'%');
-        let escaped = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        decoded.push(escaped.unwrap_or(if byte == b'+' { b' ' } else { byte }));
-        at += if escaped.is_some() { 3 } else { 1 };
-    }
-    decoded
 }
 
 /// Returns the members of a backend's body that name a file with a secret, with the file.
@@ -167,7 +176,7 @@ pub(super) fn read(body: &Value) -> Result<Value, Vec<FieldError>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::load_from;
+    use crate::config::{ConfigSource, load_from};
 
     #[test]
     fn private_keys_in_the_url_of_the_database_are_files_with_secrets() {
@@ -183,5 +192,37 @@ mod tests {
             let config = load_from(&text, []).unwrap();
             assert!(config.private_files.contains(&PathBuf::from("/a/b.key")), "{storage}");
         }
+        // The driver decodes less strictly, and would open another file.
+        let text = "storage: {url: 'postgres://b@db/x?sslkey=/a/100%.key'}";
+        let faults = load_from(text, []).unwrap_err().to_string();
+        assert!(faults.contains("storage.url: has a value of sslkey that is not"), "{faults}");
+    }
+
+    #[test]
+    fn files_of_the_database_in_the_environment_are_files_with_secrets() {
+        let home = tempfile::tempdir().unwrap();
+        let passwords = home.path().join(PASSWORDS);
+        std::fs::write(&passwords, "*:*:*:b:hush\n").unwrap();
+        let environment = [
+            ("PGSSLKEY", "/a/b.key"),
+            ("PGPASSFILE", "/a/passwords"),
+            ("PGSSLROOTCERT", "/a/ca.crt"),
+            ("HOME", home.path().to_str().unwrap()),
+        ]
+        .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let postgres =
+            "node: {secret: 0123456789abcdef}\nstorage: {url: 'postgres://b@db/x'}\n".to_owned();
+        let files = |text: &str| load_from(text, environment.clone()).unwrap().private_files;
+        let expected = [Path::new("/a/b.key"), Path::new("/a/passwords"), passwords.as_path()];
+        assert_eq!(files(&postgres), expected);
+        assert!(files("").is_empty(), "SQLite has no such files");
+        let key = [("PGSSLKEY".to_owned(), "-----BEGIN PRIVATE KEY-----".to_owned())];
+        assert!(load_from(&postgres, key).unwrap().private_files.is_empty());
+        // A file of `include.folder` cannot name them.
+        let body = "transport: {type: http, url: 'http://127.0.0.1:9/'}, credentials: {bearer_file: /a/b.key}";
+        let included = IncludedFile::parse("a.yaml", &format!("backends: {{x: {{{body}}}}}"));
+        let source = ConfigSource::of(&postgres, environment);
+        let faults = source.load([&included.unwrap()]).unwrap_err().to_string();
+        assert!(faults.contains("names a file with a secret of the broker"), "{faults}");
     }
 }

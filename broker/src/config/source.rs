@@ -59,8 +59,12 @@ impl ConfigSource {
         let mut faults = Vec::new();
         let environment = self.environment.iter().cloned();
         let mut raw = RawConfig::read(&key_table::TABLE, &self.text, environment, &mut faults);
-        let of_broker = secret_files::of_broker(&raw).into_iter().chain(self.file.clone());
-        let of_broker: Vec<_> = of_broker.collect();
+        let of_environment = secret_files::of_environment(&raw, &self.environment);
+        let of_broker: Vec<_> = secret_files::of_broker(&raw)
+            .into_iter()
+            .chain(self.file.clone())
+            .chain(of_environment.clone())
+            .collect();
         for file in included {
             secret_files::check_included(file, &of_broker, &mut faults);
             raw.include(file, &mut faults);
@@ -70,6 +74,7 @@ impl ConfigSource {
         config.include.folder =
             folder.map(|folder| included::resolve_folder(self.file.as_deref(), folder));
         config.private_files.extend(self.file.clone());
+        config.private_files.extend(of_environment);
         Ok(config)
     }
 

@@ -19,7 +19,6 @@ use storage::StoreError;
 
 use super::{
     AuditedAction, Author, Control, ControlError, audit_chain::ChainPosition, audit_seal::tenant,
-    validation::now_us,
 };
 use crate::{config::units::format_duration, telemetry::request::RequestName};
 
@@ -28,9 +27,11 @@ const TRIM_WITHIN: Duration = Duration::from_secs(10);
 
 impl Control {
     /// Stores `audit.retain` in the database, once after a start. A change is recorded in the same
-    /// transaction.
+    /// transaction. The delay of a shorter retention begins by the clock of the store, as the removal
+    /// of records follows that clock.
     pub(super) async fn declare_retention(&self) -> Result<(), ControlError> {
-        let (configured, now) = (self.config.audit.retain, now_us());
+        let configured = self.config.audit.retain;
+        let now = self.query_store("read_clock", self.store().clock_us()).await?;
         let stored = self.query_store("get_audit_terms", self.store().audit_terms()).await?;
         let known = stored.as_ref().and_then(|terms| self.retention(terms));
         let log_is_empty = match &stored {
@@ -220,11 +221,12 @@ fn retention_change(
 #[cfg(test)]
 mod tests {
     use records::{AuditFilter, AuditKind, AuditRecord};
-    use storage::{AuditStore as _, SqliteStore};
+    use rules::limits::AUDIT_RETENTION_DELAY;
+    use storage::{AuditStore as _, DurableStore, SqliteStore};
 
-    use super::super::{Verdict, tests::Rig};
+    use super::super::{Verdict, tests::Rig, validation::now_us};
     use super::*;
-    use crate::persistence::Stores;
+    use crate::persistence::{Stores, tests::Meddled};
 
     const HOUR_US: i64 = 3_600_000_000;
 
@@ -239,7 +241,11 @@ mod tests {
         }
     }
 
-    async fn rig(folder: &std::path::Path, store: &std::sync::Arc<SqliteStore>, yaml: &str) -> Rig {
+    async fn rig(
+        folder: &std::path::Path,
+        store: &std::sync::Arc<impl DurableStore + 'static>,
+        yaml: &str,
+    ) -> Rig {
         let stores = Stores {
             durable: store.clone(),
             events: None,
@@ -315,6 +321,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn s15_records_that_are_removed_while_a_checkpoint_is_made_are_no_mismatch() {
+        let (folder, store) = (
+            tempfile::tempdir().unwrap(),
+            std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()),
+        );
+        let rig = rig(folder.path(), &store, "audit: {retain: 1h}").await;
+        let control = &rig.control;
+        control.declare_retention().await.unwrap();
+        // Records from before a long outage, which no checkpoint covers.
+        let old = [record(1, 3, Some("acme")), record(2, 2, Some("acme"))];
+        store.append_audit(&old).await.unwrap();
+        let chains = control.store().audit_chains_to_checkpoint(1, None, 10).await.unwrap();
+        let [chain] = <[_; 1]>::try_from(chains).unwrap();
+        // Another replica removes them before this one reads the records of the chain.
+        control.trim_audit().await.unwrap();
+        store.append_audit(&[record(3, 0, Some("acme"))]).await.unwrap();
+        let checkpoint = control.checkpoint_of(chain).await.unwrap();
+        assert_eq!(checkpoint.map(|checkpoint| checkpoint.count), Ok(3));
+    }
+
+    #[tokio::test]
     async fn s15_a_shorter_retention_is_recorded_and_waits_for_its_delay() {
         let (folder, store) = (
             tempfile::tempdir().unwrap(),
@@ -345,6 +372,20 @@ mod tests {
         put_terms(&after.control, 3, &shortened.unwrap()).await;
         after.control.trim_audit().await.unwrap();
         assert!(remaining_records(&after.control).await.is_empty());
+    }
+
+    #[tokio::test]
+    async fn s15_the_delay_of_a_shorter_retention_begins_by_the_clock_of_the_store() {
+        let (folder, store) = (tempfile::tempdir().unwrap(), Meddled::start("sqlite").await);
+        let before = rig(folder.path(), &store, "audit: {retain: 720h}").await;
+        before.control.declare_retention().await.unwrap();
+        store.append_audit(&[record(1, 2, None)]).await.unwrap();
+        // The clock of this replica is late by more than the delay.
+        store.set_clock_ahead(AUDIT_RETENTION_DELAY + Duration::from_secs(3_600));
+        let after = rig(folder.path(), &store, "audit: {retain: 1h}").await;
+        after.control.declare_retention().await.unwrap();
+        after.control.trim_audit().await.unwrap();
+        assert_eq!(remaining_records(&after.control).await, [1]);
     }
 
     #[tokio::test]

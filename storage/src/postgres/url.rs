@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use protocol::form::form_decoded;
 use sqlx::postgres::PgConnectOptions;
 
 /// Parameters of a URL that the driver reads. It ignores all others, and a misspelt `sslmode` would
@@ -49,6 +50,13 @@ pub fn check_postgres_url(url: &str) -> Result<(), String> {
                 PARAMETERS.join(", ")
             ));
         }
+        // The driver decodes less strictly, so it could read another value than the broker.
+        if form_decoded(name).is_none() || form_decoded(value).is_none() {
+            return Err(format!(
+                "has a value of {} that is not form-encoded, allowed are UTF-8 and %XX for a byte",
+                name.escape_debug()
+            ));
+        }
     }
     PgConnectOptions::from_str(url).map(drop).map_err(|_| {
         "is not a postgres: URL (postgres://USER:PASSWORD@HOST:PORT/DATABASE?sslmode=verify-full)"
@@ -82,6 +90,8 @@ mod tests {
             ("postgres://b:hunter2@db/x?sslmode=verify_all", "has an unknown sslmode"),
             ("postgres://b:hunter2@db/x?ssl-mode=", "has an unknown ssl-mode"),
             ("postgres://b:hunter2@db/x?sslmod=hunter2", "has the unknown parameter sslmod,"),
+            ("postgres://b:hunter2@db/x?sslkey=hunter2%.key", "has a value of sslkey that is not"),
+            ("postgres://b:hunter2@db/x?user=hunter2%FF", "has a value of user that is not"),
             ("postgres://b:hunter2@db:port/x", "is not a postgres: URL"),
             ("postgres://b:hunter2@db/x?port=hunter2", "is not a postgres: URL"),
             ("postgres://b:hunter2@db/x?hostaddr=hunter2", "is not a postgres: URL"),

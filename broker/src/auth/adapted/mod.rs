@@ -20,7 +20,7 @@ use aws_lc_rs::digest;
 use tokio::sync::Semaphore;
 
 pub use self::{
-    parameters::{ParameterFault, form_decoded},
+    parameters::ParameterFault,
     registration::{RegistrationFault, registered_client},
     token_request::{TokenAnswer, TokenRequest, TokenRequestFault},
 };

@@ -6,6 +6,8 @@
 
 use std::borrow::Cow;
 
+use protocol::form::form_decoded;
+
 use super::{AdaptedIssuer, IssuerMetadata};
 use crate::config::ResourceParameter;
 
@@ -160,24 +162,6 @@ impl AdaptedIssuer {
             parameters.set("scope", &scopes);
         }
     }
-}
-
-/// Undoes the encoding of forms (WHATWG URL, 5.1).
-pub fn form_decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        bytes.push(match byte {
-            b'+' => b' ',
-            b'%' => {
-                let digit = |byte: Option<u8>| char::from(byte?).to_digit(16);
-                let (high, low) = (digit(rest.next())?, digit(rest.next())?);
-                u8::try_from(high * 16 + low).ok()?
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(bytes).ok()
 }
 
 /// Encodes a text as in forms (WHATWG URL, 5.2).

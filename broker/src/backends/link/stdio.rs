@@ -64,7 +64,7 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
     spec.resources = rules.resources.clone();
     spec.guardian = Some(link.backend.resources.children.guardian().clone());
     let spec = confined(link, spec).await?;
-    provenance::record_command(&link.backend.pins, &link.backend.spec.transport).await;
+    provenance::record_command(&link.backend.pins, command, &spec).await;
     let limits = ChildLimits {
         line_bytes_max: link.backend.message_bytes(),
         write_stall_max: CHILD_WRITE_STALL_MAX,

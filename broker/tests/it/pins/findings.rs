@@ -72,6 +72,25 @@ async fn the_program_of_a_stdio_backend_is_pinned() {
     assert!(program["path"].as_str().unwrap().starts_with('/'), "{program}");
 }
 
+#[tokio::test]
+async fn the_pinned_program_is_the_one_in_the_path_of_the_child() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("sh");
+    std::fs::write(&program, "#!/bin/sh\nexit 1\n").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&program, mode).unwrap();
+    let broker = builder().single_process().start().await;
+    let admin = broker.admin();
+    let transport = json!({"type": "stdio", "command": "sh", "env": {"PATH": folder.path()}});
+    let spec = json!({"transport": transport, "sandbox": {"read": [folder.path()]}});
+    admin.put("/admin/v1/tenants/default/backends/b", &spec).await;
+    wait_state(&admin, "command", "command", "pending").await;
+    let (status, diff) = admin.get(&format!("{PINS}/command/command/diff")).await;
+    assert_eq!(status, 200, "{diff}");
+    let pinned: Value = serde_json::from_str(diff["definition"].as_str().unwrap()).unwrap();
+    assert_eq!(pinned["path"], json!(program.canonicalize().unwrap()), "{pinned}");
+}
+
 /// A runner that fetches the newest version is a finding, before it was ever started with success.
 #[tokio::test]
 async fn a_package_without_a_version_is_a_finding() {

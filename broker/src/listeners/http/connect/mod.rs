@@ -24,6 +24,7 @@ use http::{
 };
 use protocol::{
     error::{ErrorKind, Refusal},
+    form::form_decoded,
     ids::{BackendId, DEFAULT_TENANT, TenantId},
 };
 use rules::{
@@ -41,7 +42,7 @@ use super::{
     response::{self, Body},
 };
 use crate::{
-    auth::{RemotePeer, SealKey, adapted::form_decoded},
+    auth::{RemotePeer, SealKey},
     broker::Broker,
     config::private_url::is_loopback_host,
     oauth::{
