@@ -161,6 +161,16 @@ impl QuicSink {
         let _ = if self.is_cut { self.stream.reset(CODE_CANCELLED) } else { self.stream.finish() };
     }
 
+    /// Finishes the stream, and waits until the peer has received everything or takes no more. The
+    /// end of a connection discards what has not arrived.
+    pub async fn finish_delivered(&mut self) {
+        self.finish();
+        if !self.is_cut {
+            // An error means that the connection has ended.
+            let _ = self.stream.stopped().await;
+        }
+    }
+
     pub(super) fn stream_mut(&mut self) -> &mut SendStream {
         &mut self.stream
     }

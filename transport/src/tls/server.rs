@@ -16,7 +16,8 @@ use rustls::{
     crypto::CryptoProvider,
     pki_types::PrivatePkcs8KeyDer,
     server::{
-        ResolvesServerCert, VerifierBuilderError, WebPkiClientVerifier, danger::ClientCertVerifier,
+        NoServerSessionStorage, ResolvesServerCert, VerifierBuilderError, WebPkiClientVerifier,
+        danger::ClientCertVerifier,
     },
     sign::{CertifiedKey, SingleCertAndKey},
     version::{TLS12, TLS13},
@@ -94,8 +95,8 @@ pub struct ServerTls {
 }
 
 /// Result of one load of the files. Each use has its own configuration, because each has its own
-/// protocols and its own resumption cache. So no client resumes a session after a change of the
-/// authorities.
+/// protocols and its own resumption cache. A listener that requests certificates has no such cache:
+/// a resumed session repeats its client's certificate, and the library does not verify it again.
 #[derive(Debug)]
 struct TlsConfigs {
     http: Arc<ServerConfig>,
@@ -207,6 +208,9 @@ impl TlsConfigs {
                 .with_client_cert_verifier(Arc::clone(&verifier))
                 .with_cert_resolver(Arc::clone(&key));
             config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
+            if verifier.offer_client_auth() {
+                config.session_storage = Arc::new(NoServerSessionStorage {});
+            }
             Ok(Arc::new(config))
         };
         Ok(Self {

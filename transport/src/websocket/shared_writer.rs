@@ -17,7 +17,7 @@ use std::{
 
 use bytes::{Buf, Bytes, BytesMut};
 use parking_lot::{Mutex, MutexGuard};
-use tokio::io::AsyncWrite;
+use tokio::{io::AsyncWrite, time::Instant};
 
 use super::codec::{self, Mask, Opcode, REASON_BYTES_MAX, Role};
 use crate::frame::WriteError;
@@ -43,6 +43,10 @@ struct WriterState<W> {
     needs_flush: bool,
     /// Set while the sink writes a batch. The sink writes control frames at the end of the batch.
     sink_is_writing: bool,
+    /// Set while data of the sink waits for the peer to read.
+    is_waiting: bool,
+    /// Time at which the peer last took data that had waited for it.
+    taken_at: Option<Instant>,
     /// Waker of the source while it waits for the sink.
     source: Option<Waker>,
 }
@@ -66,6 +70,8 @@ impl<W: AsyncWrite + Unpin> SharedWriter<W> {
             encoded: BytesMut::new(),
             needs_flush: false,
             sink_is_writing: false,
+            is_waiting: false,
+            taken_at: None,
             source: None,
         };
         Self { role, state: Mutex::new(state) }
@@ -104,6 +110,11 @@ impl<W: AsyncWrite + Unpin> SharedWriter<W> {
     /// then the answer to it.
     pub(super) fn is_closing(&self) -> bool {
         self.lock().closing != CloseState::Open
+    }
+
+    /// Returns the time at which the peer last took data that had waited for it.
+    pub(super) fn taken_at(&self) -> Option<Instant> {
+        self.lock().taken_at
     }
 
     /// Writes the pending control frames for the source. Also returns ready when the sink will
@@ -154,8 +165,7 @@ impl<W: AsyncWrite + Unpin> SharedWriter<W> {
                 is_between_frames = false;
             }
             while !frames.is_empty() {
-                let count =
-                    ready!(Pin::new(&mut state.writer).poll_write_vectored(context, frames))?;
+                let count = ready!(state.poll_data(context, frames))?;
                 if count == 0 {
                     return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
                 }
@@ -187,6 +197,19 @@ impl<W: AsyncWrite + Unpin> SharedWriter<W> {
 }
 
 impl<W: AsyncWrite + Unpin> WriterState<W> {
+    /// Writes data of the sink.
+    fn poll_data(
+        &mut self,
+        context: &mut Context<'_>,
+        data: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.writer).poll_write_vectored(context, data);
+        if std::mem::replace(&mut self.is_waiting, written.is_pending()) && written.is_ready() {
+            self.taken_at = Some(Instant::now());
+        }
+        written
+    }
+
     /// Writes and flushes the pending control frames.
     fn poll_control(&mut self, role: Role, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // Frames that came up while the socket was full stay unencoded until then. An encoded pong

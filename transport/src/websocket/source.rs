@@ -45,7 +45,10 @@ pub struct WsSource<R, W> {
     outgoing: Arc<SharedWriter<W>>,
     ping_interval: Duration,
     silence_max: Duration,
-    last_received: Instant,
+    /// Time of the last bytes of the peer, or of the first wait after a message.
+    silent_since: Instant,
+    /// Set while the owner has a message and does not wait for the next one.
+    is_handled: bool,
     /// Time of the next ping or the end of the wait for a silent peer. In the closing phase: time
     /// limit for writing the close frame.
     timer: Pin<Box<Sleep>>,
@@ -81,7 +84,8 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
             outgoing,
             ping_interval: limits.ping_interval.max(PING_INTERVAL_MIN),
             silence_max: limits.idle_timeout,
-            last_received: Instant::now(),
+            silent_since: Instant::now(),
+            is_handled: false,
             timer: Box::pin(sleep(limits.ping_interval.min(limits.idle_timeout))),
             phase: Phase::Open,
         }
@@ -95,6 +99,10 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
     /// Returns the next message with its kind.
     pub(super) async fn receive(&mut self) -> Result<Option<Message>, ReadError> {
         self.buffer.next_message();
+        // The peer gets no ping while its last message is handled, which may take long.
+        if std::mem::take(&mut self.is_handled) {
+            self.silent_since = Instant::now();
+        }
         poll_fn(|context| self.poll_message(context)).await
     }
 
@@ -112,6 +120,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
             match self.decoder.decode(&mut self.buffer) {
                 Ok(Some(DecodedFrame::Message(message))) => {
                     self.buffer.complete_message(message.payload.len());
+                    self.is_handled = true;
                     return Poll::Ready(Ok(Some(message)));
                 }
                 Ok(Some(DecodedFrame::Ping(payload))) => self.answer_ping(&payload, context)?,
@@ -119,7 +128,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
                 Ok(Some(DecodedFrame::Close(received))) => self.start_close(received),
                 Ok(None) => match self.poll_read(context) {
                     Poll::Ready(Ok(0)) => return Poll::Ready(self.end_without_close()),
-                    Poll::Ready(Ok(_)) => self.last_received = Instant::now(),
+                    Poll::Ready(Ok(_)) => self.silent_since = Instant::now(),
                     Poll::Ready(Err(error)) => return self.fail(error),
                     Poll::Pending => return self.poll_idle(context),
                 },
@@ -181,7 +190,9 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
     fn poll_idle(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Message>, ReadError>> {
         while self.timer.as_mut().poll(context).is_ready() {
             let now = Instant::now();
-            let silence_ends = self.last_received + self.silence_max;
+            // A peer that reads slowly gets a ping only after the data before it.
+            let taken_at = self.outgoing.taken_at().unwrap_or(self.silent_since);
+            let silence_ends = self.silent_since.max(taken_at) + self.silence_max;
             if now >= silence_ends {
                 return self.fail(ReadError::IdleTimeout { limit: self.silence_max });
             }
@@ -250,8 +261,72 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> FrameSource for 
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{
+        AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, ReadHalf, WriteHalf, duplex, split,
+    };
+
     use super::*;
-    use crate::{message_bound::MessageBudget, websocket::codec::Role};
+    use crate::{
+        frame::FrameSink as _,
+        message_bound::MessageBudget,
+        websocket::{WsSink, codec::Role, server_over},
+    };
+
+    /// A masked text frame.
+    const TEXT: &[u8] = b"\x81\x82\0\0\0\0{}";
+    const PIPE_BYTES: usize = 1024;
+
+    type Reader = ReadHalf<DuplexStream>;
+    type Writer = WriteHalf<DuplexStream>;
+
+    /// Returns a server that waits for a silent client for ten seconds, and the client.
+    fn impatient() -> (WsSource<Reader, Writer>, WsSink<Writer>, (Reader, Writer)) {
+        let (near, far) = duplex(PIPE_BYTES);
+        let (reader, writer) = split(far);
+        let limits = Limits {
+            ping_interval: Duration::from_secs(2),
+            idle_timeout: Duration::from_secs(10),
+            ..Limits::default()
+        };
+        let (source, sink) = server_over(reader, writer, Bytes::new(), &limits);
+        (source, sink, split(near))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_reads_a_large_message_slowly_is_not_silent() {
+        const PIECES: usize = 20;
+        let (mut source, mut sink, (mut from_server, mut to_server)) = impatient();
+        let sending = async {
+            sink.send_all(&mut vec![Bytes::from(vec![b'x'; PIECES * PIPE_BYTES])]).await.unwrap();
+        };
+        let reading = async {
+            for _ in 0..PIECES {
+                sleep(Duration::from_secs(2)).await;
+                from_server.read_exact(&mut [0; PIPE_BYTES]).await.unwrap();
+            }
+            to_server.write_all(TEXT).await.unwrap();
+        };
+        let ((), (), message) = tokio::join!(sending, reading, source.next());
+        assert_eq!(message.unwrap().unwrap(), "{}");
+        let silence = source.next().await.unwrap_err();
+        assert!(matches!(silence, ReadError::IdleTimeout { .. }), "{silence}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_is_not_silent_while_its_message_is_handled() {
+        let (mut source, _sink, (mut from_server, mut to_server)) = impatient();
+        to_server.write_all(TEXT).await.unwrap();
+        source.next().await.unwrap().unwrap();
+        tokio::time::advance(Duration::from_secs(60)).await;
+        let answering = async {
+            let mut ping = [0; 2];
+            from_server.read_exact(&mut ping).await.unwrap();
+            assert_eq!(ping, [0x89, 0]);
+            to_server.write_all(TEXT).await.unwrap();
+        };
+        let (message, ()) = tokio::join!(source.next(), answering);
+        assert_eq!(message.unwrap().unwrap(), "{}");
+    }
 
     #[tokio::test]
     async fn a_text_frame_keeps_its_memory_until_its_last_message_was_handled() {

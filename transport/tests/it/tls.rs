@@ -9,12 +9,17 @@ use std::{
 };
 
 use rcgen::{CertificateParams, DnType};
-use rustls::pki_types::{CertificateDer, ServerName, pem::PemObject};
+use rustls::{
+    ClientConfig, HandshakeKind, RootCertStore, SupportedProtocolVersion,
+    pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject},
+    version::{TLS12, TLS13},
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     sync::mpsc,
 };
+use tokio_rustls::TlsConnector;
 use transport::{
     CertificateSource, ClientAuth, ClientTls, ClientTlsFiles, ConnectError, ListenerKind,
     ServerTls, TlsError,
@@ -229,6 +234,53 @@ async fn a_certificate_identifies_a_tenant_and_a_principal_or_no_caller() {
             .as_ref()
             .map(|identity| (identity.tenant.as_str(), identity.principal.as_str()));
         assert_eq!(found, expected, "case {number}");
+    }
+}
+
+/// Returns the settings of a client with a certificate that resumes sessions.
+fn resuming(
+    authority: &Authority,
+    (cert, key): &(PathBuf, PathBuf),
+    version: &'static SupportedProtocolVersion,
+) -> ClientConfig {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(authority.ca()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[version])
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_client_auth_cert(
+            vec![CertificateDer::from_pem_file(cert).unwrap()],
+            PrivateKeyDer::from_pem_file(key).unwrap(),
+        )
+        .unwrap()
+}
+
+/// A resumed session repeats the certificate of an earlier one, which may have expired since.
+#[tokio::test]
+async fn a_client_certificate_is_verified_in_each_handshake() {
+    let authority = Authority::new();
+    let identity = authority.sign("client", |_| {});
+    for version in [&TLS13, &TLS12] {
+        for (client_auth, second) in [
+            (ClientAuth::None, HandshakeKind::Resumed),
+            (ClientAuth::Optional { ca: authority.ca(), crl: None }, HandshakeKind::Full),
+            (ClientAuth::Required { ca: authority.ca(), crl: None }, HandshakeKind::Full),
+        ] {
+            let (address, mut outcomes) = serve(Arc::new(authority.server(client_auth))).await;
+            let connector = TlsConnector::from(Arc::new(resuming(&authority, &identity, version)));
+            let mut kinds = Vec::new();
+            for _ in 0..2 {
+                let socket = TcpStream::connect(address).await.unwrap();
+                let name = ServerName::try_from("127.0.0.1").unwrap();
+                let stream = soon("a handshake", connector.connect(name, socket)).await.unwrap();
+                kinds.extend(stream.get_ref().1.handshake_kind());
+                let mut client = Stream::Tls(Box::new(stream.into()));
+                talk(&mut client, &mut outcomes.recv().await.unwrap().unwrap()).await;
+            }
+            assert_eq!(kinds, [HandshakeKind::Full, second], "{version:?}");
+        }
     }
 }
 

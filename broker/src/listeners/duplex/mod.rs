@@ -35,7 +35,7 @@ use crate::{
     auth::CredentialExpiry,
     broker::Broker,
     listeners::tls_acceptor::CertificateCaller,
-    sessions::{session::outbox, stream::StreamCursor},
+    sessions::{session::outbox, shared::Shared, stream::StreamCursor},
 };
 
 /// Serves one connection until it closes.
@@ -195,17 +195,21 @@ async fn finish_half_closed(
         () = tokio::time::sleep(HALF_CLOSED_MAX) => {}
     }
     session_connection.close_session("its client ended it");
-    // A slow client gets all the time it needs while it reads something. A stalled write ends by
-    // itself, and so does a drain.
-    let drained = async {
-        session.shared.draining.cancelled().await;
-        tokio::time::sleep(LAST_FRAMES_WAIT).await;
-    };
     tokio::select! {
         biased;
-        written = with_timeout(session.shared.config.session.idle, writing) => written.map(|_over| CloseReason::Done),
-        () = drained => None,
+        written = writing => written.map(|_over| CloseReason::Done),
+        () = reading_over(&session.shared) => None,
     }
+}
+
+/// Resolves when a client that closed its sending half has had the time to read its last answers. A
+/// slow client gets all the time it needs while it reads something: a stalled write ends by itself.
+async fn reading_over(shared: &Shared) {
+    let drained = async {
+        shared.draining.cancelled().await;
+        tokio::time::sleep(LAST_FRAMES_WAIT).await;
+    };
+    let _drained = tokio::time::timeout(shared.config.session.idle, drained).await;
 }
 
 /// Resolves when the last answers of a connection have had their time. In a drain it begins with the

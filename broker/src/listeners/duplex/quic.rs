@@ -13,8 +13,9 @@ use protocol::{
 use rules::{
     client_transport::Transport,
     limits::{
-        CLIENT_WRITE_STALL_MAX, LAST_FRAMES_WAIT, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES,
-        QUIC_HANDSHAKES_MAX, QUIC_REQUEST_STREAMS_MAX, UNFINISHED_REQUESTS_BYTES_MAX,
+        CLIENT_WRITE_STALL_MAX, HALF_CLOSED_MAX, LAST_FRAMES_WAIT, OUTBOX_BATCH_BYTES,
+        OUTBOX_BATCH_FRAMES, QUIC_HANDSHAKES_MAX, QUIC_REQUEST_STREAMS_MAX,
+        UNFINISHED_REQUESTS_BYTES_MAX,
     },
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -32,6 +33,7 @@ use super::{
     incoming::IncomingConnection,
     open,
     read_errors::{refusal_of, stateless_unsupported, unfinished_overload},
+    reading_over,
     reply_stream::{ReplyStream, StartedRequest},
     slow_reader::{SendFailure, SlowReaderScope, log_slow_reader, send},
     stateless::RequestDispatcher,
@@ -40,8 +42,9 @@ use crate::{
     broker::Broker,
     config::Config,
     listeners::{
-        connection_limits::ConnectionLimiter, tls_acceptor::CertificateCaller,
-        trusted_proxies::ProxyProtocol,
+        connection_limits::ConnectionLimiter,
+        tls_acceptor::CertificateCaller,
+        trusted_proxies::{ProxiedListener, ProxyProtocol},
     },
     metrics::{Direction, Side},
     sessions::{
@@ -71,7 +74,7 @@ pub fn limits(config: &Config) -> Limits {
 pub async fn serve(broker: Arc<Broker>, listener: QuicListener, stop: CancellationToken) {
     let admission = ConnectionLimiter::new(
         &broker.shared.config.limits,
-        ProxyProtocol::off(&broker.shared.config),
+        ProxyProtocol::new(&broker.shared.config, ProxiedListener::Quic),
     );
     let connections = TaskTracker::new();
     loop {
@@ -122,9 +125,11 @@ async fn connection(
     let (certified, remote) = CertificateCaller::identified(shown, address);
     let incoming =
         IncomingConnection { transport: Transport::Quic, certified, remote, known: None };
-    let (requests, grace_over) = (TaskTracker::new(), broker.shared.grace_over.clone());
+    let requests = StreamRequests::default();
+    let shared = broker.shared.clone();
     let opened = open(&broker, &incoming, &mut source, &mut sink, &stop).await;
-    if opened.is_ok() {
+    let is_open = opened.is_ok();
+    if is_open {
         connection.open_window();
     }
     let close_reason = match opened {
@@ -152,17 +157,60 @@ async fn connection(
         }
         Err(close_reason) => Some(close_reason),
     };
-    // Answers on request streams arrive before the connection closes.
-    requests.close();
+    // Answers on request streams arrive before the connection closes, and so do the last ones for a
+    // client that still reads.
+    requests.running.close();
+    let delivered = async {
+        requests.running.wait().await;
+        if is_open && close_reason == Some(CloseReason::Done) {
+            requests.deliver_end(&mut sink).await;
+        }
+    };
     tokio::select! {
         biased;
-        () = requests.wait() => {}
-        () = answers_over(&grace_over, close_reason, LAST_FRAMES_WAIT) => {}
-        never = refuse_requests(&connection, &requests, close_reason) => match never {},
+        () = delivered => {}
+        () = requests.over(&shared, close_reason) => {}
+        never = refuse_requests(&connection, &requests.running, close_reason) => match never {},
     }
     match close_reason {
         Some(close_reason) => close_gracefully(&mut source, &mut sink, close_reason).await,
         None => connection.close(CloseReason::SlowReader),
+    }
+}
+
+/// Requests of a connection that have their own streams. Clones are cheap.
+#[derive(Debug, Clone, Default)]
+struct StreamRequests {
+    running: TaskTracker,
+    /// Cancelled when the connection waits no longer for answers that are not ready.
+    unanswered: CancellationToken,
+    /// Cancelled when the connection is about to close, and waits only for what was sent.
+    closing: CancellationToken,
+}
+
+impl StreamRequests {
+    /// Ends a stream, and waits until the client has received what was sent on it.
+    async fn deliver_end(&self, sink: &mut QuicSink) {
+        let over = async {
+            self.closing.cancelled().await;
+            tokio::time::sleep(LAST_FRAMES_WAIT).await;
+        };
+        tokio::select! {
+            biased;
+            () = sink.finish_delivered() => {}
+            () = over => {}
+        }
+    }
+
+    /// Resolves when the last answers of the connection have had their time.
+    async fn over(&self, shared: &Shared, close_reason: Option<CloseReason>) {
+        if close_reason == Some(CloseReason::Done) {
+            tokio::time::sleep(HALF_CLOSED_MAX).await;
+            self.unanswered.cancel();
+            return reading_over(shared).await;
+        }
+        self.closing.cancel();
+        answers_over(&shared.grace_over, close_reason, LAST_FRAMES_WAIT).await
     }
 }
 
@@ -183,10 +231,10 @@ async fn refuse_requests(
 async fn accept_requests(
     session: &Arc<Session>,
     connection: &QuicConnection,
-    requests: &TaskTracker,
+    requests: &StreamRequests,
 ) {
     while let Some(stream) = connection.accept_request().await {
-        requests.spawn(serve_request(session.clone(), stream));
+        requests.running.spawn(serve_request(session.clone(), stream, requests.clone()));
     }
 }
 
@@ -194,14 +242,15 @@ async fn accept_requests(
 async fn accept_stateless(
     dispatcher: &Arc<RequestDispatcher>,
     connection: &QuicConnection,
-    requests: &TaskTracker,
+    requests: &StreamRequests,
     stop: &CancellationToken,
 ) {
     while let Some(stream) = connection.accept_request().await {
         if stop.is_cancelled() {
-            requests.spawn(stream.refuse(CloseReason::GoingAway));
+            requests.running.spawn(stream.refuse(CloseReason::GoingAway));
         } else {
-            requests.spawn(serve_stateless(dispatcher.clone(), stream));
+            let served = serve_stateless(dispatcher.clone(), stream, requests.clone());
+            requests.running.spawn(served);
         }
     }
 }
@@ -238,7 +287,11 @@ async fn receive(
 }
 
 /// Serves one stream of a stateless client: one request. A reset of the stream cancels the request.
-async fn serve_stateless(dispatcher: Arc<RequestDispatcher>, mut stream: RequestStream) {
+async fn serve_stateless(
+    dispatcher: Arc<RequestDispatcher>,
+    mut stream: RequestStream,
+    requests: StreamRequests,
+) {
     if let Some(bound) = dispatcher.message_bound() {
         stream.source.bound_messages(bound);
     }
@@ -262,6 +315,7 @@ async fn serve_stateless(dispatcher: Arc<RequestDispatcher>, mut stream: Request
             biased;
             frame = answering.next_until(until.clone()) => frame,
             () = given_up.cancelled(&sink) => return,
+            () = requests.unanswered.cancelled() => return,
         };
         // Without an answer, the drop of the stream resets it.
         let Some(frame) = frame else { return };
@@ -277,13 +331,15 @@ async fn serve_stateless(dispatcher: Arc<RequestDispatcher>, mut stream: Request
             return;
         }
         if is_answer {
-            return sink.finish();
+            sink.finish();
+            drop((dispatcher, answering, given_up));
+            return requests.deliver_end(&mut sink).await;
         }
     }
 }
 
 /// Serves one stream of a session: a request and its messages.
-async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
+async fn serve_request(session: Arc<Session>, mut stream: RequestStream, requests: StreamRequests) {
     let shared = &session.shared;
     let limits = json::Limits::with_bytes_max(session.message_bytes());
     stream.source.bound_messages(session.tenant.message_bound());
@@ -298,22 +354,25 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream) {
         Ok(message) => start(&session, message).await,
         Err(rejected) => Err(rejected),
     };
-    match started {
+    let answered = match started {
         Ok(Some((request, reader, call))) => {
             tokio::select! {
                 biased;
                 never = drive_call(call) => match never {},
-                () = answer(&session, request, reader, sink, cancellation) => {}
+                answered = answer(&session, request, reader, sink, cancellation) => answered,
             }
         }
-        Ok(None) => sink.finish(),
+        Ok(None) => Some(sink),
         Err(rejected) => {
             questions::handle_malformed_answer(&session, &rejected);
             let frame = session.refusal_frame(&rejected.refusal, rejected.id.as_ref());
             shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
-            let _gone = sink.send_all(&mut vec![frame]).await;
-            sink.finish();
+            sink.send_all(&mut vec![frame]).await.is_ok().then_some(sink)
         }
+    };
+    drop(session);
+    if let Some(mut sink) = answered {
+        requests.deliver_end(&mut sink).await;
     }
 }
 
@@ -361,25 +420,32 @@ async fn drive_call(call: Option<CallFuture>) -> Infallible {
     std::future::pending().await
 }
 
-/// Writes the messages of a request until its answer, or until the client cancels it. A stream that
-/// ends without the answer is reset. Dropping it resets it with the cancellation code.
+/// Writes the messages of a request until its answer, or until the client cancels it. Returns the
+/// sink after the answer. A stream that ends without the answer is reset. Dropping it resets it with
+/// the cancellation code.
 async fn answer(
     session: &Session,
     request: protocol::ids::RequestId,
     mut reader: StreamCursor,
     mut sink: QuicSink,
     mut given_up: Cancellation,
-) {
+) -> Option<QuicSink> {
     let mut frames = Vec::new();
     loop {
         let batch = tokio::select! {
             biased;
             batch = reader.next_batch(OUTBOX_BATCH_FRAMES, OUTBOX_BATCH_BYTES, &mut frames) => batch,
-            () = given_up.cancelled(&sink) => return session.cancel_request(&request),
+            () = given_up.cancelled(&sink) => {
+                session.cancel_request(&request);
+                return None;
+            }
         };
         if let Batch::End(ended) = batch {
-            return match ended {
-                StreamEnd::Complete if reader.stream.is_answered() => sink.finish(),
+            match ended {
+                StreamEnd::Complete if reader.stream.is_answered() => {
+                    sink.finish();
+                    return Some(sink);
+                }
                 StreamEnd::Complete if !session.is_leaving() => {} // it was cancelled, on another stream
                 StreamEnd::Complete | StreamEnd::Paused => sink.close(CloseReason::GoingAway).await,
                 StreamEnd::Displaced => sink.close(CloseReason::Policy).await,
@@ -387,12 +453,14 @@ async fn answer(
                     reset_slow_reader(&session.shared, Some(session), &mut sink).await;
                     session.cancel_request(&request);
                 }
-            };
+            }
+            return None;
         }
         if !deliver(&session.shared, Some(session), &mut sink, &mut frames, Some(&*reader.stream))
             .await
         {
-            return session.cancel_request(&request);
+            session.cancel_request(&request);
+            return None;
         }
         reader.mark_sent(None);
     }

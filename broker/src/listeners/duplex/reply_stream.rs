@@ -63,8 +63,7 @@ impl ReplyStream {
         }
     }
 
-    /// Returns the next message until the credential expires. The request then ends. An answer that
-    /// waits at another replica still arrives.
+    /// Returns the next message until the credential expires. The request then ends with an answer.
     pub(super) async fn next_until(&mut self, until: Option<CredentialExpiry>) -> Option<Bytes> {
         if let Some(frame) = until_ended(until.as_ref(), self.next()).await {
             return frame;
@@ -75,8 +74,14 @@ impl ReplyStream {
                 *self = Self::Over;
                 return Some(given_up);
             }
+            // The drop cancels the request at the other replica.
+            Self::Proxied(proxied) => {
+                let given_up = proxied.given_up();
+                *self = Self::Over;
+                return Some(given_up);
+            }
             Self::Notifications(listening) => listening.end(),
-            Self::Single(_) | Self::Proxied(_) | Self::Over => {}
+            Self::Single(_) | Self::Over => {}
         }
         self.next().await
     }

@@ -2,6 +2,9 @@
 //! request names its caller, its endpoint and its revision. The connection is not a session: it
 //! carries answers, and its end cancels the requests that are not answered.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::{HashMap, hash_map::Entry},
     sync::Arc,
@@ -35,6 +38,7 @@ use super::{
     authenticate::{AuthenticatedClient, authenticate, is_of_sign_in},
     incoming::IncomingConnection,
     read_errors::{close_reason, refusal_of},
+    reading_over,
     reply_stream::{ReplyStream, StartedRequest},
     slow_reader::{SendFailure, SlowReaderScope, log_slow_reader, send},
 };
@@ -160,19 +164,33 @@ impl RequestDispatcher {
         }
         // Running requests are still answered. The writer ends after the last one.
         self.running.close();
-        let finishing = async {
-            tokio::select! {
+        let shared = self.shared();
+        let over = async {
+            let limit = answers_over(&shared.grace_over, Some(close_reason), HALF_CLOSED_MAX);
+            tokio::pin!(limit);
+            let are_answered = tokio::select! {
                 biased;
-                written = &mut writing => return written,
-                () = self.running.wait() => last.cancel(),
+                () = self.running.wait() => true,
+                () = &mut limit => false,
+            };
+            if !are_answered {
+                life.cancel();
             }
-            writing.await.map(|_| close_reason)
+            last.cancel();
+            match close_reason {
+                // A drain too leaves the requests their time. It ends only the reading.
+                CloseReason::Done => reading_over(shared).await,
+                _ if are_answered => limit.await,
+                _ => {}
+            }
         };
-        let grace_over = &self.shared().grace_over;
         tokio::select! {
             biased;
-            written = finishing => written,
-            () = answers_over(grace_over, Some(close_reason), HALF_CLOSED_MAX) => Some(close_reason),
+            written = &mut writing => written.map(|ended| match ended {
+                CloseReason::Done => close_reason,
+                slow_reader => slow_reader,
+            }),
+            () = over => Some(close_reason),
         }
     }
 

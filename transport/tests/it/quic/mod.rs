@@ -163,6 +163,24 @@ async fn a_truncated_message_is_never_accepted() {
     ));
 }
 
+#[tokio::test]
+async fn a_delivered_stream_is_complete_at_the_end_of_its_connection() {
+    let (_listener, (connection, _server), (client, _control)) = pair(limits()).await;
+    let mut asked = client.open_request(frame("{}")).await.unwrap();
+    let mut accepted = soon("a stream", connection.accept_request()).await.unwrap();
+    accepted.receive().await.unwrap();
+    let (mut sink, _cancellation) = accepted.into_response_sink();
+    let long = frame(&format!("{{\"pad\":\"{}\"}}", "x".repeat(500_000)));
+    let answering = async {
+        sink.send_all(&mut vec![long.clone()]).await.unwrap();
+        sink.finish_delivered().await;
+        connection.close(CloseReason::Done);
+    };
+    let reading = asked.source.next();
+    let ((), answer) = soon("the answer", async { tokio::join!(answering, reading) }).await;
+    assert!(answer.unwrap().unwrap() == long);
+}
+
 /// The full number of streams may be open, although the client may open only a few before the
 /// server accepts the first.
 #[tokio::test]
