@@ -32,6 +32,10 @@ impl UnreadOwner {
     pub fn new(tenant: TenantId, principal: PrincipalId) -> Self {
         Self { tenant: Some(tenant), principal: Some(principal) }
     }
+
+    pub fn tenant(&self) -> Option<&TenantId> {
+        self.tenant.as_ref()
+    }
 }
 
 /// The counter that all streams of the process share.

@@ -22,7 +22,8 @@ use std::{
 use protocol::error::{ErrorKind, Refusal};
 use rules::limits::{
     OUTBOX_BYTES_TOTAL_DEFAULT, OVERLOAD_RETRY, OVERLOAD_SAMPLE_INTERVAL,
-    OVERLOAD_SAMPLES_IN_A_ROW, RETAINED_EVENTS_BYTES_MAX, UNFINISHED_TENANT_BYTES_MAX,
+    OVERLOAD_SAMPLES_IN_A_ROW, RELAYED_UNREAD_BYTES_MAX, RETAINED_EVENTS_BYTES_MAX,
+    UNFINISHED_TENANT_BYTES_MAX,
 };
 
 use crate::{
@@ -336,6 +337,11 @@ pub fn unfinished_tenant_bytes(config: &config::Config) -> usize {
 /// Returns the limit of delivered events that clients may request again, in bytes.
 pub fn retained_events_bytes(config: &config::Config) -> usize {
     part_of_memory(config, RETAINED_EVENTS_BYTES_MAX, 8)
+}
+
+/// Returns the limit of unread bytes of answers of other replicas.
+pub fn relayed_unread_bytes(config: &config::Config) -> usize {
+    part_of_memory(config, RELAYED_UNREAD_BYTES_MAX, 8)
 }
 
 /// Returns `most`, or the memory mark divided by `divisor` if that is less.

@@ -12,6 +12,7 @@ pub mod deadline_list;
 mod kept_results;
 mod progress;
 pub mod registry;
+pub mod relayed_answers;
 pub mod request_observer;
 pub mod session;
 pub mod shared;

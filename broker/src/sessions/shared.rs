@@ -9,6 +9,7 @@ use super::{
     approval_waits::ApprovalWaits,
     deadline_list::{DeadlineList, Expirable},
     registry::SessionRegistry,
+    relayed_answers::RelayedAnswers,
     stream::{RetainedBudget, UnreadBudget},
     task_host::TaskService,
 };
@@ -27,6 +28,8 @@ pub struct Shared {
     pub unread_budget: Arc<UnreadBudget>,
     /// Counts the delivered bytes that clients may request again.
     pub retained_budget: Arc<RetainedBudget>,
+    /// Counts the unread bytes of answers of other replicas.
+    pub relayed_answers: Arc<RelayedAnswers>,
     /// Limit of incomplete messages of one tenant's clients.
     pub unfinished_tenant_bytes: usize,
     /// Calls in flight, by deadline.
@@ -43,6 +46,10 @@ impl Shared {
                 context.metrics.clone(),
             ),
             retained_budget: RetainedBudget::new(overload::retained_events_bytes(&context.config)),
+            relayed_answers: RelayedAnswers::new(
+                overload::relayed_unread_bytes(&context.config),
+                context.metrics.clone(),
+            ),
             unfinished_tenant_bytes: overload::unfinished_tenant_bytes(&context.config),
             context,
             registry: SessionRegistry::default(),

@@ -48,6 +48,12 @@ impl PeerBody {
         let remaining = length.and_then(|length| length.parse().ok());
         Self { stream, remaining, _upload: upload }
     }
+
+    /// Returns the received bytes that were not taken. They use the window of the connection, which
+    /// all streams share.
+    pub fn unread_bytes(&mut self) -> usize {
+        self.stream.flow_control().used_capacity()
+    }
 }
 
 impl Body for PeerBody {

@@ -235,6 +235,8 @@ async fn connect(tls: &TlsConnector, address: &str) -> Result<SendRequest<Bytes>
         .initial_max_send_streams(STREAMS_MAX as usize)
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        // Many small pieces for slow clients are not an attack of the peer.
+        .data_frame_budget(usize::MAX)
         .max_header_list_size(HEAD_BYTES_MAX)
         // Clients that hang up cause many reset streams. Late frames of the peer on them are not a
         // fault.

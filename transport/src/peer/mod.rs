@@ -37,9 +37,10 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 /// included.
 const STREAMS_MAX: u32 = 100_000;
 /// Unread bytes of one stream. This bounds the cost of one slow client of a peer.
-const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
-/// Unread bytes of all streams of a connection. Two thousand slow readers do not block the others.
-const CONNECTION_WINDOW_BYTES: u32 = 128 * 1024 * 1024;
+pub const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
+/// Unread bytes of all streams of a connection: the most that HTTP/2 allows. The broker cuts slow
+/// readers of answers long before they fill it, because they would stop all other streams.
+const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 /// Bytes of one read from a connection, below TLS. The TLS library itself reads 4 KiB at a time.
 const READ_BYTES: usize = 16 * 1024;
 /// Largest head of a request or response. It exceeds the broker's limit for clients, because HTTP/2
@@ -56,5 +57,5 @@ const PEER_CONNECTIONS_MAX: usize = 1_024;
 /// Connections whose handshake is not complete.
 const HANDSHAKES_MAX: usize = 256;
 
-const _: () = assert!(STREAM_WINDOW_BYTES as u64 * 1_000 < CONNECTION_WINDOW_BYTES as u64); // slow readers leave space for others
+const _: () = assert!(CONNECTION_WINDOW_BYTES / STREAM_WINDOW_BYTES > 32_000); // slow readers leave space for others
 const _: () = assert!(PING_INTERVAL.as_secs() + PING_TIMEOUT.as_secs() <= 4); // about two leases: who is silent longer lost its sessions

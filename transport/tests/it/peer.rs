@@ -28,7 +28,9 @@ use tokio::{
     sync::{mpsc, oneshot},
     task::JoinSet,
 };
-use transport::{PeerBody, PeerClient, PeerIdentity, PeerServer, SendError};
+use transport::{
+    PeerBody, PeerClient, PeerIdentity, PeerServer, SendError, peer::STREAM_WINDOW_BYTES,
+};
 
 use crate::{soon, until};
 
@@ -456,6 +458,26 @@ async fn f_19_slow_readers_use_only_their_window_and_do_not_delay_others() {
     // The allowance covers the window of each stream, and the buffers of the HTTP library and the
     // channel.
     assert!(chunks() * CHUNK <= 50 * (64 + 16) * 1024, "{} bytes were taken", chunks() * CHUNK);
+}
+
+/// So many that they would fill a window of 128 MiB.
+#[tokio::test]
+async fn f_19_thousands_of_slow_readers_leave_the_connection_to_others() {
+    const SLOW: usize = 2_100;
+    let (replica, client) = (Replica::start(SECRET), client(SECRET));
+    let mut slow = Vec::new();
+    for _ in 0..SLOW {
+        let response = soon("the head", client.send(&replica.address, &post("/flood", ""))).await;
+        slow.push(response.unwrap().into_body());
+    }
+    for body in &mut slow {
+        until("its window is full", || body.unread_bytes() == STREAM_WINDOW_BYTES as usize).await;
+    }
+    let response =
+        soon("an answer", client.send(&replica.address, &post("/echo", vec![b'a'; 200_000])))
+            .await
+            .unwrap();
+    assert_eq!(soon("its body", body_of(response)).await.len(), 200_000);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 //! The body decides the revision of a request. The headers must then agree with it. A request lives
 //! as long as the stream of its answer: a client that closes the stream cancels the request.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -28,9 +28,11 @@ use super::{
     response::{self, Body, ServerResponse},
 };
 use crate::{
-    auth::until_ended,
+    auth::{unless_revoked, until_ended},
     listeners::{
-        replicas::{replica_headers, suspended_request::forward_suspended},
+        replicas::{
+            proxied_request::ProxiedRequest, replica_headers, suspended_request::forward_suspended,
+        },
         stateless::{StatelessOutcome, dispatch, read_meta},
     },
     metrics::{Direction, Side},
@@ -85,7 +87,7 @@ pub(super) async fn serve(
     frame: &Bytes,
 ) -> Result<ServerResponse, RefusedMessage> {
     let id = message.id.clone();
-    Ok(match answer_stateless(inbound, message, frame).await {
+    Ok(match answer_stateless(inbound, message, id.as_ref(), frame).await {
         Ok(answer) => answer,
         Err(refusal) => refused(inbound, &refusal, id.as_ref()).into(),
     })
@@ -100,6 +102,7 @@ fn compares_headers(inbound: &InboundRequest<'_>) -> bool {
 async fn answer_stateless(
     inbound: &InboundRequest<'_>,
     message: Message,
+    id: Option<&RequestId>,
     frame: &Bytes,
 ) -> Result<ServerResponse, Refusal> {
     // Over HTTP a client cancels a request by closing its stream, so notifications have no effect
@@ -155,9 +158,13 @@ async fn answer_stateless(
         }
         StatelessOutcome::OtherReplica(suspension) => {
             // Boxed, because it is rare and would enlarge the future of every call.
-            Box::pin(forward_to_replica(inbound, &suspension, method, frame))
-                .await
-                .map(|response| ServerResponse::from(response).end_with(inbound.until.as_ref()))
+            let response =
+                Box::pin(forward_to_replica(inbound, &suspension, method, frame)).await?;
+            let Some(id) = id.filter(|_| response::is_event_stream(response.headers())) else {
+                return Ok(response.into());
+            };
+            let proxied = ProxiedRequest::new(&inbound.broker.shared, &client, id, response);
+            Ok(proxied_response(proxied, inbound).into())
         }
     }
 }
@@ -313,8 +320,14 @@ async fn exchange_response(
     let (cache, until) = (inbound.cache, inbound.until.clone());
     let shared = exchange.shared().clone();
     let keepalive = shared.config.events.keepalive;
-    let first = match cache.with_deadline(Instant::now() + keepalive, exchange.next()).await {
-        Some(ExchangeEvent::Answer(frame, code)) => {
+    let first = {
+        // Pinned here, so that the futures around it need only a pointer to it.
+        let next = pin!(exchange.next());
+        let first = unless_revoked(until.as_ref(), next);
+        cache.with_deadline(Instant::now() + keepalive, first).await
+    };
+    let first = match first {
+        Some(Some(ExchangeEvent::Answer(frame, code))) => {
             shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
             let Some(status) = code.map(stateless::http_status) else {
                 return ServerResponse::Json { version: None, text: frame };
@@ -322,8 +335,9 @@ async fn exchange_response(
             return response::json(StatusCode::from_u16(status).unwrap_or(StatusCode::OK), frame)
                 .into();
         }
-        Some(ExchangeEvent::Frame(frame)) => Some(frame),
-        Some(ExchangeEvent::Ended) => {
+        Some(Some(ExchangeEvent::Frame(frame))) => Some(frame),
+        // Also after the revocation of the client's token.
+        Some(Some(ExchangeEvent::Ended) | None) => {
             return response::json(StatusCode::OK, exchange.given_up()).into();
         }
         None => None,
@@ -353,6 +367,27 @@ async fn exchange_response(
         }
     });
     response::frame_stream(&shared, cache.validated_head.unread_owner(), steps).into()
+}
+
+/// Returns the stream of a request that another replica serves. The stream ends with one answer, also
+/// if the other replica or the client's credential ends before.
+fn proxied_response(proxied: ProxiedRequest, inbound: &InboundRequest<'_>) -> Response<Body> {
+    let (shared, until) = (inbound.broker.shared.clone(), inbound.until.clone());
+    let observed = shared.clone();
+    let steps = stream::unfold(Some(proxied), move |proxied| {
+        let (shared, until) = (observed.clone(), until.clone());
+        async move {
+            let mut proxied = proxied?;
+            let (frame, is_answer) = match until_ended(until.as_ref(), proxied.next()).await {
+                Some(next) => next?,
+                // Without its credential, the client gets an answer and nothing more.
+                None => (proxied.given_up(), true),
+            };
+            shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
+            Some((frame, (!is_answer).then_some(proxied)))
+        }
+    });
+    response::frame_stream(&shared, inbound.cache.validated_head.unread_owner(), steps)
 }
 
 fn listen_response(listening: NotificationStream, inbound: &InboundRequest<'_>) -> Response<Body> {

@@ -3,7 +3,8 @@
 //! Invariants:
 //! - A request that may have had an effect is never sent twice.
 //! - No request is sent twice to a process that may still run it.
-//! - For a slow client only one window of the stream between the replicas is buffered.
+//! - For a slow client only one window of the stream between the replicas is buffered. Slow clients
+//!   that hold too many bytes together are cut.
 //! - A client that disconnects ends the stream at the other replica.
 //! - A drain of this replica leaves a request the rest of the grace period, and then answers it.
 
@@ -17,6 +18,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method as HttpMethod, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Either, Full, combinators::UnsyncBoxBody};
 use hyper::body::{Body as _, Frame, SizeHint};
+use parking_lot::Mutex;
 use protocol::{
     envelope::{Body as Frames, Kind, Message, RefusedMessage, decode_body},
     error::{ErrorKind, Refusal},
@@ -29,6 +31,8 @@ use transport::PeerBody;
 
 use super::replica_headers;
 use crate::{
+    admission::outbox_budget::UnreadOwner,
+    auth::Caller,
     broker::{Broker, session_lookup},
     listeners::http::{
         inbound_request::{InboundRequest, RequestSource},
@@ -36,7 +40,10 @@ use crate::{
     },
     metrics::ForwardOutcome,
     session_location::ForwardFailure,
-    sessions::shared::Shared,
+    sessions::{
+        relayed_answers::{RelayedAnswer, RelayedAnswerGuard},
+        shared::Shared,
+    },
 };
 
 /// Result of sending a request to another replica.
@@ -71,7 +78,11 @@ pub(in crate::listeners) async fn initialize_elsewhere(
 }
 
 /// A client's request in the form for other replicas.
-pub(super) struct ReplicaRequest(Request<Bytes>);
+pub(super) struct ReplicaRequest {
+    request: Request<Bytes>,
+    /// Client for whom the answer waits.
+    owner: UnreadOwner,
+}
 
 impl ReplicaRequest {
     pub(super) fn of(request: &InboundRequest<'_>, body: &Bytes) -> Self {
@@ -79,28 +90,34 @@ impl ReplicaRequest {
         let headers = cache
             .validated_head
             .forwarded_headers(caller, || replica_headers::request_headers(&head.headers, caller));
-        Self::new(head.method.clone(), head.uri.clone(), headers, body)
+        Self::new(head.method.clone(), head.uri.clone(), headers, body, caller)
     }
 
-    pub(super) fn new(method: HttpMethod, uri: Uri, headers: HeaderMap, body: &Bytes) -> Self {
+    pub(super) fn new(
+        method: HttpMethod,
+        uri: Uri,
+        headers: HeaderMap,
+        body: &Bytes,
+        caller: &Caller,
+    ) -> Self {
         let mut request = Request::new(body.clone());
         *request.method_mut() = method;
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;
-        Self(request)
+        Self { request, owner: caller.into() }
     }
 
     pub(super) fn set_lease_header(&mut self, held: bool) {
-        replica_headers::set_lease_header(self.0.headers_mut(), held);
+        replica_headers::set_lease_header(self.request.headers_mut(), held);
     }
 
     /// Returns `None` for a body that no replica can parse, and so none has run.
     fn frames(&self) -> Option<Frames> {
-        frames_of(self.0.body()).filter(|_| self.is_post())
+        frames_of(self.request.body()).filter(|_| self.is_post())
     }
 
     fn is_post(&self) -> bool {
-        self.0.method() == HttpMethod::POST
+        self.request.method() == HttpMethod::POST
     }
 
     /// Returns the result for a request that was sent and not answered.
@@ -182,7 +199,7 @@ pub(super) async fn forward(
     let shared = &broker.shared;
     let _in_flight = shared.forwarded.token();
     let forwarding = async {
-        match broker.session_locator.peers.send(address, &outgoing.0).await {
+        match broker.session_locator.peers.send(address, &outgoing.request).await {
             Ok(response) => match replica_headers::read_miss(&response) {
                 Some(miss) => ForwardResult::SessionMissing(miss),
                 None => relay_response(shared, response, outgoing).await,
@@ -252,7 +269,7 @@ fn relayed_body(
 ) -> UnsyncBoxBody<Bytes, BodyAborted> {
     let request = outgoing.is_post().then(|| RelayedRequest {
         shared: Arc::clone(shared),
-        body: outgoing.0.body().clone(),
+        body: outgoing.request.body().clone(),
         events: RelayedEvents::default(),
         _in_flight: shared.forwarded.token(),
     });
@@ -261,20 +278,41 @@ fn relayed_body(
         None => &shared.closing,
     };
     let over = Box::pin(over.clone().cancelled_owned());
-    RelayedBody { body, is_events, request, over, is_cut: false }.boxed_unsync()
+    let source = Arc::new(RelayedSource(Mutex::new(Some(body))));
+    let handle = Arc::downgrade(&source);
+    let entry = shared.relayed_answers.watch(outgoing.owner.clone(), handle);
+    RelayedBody { source, is_events, request, over, is_cut: false, _entry: entry }.boxed_unsync()
+}
+
+/// The body of the other replica, which a slow client may lose at any time. `None`: it was cut.
+#[derive(Debug)]
+struct RelayedSource(Mutex<Option<PeerBody>>);
+
+impl RelayedAnswer for RelayedSource {
+    fn unread_bytes(&self) -> usize {
+        self.0.lock().as_mut().map_or(0, PeerBody::unread_bytes)
+    }
+
+    /// A drop of the body ends the stream at the other replica, and frees the window of its
+    /// connection.
+    fn cut(&self) {
+        let body = self.0.lock().take();
+        drop(body);
+    }
 }
 
 /// A body that is relayed frame by frame. When this replica closes, the stream of a GET ends, and its
 /// client resumes it elsewhere. The answer to a request is cut at the end of the grace period.
 struct RelayedBody {
-    body: PeerBody,
-    /// True for an event stream: it ends cleanly at a break, so that the client resumes it. Other
-    /// bodies break off at the client too.
+    source: Arc<RelayedSource>,
+    /// True for an event stream: it ends cleanly at a break if the client can resume it. Other bodies
+    /// break off at the client too.
     is_events: bool,
     /// The request that the body answers. `None`: the stream of a GET.
     request: Option<RelayedRequest>,
     over: Pin<Box<WaitForCancellationFutureOwned>>,
     is_cut: bool,
+    _entry: RelayedAnswerGuard,
 }
 
 struct RelayedRequest {
@@ -330,6 +368,15 @@ impl RelayedRequest {
         }
     }
 
+    /// Returns the end of the answer of a lost replica. After an event without an id, which may have
+    /// been the answer, the body breaks off.
+    fn piece_after_loss(self, is_events: bool) -> Option<Result<Frame<Bytes>, BodyAborted>> {
+        match is_events && self.events.has_any && !self.events.can_resume {
+            true => Some(Err(BodyAborted)),
+            false => self.last_piece(is_events),
+        }
+    }
+
     fn last_events<'m>(&self, messages: impl Iterator<Item = &'m Message>) -> Frame<Bytes> {
         let mut events = Vec::new();
         for answer in unknown_answers(&self.shared, messages) {
@@ -350,7 +397,14 @@ impl hyper::body::Body for RelayedBody {
         if self.is_cut {
             return Poll::Ready(None);
         }
-        let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
+        let polled = self.source.0.lock().as_mut().map(|body| Pin::new(body).poll_frame(context));
+        let Some(polled) = polled else {
+            tracing::debug!("the client does not read the answer of another replica");
+            self.is_cut = true;
+            self.request = None;
+            return Poll::Ready(Some(Err(BodyAborted)));
+        };
+        let Poll::Ready(frame) = polled else {
             ready!(self.over.as_mut().poll(context));
             self.is_cut = true;
             let (request, is_events) = (self.request.take(), self.is_events);
@@ -368,17 +422,21 @@ impl hyper::body::Body for RelayedBody {
             None => None,
             Some(Err(error)) => {
                 tracing::debug!(%error, "an answer of another replica broke off");
-                (!self.is_events).then_some(Err(BodyAborted))
+                self.is_cut = true;
+                match self.request.take() {
+                    Some(request) => request.piece_after_loss(self.is_events),
+                    None => (!self.is_events).then_some(Err(BodyAborted)),
+                }
             }
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.is_cut || self.body.is_end_stream()
+        self.is_cut || self.source.0.lock().as_ref().is_some_and(PeerBody::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.source.0.lock().as_ref().map_or_else(SizeHint::default, PeerBody::size_hint)
     }
 }
 

@@ -1,5 +1,6 @@
-//! A stateless request from a TCP, WebSocket or QUIC connection, forwarded to the replica where it
-//! waits. The response there is relayed here message by message.
+//! A stateless request that was forwarded to the replica where it waits. The response there is
+//! relayed here message by message: all responses over TCP, WebSocket and QUIC, and event streams
+//! over HTTP.
 //!
 //! Invariant: the last message is the only answer. If the other replica is lost before it, an error
 //! takes its place. A drop of the request cancels it there.
@@ -60,7 +61,7 @@ pub(in crate::listeners) async fn proxy_to_replica(
 }
 
 impl ProxiedRequest {
-    fn new(
+    pub(in crate::listeners) fn new(
         shared: &Arc<Shared>,
         client: &StatelessClient,
         id: &RequestId,
@@ -68,7 +69,8 @@ impl ProxiedRequest {
     ) -> Self {
         let is_events = response::is_event_stream(response.headers());
         let reading = match is_events {
-            true => ProxiedBody::Events(SseParser::new(shared.config.limits.message_bytes)),
+            // The other replica has bounded the messages.
+            true => ProxiedBody::Events(SseParser::new(usize::MAX)),
             false => ProxiedBody::Whole(BytesMut::new()),
         };
         Self {
@@ -123,9 +125,19 @@ impl ProxiedRequest {
         }
     }
 
+    /// Returns the answer for a client whose credential has ended before the answer came.
+    pub(in crate::listeners) fn given_up(&mut self) -> Bytes {
+        self.outcome_unknown(
+            "the broker gave up the request: the backend may or may not have carried it out",
+        )
+    }
+
     fn lost(&mut self) -> Bytes {
+        self.outcome_unknown("the replica where the request waited was lost before it answered: the request may or may not have been carried out")
+    }
+
+    fn outcome_unknown(&mut self, text: &'static str) -> Bytes {
         self.reading = ProxiedBody::Over;
-        let text = "the replica where the request waited was lost before it answered: the request may or may not have been carried out";
         let refusal = Refusal::new(ErrorKind::OutcomeUnknown, text);
         let request_id = self.shared.record_refusal(&refusal, None, Some(&self.tenant));
         stateless::refusal_response(&refusal, Some(&self.id), &request_id)

@@ -72,7 +72,7 @@ pub(super) async fn forward_suspended_from_connection(
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/event-stream"));
     let headers = replica_headers::request_headers(&headers, &client.caller);
-    let outgoing = ReplicaRequest::new(HttpMethod::POST, uri, headers, body);
+    let outgoing = ReplicaRequest::new(HttpMethod::POST, uri, headers, body, &client.caller);
     SuspendedRequest { broker, suspension, method, outgoing }.send().await
 }
 

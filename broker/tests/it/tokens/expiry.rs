@@ -8,7 +8,7 @@ use testkit::{
 };
 
 use super::{client, ending_in, guarded, until_status, with_token};
-use crate::{request, stateless::Modern};
+use crate::{initialize_body, kind, request, stateless::Modern};
 
 async fn started() -> (TestBroker, AuthorizationServer, FakeBackend) {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
@@ -189,6 +189,81 @@ async fn auth_06_http_streams_of_stateless_clients_end_with_a_message() {
         assert_eq!(messages[0]["method"], first, "{messages:?}");
         let last = messages.last().unwrap();
         assert!(last["id"] == "x" && last[member].is_object(), "{method}: {messages:?}");
+    }
+}
+
+#[tokio::test]
+async fn auth_06_a_call_continued_at_another_replica_ends_with_an_answer() {
+    let (server, backend) = (AuthorizationServer::start().await, FakeBackend::start().await);
+    backend.tool("ask", |call| async move {
+        let schema = json!({"type": "object", "properties": {}});
+        let form = json!({"mode": "form", "message": "?", "requestedSchema": schema});
+        call.request("elicitation/create", form).await;
+        call.progress(1.0, 2.0).await;
+        Reply::Hang
+    });
+    let unlimited = json!({"sign_in_failures_per_minute": 0});
+    let cluster = crate::builder()
+        .auth_required()
+        .config(server.config("acme", json!({})))
+        .config(json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": unlimited}))
+        .tenant("acme")
+        .backend("acme", "b", backend.spec())
+        .cluster(2)
+        .start()
+        .await;
+    let long = server.token("ann");
+    for replica in 0..2 {
+        eventually("the keys at each replica", || async {
+            let client = cluster.client_of(replica, "/mcp").bearer(&long);
+            let status = client.post(initialize_body("2025-11-25")).await.status;
+            if status == 200 { Ok(()) } else { Err(status) }
+        })
+        .await;
+    }
+    let call = |token: Option<&str>| {
+        let mut meta = crate::stateless::meta(json!({"elicitation": {}}));
+        meta["progressToken"] = json!(1);
+        if let Some(token) = token {
+            meta["dev.mcp-broker/token"] = json!(token);
+        }
+        json!({"name": "b__ask", "arguments": {}, "_meta": meta})
+    };
+    // The first replica has the call. The client comes back to the second one.
+    let continued = async |token: Option<&str>| {
+        let first = Modern::at(cluster.replicas()[0].http_address(), "/mcp", json!({}));
+        let required = first.bearer(&long).result("tools/call", call(None)).await;
+        let key = required["inputRequests"].as_object().unwrap().keys().next().unwrap().clone();
+        let mut params = call(token);
+        params["requestState"] = required["requestState"].clone();
+        params["inputResponses"] = json!({key: {"action": "accept", "content": {}}});
+        params
+    };
+    let second = &cluster.replicas()[1];
+    let over_http = async {
+        let params = continued(None).await;
+        let short = server.token_with("ann", ending_in(6));
+        let client = Modern::at(second.http_address(), "/mcp", json!({})).bearer(&short);
+        let mut events = client.post(json!("x"), "tools/call", params).await.events();
+        let mut messages = Vec::new();
+        within("the end of the stream", async {
+            while let Some((_, message)) = events.next_message().await {
+                messages.push(message);
+            }
+        })
+        .await;
+        assert_eq!(messages[0]["method"], "notifications/progress", "{messages:?}");
+        messages.pop().unwrap()
+    };
+    let over_tcp = async {
+        let short = server.token_with("ann", ending_in(8));
+        let params = continued(Some(&short)).await;
+        let lines = DuplexClient::builder().tcp(second.tcp_address().unwrap()).await;
+        lines.request("tools/call", params).await
+    };
+    let (http, tcp) = tokio::join!(over_http, over_tcp);
+    for answer in [http, tcp] {
+        assert_eq!(kind(&answer["error"]), "outcome_unknown", "{answer}");
     }
 }
 

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 use testkit::{
-    Authority, AuthorizationServer, EventReader, FakeBackend, PipeBackend, QuicPeer, TestBroker,
-    authorization, duplex::Wire, eventually, within,
+    Authority, AuthorizationServer, EventReader, FakeBackend, Gate, PipeBackend, QuicPeer, Reply,
+    TestBroker, authorization, duplex::Wire, eventually, within,
 };
 
 use super::{client, guarded, status, until_status, with_token};
-use crate::{kind, request, stateless::Modern};
+use crate::{kind, request, stateless::Modern, text_of};
 
 const PATH: &str = "/admin/v1/tenants/acme/revocations";
 
@@ -159,6 +159,51 @@ async fn one_token_is_revoked_by_its_id() {
     let path = format!("POST {}", PATH.replace("acme", "{tenant}"));
     let records = audit["records"].as_array().unwrap();
     assert!(records.iter().filter(|record| record["action"] == path.as_str()).count() >= 3);
+}
+
+/// Requests without a session share a session at the backend, whatever their token is.
+#[tokio::test]
+async fn a_revoked_token_ends_no_request_of_another_token() {
+    let (server, backend) = (AuthorizationServer::start().await, FakeBackend::start().await);
+    let done = Gate::new();
+    let gate = done.clone();
+    backend.tool("wait", move |_| {
+        let gate = gate.clone();
+        async move {
+            gate.passed().await;
+            Reply::text("done")
+        }
+    });
+    let broker = guarded(&server, &backend, json!({})).single_process().start().await;
+    let [one, two] = ["one", "two"].map(|id| server.token_with("ann", json!({"jti": id})));
+    until_status(&broker, &one, 200).await;
+    let call = async |token: &str| {
+        let client = Modern::of(&broker, "/mcp").bearer(token);
+        client.answer("tools/call", json!({"name": "b__wait", "arguments": {}})).await
+    };
+    let waiting = async |count: usize| {
+        backend.wait_count("the calls", count, |seen| seen.calls("wait")).await;
+    };
+    // The call of the first token opens the session at the backend.
+    let first = async {
+        let answer = call(&one).await;
+        done.open();
+        answer
+    };
+    let second = async {
+        waiting(1).await;
+        call(&two).await
+    };
+    let revoked = async {
+        waiting(2).await;
+        revoke(&broker, json!({"jti": "one"})).await;
+    };
+    let (first, second, ()) = tokio::join!(first, second, revoked);
+    assert_eq!(kind(&first["error"]), "outcome_unknown", "{first}");
+    assert_eq!(text_of(&second["result"]), "done", "{second}");
+    // Later requests do not use the session of the revoked token.
+    let later = call(&two).await;
+    assert_eq!(text_of(&later["result"]), "done", "{later}");
 }
 
 #[tokio::test]

@@ -527,6 +527,39 @@ async fn a_broken_event_stream_ends_and_a_broken_document_is_an_error() {
     );
 }
 
+/// Returns what a client gets of a call after this event, at which its replica is lost.
+async fn rest_after(event: &'static [u8]) -> Result<Bytes, hyper::Error> {
+    let edge = Replica::start().await;
+    let mut peer = FakePeer::start(move |seen| {
+        Some(Chunks::response(seen, "text/event-stream", Bytes::from_static(event), 1, None))
+    });
+    edge.store_owner_hint(SESSION, "peer", &peer.address).await;
+    let mut response = edge
+        .request(Method::POST, Some(SESSION), call(6, "tools/call", json!({"name": "x"})))
+        .await;
+    let first = soon("an event", response.body_mut().frame()).await.unwrap().unwrap();
+    assert_eq!(first.into_data().unwrap(), event);
+    peer.kill();
+    soon("its end", response.into_body().collect()).await.map(|rest| rest.to_bytes())
+}
+
+/// A client can resume a stream only after an event with an id. Otherwise no other replica answers it.
+#[tokio::test]
+async fn f_13_a_stream_that_cannot_be_resumed_ends_with_an_answer_when_its_replica_is_lost() {
+    let rest = rest_after(b": keepalive\n\n").await.unwrap();
+    let text = std::str::from_utf8(&rest).unwrap();
+    let data = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap();
+    let answer: Value = serde_json::from_str(data).unwrap();
+    assert_eq!(
+        (&answer["id"], &answer["error"]["data"]["kind"]),
+        (&json!(6), &json!("outcome_unknown"))
+    );
+    assert_eq!(text.matches("data:").count(), 1, "{text}");
+    // The event may have been the answer.
+    assert!(rest_after(b"data: {}\n\n").await.is_err());
+    assert!(rest_after(b"id: 1-1\ndata: {}\n\n").await.unwrap().is_empty());
+}
+
 #[tokio::test]
 async fn f_19_the_broker_does_not_read_ahead_for_a_slow_client() {
     const MANY: usize = 1_000_000;
@@ -550,6 +583,27 @@ async fn f_19_the_broker_does_not_read_ahead_for_a_slow_client() {
     assert!(taken() < 32 * 1024 * 1024, "{} bytes were read ahead", taken());
     drop(response);
     until("the peer learns that no client reads", || peer.seen.ended.load(Ordering::SeqCst)).await;
+}
+
+#[tokio::test]
+async fn f_19_an_unread_answer_of_another_replica_can_be_cut() {
+    const MANY: usize = 1_000_000;
+    let event = Bytes::from([&b"data: "[..], &[b'x'; 1000], b"\n\n"].concat());
+    let peer = FakePeer::start(move |seen| {
+        Some(Chunks::response(seen, "text/event-stream", event.clone(), MANY, None))
+    });
+    let edge = Replica::start().await;
+    edge.store_owner_hint(SESSION, "peer", &peer.address).await;
+    let response = edge
+        .request(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"})))
+        .await;
+    let answers = &edge.broker.shared.relayed_answers;
+    assert_eq!(answers.cut_beyond(usize::MAX), 0);
+    until("the unread answer is cut", || answers.cut_beyond(0) == 1).await;
+    until("the stream at the peer ends", || peer.seen.ended.load(Ordering::SeqCst)).await;
+    let rest = soon("the end of the answer", response.into_body().collect()).await;
+    assert!(rest.is_err(), "it is not complete");
+    assert_eq!(answers.cut_beyond(0), 0);
 }
 
 #[tokio::test]
