@@ -120,6 +120,10 @@ export class Trial {
     this.end.abort();
   }
 
+  get isStopped(): boolean {
+    return this.end.signal.aborted;
+  }
+
   private async close(): Promise<void> {
     const session = this.session;
     this.session = undefined;

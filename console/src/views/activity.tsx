@@ -16,6 +16,10 @@ interface Seen {
 
 const KEPT = 1_000;
 
+function isSame(one: Entry, other: Entry): boolean {
+  return one.number === other.number && one.at === other.at && one.request_id === other.request_id;
+}
+
 export function Activity() {
   const chosen = tenant.value;
   const { query } = route.value;
@@ -23,17 +27,18 @@ export function Activity() {
   const outcome = query.get('outcome') ?? '';
   const live = useLive<Seen>(
     async old => {
-      const newest = old?.entries.at(-1)?.number ?? 0;
+      const newest = old?.entries.at(-1);
       const ask = (after: number) =>
         call<Schemas['ActivityList']>('GET /admin/v1/activity', { query: { tenant: chosen, after: after || undefined, limit: 1000 } });
-      let page = await ask(newest);
-      let before = old?.entries ?? [];
-      if (old && page.replica !== old.replica) {
-        // Another replica counts its own entries. The second answer may be of the first replica again, with all its entries.
-        if (newest) page = await ask(0);
-        before = [];
+      // The answer begins with the newest known entry. Otherwise another replica answered, or a new process of this one: both count their
+      // own entries. The second answer may be of the first replica again, with all its entries.
+      let page = await ask(newest ? newest.number - 1 : 0);
+      const [first, ...newer] = page.entries;
+      if (old && newest && page.replica === old.replica && first && isSame(first, newest)) {
+        return { replica: page.replica, entries: [...old.entries, ...newer].slice(-KEPT) };
       }
-      return { replica: page.replica, entries: [...before, ...page.entries].slice(-KEPT) };
+      if (newest) page = await ask(0);
+      return page;
     },
     [chosen],
     2_500,

@@ -27,6 +27,21 @@ type Kind = (typeof KINDS)[number][0];
 const MASK = '***';
 const COMMON = ['transport', 'credentials', 'links'];
 
+/** Returns the stored credentials about which a body says nothing, and which it would remove. */
+function lost(credentials: View['settings']['credentials'], kind: Kind, body: Settings): { field: string; detail: string }[] {
+  // Other transports have no request headers to send them in.
+  if (kind !== 'http' && kind !== 'sse' && kind !== 'websocket') return [];
+  const given = (body['credentials'] ?? {}) as Settings;
+  const faults = [];
+  if (credentials?.bearer && given['bearer'] === undefined) {
+    faults.push({ field: 'credentials.bearer', detail: 'is stored and not shown; enter it again, or set credentials.bearer to null in the further settings to remove it' });
+  }
+  if (credentials?.headers.length && given['headers'] === undefined) {
+    faults.push({ field: 'credentials.headers', detail: `has ${credentials.headers.join(', ')}, stored and not shown; enter credentials.headers again in the further settings, or {} to remove them` });
+  }
+  return faults;
+}
+
 /** A backend that the broker has, as this form read or stored it. */
 interface Stored {
   owner: string;
@@ -141,6 +156,7 @@ export function BackendForm({ owner, name }: { owner?: string; name?: string }) 
   const [draft, setDraft] = useState<Draft | undefined>(name ? undefined : draftOf(route.value.query.get('tenant') ?? oneTenant.value, ''));
   const [stored, setStored] = useState<Stored>();
   const [hidden, setHidden] = useState<string[]>([]);
+  const [credentials, setCredentials] = useState<View['settings']['credentials']>();
   const [problem, setProblem] = useState<Problem>();
   const [busy, setBusy] = useState(false);
   const [made, setMade] = useState<View>();
@@ -152,6 +168,7 @@ export function BackendForm({ owner, name }: { owner?: string; name?: string }) 
         const { credentials } = value.settings;
         const unshown = [...(credentials?.bearer ? ['the bearer token'] : []), ...(credentials?.headers ?? []).map(header => `the header ${header}`)];
         setHidden([...unshown, ...masked(value.settings)]);
+        setCredentials(credentials);
         setStored({ owner, name, tag: found });
         setDraft(draftOf(owner, name, value.settings as unknown as Settings));
       },
@@ -172,10 +189,9 @@ export function BackendForm({ owner, name }: { owner?: string; name?: string }) 
     setMade(undefined);
     try {
       const body = bodyOf(draft);
-      const masks = masked(body);
-      if (masks.length) {
-        throw refused(...masks.map(field => ({ field, detail: `holds ${MASK} instead of a value that is not shown; enter it again` })));
-      }
+      const masks = masked(body).map(field => ({ field, detail: `holds ${MASK} instead of a value that is not shown; enter it again` }));
+      const unsaid = [...masks, ...lost(credentials, draft.kind, body)];
+      if (unsaid.length) throw refused(...unsaid);
       const known = stored?.owner === draft.owner && stored.name === draft.name ? stored : undefined;
       const headers: Record<string, string> = !known ? { 'if-none-match': '*' } : known.tag ? { 'if-match': known.tag } : {};
       const params = { tenant: draft.owner, backend: draft.name };

@@ -112,6 +112,8 @@ function Detail({ owner, item }: { owner: string; item: Item }) {
   );
   const definition = live.value === undefined ? undefined : (JSON.parse(live.value) as Json);
   const hints = objectOf(definition?.['annotations']);
+  // A definition that is not known yet says nothing, also not by a missing hint.
+  const isTool = item.kind === 'tool' && definition !== undefined;
   const prompted = Array.isArray(definition?.['arguments']) ? definition['arguments'].map(objectOf) : undefined;
   const unseen = unseenIn(JSON.stringify(definition ?? '')) + unseenIn(item.description ?? '');
   return (
@@ -132,10 +134,11 @@ function Detail({ owner, item }: { owner: string; item: Item }) {
           <Tag>{item.kind}</Tag>
           {item.stale && <Tag tone="warn">may be outdated</Tag>}
           {hints['readOnlyHint'] === true && <Tag tone="good">says it only reads</Tag>}
-          {item.kind === 'tool' && hints['readOnlyHint'] !== true && hints['destructiveHint'] !== false && <Tag tone="warn">may destroy</Tag>}
-          {item.kind === 'tool' && hints['openWorldHint'] !== false && <Tag>open world</Tag>}
+          {isTool && hints['readOnlyHint'] !== true && hints['destructiveHint'] !== false && <Tag tone="warn">may destroy</Tag>}
+          {isTool && hints['openWorldHint'] !== false && <Tag>open world</Tag>}
           {hints['idempotentHint'] === true && <Tag>idempotent</Tag>}
         </div>
+        {live.problem && <Note tone="bad">{live.problem.message}</Note>}
         {unseen > 0 && <Note tone="warn">The definition has invisible characters. The text below marks them.</Note>}
         {item.description && (
           <p class="described">

@@ -1,7 +1,7 @@
 // Calls a tool as a chosen subject, on the way of every client: what the policy refuses to the subject is refused here.
 import { useEffect, useRef, useState } from 'preact/hooks';
 
-import { call, callAll, type Problem, type Schemas } from '../api/client';
+import { call, callAll, Problem, type Schemas } from '../api/client';
 import { RawJson, indented, jsonOf, valueText, objectOf } from '../json';
 import { asProblem, useLive } from '../live';
 import { go, href, route } from '../router';
@@ -24,6 +24,8 @@ interface Question {
 
 interface Run {
   trial: Trial;
+  /** When it began, by `performance.now`. */
+  begun: number;
   messages: Noted[];
   progress?: Message;
   /** Questions without an answer, in the order in which they came. The first one is shown. */
@@ -74,12 +76,14 @@ export function Try() {
 }
 
 function Caller({ owner, tool }: { owner: string; tool: Item }) {
-  const definition = useLive<Schema | undefined>(async () => {
+  const definition = useLive<Schema>(async () => {
     const found = await call<Schemas['CatalogList']>('GET /admin/v1/tenants/{tenant}/catalog', {
       params: { tenant: owner },
       query: { kind: 'tool', backend: tool.backend, name: tool.name, definitions: true },
     });
-    return found.items[0]?.definition as Schema | undefined;
+    const [item] = found.items;
+    if (!item) throw new Problem(0, 'page', 'The backend does not list this tool any more.', []);
+    return item.definition as Schema;
   }, [tool.hash]);
   const schema = objectOf(definition.value?.['inputSchema']);
   const [drafts, setDrafts] = useState<Drafts>({});
@@ -92,11 +96,14 @@ function Caller({ owner, tool }: { owner: string; tool: Item }) {
   useEffect(() => setDrafts(draftsOf(schema)), [definition.value]);
   useEffect(() => () => current.current?.trial.stop(), []);
 
-  const update = (changes: Partial<Run>) => {
-    if (!current.current) return;
+  /** Changes the run of a trial, unless another run has begun. */
+  const updateOf = (trial: Trial, changes: Partial<Run>) => {
+    if (current.current?.trial !== trial) return;
     current.current = { ...current.current, ...changes };
     setRun(current.current);
   };
+  /** Ends a run. Its questions need no answer any more. */
+  const finish = ({ trial, begun }: Run, changes: Partial<Run> = {}) => updateOf(trial, { ...changes, questions: [], took: performance.now() - begun });
   const start = async (event: Event) => {
     event.preventDefault();
     let args: RawJson;
@@ -118,6 +125,7 @@ function Caller({ owner, tool }: { owner: string; tool: Item }) {
     setFaults({});
     current.current?.trial.stop();
     let asked = 0;
+    const update = (changes: Partial<Run>) => updateOf(trial, changes);
     const trial: Trial = new Trial(owner, subject, {
       note: noted => update({ messages: [...(current.current?.messages ?? []), noted] }),
       progress: progress => update({ progress }),
@@ -135,14 +143,15 @@ function Caller({ owner, tool }: { owner: string; tool: Item }) {
           update({ questions: [...waiting(), question] });
         }),
     });
-    current.current = { trial, messages: [], questions: [] };
-    setRun(current.current);
-    const begun = performance.now();
+    const own: Run = { trial, begun: performance.now(), messages: [], questions: [] };
+    current.current = own;
+    setRun(own);
     try {
       const answer = await trial.run(tool.exposed_name, args);
-      if (current.current?.trial === trial) update({ answer, took: performance.now() - begun });
+      finish(own, { answer });
     } catch (error) {
-      if (current.current?.trial === trial) update({ problem: asProblem(error), took: performance.now() - begun });
+      // Stop has finished it.
+      if (!trial.isStopped) finish(own, { problem: asProblem(error) });
     }
   };
   const isRunning = run && run.took === undefined;
@@ -163,11 +172,13 @@ function Caller({ owner, tool }: { owner: string; tool: Item }) {
               <Button pressed={json === undefined} run={() => setJson(undefined)}>
                 Form
               </Button>
-              <Button pressed={json !== undefined} run={() => setJson(indented(jsonOf(valueOf(schema, drafts).value)))}>
+              <Button pressed={json !== undefined} run={() => setJson(json ?? indented(jsonOf(valueOf(schema, drafts).value)))}>
                 JSON
               </Button>
             </div>
-            {!definition.value ? (
+            {definition.problem ? (
+              <Refused problem={definition.problem} />
+            ) : !definition.value ? (
               <Loading />
             ) : json === undefined ? (
               <SchemaForm schema={schema} drafts={drafts} set={setDrafts} faults={faults} />
@@ -180,13 +191,13 @@ function Caller({ owner, tool }: { owner: string; tool: Item }) {
               <Button
                 run={() => {
                   run.trial.stop();
-                  update({ took: 0 });
+                  finish(run);
                 }}
               >
                 Stop
               </Button>
             )}
-            <Button kind="primary" icon="try" submit disabled={isRunning}>
+            <Button kind="primary" icon="try" submit disabled={isRunning || !definition.value}>
               {isRunning ? 'Calling…' : 'Call the tool'}
             </Button>
           </div>

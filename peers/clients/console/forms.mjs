@@ -1,5 +1,6 @@
 // What a person enters is what the broker gets: `forms.mjs ORIGIN TOKEN BACKEND`. The stdio backend `odd` has arguments that are not one
-// line each, and the backend `kept` has the secrets `auth.client_secret` and `auth.provider.client_secret`. BACKEND is the URL of a backend
+// line each, the backend `kept` has the secrets `auth.client_secret` and `auth.provider.client_secret`, and the backends `guarded` and `open`
+// have a bearer token and the header `x-team`. BACKEND is the URL of a backend
 // whose tool `count` takes the numbers `n` and `x`. Its tool `both` asks two questions at the same time, and returns both answers.
 import assert from 'node:assert/strict';
 
@@ -57,6 +58,28 @@ async function maskedSecrets() {
   await person.button('Store and reconnect').click();
   await page.getByText(/The backend is stored, and it is|kept is ready/).first().waitFor();
   ok('masked secrets');
+}
+
+/** Opens the form of a backend with stored credentials, and fills in what it demands. */
+async function editCredentials(name, credentials, token) {
+  await person.open(`backends/default/${name}?edit=1`);
+  await page.getByText('Stored, and not shown: the bearer token, the header x-team.').waitFor();
+  const settings = JSON.parse(await further.inputValue());
+  await person.button('Store and reconnect').click();
+  await page.getByText('2 fields are not accepted.').waitFor();
+  await field('Bearer token').getByText('is stored and not shown').waitFor();
+  await page.getByRole('listitem').filter({ hasText: 'credentials.headers has x-team' }).waitFor();
+  await page.getByLabel('Bearer token').fill(token);
+  await further.fill(JSON.stringify({ ...settings, credentials }));
+  await person.button('Store and reconnect').click();
+  await page.getByText(`${name} is ready`).waitFor();
+}
+
+/** Settings without a word about the credentials are not stored. */
+async function storedCredentials() {
+  await editCredentials('guarded', { headers: { 'x-team': 'acme' } }, 'other-token');
+  await editCredentials('open', { bearer: null, headers: {} }, '');
+  ok('stored credentials');
 }
 
 /** The first connection fails, and the form can still store other settings. */
@@ -141,6 +164,7 @@ async function twoQuestions() {
 try {
   await oddArguments();
   await maskedSecrets();
+  await storedCredentials();
   await failedConnection();
   await exactNumbers();
   await twoQuestions();

@@ -216,8 +216,18 @@ async fn the_console_stores_and_sends_what_was_entered() {
         },
     });
     assert_eq!(admin.put_backend("default", "kept", &kept).await.0, 201);
+    let mut guarded = backend.spec();
+    guarded["credentials"] = json!({"bearer": "a-token", "headers": {"x-team": "acme"}});
+    for name in ["guarded", "open"] {
+        assert_eq!(admin.put_backend("default", name, &guarded).await.0, 201);
+    }
     let url = backend.spec()["transport"]["url"].as_str().unwrap().to_owned();
-    passes("forms.mjs", &[&origin(&broker), ADMIN, &url], 7, || broker.log()).await;
+    passes("forms.mjs", &[&origin(&broker), ADMIN, &url], 8, || broker.log()).await;
+    let (_, stored) = admin.get("/admin/v1/tenants/default/backends/guarded").await;
+    let shown = json!({"bearer": true, "headers": ["x-team"]});
+    assert_eq!(stored["settings"]["credentials"], shown, "{stored}");
+    let (_, stored) = admin.get("/admin/v1/tenants/default/backends/open").await;
+    assert_eq!(stored["settings"]["credentials"], Value::Null, "{stored}");
     let (_, stored) = admin.get("/admin/v1/tenants/default/backends/kept").await;
     let auth = &stored["settings"]["auth"];
     assert_eq!([&auth["client_secret"], &auth["provider"]["client_secret"]], ["***", "***"]);
@@ -266,6 +276,21 @@ fn malformed_tool() -> Value {
     });
     let schema = json!({"type": "object", "required": true, "properties": properties});
     json!({"name": "malformed", "title": "safe\u{200b}title", "annotations": null, "inputSchema": schema, "outputSchema": {"type": "object", "properties": "x"}})
+}
+
+#[tokio::test]
+async fn the_console_shows_and_sends_nothing_outdated() {
+    let backend = FakeBackend::start().await;
+    backend.tool("hang", |_| async { std::future::pending::<Reply>().await });
+    let schema = json!({"type": "object", "properties": {"note": {"type": "string"}}});
+    backend.list("tools", vec![json!({"name": "hang", "inputSchema": schema})]);
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    passes("stale.mjs", &[&origin(&broker), ADMIN], 3, || broker.log()).await;
+    // The call may be stopped before it is sent.
+    for call in backend.recorded_of("tools/call") {
+        assert_eq!(call.message["params"]["arguments"], json!({"note": "by hand"}));
+    }
 }
 
 #[tokio::test]
