@@ -242,11 +242,6 @@ impl Breaker {
             () if self.ratio_is_reached(now) => OpenReason::Ratio,
             () => return false,
         };
-        let closed_for =
-            now.saturating_sub(Duration::from_millis(self.closed_at_ms.load(Ordering::Relaxed)));
-        if closed_for >= self.settings.window {
-            self.attempts.store(0, Ordering::Relaxed);
-        }
         self.open(now, u8::from(reason == OpenReason::Ratio), chance)
     }
 
@@ -257,6 +252,11 @@ impl Breaker {
     }
 
     fn open(&self, now: Duration, reason: u8, chance: f64) -> bool {
+        let closed_at = Duration::from_millis(self.closed_at_ms.load(Ordering::Relaxed));
+        let is_closed = self.packed_state.load(Ordering::Relaxed) == CLOSED;
+        if is_closed && now.saturating_sub(closed_at) >= self.settings.window {
+            self.attempts.store(0, Ordering::Relaxed);
+        }
         let wait = self.next_wait(chance);
         let opened = self
             .packed_state
@@ -529,6 +529,23 @@ mod tests {
         assert_eq!(breaker.open_details(at(2_000)).unwrap().reason, OpenReason::Operator);
         let off = Breaker::new(BreakerSettings { enabled: false, ..settings() });
         assert!(!off.open_by_verdict(at(0), 1.0));
+    }
+
+    #[test]
+    fn a_verdict_long_after_an_outage_waits_for_the_first_probe_only() {
+        let breaker = Breaker::new(settings());
+        assert!(breaker.open_by_verdict(at(0), 1.0));
+        for _ in 0..3 {
+            let now = breaker.probe_at().unwrap();
+            assert!(breaker.start_probe(now));
+            breaker.finish_probe(false, now, 1.0);
+        }
+        let closed = breaker.probe_at().unwrap();
+        assert!(breaker.start_probe(closed));
+        breaker.finish_probe(true, closed, 1.0);
+        let later = closed + settings().window;
+        assert!(breaker.open_by_verdict(later, 1.0));
+        assert_eq!(breaker.probe_at(), Some(later + settings().probe_after));
     }
 
     #[test]

@@ -97,7 +97,7 @@ impl Control {
     }
 
     /// Reads on from the last signed position, and signs the position that it reaches.
-    async fn checkpoint_of(
+    pub(super) async fn checkpoint_of(
         &self,
         chain: AuditChain,
     ) -> Result<Result<AuditCheckpoint, ChainMismatch>, StoreError> {
@@ -113,6 +113,12 @@ impl Control {
                 )
                 .await?;
             let is_last = page.records.len() < AUDIT_PAGE_ROWS as usize;
+            // The retention may have removed records since `chain` or the page before was read.
+            match self.audit_seal().verified_start(&page.chain) {
+                Ok(start) if start.position > position.position => position = start,
+                Ok(_) => {}
+                Err(misfit) => return Ok(Err(misfit)),
+            }
             position = match verify_page(position, &page, is_last, &[]) {
                 Ok(position) => position,
                 Err(misfit) => return Ok(Err(misfit)),

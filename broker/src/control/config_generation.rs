@@ -124,6 +124,9 @@ impl ConfigGeneration {
         let mut state = self.lock();
         state.needs_restart = needs_restart.iter().map(|section| (*section).to_owned()).collect();
         (state.file_refusal, state.folder_refusal) = (None, None);
+        // The folder itself counts no more. It is not applied again if it did not change.
+        let [applied, outdated, refused] = count_by_state(&state.files);
+        metrics.reloads.files(applied, outdated, refused);
         metrics.reloads.file_applied(needs_restart.len());
         state.start_generation(metrics)
     }
@@ -192,4 +195,28 @@ impl RefusedReload {
 /// Returns the present time as the admin API shows it.
 pub fn now_text() -> String {
     super::resource_views::moment(now_us())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reload_ends_a_refusal_of_the_folder_in_the_view_and_in_the_metrics() {
+        let (generation, metrics) = (ConfigGeneration::default(), Metrics::new(false));
+        let is_refused = || metrics.render().contains(r#"mcp_config_files{state="refused"} 1"#);
+        let file = IncludedFileView {
+            name: "a.yaml".to_owned(),
+            state: IncludedFileState::Applied,
+            read_at: now_text(),
+            faults: Vec::new(),
+        };
+        generation.record_folder(vec![file], true, &metrics);
+        generation.record_folder_refusal("include.folder: cannot be read", &metrics);
+        assert!(is_refused() && generation.view().refused.is_some());
+        // The folder can be read again and has not changed, so nothing else is recorded about it.
+        generation.record_reload(&[], &metrics);
+        assert!(!is_refused() && generation.view().refused.is_none(), "{}", metrics.render());
+        assert!(metrics.render().contains(r#"mcp_config_files{state="applied"} 1"#));
+    }
 }

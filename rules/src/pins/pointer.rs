@@ -33,6 +33,11 @@ impl<'a> Pointer<'a> {
         matches!(self.0.as_slice(), [Step::Member(member)] if member == name)
     }
 
+    /// Returns whether it leads to a part of a member of the root.
+    pub(super) fn is_in_member(&self, name: &str) -> bool {
+        matches!(self.0.as_slice(), [Step::Member(member), _, ..] if member == name)
+    }
+
     /// Returns the pointer as text. A long one is cut.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
@@ -68,8 +73,9 @@ mod tests {
         let mut pointer = Pointer::default();
         assert!(pointer.is_root() && pointer.text().is_empty());
         pointer.enter(Step::Member("a/b~c".into()));
-        assert!(pointer.is_member("a/b~c"));
+        assert!(pointer.is_member("a/b~c") && !pointer.is_in_member("a/b~c"));
         pointer.enter(Step::Element(7));
+        assert!(!pointer.is_member("a/b~c") && pointer.is_in_member("a/b~c"));
         assert_eq!(pointer.text(), "/a~1b~0c/7");
         pointer.leave();
         pointer.enter(Step::Member("\u{e4}".repeat(FINDING_POINTER_BYTES_MAX).into()));

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use memchr::memmem;
 use protocol::{
     envelope::{Kind, Message},
-    json::{self, Tape, TapeValue, ValueKind},
+    json::{self, Span, Tape, TapeValue, ValueKind},
     splice::Splice,
 };
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,8 @@ use crate::limits::pins::FINDINGS_MAX;
 
 /// Member of `_meta` with what was found.
 const FINDINGS_MEMBER: &str = "dev.mcp-broker/findings";
+/// Member of the result whose parts have no meaning in MCP.
+const STRUCTURED_MEMBER: &str = "structuredContent";
 
 /// What the broker does with hidden characters in the results of tools.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -104,12 +106,28 @@ impl<'a> Walk<'a> {
                     if is_replaced {
                         continue;
                     }
+                    let hidden_name = has_hidden(&member.key).then(|| member.key.clone());
                     self.pointer.enter(Step::Member(member.key));
+                    if let Some(name) = hidden_name {
+                        self.name(&name, member.key_span, splice);
+                    }
                     self.value(member.value, splice);
                     self.pointer.leave();
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Notes a name with hidden characters. Names outside structured content stay: without the
+    /// characters, one could pass for a member of MCP that the broker has not read.
+    fn name(&mut self, name: &str, span: Span, splice: &mut Splice<'_>) {
+        if self.findings.len() < FINDINGS_MAX {
+            self.findings.extend(hidden(&self.pointer, name));
+        }
+        if self.strips && self.pointer.is_in_member(STRUCTURED_MEMBER) {
+            let kept = json::quote(&without_hidden(name)).into_bytes();
+            splice.replace(span.shifted(self.base), kept);
         }
     }
 
@@ -173,6 +191,29 @@ mod tests {
             assert_eq!(stripped["structuredContent"], text(good)["structuredContent"]);
             assert_eq!(scanned(ResultScan::Off, &text(bad)).map(|(result, _)| result), None);
         }
+    }
+
+    #[test]
+    fn names_of_members_are_flagged_and_cleaned_in_structured_content() {
+        let result = |name: &str| {
+            let content = json!([{"type": "text", "text": "ok", name: 1}]);
+            json!({"content": content, "structuredContent": {"deep": [{name: {"a": 1}}]}})
+        };
+        let (bad, good) = (result("a\u{e0041}b"), result("ab"));
+        let (flagged, rules) = scanned(ResultScan::Flag, &bad).unwrap();
+        assert_eq!(rules, ["hidden-tag", "hidden-tag"]);
+        assert_eq!(flagged["structuredContent"], bad["structuredContent"]);
+        let pointers: Vec<&str> = flagged["_meta"][FINDINGS_MEMBER]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|finding| finding["pointer"].as_str())
+            .collect();
+        assert!(pointers.contains(&"/structuredContent/deep/0/a<U+E0041>b"), "{pointers:?}");
+        let (stripped, rules) = scanned(ResultScan::Strip, &bad).unwrap();
+        assert_eq!(rules, ["hidden-tag", "hidden-tag"]);
+        assert_eq!(stripped["structuredContent"], good["structuredContent"]);
+        assert_eq!(stripped["content"], bad["content"], "no member of MCP comes up");
     }
 
     #[test]
