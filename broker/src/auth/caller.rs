@@ -151,6 +151,22 @@ impl ExchangeableToken {
     pub fn is_live(&self) -> bool {
         self.expires_at_us > now_us() && !self.verified.is_revoked()
     }
+
+    /// Returns a token that is valid for an hour.
+    #[cfg(test)]
+    pub fn for_test(text: &str) -> Arc<Self> {
+        let (tenant, principal) = (TenantId::default_tenant(), PrincipalId::new("ann"));
+        let (withdrawn, revocations) = (Arc::default(), Arc::default());
+        let verified =
+            VerifiedToken::new(tenant, principal, None, None, None, withdrawn, revocations);
+        Arc::new(Self {
+            text: Secret::new(text),
+            digest: URL_SAFE_NO_PAD.encode(digest(&SHA256, text.as_bytes())).into(),
+            expires_at_us: now_us() + 3_600_000_000,
+            destinations: Vec::new(),
+            verified: Arc::new(verified),
+        })
+    }
 }
 
 /// SHA-256 of an access token in base64url. It is not the token, and cannot be shown instead of it.

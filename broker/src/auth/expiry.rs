@@ -34,6 +34,21 @@ pub async fn until_ended<T>(
     }
 }
 
+/// Returns what `work` returns, or `None` once the token of the credential has been revoked.
+pub async fn unless_revoked<T>(
+    until: Option<&CredentialExpiry>,
+    work: impl Future<Output = T>,
+) -> Option<T> {
+    let token = until.and_then(|until| until.token.as_ref());
+    let Some(token) = token else { return Some(work.await) };
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        // Boxed, because most requests have no token.
+        () = Box::pin(token.revoked()) => None,
+    }
+}
+
 impl PartialEq for CredentialExpiry {
     fn eq(&self, other: &Self) -> bool {
         self.at == other.at

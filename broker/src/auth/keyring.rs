@@ -171,11 +171,11 @@ impl Keyring {
         &self.revocations
     }
 
-    /// Replaces all revocations. Returns those that refuse more than before.
+    /// Replaces all revocations. Returns those that an operator has made since.
     pub fn replace_revocations(&self, records: Vec<RevocationRecord>) -> Vec<RevocationRecord> {
-        let wider = self.revocations.replace(records);
+        let made = self.revocations.replace(records);
         self.bump_version();
-        wider
+        made
     }
 
     /// Adds or replaces a revocation.

@@ -38,7 +38,7 @@ pub use self::{
     },
     client_authentication::{ClientAuthentication, ClientCredential, form_encoded},
     credential_refresh::{CredentialRead, CredentialRefresh},
-    expiry::{CredentialExpiry, credential_expired, until_ended},
+    expiry::{CredentialExpiry, credential_expired, unless_revoked, until_ended},
     keyring::{ApiKey, KeyEntry, Keyring, KeyringVersion},
     keys::{Keys, SealError, SealKey, now_us, unix_seconds},
     operator_tokens::{OperatorEntry, OperatorTokens},

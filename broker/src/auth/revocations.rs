@@ -62,7 +62,8 @@ impl Revocations {
         found.is_some_and(|record| created_at_us <= record.stored_at_us)
     }
 
-    /// Replaces all revocations. Returns those that refuse more than before.
+    /// Replaces all revocations. Returns those that an operator has made since: the new ones, the
+    /// wider ones, and those that were made once more.
     pub(super) fn replace(&self, records: Vec<RevocationRecord>) -> Vec<RevocationRecord> {
         let mut next = FastMap::<TenantId, RevokedSubjects>::default();
         for record in records {
@@ -71,11 +72,14 @@ impl Revocations {
         }
         let before = self.by_tenant.swap(Arc::new(next.clone()));
         self.changes.send_modify(|count| *count += 1);
-        let is_wider = |record: &RevocationRecord| {
+        let is_made = |record: &RevocationRecord| {
             let known = before.get(&record.tenant).and_then(|known| known.get(&record.subject));
-            known.is_none_or(|known| known.issued_before_us < record.issued_before_us)
+            known.is_none_or(|known| {
+                known.issued_before_us < record.issued_before_us
+                    || known.stored_at_us < record.stored_at_us
+            })
         };
-        next.into_values().flat_map(BTreeMap::into_values).filter(is_wider).collect()
+        next.into_values().flat_map(BTreeMap::into_values).filter(is_made).collect()
     }
 
     /// Adds or replaces one revocation.
@@ -223,13 +227,18 @@ mod tests {
     }
 
     #[test]
-    fn only_wider_revocations_are_reported_as_new() {
+    fn only_revocations_made_since_are_reported() {
         let all = Revocations::default();
         let one = record("acme", principal("p"), 5);
         assert_eq!(all.replace(vec![one.clone()]).len(), 1);
         assert_eq!(all.replace(vec![one.clone()]), []);
         let later = RevocationRecord { issued_before_us: 6, ..one };
-        assert_eq!(all.replace(vec![later])[0].issued_before_us, 6);
+        assert_eq!(all.replace(vec![later.clone()])[0].issued_before_us, 6);
+        assert_eq!(all.replace(vec![later.clone()]), []);
+        // Another replica stored the same revocation once more, and ended what it names.
+        let again = RevocationRecord { stored_at_us: 1, ..later };
+        assert_eq!(all.replace(vec![again.clone()]), std::slice::from_ref(&again));
+        assert_eq!(all.replace(vec![again]), []);
         assert_eq!(all.replace(Vec::new()), []);
         assert!(all.of_tenant(&tenant("acme")).is_empty());
     }

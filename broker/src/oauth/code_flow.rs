@@ -14,7 +14,7 @@ use super::{
     discovery::DiscoveredServer,
     fetch::{OauthError, OauthFetcher},
     login_servers::LoginServers,
-    registration::secret_credential,
+    registration::{SENDS_ISSUER, secret_credential},
     secret_text::{digest_of, random_text},
     token_request::{AccessToken, request_token},
 };
@@ -38,6 +38,7 @@ pub struct StartedLogin {
 /// An issuer, with the broker as its client.
 pub(super) struct CodeFlow<'a> {
     client: &'a LoginClient,
+    servers: Arc<LoginServers>,
     server: Arc<DiscoveredServer>,
     /// Reaches the endpoint of tokens.
     fetcher: OauthFetcher,
@@ -55,7 +56,8 @@ impl<'a> CodeFlow<'a> {
         let name = &issuer.issuer;
         let server = servers.get(OauthFetcher::new(clients.trusting(), name), name).await?;
         let http = clients.client_for(issuer, &server.token_endpoint).clone();
-        Ok(Self { client, server, fetcher: OauthFetcher::new(http, name) })
+        let (servers, fetcher) = (servers.clone(), OauthFetcher::new(http, name));
+        Ok(Self { client, servers, server, fetcher })
     }
 
     /// Refuses an issuer that does not announce PKCE.
@@ -77,8 +79,11 @@ impl<'a> CodeFlow<'a> {
             redirect_uri,
             nonce: random_text(),
             verifier: random_text(),
-            sends_issuer: self.server.flag("authorization_response_iss_parameter_supported"),
+            sends_issuer: self.server.flag(SENDS_ISSUER),
         };
+        if !login.sends_issuer {
+            self.servers.warn_of_unnamed(&login.issuer, &login.redirect_uri);
+        }
         let (challenge, scopes) = (digest_of(&login.verifier), self.client.scopes.join(" "));
         let mut parameters = vec![
             ("response_type", "code"),

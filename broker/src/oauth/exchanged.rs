@@ -181,7 +181,7 @@ impl ExchangedTokens {
             }
             SubjectOrigin::Callers { tokens, tenant, .. } => {
                 let made_of = held.caller.as_ref();
-                made_of.is_some_and(|token| tokens.is_current(tenant, principal, token))
+                made_of.is_some_and(|token| tokens.is_latest(tenant, principal, token))
             }
         }
     }

@@ -8,7 +8,7 @@
 //! - A browser that gives up does not end the request that others wait for.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -34,6 +34,8 @@ pub struct LoginServers {
     servers: Mutex<HashMap<String, LoginServer>>,
     /// Logins that use any issuer at the same time.
     permits: Arc<Semaphore>,
+    /// Paths of redirect URIs, each with an issuer that does not identify itself in its answers.
+    unnamed: Mutex<BTreeSet<(String, String)>>,
 }
 
 /// The right to use an issuer for a login.
@@ -58,7 +60,7 @@ struct LoginServer {
 impl Default for LoginServers {
     fn default() -> Self {
         let permits = Arc::new(Semaphore::new(LOGINS_AT_ONCE_MAX));
-        Self { servers: Mutex::default(), permits }
+        Self { servers: Mutex::default(), permits, unnamed: Mutex::default() }
     }
 }
 
@@ -101,6 +103,36 @@ impl LoginServers {
         fetching.await.unwrap_or_else(|_| Err(ended()))
     }
 
+    /// Warns at the first login at an issuer that does not identify itself in its answers, if the
+    /// answers of another such issuer come to the same redirect URI.
+    pub(super) fn warn_of_unnamed(&self, issuer: &str, redirect_uri: &str) {
+        if let Some(other) = self.note_unnamed(issuer, redirect_uri) {
+            tracing::warn!(
+                issuer,
+                other,
+                "two issuers for logins do not send iss in their answers (RFC 9207): if one of them is hostile, it can get codes of the other"
+            );
+        }
+    }
+
+    /// Notes an issuer that does not identify itself in its answers. Returns another such issuer with
+    /// this redirect URI. `None`: none is known, or the issuer is noted already.
+    fn note_unnamed(&self, issuer: &str, redirect_uri: &str) -> Option<String> {
+        // The console has one path, and may have several hosts.
+        let path = redirect_uri.rmatch_indices('/').nth(1).map_or(0, |(at, _)| at);
+        let path = &redirect_uri[path..];
+        let mut unnamed = self.unnamed.lock();
+        if unnamed.len() > 2 * ISSUERS_MAX {
+            // Some of them are configured no more.
+            unnamed.clear();
+        }
+        if !unnamed.insert((path.to_owned(), issuer.to_owned())) {
+            return None;
+        }
+        let other = unnamed.iter().find(|(known, other)| known == path && other != issuer);
+        other.map(|(_, other)| other.clone())
+    }
+
     /// Returns the last result, as long as it counts.
     fn known(&self, issuer: &str) -> Option<Found> {
         let servers = self.servers.lock();
@@ -131,4 +163,27 @@ impl LoginServer {
 /// Returns the time for which a result counts.
 fn age_max(found: &Found) -> Duration {
     if found.is_ok() { LOGIN_METADATA_AGE_MAX } else { LOGIN_METADATA_PAUSE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn issuers_that_do_not_name_themselves_are_reported_once_per_redirect_uri() {
+        let servers = LoginServers::default();
+        let (page, console) = ("https://mcp.example.com/oauth/callback", "/console/callback");
+        let at = |host: &str| format!("https://{host}{console}");
+        assert_eq!(servers.note_unnamed("https://a", page), None, "it is alone");
+        assert_eq!(servers.note_unnamed("https://a", page), None);
+        assert_eq!(servers.note_unnamed("https://b", &at("one")), None, "of the console alone");
+        assert_eq!(servers.note_unnamed("https://b", page).as_deref(), Some("https://a"));
+        assert_eq!(servers.note_unnamed("https://b", page), None, "it was reported");
+        assert_eq!(servers.note_unnamed("https://a", page), None);
+        assert_eq!(
+            servers.note_unnamed("https://c", &at("two/below")).as_deref(),
+            Some("https://b"),
+            "the console at another host"
+        );
+    }
 }

@@ -26,7 +26,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     fetch::OauthError,
-    subject_rows::{RowWrite, SubjectRows, row_of},
+    secret_text::digest_of,
+    subject_rows::{RowWrite, SubjectRows, make_room, rows_of},
     vault::Vault,
 };
 use crate::{
@@ -63,6 +64,11 @@ impl CurrentToken {
     fn live(&self) -> Option<&Arc<ExchangeableToken>> {
         self.token.as_ref().filter(|token| token.is_live())
     }
+
+    /// Returns false if the token is known not to be live any more.
+    fn may_be_live(&self) -> bool {
+        self.token.as_ref().is_none_or(|token| token.is_live())
+    }
 }
 
 impl SubjectTokens {
@@ -80,8 +86,19 @@ impl SubjectTokens {
         let _set_once = self.verifier.set(Arc::downgrade(verifier));
     }
 
-    /// Returns whether the principal's token is this one.
+    /// Returns whether a request with this token needs no [`record`](Self::record): the principal's
+    /// token is this one, and it needs no write.
     pub fn is_current(
+        &self,
+        tenant: &TenantId,
+        principal: &PrincipalId,
+        token: &ExchangeableToken,
+    ) -> bool {
+        self.is_latest(tenant, principal, token) && self.rows.has(tenant, principal, &token.digest)
+    }
+
+    /// Returns whether the principal's token is this one.
+    pub(super) fn is_latest(
         &self,
         tenant: &TenantId,
         principal: &PrincipalId,
@@ -92,8 +109,8 @@ impl SubjectTokens {
         current.get(&of).and_then(CurrentToken::live).is_some_and(|known| **known == *token)
     }
 
-    /// Notes the token of a request. Returns true if the principal had no live one here. Must be
-    /// called inside the runtime.
+    /// Notes the token of a request, and stores it if it needs a write. Returns true if the
+    /// principal had no live one here. Must be called inside the runtime.
     pub fn record(
         self: &Arc<Self>,
         tenant: &TenantId,
@@ -145,19 +162,53 @@ impl SubjectTokens {
     fn replace(&self, of: TokenOwner, next: CurrentToken) -> Option<CurrentToken> {
         let mut current = self.current.lock();
         if !current.contains_key(&of) {
-            make_room(&mut current, &of.0, GRANT_CACHED_MAX);
+            make_room(&mut current, GRANT_CACHED_MAX, is_of(&of.0), CurrentToken::may_be_live);
         }
         current.insert(of, next)
     }
 
     async fn keep(&self, write: RowWrite, token: &ExchangeableToken) -> Result<(), OauthError> {
         let remaining = u64::try_from(token.expires_at_us.saturating_sub(now_us())).unwrap_or(0);
-        // No task runs longer, and each request with the token writes it again.
-        let life = Duration::from_micros(remaining).min(TASK_RUN_MAX);
-        let stored = StoredSubject { text: token.text.expose().to_owned() };
-        self.vault.put_secret(&write.key, &stored, life).await?;
-        write.done();
+        let remaining = Duration::from_micros(remaining);
+        // No task runs longer. A later request with the token writes it again.
+        let life = remaining.min(TASK_RUN_MAX);
+        let lasts = if life < remaining { life / 2 } else { life };
+        let stored = || StoredSubject { text: token.text.expose().to_owned() };
+        let mut first_holder = None;
+        for row in &write.choices {
+            let holder = self.vault.add_secret(row, stored(), life).await?;
+            if holder.text == token.text.expose() {
+                if life < remaining {
+                    self.vault.put_secret(row, &stored(), life).await?; // it may be an earlier one
+                }
+                write.done(lasts, None);
+                return Ok(());
+            }
+            first_holder.get_or_insert(holder);
+        }
+        let [first, ..] = &write.choices;
+        self.vault.put_secret(first, &stored(), life).await?;
+        let replaced = first_holder.map(|holder| digest_of(&holder.text).into());
+        write.done(lasts, replaced);
         Ok(())
+    }
+
+    /// Returns the text of the stored token with this digest.
+    async fn stored(
+        &self,
+        tenant: &TenantId,
+        principal: &PrincipalId,
+        digest: &SubjectDigest,
+    ) -> Result<Option<String>, OauthError> {
+        for row in rows_of(tenant, principal, digest) {
+            let found = self.vault.secret::<StoredSubject>(&row).await?;
+            if let Some(StoredSubject { text }) = found
+                && *digest_of(&text) == **digest
+            {
+                return Ok(Some(text));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns the live token of a principal.
@@ -171,15 +222,11 @@ impl SubjectTokens {
         if let Some(live) = known.live() {
             return Ok(Some(live.clone()));
         }
-        let row = row_of(tenant, principal, &known.digest);
-        let stored = self.vault.secret::<StoredSubject>(&row).await?;
+        let stored = self.stored(tenant, principal, &known.digest).await?;
         let verifier = self.verifier.get().and_then(Weak::upgrade);
-        let (Some(StoredSubject { text }), Some(verifier)) = (stored, verifier) else {
-            return Ok(None);
-        };
+        let (Some(text), Some(verifier)) = (stored, verifier) else { return Ok(None) };
         let Some(proven) = verifier.verify_again(&text).await else { return Ok(None) };
         let is_owner = (&proven.caller.tenant, &proven.caller.principal) == (tenant, principal);
-        // Another token of the principal may have replaced it.
         let is_meant = |token: &Arc<ExchangeableToken>| {
             is_owner && token.digest == known.digest && token.is_live()
         };
@@ -212,25 +259,22 @@ impl SubjectTokens {
     }
 }
 
-/// Makes room for an entry of a tenant in a full map: removes the tokens that are not live any more,
-/// then a sixteenth of the entries, those of the tenant before those of others.
-fn make_room(current: &mut HashMap<TokenOwner, CurrentToken>, tenant: &TenantId, capacity: usize) {
-    if current.len() < capacity {
-        return;
-    }
-    current.retain(|_, known| known.token.as_ref().is_none_or(|token| token.is_live()));
-    let room = (capacity / 16).max(1);
-    let excess = (current.len() + room).saturating_sub(capacity);
-    let (own, others): (Vec<_>, Vec<_>) = current.keys().partition(|(of, _)| of == tenant);
-    let removed: Vec<TokenOwner> = own.into_iter().chain(others).take(excess).cloned().collect();
-    for of in &removed {
-        current.remove(of);
-    }
+/// Returns what tells whether a token is one of a tenant.
+fn is_of(tenant: &TenantId) -> impl Fn(&TokenOwner) -> bool {
+    move |(of, _)| of == tenant
 }
 
 #[cfg(test)]
 mod tests {
+    use rules::limits::oauth::{SUBJECT_ROWS_PER_PRINCIPAL, SUBJECT_WRITES_PER_TENANT_MAX};
+    use testkit::eventually;
+
     use super::*;
+    use crate::{
+        auth::Keys,
+        metrics::Metrics,
+        persistence::{Stores, node::NodeSettings},
+    };
 
     #[test]
     fn a_full_map_loses_entries_of_the_tenant_that_needs_room_before_others() {
@@ -248,11 +292,102 @@ mod tests {
             [("acme", 33, (20, 12)), ("acme", 32, (18, 12)), ("zoo", 32, (20, 10))]
         {
             let mut map = filled();
-            make_room(&mut map, &tenant(needs_room), capacity);
+            make_room(&mut map, capacity, is_of(&tenant(needs_room)), CurrentToken::may_be_live);
             assert_eq!(counts(&map), left, "{needs_room} {capacity}");
         }
         let mut map = filled();
-        make_room(&mut map, &tenant("another"), 32);
+        make_room(&mut map, 32, is_of(&tenant("another")), CurrentToken::may_be_live);
         assert_eq!(map.len(), 30, "others give room to a tenant without entries");
+    }
+
+    async fn persistence() -> Arc<Persistence> {
+        let (node, seal) = (NodeSettings::fresh_name("a"), Keys::from_root(b"root").seal);
+        let metrics = Arc::new(Metrics::new(false));
+        Persistence::new(Stores::in_memory().await, node, seal, metrics)
+    }
+
+    fn acme_and_ann() -> (TenantId, PrincipalId) {
+        (TenantId::parse("acme").unwrap(), PrincipalId::new("ann"))
+    }
+
+    /// The first request with a token finds too many writes. A later one has to store the token,
+    /// though it is known.
+    #[tokio::test]
+    async fn a_token_that_was_not_stored_is_stored_at_a_later_request() {
+        let (acme, ann) = acme_and_ann();
+        let tokens = Arc::new(SubjectTokens::new(persistence().await));
+        let write = |number: usize| {
+            tokens.rows.write(&acme, &PrincipalId::new(format!("user{number}")), &"x".into())
+        };
+        let others: Vec<RowWrite> = (0..SUBJECT_WRITES_PER_TENANT_MAX).filter_map(write).collect();
+        assert_eq!(others.len(), SUBJECT_WRITES_PER_TENANT_MAX);
+        let token = ExchangeableToken::for_test("the token");
+        assert!(tokens.record(&acme, &ann, &token), "there was none");
+        assert!(tokens.is_latest(&acme, &ann, &token));
+        assert!(!tokens.is_current(&acme, &ann, &token), "it is not stored");
+        drop(others);
+        assert!(!tokens.record(&acme, &ann, &token), "there was one");
+        assert!(tokens.is_current(&acme, &ann, &token), "it is stored now");
+        eventually("the stored token", || async {
+            match tokens.stored(&acme, &ann, &token.digest).await {
+                Ok(Some(_)) => Ok(()),
+                other => Err(other),
+            }
+        })
+        .await;
+    }
+
+    async fn keep(tokens: &SubjectTokens, token: &ExchangeableToken) {
+        let (acme, ann) = acme_and_ann();
+        let write = tokens.rows.write(&acme, &ann, &token.digest).expect("it is not stored");
+        tokens.keep(write, token).await.unwrap();
+    }
+
+    async fn is_stored(tokens: &SubjectTokens, token: &ExchangeableToken) -> bool {
+        let (acme, ann) = acme_and_ann();
+        let text = tokens.stored(&acme, &ann, &token.digest).await.unwrap();
+        text.inspect(|text| assert_eq!(text, token.text.expose())).is_some()
+    }
+
+    #[tokio::test]
+    async fn tokens_of_a_principal_at_two_replicas_do_not_replace_each_other() {
+        let (acme, ann) = acme_and_ann();
+        let shared = persistence().await;
+        let replicas = [(); 2].map(|()| Arc::new(SubjectTokens::new(shared.clone())));
+        let best = |token: &ExchangeableToken| rows_of(&acme, &ann, &token.digest)[0].clone();
+        let one = ExchangeableToken::for_test("one");
+        let other = (0..)
+            .map(|number: u32| ExchangeableToken::for_test(&number.to_string()))
+            .find(|other| best(other) == best(&one))
+            .unwrap();
+        keep(&replicas[0], &one).await;
+        keep(&replicas[1], &other).await;
+        for replica in &replicas {
+            assert!(is_stored(replica, &one).await && is_stored(replica, &other).await);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_token_without_a_free_row_replaces_one_that_is_then_stored_again() {
+        let (acme, ann) = acme_and_ann();
+        let tokens = Arc::new(SubjectTokens::new(persistence().await));
+        let all: Vec<_> = (0..3 * SUBJECT_ROWS_PER_PRINCIPAL)
+            .map(|number| ExchangeableToken::for_test(&number.to_string()))
+            .collect();
+        for token in &all {
+            keep(&tokens, token).await;
+            assert!(is_stored(&tokens, token).await);
+        }
+        let mut stored = 0;
+        for token in &all {
+            let is_stored = is_stored(&tokens, token).await;
+            assert_eq!(tokens.rows.has(&acme, &ann, &token.digest), is_stored);
+            stored += usize::from(is_stored);
+        }
+        assert!(stored <= SUBJECT_ROWS_PER_PRINCIPAL, "{stored}");
+        let replaced = all.iter().find(|token| !tokens.rows.has(&acme, &ann, &token.digest));
+        let replaced = replaced.expect("there are more tokens than rows");
+        keep(&tokens, replaced).await;
+        assert!(is_stored(&tokens, replaced).await);
     }
 }

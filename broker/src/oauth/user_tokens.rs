@@ -10,6 +10,7 @@
 
 use std::{
     collections::HashMap,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -22,8 +23,8 @@ use parking_lot::Mutex;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 use records::{GrantKey, GrantState};
 use rules::limits::oauth::{
-    GRANT_CACHED_MAX, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX, LOGIN_METADATA_PAUSE,
-    OAUTH_METADATA_AGE_MAX, UNNAMED_SERVER_AGE_MAX,
+    GRANT_CACHED_MAX, GRANT_LOOK_INTERVAL, GRANT_POLL_INTERVAL, GRANT_WAIT_MAX,
+    LOGIN_METADATA_PAUSE, OAUTH_METADATA_AGE_MAX, UNNAMED_SERVER_AGE_MAX,
 };
 use tokio_util::task::TaskTracker;
 
@@ -39,7 +40,7 @@ use super::{
     registration::{CALLBACK_PATH, ClientSettings},
     token_cache::{TokenCache, UsableToken},
     token_request::AccessToken,
-    vault::{Grant, Vault},
+    vault::{Grant, OpenGrant, Vault},
 };
 use crate::{
     auth::{ClientAuthentication, now_us},
@@ -281,7 +282,11 @@ impl UserTokens {
                 }
                 return self.remember(principal, &open.grant).map(stored);
             }
-            match self.refresh(&key, &open).await {
+            let refreshed = match bearer(&open.grant.access_token).filter(|_| !must_wait) {
+                Some(valid) => self.refresh_meanwhile(&key, &open, &valid).await,
+                None => self.refresh(&key, &open).await,
+            };
+            match refreshed {
                 Ok(Refresh::Done(grant)) => {
                     return self.remember(principal, &grant).map(RenewedToken::issued);
                 }
@@ -304,6 +309,33 @@ impl UserTokens {
             }
             tokio::time::sleep(GRANT_POLL_INTERVAL).await;
         }
+    }
+
+    /// Uses the refresh token of a grant. Meanwhile, other requests of the principal use the access
+    /// token, which is still valid, as long as the grant stays the same.
+    async fn refresh_meanwhile(
+        self: &Arc<Self>,
+        key: &GrantKey,
+        open: &Arc<OpenGrant>,
+        valid: &TokenHeader,
+    ) -> Result<Refresh, OauthError> {
+        let (principal, stored) = (&key.principal, &open.stored);
+        let mut refreshing = pin!(self.refresh(key, open));
+        let refreshed = loop {
+            self.state.cache.put(principal, valid.clone(), stored.record.expires_at_us);
+            // Looks again before the others have to.
+            let look = tokio::time::timeout(GRANT_LOOK_INTERVAL / 2, &mut refreshing);
+            if let Ok(refreshed) = look.await {
+                break refreshed;
+            }
+            let found = self.vault.grant(key).await.ok().flatten();
+            if found.is_none_or(|now| now.stored.version != stored.version) {
+                self.state.cache.remove(principal);
+                break refreshing.await;
+            }
+        };
+        self.state.cache.remove(principal);
+        refreshed
     }
 
     /// Returns the broker as the client at the server, for a request in the name of a principal.

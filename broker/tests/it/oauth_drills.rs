@@ -130,6 +130,42 @@ async fn a_cancelled_call_does_not_lose_a_refresh_token() {
     assert_eq!((&view["state"], &view["last_error"]), (&json!("connected"), &Value::Null));
 }
 
+/// The server answers a renewal late. Only the call that renews the token waits, because the token
+/// is still valid.
+#[tokio::test]
+async fn calls_use_a_valid_token_while_one_call_renews_it() {
+    let (world, clock) = (World::start(3_600).await, FakeClock::set_to("+0"));
+    let settings = builder().config(json!({"auth": {"resource": "http://127.0.0.1:9"}})).cluster(1);
+    let env = clock.env();
+    let cluster = env
+        .iter()
+        .fold(settings, |cluster, (name, value)| cluster.env_of(0, name, value))
+        .start()
+        .await;
+    let (status, view) = cluster.operator().put_backend("default", "b", &world.spec()).await;
+    assert_eq!(status, 201, "{view}");
+    assert_eq!(Browser::at(cluster.replicas()[0].http_address()).connect().await, 200);
+    let client = cluster.client_of(0, "/mcp/b").connected(json!({})).await;
+    assert_ne!(call(&client, "echo").await["isError"], true);
+    world.server.take_token_requests();
+    world.server.hold_tokens(true);
+    clock.set("+52m"); // the token is due in minute 51 at the latest, and ends in minute 60
+    let mut calls = Vec::new();
+    eventually("a call to wait for the renewal", || {
+        calls.push(client.start_call("echo", json!({})));
+        let requests = world.server.token_requests().len();
+        async move { if requests > 0 { Ok(()) } else { Err(requests) } }
+    })
+    .await;
+    let answer = call(&client, "echo").await;
+    assert_ne!(answer["isError"], true, "{answer}");
+    let labels = [("outcome", "unavailable")];
+    let ended = cluster.admin(0).metric("mcp_upstream_refresh_total", &labels).await;
+    assert_eq!(ended.unwrap_or_default(), 0.0, "the renewal has not ended");
+    world.server.hold_tokens(false);
+    assert_ne!(call(&client, "echo").await["isError"], true);
+}
+
 /// A token is used until its end. Then calls fail with a reason that names the server to operators,
 /// and the grant stays.
 #[tokio::test]
