@@ -19,14 +19,14 @@ use rules::{
         PERMITS_REPORT_RENEWALS, PERMITS_RETURN_INTERVAL, PERMITS_WAIT_MAX,
     },
     shared_permits::{HeldPermits, PermitAttempt, SharedPermits, reserve_report_renewals},
-    shared_rate_limit::SharingMode,
+    shared_rate_limit::{ReplicaShare, SharingMode},
 };
 use tokio::{
     sync::{Notify, watch},
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use super::replica_sharing::ReplicaSharing;
+use super::replica_sharing::{ReplicaSharing, SharedLimit};
 use crate::{
     metrics::Metrics,
     persistence::{PermitsLifetime, PermitsRequest, Persistence},
@@ -130,9 +130,13 @@ impl PermitLimiter {
         self.started.elapsed()
     }
 
+    fn shares(&self) -> ReplicaShare {
+        self.sharing.shares(SharedLimit::Permits)
+    }
+
     /// Takes a permit that this replica holds. Never waits.
     pub fn try_take(&self, permits: &Arc<SharedPermits>, max: usize) -> Result<(), NoPermit> {
-        match permits.try_take(count(max), self.sharing.shares(), || self.now()) {
+        match permits.try_take(count(max), self.shares(), || self.now()) {
             PermitAttempt::Taken => {
                 if self.sharing.has_redis() && permits.try_enqueue_refill() {
                     self.enqueue_urgent(permits);
@@ -167,8 +171,7 @@ impl PermitLimiter {
         if !self.sharing.has_redis() {
             return Ok(None);
         }
-        let needs_answer =
-            permits.wait_for_permit(count(max), self.sharing.shares(), || self.now());
+        let needs_answer = permits.wait_for_permit(count(max), self.shares(), || self.now());
         let waiting = WaitingCaller(permits);
         if needs_answer { Err(waiting) } else { Ok(Some(waiting)) }
     }
@@ -198,7 +201,7 @@ impl PermitLimiter {
 
     /// Reserves permits for calls that are to be expected, so that the first one need not wait.
     pub fn expect_use(&self, permits: &Arc<SharedPermits>, max: usize) {
-        if self.sharing.shares().sharing == SharingMode::Global && permits.expect_use(count(max)) {
+        if self.shares().sharing == SharingMode::Global && permits.expect_use(count(max)) {
             self.enqueue_urgent(permits);
         }
     }
@@ -253,7 +256,7 @@ impl PermitLimiter {
                 self.renew(&persistence, renewals).await;
             }
             // While Redis is away, one renewal each second finds out whether it is back.
-            if self.sharing.shares().sharing == SharingMode::Global {
+            if self.shares().sharing == SharingMode::Global {
                 self.exchange_due(&persistence).await;
             }
         }
@@ -263,8 +266,7 @@ impl PermitLimiter {
     async fn renew(&self, persistence: &Persistence, renewals: u32) {
         self.exchange(persistence, &[]).await;
         let all = renewals.is_multiple_of(PERMITS_REPORT_RENEWALS);
-        let reserves =
-            renewals.is_multiple_of(reserve_report_renewals(self.sharing.shares().replicas));
+        let reserves = renewals.is_multiple_of(reserve_report_renewals(self.shares().replicas));
         let mut scopes = self.scopes.lock();
         scopes.retain(|_, permits| Arc::strong_count(permits) > 1 || permits.is_present());
         let mut due = self.due.lock();
@@ -304,7 +306,7 @@ impl PermitLimiter {
 
     /// Reports to the hot store and stores its answers.
     async fn exchange(&self, persistence: &Persistence, permits: &[Arc<SharedPermits>]) {
-        let replicas = self.sharing.shares().replicas;
+        let replicas = self.shares().replicas;
         let reports: Vec<_> = permits.iter().map(|permits| permits.next_report(replicas)).collect();
         let requests: Vec<PermitsRequest> = permits
             .iter()
@@ -321,14 +323,14 @@ impl PermitLimiter {
         let engine = persistence.hot.engine();
         self.metrics.store("settle_permits", engine, started_at.elapsed(), answer.is_none());
         let Some(answer) = answer else {
-            self.sharing.record_answer(false);
+            self.sharing.record_answer(SharedLimit::Permits, false);
             return;
         };
         let now = self.now();
         for ((permits, report), grant) in permits.iter().zip(&reports).zip(&answer.grants) {
             permits.settle(*report, HeldPermits { held: grant.held, others: grant.others }, now);
         }
-        if self.sharing.record_answer(true) || !answer.renewed {
+        if self.sharing.record_answer(SharedLimit::Permits, true) || !answer.renewed {
             self.report_all();
         }
     }

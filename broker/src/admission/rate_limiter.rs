@@ -3,7 +3,7 @@
 //! A request takes from its [`SharedRateLimiter`]s, which never wait. With a shared Redis,
 //! [`RateLimiter::keep`] settles all used limiters with it in the background. While Redis is
 //! unavailable, `limits.without_redis` decides. Without Redis, each replica admits its part, by the
-//! number of leases in the database.
+//! number of leases in the database. The count of the leases delays no settlement.
 
 use std::{
     sync::{Arc, Weak},
@@ -17,11 +17,14 @@ use rules::{
     limits::{
         BUDGET_REQUESTS_BATCH_MAX, BUDGET_SETTLE_INTERVAL, replicas::REPLICAS_COUNT_INTERVAL,
     },
-    shared_rate_limit::{QuotaGrant, QuotaRequest, SharedRateLimiter, SharingMode},
+    shared_rate_limit::{QuotaGrant, QuotaRequest, ReplicaShare, SharedRateLimiter, SharingMode},
 };
-use tokio::sync::Notify;
+use tokio::{
+    sync::Notify,
+    time::{sleep, timeout},
+};
 
-use super::replica_sharing::ReplicaSharing;
+use super::replica_sharing::{ReplicaSharing, SharedLimit};
 use crate::{
     metrics::Metrics,
     persistence::{BudgetGrant, BudgetRequest, Persistence},
@@ -70,6 +73,10 @@ impl RateLimiter {
         self.started.elapsed()
     }
 
+    fn shares(&self) -> ReplicaShare {
+        self.sharing.shares(SharedLimit::Rates)
+    }
+
     /// Takes one request from the rate.
     pub fn take(
         &self,
@@ -77,7 +84,7 @@ impl RateLimiter {
         meter: &Arc<SharedRateLimiter>,
         rate: Rate,
     ) -> Result<(), Refusal> {
-        let shares = self.sharing.shares();
+        let shares = self.shares();
         let taken = meter.try_acquire(rate, shares, self.now());
         if shares.sharing != SharingMode::LocalShare && meter.try_enqueue() {
             self.queue.lock().push(meter.clone());
@@ -94,35 +101,41 @@ impl RateLimiter {
 
     /// Returns to the rate what [`RateLimiter::take`] took.
     pub fn give_back(&self, meter: &SharedRateLimiter, rate: Rate) {
-        meter.refund(rate, self.sharing.shares());
+        meter.refund(rate, self.shares());
     }
 
-    /// Settles used rates with the hot store until the stores are dropped.
+    /// Settles used rates with the hot store, and counts the replicas, until the stores are dropped.
     pub async fn keep(self: Arc<Self>, persistence: Weak<Persistence>) {
-        let is_global = self.sharing.shares().sharing == SharingMode::Global;
-        let mut counted: Option<Instant> = None;
-        while let Some(persistence) = persistence.upgrade() {
-            if !is_global && !persistence.is_shared() {
-                return;
-            }
-            if persistence.is_shared()
-                && counted.is_none_or(|at| at.elapsed() >= REPLICAS_COUNT_INTERVAL)
-            {
-                counted = Some(Instant::now());
-                self.sharing.count_replicas(&persistence).await;
-            }
-            let _or_counted_anew =
-                tokio::time::timeout(REPLICAS_COUNT_INTERVAL, self.wanted.notified()).await;
+        tokio::join!(self.settle(&persistence), self.count_replicas(&persistence));
+    }
+
+    /// Settles used rates. After a failure, it asks again at an interval, also without new requests.
+    async fn settle(&self, persistence: &Weak<Persistence>) {
+        if !self.sharing.has_redis() {
+            return;
+        }
+        loop {
+            let _or_asked_again = timeout(REPLICAS_COUNT_INTERVAL, self.wanted.notified()).await;
+            let Some(persistence) = persistence.upgrade() else { return };
             let meters = std::mem::take(&mut *self.queue.lock());
             for some in meters.chunks(BUDGET_REQUESTS_BATCH_MAX) {
                 self.exchange(&persistence, some).await;
             }
-            tokio::time::sleep(BUDGET_SETTLE_INTERVAL).await;
+            drop(persistence);
+            sleep(BUDGET_SETTLE_INTERVAL).await;
+        }
+    }
+
+    async fn count_replicas(&self, persistence: &Weak<Persistence>) {
+        while let Some(persistence) = persistence.upgrade().filter(|stores| stores.is_shared()) {
+            self.sharing.count_replicas(&persistence).await;
+            drop(persistence);
+            sleep(REPLICAS_COUNT_INTERVAL).await;
         }
     }
 
     async fn exchange(&self, persistence: &Persistence, meters: &[Arc<SharedRateLimiter>]) {
-        let (shares, now) = (self.sharing.shares(), self.now());
+        let (shares, now) = (self.shares(), self.now());
         let wants: Vec<QuotaRequest> =
             meters.iter().map(|meter| meter.next_request(shares, now)).collect();
         let ask = |(meter, want): (&Arc<SharedRateLimiter>, &QuotaRequest)| BudgetRequest {
@@ -152,10 +165,20 @@ impl RateLimiter {
                 }
             }
             None => {
-                meters.iter().zip(&wants).for_each(|(meter, want)| meter.restore_unreported(*want))
+                meters.iter().zip(&wants).for_each(|(meter, want)| meter.restore_unreported(*want));
+                self.ask_again(meters);
             }
         }
-        self.sharing.record_answer(answered);
+        self.sharing.record_answer(SharedLimit::Rates, answered);
+    }
+
+    /// Queues one of these limiters, so that a replica without requests learns that the hot store is
+    /// back. The others report with their next request.
+    fn ask_again(&self, meters: &[Arc<SharedRateLimiter>]) {
+        let mut queue = self.queue.lock();
+        if queue.is_empty() {
+            queue.extend(meters.first().filter(|meter| meter.try_enqueue()).cloned());
+        }
     }
 }
 
@@ -168,8 +191,13 @@ fn at_least_a_millisecond(wait: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use testkit::eventually;
+
     use super::*;
-    use crate::config::RedisOutagePolicy;
+    use crate::{
+        config::RedisOutagePolicy,
+        persistence::tests::{Meddled, persistence_over},
+    };
 
     fn rates(redis: bool, without: RedisOutagePolicy) -> RateLimiter {
         let metrics = Arc::new(Metrics::new(false));
@@ -196,6 +224,42 @@ mod tests {
         rates.take(RateScope::Tool, &meter, rate).unwrap();
     }
 
+    #[tokio::test]
+    async fn a_silent_database_delays_no_settlement_with_redis() {
+        let store = Meddled::start("a server").await;
+        store.silence_live_nodes();
+        let persistence = persistence_over(&store);
+        let rates = Arc::new(rates(true, RedisOutagePolicy::LocalShare));
+        tokio::spawn(rates.clone().keep(Arc::downgrade(&persistence)));
+        eventually("the count of replicas", async || match store.count("live_nodes") {
+            0 => Err(()),
+            _ => Ok(()),
+        })
+        .await;
+        let meter = SharedRateLimiter::new("m".into());
+        rates.take(RateScope::Tenant, &meter, Rate { per_second: 100, burst: 100 }).unwrap();
+        eventually("the rate to be settled", async || {
+            if rates.queue.lock().is_empty() { Ok(()) } else { Err(()) }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn an_unanswered_report_is_sent_again_without_new_requests() {
+        let store = Meddled::start("a server").await;
+        let persistence = persistence_over(&store);
+        persistence.hot.close().await;
+        let rates = rates(true, RedisOutagePolicy::LocalShare);
+        let meter = SharedRateLimiter::new("m".into());
+        rates.take(RateScope::Tenant, &meter, Rate { per_second: 100, burst: 100 }).unwrap();
+        for _ in 0..2 {
+            let queued = std::mem::take(&mut *rates.queue.lock());
+            assert_eq!(queued.len(), 1);
+            rates.exchange(&persistence, &queued).await;
+            assert_eq!(rates.shares().sharing, SharingMode::LocalFallback);
+        }
+    }
+
     #[test]
     fn a_redis_outage_applies_the_configured_policy_and_is_reported() {
         let rate = Rate { per_second: 1, burst: 2 };
@@ -208,13 +272,13 @@ mod tests {
             let shared =
                 |rates: &RateLimiter| rates.metrics.render().contains("mcp_rates_shared 1");
             assert!(shared(&rates));
-            rates.sharing.record_answer(false);
+            rates.sharing.record_answer(SharedLimit::Rates, false);
             assert!(!shared(&rates));
             let taken =
                 (0..100).filter(|_| rates.take(RateScope::Tenant, &meter, rate).is_ok()).count();
             assert_eq!(taken, expected, "{without:?}");
             assert_eq!(rates.queue.lock().len(), 1, "it is asked whether Redis is back");
-            rates.sharing.record_answer(true);
+            rates.sharing.record_answer(SharedLimit::Rates, true);
             assert!(shared(&rates));
         }
     }

@@ -1,11 +1,13 @@
 //! The way in which this replica shares rates and permits with the others: through Redis, or by its
-//! part. One value for both, so that an outage shows once.
+//! part. A cluster has them on different servers, so one of the two can be away alone. The log and
+//! the metric show both as one, so that an outage shows once.
 
 use std::sync::{
     Arc,
     atomic::{AtomicU8, AtomicU32, Ordering},
 };
 
+use parking_lot::Mutex;
 use rules::shared_rate_limit::{ReplicaShare, SharingMode};
 
 use crate::{config::RedisOutagePolicy, metrics::Metrics, persistence::Persistence};
@@ -18,12 +20,22 @@ const ALL: [SharingMode; 5] = [
     SharingMode::Refuse,
 ];
 
+/// What replicas share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SharedLimit {
+    Rates,
+    Permits,
+}
+
 #[derive(Debug)]
 pub struct ReplicaSharing {
-    sharing: AtomicU8,
+    /// The mode of each [`SharedLimit`].
+    modes: [AtomicU8; 2],
     replicas: AtomicU32,
     has_redis: bool,
     without: SharingMode,
+    /// Whether both are shared, as the log and the metric have it.
+    reported: Mutex<bool>,
     metrics: Arc<Metrics>,
 }
 
@@ -39,17 +51,19 @@ impl ReplicaSharing {
         metrics.limits.rates_shared(redis);
         metrics.limits.rates_replicas(1);
         Arc::new(Self {
-            sharing: AtomicU8::new(sharing as u8),
+            modes: [AtomicU8::new(sharing as u8), AtomicU8::new(sharing as u8)],
             replicas: AtomicU32::new(1),
             has_redis: redis,
             without,
+            reported: Mutex::new(redis),
             metrics,
         })
     }
 
-    /// Returns the mode and the number of replicas now.
-    pub fn shares(&self) -> ReplicaShare {
-        let sharing = ALL[usize::from(self.sharing.load(Ordering::Relaxed)) % ALL.len()];
+    /// Returns the mode of this limit and the number of replicas now.
+    pub(super) fn shares(&self, of: SharedLimit) -> ReplicaShare {
+        let mode = self.modes[of as usize].load(Ordering::Relaxed);
+        let sharing = ALL[usize::from(mode) % ALL.len()];
         ReplicaShare { sharing, replicas: self.replicas.load(Ordering::Relaxed) }
     }
 
@@ -71,16 +85,27 @@ impl ReplicaSharing {
         self.metrics.limits.rates_replicas(living);
     }
 
-    /// Notes whether the hot store answered. Logs only a change. Returns whether the hot store is
-    /// back.
-    pub(super) fn record_answer(&self, answered: bool) -> bool {
+    /// Notes whether the hot store answered a request about this limit. Returns whether it is back.
+    pub(super) fn record_answer(&self, of: SharedLimit, answered: bool) -> bool {
         let sharing = if answered { SharingMode::Global } else { self.without };
-        let before = self.sharing.swap(sharing as u8, Ordering::Relaxed);
+        let before = self.modes[of as usize].swap(sharing as u8, Ordering::AcqRel);
         if before == sharing as u8 {
             return false;
         }
-        self.metrics.limits.rates_shared(answered);
-        if answered {
+        self.report_change();
+        answered
+    }
+
+    /// Logs a change of what both limits together have.
+    fn report_change(&self) {
+        let mut reported = self.reported.lock();
+        let mut modes = self.modes.iter().map(|mode| mode.load(Ordering::Acquire));
+        let is_shared = modes.all(|mode| mode == SharingMode::Global as u8);
+        if std::mem::replace(&mut *reported, is_shared) == is_shared {
+            return;
+        }
+        self.metrics.limits.rates_shared(is_shared);
+        if is_shared {
             tracing::info!(
                 "rates and the limits of sessions, calls and connections apply across all replicas again"
             );
@@ -88,6 +113,32 @@ impl ReplicaSharing {
             let replicas = self.replicas.load(Ordering::Relaxed);
             tracing::warn!(without_redis = ?self.without, replicas, "Redis is unavailable: rates and the limits of sessions, calls and connections do not apply across replicas");
         }
-        answered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_outage_of_one_limit_leaves_the_other_alone_and_is_reported_once() {
+        let metrics = Arc::new(Metrics::new(false));
+        let sharing = ReplicaSharing::new(true, RedisOutagePolicy::Refuse, metrics.clone());
+        let modes =
+            || [SharedLimit::Rates, SharedLimit::Permits].map(|of| sharing.shares(of).sharing);
+        let is_reported = || metrics.render().contains("mcp_rates_shared 0");
+        assert_eq!((modes(), is_reported()), ([SharingMode::Global; 2], false));
+        for _ in 0..3 {
+            assert!(!sharing.record_answer(SharedLimit::Rates, false));
+            assert!(!sharing.record_answer(SharedLimit::Permits, true), "they were never away");
+            assert_eq!(modes(), [SharingMode::Refuse, SharingMode::Global]);
+            assert!(is_reported(), "an answer about permits is none about rates");
+        }
+        assert!(!sharing.record_answer(SharedLimit::Permits, false));
+        assert!(sharing.record_answer(SharedLimit::Rates, true));
+        assert_eq!(modes(), [SharingMode::Global, SharingMode::Refuse]);
+        assert!(is_reported());
+        assert!(sharing.record_answer(SharedLimit::Permits, true));
+        assert_eq!((modes(), is_reported()), ([SharingMode::Global; 2], false));
     }
 }

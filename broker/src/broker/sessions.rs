@@ -140,7 +140,8 @@ impl Broker {
         };
         let params = SessionParams { tenant: tenant.clone(), caller, endpoint, transport };
         let session = Session::open(params, agreement, self.shared.clone());
-        let unclaimed = UnclaimedSession(Some((self.clone(), session.clone())));
+        let parts = Some((self.clone(), session.clone()));
+        let mut unclaimed = UnclaimedSession { parts, may_be_stored: false };
         // The session is registered first, so that a drain or a removal of the tenant finds it.
         self.sessions.insert(session.id.clone(), session.clone());
         let admitted = tenant
@@ -153,8 +154,12 @@ impl Broker {
             self.forget_session(&session, "refused");
             return Err(refusal);
         }
-        // An error is possible although the session was stored.
-        SessionPersister::new(&session).store_new().await?;
+        unclaimed.may_be_stored = true;
+        if let Err(refusal) = SessionPersister::new(&session).store_new().await {
+            // An error is possible although the session was stored.
+            unclaimed.may_be_stored = self.shared.persistence.may_have_stored(&session.key);
+            return Err(refusal);
+        }
         // The name may have lapsed during the write, so that the reclaim missed the session.
         if session.is_leaving() || !session.is_owned_by(&self.shared.persistence.node()) {
             self.admits_sessions()?;
@@ -457,18 +462,25 @@ impl Drop for EndingSession {
 
 /// A session whose client does not know its id yet. If the client hangs up or is refused, the drop
 /// ends the session, which would otherwise stay until it is idle.
-struct UnclaimedSession(Option<(Arc<Broker>, Arc<Session>)>);
+struct UnclaimedSession {
+    parts: Option<(Arc<Broker>, Arc<Session>)>,
+    /// False: its end needs no write, which an outage of the store would keep in memory.
+    may_be_stored: bool,
+}
 
 impl UnclaimedSession {
     fn disarm(mut self) {
-        self.0 = None;
+        self.parts = None;
     }
 }
 
 impl Drop for UnclaimedSession {
     fn drop(&mut self) {
-        if let Some((broker, session)) = self.0.take() {
-            broker.close_session(&session, "its client never received the session");
+        let Some((broker, session)) = self.parts.take() else { return };
+        let why = "its client never received the session";
+        match self.may_be_stored {
+            true => broker.close_session(&session, why),
+            false => broker.forget_session(&session, why),
         }
     }
 }
@@ -526,17 +538,43 @@ mod tests {
         refused
     }
 
-    #[tokio::test]
-    async fn a_refused_session_that_is_committed_after_its_end_is_removed() {
-        let store = Meddled::start("sqlite").await;
+    fn broker_over(store: &Arc<Meddled>) -> Arc<Broker> {
         let hot = Arc::new(MemoryHotStore::new());
-        let broker = Broker::over(Stores { durable: store.clone(), events: None, hot });
-        let refused = refuse_sessions(&store);
+        Broker::over(Stores { durable: store.clone(), events: None, hot })
+    }
+
+    async fn initialize(broker: &Arc<Broker>) -> Result<(), Refusal> {
         let params = br#"{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}"#;
         let frame = handshake::request(&RequestId::from_u64(1), Method::Initialize, Some(params));
         let message = Message::decode(frame, &json::Limits::default()).unwrap();
         let (caller, endpoint) = (Caller::anonymous(), Endpoint::Aggregated);
-        assert!(broker.open_session(caller, endpoint, Transport::Http, &message).await.is_err());
+        broker.open_session(caller, endpoint, Transport::Http, &message).await.map(drop)
+    }
+
+    #[tokio::test]
+    async fn a_session_that_was_certainly_not_stored_leaves_nothing_to_end() {
+        let store = Meddled::start("sqlite").await;
+        let broker = broker_over(&store);
+        store.on_write(|_| Verdict::Fail(StoreError::Unavailable { detail: "a test".into() }));
+        for _ in 0..3 {
+            let refused = initialize(&broker).await.unwrap_err();
+            assert_eq!(refused.kind, ErrorKind::StoreUnavailable);
+            assert!(broker.ending_sessions.is_empty() && broker.all_sessions().is_empty());
+        }
+        refuse_sessions(&store);
+        testkit::eventually("a write with an unknown outcome", async || {
+            let refused = initialize(&broker).await.unwrap_err();
+            if broker.ending_sessions.is_empty() { Err(refused) } else { Ok(()) }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn a_refused_session_that_is_committed_after_its_end_is_removed() {
+        let store = Meddled::start("sqlite").await;
+        let broker = broker_over(&store);
+        let refused = refuse_sessions(&store);
+        assert!(initialize(&broker).await.is_err());
         testkit::eventually("the end, which finds no row", async || {
             match store.count("ask_session_end") {
                 0 => Err(()),

@@ -7,6 +7,9 @@
 //! its stream logs the mark in its place. Beyond [`LOST_STREAMS_MAX`] noted gaps, a session with a
 //! further gap logs nothing more. A log may thus end early or begin late, but it never has an
 //! unmarked hole.
+//!
+//! The drop of a stream can be lost too. It is noted and repeated, because the next owner of the
+//! session would send the events of that stream again. Each session has few notes of drops.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,7 +25,7 @@ use rules::{
     byte_window::ByteWindow,
     limits::{
         EVENT_BATCH_BYTES_MAX, EVENT_BATCH_MAX, EVENT_QUEUE_BYTES_MAX, EVENT_QUEUE_MAX,
-        LOST_STREAMS_MAX,
+        LOST_STREAMS_MAX, STREAMS_KEPT_MAX,
     },
 };
 use storage::EventStore;
@@ -49,15 +52,17 @@ struct EventWriterInner {
 }
 
 enum EventJob {
-    /// Logs an entry. The number is that of the last event that its stream had lost before, if the
-    /// entry is a record of the stream.
-    Log(LogEntry, Option<u64>),
+    /// Logs an entry. The gaps are those of its session that the log can mark before it.
+    Log(LogEntry, Vec<StreamLoss>),
     /// Forgets a session that is over, with its streams.
     Forget(SessionKey),
     /// Sends back whether everything of the session that was queued before is logged. It carries
     /// the losses up to then, which can be marked now that the rest is logged.
-    Flush(SessionKey, Vec<(u64, u64)>, oneshot::Sender<bool>),
+    Flush(SessionKey, Vec<StreamLoss>, oneshot::Sender<bool>),
 }
+
+/// Number of a stream with a gap, and its last lost event.
+type StreamLoss = (u64, u64);
 
 impl std::fmt::Debug for EventWriter {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -110,10 +115,7 @@ impl EventWriter {
     pub fn log(&self, entry: LogEntry) {
         let inner = &self.inner;
         let bytes = weight(&entry);
-        let lost = match &entry {
-            LogEntry::Stream { .. } => inner.lost.gap_of(stream_of(&entry)),
-            _ => None,
-        };
+        let lost = inner.lost.gaps_before(&entry);
         if inner.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= EVENT_QUEUE_BYTES_MAX
             && let Ok(slot) = inner.queue.try_reserve()
         {
@@ -185,9 +187,7 @@ impl EventWorker {
                         bytes += weight;
                         if self.lost.admits(&entry) {
                             self.lost.mend(&entry, &mut batch);
-                            let (session, stream) = stream_of(&entry);
-                            let lost = lost.map(|through| (stream, through));
-                            self.lost.mend_all(session, lost.as_slice(), &mut batch);
+                            self.lost.mend_all(stream_of(&entry).0, &lost, &mut batch);
                             batch.push(entry);
                         }
                     }
@@ -258,6 +258,8 @@ struct StreamGaps {
     sessions: HashMap<SessionKey, HashMap<u64, Gap>>,
     /// Number of gaps of all sessions.
     count: usize,
+    /// Number of the gaps that are dropped streams.
+    drops: usize,
     /// Sessions with a gap beyond the limit. No further entry of them is logged, so their logs end
     /// before the gap. They stay here until they end or move.
     unlogged: HashSet<SessionKey>,
@@ -285,10 +287,30 @@ impl StreamGaps {
         Some(self.sessions.entry(session).or_default().entry(stream).or_default())
     }
 
+    /// Notes that the log still has a stream that was dropped. Without capacity, the stream ages out
+    /// of the log. Drops leave capacity to gaps, because a session with a gap too many logs nothing
+    /// more. At an outage, the log has few streams of a session, so the first drops suffice.
+    fn record_drop(&mut self, stream: (SessionKey, u64)) {
+        self.remove(stream);
+        let (session, number) = stream;
+        let gaps = self.sessions.get(&session).into_iter().flat_map(HashMap::values);
+        let has_capacity = gaps.filter(|gap| gap.is_dropped).count() < STREAMS_KEPT_MAX
+            && self.drops < LOST_STREAMS_MAX / 2
+            && self.count < LOST_STREAMS_MAX;
+        if !has_capacity || self.unlogged.contains(&session) {
+            return;
+        }
+        self.count += 1;
+        self.drops += 1;
+        let dropped = Gap { is_dropped: true, ..Gap::default() };
+        self.sessions.entry(session).or_default().insert(number, dropped);
+    }
+
     fn remove(&mut self, (session, stream): (SessionKey, u64)) -> Option<Gap> {
         let gaps = self.sessions.get_mut(&session)?;
         let gap = gaps.remove(&stream)?;
         self.count -= 1;
+        self.drops -= usize::from(gap.is_dropped);
         if gaps.is_empty() {
             self.sessions.remove(&session);
         }
@@ -296,7 +318,9 @@ impl StreamGaps {
     }
 
     fn forget(&mut self, session: &SessionKey) {
-        self.count -= self.sessions.remove(session).map_or(0, |gaps| gaps.len());
+        let gaps = self.sessions.remove(session).unwrap_or_default();
+        self.count -= gaps.len();
+        self.drops -= gaps.values().filter(|gap| gap.is_dropped).count();
         self.unlogged.remove(session);
     }
 }
@@ -307,6 +331,17 @@ struct Gap {
     through: u64,
     /// Record of the stream, if the log does not have it either.
     record: Option<StreamRecord>,
+    /// Set if the log still has what it should have dropped before the rest of the gap.
+    is_dropped: bool,
+}
+
+impl Gap {
+    /// Adds the entries that mark the gap up to this sequence.
+    fn mark(self, (session, stream): (SessionKey, u64), through: u64, batch: &mut Vec<LogEntry>) {
+        batch.extend(self.is_dropped.then_some(LogEntry::Drop { session, stream }));
+        batch.extend(self.record.map(|record| LogEntry::Stream { session, record }));
+        batch.extend((through > 0).then_some(LogEntry::Trim { session, stream, through }));
+    }
 }
 
 impl LossTracker {
@@ -316,7 +351,7 @@ impl LossTracker {
         for entry in entries {
             let key = stream_of(entry);
             if let LogEntry::Drop { .. } = entry {
-                streams.remove(key);
+                streams.record_drop(key);
                 continue;
             }
             let Some(gap) = streams.gap(key) else {
@@ -348,27 +383,36 @@ impl LossTracker {
 
     /// Adds the entries that must precede this one, so that the log marks its gap.
     fn mend(&self, entry: &LogEntry, batch: &mut Vec<LogEntry>) {
-        let LogEntry::Event { session, stream, event } = entry else { return };
-        let mut streams = self.lock();
-        if streams.get((*session, *stream)).is_none_or(|gap| gap.through >= event.sequence) {
+        let LogEntry::Event { event, .. } = entry else { return };
+        let (stream, mut streams) = (stream_of(entry), self.lock());
+        let was_queued_before =
+            |gap: &Gap| gap.through >= event.sequence || (gap.is_dropped && gap.record.is_none());
+        if streams.get(stream).is_none_or(was_queued_before) {
             return; // nothing is lost, or this was queued before what was lost
         }
-        let Some(gap) = streams.remove((*session, *stream)) else { return };
-        batch.extend(gap.record.map(|record| LogEntry::Stream { session: *session, record }));
-        batch.push(LogEntry::Trim {
-            session: *session,
-            stream: *stream,
-            through: event.sequence - 1,
-        });
+        if let Some(gap) = streams.remove(stream) {
+            gap.mark(stream, event.sequence - 1, batch);
+        }
     }
 
-    /// Returns the last lost event of a stream that has a gap.
-    fn gap_of(&self, stream: (SessionKey, u64)) -> Option<u64> {
-        self.lock().get(stream).map(|gap| gap.through)
+    /// Returns the gaps of a session that the log can mark before a new entry: those of dropped
+    /// streams, and that of the stream of a record or a drop. An event marks its own gap
+    /// ([`Self::mend`]).
+    fn gaps_before(&self, entry: &LogEntry) -> Vec<StreamLoss> {
+        if let LogEntry::Event { .. } = entry {
+            return Vec::new(); // events are too many to look at each
+        }
+        let (session, stream) = stream_of(entry);
+        let marks_own = matches!(entry, LogEntry::Stream { .. } | LogEntry::Drop { .. });
+        let streams = self.lock();
+        let gaps = streams.sessions.get(&session).into_iter().flatten();
+        gaps.filter(|(number, gap)| gap.is_dropped || (marks_own && **number == stream))
+            .map(|(number, gap)| (*number, gap.through))
+            .collect()
     }
 
-    /// Returns the gaps of a session: each stream with its last lost event.
-    fn gaps_of(&self, session: &SessionKey) -> Vec<(u64, u64)> {
+    /// Returns the gaps of a session.
+    fn gaps_of(&self, session: &SessionKey) -> Vec<StreamLoss> {
         let streams = self.lock();
         streams
             .sessions
@@ -381,15 +425,19 @@ impl LossTracker {
 
     /// Adds the entries that mark these gaps. Entries that were queued before the loss are in the
     /// log already. A stream with newer losses waits for the next call.
-    fn mend_all(&self, session: SessionKey, lost: &[(u64, u64)], batch: &mut Vec<LogEntry>) {
+    fn mend_all(&self, session: SessionKey, lost: &[StreamLoss], batch: &mut Vec<LogEntry>) {
+        if lost.is_empty() {
+            return;
+        }
         let mut streams = self.lock();
-        for &(stream, through) in lost {
-            if streams.get((session, stream)).is_none_or(|gap| gap.through != through) {
+        for &(number, through) in lost {
+            let stream = (session, number);
+            if streams.get(stream).is_none_or(|gap| gap.through != through) {
                 continue;
             }
-            let Some(gap) = streams.remove((session, stream)) else { continue };
-            batch.extend(gap.record.map(|record| LogEntry::Stream { session, record }));
-            batch.extend((through > 0).then_some(LogEntry::Trim { session, stream, through }));
+            if let Some(gap) = streams.remove(stream) {
+                gap.mark(stream, through, batch);
+            }
         }
     }
 
@@ -553,6 +601,87 @@ mod tests {
         assert!(writer.flushed(KEY).await);
         let trim = LogEntry::Trim { session: KEY, stream: 1, through: 1 };
         assert_eq!(*notebook.entries.lock(), [birth(), trim]);
+    }
+
+    /// Returns the record of another stream of the session, and the drop of the first one.
+    fn other_birth_and_drop() -> (LogEntry, LogEntry) {
+        let record = StreamRecord {
+            number: 2,
+            standalone: true,
+            pending_answers: Vec::new(),
+            was_read: true,
+        };
+        (LogEntry::Stream { session: KEY, record }, LogEntry::Drop { session: KEY, stream: 1 })
+    }
+
+    #[tokio::test]
+    async fn a_stream_whose_drop_was_not_stored_is_dropped_before_the_next_record() {
+        let (notebook, writer, metrics) = writer();
+        let (other, dropped) = other_birth_and_drop();
+        [birth(), event(1)].into_iter().for_each(|entry| writer.log(entry));
+        assert!(writer.flushed(KEY).await);
+        notebook.fails.store(true, Ordering::Relaxed);
+        [event(2), dropped.clone()].into_iter().for_each(|entry| writer.log(entry));
+        assert!(!writer.flushed(KEY).await, "the log still has the stream");
+        notebook.fails.store(false, Ordering::Relaxed);
+        writer.log(other.clone());
+        assert!(writer.flushed(SessionKey::new([8; 32])).await, "everything queued is logged");
+        assert_eq!(*notebook.entries.lock(), [birth(), event(1), dropped, other]);
+        assert!(writer.flushed(KEY).await);
+        assert!(metrics.render().contains("mcp_events_lost_total 1"));
+    }
+
+    #[tokio::test]
+    async fn a_stream_whose_drop_was_not_stored_is_dropped_at_the_next_flush() {
+        let (notebook, writer, _) = writer();
+        let (_, dropped) = other_birth_and_drop();
+        [birth(), event(1)].into_iter().for_each(|entry| writer.log(entry));
+        // The writer's task does not run before this one waits, so the queue fills up.
+        (2..=u64::try_from(EVENT_QUEUE_MAX).unwrap()).for_each(|last| writer.log(event(last)));
+        writer.log(dropped.clone());
+        assert!(writer.flushed(KEY).await);
+        assert_eq!(notebook.entries.lock().last(), Some(&dropped), "behind all that found room");
+        assert!(writer.inner.lost.lock().sessions.is_empty());
+    }
+
+    #[test]
+    fn lost_drops_leave_capacity_to_gaps() {
+        let mut streams = StreamGaps::default();
+        let session = |number: u64| {
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&number.to_be_bytes());
+            SessionKey::new(key)
+        };
+        let per_session = u64::try_from(STREAMS_KEPT_MAX).unwrap();
+        (0..=per_session).for_each(|stream| streams.record_drop((session(0), stream)));
+        assert_eq!(streams.drops, STREAMS_KEPT_MAX, "each entry of the log carries them");
+        assert!(streams.get((session(0), 0)).is_some(), "the log had the first ones");
+        (0..u64::try_from(LOST_STREAMS_MAX).unwrap())
+            .for_each(|number| streams.record_drop((session(number), 0)));
+        assert_eq!((streams.drops, streams.count), (LOST_STREAMS_MAX / 2, LOST_STREAMS_MAX / 2));
+        assert!(streams.gap((KEY, 1)).is_some() && streams.unlogged.is_empty());
+        streams.record_drop((KEY, 1));
+        assert!(!streams.sessions.contains_key(&KEY), "it ages out of the log");
+        (0..u64::try_from(LOST_STREAMS_MAX).unwrap())
+            .for_each(|number| streams.forget(&session(number)));
+        assert_eq!((streams.drops, streams.count), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_begins_again_is_logged_behind_its_lost_drop() {
+        let (notebook, writer, _) = writer();
+        let (_, dropped) = other_birth_and_drop();
+        [birth(), event(1)].into_iter().for_each(|entry| writer.log(entry));
+        assert!(writer.flushed(KEY).await);
+        notebook.fails.store(true, Ordering::Relaxed);
+        [dropped.clone(), birth(), event(5)].into_iter().for_each(|entry| writer.log(entry));
+        assert!(!writer.flushed(KEY).await);
+        notebook.fails.store(false, Ordering::Relaxed);
+        writer.log(event(6));
+        assert!(writer.flushed(KEY).await);
+        let trim = LogEntry::Trim { session: KEY, stream: 1, through: 5 };
+        let again = [dropped, birth(), trim, event(6)];
+        assert_eq!(notebook.entries.lock()[2..], again);
     }
 
     #[tokio::test]

@@ -1,6 +1,12 @@
 //! A store for tests: SQLite in memory, behind a wrapper that records calls and may let them fail.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -56,6 +62,10 @@ pub struct Meddled {
     on_apply: Mutex<OnApply>,
     /// Names of calls in the order they came.
     calls: Mutex<Vec<&'static str>>,
+    /// Microseconds by which the clock of the store is ahead of that of the process.
+    clock_ahead_us: AtomicI64,
+    /// Set when the list of nodes gets no answer.
+    is_silent_about_nodes: AtomicBool,
 }
 
 impl Meddled {
@@ -65,7 +75,27 @@ impl Meddled {
             (Box::new(|_| Verdict::Pass), Box::new(|| Verdict::Pass));
         let (on_write, on_claim) = (Mutex::new(on_write), Mutex::new(on_claim));
         let on_apply: Mutex<OnApply> = Mutex::new(Box::new(|_| Verdict::Pass));
-        Arc::new(Self { inner, engine, on_write, on_claim, on_apply, calls: Mutex::default() })
+        Arc::new(Self {
+            inner,
+            engine,
+            on_write,
+            on_claim,
+            on_apply,
+            calls: Mutex::default(),
+            clock_ahead_us: AtomicI64::new(0),
+            is_silent_about_nodes: AtomicBool::new(false),
+        })
+    }
+
+    /// Lets no further call return the live nodes.
+    pub fn silence_live_nodes(&self) {
+        self.is_silent_about_nodes.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets the time by which the clock of the store is ahead of that of the process.
+    pub fn set_clock_ahead(&self, ahead: Duration) {
+        let ahead_us = i64::try_from(ahead.as_micros()).expect("a short time");
+        self.clock_ahead_us.store(ahead_us, Ordering::Relaxed);
     }
 
     pub fn on_write(&self, meddle: impl FnMut(&[WriteOp]) -> Verdict + Send + 'static) {
@@ -395,7 +425,7 @@ impl GrantStore for Meddled {
         self.inner.take_secret(key).await
     }
     async fn clock_us(&self) -> Result<i64, StoreError> {
-        self.inner.clock_us().await
+        Ok(self.inner.clock_us().await? + self.clock_ahead_us.load(Ordering::Relaxed))
     }
     async fn remove_secret(&self, key: &SecretKey, sealed: &[u8]) -> Result<(), StoreError> {
         self.inner.remove_secret(key, sealed).await
@@ -495,6 +525,9 @@ impl NodeStore for Meddled {
     }
     async fn live_nodes(&self) -> Result<Vec<NodeRecord>, StoreError> {
         self.record("live_nodes");
+        if self.is_silent_about_nodes.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
         self.inner.live_nodes().await
     }
     async fn reclaim_sessions(

@@ -42,6 +42,10 @@ impl UnsettledSessions {
         }
     }
 
+    fn contains(&self, session: &SessionKey) -> bool {
+        self.0.lock().contains(session)
+    }
+
     /// Returns whether the outcome for this session is unknown, and forgets the session.
     fn take(&self, session: &SessionKey) -> bool {
         self.0.lock().remove(session)
@@ -49,6 +53,12 @@ impl UnsettledSessions {
 }
 
 impl Persistence {
+    /// Returns whether the store may have a new session, or get it later, although its storage
+    /// failed.
+    pub fn may_have_stored(&self, session: &SessionKey) -> bool {
+        self.persister.unsettled().contains(session)
+    }
+
     /// Ends a session again after its end was stored, if its storage had an unknown outcome. Looks
     /// for its row for the idle time of a session. The search ends with the process, because other
     /// replicas then remove the row.
@@ -132,6 +142,7 @@ mod tests {
         let key = SessionKey::new([1; 32]);
         store.on_write(|_| Verdict::Fail(StoreError::OutcomeUnknown(Box::new(busy()))));
         persistence.write(open(key)).await.unwrap_err();
+        assert!(persistence.may_have_stored(&key));
         store.on_write(|_| Verdict::Pass);
         let end = WriteOp::EndSession { key, epoch: 1 };
         assert_eq!(persistence.write(end).await, Ok(WriteOutcome::Fenced), "there is none so far");

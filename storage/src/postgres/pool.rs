@@ -120,7 +120,10 @@ impl Pool {
             let generation = self.generation.load(Ordering::Acquire);
             match self.options.connect().await {
                 Ok(connection) => {
-                    self.record_activity();
+                    // A pooler accepts connections also while the server is silent.
+                    if self.begin.is_none() {
+                        self.record_activity();
+                    }
                     let now = Instant::now();
                     let live = Live { connection, made_at: now, idle_since: now, generation };
                     return Ok(PooledConnection { pool: self, live: Some(live), _permit: permit });

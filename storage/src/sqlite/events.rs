@@ -120,20 +120,24 @@ async fn stream(
     );
     let rows =
         select.bind(id).bind(column(position)).fetch_all(&mut *reading).await.map_err(map_error)?;
-    found.events = store.readable(
-        &rows,
-        |_| "an event".into(),
-        |row| {
-            let kind =
-                u8::try_from(get::<i64>(row, "kind")?).map_err(|_| UnreadableColumn("kind"))?;
-            Ok(LoggedEvent {
-                sequence: count(row, "sequence")?,
-                kind,
-                frame: Bytes::from(get::<Vec<u8>>(row, "frame")?),
-            })
-        },
-    );
+    for row in &rows {
+        match store.report(logged_event(row), || "an event".into()) {
+            Some(event) => found.events.push(event),
+            None => {
+                // Its reader hears of the loss, as of a trim.
+                let lost = count(row, "sequence").unwrap_or(found.last_sequence);
+                found.trimmed_through = found.trimmed_through.max(lost);
+                found.events.clear();
+            }
+        }
+    }
     Ok(Some(found))
+}
+
+fn logged_event(row: &SqliteRow) -> Result<LoggedEvent, UnreadableColumn> {
+    let kind = u8::try_from(get::<i64>(row, "kind")?).map_err(|_| UnreadableColumn("kind"))?;
+    let frame = Bytes::from(get::<Vec<u8>>(row, "frame")?);
+    Ok(LoggedEvent { sequence: count(row, "sequence")?, kind, frame })
 }
 
 /// State of a stream while entries are added.

@@ -22,7 +22,17 @@ end
 
 local operations = {}
 
-function operations.stream(_, streams, _, stream, record)
+-- `last`: the last event that this process has added, if any. An earlier last event is that of a server that lost some.
+function operations.stream(_, streams, _, stream, record, last)
+  if last ~= '' then
+    local known = call(streams, 'HGET', stream .. '.l')
+    if failure(known) then
+      return known
+    end
+    if tonumber(last) > tonumber(known or '0') then
+      return call(streams, 'HSET', stream, record, stream .. '.l', last, stream .. '.f', last)
+    end
+  end
   return call(streams, 'HSET', stream, record)
 end
 

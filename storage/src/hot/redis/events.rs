@@ -222,22 +222,25 @@ impl RedisStore {
         let mut script = self.scripts.append.prepare_invoke();
         script.arg(milliseconds(self.retention));
         let mut added: HashMap<(SessionKey, u64), Option<u64>> = HashMap::new();
+        let last_added =
+            |session: &SessionKey, number: u64| self.logged().get(session)?.get(&number)?.last;
         for entry in entries {
             let (session, number) = stream_of(entry);
             script.key(streams_key(session)).key(events_key(session, number));
             match entry {
                 LogEntry::Stream { record, .. } => {
+                    let last = added.get(&(*session, number)).copied();
+                    let last = last.unwrap_or_else(|| last_added(session, number));
                     script
                         .arg("stream")
                         .arg(number)
                         .arg(self.codec.stream(session, record))
-                        .arg("")
+                        .arg(last.map(|last| last.to_string()).unwrap_or_default())
                         .arg("");
                 }
                 LogEntry::Event { event, .. } => {
                     let before = added.insert((*session, number), Some(event.sequence));
-                    let before =
-                        before.unwrap_or_else(|| self.logged().get(session)?.get(&number)?.last);
+                    let before = before.unwrap_or_else(|| last_added(session, number));
                     // A repeated event does not imply which event should precede it.
                     let expected = before
                         .filter(|before| *before < event.sequence)
@@ -300,16 +303,33 @@ impl RedisStore {
     }
 
     /// Returns the entries that were left out, with the record of each stream before its first
-    /// entry.
+    /// entry. Redis has the records of this batch already, and they are later ones. A stream that
+    /// this batch drops is not repeated.
     fn adopted(&self, orphans: &[usize], entries: &[&LogEntry]) -> Vec<LogEntry> {
         let logged = self.logged();
-        let mut recorded = HashSet::new();
+        let (mut recorded, mut dropped) = (HashSet::new(), HashSet::new());
+        if !orphans.is_empty() {
+            for entry in entries {
+                match entry {
+                    LogEntry::Stream { .. } => {
+                        recorded.insert(stream_of(entry));
+                    }
+                    LogEntry::Drop { .. } => {
+                        dropped.insert(stream_of(entry));
+                    }
+                    LogEntry::Event { .. } | LogEntry::Trim { .. } => {}
+                }
+            }
+        }
         let mut again = Vec::new();
         for entry in orphans.iter().filter_map(|&index| entries.get(index)) {
             let (session, number) = stream_of(entry);
             let Some(stream) = logged.get(session).and_then(|streams| streams.get(&number)) else {
                 continue;
             };
+            if dropped.contains(&(session, number)) {
+                continue;
+            }
             if recorded.insert((session, number)) {
                 again.push(LogEntry::Stream { session: *session, record: stream.record.clone() });
             }

@@ -170,6 +170,50 @@ async fn flushed_events_are_reported_as_lost() {
     assert_eq!(held(&adopter, 0).await, (vec![7], 6));
 }
 
+/// A quiet stream logs no event after the loss, but its record from time to time.
+#[tokio::test]
+async fn a_record_after_a_data_loss_marks_the_lost_events() {
+    let (server, log) = log().await;
+    let (streams, events) = (codec::streams_key(&SESSION), codec::events_key(&SESSION, 1));
+    log.append(&[begin(), event(1), event(2)]).await.unwrap();
+    server.command(&["COPY", &streams, "streams"]).await;
+    server.command(&["COPY", &events, "events"]).await;
+    server.command(&["DEL", &streams, &events]).await;
+    log.append(&[begin()]).await.unwrap();
+    assert_eq!((held(&log, 0).await, held(&log, 2).await), ((vec![], 2), (vec![], 2)));
+    assert_eq!(stream(&log, 2).await.last_sequence, 2);
+    // The events alone are left, or the server has not replicated the last one.
+    server.command(&["DEL", &streams]).await;
+    server.command(&["RENAME", "events", &events]).await;
+    log.append(&[begin()]).await.unwrap();
+    assert_eq!(held(&log, 0).await, (vec![], 2));
+    server.command(&["RENAME", "streams", &streams]).await;
+    log.append(&[event(3), begin()]).await.unwrap();
+    assert_eq!((held(&log, 0).await, held(&log, 2).await), ((vec![1, 2, 3], 0), (vec![3], 0)));
+    server.command(&["HSET", &streams, "1.l", "2"]).await;
+    log.append(&[begin()]).await.unwrap();
+    assert_eq!(held(&log, 0).await, (vec![], 3));
+    log.append(&[event(4)]).await.unwrap();
+    assert_eq!(held(&log, 0).await, (vec![4], 3));
+}
+
+#[tokio::test]
+async fn a_batch_after_a_data_loss_keeps_its_own_record_and_its_drop() {
+    let (server, log) = log().await;
+    log.append(&[begin(), event(1)]).await.unwrap();
+    server.flush_all().await;
+    let later = StreamRecord { pending_answers: b"paid".to_vec(), ..record() };
+    let renewed = LogEntry::Stream { session: SESSION, record: later.clone() };
+    log.append(&[event(2), renewed]).await.unwrap();
+    let found = stream(&log, 0).await;
+    let sequences: Vec<_> = found.events.iter().map(|event| event.sequence).collect();
+    assert_eq!((found.record, sequences, found.trimmed_through), (later, vec![2], 1));
+    server.flush_all().await;
+    let ended = LogEntry::Drop { session: SESSION, stream: 1 };
+    log.append(&[event(3), ended]).await.unwrap();
+    assert_eq!(log.streams(&SESSION).await.unwrap(), [], "the stream stays dropped");
+}
+
 #[tokio::test]
 async fn events_evicted_or_lost_in_a_failover_are_reported_as_lost() {
     let (server, log) = log().await;

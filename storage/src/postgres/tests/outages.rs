@@ -15,7 +15,7 @@ use super::{
 use crate::{ConfigStore, DurableStore, NodeStore, SessionStore, StoreError, TaskStore};
 
 /// Checks that calls of every kind end soon with a reason, and have no effect.
-async fn nothing_works(store: &PostgresStore) {
+pub(super) async fn nothing_works(store: &PostgresStore) {
     let node = NodeName::new("a");
     let started = Instant::now();
     let (batch, wanted, from) = ([open_session(99)], key(1), identity());

@@ -6,7 +6,11 @@ use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
 use testkit::{FaultProxy, PostgresServer, eventually, servers::PgBouncer};
 
 use super::{
-    PostgresOptions, PostgresStore, commits::cut_anywhere, open_session, outages::warm, update,
+    PostgresOptions, PostgresStore,
+    commits::cut_anywhere,
+    open_session,
+    outages::{nothing_works, warm},
+    update,
 };
 use crate::{
     ConfigStore, DurableStore, MigrationOutcome,
@@ -125,6 +129,20 @@ async fn works_again(store: &PostgresStore) {
         store.tenants().await.map_err(|error| error.to_string())
     })
     .await;
+}
+
+/// The pooler itself still accepts connections, which must not pass for answers of the server.
+#[tokio::test]
+async fn f_32_a_frozen_server_behind_a_pooler_is_unavailable() {
+    let pooled = PooledServer::start().await;
+    let store = pooled.open().await;
+    warm(&store).await;
+    pooled.server.freeze();
+    for _ in 0..2 {
+        nothing_works(&store).await;
+    }
+    pooled.server.thaw();
+    works_again(&store).await;
 }
 
 #[tokio::test]

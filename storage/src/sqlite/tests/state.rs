@@ -83,6 +83,7 @@ pub(super) async fn fill(store: &SqliteStore) {
         epoch: 1,
         number: 1,
         request: b"what?".to_vec(),
+        bytes_max: u64::MAX,
     };
     let outcomes = store
         .write(&[WriteOp::Subscribe { key, epoch: 1, subscription }, input, end])
@@ -408,6 +409,33 @@ async fn an_abandoned_call_is_executed_or_not_at_all() {
     );
     assert_eq!(sessions.len(), tasks.len(), "no half of a batch");
     assert!(sessions.len() > finished, "{finished} of {}", sessions.len());
+}
+
+#[tokio::test]
+async fn f_10_an_unreadable_event_is_a_gap() {
+    let (_folder, store) = in_file().await;
+    let session = SessionKey::new([1; 32]);
+    let record =
+        StreamRecord { number: 1, standalone: true, pending_answers: Vec::new(), was_read: true };
+    let event = |sequence| {
+        let event = LoggedEvent { sequence, kind: 2, frame: "frame".into() };
+        LogEntry::Event { session, stream: 1, event }
+    };
+    let begin = LogEntry::Stream { session, record };
+    store.append(&[begin, event(1), event(2), event(3)]).await.unwrap();
+    let poison = "UPDATE stream_events SET kind = 1000 WHERE sequence = 2";
+    sqlx::query(poison).execute(&store.writer).await.unwrap();
+    for (position, expected) in [(0, (vec![3], 2)), (1, (vec![3], 2)), (2, (vec![3], 0))] {
+        let found = store.stream(&session, 1, position).await.unwrap().unwrap();
+        let sequences: Vec<_> = found.events.iter().map(|event| event.sequence).collect();
+        assert_eq!((sequences, found.trimmed_through), expected, "after {position}");
+        assert_eq!(found.last_sequence, 3);
+    }
+    assert_eq!(store.unreadable_rows(), 2);
+    let poison = "UPDATE stream_events SET kind = 1000 WHERE sequence = 3";
+    sqlx::query(poison).execute(&store.writer).await.unwrap();
+    let found = store.stream(&session, 1, 2).await.unwrap().unwrap();
+    assert_eq!((found.events, found.trimmed_through), (Vec::new(), 3));
 }
 
 #[tokio::test]
