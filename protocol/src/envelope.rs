@@ -25,7 +25,7 @@ use crate::method::Method;
 pub use self::fields::Fields;
 use self::reader::Envelope;
 
-/// Longest JSON text of an id.
+/// Longest JSON text of an id, and of a progress token of a client.
 pub const ID_BYTES_MAX: usize = 1024;
 /// Longest method name, quotes not counted.
 pub const METHOD_BYTES_MAX: usize = 256;
@@ -214,17 +214,19 @@ impl Message {
             )
     }
 
-    /// Refuses a progress token that is neither a string nor an integer (MCP 2025-11-25, Progress).
+    /// Refuses a progress token that is neither a string nor an integer (MCP 2025-11-25, Progress),
+    /// and one that is longer than an id: each notification about the request repeats it.
     pub fn check_progress_token(&self) -> Result<(), Refusal> {
         let Some(token) = self.bytes(self.fields.meta_progress_token) else { return Ok(()) };
         let digits = token.strip_prefix(b"-").unwrap_or(token);
-        if token.first() == Some(&b'"') || digits.iter().all(u8::is_ascii_digit) {
+        let is_typed = token.first() == Some(&b'"') || digits.iter().all(u8::is_ascii_digit);
+        if is_typed && token.len() <= ID_BYTES_MAX {
             return Ok(());
         }
-        Err(Refusal::new(
-            ErrorKind::InvalidParams,
-            "params._meta.progressToken must be a string or an integer",
-        ))
+        let text = format!(
+            "params._meta.progressToken must be a string or an integer, at most {ID_BYTES_MAX} bytes long"
+        );
+        Err(Refusal::new(ErrorKind::InvalidParams, text))
     }
 
     /// Returns whether this is the answer to the broker's request with this id.

@@ -23,6 +23,10 @@ use crate::{
 /// The name of the tool.
 pub const BATCH_TOOL: &str = "execute_batch";
 
+/// The longest `traceparent` in bytes that a batch passes on to its calls. Each call repeats it. Those
+/// of W3C Trace Context have 57 bytes as JSON.
+const TRACE_BYTES_MAX: usize = 256;
+
 /// One call of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchCall {
@@ -33,6 +37,7 @@ pub struct BatchCall {
 
 impl BatchCall {
     /// Returns the call as a request of the client. `trace`: the `traceparent` of the batch, as JSON.
+    /// A long one is left out.
     pub fn request(&self, id: &RequestId, trace: Option<&[u8]>) -> Result<Message, Refusal> {
         let mut frame = b"{\"jsonrpc\":\"2.0\",\"id\":".to_vec();
         frame.extend_from_slice(id.raw());
@@ -42,7 +47,7 @@ impl BatchCall {
             frame.extend_from_slice(b",\"arguments\":");
             frame.extend_from_slice(arguments);
         }
-        if let Some(trace) = trace {
+        if let Some(trace) = trace.filter(|trace| trace.len() <= TRACE_BYTES_MAX) {
             frame.extend_from_slice(b",\"_meta\":{\"traceparent\":");
             frame.extend_from_slice(trace);
             frame.push(b'}');

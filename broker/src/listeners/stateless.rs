@@ -15,7 +15,7 @@ use protocol::{
     },
     version::Version,
 };
-use rules::catalog::ListKind;
+use rules::{catalog::ListKind, limits::CLIENT_TEXT_BYTES_MAX};
 
 use crate::{
     broker::Broker,
@@ -64,6 +64,7 @@ pub(super) fn read_meta(broker: &Broker, message: &Message) -> Result<RequestMet
         let text = "clients of 2026-07-28 must not send responses: send the request again with inputResponses";
         return Err(Refusal::new(ErrorKind::InvalidRequest, text));
     }
+    check_client_text(message)?;
     let meta = RequestMeta::read(message, compat.versions())?;
     if !is_request(message.method) {
         let method = json::quote(&message.method_text().chars().take(100).collect::<String>());
@@ -73,6 +74,21 @@ pub(super) fn read_meta(broker: &Broker, message: &Message) -> Result<RequestMet
         ));
     }
     Ok(meta)
+}
+
+/// Refuses a client whose capabilities and name are too long. Pooled sessions and links keep the
+/// capabilities, as sessions do.
+fn check_client_text(message: &Message) -> Result<(), Refusal> {
+    let fields = &message.fields;
+    let texts = [fields.meta_client_capabilities, fields.meta_client_info];
+    let bytes: usize = texts.iter().flatten().map(json::Span::len).sum();
+    if bytes <= CLIENT_TEXT_BYTES_MAX {
+        return Ok(());
+    }
+    let text = format!(
+        "clientCapabilities and clientInfo in _meta must have at most {CLIENT_TEXT_BYTES_MAX} bytes together"
+    );
+    Err(Refusal::new(ErrorKind::InvalidParams, text))
 }
 
 /// Starts the request. An `Err` is the answer, and nothing was started.

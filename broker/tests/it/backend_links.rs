@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use testkit::{FakeBackend, Gate, RecordedRequest, Reply, TestClient};
+use testkit::{FakeBackend, Gate, RecordedRequest, Reply, TestClient, eventually};
 
 use crate::{alone_with, broker_with, builder, text_of};
 
@@ -233,6 +233,47 @@ async fn a_cancelled_call_does_not_wait_for_a_handshake_that_hangs() {
     client.notify("notifications/cancelled", json!({"requestId": 9})).await;
     assert!(call.next_or_end().await.is_none_or(|message| !message.is_response()));
     assert_eq!(client.start_request_with_id(json!(9), "ping", json!({})).result().await, json!({}));
+}
+
+#[tokio::test]
+async fn calls_that_were_given_up_do_not_open_their_link_in_turn() {
+    let backend = FakeBackend::echo().await;
+    backend.sessions();
+    let spec = json!({"transport": {"type": "http", "url": backend.url()}, "protocol": "legacy"});
+    let config = json!({"breaker": {"enabled": false}, "retries": {"enabled": false}});
+    let builder = builder().single_process().config(config);
+    let broker = builder.backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({})).await;
+    let handshakes = backend.recorded_of("initialize").len();
+    let may_fail = Gate::new();
+    let gate = may_fail.clone();
+    backend.on("initialize", move |_| {
+        let gate = gate.clone();
+        async move {
+            gate.passed().await;
+            Reply::status(500)
+        }
+    });
+    let call =
+        |id: u64| client.start_request_with_id(json!(id), "tools/call", json!({"name": "b__echo"}));
+    let in_flight = async |wanted: usize| {
+        eventually("the calls in flight", || async {
+            let calls = broker.admin().sessions("default").await[0]["calls_in_flight"].clone();
+            if calls == wanted { Ok(()) } else { Err(calls) }
+        })
+        .await;
+    };
+    let _given_up: Vec<_> = (900..904).map(call).collect();
+    backend.wait_count("the handshake", handshakes + 1, |seen| seen.is("initialize")).await;
+    in_flight(4).await;
+    for id in 900..904 {
+        client.notify("notifications/cancelled", json!({"requestId": id})).await;
+    }
+    in_flight(0).await;
+    may_fail.open();
+    client.error("tools/call", json!({"name": "b__echo"})).await;
+    let attempts = backend.recorded_of("initialize").len() - handshakes;
+    assert_eq!(attempts, 2, "that of the first call, and that of the last");
 }
 
 #[tokio::test]

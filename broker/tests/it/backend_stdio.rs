@@ -1,7 +1,7 @@
 //! The broker as a client of stdio backends: framing, noise, processes that die or do not want to
 //! die.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -102,6 +102,23 @@ async fn stdio_04_noise_on_standard_output_is_dropped() {
     assert_eq!(text_of(&client.call("s__stray", json!({})).await), "mine");
     assert_eq!(text_of(&client.call("s__twice", json!({})).await), "first");
     assert_eq!(text_of(&client.call("s__echo", json!({})).await), "{}");
+}
+
+#[tokio::test]
+async fn stdio_04_the_ends_of_noisy_pipes_are_logged_once_in_an_interval() {
+    let broker = builder().single_process().start().await;
+    let started = Instant::now();
+    let noisy = json!({"transport": {"type": "stdio", "command": "yes", "args": ["noise"]}});
+    broker.admin().put("/admin/v1/tenants/default/backends/s?wait=false", &noisy).await;
+    let count = |text: &str| broker.log().matches(text).count();
+    eventually("several starts of the child", || async {
+        let starts = count("child process started");
+        if starts >= 4 { Ok(()) } else { Err(starts) }
+    })
+    .await;
+    let lines = count("too many messages that are not valid MCP: the broker closes");
+    let intervals = usize::try_from(started.elapsed().as_secs() / 10).unwrap();
+    assert!((1..=intervals + 1).contains(&lines), "{lines} lines");
 }
 
 #[tokio::test]
@@ -356,6 +373,53 @@ for line in sys.stdin:
     else:
         say({"id": id, "error": {"code": -32601, "message": "unknown"}})
 "#;
+
+/// A server of 2026-07-28 that makes a task of each call. Its tasks end with its process. It expects
+/// the next question about a task later than the broker ends an idle child.
+const SLOW_TASKS: &str = r#"
+import json, sys
+info = {"io.modelcontextprotocol/serverInfo": {"name": "slow", "version": "1"}}
+capabilities = {"tools": {}, "extensions": {"io.modelcontextprotocol/tasks": {}}}
+cache = {"ttlMs": 60000, "cacheScope": "public"}
+tasks = []
+def task(status, more):
+    return {"taskId": "t-1", "status": status, "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:01Z", "ttlMs": 60000, "pollIntervalMs": 3000, **more}
+for line in sys.stdin:
+    message = json.loads(line)
+    id, method = message.get("id"), message["method"]
+    if id is None:
+        continue
+    answer = {"error": {"code": -32601, "message": "unknown"}}
+    if method == "server/discover":
+        answer = {"result": {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": capabilities, "_meta": info, **cache}}
+    elif method == "tools/list":
+        answer = {"result": {"resultType": "complete", "tools": [{"name": "job", "inputSchema": {"type": "object"}}], **cache}}
+    elif method == "tools/call":
+        tasks.append("t-1")
+        answer = {"result": task("working", {"resultType": "task"})}
+    elif method == "tasks/get" and message["params"]["taskId"] in tasks:
+        done = {"resultType": "complete", "content": [{"type": "text", "text": "done"}]}
+        answer = {"result": task("completed", {"resultType": "complete", "result": done})}
+    elif method == "tasks/get":
+        answer = {"error": {"code": -32602, "message": "no such task"}}
+    print(json.dumps({"jsonrpc": "2.0", "id": id, **answer}), flush=True)
+"#;
+
+#[tokio::test]
+async fn nb_task_01_a_child_is_not_idle_while_a_call_waits_for_its_task() {
+    let broker = broker_with(json!({
+        "transport": {
+            "type": "stdio",
+            "command": "python3",
+            "args": ["-u", "-c", SLOW_TASKS],
+            "limits": {"idle": "1s"},
+        },
+        "protocol": "modern",
+    }))
+    .await;
+    let client = broker.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("s__job", json!({})).await), "done");
+}
 
 #[tokio::test]
 async fn a_child_that_closes_its_input_loses_its_call_and_is_replaced() {

@@ -214,10 +214,11 @@ async fn prog_01_progress_has_the_token_of_the_client_with_its_type() {
 }
 
 #[tokio::test]
-async fn prog_01_a_token_of_another_type_is_refused() {
+async fn prog_01_a_token_of_another_type_or_a_long_one_is_refused() {
     let (broker, backend) = echo().await;
     let client = broker.connected(json!({})).await;
-    for token in [json!({}), json!([]), Value::Null, json!(true), json!(1.5)] {
+    let long = json!("t".repeat(1_024));
+    for token in [json!({}), json!([]), Value::Null, json!(true), json!(1.5), long] {
         for (method, name) in [("tools/call", "b__echo"), ("ping", "")] {
             let params = json!({"name": name, "_meta": {"progressToken": token}});
             let error = client.error(method, params).await;

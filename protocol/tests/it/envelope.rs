@@ -124,6 +124,19 @@ fn values_of_the_wrong_type_are_not_read_as_text() {
 }
 
 #[test]
+fn a_progress_token_is_as_long_as_an_id_at_most() {
+    let is_accepted = |letters: usize| {
+        let token = "t".repeat(letters);
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"ping","params":{{"_meta":{{"progressToken":"{token}"}}}}}}"#
+        );
+        let message = Message::decode(Bytes::from(text), &Limits::default()).expect("a message");
+        message.check_progress_token().is_ok()
+    };
+    assert!(is_accepted(1_022) && !is_accepted(1_023));
+}
+
+#[test]
 fn parts_of_a_message_share_its_frame() {
     let message = decode(r#"{"jsonrpc":"2.0","id":123,"method":"ping","params":{"a":[1, 2]}}"#);
     let params = message.params.expect("params").slice(&message.frame);

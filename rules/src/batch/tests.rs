@@ -47,6 +47,19 @@ fn a_call_of_a_batch_is_a_request_of_the_client() {
     assert_eq!(message.bytes(message.fields.arguments), Some(br#"{"n":1.50}"#.as_slice()));
 }
 
+#[test]
+fn the_calls_of_a_batch_do_not_repeat_a_long_traceparent() {
+    let call = BatchCall { tool: "a".to_owned(), arguments: None };
+    let id = RequestId::from_raw("1".into());
+    let has_trace = |chars: usize| {
+        let trace = format!("\"{}\"", "0".repeat(chars));
+        let message = call.request(&id, Some(trace.as_bytes())).unwrap();
+        message.fields.meta_traceparent.is_some()
+    };
+    assert!(has_trace(55));
+    assert!(!has_trace(10_000));
+}
+
 fn answered(frame: &str) -> BatchEnd {
     let frame = Bytes::from(frame.to_owned());
     let limits = json::Limits::with_bytes_max(frame.len());

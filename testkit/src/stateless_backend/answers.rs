@@ -68,6 +68,9 @@ pub(super) async fn answer(
         Some(StatelessReply::Error(status, error)) => {
             (status, response(&id, "error", &error.to_string()))
         }
+        Some(StatelessReply::ErrorWithoutId(status, error)) => {
+            (status, response(&Value::Null, "error", &error.to_string()))
+        }
         Some(StatelessReply::ErrorText(status, error)) => (status, response(&id, "error", &error)),
         Some(StatelessReply::Exactly(result)) => {
             (200, response(&id, "result", &result.to_string()))

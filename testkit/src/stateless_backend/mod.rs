@@ -59,6 +59,9 @@ pub enum StatelessReply {
     ErrorText(u16, String),
     /// An error object, over HTTP with this status.
     Error(u16, Value),
+    /// An error object without the id of the request, over HTTP with this status. A server sends it if
+    /// it refuses a request before it reads the body.
+    ErrorWithoutId(u16, Value),
     /// A status with a text that is not JSON-RPC, as a proxy in front of the server sends it.
     Refused(u16),
     /// No answer: the stream ends.

@@ -90,6 +90,25 @@ impl Link {
             users.backend_tasks.remove(backend_task);
         }
     }
+
+    /// Counts a task of the backend that the link follows for a call, until the returned value is
+    /// dropped.
+    pub fn hold_for_task(self: &Arc<Self>) -> TaskHold {
+        self.lock().tasks_of_calls += 1;
+        TaskHold { link: self.clone() }
+    }
+}
+
+/// A task of the backend that the link follows for a call. No request is pending between two polls.
+#[derive(Debug)]
+pub struct TaskHold {
+    link: Arc<Link>,
+}
+
+impl Drop for TaskHold {
+    fn drop(&mut self) {
+        self.link.lock().tasks_of_calls -= 1;
+    }
 }
 
 /// The use of a link by a task.

@@ -240,9 +240,13 @@ impl Connection {
         self.next_wire_id.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a request of either side waits for its answer.
+    /// Returns whether a request of either side waits for its answer. An open stream of notifications
+    /// has none until it ends, so it does not count.
     pub fn has_pending(&self) -> bool {
-        !self.pending.is_empty()
+        match self.stateless() {
+            Some(stateless) => !self.pending.is_empty_except(&stateless.listening.open_streams()),
+            None => !self.pending.is_empty(),
+        }
     }
 
     /// Counts the connection as open or closed. Returns `true` if that is a change.

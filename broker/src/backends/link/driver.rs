@@ -28,6 +28,12 @@ impl Link {
     ) -> Arc<Self> {
         Self::driven_by(&WireDriver, backend, scope, principal, declared, wants)
     }
+
+    /// Returns whether the last failed attempt to connect does not show an unhealthy backend. The
+    /// backend refused the connection, or the broker lacked a token or a child process.
+    pub fn is_last_failure_harmless(&self) -> bool {
+        self.backoff.lock().is_harmless
+    }
 }
 
 #[derive(Debug)]

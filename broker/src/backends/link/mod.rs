@@ -57,7 +57,6 @@ use rules::{
     link_sharing::LinkScope,
     log_level::LogLevel,
 };
-
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
@@ -117,7 +116,7 @@ pub struct Link {
     pub lists: LinkLists,
     current: ArcSwapOption<Connection>,
     /// The turn to open a connection.
-    opening: tokio::sync::Mutex<()>,
+    opening: Arc<tokio::sync::Mutex<()>>,
     backoff: Mutex<Backoff>,
     users: Mutex<LinkUsers>,
     /// The log level that the current connection has got. The lock is held while a level is sent, so
@@ -159,7 +158,7 @@ impl Link {
             subscriptions: Subscriptions::default(),
             lists: LinkLists::default(),
             current: ArcSwapOption::empty(),
-            opening: tokio::sync::Mutex::default(),
+            opening: Arc::default(),
             backoff: Mutex::default(),
             users: Mutex::default(),
             level_sent: tokio::sync::Mutex::default(),
@@ -192,9 +191,14 @@ impl Link {
         if let Some(connection) = self.live() {
             return Ok(connection);
         }
+        // A caller that gives up before its turn starts nothing.
+        let (link, turn) = (self.clone(), self.opening.clone().lock_owned().await);
         // In a separate task, so that a caller that gives up leaves no incomplete handshake behind.
-        let link = self.clone();
-        let opening = self.backend.context.running.spawn(async move { link.open_once().await });
+        let opening = self.backend.context.running.spawn(async move {
+            let opened = link.open_once().await;
+            drop(turn);
+            opened
+        });
         opening.await.unwrap_or_else(|_| {
             Err(Refusal::new(
                 ErrorKind::Internal,
@@ -239,7 +243,6 @@ impl Link {
     }
 
     async fn open_once(self: Arc<Self>) -> Result<Arc<Connection>, Refusal> {
-        let _turn = self.opening.lock().await;
         if let Some(connection) = self.live() {
             return Ok(connection);
         }
@@ -292,16 +295,13 @@ impl Link {
             }
             Err(OpenError::Waiting(refusal)) => Err(refusal),
             Err(OpenError::Failed(failure)) => {
-                // The next call may come right after the user connected an account.
-                if !failure.needs_user_action() {
-                    self.backoff.lock().record_failure();
-                }
+                self.backoff.lock().record_failed_attempt(&failure);
                 // The catalog connects again forever, so its failures count for a suspect alone.
                 let counts = !self.has_no_client() || self.backend.admission.is_suspected();
                 if counts && failure.counts_for_breaker() {
                     self.backend.record_failure(Duration::ZERO);
                 }
-                let Backoff { failures, not_before } = *self.backoff.lock();
+                let Backoff { failures, not_before, .. } = *self.backoff.lock();
                 self.backend.record_attempts(failures, not_before);
                 Err(self.backend.report_failure(&failure))
             }
@@ -466,7 +466,8 @@ impl Link {
 
     /// Returns whether a task of the backend runs, which the broker polls.
     pub fn has_backend_tasks(&self) -> bool {
-        !self.lock().backend_tasks.is_empty()
+        let users = self.lock();
+        !users.backend_tasks.is_empty() || users.tasks_of_calls > 0
     }
 
     /// Returns whether neither a client nor a task uses the link now.

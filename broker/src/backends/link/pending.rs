@@ -235,6 +235,12 @@ impl PendingRequests {
         self.lock_waiting().is_empty() && self.questions.lock().is_empty()
     }
 
+    /// Returns whether no request of either side waits for an answer, except for these of the broker.
+    pub(super) fn is_empty_except(&self, wire_ids: &[u64]) -> bool {
+        self.lock_waiting().keys().all(|wire_id| wire_ids.contains(wire_id))
+            && self.questions.lock().is_empty()
+    }
+
     fn lock_waiting(
         &self,
     ) -> MutexGuard<'_, HashMap<u64, PendingRequest, BuildHasherDefault<WireIdHasher>>> {

@@ -136,6 +136,8 @@ async fn write(
 
 async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl FrameSource) {
     let limits = json::Limits::with_bytes_max(link.backend.message_bytes());
+    let (tenant, backend) = (&link.backend.tenant, &link.backend.id);
+    let checked = |fault| link.backend.resources.fault_lines.check(tenant, backend, fault);
     let mut noise = 0;
     loop {
         let frame = tokio::select! {
@@ -147,8 +149,10 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
             Ok(Some(frame)) => frame,
             Ok(None) => break,
             Err(error) => {
-                let redacted = link.backend.redactor.redact(&error);
-                tracing::warn!(tenant = %link.backend.tenant, backend = %link.backend.id, error = redacted, "reading from a backend failed");
+                if let Some(left_out) = checked(RepeatedFault::BrokenConnection) {
+                    let redacted = link.backend.redactor.redact(&error);
+                    tracing::warn!(%tenant, %backend, left_out, error = redacted, "reading from a backend failed");
+                }
                 connection.record_fault(error);
                 break;
             }
@@ -167,14 +171,13 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
             Err(rejected) => {
                 noise += 1;
                 connection.broken_message(&rejected, &frame);
-                let (tenant, backend) = (&link.backend.tenant, &link.backend.id);
-                let lines = &link.backend.resources.fault_lines;
-                let checked = lines.check(tenant, backend, RepeatedFault::Noise);
-                if let Some(left_out) = checked {
+                if let Some(left_out) = checked(RepeatedFault::Noise) {
                     tracing::warn!(%tenant, %backend, left_out, "a backend sent a message that is not valid MCP");
                 }
                 if noise > NOISE_LINES_MAX {
-                    tracing::warn!(%tenant, %backend, "a backend sent too many messages that are not valid MCP: the broker closes the connection");
+                    if let Some(left_out) = checked(RepeatedFault::NoisyConnection) {
+                        tracing::warn!(%tenant, %backend, left_out, "a backend sent too many messages that are not valid MCP: the broker closes the connection");
+                    }
                     connection
                         .record_fault("the backend sent too many messages that are not valid MCP");
                     break;

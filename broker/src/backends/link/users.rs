@@ -25,6 +25,8 @@ pub(super) struct LinkUsers {
     pub(super) runs: Vec<Weak<dyn Requester>>,
     /// Tasks of the backend that one of the runs follows, by the backend's own id.
     pub(super) backend_tasks: HashMap<String, Weak<dyn Requester>>,
+    /// The number of tasks of the backend that the link follows for calls.
+    pub(super) tasks_of_calls: usize,
     /// Set once a user has set a log level. Until then, the backend decides.
     pub(super) has_level: bool,
     /// Set while a sender of the log level waits for its turn. Closed once it has sent the level.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use testkit::{Direction, FakeBackend, FaultProxy, StatelessBackend, StatelessReply};
 
 use super::{Modern, VERSION, meta};
-use crate::{broker_with, builder, echo, initialize_body, refused, request};
+use crate::{broker_with, builder, echo, initialize_body, kind, refused, request};
 
 fn with(headers: &[(String, String)], name: &str, value: Option<&str>) -> Vec<(String, String)> {
     let mut headers: Vec<_> = headers.iter().filter(|(known, _)| known != name).cloned().collect();
@@ -40,6 +40,22 @@ async fn n_meta_01_a_request_must_contain_its_metadata() {
         client.result("tools/list", json!({"_meta": bare})).await["tools"].is_array(),
         "clientInfo may be left out"
     );
+}
+
+#[tokio::test]
+async fn n_meta_02_the_capabilities_of_a_request_are_bounded() {
+    let (broker, _backend) = echo().await;
+    let client = Modern::of(&broker, "/mcp");
+    let declaring = |bytes: usize| {
+        let extension = json!({"text": "x".repeat(bytes)});
+        client.with(json!({"extensions": {"org.example/large": extension}}))
+    };
+    let call = json!({"name": "b__echo", "arguments": {"n": 1}});
+    declaring(63 * 1024).result("tools/call", call.clone()).await;
+    for (method, params) in [("tools/call", call), ("tools/list", json!({}))] {
+        let error = declaring(64 * 1024).error(method, params).await;
+        assert_eq!((error["code"].as_i64(), kind(&error)), (Some(-32602), "invalid_params"));
+    }
 }
 
 #[tokio::test]
@@ -471,7 +487,7 @@ async fn n_ver_03_one_era_can_be_turned_off() {
     let (status, error) =
         refused(Modern::of(&legacy, "/mcp").post(json!(1), "tools/list", json!({})).await).await;
     assert_eq!(
-        (status, error["code"].as_i64(), crate::kind(&error)),
+        (status, error["code"].as_i64(), kind(&error)),
         (400, Some(-32600), "unsupported_era")
     );
     assert_eq!(legacy.connected(json!({})).await.tool_names().await, ["b__echo"]);

@@ -63,6 +63,25 @@ async fn br_05_all_subscriptions_share_one_stream() {
 }
 
 #[tokio::test]
+async fn br_05_a_client_can_subscribe_again_at_once() {
+    for backend in on_both_wires().await {
+        with_resources(&backend);
+        let broker = broker_with(&backend).await;
+        let client = broker.connected(json!({})).await;
+        let mut stream = client.open_get_stream().await;
+        subscribe(&client, "one").await;
+        // For a while after this answer, the broker also reads the former stream. It applies the next
+        // changes after that.
+        subscribe(&client, "two").await;
+        client.result("resources/unsubscribe", json!({"uri": "b+test://one"})).await;
+        subscribe(&client, "one").await;
+        backend.wait_listening_to(&["test://one", "test://two"]).await;
+        backend.updated("test://one").await;
+        assert_eq!(next_updated(&mut stream).await["uri"], "b+test://one");
+    }
+}
+
+#[tokio::test]
 async fn nb_sub_01_a_resource_that_is_not_acknowledged_is_refused() {
     for backend in on_both_wires().await {
         with_resources(&backend);

@@ -247,6 +247,21 @@ async fn errors_of_the_backend_are_answers_with_any_http_status() {
 }
 
 #[tokio::test]
+async fn an_error_without_an_id_is_the_answer_to_its_request() {
+    let backend = StatelessBackend::http().await;
+    backend.tool("unread", |_| async {
+        StatelessReply::ErrorWithoutId(400, json!({"code": -32600, "message": "too long"}))
+    });
+    let broker = broker_with(&backend).await;
+    let call = json!({"name": "b__unread", "arguments": {}});
+    let error = broker.connected(json!({})).await.error("tools/call", call.clone()).await;
+    assert_eq!((&error["code"], &error["message"]), (&json!(-32600), &json!("too long")));
+    let answer = Modern::of(&broker, "/mcp").answer("tools/call", call).await;
+    assert_eq!(answer["error"]["message"], "too long", "{answer}");
+    assert!(!answer["id"].is_null(), "{answer}");
+}
+
+#[tokio::test]
 async fn nb_can_01_a_cancelled_call_is_cancelled_at_the_backend() {
     for backend in on_both_wires().await {
         backend.tool("slow", |_| async { StatelessReply::Hang });

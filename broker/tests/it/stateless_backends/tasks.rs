@@ -7,10 +7,12 @@ use std::sync::{
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use testkit::{RecordedRequest, StatelessBackend, StatelessReply, TestClient};
+use testkit::{
+    FaultProxy, RecordedRequest, StatelessBackend, StatelessReply, TestClient, eventually,
+};
 
 use super::{broker_with, on_both_wires};
-use crate::{kind, tasks::wait_status, text_of};
+use crate::{builder, kind, tasks::wait_status, text_of};
 
 /// The task's state in the next answers.
 pub(crate) type TaskState = Arc<Mutex<Value>>;
@@ -286,6 +288,43 @@ async fn nb_task_02_inputs_come_and_go_while_the_task_waits() {
 }
 
 #[tokio::test]
+async fn nb_task_02_an_input_that_comes_back_is_requested_again() {
+    let backend = StatelessBackend::http().await;
+    let task_state = with_task(&backend, needs(&["first", "second"]));
+    let answered = task_state.clone();
+    // As a server that works on the first answer, and then waits for the other one again.
+    backend.on("tasks/update", move |_| {
+        let mut now = answered.lock();
+        if now["status"] == "input_required" {
+            *now = state("working", json!({}));
+        }
+        async { StatelessReply::Result(json!({})) }
+    });
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({"elicitation": {}})).await; // answers nothing by itself
+    let mut stream = client.open_get_stream().await;
+    let mut call = client.start_call("b__job", json!({}));
+    let asked = [call.next().await.unwrap().value, call.next().await.unwrap().value];
+    let of = |key: &str| asked.iter().find(|one| one["params"]["message"] == key).unwrap();
+    let accepted = json!({"action": "accept", "content": {"name": "Ann"}});
+    client.respond(of("first")["id"].clone(), accepted.clone()).await;
+    let withdrawn = tokio::select! {
+        next = call.next() => next.map(|one| one.value),
+        next = stream.next_message() => next.map(|(_, message)| message),
+    };
+    let withdrawn = withdrawn.unwrap();
+    assert_eq!(withdrawn["params"]["requestId"], of("second")["id"], "{withdrawn}");
+    *task_state.lock() = needs(&["first", "second"]);
+    let again = call.next().await.unwrap().value;
+    assert_eq!(again["params"]["message"], "second", "an answered input is not requested again");
+    assert_ne!(again["id"], of("second")["id"]);
+    client.respond(again["id"].clone(), accepted).await;
+    backend.wait_count("both answers", 2, |seen| seen.is("tasks/update")).await;
+    *task_state.lock() = done("ready", false);
+    assert_eq!(text_of(&call.result().await), "ready");
+}
+
+#[tokio::test]
 async fn nb_task_02_a_task_may_request_a_limited_number_of_inputs() {
     let backend = StatelessBackend::http().await;
     with_task(&backend, state("working", json!({})));
@@ -315,6 +354,41 @@ async fn nb_task_02_a_refused_input_ends_the_call_and_its_task() {
     let error = client.error("tools/call", json!({"name": "b__job", "arguments": {}})).await;
     assert_eq!(error["message"], "never", "{error}");
     backend.wait_for("the cancellation", |seen| seen.is("tasks/cancel")).await;
+}
+
+#[tokio::test]
+async fn nb_task_02_an_input_is_requested_again_after_the_backend_was_away() {
+    let backend = StatelessBackend::pipe().await;
+    with_task(&backend, needs_a_name());
+    let mut spec = backend.spec();
+    let address = spec["transport"]["address"].as_str().unwrap().parse().unwrap();
+    let proxy = FaultProxy::start(address).await;
+    spec["transport"]["address"] = json!(proxy.address().to_string());
+    let broker = builder().single_process().backend("default", "b", spec).start().await;
+    let client = broker.connected(json!({"elicitation": {}})).await; // answers nothing by itself
+    let mut call = client.start_call("b__job", json!({}));
+    let first = call.next().await.unwrap().value;
+    assert_eq!(first["method"], "elicitation/create", "{first}");
+    proxy.refuse().await;
+    proxy.reset();
+    // Attempts of the catalog's link do not count.
+    eventually("failed attempts to connect", || async {
+        let view = broker.admin().backend("default", "b").await;
+        let failures = view["breaker"]["failures_in_a_row"].as_u64();
+        if failures >= Some(3) { Ok(()) } else { Err(view) }
+    })
+    .await;
+    proxy.accept_again().await;
+    let again = loop {
+        let next = call.next().await.unwrap().value;
+        if next["method"] != "notifications/cancelled" {
+            break next;
+        }
+    };
+    assert_eq!(again["method"], "elicitation/create", "{again}");
+    let accepted = json!({"action": "accept", "content": {"name": "Ann"}});
+    client.respond(again["id"].clone(), accepted).await;
+    assert_eq!(text_of(&call.result().await), "Ann");
 }
 
 /// Returns a backend whose task the broker has polled once, and does not poll again soon.

@@ -5,12 +5,16 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header::RETRY_AFTER};
 use protocol::{
     envelope::{Body, Kind, Message},
     stateless::{HEADER_MISMATCH, UNSUPPORTED_PROTOCOL_VERSION, downgrade, is_stateless_error},
 };
-use rules::limits::{ERROR_BODY_BYTES_MAX, RETRY_AFTER_MAX, RETRY_AFTER_MIN};
+use rules::{
+    limits::{ERROR_BODY_BYTES_MAX, RETRY_AFTER_MAX, RETRY_AFTER_MIN},
+    tasks::decoded,
+};
 use transport::{HttpResponse, http_client::ResponseBody};
 
 use super::{
@@ -110,9 +114,9 @@ impl HttpWire {
     }
 
     /// Handles an error status of a request of 2026-07-28. An error message is an answer, even
-    /// without an id. Any other body comes from a server without that revision, or from a proxy that
-    /// refuses this request only, such as one with a long header. `is_discover` is true for
-    /// `server/discover`.
+    /// without an id, and gets the id of the request. Any other body comes from a server without
+    /// that revision, or from a proxy that refuses this request only, such as one with a long header.
+    /// `is_discover` is true for `server/discover`.
     pub(super) async fn handle_stateless_refusal(
         &self,
         link: &Arc<Link>,
@@ -143,7 +147,7 @@ impl HttpWire {
             };
             message.is_response_to(wire_id) || (message.id.is_none() && is_known())
         };
-        match message.filter(answers) {
+        match message.filter(answers).and_then(|answer| with_id(answer, wire_id)) {
             Some(answer) => Ok(PostOutcome::Answer(answer)),
             None if agreed && !is_discover => {
                 Err(self.era_or_request_refused(link, connection, status).await)
@@ -169,6 +173,17 @@ impl HttpWire {
             Some(Era::Stateless) | None => Failure::Denied(format!("status {status}")),
         }
     }
+}
+
+/// Returns an error with the id of its request. A server that refuses a request before it reads the
+/// body does not know the id.
+fn with_id(error: Message, wire_id: u64) -> Option<Message> {
+    if error.id.is_some() {
+        return Some(error);
+    }
+    let head = format!("{{\"jsonrpc\":\"2.0\",\"id\":{wire_id},\"error\":");
+    let frame = [head.as_bytes(), error.bytes(error.error)?, b"}"].concat();
+    decoded(Bytes::from(frame))
 }
 
 /// Returns the time of `Retry-After`, within the bounds of what a backend can tell clients (RFC 9110,
@@ -204,4 +219,21 @@ fn mentions_session(message: &Message) -> bool {
     message
         .text(message.fields.error_message)
         .is_some_and(|text| text.to_ascii_lowercase().contains("session"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_without_an_id_gets_the_id_of_its_request() {
+        for (id, expected) in [("", 7), (r#""id":null,"#, 7), (r#""id":3,"#, 3)] {
+            let text = format!(
+                r#"{{"jsonrpc":"2.0",{id}"error":{{"code":-32602,"message":"m","data":{{"a":1.0}}}}}}"#
+            );
+            let error = with_id(decoded(Bytes::from(text)).unwrap(), 7).unwrap();
+            assert!(error.is_response_to(expected) && error.id_span.is_some(), "{id}");
+            assert_eq!(error.bytes(error.fields.error_data), Some(&br#"{"a":1.0}"#[..]));
+        }
+    }
 }

@@ -13,7 +13,10 @@ use super::{
     get_outcome::{GetOutcome, GetPurpose},
     http_wire::HttpWire,
 };
-use crate::backends::link::{Link, connection::Connection, failure::Failure};
+use crate::backends::{
+    fault_lines::RepeatedFault,
+    link::{Link, connection::Connection, failure::Failure},
+};
 
 /// Reads the GET stream until the connection is closed. `opened` resolves after the first attempt.
 pub(super) async fn listen(
@@ -63,7 +66,12 @@ async fn keep_open(
                 failures = match reading.read(&mut response.into_body()).await {
                     // The backend would send the same event again after the last id.
                     BodyEnd::Broken(failure) if !matches!(failure, Failure::Lost(_)) => {
-                        tracing::warn!(tenant = %link.backend.tenant, backend = %link.backend.id, %failure, "the broker cannot read an event of the backend and reopens the stream without the missed events");
+                        let (tenant, backend) = (&link.backend.tenant, &link.backend.id);
+                        let lines = &link.backend.resources.fault_lines;
+                        let checked = lines.check(tenant, backend, RepeatedFault::UnreadableEvent);
+                        if let Some(left_out) = checked {
+                            tracing::warn!(%tenant, %backend, left_out, %failure, "the broker cannot read an event of the backend and reopens the stream without the missed events");
+                        }
                         reading.last_event_id = None;
                         failures + 1
                     }

@@ -12,6 +12,7 @@ use super::http_wire::HttpWire;
 use crate::{
     backends::{
         backend::Backend,
+        fault_lines::RepeatedFault,
         link::{
             Link,
             connection::Connection,
@@ -31,19 +32,26 @@ pub(super) async fn send_one_way(
     mut frames: mpsc::Receiver<QueuedFrame>,
 ) {
     let limit = link.backend.timeouts().control;
+    let (tenant, backend) = (&link.backend.tenant, &link.backend.id);
+    let lines = &link.backend.resources.fault_lines;
+    let checked = || lines.check(tenant, backend, RepeatedFault::RefusedMessage);
     let sending = async {
         while let Some(frame) = frames.recv().await {
             match tokio::time::timeout(limit, wire.post_one_way(frame.into_frame())).await {
                 Ok(Ok(())) => {}
                 Ok(Err(failure)) => {
-                    let redacted = link.backend.redactor.redact(&failure);
-                    tracing::info!(tenant = %link.backend.tenant, backend = %link.backend.id, failure = redacted, "a notification or answer did not reach the backend");
+                    if let Some(left_out) = checked() {
+                        let redacted = link.backend.redactor.redact(&failure);
+                        tracing::info!(%tenant, %backend, left_out, failure = redacted, "a notification or answer did not reach the backend");
+                    }
                     if failure == Failure::SessionGone {
                         connection.close_forgotten();
                     }
                 }
                 Err(_) => {
-                    tracing::info!(tenant = %link.backend.tenant, backend = %link.backend.id, "the backend did not accept a notification or response in time")
+                    if let Some(left_out) = checked() {
+                        tracing::info!(%tenant, %backend, left_out, "the backend did not accept a notification or response in time");
+                    }
                 }
             }
         }

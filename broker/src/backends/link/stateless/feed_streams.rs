@@ -7,7 +7,7 @@
 //! The broker tries again to open a stream until it is open. Then each listener gets a notification
 //! and the lists are read again, if changes may have been missed before.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use protocol::{
     envelope::{Kind, Message},
@@ -73,17 +73,9 @@ pub(super) async fn subscribe(
     link: &Arc<Link>,
     uri: &str,
 ) -> Result<bool, Failure> {
-    let version = {
-        let mut state = feed.lock();
-        if state.current.is_some() && state.accepted.contains(uri) {
-            return Ok(true);
-        }
-        // All wanted resources in one filter: after a loss, they are restored one by one.
-        state.uris.extend(link.subscriptions.counts().into_iter().map(|(uri, _)| uri));
-        state.uris.insert(uri.to_owned());
-        state.version += 1;
-        state.version
-    };
+    let link_uris =
+        || link.subscriptions.counts().into_iter().map(|(uri, _)| uri).collect::<Vec<String>>();
+    let Some(version) = feed.want(uri, link_uris) else { return Ok(true) };
     let mut subscribing = Subscribing { feed, uri, is_applied: false };
     run(feed, connection, link);
     let mut applied = feed.applied.subscribe();
@@ -97,7 +89,7 @@ pub(super) async fn subscribe(
 }
 
 /// A subscription that waits for the backend. Dropping it removes the resource from the wanted ones,
-/// unless the backend has agreed.
+/// unless the wait has ended with the agreement of the backend.
 struct Subscribing<'a> {
     feed: &'a NotificationFeed,
     uri: &'a str,
@@ -108,7 +100,8 @@ struct Subscribing<'a> {
 impl Drop for Subscribing<'_> {
     fn drop(&mut self) {
         let mut state = self.feed.lock();
-        if state.accepted.contains(self.uri) || !state.uris.remove(self.uri) {
+        let is_agreed = self.is_applied && state.accepted.contains(self.uri);
+        if is_agreed || !state.uris.remove(self.uri) {
             return;
         }
         if !self.is_applied {
@@ -288,7 +281,7 @@ async fn open(
         None,
     );
     let id = request.wire_id;
-    listening.lock().opening = Some((id, None));
+    listening.start_opening(id);
     let (end_tx, end) = oneshot::channel();
     let (to, over) = (connection.clone(), link.clone());
     let reading = link.backend.context.running.spawn(async move {
@@ -299,7 +292,7 @@ async fn open(
     let outcome = tokio::time::timeout(limit, agreed(listening, &mut stream)).await;
     let failure = match outcome {
         Ok(Ok(agreed)) => {
-            stream.filter.uris.retain(|uri| agreed.uris.contains(uri));
+            stream.filter.uris.retain(|uri| agreed.contains(uri));
             return Ok(stream);
         }
         Ok(Err(unopened)) => unopened,
@@ -308,7 +301,7 @@ async fn open(
             refused: false,
         },
     };
-    listening.lock().opening = None;
+    listening.stop_opening();
     Err(failure)
 }
 
@@ -316,13 +309,14 @@ async fn open(
 const PERMANENT_ERRORS: [i64; 3] =
     [ErrorKind::MethodNotFound.code(), ErrorKind::InvalidParams.code(), MISSING_CLIENT_CAPABILITY];
 
+/// Waits for the acknowledgement. Returns the resources that the backend agreed to.
 async fn agreed(
     listening: &NotificationFeed,
     stream: &mut FeedStream,
-) -> Result<SubscriptionFilter, FeedOpenError> {
+) -> Result<BTreeSet<String>, FeedOpenError> {
     loop {
-        if let Some((_, Some(agreed))) = &listening.lock().opening {
-            return Ok(agreed.clone());
+        if let Some(agreed) = listening.agreed_uris() {
+            return Ok(agreed);
         }
         tokio::select! {
             () = listening.acknowledged.notified() => {}

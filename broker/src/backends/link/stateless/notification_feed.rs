@@ -1,7 +1,8 @@
 //! The notifications of a stateless backend: what is wanted, and which streams count (MCP
 //! 2026-07-28, Subscriptions). [`super::feed_streams`] opens the streams.
 //!
-//! While one stream replaces another, a notification on both counts once.
+//! A stream counts from its acknowledgement on. While one stream replaces another, a notification on
+//! both counts once.
 //!
 //! Invariant: a notification with the id of another stream is dropped.
 
@@ -42,15 +43,17 @@ pub(super) struct FeedState {
     pub(super) lists: SubscriptionFilter,
     /// Version of the wanted filter. Each change increments it.
     pub(super) version: u64,
-    /// Resources that the backend agreed to on the current stream.
+    /// Resources that the backend agreed to on the current stream. Some may not be wanted any more.
     pub(super) accepted: BTreeSet<String>,
-    pub(super) current: Option<u64>,
+    current: Option<u64>,
     /// The previous stream, while its notifications still count.
     former: Option<u64>,
     /// Notifications on both streams, with the number of times that each stream carried them.
     overlap: HashMap<String, OverlapCounts>,
-    /// A stream that is being opened, and the filter that the backend agreed to.
-    pub(super) opening: Option<(u64, Option<SubscriptionFilter>)>,
+    /// A stream that is being opened, and the wanted resources that the backend agreed to.
+    opening: Option<(u64, Option<BTreeSet<String>>)>,
+    /// Set once the resources of all clients of the link were added.
+    has_link_uris: bool,
     /// Streams that the backend announced to end.
     ended: BTreeSet<u64>,
     pub(super) running: bool,
@@ -58,11 +61,23 @@ pub(super) struct FeedState {
     pub(super) has_read_lists: bool,
 }
 
+/// Number of times that a notification was taken, and that each stream carried it.
 #[derive(Debug, Default)]
 struct OverlapCounts {
     taken: u32,
-    current: u32,
-    former: u32,
+    newer: u32,
+    older: u32,
+}
+
+impl FeedState {
+    /// Returns the newest acknowledged stream, and the one that it replaces. Notifications on both
+    /// count.
+    fn counted_streams(&self) -> (Option<u64>, Option<u64>) {
+        match &self.opening {
+            Some((opening, Some(_))) => (Some(*opening), self.current),
+            _ => (self.current, self.former),
+        }
+    }
 }
 
 impl Default for NotificationFeed {
@@ -77,27 +92,65 @@ impl Default for NotificationFeed {
 }
 
 impl NotificationFeed {
-    /// Unsubscribes from a resource.
+    /// Subscribes to a resource. Returns the version of the filter with it. `None`: the backend has
+    /// agreed to it on the current stream. `link_uris` returns the resources of all clients of the
+    /// link. They are in the first filter, because after a loss the broker restores them one by one.
+    pub(super) fn want(&self, uri: &str, link_uris: impl FnOnce() -> Vec<String>) -> Option<u64> {
+        let mut state = self.lock();
+        if state.current.is_some() && state.accepted.contains(uri) && state.uris.contains(uri) {
+            return None;
+        }
+        // Once: a client whose resource the backend has just refused may still be listed.
+        if !std::mem::replace(&mut state.has_link_uris, true) {
+            state.uris.extend(link_uris());
+        }
+        state.uris.insert(uri.to_owned());
+        state.version += 1;
+        Some(state.version)
+    }
+
+    /// Unsubscribes from a resource. The current stream keeps it until the filter is applied.
     pub(super) fn unsubscribe(&self, uri: &str) {
         let mut state = self.lock();
         if state.uris.remove(uri) {
-            state.accepted.remove(uri);
             state.version += 1;
             self.changed.notify_one();
         }
     }
 
-    /// Stores the filter that the backend agreed to.
+    /// Notes the stream that is being opened.
+    pub(super) fn start_opening(&self, id: u64) {
+        self.lock().opening = Some((id, None));
+    }
+
+    /// Forgets the stream that could not be opened.
+    pub(super) fn stop_opening(&self) {
+        let mut state = self.lock();
+        state.opening = None;
+        state.overlap.clear();
+    }
+
+    /// Returns the resources that the backend agreed to on the stream that is being opened. `None`:
+    /// the backend has not acknowledged it yet.
+    pub(super) fn agreed_uris(&self) -> Option<BTreeSet<String>> {
+        self.lock().opening.as_ref().and_then(|(_, agreed)| agreed.clone())
+    }
+
+    /// Stores the filter that the backend agreed to. Resources that are not wanted are left out, so
+    /// that the backend does not decide about their number.
     pub(super) fn acknowledged(&self, message: &Message) {
         let Some(id) = stream_id(message) else { return };
         let filter = message
             .bytes(message.fields.notifications)
             .and_then(|text| SubscriptionFilter::parse(text).ok());
         let mut state = self.lock();
-        if let Some((opening, agreed)) = &mut state.opening
+        let FeedState { opening, uris, overlap, .. } = &mut *state;
+        if let Some((opening, agreed @ None)) = opening
             && *opening == id
         {
-            *agreed = Some(filter.unwrap_or_default());
+            let given = filter.unwrap_or_default().uris.into_iter();
+            *agreed = Some(given.filter(|uri| uris.contains(uri)).collect());
+            overlap.clear();
             self.acknowledged.notify_one();
         }
     }
@@ -119,11 +172,12 @@ impl NotificationFeed {
     pub(super) fn admits(&self, message: &Message) -> bool {
         let Some(id) = stream_id(message) else { return false };
         let mut state = self.lock();
-        let is_current = state.current == Some(id);
-        if !is_current && state.former != Some(id) {
+        let (newer, older) = state.counted_streams();
+        let is_newer = newer == Some(id);
+        if !is_newer && older != Some(id) {
             return false;
         }
-        if state.former.is_none() {
+        if older.is_none() {
             return true;
         }
         let what = format!(
@@ -132,7 +186,7 @@ impl NotificationFeed {
             message.text(message.fields.uri).unwrap_or_default()
         );
         let counts = state.overlap.entry(what).or_default();
-        let carried = if is_current { &mut counts.current } else { &mut counts.former };
+        let carried = if is_newer { &mut counts.newer } else { &mut counts.older };
         *carried += 1;
         let is_new = *carried > counts.taken;
         counts.taken = counts.taken.max(*carried);
@@ -162,10 +216,9 @@ impl NotificationFeed {
     /// Makes the opened stream the current one. Returns whether a list was requested before.
     pub(super) fn switch(&self, id: u64) -> bool {
         let mut state = self.lock();
-        let agreed = state.opening.take().and_then(|(_, agreed)| agreed).unwrap_or_default();
-        state.accepted = agreed.uris.into_iter().collect();
+        let agreed = state.opening.take().and_then(|(_, agreed)| agreed);
+        state.accepted = agreed.unwrap_or_default();
         state.former = state.current.replace(id);
-        state.overlap.clear();
         state.has_read_lists
     }
 
@@ -180,6 +233,12 @@ impl NotificationFeed {
         state.current = None;
         state.accepted.clear();
         state.ended.clear();
+    }
+
+    /// Returns the wire ids of the streams in use.
+    pub(in crate::backends::link) fn open_streams(&self) -> Vec<u64> {
+        let state = self.lock();
+        [state.current, state.former].into_iter().flatten().collect()
     }
 
     /// Returns whether the backend announced the end of this stream.
@@ -210,18 +269,28 @@ mod tests {
         decoded(Bytes::from(text)).unwrap()
     }
 
-    fn opened(listening: &NotificationFeed, id: u64) {
-        listening.lock().opening = Some((id, None));
+    /// Lets the backend agree to `a:b` and to a resource that was not requested.
+    fn acknowledge(listening: &NotificationFeed, id: u64) {
+        listening.start_opening(id);
         let text = format!(
-            r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"notifications":{{"resourceSubscriptions":["a:b"]}},"_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}}}}}"#
+            r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"notifications":{{"resourceSubscriptions":["a:b","a:other","a:b"]}},"_meta":{{"io.modelcontextprotocol/subscriptionId":{id}}}}}}}"#
         );
         listening.acknowledged(&decoded(Bytes::from(text)).unwrap());
+    }
+
+    fn opened(listening: &NotificationFeed, id: u64) {
+        acknowledge(listening, id);
         listening.switch(id);
+    }
+
+    fn want(listening: &NotificationFeed, uri: &str) -> Option<u64> {
+        listening.want(uri, Vec::new)
     }
 
     #[test]
     fn nb_sub_02_a_notification_of_an_unknown_stream_is_dropped() {
         let listening = NotificationFeed::default();
+        want(&listening, "a:b");
         assert!(!listening.admits(&updated(1)), "no stream is open");
         opened(&listening, 7);
         assert!(
@@ -229,7 +298,49 @@ mod tests {
                 && listening.admits(&updated(7))
                 && !listening.admits(&updated(8))
         );
+        assert_eq!(listening.lock().accepted, BTreeSet::from(["a:b".to_owned()]), "as requested");
+    }
+
+    #[test]
+    fn nb_sub_02_a_notification_right_behind_the_acknowledgement_counts() {
+        let listening = NotificationFeed::default();
+        listening.start_opening(1);
+        assert!(!listening.admits(&updated(1)), "the stream is not acknowledged");
+        acknowledge(&listening, 1);
+        assert!(listening.admits(&updated(1)), "before the stream is in use");
+        listening.switch(1);
+        acknowledge(&listening, 2);
+        assert!(listening.admits(&updated(2)) && !listening.admits(&updated(1)), "the same, twice");
+        listening.switch(2);
+        assert!(listening.admits(&updated(1)) && !listening.admits(&updated(2)), "the next, twice");
+        listening.forget_former();
+        acknowledge(&listening, 3);
+        listening.stop_opening();
+        assert!(listening.admits(&updated(2)) && !listening.admits(&updated(3)), "it failed");
+    }
+
+    #[test]
+    fn br_05_a_resource_is_wanted_again_while_its_stream_is_open() {
+        let listening = NotificationFeed::default();
+        assert_eq!(want(&listening, "a:b"), Some(1));
+        opened(&listening, 7);
+        assert_eq!(want(&listening, "a:b"), None, "the backend has agreed");
+        listening.unsubscribe("a:b");
+        let version = want(&listening, "a:b");
+        assert_eq!((version, listening.wanted().1), (Some(3), 3));
+        // The filter is that of the stream again, so the backend does not answer it once more.
         assert!(listening.lock().accepted.contains("a:b"));
+    }
+
+    #[test]
+    fn br_05_the_resources_of_a_link_are_added_once() {
+        let listening = NotificationFeed::default();
+        let of_link = || vec!["a:1".to_owned(), "a:refused".to_owned()];
+        listening.want("a:1", of_link);
+        assert_eq!(listening.wanted().0.uris, ["a:1", "a:refused"]);
+        listening.unsubscribe("a:refused");
+        listening.want("a:2", of_link);
+        assert_eq!(listening.wanted().0.uris, ["a:1", "a:2"]);
     }
 
     #[test]

@@ -124,9 +124,36 @@ fn input_number(id: &RequestId) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use protocol::envelope::Kind;
+    use std::sync::Arc;
+
+    use protocol::{envelope::Kind, stateless::results::DiscoverResult};
 
     use super::*;
+    use crate::{
+        backends::link::{connection::Connection, queue::FrameQueue, wire::WireSender},
+        metrics::Metrics,
+    };
+
+    #[test]
+    fn an_open_stream_of_notifications_is_not_pending() {
+        let metrics = Arc::new(Metrics::new(false));
+        let (queue, _frames) = FrameQueue::for_tests(1, metrics.queue_depth("pipe"));
+        let connection = Connection::new(WireSender::Pipe(queue), metrics);
+        let found = br#"{"supportedVersions":["2026-07-28"],"capabilities":{}}"#;
+        let found = downgrade::initialize_result_from(&DiscoverResult::parse(found).unwrap(), "b");
+        connection.set_stateless(found, StatelessConnection::new());
+        let listening = &connection.stateless().unwrap().listening;
+        let _stream = connection.pending().expect(7, None);
+        assert!(connection.has_pending(), "its clients wait for it");
+        listening.switch(7);
+        assert!(!connection.has_pending());
+        let _next = connection.pending().expect(8, None);
+        assert!(connection.has_pending());
+        listening.switch(8);
+        assert!(!connection.has_pending(), "both streams are open");
+        listening.lost();
+        assert!(connection.has_pending());
+    }
 
     #[tokio::test]
     async fn nb_msg_01_only_answers_to_pending_inputs_are_accepted() {

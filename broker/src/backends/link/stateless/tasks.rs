@@ -5,7 +5,8 @@
 //! broker stores the backend's task and polls it as with backends of 2025-11-25
 //! (`sessions::tasks::backend_task`). Therefore the answers here have the form of that revision.
 //! The client gets each input request of the task once, by its key. Each answer goes to the backend
-//! as soon as it is there. A request that is gone from the task is withdrawn.
+//! as soon as it is there. A request that is gone from the task is withdrawn. If it comes back
+//! without an answer, the client gets it again.
 
 use std::{collections::HashSet, pin::pin, sync::Arc, time::Duration};
 
@@ -50,6 +51,7 @@ pub(super) async fn created(
     let mut unfinished = TaskCancelGuard { link, id: Some(task.id.clone()) };
     match requester.created_task(connection, &task).await {
         TaskFollower::Link => {
+            let _counted = link.hold_for_task();
             let outcome = follow(link, requester, task).await?;
             unfinished.id = None;
             Ok(outcome)
@@ -115,7 +117,7 @@ async fn follow(
         }
         let now = read(&state, &task.id)?;
         match now.status {
-            TaskStatus::Working => inputs.withdraw_all(),
+            TaskStatus::Working => inputs.withdraw(|_| true),
             TaskStatus::InputRequired => inputs.update(&state)?,
             TaskStatus::Completed => return outcome(&state, "result", requester),
             TaskStatus::Failed => return outcome(&state, "error", requester),
@@ -137,8 +139,10 @@ struct TaskInputs<'a> {
     link: &'a Arc<Link>,
     requester: &'a Arc<dyn Requester>,
     task: String,
-    /// Keys of inputs that were requested from the client. A task never uses a key twice.
+    /// Keys of inputs that the client has answered, or has to answer. A task never uses a key twice.
     known: HashSet<String>,
+    /// Number of requests to the client.
+    requested: usize,
     asked: Vec<AskedInput<'a>>,
     /// Answers on their way to the backend.
     updates: FuturesUnordered<BoxFuture<'a, Result<Message, Failure>>>,
@@ -160,6 +164,7 @@ impl<'a> TaskInputs<'a> {
             requester,
             task: task.to_owned(),
             known: HashSet::new(),
+            requested: 0,
             asked: Vec::new(),
             updates: FuturesUnordered::new(),
         }
@@ -168,10 +173,11 @@ impl<'a> TaskInputs<'a> {
     /// Requests the inputs that are new in the state of the task. Withdraws those that are gone.
     fn update(&mut self, state: &Message) -> Result<(), Failure> {
         let needed = needed_inputs(state)?;
-        self.asked.retain(|asked| needed.iter().any(|request| request.key == asked.key));
+        self.withdraw(|key| needed.iter().all(|request| request.key != key));
         for request in needed {
             if self.known.insert(request.key.clone()) {
-                if self.known.len() > BACKEND_TASK_INPUTS_MAX {
+                self.requested += 1;
+                if self.requested > BACKEND_TASK_INPUTS_MAX {
                     return Err(Failure::Protocol(format!(
                         "the backend asked for more than {BACKEND_TASK_INPUTS_MAX} inputs in one task"
                     )));
@@ -184,8 +190,17 @@ impl<'a> TaskInputs<'a> {
         Ok(())
     }
 
-    fn withdraw_all(&mut self) {
-        self.asked.clear();
+    /// Withdraws inputs that the client has not answered. The backend may request them again: it may
+    /// work on another answer meanwhile.
+    fn withdraw(&mut self, is_gone: impl Fn(&str) -> bool) {
+        let Self { known, asked, .. } = self;
+        asked.retain(|one| {
+            let is_kept = !is_gone(&one.key);
+            if !is_kept {
+                known.remove(&one.key);
+            }
+            is_kept
+        });
     }
 
     /// Sends answers to the backend until `work` is done. Returns its outcome, or the error of a
@@ -238,19 +253,27 @@ async fn next_answer(asked: &mut Vec<AskedInput<'_>>) -> Result<InputAnswer, Fai
 }
 
 /// Gets one input from the client. The task outlives a connection, so the client is asked again
-/// after a lost one.
+/// after a lost one, once there is another one. The caller sets the deadline.
 async fn answer_to(
     link: &Arc<Link>,
     requester: &Arc<dyn Requester>,
     request: InputRequest,
 ) -> Result<InputAnswer, Failure> {
+    let mut pause = BACKOFF_FIRST;
     loop {
-        let Ok(connection) = link.connection().await else { return Err(gone(link)) };
-        let gathered =
-            inputs::gather(&connection, link, requester, std::slice::from_ref(&request)).await;
-        match gathered {
-            Err(Failure::Lost(_)) if !link.is_closed() => {}
-            gathered => return gathered,
+        if let Ok(connection) = link.connection().await {
+            let gathered =
+                inputs::gather(&connection, link, requester, std::slice::from_ref(&request)).await;
+            match gathered {
+                Err(Failure::Lost(_)) if !link.is_closed() => {}
+                gathered => return gathered,
+            }
+            pause = BACKOFF_FIRST;
+        } else if link.is_closed() {
+            return Err(gone(link));
+        } else {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(BACKOFF_MAX);
         }
     }
 }
