@@ -32,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     admission_state::BackendAdmission,
     link::{Era, EraCache, Link, failure::Failure},
+    link_lists::OwnListBudget,
     list_refresh::ListRefresh,
     pins::PinKeeper,
     placeholder::Placeholder,
@@ -103,6 +104,8 @@ pub struct Backend {
     pub placeholder: Placeholder,
     /// Lists that each principal sees alone.
     pub principal_lists: PrincipalLists,
+    /// Bytes of the lists that its tenant's backends show to single links or principals.
+    pub(super) own_list_budget: OwnListBudget,
     pub stop: CancellationToken,
     /// The eras of MCP that the backend supports, as far as known.
     pub era: EraCache,
@@ -186,6 +189,7 @@ impl Backend {
         let admission = BackendAdmission::new(&tenant, &id, &spec, &context);
         let principal_lists =
             PrincipalLists::new(spec.auth.catalog_auth == CatalogAuth::PerPrincipal);
+        let own_list_budget = resources.own_list_budgets.of(&tenant, &context.own_lists_bytes);
         Arc::new(Self {
             meter,
             tools,
@@ -205,6 +209,7 @@ impl Backend {
             lists: ArcSwapOption::empty(),
             placeholder: Placeholder::default(),
             principal_lists,
+            own_list_budget,
             stop: CancellationToken::new(),
             era: EraCache::default(),
             param_headers: ArcSwap::default(),

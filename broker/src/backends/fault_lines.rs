@@ -1,5 +1,5 @@
-//! Log lines about faults that each message of a backend can repeat. A backend gets one line about
-//! each fault in an interval, whatever it sends and however often it connects.
+//! Log lines about faults that each message or connection of a backend can repeat. A backend gets one
+//! line about each fault in an interval, whatever it sends and however often it connects.
 
 use std::time::{Duration, Instant};
 
@@ -13,13 +13,23 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Backends and faults with an interval of their own.
 const LOGGED_FAULTS_MAX: usize = 10_000;
 
-/// Fault of a backend that each of its messages can repeat.
+/// Fault of a backend that each of its messages or connections can repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RepeatedFault {
     /// Text that is not valid MCP.
     Noise,
+    /// So much of that text that the broker closes the connection.
+    NoisyConnection,
+    /// A connection that the broker cannot read to its end.
+    BrokenConnection,
     /// A request over MCP 2026-07-28.
     Request,
+    /// A notification or an answer of the broker that the backend does not take.
+    RefusedMessage,
+    /// An event of its GET stream that the broker cannot read.
+    UnreadableEvent,
+    /// Lists of a principal that do not fit into the memory for such lists.
+    PrincipalListsMemory,
 }
 
 /// Limits the lines about all backends.
@@ -63,7 +73,16 @@ mod tests {
         let check = |backend: &BackendId, fault| lines.check(&acme, backend, fault);
         assert_eq!(check(&one, RepeatedFault::Noise), Some(0));
         assert_eq!([1; 3].map(|_| check(&one, RepeatedFault::Noise)), [None; 3]);
-        assert_eq!(check(&one, RepeatedFault::Request), Some(0), "another fault");
+        for another in [
+            RepeatedFault::NoisyConnection,
+            RepeatedFault::BrokenConnection,
+            RepeatedFault::Request,
+            RepeatedFault::RefusedMessage,
+            RepeatedFault::UnreadableEvent,
+            RepeatedFault::PrincipalListsMemory,
+        ] {
+            assert_eq!((check(&one, another), check(&one, another)), (Some(0), None));
+        }
         assert_eq!(check(&two, RepeatedFault::Noise), Some(0), "another backend");
     }
 }

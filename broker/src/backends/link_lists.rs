@@ -1,19 +1,23 @@
 //! The own lists of a link: what its backend shows to its clients alone.
 //!
 //! A link creates them after the backend's `list_changed` on its connection. They end with the
-//! connection, and never apply to another link. Together they have a bound in each process; above
-//! it, the clients of a link see the shared lists.
+//! connection, and never apply to another link. Those of one tenant have a bound in each process,
+//! and so have all together. Above it, the clients of a link see the shared lists.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
+use protocol::ids::TenantId;
 use rules::{
     catalog::{BackendLists, CatalogEntry, ListDifference, ListKind},
-    limits::own_lists::OWN_LISTS_BYTES_MAX,
+    limits::own_lists::{OWN_LISTS_BYTES_MAX, OWN_LISTS_BYTES_PER_TENANT_MAX},
 };
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -47,25 +51,59 @@ struct ListReading {
     is_running: bool,
 }
 
+/// The budgets of all tenants of this process. Backends of one tenant share one.
+#[derive(Debug, Default)]
+pub struct OwnListBudgets(Mutex<HashMap<TenantId, Weak<AtomicUsize>>>);
+
+/// Bytes of the own lists of one tenant, and of all tenants.
+#[derive(Debug, Clone)]
+pub struct OwnListBudget {
+    of_tenant: Arc<AtomicUsize>,
+    all: Arc<AtomicUsize>,
+}
+
 /// Bytes of own lists in this process.
 #[derive(Debug)]
 pub(super) struct HeldBytes {
     count: usize,
-    total: Arc<AtomicUsize>,
+    budget: OwnListBudget,
+}
+
+impl OwnListBudgets {
+    /// Returns the budget of a tenant. `all` counts the bytes of all tenants.
+    pub(super) fn of(&self, tenant: &TenantId, all: &Arc<AtomicUsize>) -> OwnListBudget {
+        let mut tenants = self.0.lock();
+        let known = tenants.get(tenant).and_then(Weak::upgrade);
+        let of_tenant = known.unwrap_or_else(|| {
+            tenants.retain(|_, bytes| bytes.strong_count() > 0);
+            let new = Arc::default();
+            tenants.insert(tenant.clone(), Arc::downgrade(&new));
+            new
+        });
+        OwnListBudget { of_tenant, all: all.clone() }
+    }
 }
 
 impl HeldBytes {
-    pub(super) fn take(total: &Arc<AtomicUsize>, count: usize) -> Option<Self> {
-        let add_within_limit =
-            |held: usize| held.checked_add(count).filter(|held| *held <= OWN_LISTS_BYTES_MAX);
-        total.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add_within_limit).ok()?;
-        Some(Self { count, total: total.clone() })
+    /// Takes bytes from the budget. `None`: the tenant, or all tenants together, have too many.
+    pub(super) fn take(budget: &OwnListBudget, count: usize) -> Option<Self> {
+        let add = |bytes: &AtomicUsize, max: usize| {
+            let within = |held: usize| held.checked_add(count).filter(|held| *held <= max);
+            bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, within).ok()
+        };
+        add(&budget.of_tenant, OWN_LISTS_BYTES_PER_TENANT_MAX)?;
+        if add(&budget.all, OWN_LISTS_BYTES_MAX).is_none() {
+            budget.of_tenant.fetch_sub(count, Ordering::Relaxed);
+            return None;
+        }
+        Some(Self { count, budget: budget.clone() })
     }
 }
 
 impl Drop for HeldBytes {
     fn drop(&mut self) {
-        self.total.fetch_sub(self.count, Ordering::Relaxed);
+        self.budget.of_tenant.fetch_sub(self.count, Ordering::Relaxed);
+        self.budget.all.fetch_sub(self.count, Ordering::Relaxed);
     }
 }
 
@@ -102,7 +140,7 @@ impl LinkLists {
         kind: ListKind,
         entries: Vec<CatalogEntry>,
         shared: &BackendLists,
-        total: &Arc<AtomicUsize>,
+        budget: &OwnListBudget,
     ) -> Option<bool> {
         let before = self.own.load_full();
         let known = before.as_ref().map(|own| own.difference.clone()).unwrap_or_default();
@@ -111,7 +149,7 @@ impl LinkLists {
             self.own.store(None);
             return Some(before.is_some());
         }
-        let Some(held) = HeldBytes::take(total, difference.bytes()) else {
+        let Some(held) = HeldBytes::take(budget, difference.bytes()) else {
             self.own.store(None);
             return None;
         };
@@ -139,5 +177,34 @@ impl LinkLists {
     /// were any.
     pub(super) fn clear(&self) -> bool {
         self.own.swap(None).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_lists_of_one_tenant_leave_capacity_for_another() {
+        let (budgets, all) = (OwnListBudgets::default(), Arc::default());
+        let of = |tenant: &str| budgets.of(&TenantId::parse(tenant).unwrap(), &all);
+        let (large, other) = (of("large"), of("other"));
+        let mut held = vec![HeldBytes::take(&large, OWN_LISTS_BYTES_PER_TENANT_MAX).unwrap()];
+        assert!(HeldBytes::take(&of("large"), 1).is_none(), "its backends share the budget");
+        held.extend(HeldBytes::take(&other, OWN_LISTS_BYTES_PER_TENANT_MAX));
+        assert_eq!(held.len(), 2, "another tenant has as much");
+        assert!(HeldBytes::take(&of("third"), 1).is_none(), "all tenants have a limit too");
+        held.clear();
+        let bytes = [&large.of_tenant, &other.of_tenant, &all];
+        assert_eq!(bytes.map(|bytes| bytes.load(Ordering::Relaxed)), [0; 3], "all are free again");
+    }
+
+    #[test]
+    fn lists_that_do_not_fit_beside_those_of_other_tenants_take_nothing() {
+        let (budgets, all) =
+            (OwnListBudgets::default(), Arc::new(AtomicUsize::new(OWN_LISTS_BYTES_MAX)));
+        let budget = budgets.of(&TenantId::parse("acme").unwrap(), &all);
+        assert!(HeldBytes::take(&budget, 1).is_none());
+        assert_eq!(budget.of_tenant.load(Ordering::Relaxed), 0);
     }
 }

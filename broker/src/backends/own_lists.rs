@@ -78,10 +78,10 @@ async fn read_own(link: &Arc<Link>, connection: &Arc<Connection>, kinds: &[ListK
     for kind in kinds.iter().copied().filter(|kind| offered(*kind, &agreed.capabilities)) {
         let read = fetch_list(link, connection, kind).await;
         let Ok(FetchedList { entries, definitions, .. }) = read else { continue };
-        let pins = &link.backend.pins;
+        let (pins, budget) = (&link.backend.pins, &link.backend.own_list_budget);
         pins.admit_own(kind, definitions).await;
         let Some(shared) = link.backend.lists.load_full() else { continue };
-        let stored = pins.publish_own(&link.lists, (kind, entries), &shared);
+        let stored = pins.publish_own(&link.lists, (kind, entries), &shared, budget);
         has_changed |= stored.unwrap_or_else(|| {
             tracing::warn!(tenant = %link.backend.tenant, backend = %link.backend.id, list = kind.member(), "the memory for session lists is full: the session gets the shared list");
             true

@@ -31,7 +31,10 @@ use rules::{
     routing,
 };
 
-use super::{link_lists::LinkLists, look_alikes::find_look_alikes};
+use super::{
+    link_lists::{LinkLists, OwnListBudget},
+    look_alikes::find_look_alikes,
+};
 use crate::{
     config::spec::PinSettings,
     context::Context,
@@ -223,10 +226,11 @@ impl PinKeeper {
         own: &LinkLists,
         (kind, mut entries): (ListKind, Vec<CatalogEntry>),
         shared: &BackendLists,
+        budget: &OwnListBudget,
     ) -> Option<bool> {
         let loaded = self.loaded.lock(); // no decision falls between the marks and the lists
         catalog::mark_held(&loaded.book, self.mode, kind, &mut entries);
-        own.store(kind, entries, shared, &self.context.own_lists_bytes)
+        own.store(kind, entries, shared, budget)
     }
 
     /// Marks what the pins hold by now in the own lists of a link. Returns whether something else

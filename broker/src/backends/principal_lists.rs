@@ -12,7 +12,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak, atomic::AtomicUsize},
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
@@ -26,7 +26,7 @@ use rules::{
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::{
-    link_lists::{HeldBytes, next_number},
+    link_lists::{HeldBytes, OwnListBudget, next_number},
     policy::Policy,
 };
 
@@ -204,7 +204,7 @@ impl PrincipalLists {
         &self,
         lists: BackendLists,
         before: Option<&PrincipalView>,
-        total: &Arc<AtomicUsize>,
+        budget: &OwnListBudget,
         policy: impl FnOnce() -> Arc<Policy>,
     ) -> Option<Arc<PrincipalView>> {
         let content = content_of(&lists);
@@ -215,7 +215,7 @@ impl PrincipalLists {
         by_content.retain(|_, view| view.strong_count() > 0);
         let held = match before {
             Some(before) => before.held.clone(),
-            None => Arc::new(HeldBytes::take(total, bytes_of(&lists))?),
+            None => Arc::new(HeldBytes::take(budget, bytes_of(&lists))?),
         };
         let lists = Arc::new(lists);
         let view = PrincipalView { number: next_number(), lists, policy: policy(), held };
@@ -269,13 +269,13 @@ fn bytes_of(lists: &BackendLists) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use protocol::ids::BackendId;
+    use protocol::ids::{BackendId, TenantId};
     use rules::limits::own_lists::OWN_LISTS_BYTES_MAX;
 
     use super::*;
-    use crate::backends::lists_for_tests::lists_with_tool;
+    use crate::backends::{link_lists::OwnListBudgets, lists_for_tests::lists_with_tool};
 
     fn read_at(at: Instant) -> PrincipalRead {
         let good_for = Duration::from_secs(300);
@@ -310,9 +310,10 @@ mod tests {
         let mut marked = known.clone();
         marked.tools[0].pin.is_held = true;
         let total = Arc::new(AtomicUsize::new(OWN_LISTS_BYTES_MAX - bytes_of(&known)));
+        let budget = OwnListBudgets::default().of(&TenantId::parse("acme").unwrap(), &total);
         let lists = PrincipalLists::new(true);
         let view = |of: BackendLists, before: Option<&PrincipalView>| {
-            lists.view_of(of, before, &total, Policy::open)
+            lists.view_of(of, before, &budget, Policy::open)
         };
         let before = view(known, None).expect("it fits");
         assert!(view(marked.clone(), None).is_none(), "other lists do not fit");

@@ -22,6 +22,7 @@ use rules::{
 
 use super::{
     backend::{Backend, BackendState, links::CATALOG_CAPABILITIES},
+    fault_lines::RepeatedFault,
     link::{Era, Link},
     list_fetch::{self, FetchedLists},
     policy::Policy,
@@ -95,10 +96,16 @@ async fn read_due(
 
 /// Stores the lists of a principal. Returns whether it sees other ones now.
 pub fn store(backend: &Backend, principal: &PrincipalId, read: ReadLists) -> bool {
+    let mut noted = read.read;
     let view = match read.lists {
         Ok(lists) => {
             backend.set_state(BackendState::Ready);
-            view_of(backend, lists, None)
+            let view = view_of(backend, lists, None);
+            if view.is_none() {
+                // Memory may be free soon.
+                noted.good_for = noted.good_for.min(PRINCIPAL_LISTS_RETRY);
+            }
+            view
         }
         Err(failure) => {
             if failure.counts_for_breaker {
@@ -107,7 +114,7 @@ pub fn store(backend: &Backend, principal: &PrincipalId, read: ReadLists) -> boo
             None
         }
     };
-    backend.principal_lists.record(principal, read.read, read.changes, view)
+    backend.principal_lists.record(principal, noted, read.changes, view)
 }
 
 /// Marks what the pins hold by now in the lists of all principals.
@@ -125,9 +132,12 @@ fn view_of(
     backend.pins.mark(&mut lists);
     let Backend { tenant, id, spec, context, resources, .. } = backend;
     let policy = || Policy::of(tenant, id, spec, context, resources);
-    let view = backend.principal_lists.view_of(lists, before, &context.own_lists_bytes, policy);
-    if view.is_none() {
-        tracing::warn!(%tenant, backend = %id, "the memory for lists of principals is full: the principal sees no lists of this backend");
+    let view = backend.principal_lists.view_of(lists, before, &backend.own_list_budget, policy);
+    if view.is_none()
+        && let Some(left_out) =
+            resources.fault_lines.check(tenant, id, RepeatedFault::PrincipalListsMemory)
+    {
+        tracing::warn!(%tenant, backend = %id, left_out, "the memory for lists of principals is full: the principal sees no lists of this backend");
     }
     view
 }
@@ -172,4 +182,42 @@ async fn read_once(
         let failure = ReadFailure { refusal, counts_for_breaker: false };
         ReadFailure { counts_for_breaker: !needs_user_action(&failure), ..failure }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use rules::limits::own_lists::OWN_LISTS_BYTES_MAX;
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        auth::Caller, backends::lists_for_tests::lists_with_tool, broker::Broker,
+        persistence::Stores,
+    };
+
+    #[tokio::test]
+    async fn lists_that_do_not_fit_into_memory_are_read_again_soon() {
+        let broker = Broker::over(Stores::in_memory().await);
+        let (caller, id) = (Caller::anonymous(), BackendId::parse("b").unwrap());
+        let transport = json!({"type": "http", "url": "http://127.0.0.1:9/mcp"});
+        let spec = serde_json::from_value(json!({"transport": transport})).unwrap();
+        broker.put_backend(&caller.tenant, &id, spec);
+        let backend = broker.tenant(&caller.tenant).unwrap().backend(&id).unwrap();
+        let store_read_at = |at: Instant| {
+            let good_for = PRINCIPAL_LISTS_AGE_MAX;
+            let read = PrincipalRead { at, good_for, for_sessions: true, is_failure: false };
+            let lists = Ok(lists_with_tool(&id, r#"{"name":"a","inputSchema":{}}"#));
+            store(&backend, &caller.principal, ReadLists { lists, read, changes: 0 })
+        };
+        let is_due = || backend.principal_lists.is_due(&caller.principal, true);
+        let earlier = Instant::now().checked_sub(PRINCIPAL_LISTS_RETRY).unwrap();
+        let taken = &backend.context.own_lists_bytes;
+        let before = taken.swap(OWN_LISTS_BYTES_MAX, Ordering::Relaxed);
+        assert!(!store_read_at(earlier) && is_due(), "memory may be free again");
+        assert!(!store_read_at(Instant::now()) && !is_due(), "not at each use");
+        taken.store(before, Ordering::Relaxed);
+        assert!(store_read_at(earlier) && !is_due(), "lists that fit are good for longer");
+    }
 }

@@ -2,7 +2,10 @@
 //! the link of the catalog. One prober runs for each backend, alongside [`super::catalog_refresh`],
 //! which owns that link.
 //!
-//! Any answer proves that the backend is there: an error, or a forgotten session after a restart.
+//! Any answer proves that the backend is there: an error, or a forgotten session after a restart. The
+//! link of the catalog may have other credentials than the links of clients. If the backend refuses
+//! it, calls over the other links show whether the backend is healthy.
+//!
 //! Clients can only cause a probe, and so can other replicas. Only the result of the probe counts for
 //! the breaker.
 
@@ -29,10 +32,29 @@ const VERDICT_PROBE_MAX: Duration = PROBE_ANSWER_MAX.saturating_mul(2);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProbeOutcome {
     Healthy,
+    /// The backend refused the connection or the probe, or the broker could not send a probe.
+    Undecided,
     /// The backend gave no answer.
     NoAnswer,
     /// The connection failed. The link of a suspected backend has counted that.
     Disconnected,
+}
+
+impl ProbeOutcome {
+    /// Returns what a probe without a good answer shows.
+    fn of(failure: &Failure) -> Self {
+        match failure {
+            Failure::Throttled { .. } => Self::Healthy,
+            Failure::QueueFull => Self::NoAnswer, // the backend does not read
+            failure if failure.counts_for_breaker() => Self::NoAnswer,
+            _ => Self::Undecided,
+        }
+    }
+
+    /// Returns whether nothing keeps calls from the backend after this probe.
+    fn permits_calls(self) -> bool {
+        matches!(self, Self::Healthy | Self::Undecided)
+    }
 }
 
 /// Runs until it is dropped.
@@ -41,7 +63,7 @@ pub(super) async fn run(backend: &Arc<Backend>, link: &Arc<Link>) {
         match backend.wait_for_probe().await {
             ProbeReason::HalfOpen => {
                 let found = probe(backend, link).await;
-                backend.record_probe(found == ProbeOutcome::Healthy);
+                backend.record_probe(found.permits_calls());
             }
             ProbeReason::Suspicion => resolve_suspicion(backend, link).await,
             ProbeReason::Verdict => resolve_verdict(backend, link).await,
@@ -56,7 +78,7 @@ async fn resolve_suspicion(backend: &Arc<Backend>, link: &Arc<Link>) {
     loop {
         let sent_at = backend.context.uptime();
         match probe(backend, link).await {
-            ProbeOutcome::Healthy => break,
+            ProbeOutcome::Healthy | ProbeOutcome::Undecided => break,
             ProbeOutcome::NoAnswer => {
                 backend.record_failure(backend.context.uptime().saturating_sub(sent_at))
             }
@@ -77,8 +99,9 @@ async fn resolve_verdict(backend: &Arc<Backend>, link: &Arc<Link>) {
     let found = tokio::time::timeout(VERDICT_PROBE_MAX, probe(backend, link)).await;
     let answered = found == Ok(ProbeOutcome::Healthy) || backend.answered_since(started_at);
     let admission = &backend.admission;
-    let opened =
-        !answered && admission.breaker.open_by_verdict(backend.context.uptime(), rand::random());
+    let opened = !answered
+        && found != Ok(ProbeOutcome::Undecided)
+        && admission.breaker.open_by_verdict(backend.context.uptime(), rand::random());
     if opened {
         backend.report_breaker_state();
         admission.limiter.drain_queue();
@@ -87,7 +110,7 @@ async fn resolve_verdict(backend: &Arc<Backend>, link: &Arc<Link>) {
     admission.metrics.resilience.verdict(match (answered, opened) {
         (true, _) => VerdictEffect::Refuted,
         (false, true) => VerdictEffect::Confirmed,
-        // It was opened meanwhile, by failures or an operator.
+        // It was opened meanwhile, by failures or an operator, or the probe decided nothing.
         (false, false) => VerdictEffect::Ignored,
     });
 }
@@ -133,6 +156,7 @@ async fn send_probes(backend: &Backend, link: &Arc<Link>) -> ProbeOutcome {
     for attempt in 0..2 {
         let result = match send_probe(backend, link).await {
             Ok(result) => result,
+            Err(_refused) if link.is_last_failure_harmless() => return ProbeOutcome::Undecided,
             Err(_refused) => return ProbeOutcome::Disconnected,
         };
         match result {
@@ -140,11 +164,7 @@ async fn send_probes(backend: &Backend, link: &Arc<Link>) -> ProbeOutcome {
             Err(Failure::SessionGone) if attempt == 0 => {} // on a connection of its own it may know us
             Err(failure) => {
                 let _noted = backend.report_failure(&failure);
-                return if matches!(failure, Failure::Throttled { .. }) {
-                    ProbeOutcome::Healthy
-                } else {
-                    ProbeOutcome::NoAnswer
-                };
+                return ProbeOutcome::of(&failure);
             }
         }
     }
@@ -174,5 +194,28 @@ mod tests {
     async fn a_probe_that_panics_has_failed() {
         assert_eq!(catch_panic(async { panic!("as planned") }).await, None);
         assert_eq!(catch_panic(async { ProbeOutcome::Healthy }).await, Some(ProbeOutcome::Healthy));
+    }
+
+    #[test]
+    fn only_a_failure_of_the_backend_keeps_calls_from_it() {
+        let text = || "text".to_owned();
+        for failure in [
+            Failure::Throttled { reason: text(), retry_after: None },
+            Failure::Denied(text()),
+            Failure::NoToken(text()),
+            Failure::TokenRequired(text()),
+            Failure::OwnLimit(text()),
+        ] {
+            assert!(ProbeOutcome::of(&failure).permits_calls(), "{failure}");
+        }
+        for failure in [
+            Failure::NotSent(text()),
+            Failure::Lost(text()),
+            Failure::Protocol(text()),
+            Failure::QueueFull,
+            Failure::TimedOut(Method::Ping),
+        ] {
+            assert_eq!(ProbeOutcome::of(&failure), ProbeOutcome::NoAnswer, "{failure}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 
 use super::{
     children::Children, fault_lines::RepeatedFaultLimiter, link::tls_clients::TlsClients,
-    schema_cache::SchemaCache, validation_pool::ValidationPool,
+    link_lists::OwnListBudgets, schema_cache::SchemaCache, validation_pool::ValidationPool,
 };
 
 #[derive(Debug, Default)]
@@ -16,6 +16,8 @@ pub struct BackendResources {
     pub validation_pool: ValidationPool,
     /// Log lines about faults of backends.
     pub fault_lines: RepeatedFaultLimiter,
+    /// Bytes of the lists that backends show to single links or principals.
+    pub own_list_budgets: OwnListBudgets,
     /// Compiled schemas of tools.
     pub schema_cache: SchemaCache,
 }

@@ -8,7 +8,7 @@
 
 use std::{
     borrow::Cow,
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     hash::{DefaultHasher, Hash, Hasher},
     sync::{Arc, Weak},
 };
@@ -97,21 +97,17 @@ impl Subscriptions {
         if uri.len() > URI_BYTES_MAX {
             return false; // no client can subscribe to it or read it
         }
-        let mut listeners = self.listeners(&uri);
-        let whole_count = listeners.len();
+        let of_whole = self.listeners(&uri);
+        let whole_count = of_whole.len();
         let subscribed_uris: Vec<String> = self
             .lock()
             .keys()
             .filter(|subscribed_uri| is_part_of(&uri, subscribed_uri))
             .cloned()
             .collect();
-        for listener in
-            subscribed_uris.iter().flat_map(|subscribed_uri| self.listeners(subscribed_uri))
-        {
-            if !listeners.iter().any(|known| Arc::ptr_eq(known, &listener)) {
-                listeners.push(listener);
-            }
-        }
+        let of_parts =
+            subscribed_uris.iter().flat_map(|subscribed_uri| self.listeners(subscribed_uri));
+        let listeners = each_once(of_whole.into_iter().chain(of_parts));
         let has_listeners = !listeners.is_empty();
         for (at, client) in listeners.into_iter().enumerate() {
             let exposed = client.exposed_uri(backend, &uri);
@@ -237,7 +233,25 @@ impl UriLocks {
     }
 }
 
+/// Returns each client once, in the order of their first places.
+fn each_once<Client: ?Sized>(clients: impl Iterator<Item = Arc<Client>>) -> Vec<Arc<Client>> {
+    let mut known = HashSet::new();
+    clients.filter(|client| known.insert(Arc::as_ptr(client).cast::<()>())).collect()
+}
+
 fn is_part_of(uri: &str, subscribed_uri: &str) -> bool {
     uri.strip_prefix(subscribed_uri)
         .is_some_and(|rest| subscribed_uri.ends_with('/') || rest.starts_with(['/', '#', '?']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_of_several_subscriptions_is_found_once() {
+        let clients: Vec<Arc<usize>> = (0..10_000).map(Arc::new).collect();
+        let found = each_once(clients.iter().chain(clients.iter().rev()).cloned());
+        assert!(found.iter().eq(&clients), "each at its first place");
+    }
 }

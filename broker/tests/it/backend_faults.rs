@@ -1,8 +1,13 @@
 //! HTTP backends that fail: dead, silent, too late, too loud, too large. The client gets an error,
 //! and other clients notice nothing.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
 use serde_json::{Value, json};
-use testkit::{FakeBackend, Gate, Reply, TestBroker, backend::tool};
+use testkit::{FakeBackend, Gate, GateAnswer, Reply, TestBroker, backend::tool, eventually};
 
 use crate::{broker_with, builder, echo, kind, text_of};
 
@@ -414,4 +419,32 @@ async fn an_unavailable_backend_is_logged_once_and_not_at_each_attempt() {
         log.lines().filter(|line| line.contains("WARN") && line.contains("backend=b")).collect();
     assert_eq!(warnings.len(), 1, "{log}");
     assert!(warnings[0].contains("status 500"), "it says why: {}", warnings[0]);
+}
+
+#[tokio::test]
+async fn answers_that_a_backend_refuses_do_not_fill_the_log() {
+    const PINGS: usize = 20;
+    let (broker, backend) = echo().await;
+    backend.wait_get_streams(1).await;
+    let refused = Arc::new(AtomicUsize::new(0));
+    let counted = refused.clone();
+    backend.gate(move |_, headers| {
+        let is_post = headers.contains_key("content-type");
+        is_post.then(|| {
+            counted.fetch_add(1, Ordering::Relaxed);
+            GateAnswer { status: 500, headers: vec![], body: json!({}) }
+        })
+    });
+    for id in 0..PINGS {
+        backend.push(json!({"jsonrpc": "2.0", "id": id, "method": "ping"})).await;
+    }
+    eventually("the answers of the broker", || async {
+        let refused = refused.load(Ordering::Relaxed);
+        if refused >= PINGS { Ok(()) } else { Err(refused) }
+    })
+    .await;
+    broker.wait_for_log("did not reach the backend").await;
+    let log = broker.log();
+    let lines = log.lines().filter(|line| line.contains("did not reach the backend")).count();
+    assert!(lines < PINGS / 4, "{lines} lines: {log}");
 }

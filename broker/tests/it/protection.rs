@@ -3,6 +3,10 @@
 
 use std::{
     future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -435,6 +439,36 @@ async fn a_backend_that_fails_half_of_its_calls_opens_the_breaker() {
     );
     let sent = backend.count(|seen| seen.calls("t"));
     assert!((20..=21).contains(&sent), "as soon as there are twenty: {sent}");
+}
+
+/// The backend refuses the link that reads the lists, and no other one. It does so on the open
+/// connection, or on the next one.
+#[tokio::test]
+async fn a_backend_that_refuses_only_probes_gets_calls_again() {
+    for ping in [403, 404] {
+        let backend = FakeBackend::start().await;
+        let fails = Arc::new(AtomicBool::new(false));
+        let failing = fails.clone();
+        backend.sessions().tool("t", move |_| {
+            let fails = failing.load(Ordering::Relaxed);
+            async move { if fails { Reply::status(500) } else { Reply::text("fine") } }
+        });
+        let broker =
+            builder().single_process().backend("default", "b", backend.spec()).start().await;
+        let client = broker.connected(json!({})).await;
+        client.call("b__t", json!({})).await; // over a link of its own
+        backend.on("ping", move |_| async move { Reply::status(ping) });
+        backend.on("initialize", |_| async { Reply::status(403) });
+        fails.store(true, Ordering::Relaxed);
+        until_open(&client, "b__t").await;
+        fails.store(false, Ordering::Relaxed);
+        eventually_within(RECOVERY, "a call to succeed", || async {
+            let answer = client.request("tools/call", json!({"name": "b__t"})).await;
+            if answer.get("result").is_some() { Ok(()) } else { Err(answer) }
+        })
+        .await;
+        assert_eq!(state(&broker).await, "closed", "{ping}");
+    }
 }
 
 /// The backend answers each probe, and fails each call.
