@@ -1,5 +1,5 @@
-//! The access policy changes while something is under way: a call that will ask its client, a
-//! request that waits for input, a stream that a client resumes. The new policy decides, and the
+//! The access policy changes while something is under way: a call that will ask its client or has
+//! asked it, a request that waits for input, a stream that a client resumes. The new policy decides, and the
 //! probe of each of these checks fails when the check is disabled.
 
 use std::sync::Arc;
@@ -76,6 +76,26 @@ impl Scene {
         text.contains("the access policy does not allow the client this call now, so the broker does not ask it") && !text.contains("Ada")
     }
 
+    /// Returns whether a call whose tool is hidden meanwhile does not get its client's answer.
+    async fn refuses_the_answer(&self) -> bool {
+        let client = self.broker.client("/mcp").bearer(&self.key);
+        let client = client.connected(json!({"elicitation": {}})).await;
+        self.may_introspect.notify_one();
+        let mut call = client.start_call("b__asks", json!({}));
+        let id = loop {
+            let message = call.next().await.expect("the call waits for its client").value;
+            if message["method"] == "elicitation/create" {
+                break message["id"].clone();
+            }
+        };
+        self.hide().await;
+        let content = json!({"action": "accept", "content": {"name": "Ada"}});
+        client.post(json!({"jsonrpc": "2.0", "id": id, "result": content}).to_string()).await;
+        let answer = call.response().await.value;
+        let text = answer["result"]["content"][0]["text"].as_str().expect("the call goes on");
+        text.contains("so the broker does not forward its answer") && !text.contains("Ada")
+    }
+
     /// Returns whether a request whose tool is hidden meanwhile does not take the client's input.
     async fn refuses_the_retry(&self) -> bool {
         let client = Modern::of(&self.broker, "/mcp").bearer(&self.key);
@@ -122,6 +142,7 @@ impl Scene {
     async fn holds(&self, check: &str) -> bool {
         match check {
             "questions" => self.is_refused_input().await,
+            "answers" => self.refuses_the_answer().await,
             "retries" => self.refuses_the_retry().await,
             "resumed streams" => self.resumes_without_the_secret().await,
             other => panic!("no probe for {other}"),
@@ -137,7 +158,7 @@ async fn put_policy(broker: &TestBroker, hidden: Value, expected: u16) {
     assert_eq!(status, expected, "{answer}");
 }
 
-const CHECKS: [&str; 3] = ["questions", "retries", "resumed streams"];
+const CHECKS: [&str; 4] = ["questions", "answers", "retries", "resumed streams"];
 
 #[tokio::test]
 async fn a_changed_policy_applies_to_requests_in_progress() {

@@ -235,6 +235,34 @@ async fn ses_07_a_session_with_an_open_stream_is_not_idle() {
 }
 
 #[tokio::test]
+async fn ses_07_a_session_is_idle_from_the_end_of_its_last_stream() {
+    let backend = FakeBackend::echo().await;
+    let config = json!({"session": {"idle": "5s"}, "events": {"keepalive": "100ms"}});
+    let broker = builder()
+        .single_process()
+        .config(config)
+        .backend("default", "b", backend.spec())
+        .start()
+        .await;
+    let client = broker.connected(json!({})).await;
+    let stream = client.open_get_stream().await;
+    let admin = broker.admin();
+    let silent = async |least: u64| {
+        eventually("a longer silence of the client", || async {
+            let sessions = admin.sessions("default").await;
+            let silent = sessions.first().and_then(|session| session["idle_seconds"].as_u64());
+            if silent >= Some(least) { Ok(()) } else { Err(sessions) }
+        })
+        .await;
+    };
+    silent(7).await;
+    drop(stream);
+    // The session is listed for longer than housekeeping needs to end it.
+    silent(9).await;
+    assert_eq!(client.post(request(1, "ping", json!({}))).await.status, 200);
+}
+
+#[tokio::test]
 async fn ses_08_same_ids_and_tokens_in_two_sessions_never_cross() {
     let backend = FakeBackend::with_tool("who", |call| async move {
         let who = call.arguments()["who"].as_u64().unwrap();

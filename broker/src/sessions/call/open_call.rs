@@ -3,7 +3,7 @@
 use std::sync::{Arc, atomic::Ordering};
 
 use bytes::Bytes;
-use protocol::method::Method;
+use protocol::{error::Refusal, method::Method};
 
 use super::{Call, TaskHandoff};
 use crate::{
@@ -22,6 +22,11 @@ impl OpenCall for Call {
 
     fn observed(&self) -> Option<&Arc<RequestTelemetry>> {
         self.observed.as_ref()
+    }
+
+    fn recheck_access(&self, check_name: &str) -> Result<(), Refusal> {
+        let Some(admitted) = &self.admitted else { return Ok(()) };
+        self.session.recheck_access(&self.session.subject(), admitted, check_name)
     }
 
     fn cancel(&self, reason: Option<Bytes>) {

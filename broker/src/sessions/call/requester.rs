@@ -19,7 +19,7 @@ use crate::{
         link::{Era, connection::Connection},
         requester::{ClientIdentity, Inbound, Requester, SentRequest, TaskFollower, client_info},
     },
-    sessions::session::questions,
+    sessions::session::{OpenCall as _, questions},
 };
 
 impl Inbound for Call {
@@ -28,13 +28,10 @@ impl Inbound for Call {
         connection: &Arc<Connection>,
         question: &Message,
     ) -> Result<(), Refusal> {
-        if let Some(admitted) = &self.admitted {
-            let subject = self.session.subject();
-            self.session.recheck_access(&subject, admitted, "questions").map_err(|_| {
-                let text = "the access policy does not allow the client this call now, so the broker does not ask it";
-                Refusal::new(ErrorKind::InvalidRequest, text)
-            })?;
-        }
+        self.recheck_access("questions").map_err(|_| {
+            let text = "the access policy does not allow the client this call now, so the broker does not ask it";
+            Refusal::new(ErrorKind::InvalidRequest, text)
+        })?;
         questions::send_question(&self.session.clone(), connection, question, Some(self))
     }
 

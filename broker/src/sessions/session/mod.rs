@@ -124,6 +124,8 @@ pub struct Session {
     pub kind: SessionKind,
     created_at: jiff::Timestamp,
     touched_ms: AtomicU64,
+    /// Last time that a request was in flight or a stream connected, as [`Self::idle_for`] noted it.
+    busy_ms: AtomicU64,
     /// Number of answers that are being written to their streams.
     answers_in_delivery: AtomicUsize,
     /// The epoch under which this process owns the row.
@@ -196,6 +198,7 @@ impl Session {
             client_version: agreement.client_version,
             advertised: agreement.advertised,
             touched_ms: AtomicU64::new(shared.uptime_ms()),
+            busy_ms: AtomicU64::new(shared.uptime_ms()),
             answers_in_delivery: AtomicUsize::new(0),
             epoch: AtomicI64::new(epoch),
             leaving: AtomicBool::new(false),
@@ -290,15 +293,19 @@ impl Session {
         self.touched_ms.store(self.shared.uptime_ms(), Ordering::Relaxed);
     }
 
-    /// Returns for how long the client has sent nothing. Zero while a request is in flight or a
-    /// stream is connected.
+    /// Returns for how long the client has sent nothing, and has had neither a request in flight nor
+    /// a connected stream. Housekeeping asks once a second, and thereby notes the end of the last
+    /// request and stream.
     pub fn idle_for(&self) -> Duration {
         let state = self.lock();
-        if !state.in_flight.is_empty() || state.streams.any_connected() {
-            return Duration::ZERO;
-        }
+        let is_busy = !state.in_flight.is_empty() || state.streams.any_connected();
         drop(state);
-        self.since_touched()
+        let now = self.shared.uptime_ms();
+        if is_busy {
+            self.busy_ms.store(now, Ordering::Relaxed);
+        }
+        let since_busy = now.saturating_sub(self.busy_ms.load(Ordering::Relaxed));
+        self.since_touched().min(Duration::from_millis(since_busy))
     }
 
     fn since_touched(&self) -> Duration {

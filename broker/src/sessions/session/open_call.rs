@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
-use protocol::method::Method;
+use protocol::{error::Refusal, method::Method};
 
 use crate::{sessions::stream::EventStream, telemetry::request::RequestTelemetry};
 
@@ -16,6 +16,10 @@ pub trait OpenCall: fmt::Debug + Send + Sync {
 
     /// Returns the telemetry of the request, if it has any.
     fn observed(&self) -> Option<&Arc<RequestTelemetry>>;
+
+    /// Refuses the call if the access policy would refuse it now, by the latest credential.
+    /// `check_name` is the name of this check, which a test can disable.
+    fn recheck_access(&self, check_name: &str) -> Result<(), Refusal>;
 
     /// Cancels the call, because its client does not want an answer any more.
     fn cancel(&self, reason: Option<Bytes>);

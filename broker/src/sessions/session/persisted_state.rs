@@ -11,7 +11,7 @@ use std::{
 };
 
 use protocol::{error::Refusal, ids::BackendId};
-use records::{SubscriptionRecord, WriteOp, WriteOutcome};
+use records::{SessionKey, SubscriptionRecord, WriteOp, WriteOutcome};
 use rules::{
     catalog::ListDigests,
     limits::{EVENTS_FLUSH_WAIT, LISTS_RETRY, OWNER_NEWS_WAIT, SEEN_STORED_EVERY_MAX},
@@ -121,35 +121,18 @@ impl<'s> SessionPersister<'s> {
         Ok(())
     }
 
-    pub(super) async fn store_subscription(self, target: &ResourceTarget) -> Result<(), Refusal> {
-        let subscription = SubscriptionRecord {
-            exposed_uri: target.exposed_uri.clone(),
-            backend: target.backend.clone(),
-            uri: target.uri.clone(),
+    /// Stores a subscription as the session has it: with its target, or not at all. Another request
+    /// may change it meanwhile, and their writes may change places.
+    pub(super) async fn store_subscription(self, exposed_uri: &str) -> Result<(), Refusal> {
+        let current = || self.session.lock().subscriptions.get(exposed_uri).cloned();
+        let write = |target: Option<ResourceTarget>| async move {
+            let key = self.session.key;
+            self.written(|epoch| subscription_write(key, epoch, exposed_uri, target.as_ref()))
+                .await?;
+            fault_point::hit("subscription.committed");
+            Ok::<(), Refusal>(())
         };
-        self.written(|epoch| WriteOp::Subscribe {
-            key: self.session.key,
-            epoch,
-            subscription: subscription.clone(),
-        })
-        .await?;
-        // An unsubscribe may have overtaken this subscription. The session's own state decides.
-        if !self.session.lock().subscriptions.contains(&target.exposed_uri) {
-            return self.delete_subscription(&target.exposed_uri).await;
-        }
-        fault_point::hit("subscription.committed");
-        Ok(())
-    }
-
-    pub(super) async fn delete_subscription(self, exposed_uri: &str) -> Result<(), Refusal> {
-        self.written(|epoch| WriteOp::Unsubscribe {
-            key: self.session.key,
-            epoch,
-            exposed_uri: exposed_uri.to_owned(),
-        })
-        .await?;
-        fault_point::hit("subscription.committed");
-        Ok(())
+        write_until_current(current, write).await
     }
 
     async fn written(self, write: impl Fn(i64) -> WriteOp) -> Result<(), Refusal> {
@@ -327,6 +310,43 @@ impl<'s> SessionPersister<'s> {
     }
 }
 
+/// Returns the write that makes a subscription equal to its state in the session.
+fn subscription_write(
+    key: SessionKey,
+    epoch: i64,
+    exposed_uri: &str,
+    target: Option<&ResourceTarget>,
+) -> WriteOp {
+    let exposed_uri = exposed_uri.to_owned();
+    match target {
+        Some(ResourceTarget { backend, uri, .. }) => {
+            let (backend, uri) = (backend.clone(), uri.clone());
+            let subscription = SubscriptionRecord { exposed_uri, backend, uri };
+            WriteOp::Subscribe { key, epoch, subscription }
+        }
+        None => WriteOp::Unsubscribe { key, epoch, exposed_uri },
+    }
+}
+
+/// Writes the state that `current` returns, until it is the state of the last write. Several writers
+/// of one state then leave the latest one in the store, in whatever order they write.
+async fn write_until_current<S, E, F>(
+    current: impl Fn() -> S,
+    write: impl Fn(S) -> F,
+) -> Result<(), E>
+where
+    S: Clone + PartialEq,
+    F: Future<Output = Result<(), E>>,
+{
+    loop {
+        let written = current();
+        write(written.clone()).await?;
+        if current() == written {
+            return Ok(());
+        }
+    }
+}
+
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
@@ -335,6 +355,37 @@ fn mutable_state(state: &SessionState, announced: ListDigests) -> MutableState {
     MutableState {
         log_level: state.log_level,
         announced_lists: announced,
-        elicited: state.questions.elicited().clone(),
+        elicited: state.questions.elicited().cloned().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::RefCell, convert::Infallible};
+
+    use super::*;
+
+    /// A subscription is removed, and its removal waits for its turn to be written. The client
+    /// subscribes again meanwhile, and that is written first.
+    #[tokio::test]
+    async fn a_late_write_does_not_replace_a_newer_state() {
+        let state = RefCell::new(Some("subscribed"));
+        let stored = RefCell::new(Vec::new());
+        let write = |written| {
+            if stored.borrow().is_empty() {
+                // The other writer comes first.
+                *state.borrow_mut() = Some("subscribed again");
+                stored.borrow_mut().push(Some("subscribed again"));
+            }
+            stored.borrow_mut().push(written);
+            async { Ok::<(), Infallible>(()) }
+        };
+        *state.borrow_mut() = None;
+        write_until_current(|| *state.borrow(), write).await.unwrap();
+        assert_eq!(
+            *stored.borrow(),
+            [Some("subscribed again"), None, Some("subscribed again")],
+            "the store has what the session has"
+        );
     }
 }

@@ -25,7 +25,7 @@ use protocol::{
     version::Version,
 };
 use records::{SessionKey, TaskInput, TaskRecord, WriteOp, WriteOutcome};
-use rules::{event_log::EventKind, tasks};
+use rules::{event_log::EventKind, limits::ELICITATIONS_PER_ANSWER_MAX, tasks};
 
 use super::{
     Session,
@@ -209,6 +209,10 @@ pub fn handle_answer(session: &Arc<Session>, message: &Message) {
         session.shared.metrics.dropped_answer("client_unknown_id");
         return;
     };
+    if session.kind.has_client() && !may_continue(&question) {
+        let text = "the access policy does not allow the client this call now, so the broker does not forward its answer";
+        return question.refuse_with(&Refusal::new(ErrorKind::InvalidRequest, text));
+    }
     if let Some(span) = question.span.take() {
         span.finish(message, Method::Unknown);
     }
@@ -242,6 +246,12 @@ pub fn handle_answer(session: &Arc<Session>, message: &Message) {
             session.shared.running.spawn(answer);
         }
     }
+}
+
+/// Returns whether the access policy still allows the call that a question belongs to. A client
+/// without a session is checked when it sends its request again.
+fn may_continue(question: &Question) -> bool {
+    question.call.as_ref().is_none_or(|call| call.recheck_access("answers").is_ok())
 }
 
 /// Ends the question that a malformed answer of the client names. The backend gets an error.
@@ -342,11 +352,12 @@ fn send_withdrawn(session: &Session, number: u64, question: &Question, why: &str
 
 /// Returns whether this client received the request to open the URL of this elicitation.
 pub fn was_elicited(session: &Session, id: &str) -> bool {
-    session.lock().questions.elicited().contains(id)
+    session.lock().questions.was_elicited(id)
 }
 
 /// Notes the URLs that a backend's error requires the client to open (MCP 2025-11-25, Elicitation:
-/// -32042).
+/// -32042). An answer may name [`ELICITATIONS_PER_ANSWER_MAX`]: the session keeps those of other
+/// backends too.
 pub fn record_elicitations_required(session: &Session, answer: &Message) {
     let Some(data) = answer.bytes(answer.fields.error_data) else { return };
     let Ok(document) = json::Document::parse(data, &json::Limits::with_bytes_max(data.len()))
@@ -359,6 +370,7 @@ pub fn record_elicitations_required(session: &Session, answer: &Message) {
         .into_iter()
         .flat_map(|list| list.elements())
         .filter_map(|one| one.get("elicitationId"))
+        .take(ELICITATIONS_PER_ANSWER_MAX)
     {
         if let Some(id) = id.as_str() {
             state.record_elicitation(&id);
@@ -387,8 +399,7 @@ pub fn complete_connection(session: &Session, backend: &BackendId) {
 pub async fn complete_connections(session: &Session) {
     for backend in session.tenant.backends() {
         let id_prefix = oauth::connect_elicitation(&backend.id);
-        let is_elicited =
-            session.lock().questions.elicited().iter().any(|id| id.starts_with(&id_prefix));
+        let is_elicited = session.lock().questions.elicited().any(|id| id.starts_with(&id_prefix));
         let accounts = backend.tokens.as_ref().and_then(TokenSource::user);
         if let Some(accounts) = accounts.filter(|_| is_elicited)
             && accounts.has_all_scopes(&session.caller.principal).await
@@ -424,5 +435,54 @@ impl SessionState {
 
     fn record_elicitation(&mut self, id: &str) {
         self.dirty.state |= self.questions.record_elicitation(id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::capabilities::{ClientCapabilities, ServerCapabilities};
+    use rules::{client_transport::Transport, endpoint::Endpoint};
+    use serde_json::json as value;
+
+    use super::*;
+    use crate::{
+        auth::Caller,
+        broker::Broker,
+        persistence::Stores,
+        sessions::session::{Agreement, SessionParams},
+    };
+
+    #[tokio::test]
+    async fn an_answer_with_many_elicitations_leaves_room_for_others() {
+        let broker = Broker::over(Stores::in_memory().await);
+        let caller = Caller::anonymous();
+        let params = SessionParams {
+            tenant: broker.tenant(&caller.tenant).unwrap(),
+            caller,
+            endpoint: Endpoint::Aggregated,
+            transport: Transport::Http,
+        };
+        let agreement = Agreement {
+            version: Version::LATEST_WITH_SESSIONS,
+            client: ClientCapabilities::none(),
+            client_name: String::new(),
+            client_version: String::new(),
+            advertised: ServerCapabilities::none(),
+        };
+        let session = Session::pooled(params, agreement, false, broker.shared.clone());
+        let answer = |ids: Vec<String>| {
+            let elicitations: Vec<_> =
+                ids.iter().map(|id| value!({"mode": "url", "elicitationId": id})).collect();
+            let data = value!({"elicitations": elicitations});
+            let error = value!({"code": -32042, "message": "m", "data": data});
+            let frame = value!({"jsonrpc": "2.0", "id": 1, "error": error}).to_string();
+            Message::decode(Bytes::from(frame), &json::Limits::default()).unwrap()
+        };
+        record_elicitations_required(&session, &answer(vec!["first".to_owned()]));
+        let many = (0..=ELICITATIONS_PER_ANSWER_MAX).map(|number| number.to_string()).collect();
+        record_elicitations_required(&session, &answer(many));
+        let last = (ELICITATIONS_PER_ANSWER_MAX - 1).to_string();
+        assert!(was_elicited(&session, "first") && was_elicited(&session, &last));
+        assert!(!was_elicited(&session, &ELICITATIONS_PER_ANSWER_MAX.to_string()));
     }
 }

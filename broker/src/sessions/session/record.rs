@@ -4,7 +4,7 @@
 //! backends. The last one is sealed, because it holds secrets of backends. Each text carries the
 //! number of its format. A text of an unknown format is refused.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use protocol::{
     capabilities::{ClientCapabilities, ServerCapabilities},
@@ -33,7 +33,7 @@ pub(super) struct MutableState {
     pub(super) log_level: Option<LogLevel>,
     /// The lists as they were last announced to the client.
     pub(super) announced_lists: ListDigests,
-    pub(super) elicited: HashSet<String>,
+    pub(super) elicited: Vec<String>,
 }
 
 /// A decoded session.
@@ -140,9 +140,8 @@ pub(super) fn mutable_state_text(changing: &MutableState) -> Vec<u8> {
         .iter()
         .zip(changing.announced_lists)
         .map(|(kind, digest)| (kind.member().to_owned(), format!("{digest:032x}")));
-    let mut elicited: Vec<String> = changing.elicited.iter().cloned().collect();
-    elicited.sort();
     let log_level = changing.log_level.map(|level| level.name().to_owned());
+    let elicited = changing.elicited.clone();
     let text = MutableStateText { format: FORMAT, log_level, lists: lists.collect(), elicited };
     serde_json::to_vec(&text).expect("texts and lists of texts can always be written")
 }
@@ -234,7 +233,7 @@ fn read_mutable_state(text: &[u8]) -> Result<MutableState, SessionRecordError> {
             .unwrap_or_default()
     });
     let log_level = text.log_level.as_deref().and_then(LogLevel::parse);
-    Ok(MutableState { log_level, announced_lists, elicited: text.elicited.into_iter().collect() })
+    Ok(MutableState { log_level, announced_lists, elicited: text.elicited })
 }
 
 fn read_links(

@@ -22,12 +22,25 @@ pub(in crate::sessions) async fn subscribe(
     session: Arc<Session>,
     target: ResourceTarget,
 ) -> Result<Reply, Refusal> {
+    let connect = |link: Arc<Link>| async move { link.connection().await.map(|_| ()) };
+    subscribe_with(session, target, connect).await
+}
+
+/// Subscribes over links that `connect` connects.
+async fn subscribe_with<F>(
+    session: Arc<Session>,
+    target: ResourceTarget,
+    connect: impl Fn(Arc<Link>) -> F,
+) -> Result<Reply, Refusal>
+where
+    F: Future<Output = Result<(), Refusal>>,
+{
     let mut is_new = false;
     for _attempt in 0..SUBSCRIBE_ATTEMPTS_MAX {
         let link = session.link_to(&target.backend)?;
         is_new |= record_subscription(&session, &link, &target)?;
-        let result = match link.connection().await {
-            Ok(_) => Subscriptions::reconcile(&link, &target.uri).await,
+        let result = match connect(link.clone()).await {
+            Ok(()) => Subscriptions::reconcile(&link, &target.uri).await,
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = result {
@@ -38,16 +51,21 @@ pub(in crate::sessions) async fn subscribe(
             }
             return Err(with_client_uri(refusal, &target));
         }
-        // Another request for the same URI may have failed meanwhile and removed this listener. The
-        // loop tries again.
+        // The connection may have ended before the request, or another request for the same URI may
+        // have failed meanwhile and removed this listener. The loop tries again.
         if link.subscriptions.is_subscribed(&session, &target.uri) {
             persist_subscription(&session, &link, &target, is_new).await?;
             return Ok(Reply::Result(Bytes::from_static(b"{}")));
         }
     }
+    // A refused subscription gets no updates later, and does not count.
+    if is_new && let Ok(link) = session.link_to(&target.backend) {
+        forget_subscription(&session, &link, &target);
+        let _never_acknowledged = Subscriptions::reconcile(&link, &target.uri).await;
+    }
     Err(Refusal::new(
         ErrorKind::BackendUnavailable,
-        "the subscription could not be completed, because other requests changed it at the same time",
+        "the subscription could not be completed, because connections to the backend ended or other requests changed it at the same time, try again",
     ))
 }
 
@@ -108,7 +126,7 @@ pub(in crate::sessions) async fn unsubscribe(
     let link = session.link_to(&target.backend)?;
     forget_subscription(&session, &link, &target);
     if let Err(refusal) =
-        SessionPersister::new(&session).delete_subscription(&target.exposed_uri).await
+        SessionPersister::new(&session).store_subscription(&target.exposed_uri).await
     {
         // The subscription stays stored, so it stays in force. The client gets a notification,
         // because updates may have been missed.
@@ -132,7 +150,7 @@ async fn persist_subscription(
     target: &ResourceTarget,
     is_new: bool,
 ) -> Result<(), Refusal> {
-    let stored = SessionPersister::new(session).store_subscription(target).await;
+    let stored = SessionPersister::new(session).store_subscription(&target.exposed_uri).await;
     if stored.is_err() && is_new {
         forget_subscription(session, link, target);
         let _not_stored_anyway = Subscriptions::reconcile(link, &target.uri).await;
@@ -184,9 +202,9 @@ fn forget_subscriptions(session: &Arc<Session>, is_forgotten: impl Fn(&ResourceT
     let owned = session.clone();
     session.shared.running.spawn(async move {
         for uri in forgotten {
-            // If the store keeps one, the session's next owner removes it, because it has no such
-            // backend either.
-            let _tried_once = SessionPersister::new(&owned).delete_subscription(&uri).await;
+            // The client may have subscribed again meanwhile. If the store keeps one that is
+            // forgotten, the session's next owner removes it, because it has no such backend either.
+            let _tried_once = SessionPersister::new(&owned).store_subscription(&uri).await;
         }
     });
 }
@@ -249,4 +267,57 @@ fn with_client_uri(mut refusal: Refusal, target: &ResourceTarget) -> Refusal {
         }
     }
     refusal
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{
+        capabilities::{ClientCapabilities, ServerCapabilities},
+        version::Version,
+    };
+    use rules::{client_transport::Transport, endpoint::Endpoint};
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        auth::Caller,
+        broker::Broker,
+        persistence::Stores,
+        sessions::session::{Agreement, SessionParams},
+    };
+
+    #[tokio::test]
+    async fn a_refused_subscription_is_not_kept_if_every_connection_ends_at_once() {
+        let broker = Broker::over(Stores::in_memory().await);
+        let (caller, backend) = (Caller::anonymous(), BackendId::parse("b").unwrap());
+        let transport = json!({"type": "http", "url": "http://127.0.0.1:9/mcp"});
+        let spec = serde_json::from_value(json!({"transport": transport})).unwrap();
+        broker.put_backend(&caller.tenant, &backend, spec);
+        let params = SessionParams {
+            tenant: broker.tenant(&caller.tenant).unwrap(),
+            caller,
+            endpoint: Endpoint::Aggregated,
+            transport: Transport::Http,
+        };
+        let agreement = Agreement {
+            version: Version::LATEST_WITH_SESSIONS,
+            client: ClientCapabilities::none(),
+            client_name: String::new(),
+            client_version: String::new(),
+            advertised: ServerCapabilities::none(),
+        };
+        let session = Session::pooled(params, agreement, false, broker.shared.clone());
+        let target = ResourceTarget {
+            backend: backend.clone(),
+            uri: "test://one".to_owned(),
+            exposed_uri: "b+test://one".to_owned(),
+        };
+        // Each connection opens, and is gone before the request.
+        let result = subscribe_with(session.clone(), target, |_link| async { Ok(()) }).await;
+        let Err(refusal) = result else { panic!("no backend has the subscription") };
+        assert_eq!(refusal.kind, ErrorKind::BackendUnavailable);
+        assert_eq!(session.lock().subscriptions.len(), 0, "it does not count");
+        let link = session.link_to(&backend).unwrap();
+        assert!(link.subscriptions.is_empty(), "no update reaches the client");
+    }
 }

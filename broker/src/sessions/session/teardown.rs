@@ -46,14 +46,15 @@ pub(super) struct Teardown {
 }
 
 impl Session {
-    /// Ends the session if its client has sent nothing for this long. A request that comes at the
+    /// Ends the session if it has been idle for this long. A request or stream that comes at the
     /// same moment finds the session over, or keeps it.
     pub fn end_if_idle(self: &Arc<Self>, limit: Duration) -> bool {
         if self.idle_for() <= limit {
             return false;
         }
         let mut state = self.lock();
-        if self.is_leaving() || !state.in_flight.is_empty() || self.since_touched() <= limit {
+        let is_busy = !state.in_flight.is_empty() || state.streams.any_connected();
+        if self.is_leaving() || is_busy || self.since_touched() <= limit {
             return false;
         }
         let teardown = Teardown::start(self, &mut state);

@@ -167,7 +167,8 @@ impl StatelessState {
 
     /// Ends what these callers began, because their credential was revoked.
     pub fn end_of_callers(&self, is_meant: impl Fn(&Caller) -> bool) {
-        self.end(|caller, _| is_meant(caller));
+        self.suspensions.end(|caller, _| is_meant(caller));
+        self.session_pools.end_of_callers(is_meant);
     }
 
     pub fn end_of_tenant(&self, tenant: &TenantId) {
@@ -277,4 +278,35 @@ fn is_of(known: &Weak<Catalog>, catalog: &Arc<Catalog>) -> bool {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::capabilities::ServerCapabilities;
+
+    use super::*;
+    use crate::broker::Broker;
+
+    /// Returns the client without a credential at `/mcp`.
+    pub(super) fn anonymous_client(broker: &Broker) -> StatelessClient {
+        let caller = Caller::anonymous();
+        StatelessClient {
+            tenant: broker.tenant(&caller.tenant).expect("every broker of a test has it"),
+            caller,
+            endpoint: Endpoint::Aggregated,
+            transport: Transport::Http,
+            shared: broker.shared.clone(),
+            stateless: broker.stateless.clone(),
+            tasks: broker.tasks.clone(),
+        }
+    }
+
+    /// Returns the information of an endpoint without capabilities.
+    pub(super) fn empty_offer() -> EndpointInfo {
+        EndpointInfo {
+            capabilities: ServerCapabilities::none(),
+            server_info: Bytes::from_static(BROKER_INFO.as_bytes()),
+            instructions: None,
+        }
+    }
 }

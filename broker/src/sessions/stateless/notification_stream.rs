@@ -148,19 +148,20 @@ impl NotificationStream {
         let mut uris = requested.uris;
         uris.sort_unstable();
         uris.dedup();
-        let subscribed = uris.into_iter().map(|uri| {
+        let mut targets = Vec::with_capacity(uris.len());
+        for uri in uris {
             let target = routing::subscription(
                 &uri,
                 &self.session.endpoint,
                 &catalog,
                 access.as_ref().map(|view| AccessCheck::new(view, &subject)).as_ref(),
             );
-            async move {
-                subscriptions::listen_to(self.session.clone(), target.ok()?)
-                    .await
-                    .ok()
-                    .map(|()| uri)
-            }
+            targets.extend(target.ok().map(|target| (uri, target)));
+            // A decision about a URI with many spellings takes milliseconds.
+            tokio::task::yield_now().await;
+        }
+        let subscribed = targets.into_iter().map(async |(uri, target)| {
+            subscriptions::listen_to(self.session.clone(), target).await.ok().map(|()| uri)
         });
         SubscriptionFilter {
             tools: requested.tools && capabilities.tools_list_changed,
@@ -187,15 +188,19 @@ impl NotificationStream {
             }
             let next = tokio::select! {
                 biased;
+                // First, because these come at most once per look into the store. Events of the
+                // session may come without a pause.
+                updates = task_updates(&mut self.watching, &self.id) => NotificationSource::Tasks(updates),
                 next = self.reader.next() => NotificationSource::Session(next),
                 () = self.draining.cancelled() => NotificationSource::Session(StreamItem::Ended(StreamEnd::Complete)),
-                updates = task_updates(&mut self.watching, &self.id) => NotificationSource::Tasks(updates),
             };
             match next {
                 NotificationSource::Tasks(frames) => {
                     self.ready.extend(frames.into_iter().map(ExchangeEvent::Frame))
                 }
                 NotificationSource::Session(StreamItem::Event(event)) => {
+                    // No client can resume the stream, so it does not hold delivered events.
+                    self.reader.mark_sent(None);
                     if let Some(frame) = self.filtered(event.frame) {
                         return ExchangeEvent::Frame(frame);
                     }
@@ -240,5 +245,51 @@ impl NotificationStream {
                 .set_meta(&message, META_SUBSCRIPTION_ID, self.id.raw())
                 .finish(),
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::handshake;
+    use rules::event_log::EventKind;
+
+    use super::*;
+    use crate::{
+        broker::Broker,
+        persistence::Stores,
+        sessions::stateless::tests::{anonymous_client, empty_offer},
+    };
+
+    #[tokio::test]
+    async fn a_delivered_notification_is_not_held() {
+        let broker = Broker::over(Stores::in_memory().await);
+        let (client, offer) = (anonymous_client(&broker), empty_offer());
+        let params = SessionParams {
+            tenant: client.tenant.clone(),
+            caller: client.caller.clone(),
+            endpoint: client.endpoint.clone(),
+            transport: client.transport,
+        };
+        let agreement = session_pool::agreement(ClientCapabilities::none(), &offer);
+        let session = Session::pooled(params, agreement, false, client.shared.clone());
+        let reader = session.open_notification_stream().unwrap();
+        let mut listening = NotificationStream {
+            session,
+            id: RequestId::from_u64(1),
+            reader,
+            filter: SubscriptionFilter { tools: true, ..SubscriptionFilter::default() },
+            server_info: offer.server_info.clone(),
+            draining: client.shared.draining.clone(),
+            watching: None,
+            ready: VecDeque::new(),
+            over: false,
+        };
+        for method in [Method::PromptsListChanged, Method::ToolsListChanged] {
+            let frame = handshake::notification(method, None);
+            listening.session.deliver(EventKind::Message, frame);
+        }
+        assert!(!listening.stream().is_empty());
+        assert!(matches!(listening.next().await, ExchangeEvent::Frame(_)));
+        assert!(listening.stream().is_empty(), "no client can request them again");
     }
 }

@@ -124,6 +124,22 @@ struct PooledSession {
     alone: AtomicBool,
     /// Set when something came through the session, so its backend runs.
     proved: AtomicBool,
+    /// Set when a request with another token than the first one used the session.
+    has_other_tokens: AtomicBool,
+    /// Set when the first token was revoked, so that the session only finishes requests with other
+    /// tokens. It is set and read while `pools` is locked.
+    finishing: AtomicBool,
+}
+
+impl PooledSession {
+    /// Ends the session, which no request uses, if it gets no further one or was idle for a while.
+    fn end_if_unused(&self) -> bool {
+        if self.finishing.load(Ordering::Relaxed) {
+            self.session.end("the token that opened it was revoked");
+            return true;
+        }
+        self.session.end_if_idle(POOLED_SESSION_IDLE_MAX)
+    }
 }
 
 /// A slot of a pooled session for one request.
@@ -177,6 +193,27 @@ impl Drop for SessionLease {
     }
 }
 
+/// Reason why a request gets no session now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LeaseObstacle {
+    PoolsInUse,
+    SessionsInUse,
+}
+
+impl LeaseObstacle {
+    fn refusal(self) -> Refusal {
+        let text = match self {
+            Self::PoolsInUse => format!(
+                "requests of this caller at this endpoint already use {EXTENSION_POOLS_MAX} different declarations of extensions, which is the limit"
+            ),
+            Self::SessionsInUse => format!(
+                "{SESSIONS_PER_POOL_MAX} requests of this caller already use the backend, which is the limit: the backend cannot assign its questions to requests"
+            ),
+        };
+        Refusal::new(ErrorKind::TooManyCalls, text)
+    }
+}
+
 impl SessionPools {
     /// Leases a slot for a request.
     pub(super) async fn lease(
@@ -197,7 +234,7 @@ impl SessionPools {
             alone,
         };
         // A free slot needs no wait.
-        if let Some(lease) = self.try_lease(stateless_client, &wanted, offer) {
+        if let Ok(lease) = self.try_lease(stateless_client, &wanted, offer) {
             return Ok(lease);
         }
         let waiting = self.start_waiting(stateless_client, &wanted).await?;
@@ -214,16 +251,14 @@ impl SessionPools {
                     "the rights of the caller or the endpoint changed while the request waited for a session at the backend, try again",
                 ));
             }
-            if let Some(lease) = self.try_lease(stateless_client, &wanted, offer) {
-                return Ok(lease);
-            }
+            let obstacle = match self.try_lease(stateless_client, &wanted, offer) {
+                Ok(lease) => return Ok(lease),
+                Err(obstacle) => obstacle,
+            };
             // A session may become free soon, or the pool may grow.
             let _freed = tokio::time::timeout(SESSION_POOL_GROW_INTERVAL, freed).await;
             if Instant::now() >= give_up {
-                let text = format!(
-                    "{SESSIONS_PER_POOL_MAX} requests of this caller already use the backend, which is the limit: the backend cannot assign its questions to requests"
-                );
-                return Err(Refusal::new(ErrorKind::TooManyCalls, text));
+                return Err(obstacle.refusal());
             }
         }
     }
@@ -258,14 +293,14 @@ impl SessionPools {
         client: &StatelessClient,
         wanted: &SessionPoolKey,
         offer: &EndpointInfo,
-    ) -> Option<SessionLease> {
+    ) -> Result<SessionLease, LeaseObstacle> {
         let alone = wanted.alone;
         let mut pools = self.lock();
         let pool = match pools.get_mut(wanted) {
             Some(pool) => pool,
             None => {
                 if !has_capacity(&mut pools, wanted) {
-                    return None;
+                    return Err(LeaseObstacle::PoolsInUse);
                 }
                 let new = || SessionPool { members: Vec::new(), grown_at: None };
                 pools.entry(wanted.clone()).or_insert_with(new)
@@ -274,8 +309,9 @@ impl SessionPools {
         // A session with other capabilities than the endpoint has now only finishes its requests.
         let usable = |one: &&Arc<PooledSession>| {
             // The flag is read first: it is cleared after its session has ended.
-            !(alone && one.alone.load(Ordering::Acquire) || one.session.is_leaving())
-                && one.session.advertised == offer.capabilities
+            let is_taken = alone && one.alone.load(Ordering::Acquire);
+            let is_ending = one.session.is_leaving() || one.finishing.load(Ordering::Relaxed);
+            !is_taken && !is_ending && one.session.advertised == offer.capabilities
         };
         let known = pool.members.iter().find(usable).cloned();
         if known.is_none() {
@@ -283,15 +319,19 @@ impl SessionPools {
         }
         let pooled_session = match known {
             Some(known) => known,
-            None if pool.members.len() >= SESSIONS_PER_POOL_MAX => return None,
+            None if pool.members.len() >= SESSIONS_PER_POOL_MAX => {
+                return Err(LeaseObstacle::SessionsInUse);
+            }
             // Most requests are short, and each exclusive session may cost a process.
-            None if alone && !pool.may_grow() => return None,
+            None if alone && !pool.may_grow() => return Err(LeaseObstacle::SessionsInUse),
             None => {
                 let made = Arc::new(PooledSession {
                     session: open(client, wanted, offer),
                     next_id: AtomicU64::new(1),
                     alone: AtomicBool::new(false),
                     proved: AtomicBool::new(false),
+                    has_other_tokens: AtomicBool::new(false),
+                    finishing: AtomicBool::new(false),
                 });
                 pool.members.push(made.clone());
                 pool.grown_at = Some(Instant::now());
@@ -301,8 +341,11 @@ impl SessionPools {
         if alone {
             pooled_session.alone.store(true, Ordering::Release);
         }
+        if !shows_same_token(&pooled_session.session.caller, &client.caller) {
+            pooled_session.has_other_tokens.store(true, Ordering::Relaxed);
+        }
         pooled_session.session.touch();
-        Some(SessionLease { pooled_session, freed: alone.then(|| self.freed.clone()) })
+        Ok(SessionLease { pooled_session, freed: alone.then(|| self.freed.clone()) })
     }
 
     pub(super) fn all(&self) -> Vec<Arc<Session>> {
@@ -313,17 +356,40 @@ impl SessionPools {
     pub(super) fn tick(&self, now: Instant) {
         self.all().iter().for_each(|session| expiry::expire(session, now));
         self.retain(|one, _| {
-            !one.session.is_leaving()
-                && (Arc::strong_count(one) > 1 || !one.session.end_if_idle(POOLED_SESSION_IDLE_MAX))
+            !one.session.is_leaving() && (Arc::strong_count(one) > 1 || !one.end_if_unused())
         });
     }
 
-    pub(super) fn end(&self, is_meant: impl Fn(&Caller, &Endpoint) -> bool) {
+    /// Ends what these callers use, because their credential was revoked. Requests with other tokens
+    /// of a principal finish in the session that a revoked token opened. The requests of the revoked
+    /// token end by themselves.
+    pub(super) fn end_of_callers(&self, is_meant: impl Fn(&Caller) -> bool) {
+        self.end_waiting(|caller, _| is_meant(caller));
+        self.retain(|one, _| {
+            let caller = &one.session.caller;
+            if !is_meant(caller) {
+                return true;
+            }
+            let is_shared = caller.token.is_some() && one.has_other_tokens.load(Ordering::Relaxed);
+            if is_shared && Arc::strong_count(one) > 1 {
+                one.finishing.store(true, Ordering::Relaxed);
+                return true;
+            }
+            one.session.end("its credential was revoked");
+            false
+        });
+    }
+
+    fn end_waiting(&self, is_meant: impl Fn(&Caller, &Endpoint) -> bool) {
         for one in self.waiting.lock().iter().filter_map(Weak::upgrade) {
             if is_meant(&one.caller, &one.endpoint) {
                 one.ended.store(true, Ordering::Release);
             }
         }
+    }
+
+    pub(super) fn end(&self, is_meant: impl Fn(&Caller, &Endpoint) -> bool) {
+        self.end_waiting(&is_meant);
         self.retain(|one, key| {
             let ends = is_meant(&key.caller, &key.endpoint);
             if ends {
@@ -373,6 +439,15 @@ fn has_capacity(
     true
 }
 
+/// Returns whether two callers with one principal showed the same token, or none.
+fn shows_same_token(one: &Caller, other: &Caller) -> bool {
+    match (&one.token, &other.token) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
 /// Idle time of a pooled session, which is that of unused links.
 const POOLED_SESSION_IDLE_MAX: Duration = LINK_IDLE_MAX;
 
@@ -415,5 +490,44 @@ pub(super) fn agreement(client: ClientCapabilities, offer: &EndpointInfo) -> Agr
         client_name: String::new(),
         client_version: String::new(),
         advertised: offer.capabilities.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        broker::Broker,
+        persistence::Stores,
+        sessions::stateless::tests::{anonymous_client, empty_offer},
+    };
+
+    #[tokio::test]
+    async fn a_request_with_too_many_declarations_of_extensions_is_told_of_that_limit() {
+        let broker = Broker::over(Stores::in_memory().await);
+        let (client, offer) = (anonymous_client(&broker), empty_offer());
+        let pools = SessionPools::default();
+        let lease = |number: usize| {
+            let declared = format!(r#"{{"extensions":{{"com.example/one":{{"n":{number}}}}}}}"#);
+            let wanted = SessionPoolKey {
+                caller: client.caller.clone(),
+                subject: client.caller.subject.clone(),
+                endpoint: client.endpoint.clone(),
+                transport: client.transport,
+                capabilities: ClientCapabilities::parse(declared.as_bytes()).unwrap(),
+                tasks: false,
+                alone: false,
+            };
+            pools.try_lease(&client, &wanted, &offer)
+        };
+        let mut leases: Vec<_> =
+            (0..EXTENSION_POOLS_MAX).map(|number| lease(number).unwrap()).collect();
+        let obstacle = lease(EXTENSION_POOLS_MAX).unwrap_err();
+        assert_eq!(obstacle, LeaseObstacle::PoolsInUse);
+        let refusal = obstacle.refusal();
+        assert_eq!(refusal.kind, ErrorKind::TooManyCalls);
+        assert!(refusal.message.contains("declarations of extensions"), "{}", refusal.message);
+        drop(leases.pop());
+        assert!(lease(EXTENSION_POOLS_MAX).is_ok(), "an unused pool makes room");
     }
 }

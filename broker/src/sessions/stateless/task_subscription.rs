@@ -15,12 +15,16 @@ use rules::{
     limits::{LISTEN_TASKS_MAX, OUTBOX_BATCH_BYTES, STORE_RETRY_MAX},
     stateless_tasks,
 };
+use tokio_util::task::AbortOnDropHandle;
 
 use super::StatelessClient;
 use crate::sessions::tasks::{self, TaskWatch};
 
 /// The state of a task at its last notification. Equal states are sent once.
 type NotifiedState = (TaskStatus, InputCounts);
+
+/// A task whose state has changed, with its notification.
+type TaskUpdate = (TaskId, NotifiedState, Bytes);
 
 #[derive(Debug)]
 pub(super) struct TaskSubscription {
@@ -29,6 +33,9 @@ pub(super) struct TaskSubscription {
     /// Unfinished tasks, with the state of the last notification.
     notified: HashMap<TaskId, NotifiedState>,
     may_have_changed: bool,
+    /// The look that is under way. It continues when a call of [`TaskSubscription::updates`] was
+    /// dropped, so that a caller with other events does not start it again at each of them.
+    look: Option<AbortOnDropHandle<Vec<TaskUpdate>>>,
 }
 
 impl StatelessClient {
@@ -78,6 +85,7 @@ impl StatelessClient {
             watch,
             notified,
             may_have_changed: true,
+            look: None,
         }))
     }
 }
@@ -101,56 +109,42 @@ impl TaskSubscription {
     /// not returned are found again.
     pub(super) async fn updates(&mut self, subscription: &RequestId) -> Vec<Bytes> {
         loop {
-            if !self.may_have_changed {
-                self.watch.changed().await;
-                self.may_have_changed = true;
-            }
-            match self.changed_tasks(subscription).await {
-                Ok(updates) => {
-                    // A look stops at its size limit, and the next one finds the rest.
-                    self.may_have_changed = !updates.is_empty();
-                    if !updates.is_empty() {
-                        return self.commit(updates);
+            let look = match &mut self.look {
+                Some(look) => look,
+                None => {
+                    if !self.may_have_changed {
+                        self.watch.changed().await;
+                        self.may_have_changed = true;
                     }
+                    let look = self.start_look(subscription);
+                    self.look.insert(look)
                 }
-                // If the store fails, the next round reads again.
-                Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await,
+            };
+            let updates = look.await.unwrap_or_default();
+            self.look = None;
+            // A look stops at its size limit, and the next one finds the rest.
+            self.may_have_changed = !updates.is_empty();
+            if !updates.is_empty() {
+                return self.commit(updates);
             }
         }
     }
 
-    async fn changed_tasks(
-        &self,
-        subscription: &RequestId,
-    ) -> Result<Vec<(TaskId, NotifiedState, Bytes)>, Refusal> {
-        let persistence = &self.client.shared.persistence;
-        let tasks: Vec<TaskId> = self.notified.keys().cloned().collect();
-        if tasks.is_empty() {
-            return Ok(Vec::new());
-        }
-        let (mut updates, mut bytes) = (Vec::new(), 0);
-        for StoredTaskSnapshot { stored, inputs } in persistence
-            .timed("get_task_snapshots", persistence.store.task_snapshots(&tasks))
-            .await?
-        {
-            let (task, now) = (stored.record.task.clone(), (stored.status, inputs));
-            if bytes >= OUTBOX_BATCH_BYTES {
-                break;
+    /// Starts a look into the store. While the store fails, the look begins again.
+    fn start_look(&self, subscription: &RequestId) -> AbortOnDropHandle<Vec<TaskUpdate>> {
+        let (client, notified) = (self.client.clone(), self.notified.clone());
+        let subscription = subscription.clone();
+        AbortOnDropHandle::new(self.client.shared.running.spawn(async move {
+            loop {
+                match changed_tasks(&client, &notified, &subscription).await {
+                    Ok(updates) => return updates,
+                    Err(_) => tokio::time::sleep(STORE_RETRY_MAX).await,
+                }
             }
-            let has_changed = self.notified.get(&task).is_some_and(|notified| *notified != now);
-            if has_changed && self.client.may_watch(&stored.record) {
-                let seen = self.client.seen(stored).await?;
-                let frame = seen
-                    .report(&crate::request_id())
-                    .notification(subscription, self.client.shared.task_settings().poll_interval);
-                bytes += frame.len();
-                updates.push((task, now, frame));
-            }
-        }
-        Ok(updates)
+        }))
     }
 
-    fn commit(&mut self, updates: Vec<(TaskId, NotifiedState, Bytes)>) -> Vec<Bytes> {
+    fn commit(&mut self, updates: Vec<TaskUpdate>) -> Vec<Bytes> {
         let mut frames = Vec::with_capacity(updates.len());
         for (task, now, frame) in updates {
             if now.0.is_finished() {
@@ -163,5 +157,103 @@ impl TaskSubscription {
         let notified = &self.notified;
         self.watch.retain(|task| notified.contains_key(task));
         frames
+    }
+}
+
+/// Returns the tasks whose state differs from that of their last notification.
+async fn changed_tasks(
+    client: &StatelessClient,
+    notified: &HashMap<TaskId, NotifiedState>,
+    subscription: &RequestId,
+) -> Result<Vec<TaskUpdate>, Refusal> {
+    let persistence = &client.shared.persistence;
+    let tasks: Vec<TaskId> = notified.keys().cloned().collect();
+    if tasks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (mut updates, mut bytes) = (Vec::new(), 0);
+    for StoredTaskSnapshot { stored, inputs } in
+        persistence.timed("get_task_snapshots", persistence.store.task_snapshots(&tasks)).await?
+    {
+        let (task, now) = (stored.record.task.clone(), (stored.status, inputs));
+        if bytes >= OUTBOX_BATCH_BYTES {
+            break;
+        }
+        let has_changed = notified.get(&task).is_some_and(|notified| *notified != now);
+        if has_changed && client.may_watch(&stored.record) {
+            let seen = client.seen(stored).await?;
+            let frame = seen
+                .report(&crate::request_id())
+                .notification(subscription, client.shared.task_settings().poll_interval);
+            bytes += frame.len();
+            updates.push((task, now, frame));
+        }
+    }
+    Ok(updates)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt;
+    use protocol::ids::BackendId;
+    use records::{TaskLimits, WriteOp, WriteOutcome};
+    use rules::{
+        catalog::ToolTraits, endpoint::Endpoint, stateless_tasks::NO_SESSION, tasks::TaskDetails,
+    };
+    use storage::hot::MemoryHotStore;
+
+    use super::*;
+    use crate::{
+        broker::Broker,
+        persistence::{Stores, tests::Meddled},
+        sessions::stateless::tests::anonymous_client,
+    };
+
+    #[tokio::test]
+    async fn a_dropped_wait_does_not_start_the_look_again() {
+        let store = Meddled::start("sqlite").await;
+        let hot = std::sync::Arc::new(MemoryHotStore::new());
+        let broker = Broker::over(Stores { durable: store.clone(), events: None, hot });
+        let client = anonymous_client(&broker);
+        let (task, persistence) = (TaskId::new("t1"), &client.shared.persistence);
+        let endpoint = Endpoint::Aggregated;
+        let details =
+            TaskDetails::new("2026-07-28", &endpoint, b"{}", ToolTraits::default(), "b__t".into());
+        let record = TaskRecord {
+            task: task.clone(),
+            tenant: client.tenant.id.clone(),
+            principal: client.caller.principal.clone(),
+            session: NO_SESSION,
+            private: false,
+            backend: BackendId::parse("b").unwrap(),
+            request: Vec::new(),
+            details: details.encode(),
+            idempotency: None,
+            ttl: Some(Duration::from_secs(60)),
+        };
+        let limits = TaskLimits { running: u64::MAX, stored: u64::MAX, bytes: u64::MAX };
+        let (record, owner) = (Box::new(record), persistence.node());
+        let create = WriteOp::CreateTask { record, owner, limits };
+        assert!(matches!(persistence.write(create).await, Ok(WriteOutcome::Created { .. })));
+        let end = WriteOp::EndTask {
+            task: task.clone(),
+            epoch: None,
+            status: TaskStatus::Cancelled,
+            message: None,
+            outcome: None,
+        };
+        assert_eq!(persistence.write(end).await.unwrap(), WriteOutcome::Done);
+        let watch = TaskWatch::new(&client.tasks, std::slice::from_ref(&task));
+        let notified = [(task, (TaskStatus::Working, InputCounts::default()))].into();
+        let mut subscription =
+            TaskSubscription { client, watch, notified, may_have_changed: true, look: None };
+        let (id, before) = (RequestId::from_u64(1), store.count("task_snapshots"));
+        for _other_event in 0..3 {
+            assert!(subscription.updates(&id).now_or_never().is_none());
+        }
+        assert_eq!(subscription.updates(&id).await.len(), 1);
+        assert_eq!(store.count("task_snapshots") - before, 1, "one look sufficed");
     }
 }

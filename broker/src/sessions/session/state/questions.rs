@@ -5,7 +5,7 @@
 //! relays the answers.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, VecDeque},
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
@@ -16,7 +16,10 @@ use protocol::{
     ids::{RequestId, TaskId},
 };
 use records::SessionKey;
-use rules::limits::{CLIENT_TASKS_MAX, ELICITATION_ID_BYTES_MAX, ELICITATIONS_MAX, QUESTIONS_MAX};
+use rules::limits::{
+    CLIENT_TASKS_MAX, ELICITATION_BYTES_PER_SESSION_MAX, ELICITATION_ID_BYTES_MAX,
+    ELICITATIONS_MAX, QUESTIONS_MAX,
+};
 
 use crate::{
     backends::link::connection::Connection,
@@ -92,8 +95,8 @@ impl Drop for Question {
 pub(in crate::sessions) struct Questions {
     open: HashMap<u64, Question>,
     next_number: u64,
-    /// Ids of URL elicitations that were sent to this client.
-    elicited: HashSet<String>,
+    /// Ids of URL elicitations that were sent to this client, the oldest first.
+    elicited: VecDeque<String>,
     /// Tasks that this client runs for a backend, with the connection of the request.
     client_tasks: HashMap<String, Weak<Connection>>,
 }
@@ -104,7 +107,7 @@ impl Questions {
         Self {
             open: HashMap::new(),
             next_number: first,
-            elicited: HashSet::new(),
+            elicited: VecDeque::new(),
             client_tasks: HashMap::new(),
         }
     }
@@ -158,24 +161,43 @@ impl Questions {
         })
     }
 
-    pub(in crate::sessions) fn restore_elicited(&mut self, ids: HashSet<String>) {
-        self.elicited = ids;
+    /// Restores the ids of an earlier owner, the oldest first.
+    pub(in crate::sessions) fn restore_elicited(&mut self, ids: Vec<String>) {
+        for id in ids {
+            self.record_elicitation(&id);
+        }
     }
 
-    pub(in crate::sessions) fn elicited(&self) -> &HashSet<String> {
-        &self.elicited
+    /// Returns the ids of URL elicitations that were sent to this client, the oldest first.
+    pub(in crate::sessions) fn elicited(&self) -> impl Iterator<Item = &String> {
+        self.elicited.iter()
     }
 
-    /// Notes a URL elicitation that is sent to the client. Returns whether it is new.
+    /// Returns whether the client was sent this URL elicitation.
+    pub(in crate::sessions) fn was_elicited(&self, id: &str) -> bool {
+        self.elicited.iter().any(|known| known == id)
+    }
+
+    /// Notes a URL elicitation that is sent to the client. The oldest ones make room for it. Returns
+    /// whether it is new.
     pub(in crate::sessions) fn record_elicitation(&mut self, id: &str) -> bool {
-        self.elicited.len() < ELICITATIONS_MAX
-            && id.len() <= ELICITATION_ID_BYTES_MAX
-            && self.elicited.insert(id.to_owned())
+        if id.len() > ELICITATION_ID_BYTES_MAX || self.was_elicited(id) {
+            return false;
+        }
+        self.elicited.push_back(id.to_owned());
+        let mut bytes: usize = self.elicited.iter().map(String::len).sum();
+        while self.elicited.len() > ELICITATIONS_MAX || bytes > ELICITATION_BYTES_PER_SESSION_MAX {
+            bytes -= self.elicited.pop_front().map_or(0, |oldest| oldest.len());
+        }
+        true
     }
 
     /// Takes the URL elicitations whose ids begin with this text.
     pub(in crate::sessions) fn take_elicited(&mut self, id_prefix: &str) -> Vec<String> {
-        self.elicited.extract_if(|id| id.starts_with(id_prefix)).collect()
+        let all = std::mem::take(&mut self.elicited).into_iter();
+        let (taken, kept): (VecDeque<_>, _) = all.partition(|id| id.starts_with(id_prefix));
+        self.elicited = kept;
+        taken.into()
     }
 
     /// Returns the connection of the backend that the client runs this task for.
@@ -241,8 +263,24 @@ mod tests {
         assert!(!questions.record_elicitation("a"), "nothing new to store");
         assert!(!questions.record_elicitation(&"x".repeat(ELICITATION_ID_BYTES_MAX + 1)));
         for number in 0..ELICITATIONS_MAX {
-            questions.record_elicitation(&number.to_string());
+            assert!(questions.record_elicitation(&number.to_string()), "a full list takes it");
         }
-        assert_eq!(questions.elicited().len(), ELICITATIONS_MAX);
+        assert_eq!(questions.elicited().count(), ELICITATIONS_MAX);
+        assert!(!questions.was_elicited("a"), "the oldest made room");
+        assert_eq!(questions.take_elicited("1").len(), 111);
+        assert_eq!(questions.elicited().next().map(String::as_str), Some("0"), "the order stays");
+    }
+
+    #[test]
+    fn the_ids_of_elicitations_are_bounded_in_bytes() {
+        let mut questions = Questions::numbered_from(1);
+        let width = ELICITATION_ID_BYTES_MAX;
+        let long = |number: usize| format!("{number:0width$}");
+        let fit = ELICITATION_BYTES_PER_SESSION_MAX / ELICITATION_ID_BYTES_MAX;
+        questions.restore_elicited((0..=fit).map(long).collect());
+        assert_eq!(questions.elicited().count(), fit);
+        assert!(!questions.was_elicited(&long(0)) && questions.was_elicited(&long(fit)));
+        assert!(questions.record_elicitation("short"));
+        assert!(!questions.was_elicited(&long(1)) && questions.was_elicited("short"));
     }
 }

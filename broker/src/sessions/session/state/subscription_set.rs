@@ -77,6 +77,10 @@ impl SubscriptionSet {
         *self = Self::default();
     }
 
+    pub(in crate::sessions) fn get(&self, exposed_uri: &str) -> Option<&ResourceTarget> {
+        self.by_uri.get(exposed_uri)
+    }
+
     pub(in crate::sessions) fn contains(&self, exposed_uri: &str) -> bool {
         self.by_uri.contains_key(exposed_uri)
     }
