@@ -37,11 +37,13 @@ pub use self::{
     children::{CHILD_IDLE_CHECK_INTERVAL, CHILD_WRITE_STALL_MAX},
     lists::{
         CURSOR_BYTES_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_ENTRY_VALUES_MAX, LIST_PAGES_MAX,
-        PAGE_ENTRIES, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN, URI_BYTES_MAX,
+        LIST_URIS_WITH_FORMS_BYTES_MAX, PAGE_ENTRIES, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN,
+        URI_BYTES_MAX, URI_READING_BYTES_MIN, URI_READING_FACTOR,
     },
     memory::{
         HTTP2_STREAM_WINDOW_BYTES, HTTP2_WAITING_BODIES_MAX, OUTBOX_BYTES_TOTAL_DEFAULT,
-        OUTBOX_STEP_BYTES, RETAINED_EVENTS_BYTES_MAX, UNFINISHED_TENANT_BYTES_MAX,
+        OUTBOX_STEP_BYTES, RELAYED_CHECK_INTERVAL, RELAYED_UNREAD_BYTES_MAX,
+        RETAINED_EVENTS_BYTES_MAX, UNFINISHED_TENANT_BYTES_MAX,
     },
 };
 
@@ -237,6 +239,10 @@ pub const CLIENT_TASKS_MAX: usize = 1_000;
 pub const ELICITATION_ID_BYTES_MAX: usize = 1_024;
 /// URL elicitations of one session whose completion the broker forwards.
 pub const ELICITATIONS_MAX: usize = 1_000;
+/// Ids of these URL elicitations, together.
+pub const ELICITATION_BYTES_PER_SESSION_MAX: usize = 128 * 1024;
+/// URL elicitations of one answer of a backend whose completion the broker forwards.
+pub const ELICITATIONS_PER_ANSWER_MAX: usize = 32;
 /// Values of one completion (MCP 2025-11-25, Completion).
 pub const COMPLETION_VALUES_MAX: usize = 100;
 
@@ -388,6 +394,8 @@ pub const CREDENTIAL_READ_WAITERS_MAX: usize = 256;
 pub const ADMIN_PAGE_ROWS: u32 = 500;
 /// Entries of one list of the admin API.
 pub const ADMIN_LIST_MAX: usize = 20_000;
+/// Tasks that the broker compares with the digest of a task in a request of an operator.
+pub const TASKS_COMPARED_MAX: usize = 100_000;
 /// Writes that share a transaction.
 pub const PERSIST_BATCH_MAX: usize = 256;
 /// Bytes of the large writes in one transaction. A larger write has its own transaction.

@@ -19,7 +19,7 @@ use super::{
     Author, Control, ControlError, LoadError, Preconditions, PutOutcome, Tagged,
     catalog_views::{HostedPromptView, ToolsetView},
     policies::warning,
-    registry::{CatalogDocuments, EntryOrigin, Registry, RegistryEntry},
+    registry::{CatalogDocuments, EntryOrigin, Registry, RegistryEntry, of_owner},
     validation::{now_us, refuse_declared, refuse_more},
 };
 
@@ -164,8 +164,8 @@ impl Control {
     ) -> Result<Vec<D::View>, ControlError> {
         self.check_tenant(tenant)?;
         let registry = self.registry.load();
-        let of_tenant = D::documents(&registry).iter().filter(|((owner, _), _)| owner == tenant);
-        Ok(of_tenant.map(|((_, name), entry)| D::view(self, tenant, name, entry)).collect())
+        let of_tenant = of_owner(D::documents(&registry), tenant, String::new());
+        Ok(of_tenant.map(|(name, entry)| D::view(self, tenant, name, entry)).collect())
     }
 
     pub(super) fn document<D: CatalogDocument>(
@@ -206,8 +206,7 @@ impl Control {
                 let old = D::documents(&registry).get(&key);
                 condition.holds(D::NAME, old.map(|entry| attempt.tag(entry)).as_deref())?;
                 refuse_declared(old.map(|entry| entry.origin), D::NAME, &name)?;
-                let count =
-                    D::documents(&registry).keys().filter(|(owner, _)| *owner == tenant).count();
+                let count = of_owner(D::documents(&registry), &tenant, String::new()).count();
                 refuse_more(old.is_none(), count, D::PLURAL, D::MAX)?;
                 document.check(&attempt, &tenant, &name)?;
                 let entry =
@@ -287,14 +286,14 @@ impl Control {
             tracing::error!(%tenant, name, path, problem, "the broker cannot use a stored toolset or prompt and leaves it out");
         };
         let mut prompts = Vec::new();
-        for ((_, name), entry) in of(&registry.prompts, tenant) {
+        for (name, entry) in of_owner(&registry.prompts, tenant, String::new()) {
             match HostedPrompt::compile(&entry.spec) {
                 Ok(prompt) => prompts.push((name.clone(), Arc::new(prompt))),
                 Err(faults) => unusable(name, faults.into_iter().next()),
             }
         }
         let mut toolsets = Vec::new();
-        for ((_, name), entry) in of(&registry.toolsets, tenant) {
+        for (name, entry) in of_owner(&registry.toolsets, tenant, String::new()) {
             match compiled(name, &entry.spec, None) {
                 Ok(toolset) => {
                     self.warn_of_unused_selectors(tenant, name, &entry.spec, registry);
@@ -406,13 +405,6 @@ fn entry_of<D>(record: &CatalogDocumentRecord, spec: D) -> RegistryEntry<D> {
         created_at_us: record.created_at_us,
         updated_at_us: record.updated_at_us,
     }
-}
-
-fn of<'d, D>(
-    documents: &'d CatalogDocuments<D>,
-    tenant: &TenantId,
-) -> impl Iterator<Item = (&'d (TenantId, String), &'d Arc<RegistryEntry<D>>)> {
-    documents.iter().filter(move |((owner, _), _)| owner == tenant)
 }
 
 /// Returns the tenants of entries that only one of two maps has.

@@ -36,6 +36,10 @@ pub enum ControlError {
     NotApprover(ApprovalRefused),
     #[error("the limit of {max} {what} is reached")]
     TooMany { what: &'static str, max: usize },
+    #[error(
+        "no task has the id {digest}, and none of {compared} tasks has it as its digest; the broker compares no more, so use the id that the client of the task has"
+    )]
+    TooManyTasks { digest: String, compared: usize },
     #[error("{} {}{}{}", .0.path, .0.problem, if .0.allowed.is_empty() { "" } else { "; allowed: " }, .0.allowed)]
     Invalid(FieldError),
     #[error("{} {}; allowed: {}", .0.path, .0.problem, .0.allowed)]

@@ -7,7 +7,7 @@
 //!   stored entry with a URL of the file is kept, and is not in force.
 //! - Settings are sealed in the store, because they can hold the secret of a client.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use protocol::ids::{BackendId, TenantId};
 use records::{AdminChange, TokenIssuerRecord};
@@ -18,7 +18,7 @@ use utoipa::ToSchema;
 
 use super::{
     Author, Control, ControlError, LoadError, Preconditions, PutOutcome, Tagged,
-    registry::{EntryOrigin, Issuers, Registry, RegistryEntry, StoredIssuer},
+    registry::{EntryOrigin, Issuers, Registry, RegistryEntry, StoredIssuer, first_name, of_owner},
     resource_views::moment,
     validation::{now_us, refuse_more},
 };
@@ -58,6 +58,9 @@ pub struct IssuerView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub updated_at: Option<String>,
 }
+
+/// Stored issuers that are not in force, with their URLs and the reasons.
+pub(super) type UnusedIssuers = BTreeMap<(TenantId, BackendId), (String, &'static str)>;
 
 impl Control {
     /// Returns the issuers whose tokens are of this tenant alone.
@@ -132,7 +135,7 @@ impl Control {
                     registry.issuers.insert(key.clone(), Arc::clone(&entry));
                 });
                 let registry = attempt.registry.load();
-                attempt.broker.set_auth(registry.auth_in_force());
+                attempt.apply_auth(&registry);
                 tracing::info!(%tenant, name = %name, issuer = entry.spec.config.issuer, created, "issuer stored");
                 Ok(PutOutcome { entry: attempt.tagged_issuer(&registry, &name, &entry), created })
             },
@@ -162,12 +165,31 @@ impl Control {
                 attempt.edit(|registry| {
                     registry.issuers.remove(&key);
                 });
-                attempt.broker.set_auth(attempt.registry.load().auth_in_force());
+                attempt.apply_auth(&attempt.registry.load());
                 tracing::info!(%tenant, name = %name, "issuer removed");
                 Ok(())
             },
         )
         .await
+    }
+
+    /// Puts the settings of sign-in of both sources into force.
+    pub(super) fn apply_auth(&self, registry: &Registry) {
+        let (auth, unused) = registry.auth_in_force();
+        for ((tenant, name), (issuer, reason)) in self.newly_unused_issuers(unused) {
+            tracing::warn!(%tenant, name = %name, issuer, reason, "a stored issuer is not in force");
+        }
+        self.broker.set_auth(auth);
+    }
+
+    /// Notes the stored issuers that are not in force. Returns those that were in force before, or
+    /// had another reason or URL.
+    fn newly_unused_issuers(&self, unused: UnusedIssuers) -> UnusedIssuers {
+        let mut known = self.unused_issuers.lock();
+        let mut newly = unused.clone();
+        newly.retain(|key, state| known.get(key) != Some(&*state));
+        *known = unused;
+        newly
     }
 
     /// Checks IP addresses now. Host names are resolved and checked at every connect.
@@ -289,24 +311,24 @@ impl Registry {
         &self,
         tenant: &TenantId,
     ) -> impl Iterator<Item = (&BackendId, &Arc<RegistryEntry<StoredIssuer>>)> {
-        let of = self.issuers.iter().filter(move |((owner, _), _)| owner == tenant);
-        of.map(|((_, name), entry)| (name, entry))
+        of_owner(&self.issuers, tenant, first_name())
     }
 
-    /// Returns the settings of sign-in of both sources. The configuration file decides about an
-    /// issuer of both, and of two stored ones the first does.
-    pub(super) fn auth_in_force(&self) -> AuthConfig {
-        let mut auth = AuthConfig::clone(&self.auth);
-        for ((tenant, name), entry) in &self.issuers {
+    /// Returns the settings of sign-in of both sources, and the stored issuers that are not in
+    /// force. The configuration file decides about an issuer of both, and of two stored ones the
+    /// first does.
+    fn auth_in_force(&self) -> (AuthConfig, UnusedIssuers) {
+        let (mut auth, mut unused) = (AuthConfig::clone(&self.auth), UnusedIssuers::new());
+        for (key, entry) in &self.issuers {
             let config = &entry.spec.config;
             match self.why_unused(config) {
                 Some(reason) => {
-                    tracing::warn!(%tenant, name = %name, issuer = config.issuer, reason, "a stored issuer is not in force");
+                    unused.insert(key.clone(), (config.issuer.clone(), reason));
                 }
                 None => auth.issuers.push(Arc::clone(config)),
             }
         }
-        auth
+        (auth, unused)
     }
 
     /// Returns why a stored issuer is not in force, if it is not. The first of the entries with one
@@ -358,4 +380,56 @@ fn without_nulls(mut body: Value) -> Value {
         members.retain(|_, value| !value.is_null());
     }
     body
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::control::tests::Rig;
+
+    /// Returns a registry with an issuer of each of these tenants, all at one URL.
+    fn registry_of(tenants: &[&str], resource: Option<&str>) -> Registry {
+        let resource = resource.map(str::to_owned);
+        let auth = Arc::new(AuthConfig { resource, ..AuthConfig::default() });
+        let mut registry = Registry { auth, ..Registry::default() };
+        for tenant in tenants {
+            let tenant = TenantId::parse(tenant).unwrap();
+            let body = json!({"issuer": "https://login.example.com"});
+            let config = Arc::new(parse_stored_issuer(&tenant, &body).unwrap());
+            let entry = RegistryEntry::stored(StoredIssuer { body, config }, None, 1);
+            registry.issuers.insert((tenant, BackendId::parse("login").unwrap()), entry);
+        }
+        registry
+    }
+
+    #[tokio::test]
+    async fn a_stored_issuer_without_an_effect_is_reported_once_per_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let control = Rig::start(folder.path(), "").await.control;
+        let newly = |registry: &Registry| -> Vec<(String, &'static str)> {
+            let newly = control.newly_unused_issuers(registry.auth_in_force().1).into_iter();
+            newly.map(|((tenant, _), (_, reason))| (tenant.to_string(), reason)).collect()
+        };
+        let missing = "auth.resource is missing";
+        let one = registry_of(&["acme"], None);
+        assert_eq!(newly(&one), [("acme".to_owned(), missing)]);
+        assert_eq!(newly(&one), [], "at the next change");
+        let two = registry_of(&["acme", "zoo"], None);
+        assert_eq!(newly(&two), [("zoo".to_owned(), missing)]);
+        let two = registry_of(&["acme", "zoo"], Some("https://mcp.example.com"));
+        let taken = [("zoo".to_owned(), "another entry has the same issuer")];
+        assert_eq!(newly(&two), taken, "the first is in force");
+        assert_eq!(newly(&two), []);
+        assert_eq!(newly(&one), [("acme".to_owned(), missing)], "it was in force in between");
+    }
+
+    #[test]
+    fn a_tenant_has_its_own_issuers_alone() {
+        let registry = registry_of(&["a", "a-b", "ab"], None);
+        let counts = ["a", "a-a", "a-b", "ab", "b"]
+            .map(|tenant| registry.issuers_of(&TenantId::parse(tenant).unwrap()).count());
+        assert_eq!(counts, [1, 0, 1, 1, 0]);
+    }
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use protocol::ids::{TaskId, TenantId};
 use records::{AdminChange, NodeRecord, StoredSession, StoredTask, TaskListPosition, TaskStatus};
-use rules::limits::{ADMIN_LIST_MAX, ADMIN_PAGE_ROWS};
+use rules::limits::{ADMIN_LIST_MAX, ADMIN_PAGE_ROWS, TASKS_COMPARED_MAX};
 use storage::Wakeup;
 
 use super::{Author, Control, ControlError, now_us, resource_views::moment};
@@ -225,28 +225,58 @@ impl Control {
         }
     }
 
-    /// Returns the task with this id, or with this digest of its id. Clients know the id, and
-    /// operators the digest.
-    pub async fn find_task(&self, name: &str) -> Result<StoredTask, ControlError> {
+    /// Returns the task with this id, or the task of these tenants with this digest of its id.
+    /// Clients know the id, and operators the digest. The tenant `None` stands for all tenants.
+    pub async fn find_task(
+        &self,
+        name: &str,
+        tenants: &[Option<TenantId>],
+    ) -> Result<StoredTask, ControlError> {
         let task = TaskId::new(name);
         if let Some(stored) = self.query_store("get_task", self.store().task(&task)).await? {
             return Ok(stored);
         }
-        let mut found = None;
-        if tasks::is_digest(name) {
-            self.visit_tasks(None, None, |page| {
-                let mut page = page.iter();
-                found = page.find(|stored| tasks::digest(&stored.record.task) == name).cloned();
-                found.is_none()
-            })
-            .await?;
-        }
+        let found = match tasks::is_digest(name) {
+            true => self.find_task_by_digest(name, tenants, TASKS_COMPARED_MAX).await?,
+            false => None,
+        };
         found.ok_or_else(|| ControlError::NotFound { what: "task", name: name.to_owned() })
     }
 
-    /// Returns one task with its history.
-    pub async fn task(&self, name: &str) -> Result<TaskShown, ControlError> {
-        let stored = self.find_task(name).await?;
+    /// Compares tasks of these tenants with a digest, oldest first. Returns an error after more than
+    /// `compared_max` tasks: no index of the store has digests, so each comparison reads a row.
+    async fn find_task_by_digest(
+        &self,
+        digest: &str,
+        tenants: &[Option<TenantId>],
+        compared_max: usize,
+    ) -> Result<Option<StoredTask>, ControlError> {
+        let (mut found, mut compared) = (None, 0);
+        for tenant in tenants {
+            self.visit_tasks(tenant.as_ref(), None, |page| {
+                compared += page.len();
+                let mut page = page.iter();
+                found = page.find(|stored| tasks::digest(&stored.record.task) == digest).cloned();
+                found.is_none() && compared <= compared_max
+            })
+            .await?;
+            if found.is_some() {
+                break;
+            }
+            if compared > compared_max {
+                return Err(ControlError::TooManyTasks { digest: digest.to_owned(), compared });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Returns one task with its history, as [`Control::find_task`] finds it.
+    pub async fn task(
+        &self,
+        name: &str,
+        tenants: &[Option<TenantId>],
+    ) -> Result<TaskShown, ControlError> {
+        let stored = self.find_task(name, tenants).await?;
         let history = self.store().task_transitions(&stored.record.task);
         let history = self.query_store("list_task_transitions", history).await?;
         let change = |step: &records::TaskTransition| TaskChange {
@@ -281,5 +311,81 @@ fn task_view(stored: &StoredTask) -> TaskView {
         session: Some(record.session.digest()),
         updated_at: Some(moment(stored.updated_at_us)),
         expires_at: expires.map(moment),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use protocol::ids::{BackendId, PrincipalId};
+    use records::{NodeName, SessionKey, TaskLimits, TaskRecord, WriteOp};
+
+    use super::*;
+    use crate::control::tests::Rig;
+
+    fn named(tenant: &str) -> Option<TenantId> {
+        Some(TenantId::parse(tenant).unwrap())
+    }
+
+    /// Stores tasks of another replica, given their tenants and ids.
+    async fn store_tasks(control: &Control, tasks: &[(&str, &str)]) {
+        let store = control.store();
+        let owner = NodeName::new("other/1");
+        store.join(&owner, Some("127.0.0.1:1"), Duration::from_secs(600)).await.unwrap();
+        let limits = TaskLimits { running: 100, stored: 100, bytes: 1 << 20 };
+        for (tenant, task) in tasks {
+            let record = TaskRecord {
+                task: TaskId::new(*task),
+                tenant: TenantId::parse(tenant).unwrap(),
+                principal: PrincipalId::new("ann"),
+                session: SessionKey::new([7; 32]),
+                private: false,
+                backend: BackendId::parse("one").unwrap(),
+                request: Vec::new(),
+                details: Vec::new(),
+                idempotency: None,
+                ttl: None,
+            };
+            let record = Box::new(record);
+            let create = WriteOp::CreateTask { record, owner: owner.clone(), limits };
+            store.write(&[create]).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_digest_is_compared_with_tasks_of_the_given_tenants_only() {
+        let folder = tempfile::tempdir().unwrap();
+        let control = Rig::start(folder.path(), "").await.control;
+        store_tasks(&control, &[("acme", "a1"), ("zoo", "z1"), ("acme", "a2")]).await;
+        let digest = tasks::digest(&TaskId::new("a2"));
+        for tenants in [vec![None], vec![named("zoo"), named("acme")]] {
+            let found = control.find_task(&digest, &tenants).await.unwrap();
+            assert_eq!(found.record.task, TaskId::new("a2"));
+        }
+        let other = control.find_task(&digest, &[named("zoo")]).await;
+        assert!(matches!(other, Err(ControlError::NotFound { .. })), "{other:?}");
+    }
+
+    #[tokio::test]
+    async fn a_search_for_a_digest_ends_at_its_limit() {
+        let folder = tempfile::tempdir().unwrap();
+        let control = Rig::start(folder.path(), "").await.control;
+        store_tasks(&control, &[("acme", "a1"), ("zoo", "z1"), ("acme", "a2")]).await;
+        let absent = "0123456789abcdef";
+        let acme_and_zoo = [named("acme"), named("zoo")];
+        let whole = control.find_task_by_digest(absent, &acme_and_zoo, 3).await;
+        assert!(matches!(whole, Ok(None)), "{whole:?}");
+        for (tenants, compared) in [(&acme_and_zoo[..], 2), (&[None], 3)] {
+            let ended = control.find_task_by_digest(absent, tenants, compared - 1).await;
+            let error = ended.unwrap_err();
+            assert!(
+                matches!(error, ControlError::TooManyTasks { compared: read, .. } if read == compared),
+                "{error}"
+            );
+        }
+        // The id finds a task whatever their number is.
+        let found = control.find_task("a2", &[named("zoo")]).await.unwrap();
+        assert_eq!(found.record.tenant.as_str(), "acme");
     }
 }

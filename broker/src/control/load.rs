@@ -271,7 +271,7 @@ impl Control {
         for ((tenant, backend), entry) in &registry.backends {
             self.broker.put_backend(tenant, backend, entry.spec.clone());
         }
-        self.broker.set_auth(registry.auth_in_force());
+        self.apply_auth(&registry);
         self.registry.store(registry.into());
     }
 

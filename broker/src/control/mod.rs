@@ -149,6 +149,8 @@ pub struct Control {
     registry: ArcSwap<Registry>,
     /// Stored backends that cannot be read, with the times of their creation.
     unreadable_backends: Mutex<UnreadableBackends>,
+    /// Stored issuers whose lack of effect was logged. Locked only briefly.
+    unused_issuers: Mutex<issuers::UnusedIssuers>,
     /// Held while one change is stored and applied.
     changing: tokio::sync::Mutex<()>,
     loaded: AtomicBool,
@@ -199,6 +201,7 @@ impl Control {
             applied: AtomicI64::new(0),
             in_doubt: AtomicBool::new(false),
             unreadable_backends: Mutex::default(),
+            unused_issuers: Mutex::default(),
             changed: Arc::default(),
             keeping_audit: tokio::sync::Mutex::default(),
             held: Mutex::default(),
@@ -311,7 +314,7 @@ impl Control {
                 attempt.broker.remove_tenant(&tenant);
                 attempt.forget_breakers(&tenant, None);
                 attempt.edit(|registry| registry.remove_tenant(&tenant));
-                attempt.broker.set_auth(attempt.registry.load().auth_in_force());
+                attempt.apply_auth(&attempt.registry.load());
                 tracing::info!(%tenant, "tenant removed with its keys and backends");
                 Ok(())
             },

@@ -26,12 +26,19 @@ impl Preconditions {
             tag.is_some_and(|tag| tags.iter().any(|one| one == "*" || one == tag))
         };
         let matches = self.matching.as_deref().is_none_or(names);
-        let none_matches = self.none_matching.as_deref().is_none_or(|tags| !names(tags));
+        let none_matches = tag.is_none_or(|tag| !self.is_known(tag));
         if matches && none_matches {
             Ok(())
         } else {
             Err(ControlError::Changed { what, exists: tag.is_some() })
         }
+    }
+
+    /// Returns whether `If-None-Match` names a tag. A weak tag names the strong one with the same
+    /// text (RFC 9110, section 13.1.2).
+    pub fn is_known(&self, tag: &str) -> bool {
+        let strong = |one: &str| one.strip_prefix("W/").unwrap_or(one) == tag;
+        self.none_matching.iter().flatten().any(|one| one == "*" || strong(one))
     }
 }
 
@@ -72,6 +79,11 @@ mod tests {
         assert!(
             holds(None, list(&["\"b\""]), Some("\"a\""))
                 && !holds(None, list(&["\"a\""]), Some("\"a\""))
+        );
+        assert!(
+            !holds(None, list(&["\"b\"", "W/\"a\""]), Some("\"a\""))
+                && holds(None, list(&["W/\"b\""]), Some("\"a\"")),
+            "If-None-Match compares weakly"
         );
     }
 }

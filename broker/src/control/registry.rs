@@ -142,8 +142,7 @@ impl Registry {
         &self,
         tenant: &TenantId,
     ) -> impl Iterator<Item = (&BackendId, &Arc<RegistryEntry<BackendSpec>>)> {
-        let of = self.backends.iter().filter(move |((owner, _), _)| owner == tenant);
-        of.map(|((_, backend), entry)| (backend, entry))
+        of_owner(&self.backends, tenant, first_name())
     }
 
     /// Returns the backends that policies and toolsets of the tenant can name.
@@ -160,6 +159,23 @@ impl Registry {
         self.issuers.retain(|(owner, _), _| owner != tenant);
         self.backends.retain(|(owner, _), _| owner != tenant);
     }
+}
+
+/// Returns the entries of one owner, in the order of their names. `first` comes before all names, or
+/// is the first of them. The cost does not depend on the entries of others.
+pub(super) fn of_owner<'m, Owner: Ord + Clone, Name: Ord, Entry>(
+    entries: &'m BTreeMap<(Owner, Name), Entry>,
+    owner: &Owner,
+    first: Name,
+) -> impl Iterator<Item = (&'m Name, &'m Entry)> {
+    let from = entries.range((owner.clone(), first)..);
+    let of = from.take_while(move |((known, _), _)| known == owner);
+    of.map(|((_, name), entry)| (name, entry))
+}
+
+/// Returns the first name of backends and issuers in their order. No name begins with a hyphen.
+pub(super) fn first_name() -> BackendId {
+    BackendId::parse("0").expect("a digit is a name")
 }
 
 pub(super) fn tenant_settings(spec: &TenantSpec) -> String {
@@ -191,4 +207,74 @@ pub(super) fn open_backend(
 pub(super) fn backend_seal_context(tenant: &TenantId, backend: &BackendId) -> String {
     // A slash is invalid in both names.
     format!("backend/{tenant}/{backend}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, cmp::Ordering};
+
+    use super::*;
+
+    thread_local! {
+        static COMPARISONS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    /// An owner that counts its comparisons.
+    #[derive(Clone)]
+    struct CountedOwner(u32);
+
+    impl Ord for CountedOwner {
+        fn cmp(&self, other: &Self) -> Ordering {
+            COMPARISONS.set(COMPARISONS.get() + 1);
+            self.0.cmp(&other.0)
+        }
+    }
+
+    impl PartialOrd for CountedOwner {
+        fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+            Some(self.cmp(other))
+        }
+    }
+
+    impl PartialEq for CountedOwner {
+        fn eq(&self, other: &Self) -> bool {
+            self.cmp(other).is_eq()
+        }
+    }
+
+    impl Eq for CountedOwner {}
+
+    #[test]
+    fn the_entries_of_an_owner_cost_nothing_for_those_of_others() {
+        let entries: BTreeMap<(CountedOwner, u32), u32> = (0..10_000_u32)
+            .flat_map(|owner| [0, 1].map(|name| ((CountedOwner(owner), name), owner)))
+            .collect();
+        for owner in [0, 5_000, 9_999] {
+            COMPARISONS.set(0);
+            let found: Vec<_> = of_owner(&entries, &CountedOwner(owner), 0).collect();
+            assert_eq!(found, [(&0, &owner), (&1, &owner)]);
+            let comparisons = COMPARISONS.get();
+            assert!(comparisons < 1_000, "{comparisons} comparisons for {owner}");
+        }
+    }
+
+    #[test]
+    fn a_tenant_has_its_own_backends_alone() {
+        let mut registry = Registry::default();
+        let body = serde_json::json!({"transport": {"type": "http", "url": "http://127.0.0.1:9/"}});
+        let spec: BackendSpec = serde_json::from_value(body).unwrap();
+        for tenant in ["a", "a-b", "a0", "ab", "b"] {
+            for backend in ["0", "0-0", "a", "z"] {
+                let key = (TenantId::parse(tenant).unwrap(), BackendId::parse(backend).unwrap());
+                registry.backends.insert(key, RegistryEntry::declared(spec.clone(), 0));
+            }
+        }
+        for tenant in ["a", "a-b", "a0", "ab", "b"] {
+            let tenant = TenantId::parse(tenant).unwrap();
+            let found: Vec<&str> =
+                registry.backends_of(&tenant).map(|(backend, _)| backend.as_str()).collect();
+            assert_eq!(found, ["0", "0-0", "a", "z"], "{tenant}");
+        }
+        assert_eq!(registry.backends_of(&TenantId::parse("a-a").unwrap()).count(), 0);
+    }
 }

@@ -167,7 +167,7 @@ impl Control {
             }
         }
         // Last: the tenants of new issuers are in force.
-        self.broker.set_auth(next.auth_in_force());
+        self.apply_auth(&next);
         if !old.auth.operator_scopes().eq(next.auth.operator_scopes()) {
             self.warn_of_unused_scopes(&next);
         }

@@ -206,12 +206,12 @@ impl Control {
         .await
     }
 
-    /// Puts the stored revocations into force, and ends what new ones name. Returns how many are
-    /// new.
+    /// Puts the stored revocations into force, and ends what those name that were made since.
+    /// Returns their number.
     pub(super) fn apply_revocations(&self, records: Vec<RevocationRecord>) -> usize {
-        let wider = self.keyring.replace_revocations(records);
-        wider.iter().for_each(|record| self.broker.end_revoked(record));
-        wider.len()
+        let made = self.keyring.replace_revocations(records);
+        made.iter().for_each(|record| self.broker.end_revoked(record));
+        made.len()
     }
 }
 

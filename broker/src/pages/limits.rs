@@ -296,11 +296,15 @@ fn met() -> Vec<Fixed> {
         LIST_ENTRIES_MAX Other(backend_fault, "");
         LIST_ENTRY_VALUES_MAX Other("the broker leaves out the entry; the log shows it", "");
         LIST_BYTES_MAX Other(backend_fault, "");
-        OWN_LISTS_BYTES_MAX Other("clients of the link get the shared lists; the log shows it", "");
+        OWN_LISTS_BYTES_MAX Other("clients of the link get the shared lists, and a principal none of the backend; the log shows it", "");
+        OWN_LISTS_BYTES_PER_TENANT_MAX Other("clients of the link get the shared lists, and a principal none of the backend; the log shows it", "");
         PINS_PER_BACKEND_MAX Other("the broker does not pin new objects, and modes that hold objects hold them; the log shows it", "");
         DEFINITION_VALUES_MAX Other("the broker hashes the text of the definition, so each spelling is another definition", "");
         SCANNED_BYTES_MAX Other("the broker does not scan the rest, which is a finding", "`mcp_catalog_findings`");
+        LIST_URIS_WITH_FORMS_BYTES_MAX Other("the broker leaves out the entry; the log shows it", "");
         URI_BYTES_MAX Refused(ErrorKind::UriInvalid);
+        URI_READING_FACTOR Other("every deny rule with resources covers the URI, and no allow rule", "");
+        URI_READING_BYTES_MIN Describes("the minimum of `URI_READING_FACTOR`");
         BATCH_PARALLEL_MAX Other("further calls of the batch wait", "");
         BATCH_RESULT_BYTES_MAX Other("the result of the batch omits further results, with `message_too_large`", "");
         BATCH_RESULT_VALUES_MAX Other("the result of the batch omits further results, with `message_too_large`", "");
@@ -367,7 +371,9 @@ fn met() -> Vec<Fixed> {
         CLIENT_TEXT_BYTES_MAX Refused(ErrorKind::InvalidParams);
         INSTRUCTIONS_BYTES_MAX Other("the rest is cut", "");
         CLIENT_TASKS_MAX Other("the broker does not forward the outcome of further ones", "");
-        ELICITATIONS_MAX Other("the broker does not forward the outcome of further ones", "");
+        ELICITATIONS_MAX Other("the broker does not forward the outcome of the oldest", "");
+        ELICITATION_BYTES_PER_SESSION_MAX Other("the broker does not forward the outcome of the oldest", "");
+        ELICITATIONS_PER_ANSWER_MAX Other("the broker does not forward the outcome of further ones", "");
         COMPLETION_VALUES_MAX Other("the rest is cut; `hasMore` is true", "");
         LINK_QUEUE_FRAMES Refused(ErrorKind::Overloaded);
         LINK_QUEUE_BYTES_MAX Refused(ErrorKind::Overloaded);
@@ -396,6 +402,7 @@ fn met() -> Vec<Fixed> {
         UNFINISHED_TENANT_BYTES_MAX Other("further bytes wait for `timeouts.request_read`, then `overloaded`", "");
         HTTP_SSE_QUEUE_FRAMES Other("further ones wait for `timeouts.request_read`, then `overloaded`", "");
         ADMIN_LIST_MAX Other("the list ends there", "");
+        TASKS_COMPARED_MAX Other("409 `too-many-tasks`; the id of the task finds it", "");
         INCLUDED_FILES_MAX Other("the broker applies no change of the folder", "`mcp_config_reloads_total`");
         PERSIST_QUEUE_MAX Refused(ErrorKind::StoreBusy);
         EVENT_QUEUE_MAX Other("the broker does not log events; the stream reports a gap", "`mcp_events_lost_total`");
@@ -418,6 +425,7 @@ fn met() -> Vec<Fixed> {
         SIGN_IN_WINDOW Describes("see `limits.sign_in_failures_per_minute`");
         SIGN_IN_LOG_LINES_MAX Other("the log omits further lines; the next line counts them", "`mcp_auth_failures_total`");
         OVERLOAD_BODY_BYTES_MAX Shed;
+        RELAYED_UNREAD_BYTES_MAX Other("the broker disconnects the largest client of the tenant with the most", "`mcp_dropped_notifications_total{kind=\"slow_client\"}`");
         RETAINED_EVENTS_BYTES_MAX Other("the tenant with the most loses those of its oldest stream: `events_gone`, or a gap that the stream reports", "");
         ISSUERS_MAX Other("the configuration is refused", "");
         TOKEN_BYTES_MAX Refused(ErrorKind::Unauthorized);
@@ -492,7 +500,7 @@ const INNER: &str = "BATCH_CALLS_MAX RESULT_TOKENS_MIN RESULT_TOKENS_MAX TOKEN_B
     LISTS_RETRY FLUSHED_AT_ONCE SEEN_STORED_EVERY_MAX EVENTS_FLUSH_WAIT RELEASED_AT_ONCE END_RETRY_MAX BUDGET_SETTLE_INTERVAL \
     PERMITS_RENEW_INTERVAL PERMITS_RETURN_INTERVAL PERMITS_REFUSED_FOR PERMITS_IDLE_RENEWALS PERMITS_KEPT PERMITS_RESERVE_REPORTERS PERMITS_REPORT_RENEWALS PERMIT_REQUESTS_BATCH_MAX PERMITS_WAIT_MAX VERDICT_KEPT DRAIN_REQUEST_WAIT COUNT_PAUSE_TIMES \
     BUDGET_REQUESTS_BATCH_MAX REPLICAS_COUNT_INTERVAL LIMIT_RETRY_AFTER OVERLOAD_RETRY OVERLOAD_SAMPLE_INTERVAL OVERLOAD_SAMPLES_IN_A_ROW \
-    OUTBOX_STEP_BYTES CLOSE_WAIT RETRIES_MAX RETRY_PAUSE_FIRST RETRY_PAUSE_MAX RETRIES_SAVED_MAX PACE_WEIGHT PACE_WEIGHT_MAX PACE_OUTLIER \
+    OUTBOX_STEP_BYTES RELAYED_CHECK_INTERVAL CLOSE_WAIT RETRIES_MAX RETRY_PAUSE_FIRST RETRY_PAUSE_MAX RETRIES_SAVED_MAX PACE_WEIGHT PACE_WEIGHT_MAX PACE_OUTLIER \
     PACE_GAP_USUAL PROBE_ANSWER_MAX \
     CONCURRENCY_MIN CONCURRENCY_ROUND CONCURRENCY_TOLERANCE CONCURRENCY_SLACK CONCURRENCY_BACKS_OFF_TO SCHEMA_DEPTH_MAX \
     FAULTS_REPORTED_MAX FAULTS_FOUND_MAX FAULT_CHARS_MAX UNUSED_SCHEMAS_REPORTED_MAX ARGUMENT_BYTES_AT_ONCE_MAX \
@@ -641,6 +649,7 @@ fn the_page_of_limits_is_up_to_date() {
         - The broker keeps waiting messages for a client that does not read. `limits.outbox_bytes` limits those of one client whose connection is its session. `limits.outbox_bytes_total` limits those of all clients together.\n\
         - Over HTTP, an answer or an event of 256 KiB or more counts until the client has taken all of it.\n\
         - If all clients together hold too much, the broker finds the tenant with the most waiting bytes, and its principal with the most. It disconnects the largest client of this principal. So a tenant with many small clients cannot displace the answers of another tenant.\n\
+        - A replica that relays an answer of another one holds at most 64 KiB of it that its client has not taken. All these answers together have at most `RELAYED_UNREAD_BYTES_MAX`. Beyond it, the same rule finds the client that the broker disconnects, within a second.\n\
         - Over HTTP/1.1 without TLS, the broker frees the part of a large answer that a slow client has read, after half a second without progress.\n\
         - Delivered events stay for `events.retain`. All together have at most `RETAINED_EVENTS_BYTES_MAX`. Beyond it, the tenant with the most delivered bytes loses those of its oldest stream. A client that resumes there gets `events_gone`, or a gap that the stream reports. Events that a connected client is about to get again are the last ones that a tenant loses. Undelivered events of a POST stream whose client left count too, if they have less than 256 KiB.\n\
         - Freed memory goes back to the system within about two seconds, also while the broker is idle.\n\

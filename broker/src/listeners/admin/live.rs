@@ -131,7 +131,7 @@ pub(super) async fn task(
     signed_in: SignedIn,
     PathId(id): PathId,
 ) -> Result<impl IntoResponse, Problem> {
-    let shown = control.task(&id).await?;
+    let shown = control.task(&id, &signed_in.listed_tenants(None)).await?;
     Ok(axum::Json(signed_in.seen(shown, |shown| &shown.task.tenant, "task", &id)?))
 }
 
@@ -143,12 +143,13 @@ pub(super) async fn cancel_task(
     signed_in: SignedIn,
     PathId(id): PathId,
 ) -> Result<impl IntoResponse, Problem> {
-    let found = control.find_task(&id).await?;
+    let tenants = signed_in.listed_tenants(None);
+    let found = control.find_task(&id, &tenants).await?;
     let task =
         signed_in.seen(found, |found| found.record.tenant.as_str(), "task", &id)?.record.task;
     let cancelled = control.broker.cancel_task(task.as_str()).await;
     cancelled.map_err(|refusal| task_problem(&id, &refusal))?;
-    Ok(axum::Json(control.task(task.as_str()).await?.task))
+    Ok(axum::Json(control.task(task.as_str(), &tenants).await?.task))
 }
 
 fn task_problem(id: &str, refusal: &Refusal) -> Problem {

@@ -19,6 +19,7 @@ use super::{
     input::{QueryParams, TenantName},
     page::{LIMIT_MAX, OfTenant, Page, page_of},
     permissions::{OPERATIONS, SignedIn},
+    preconditions,
     problem::Problem,
 };
 use crate::{
@@ -132,8 +133,10 @@ pub(super) async fn overview(
     let compared = OverviewView { uptime_seconds: 0, ..view.clone() };
     let text = serde_json::to_vec(&compared).unwrap_or_default();
     let hash = URL_SAFE_NO_PAD.encode(digest::digest(&digest::SHA256, &text));
-    let tag = HeaderValue::try_from(format!("\"{hash}\"")).expect("base64url is visible ASCII");
-    if headers.get(header::IF_NONE_MATCH) == Some(&tag) {
+    let text = format!("\"{hash}\"");
+    let is_known = preconditions::is_known(&headers, &text);
+    let tag = HeaderValue::try_from(text).expect("base64url is visible ASCII");
+    if is_known {
         return (StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response();
     }
     ([(header::ETAG, tag)], axum::Json(view)).into_response()

@@ -23,7 +23,13 @@ impl<S: Send + Sync> FromRequestParts<S> for Preconditions {
     }
 }
 
-/// Returns the tags of a header, or `None` without the header. A weak tag matches nothing.
+/// Returns whether the author of a GET has the state with this tag already.
+pub(super) fn is_known(headers: &HeaderMap, tag: &str) -> bool {
+    let none_matching = tags(headers, &header::IF_NONE_MATCH).ok().flatten();
+    Preconditions { matching: None, none_matching }.is_known(tag)
+}
+
+/// Returns the tags of a header with their prefixes, or `None` without the header.
 fn tags(headers: &HeaderMap, name: &header::HeaderName) -> Result<Option<Vec<String>>, Problem> {
     let wrong = || {
         Problem::invalid(name.as_str(), "is neither * nor a list of entity tags in double quotes")

@@ -149,6 +149,7 @@ impl From<ControlError> for Problem {
             ControlError::NotApprover(_) => (StatusCode::FORBIDDEN, "forbidden"),
             ControlError::DefaultTenant => (StatusCode::CONFLICT, "default-tenant"),
             ControlError::TooMany { .. } => (StatusCode::CONFLICT, "too-many"),
+            ControlError::TooManyTasks { .. } => (StatusCode::CONFLICT, "too-many-tasks"),
             ControlError::Store(StoreError::Exists { .. }) => (StatusCode::CONFLICT, "exists"),
             ControlError::Store(StoreError::Full) => {
                 (StatusCode::INSUFFICIENT_STORAGE, "store-full")
