@@ -65,6 +65,7 @@ BROKEN = [
     ("templates/_helpers.tpl", '"grace" (printf "%ds"', '"grace" (printf "%d"', "shutdown.grace"),
     ("templates/_helpers.tpl", '"trusted_proxies"', '"proxies"', "are not trusted"),
     ("templates/_helpers.tpl", ".Values.adminTrustedProxies", ".Values.trustedProxies", "are not trusted"),
+    ("templates/_helpers.tpl", '| trunc 63 | trimAll "._-"', "| trunc 63", "accepts no label"),
     ("templates/scaling.yaml", "policy/v1", "policy/v1beta1", "policy/v1beta1"),
     ("templates/migration.yaml", 'pre-install,pre-upgrade\n    helm.sh/hook-weight: "0"', 'post-install\n    helm.sh/hook-weight: "0"', "hook"),
     ("templates/migration.yaml", 'helm.sh/hook-weight: "-1"', 'helm.sh/hook-weight: "1"', "there before the Job"),
@@ -147,6 +148,8 @@ def check_fit(documents: list[dict], values: dict) -> None:
     deployment = next(one for one in documents if one["kind"] == "Deployment" and "trial" not in one["metadata"]["name"])
     pod = deployment["spec"]["template"]["spec"]
     labels = deployment["spec"]["template"]["metadata"]["labels"]
+    for name, value in {**labels, **deployment["metadata"]["labels"]}.items():
+        need(re.fullmatch(r"([A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)?", str(value)), f"{name}: Kubernetes accepts no label {value}")
     [container] = pod["containers"]
     need(deployment["spec"]["selector"]["matchLabels"].items() <= labels.items(), "the Deployment's selector does not fit its Pods")
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
