@@ -817,17 +817,15 @@ mod tests {
                 read_page_pinned(kind, &backend("b"), host, page.as_bytes(), pinned, allowance)
                     .unwrap();
             assert_eq!(page.entries.len(), page.definitions.len());
-            (page.entries.len(), page.skipped.len(), page.is_cut)
+            (page.entries.len(), page.skipped.len(), page.is_cut, page.rest)
         };
         let bytes = 2 * entry("a").len();
-        assert_eq!(read(ListAllowance::WHOLE), (3, 1, false));
-        assert_eq!(read(ListAllowance { entries: 2, ..ListAllowance::WHOLE }), (2, 0, true));
-        assert_eq!(read(ListAllowance { bytes, ..ListAllowance::WHOLE }), (2, 1, true));
-        assert_eq!(read(ListAllowance { entries: 0, bytes: 0, uri_bytes: 0 }), (0, 0, true));
-        let mut allowance = ListAllowance { entries: 3, bytes: bytes + 1, uri_bytes: 7 };
-        let parsed = read_page(ListKind::Tools, &backend("b"), TaskHost::Backend, page.as_bytes());
-        allowance.subtract(ListKind::Tools, &parsed.unwrap().entries[..2]);
-        assert_eq!((allowance.entries, allowance.bytes, allowance.uri_bytes), (1, 1, 7));
+        let allowance = |entries, bytes, uri_bytes| ListAllowance { entries, bytes, uri_bytes };
+        assert_eq!(read(allowance(9, 2 * bytes, 7)), (3, 1, false, allowance(6, bytes / 2, 7)));
+        assert_eq!(read(allowance(2, 2 * bytes, 7)), (2, 0, true, allowance(0, bytes, 7)));
+        assert_eq!(read(allowance(3, bytes + 1, 7)), (2, 1, true, allowance(1, 1, 7)));
+        assert_eq!(read(ListAllowance::default()), (0, 0, true, ListAllowance::default()));
+        assert_eq!(read(ListAllowance::WHOLE).0, 3);
     }
 
     #[test]
@@ -837,10 +835,8 @@ mod tests {
             let (host, allowance) =
                 (TaskHost::Backend, ListAllowance { uri_bytes, ..ListAllowance::WHOLE });
             let page = read_page_pinned(kind, &id, host, page.as_bytes(), None, allowance).unwrap();
-            let mut rest = allowance;
-            rest.subtract(kind, &page.entries);
             let keys: Vec<String> = page.entries.into_iter().map(|entry| entry.key).collect();
-            (keys.join(" "), page.skipped.len(), rest.uri_bytes)
+            (keys.join(" "), page.skipped.len(), page.rest.uri_bytes)
         };
         let resources = r#"{"resources":[{"uri":"f:/a%20b"},{"uri":"f:/c"},{"uri":"f:/d%20e"}]}"#;
         assert_eq!(

@@ -212,7 +212,7 @@ async fn fetch_pages(
             return Ok(fetched);
         };
         warn_of_skipped(backend, kind, &page.skipped);
-        allowance.subtract(kind, &page.entries);
+        allowance = page.rest;
         fetched.entries.extend(page.entries);
         fetched.definitions.extend(page.definitions);
         if page.is_cut {

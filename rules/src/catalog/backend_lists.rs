@@ -187,6 +187,13 @@ pub struct SkippedEntry {
     pub reason: &'static str,
 }
 
+impl SkippedEntry {
+    /// Keeps the beginning of the name, which the log shows.
+    pub(super) fn of(key: &str, reason: &'static str) -> Self {
+        Self { key: key.chars().take(80).collect(), reason }
+    }
+}
+
 /// The last good copy of one backend's lists.
 #[derive(Debug, Clone)]
 pub struct BackendLists {
@@ -245,10 +252,12 @@ pub struct ListPage {
     pub next_cursor: Option<String>,
     /// The page has more than the broker keeps.
     pub is_cut: bool,
+    /// What the broker keeps of the following pages.
+    pub rest: ListAllowance,
 }
 
 /// What the broker still keeps of a list.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ListAllowance {
     pub entries: usize,
     pub bytes: usize,
@@ -263,15 +272,6 @@ impl ListAllowance {
         bytes: LIST_BYTES_MAX,
         uri_bytes: LIST_URIS_WITH_FORMS_BYTES_MAX,
     };
-
-    /// Subtracts entries that are kept.
-    pub fn subtract(&mut self, kind: ListKind, entries: &[CatalogEntry]) {
-        for entry in entries {
-            self.entries = self.entries.saturating_sub(1);
-            self.bytes = self.bytes.saturating_sub(entry.native.len());
-            self.uri_bytes = self.uri_bytes.saturating_sub(bytes_of_uris_with_forms(kind, entry));
-        }
-    }
 }
 
 /// Returns the bytes of an entry's URIs that servers may read as other ones.
@@ -321,28 +321,33 @@ pub fn read_page_pinned(
             page.is_cut = true;
             break;
         }
-        match read_foreign_entry(kind, backend, host, entry) {
-            Ok(read) if read.native.len() > allowance.bytes => {
-                page.is_cut = true;
-                break;
+        let mut read = match read_foreign_entry(kind, backend, host, entry) {
+            Ok(read) => read,
+            Err(left_out) => {
+                page.skipped.push(left_out);
+                continue;
             }
-            Ok(read) if bytes_of_uris_with_forms(kind, &read) > allowance.uri_bytes => {
-                let (key, reason) = (read.key, "too many URIs of the list have other spellings");
-                page.skipped.push(SkippedEntry { key: key.chars().take(80).collect(), reason });
-            }
-            Ok(mut read) => {
-                allowance.subtract(kind, std::slice::from_ref(&read));
-                if let Some(ignored) = pinned {
-                    let (kind, raw) = (kind.pin_kind(), entry.raw());
-                    let definition = PinDefinition::of_entry(kind, &read.key, raw, ignored);
-                    read.pin = definition.entry_pin();
-                    page.definitions.push(definition);
-                }
-                page.entries.push(read);
-            }
-            Err(left_out) => page.skipped.push(left_out),
+        };
+        let Some(bytes) = allowance.bytes.checked_sub(read.native.len()) else {
+            page.is_cut = true;
+            break;
+        };
+        let with_forms = bytes_of_uris_with_forms(kind, &read);
+        let Some(uri_bytes) = allowance.uri_bytes.checked_sub(with_forms) else {
+            let reason = "too many URIs of the list have other spellings";
+            page.skipped.push(SkippedEntry::of(&read.key, reason));
+            continue;
+        };
+        allowance = ListAllowance { entries: allowance.entries - 1, bytes, uri_bytes };
+        if let Some(ignored) = pinned {
+            let (kind, raw) = (kind.pin_kind(), entry.raw());
+            let definition = PinDefinition::of_entry(kind, &read.key, raw, ignored);
+            read.pin = definition.entry_pin();
+            page.definitions.push(definition);
         }
+        page.entries.push(read);
     }
+    page.rest = allowance;
     Ok(page)
 }
 
@@ -381,7 +386,7 @@ fn read_entry(
         .and_then(|v| v.as_ref()?.as_str())
         .map(|k| k.into_owned())
         .unwrap_or_default();
-    let skipped = |reason| SkippedEntry { key: key.chars().take(80).collect(), reason };
+    let skipped = |reason| SkippedEntry::of(&key, reason);
     // Readers differ in which of two members they use: a second name could pass for another
     // backend's.
     let named = named

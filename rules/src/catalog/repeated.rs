@@ -20,9 +20,7 @@ fn firsts(entries: &[CatalogEntry]) -> Vec<bool> {
 /// Returns the entries that clients do not see because of an earlier entry.
 pub fn repeated_entries(entries: &[CatalogEntry]) -> Vec<SkippedEntry> {
     let repeated = entries.iter().zip(firsts(entries)).filter(|(_, is_first)| !*is_first);
-    let skipped =
-        |key: &str| SkippedEntry { key: key.chars().take(80).collect(), reason: REPEATED };
-    repeated.map(|(entry, _)| skipped(&entry.key)).collect()
+    repeated.map(|(entry, _)| SkippedEntry::of(&entry.key, REPEATED)).collect()
 }
 
 /// Removes the entries that clients do not see because of an earlier entry, with their definitions.
