@@ -440,36 +440,15 @@ impl SessionState {
 
 #[cfg(test)]
 mod tests {
-    use protocol::capabilities::{ClientCapabilities, ServerCapabilities};
-    use rules::{client_transport::Transport, endpoint::Endpoint};
     use serde_json::json as value;
 
     use super::*;
-    use crate::{
-        auth::Caller,
-        broker::Broker,
-        persistence::Stores,
-        sessions::session::{Agreement, SessionParams},
-    };
+    use crate::{broker::Broker, persistence::Stores, sessions::stateless::tests::pooled_session};
 
     #[tokio::test]
     async fn an_answer_with_many_elicitations_leaves_room_for_others() {
         let broker = Broker::over(Stores::in_memory().await);
-        let caller = Caller::anonymous();
-        let params = SessionParams {
-            tenant: broker.tenant(&caller.tenant).unwrap(),
-            caller,
-            endpoint: Endpoint::Aggregated,
-            transport: Transport::Http,
-        };
-        let agreement = Agreement {
-            version: Version::LATEST_WITH_SESSIONS,
-            client: ClientCapabilities::none(),
-            client_name: String::new(),
-            client_version: String::new(),
-            advertised: ServerCapabilities::none(),
-        };
-        let session = Session::pooled(params, agreement, false, broker.shared.clone());
+        let session = pooled_session(&broker);
         let answer = |ids: Vec<String>| {
             let elicitations: Vec<_> =
                 ids.iter().map(|id| value!({"mode": "url", "elicitationId": id})).collect();

@@ -271,19 +271,12 @@ fn with_client_uri(mut refusal: Refusal, target: &ResourceTarget) -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{
-        capabilities::{ClientCapabilities, ServerCapabilities},
-        version::Version,
-    };
-    use rules::{client_transport::Transport, endpoint::Endpoint};
     use serde_json::json;
 
     use super::*;
     use crate::{
-        auth::Caller,
-        broker::Broker,
-        persistence::Stores,
-        sessions::session::{Agreement, SessionParams},
+        auth::Caller, broker::Broker, persistence::Stores,
+        sessions::stateless::tests::pooled_session,
     };
 
     #[tokio::test]
@@ -293,20 +286,7 @@ mod tests {
         let transport = json!({"type": "http", "url": "http://127.0.0.1:9/mcp"});
         let spec = serde_json::from_value(json!({"transport": transport})).unwrap();
         broker.put_backend(&caller.tenant, &backend, spec);
-        let params = SessionParams {
-            tenant: broker.tenant(&caller.tenant).unwrap(),
-            caller,
-            endpoint: Endpoint::Aggregated,
-            transport: Transport::Http,
-        };
-        let agreement = Agreement {
-            version: Version::LATEST_WITH_SESSIONS,
-            client: ClientCapabilities::none(),
-            client_name: String::new(),
-            client_version: String::new(),
-            advertised: ServerCapabilities::none(),
-        };
-        let session = Session::pooled(params, agreement, false, broker.shared.clone());
+        let session = pooled_session(&broker);
         let target = ResourceTarget {
             backend: backend.clone(),
             uri: "test://one".to_owned(),

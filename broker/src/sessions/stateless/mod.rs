@@ -281,11 +281,27 @@ fn millis(duration: Duration) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use protocol::capabilities::ServerCapabilities;
+pub(super) mod tests {
+    use protocol::capabilities::{ClientCapabilities, ServerCapabilities};
 
     use super::*;
-    use crate::broker::Broker;
+    use crate::{
+        broker::Broker,
+        sessions::session::{Session, SessionParams},
+    };
+
+    /// Returns a session of the client without a credential, without a handshake.
+    pub(in crate::sessions) fn pooled_session(broker: &Broker) -> Arc<Session> {
+        let client = anonymous_client(broker);
+        let params = SessionParams {
+            tenant: client.tenant,
+            caller: client.caller,
+            endpoint: client.endpoint,
+            transport: client.transport,
+        };
+        let agreement = session_pool::agreement(ClientCapabilities::none(), &empty_offer());
+        Session::pooled(params, agreement, false, client.shared)
+    }
 
     /// Returns the client without a credential at `/mcp`.
     pub(super) fn anonymous_client(broker: &Broker) -> StatelessClient {

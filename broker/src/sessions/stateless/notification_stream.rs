@@ -257,29 +257,21 @@ mod tests {
     use crate::{
         broker::Broker,
         persistence::Stores,
-        sessions::stateless::tests::{anonymous_client, empty_offer},
+        sessions::stateless::tests::{empty_offer, pooled_session},
     };
 
     #[tokio::test]
     async fn a_delivered_notification_is_not_held() {
         let broker = Broker::over(Stores::in_memory().await);
-        let (client, offer) = (anonymous_client(&broker), empty_offer());
-        let params = SessionParams {
-            tenant: client.tenant.clone(),
-            caller: client.caller.clone(),
-            endpoint: client.endpoint.clone(),
-            transport: client.transport,
-        };
-        let agreement = session_pool::agreement(ClientCapabilities::none(), &offer);
-        let session = Session::pooled(params, agreement, false, client.shared.clone());
+        let session = pooled_session(&broker);
         let reader = session.open_notification_stream().unwrap();
         let mut listening = NotificationStream {
             session,
             id: RequestId::from_u64(1),
             reader,
             filter: SubscriptionFilter { tools: true, ..SubscriptionFilter::default() },
-            server_info: offer.server_info.clone(),
-            draining: client.shared.draining.clone(),
+            server_info: empty_offer().server_info,
+            draining: broker.shared.draining.clone(),
             watching: None,
             ready: VecDeque::new(),
             over: false,

@@ -560,13 +560,17 @@ async fn f_13_a_stream_that_cannot_be_resumed_ends_with_an_answer_when_its_repli
     assert!(rest_after(b"id: 1-1\ndata: {}\n\n").await.unwrap().is_empty());
 }
 
+/// Returns a peer whose answer is an event stream of a gigabyte.
+fn endless_peer() -> FakePeer {
+    let event = Bytes::from([&b"data: "[..], &[b'x'; 1000], b"\n\n"].concat());
+    FakePeer::start(move |seen| {
+        Some(Chunks::response(seen, "text/event-stream", event.clone(), 1_000_000, None))
+    })
+}
+
 #[tokio::test]
 async fn f_19_the_broker_does_not_read_ahead_for_a_slow_client() {
-    const MANY: usize = 1_000_000;
-    let event = Bytes::from([&b"data: "[..], &[b'x'; 1000], b"\n\n"].concat());
-    let peer = FakePeer::start(move |seen| {
-        Some(Chunks::response(seen, "text/event-stream", event.clone(), MANY, None))
-    });
+    let peer = endless_peer();
     let edge = Replica::start().await;
     edge.store_owner_hint(SESSION, "peer", &peer.address).await;
     let response = edge.request(Method::GET, Some(SESSION), "").await;
@@ -587,11 +591,7 @@ async fn f_19_the_broker_does_not_read_ahead_for_a_slow_client() {
 
 #[tokio::test]
 async fn f_19_an_unread_answer_of_another_replica_can_be_cut() {
-    const MANY: usize = 1_000_000;
-    let event = Bytes::from([&b"data: "[..], &[b'x'; 1000], b"\n\n"].concat());
-    let peer = FakePeer::start(move |seen| {
-        Some(Chunks::response(seen, "text/event-stream", event.clone(), MANY, None))
-    });
+    let peer = endless_peer();
     let edge = Replica::start().await;
     edge.store_owner_hint(SESSION, "peer", &peer.address).await;
     let response = edge
