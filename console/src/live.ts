@@ -1,8 +1,9 @@
 // Values that follow the broker.
-import { useSignal, type ReadonlySignal } from '@preact/signals';
+import { useSignal } from '@preact/signals';
 import { useCallback, useEffect, useRef } from 'preact/hooks';
 
-import { Problem } from './api/client';
+import { asProblem, type Problem } from './api/client';
+import { hasEnded } from './session';
 
 export interface Live<T> {
   value: T | undefined;
@@ -14,18 +15,17 @@ export interface Live<T> {
 /** The shortest pause between two requests of one value. */
 export const SHORTEST_PAUSE = 2_500;
 
-export function asProblem(error: unknown): Problem {
-  return error instanceof Problem ? error : new Problem(0, 'page', String(error), []);
-}
+export { asProblem };
 
 /**
- * Asks for a value, and again after each pause while the page is visible. Two requests are never under way together.
+ * Asks for a value, and again after each pause while the page is visible and the login is valid. Two requests are never under way together.
  * `keys` name what is asked for; a change begins from nothing. Without a pause the value is asked for once, as soon as the page
  * is visible.
  */
 export function useLive<T>(ask: (old: T | undefined) => Promise<T>, keys: readonly unknown[], pause = 0): Live<T> {
   const state = useSignal<{ value: T | undefined; problem: Problem | undefined }>({ value: undefined, problem: undefined });
   const current = useRef(0);
+  const knownAt = useRef<Date | undefined>(undefined);
   const asking = useRef(ask);
   asking.current = ask;
 
@@ -34,10 +34,16 @@ export function useLive<T>(ask: (old: T | undefined) => Promise<T>, keys: readon
     const old = state.peek().value;
     try {
       const value = await asking.current(old);
-      if (round === current.current) state.value = { value, problem: undefined };
+      if (round !== current.current) return;
+      knownAt.current = new Date();
+      state.value = { value, problem: undefined };
     } catch (error) {
+      if (round !== current.current) return;
       // What was known stays on the page, marked as old.
-      if (round === current.current) state.value = { value: state.peek().value, problem: asProblem(error) };
+      const { value } = state.peek();
+      const problem = asProblem(error);
+      if (value !== undefined) problem.knownAt = knownAt.current;
+      state.value = { value, problem };
     }
   }, []);
 
@@ -49,27 +55,32 @@ export function useLive<T>(ask: (old: T | undefined) => Promise<T>, keys: readon
     const next = async () => {
       clearTimeout(timer);
       if (over) return;
-      if (document.visibilityState === 'visible') {
+      const begun = performance.now();
+      if (document.visibilityState === 'visible' && !hasEnded.peek()) {
         asked = true;
         await again();
       }
-      if (!over && pause) timer = setTimeout(next, Math.max(pause, SHORTEST_PAUSE));
+      // A long list does not keep the broker busy all the time.
+      if (!over && pause) timer = setTimeout(next, Math.max(pause, SHORTEST_PAUSE, performance.now() - begun));
     };
     void next();
     const seen = () => document.visibilityState === 'visible' && (pause || !asked) && void next();
     document.addEventListener('visibilitychange', seen);
+    let wasEnded = false;
+    const unfollow = hasEnded.subscribe(ended => {
+      const isBack = wasEnded && !ended;
+      wasEnded = ended;
+      // A value that is asked for once was perhaps refused.
+      if (isBack && (pause || !asked || state.peek().problem)) void next();
+    });
     return () => {
       over = true;
       current.current++;
       clearTimeout(timer);
       document.removeEventListener('visibilitychange', seen);
+      unfollow();
     };
   }, keys);
 
   return { ...state.value, again };
-}
-
-/** Returns a signal's value in a component that follows it. */
-export function follow<T>(signal: ReadonlySignal<T>): T {
-  return signal.value;
 }

@@ -2,11 +2,11 @@
 import './style.css';
 
 import { render, type ComponentType } from 'preact';
-import { useEffect, useErrorBoundary, useState } from 'preact/hooks';
+import { useEffect, useErrorBoundary, useRef, useState } from 'preact/hooks';
 
 import { href, route } from './router';
-import { may, operator, resume } from './session';
-import { Button, Empty, Loading, Note } from './ui/controls';
+import { hasEnded, may, operator, start, startProblem } from './session';
+import { Button, Empty, Failed, Loading, Note } from './ui/controls';
 import { Page } from './ui/page';
 import { GROUPS, Shell } from './ui/shell';
 import { Text } from './ui/text';
@@ -103,18 +103,46 @@ function Shown({ title, part: Part }: { title: string; part: View }) {
   );
 }
 
-function App() {
-  const who = operator.value;
-  if (who === undefined) return <Loading />;
-  if (who === null) return <Login />;
+/** Covers the view of a login that has ended. What was entered in the view is still there after a sign-in. */
+function SignInAgain() {
+  const element = useRef<HTMLDialogElement>(null);
+  const show = () => element.current?.isConnected && !element.current.open && element.current.showModal();
+  useEffect(() => {
+    show();
+  }, []);
   return (
-    <Shell>
-      <Current />
-    </Shell>
+    <dialog ref={element} class="ended" aria-label="Sign in again" onCancel={event => event.preventDefault()} onClose={show}>
+      <Login isAgain />
+    </dialog>
   );
 }
 
-void resume().then(() => {
+function App() {
+  const who = operator.value;
+  if (who === undefined && !startProblem.value) return <Loading />;
+  if (who === undefined) {
+    return (
+      <main class="login">
+        <Failed problem={startProblem.value} />
+        <Button kind="primary" run={start}>
+          Try again
+        </Button>
+      </main>
+    );
+  }
+  if (who === null) return <Login />;
+  return (
+    <>
+      {/* Another operator begins with empty views. */}
+      <Shell key={who.name}>
+        <Current />
+      </Shell>
+      {hasEnded.value && <SignInAgain />}
+    </>
+  );
+}
+
+void start().then(() => {
   // The way back from an issuer ends here.
   if (operator.value && route.value.view === 'login-failed') location.hash = href('overview');
 });

@@ -1,13 +1,17 @@
 // Who is signed in, and what that operator may do. The API decides; the page only leaves out what would be refused.
-import { computed, signal } from '@preact/signals';
+import { batch, computed, signal } from '@preact/signals';
 
-import { call, Problem, problemOf, send, whenSignedOut, type Operation, type Schemas } from './api/client';
+import { asProblem, call, jsonFrom, problemOf, send, whenSignedOut, type Operation, type Problem, type Schemas } from './api/client';
 import { OPERATIONS } from './api/operations';
 
 export type SignedIn = Schemas['SignedInView'];
 
 /** `undefined`: not known yet. `null`: without sign-in. */
 export const operator = signal<SignedIn | null | undefined>(undefined);
+/** The login has ended while a view was open. The view stays, with what was entered, below a sign-in. */
+export const hasEnded = signal(false);
+/** Why the page does not know yet who is signed in. */
+export const startProblem = signal<Problem>();
 export const loginNote = signal('');
 const permissions = computed(() => new Set<string>(operator.value?.permissions ?? []));
 
@@ -39,15 +43,38 @@ async function loadTenants(who: SignedIn): Promise<void> {
   if (tenant.value && !tenants.value.includes(tenant.value)) chooseTenant('');
 }
 
+/** Reads the tenants again: other operators add and remove some. */
+export async function refreshTenants(): Promise<void> {
+  if (operator.value) await loadTenants(operator.value);
+}
+
 /** Asks who is signed in. */
-export async function resume(): Promise<void> {
-  try {
-    const who = await call<SignedIn>('GET /admin/v1/operator');
-    // Forms take the tenant once, so the tenants are known before a view is shown.
-    await loadTenants(who);
+async function load(): Promise<void> {
+  const before = operator.peek();
+  const who = await call<SignedIn>('GET /admin/v1/operator');
+  // Forms take the tenant once, so the tenants are known before a view is shown.
+  await loadTenants(who);
+  // The operator may have signed out meanwhile.
+  if (operator.peek() !== before) return;
+  batch(() => {
     operator.value = who;
+    hasEnded.value = false;
+    startProblem.value = undefined;
+  });
+}
+
+/** Begins, or begins again: shows the sign-in without a login, and a problem without an answer. */
+export async function start(): Promise<void> {
+  try {
+    await load();
   } catch (error) {
-    if (error instanceof Problem && error.status !== 401) loginNote.value = error.message;
+    const problem = asProblem(error);
+    // A broker that is away says nothing about the login.
+    if (operator.value === undefined && (problem.status === 0 || problem.status >= 500)) {
+      startProblem.value = problem;
+      return;
+    }
+    if (problem.status !== 401) loginNote.value = problem.message;
     operator.value = null;
   }
 }
@@ -55,8 +82,8 @@ export async function resume(): Promise<void> {
 export async function signIn(token: string): Promise<void> {
   const response = await send('POST', 'console/login', { body: { token } });
   if (!response.ok) throw await problemOf(response);
+  await load();
   loginNote.value = '';
-  await resume();
 }
 
 export async function signOut(): Promise<void> {
@@ -64,15 +91,20 @@ export async function signOut(): Promise<void> {
   operator.value = null;
   if (response.status === 200) {
     // The issuer ends its own session, and leads back here.
-    location.assign(((await response.json()) as { url: string }).url);
+    location.assign((await jsonFrom<{ url: string }>(response)).url);
     return;
   }
   loginNote.value = response.ok ? '' : `${(await problemOf(response)).message} The login may still be valid at the broker.`;
-  await resume(); // a listener without a token stays open
+  await start(); // a listener without a token stays open
 }
 
 whenSignedOut(() => {
-  if (!operator.value) return;
+  if (!operator.value || hasEnded.value) return;
   loginNote.value = 'Your login has ended. Sign in again.';
-  operator.value = null;
+  hasEnded.value = true;
+});
+
+// Another tab may have signed in again, or as another operator.
+document.addEventListener('visibilitychange', () => {
+  if (document.visibilityState === 'visible' && operator.value) void load().catch(() => undefined);
 });

@@ -1,5 +1,5 @@
 // An MCP client for one call or one look at the lists, over the trial route of the admin API: Streamable HTTP of revision 2025-11-25.
-import { Problem, problemOf, send } from './api/client';
+import { Problem, refuse, send } from './api/client';
 import { compact, jsonOf, type RawJson } from './json';
 
 export type Message = Record<string, unknown>;
@@ -150,7 +150,9 @@ export class Trial {
   private async request(method: string, params: Message): Promise<Message> {
     const id = this.next++;
     const answer = await this.post({ jsonrpc: '2.0', id, method, params }, id);
-    return answer ?? { error: { message: 'The stream ended before the answer came.' } };
+    // The broker did not refuse anything: the outcome is not known.
+    if (!answer) throw new Problem(0, 'trial-lost', `The connection ended before the answer to ${method} came. The request may have had its effect.`, []);
+    return answer;
   }
 
   /** Sends a message. Returns the answer to the request `id`. */
@@ -168,8 +170,7 @@ export class Trial {
     if (kind.startsWith('application/json')) {
       return this.receive(await response.text());
     }
-    if (!response.ok) throw await problemOf(response);
-    return undefined;
+    return response.ok ? undefined : refuse(response);
   }
 
   /** Reads an event stream up to the answer. Opens it again where it broke off. */
@@ -177,7 +178,7 @@ export class Trial {
     let stream: ReadableStream<Uint8Array> | null = first;
     let last: string | undefined;
     for (let resumes = 0; stream && resumes <= RESUMES_MAX; resumes++) {
-      for await (const event of events(stream)) {
+      for await (const event of events(stream, this.end.signal)) {
         last = event.id ?? last;
         if (!event.data) continue;
         const message = this.receive(event.data);
@@ -215,13 +216,16 @@ interface ServerEvent {
   data: string;
 }
 
-/** Reads the events of a stream. */
-async function* events(stream: ReadableStream<Uint8Array>): AsyncGenerator<ServerEvent> {
+/** Reads the events of a stream to its end, also if it breaks off. `stop` fails the reading. */
+async function* events(stream: ReadableStream<Uint8Array>, stop: AbortSignal): AsyncGenerator<ServerEvent> {
   const reader = stream.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
   let text = '';
   try {
     for (;;) {
-      const { done, value } = await reader.read();
+      const { done, value } = await reader.read().catch(error => {
+        if (stop.aborted) throw error;
+        return { done: true, value: undefined };
+      });
       if (done) return;
       text = (text + value).replaceAll('\r\n', '\n');
       let end: number;

@@ -12,6 +12,9 @@ export function isPartOf(path: string, field: string): boolean {
 
 /** A refusal of the admin API (RFC 9457). */
 export class Problem extends Error {
+  /** The time of an older value that stays on the page. */
+  knownAt?: Date;
+
   constructor(
     readonly status: number,
     readonly kind: string,
@@ -28,6 +31,13 @@ export class Problem extends Error {
     return found.length ? found.map(fault => fault.detail).join('; ') : undefined;
   }
 }
+
+export function asProblem(error: unknown): Problem {
+  return error instanceof Problem ? error : new Problem(0, 'page', `The page has a fault: ${String(error)}`, []);
+}
+
+/** Longest wait for the answer to a GET. Without it, a connection that hangs would show old values as current. */
+const ANSWER_MS = 30_000;
 
 const root = new URL('../', document.baseURI);
 /** Returns the key of the console's pages at this origin. Its cookie reaches the other ports of the host too, and counts only with the key. */
@@ -67,7 +77,13 @@ function address(path: string, { params = {}, query = {} }: Options): URL {
 export async function send(method: string, path: string, options: Options = {}): Promise<Response> {
   const { body, headers = {}, signal } = options;
   const init: RequestInit = { method, headers: { 'mcp-broker-console': pageKey(), ...headers }, credentials: 'same-origin', cache: 'no-store', redirect: 'error' };
+  let late: AbortController | undefined;
   if (signal) init.signal = signal;
+  else if (method === 'GET') {
+    late = new AbortController();
+    setTimeout(() => late?.abort(), ANSWER_MS);
+    init.signal = late.signal;
+  }
   if (body !== undefined) {
     init.body = typeof body === 'string' ? body : JSON.stringify(body);
     init.headers = { 'content-type': 'application/json', ...init.headers };
@@ -77,20 +93,44 @@ export async function send(method: string, path: string, options: Options = {}):
     return await fetch(target, init);
   } catch (error) {
     if (signal?.aborted) throw error;
-    throw new Problem(0, 'unreachable', 'The broker does not answer.', []);
+    throw new Problem(0, 'unreachable', late?.signal.aborted ? `The broker has not answered within ${ANSWER_MS / 1_000} s.` : 'The broker does not answer.', []);
+  }
+}
+
+/** Returns the problem of an answer that is not the broker's, such as a page of a proxy. */
+function foreign(response: Response): Problem {
+  const status = `${response.status} ${response.statusText}`.trim();
+  return new Problem(response.status, 'foreign', `The answer (${status}) is not from the broker. A proxy in front of the broker may have sent it.`, []);
+}
+
+async function textOf(response: Response): Promise<string> {
+  try {
+    return await response.text();
+  } catch {
+    throw new Problem(0, 'unreachable', 'The answer of the broker broke off.', []);
+  }
+}
+
+/** Reads an answer as JSON. */
+export async function jsonFrom<T>(response: Response): Promise<T> {
+  const text = await textOf(response);
+  try {
+    return JSON.parse(text) as T;
+  } catch {
+    throw foreign(response);
   }
 }
 
 /** Reads a refusal. */
 export async function problemOf(response: Response): Promise<Problem> {
-  const text = await response.text();
+  const text = await textOf(response);
   try {
     const read = JSON.parse(text);
     const kind = String(read.type ?? '').replace('urn:mcp-broker:problem:', '');
     const faults = read.faults ?? (read.field ? [{ field: read.field, detail: read.detail }] : []);
-    return new Problem(response.status, kind, read.detail ?? read.error?.message ?? response.statusText, faults);
+    return new Problem(response.status, kind, read.detail ?? read.error?.message ?? `The broker refuses the request with status ${response.status}.`, faults);
   } catch {
-    return new Problem(response.status, 'other', text.slice(0, 300) || response.statusText, []);
+    return foreign(response);
   }
 }
 
@@ -122,7 +162,7 @@ export async function refuse(response: Response): Promise<never> {
 
 /** Calls an operation. Returns the answer as it was sent, where numbers have all their digits. */
 export async function callText(operation: Operation, options: Options = {}): Promise<string> {
-  return (await success(operation, options)).text();
+  return textOf(await success(operation, options));
 }
 
 /** Calls an operation. Returns the value with its entity tag. */
@@ -130,23 +170,26 @@ export async function callTagged<T>(operation: Operation, options: Options = {})
   const response = await success(operation, options);
   const tag = response.headers.get('etag');
   if (response.status === 204) return { value: undefined as T, tag };
-  return { value: (await response.json()) as T, tag };
+  return { value: await jsonFrom<T>(response), tag };
 }
 
-/** Returns a whole list, page by page. `show` gets what there is so far. */
-export async function callAll<T>(
-  operation: Operation,
-  member: string,
-  options: Options = {},
-  show?: (entries: T[]) => void,
-): Promise<T[]> {
-  const entries: T[] = [];
+/** Entries of a list that the page reads at most. */
+export const LIST_MAX = 20_000;
+
+/** A list, with whether the broker has more entries. */
+export interface List<T> extends Array<T> {
+  isCut?: boolean;
+}
+
+/** Returns a list, page by page. */
+export async function callAll<T>(operation: Operation, member: string, options: Options = {}): Promise<List<T>> {
+  const entries: List<T> = [];
   let after: string | undefined;
   do {
     const page = await call<Record<string, unknown>>(operation, { ...options, query: { ...options.query, limit: 1000, after } });
     entries.push(...(page[member] as T[]));
     after = page.next as string | undefined;
-    if (after) show?.([...entries]);
-  } while (after);
+  } while (after && entries.length < LIST_MAX);
+  entries.isCut = Boolean(after);
   return entries;
 }

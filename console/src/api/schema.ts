@@ -1102,7 +1102,7 @@ export interface components {
             transport: string;
             /** @description MCP method. */
             method: string;
-            /** @description Tool, prompt or resource under the client's name for it. */
+            /** @description Tool, prompt or resource as the client names it, or digest of a task. */
             target?: string | null;
             backend?: string | null;
             /** @description Outcome as in `mcp_requests_total`. */
@@ -1248,7 +1248,7 @@ export interface components {
             api_key?: string | null;
             /** @description MCP method, HTTP method and route of the admin API, or `sign_in`. */
             action: string;
-            /** @description Tool, prompt or resource under the client's name for it, or the path of the admin API. */
+            /** @description Tool, prompt or resource as the client names it, digest of a task, or path of the admin API. */
             target?: string | null;
             backend?: string | null;
             /** @description The tool under its backend's name, for calls at a toolset. */
@@ -2357,6 +2357,8 @@ export interface components {
             client_secret_file?: string | null;
             /** @description Scopes that the console asks for. */
             scopes?: string[] | null;
+            /** @description Last part of a redirect URI of this issuer alone. */
+            callback?: string | null;
         };
         /** @description Operators among the principals of an issuer, as written. */
         OperatorMappingEntry: {
@@ -2851,7 +2853,7 @@ export interface components {
             client_name: string;
             client_version: string;
             /**
-             * @description `handshake`, `ready` or `closing`; `suspended` while no replica owns the session, until its
+             * @description `handshake`, `ready` or `closing`; `parked` while no replica owns the session, until its
              *     client sends a request.
              */
             state: string;
@@ -2882,6 +2884,8 @@ export interface components {
             client_id: string;
             client_secret?: string | null;
             client_secret_file?: string | null;
+            /** @description Last part of a redirect URI of this issuer alone. */
+            callback?: string | null;
         };
         /** @description The operator who asks, and what it may do. */
         SignedInView: {

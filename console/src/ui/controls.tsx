@@ -3,10 +3,9 @@ import { signal } from '@preact/signals';
 import type { ComponentChildren, TargetedInputEvent } from 'preact';
 import { useEffect, useId, useRef, useState } from 'preact/hooks';
 
-import { isPartOf, type Problem } from '../api/client';
-import { asProblem } from '../live';
+import { asProblem, isPartOf, type Problem } from '../api/client';
 import { Icon, type IconName } from './icons';
-import { Text } from './text';
+import { plain, Text, Time } from './text';
 
 interface ButtonProps {
   children: ComponentChildren;
@@ -16,12 +15,16 @@ interface ButtonProps {
   run?: () => unknown;
   submit?: boolean;
   disabled?: boolean;
+  /** True while its form is sent: it does nothing, and keeps the focus. */
+  isSending?: boolean;
   label?: string;
   pressed?: boolean;
+  expanded?: boolean;
 }
 
-export function Button({ children, icon, kind, run, submit, disabled, label, pressed }: ButtonProps) {
-  const [busy, setBusy] = useState(false);
+export function Button({ children, icon, kind, run, submit, disabled, isSending = false, label, pressed, expanded }: ButtonProps) {
+  const [isRunning, setBusy] = useState(false);
+  const busy = isRunning || isSending;
   const press = async () => {
     if (busy) return;
     try {
@@ -42,9 +45,10 @@ export function Button({ children, icon, kind, run, submit, disabled, label, pre
       disabled={disabled}
       aria-busy={busy}
       aria-disabled={busy || undefined} // a disabled button would lose the focus
-      aria-label={label}
+      aria-label={label && plain(label)}
       aria-pressed={pressed}
-      title={label}
+      aria-expanded={expanded}
+      title={label && plain(label)}
       onClick={run ? press : undefined}
     >
       {icon && <Icon name={icon} />}
@@ -79,7 +83,7 @@ export function Field({ label, children, hint, fault, required }: FieldProps) {
       )}
       {fault && (
         <p class="fault" id={`${id}-fault`}>
-          {fault}
+          <Text>{fault}</Text>
         </p>
       )}
     </div>
@@ -126,7 +130,7 @@ export function Select({ value, set, options, ...field }: SelectProps) {
         <select {...given} value={value} onChange={event => set(event.currentTarget.value)}>
           {options.map(([name, shown]) => (
             <option key={name} value={name}>
-              {shown}
+              {plain(shown)}
             </option>
           ))}
         </select>
@@ -141,7 +145,7 @@ export function Filter({ label, value, set, options }: { label: string; value: s
     <select aria-label={label} value={value} onChange={event => set(event.currentTarget.value)}>
       {options.map(([name, shown]) => (
         <option key={name} value={name}>
-          {shown}
+          {plain(shown)}
         </option>
       ))}
     </select>
@@ -188,18 +192,69 @@ export function Refused({ problem, except = [] }: { problem: Problem | undefined
   const listed = areMany ? others : others.filter(fault => !problem.message.includes(fault.detail));
   return (
     <Note tone="bad">
-      {areMany ? <strong>{problem.faults.length} fields are not accepted.</strong> : problem.message}
+      {areMany ? <strong>{problem.faults.length} fields are not accepted.</strong> : <Text multiline>{problem.message}</Text>}
       {listed.length > 0 && (
         <ul>
           {listed.map(fault => (
             <li key={fault.field}>
-              <code>{fault.field || 'body'}</code> {fault.detail}
+              <code>
+                <Text>{fault.field || 'body'}</Text>
+              </code>{' '}
+              <Text>{fault.detail}</Text>
             </li>
           ))}
         </ul>
       )}
     </Note>
   );
+}
+
+interface FailedProps {
+  problem: Problem | undefined;
+  /** What is not known because of it. */
+  what?: string;
+  tone?: 'warn' | 'bad';
+}
+
+/** Why a value is not known, or of when the older one is that stays on the page. */
+export function Failed({ problem, what, tone = 'bad' }: FailedProps) {
+  if (!problem) return null;
+  return (
+    <Note tone={tone}>
+      {what && !problem.knownAt && <strong>{what} unknown: </strong>}
+      <Text multiline>{problem.message}</Text>
+      {problem.knownAt && (
+        <p>
+          <strong>Not current:</strong> shown as of <Time at={problem.knownAt.toISOString()} />.
+        </p>
+      )}
+    </Note>
+  );
+}
+
+/** Sends a form, once at a time. After a refusal, the first field at fault has the focus. */
+export function useSubmit(act: () => Promise<unknown>) {
+  const [problem, setProblem] = useState<Problem>();
+  const [isSending, setSending] = useState(false);
+  // A second click may come before the button shows that the first is under way.
+  const isUnderWay = useRef(false);
+  const submit = async (event: Event) => {
+    event.preventDefault();
+    if (isUnderWay.current) return;
+    const form = event.currentTarget as HTMLFormElement;
+    isUnderWay.current = true;
+    setSending(true);
+    setProblem(undefined);
+    try {
+      await act();
+    } catch (error) {
+      setProblem(asProblem(error));
+      requestAnimationFrame(() => form.querySelector<HTMLElement>('[aria-invalid="true"]')?.focus());
+    }
+    isUnderWay.current = false;
+    setSending(false);
+  };
+  return { problem, isSending, submit };
 }
 
 export function Empty({ title, children }: { title: string; children?: ComponentChildren }) {
@@ -223,18 +278,26 @@ export function Loading() {
 }
 
 export function Copy({ text, label = 'Copy' }: { text: string; label?: string }) {
-  const [done, setDone] = useState(false);
+  const [shown, setShown] = useState('');
   const copy = async () => {
-    await navigator.clipboard.writeText(text);
-    setDone(true);
-    setTimeout(() => setDone(false), 1_500);
+    try {
+      await navigator.clipboard.writeText(text);
+      setShown('Copied');
+    } catch {
+      tell('The browser does not let the page copy. Select the text and copy it.', true);
+      return;
+    }
+    setTimeout(() => setShown(''), 1_500);
   };
   return (
-    <Button kind="quiet" icon={done ? 'check' : 'copy'} run={copy}>
-      {done ? 'Copied' : label}
+    <Button kind="quiet" icon={shown ? 'check' : 'copy'} run={copy}>
+      {shown || label}
     </Button>
   );
 }
+
+/** Ids of the dialogs that are open, the topmost last. */
+const dialogs = signal<readonly string[]>([]);
 
 /** A dialog over the page. Escape closes it, and the focus returns to where it was. */
 export function Dialog({ title, children, close, wide }: { title: string; children: ComponentChildren; close: () => void; wide?: boolean }) {
@@ -243,9 +306,13 @@ export function Dialog({ title, children, close, wide }: { title: string; childr
   useEffect(() => {
     const before = document.activeElement;
     element.current?.showModal();
+    dialogs.value = [...dialogs.peek(), id];
     return () => {
       element.current?.close();
-      if (before instanceof HTMLElement) before.focus();
+      dialogs.value = dialogs.peek().filter(other => other !== id);
+      // The row of a removed entry is away, with its button.
+      const next = before instanceof HTMLElement && before.isConnected ? before : document.getElementById('main');
+      next?.focus();
     };
   }, []);
   return (
@@ -267,6 +334,7 @@ export function Dialog({ title, children, close, wide }: { title: string; childr
         </Button>
       </header>
       <div class="body">{children}</div>
+      <Told at={id} />
     </dialog>
   );
 }
@@ -278,31 +346,23 @@ interface ConfirmProps {
   act: string;
   run: () => Promise<unknown>;
   close: () => void;
+  wide?: boolean;
 }
 
 /** Asks before something that cannot be taken back. */
-export function Confirm({ title, children, act, run, close }: ConfirmProps) {
-  const [problem, setProblem] = useState<Problem>();
-  const [busy, setBusy] = useState(false);
-  const sure = async (event: Event) => {
-    event.preventDefault();
-    setBusy(true);
-    try {
-      await run();
-      close();
-    } catch (error) {
-      setProblem(asProblem(error));
-      setBusy(false);
-    }
-  };
+export function Confirm({ title, children, act, run, close, wide }: ConfirmProps) {
+  const { problem, isSending, submit } = useSubmit(async () => {
+    await run();
+    close();
+  });
   return (
-    <Dialog title={title} close={close}>
-      <form onSubmit={sure}>
+    <Dialog title={title} close={close} wide={wide}>
+      <form onSubmit={submit}>
         {children}
         <Refused problem={problem} />
         <div class="actions">
           <Button run={close}>Keep</Button>
-          <Button kind="danger" submit disabled={busy}>
+          <Button kind="danger" submit isSending={isSending}>
             {act}
           </Button>
         </div>
@@ -340,11 +400,16 @@ export function tell(text: string, bad = false): void {
   setTimeout(() => told.value?.id === id && (told.value = null), bad ? 9_000 : 4_000);
 }
 
-export function Told() {
-  const { value } = told;
+/** Shows what was told, in the topmost dialog or, without one, in the page: what is below an open dialog is neither reached nor read out. */
+export function Told({ at }: { at?: string }) {
+  const value = dialogs.value.at(-1) === at ? told.value : null;
   return (
     <div class="told" role="status" aria-live="polite">
-      {value && <p class={value.bad ? 'bad' : 'good'}>{value.text}</p>}
+      {value && (
+        <p class={value.bad ? 'bad' : 'good'}>
+          <Text>{value.text}</Text>
+        </p>
+      )}
     </div>
   );
 }

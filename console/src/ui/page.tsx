@@ -2,11 +2,10 @@
 import type { ComponentChildren } from 'preact';
 import { useEffect } from 'preact/hooks';
 
-import type { Problem } from '../api/client';
-import { chooseTenant, oneTenant, tenants } from '../session';
-import { Filter, Note } from './controls';
+import { LIST_MAX, type List, type Problem } from '../api/client';
+import { Failed, Note } from './controls';
 import { Icon } from './icons';
-import { Text } from './text';
+import { number, Text } from './text';
 
 interface PageProps {
   title: string;
@@ -39,7 +38,7 @@ export function Page({ title, lead, actions, back, problem, children }: PageProp
         </div>
         {actions && <div class="actions">{actions}</div>}
       </header>
-      {problem && <Note tone="bad">{problem.message}</Note>}
+      <Failed problem={problem} />
       {children}
     </section>
   );
@@ -58,13 +57,9 @@ export function Toolbar({ children, count }: { children: ComponentChildren; coun
   );
 }
 
-/** Chooses the tenant of a view that shows one. */
-export function TenantFilter({ all }: { all?: string }) {
-  const names = tenants.value;
-  if (!all && names.length < 2) return null;
-  const options = names.map(name => [name, name] as const);
-  const chosen = all ? (names.includes(localStorage.getItem('tenant') ?? '') ? (localStorage.getItem('tenant') ?? '') : '') : oneTenant.value;
-  return <Filter label="Tenant" value={chosen} set={chooseTenant} options={all ? [['', all], ...options] : options} />;
+/** Says that a list has more entries than the page shows. */
+export function Cut({ list }: { list: List<unknown> | undefined }) {
+  return list?.isCut ? <Note>The page shows and searches the first {number(LIST_MAX)} entries. The command line and the admin API have all.</Note> : null;
 }
 
 export function Card({ title, children, actions, wide }: { title?: string; children: ComponentChildren; actions?: ComponentChildren; wide?: boolean }) {

@@ -4,10 +4,12 @@ import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 
 import type { Operation } from '../api/client';
+import { useLive } from '../live';
 import { href, route } from '../router';
-import { may, operator, signOut } from '../session';
+import { may, operator, refreshTenants, signOut } from '../session';
 import { Button, Told } from './controls';
 import { Icon, type IconName } from './icons';
+import { Text } from './text';
 
 export interface Entry {
   view: string;
@@ -109,6 +111,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
     main.current?.scrollTo(0, 0);
     main.current?.focus();
   }, [path]);
+  useLive(refreshTenants, [], 30_000);
   const who = operator.value;
   return (
     <div class="frame">
@@ -124,7 +127,7 @@ export function Shell({ children }: { children: ComponentChildren }) {
       </a>
       <header class="top">
         <span class="menu">
-          <Button kind="quiet" icon="menu" label="Menu" pressed={open.value} run={() => (open.value = !open.value)}>
+          <Button kind="quiet" icon="menu" label="Menu" expanded={open.value} run={() => (open.value = !open.value)}>
             {null}
           </Button>
         </span>
@@ -134,7 +137,9 @@ export function Shell({ children }: { children: ComponentChildren }) {
         <span class="space" />
         <ThemeButton />
         <div class="who">
-          <strong>{who?.name}</strong>
+          <strong>
+            <Text>{who?.name ?? ''}</Text>
+          </strong>
           <span>{who?.role.replace('_', ' ')}</span>
         </div>
         <Button kind="quiet" icon="out" label="Sign out" run={signOut}>

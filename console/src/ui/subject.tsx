@@ -5,7 +5,7 @@ import { callAll, type Schemas } from '../api/client';
 import { useLive } from '../live';
 import { may } from '../session';
 import type { Subject } from '../trial';
-import { Input, Select } from './controls';
+import { Failed, Input, Select } from './controls';
 
 type Key = Schemas['KeyView'];
 
@@ -30,6 +30,7 @@ export function SubjectFields({ owner, set, label = 'Call as' }: { owner: string
   return (
     <fieldset>
       <legend>Subject</legend>
+      <Failed problem={keys.problem} what="The keys of the tenant are" tone="warn" />
       <Select
         label={label}
         value={chosen}

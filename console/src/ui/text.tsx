@@ -13,6 +13,14 @@ export function unseenIn(text: string): number {
   return [...text].filter(char => char !== '\n' && char !== '\t' && UNSEEN.test(char)).length;
 }
 
+/** Returns a text with marks in place of what is not seen, for places that hold text alone. */
+export function plain(text: string): string {
+  return text
+    .split(UNSEEN)
+    .map((part, at) => (at % 2 === 0 ? part : part === '\n' || part === '\t' ? ' ' : `<${codePoint(part)}>`))
+    .join('');
+}
+
 /** Shows a text with marks for characters that are not seen. No direction of it reaches the text around it. */
 export function Text({ children, multiline = false }: { children: string; multiline?: boolean }) {
   const parts = children.split(UNSEEN);

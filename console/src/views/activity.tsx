@@ -80,7 +80,7 @@ export function Activity() {
           columns={[
             { title: 'At', width: '115px', cell: entry => <Time at={entry.at} /> },
             { title: 'Principal', width: '17%', wide: true, cell: entry => <Text>{`${entry.tenant} / ${entry.principal}`}</Text> },
-            { title: 'Method', width: '140px', wide: true, cell: entry => entry.method },
+            { title: 'Method', width: '140px', wide: true, cell: entry => <Text>{entry.method}</Text> },
             { title: 'Target', cell: entry => <Text>{entry.target ?? '–'}</Text> },
             { title: 'Outcome', width: '170px', cell: entry => <State>{entry.error ?? entry.outcome}</State> },
             { title: 'Rule', width: '12%', wide: true, cell: entry => (entry.verdict && entry.verdict !== 'allow' ? <Text>{`${entry.verdict}: ${entry.rule ?? 'default'}`}</Text> : '') },

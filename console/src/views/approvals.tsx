@@ -1,12 +1,12 @@
 // Calls that wait for the decision of a person.
 import { useState } from 'preact/hooks';
 
-import { call, callAll, type Problem, type Schemas } from '../api/client';
+import { call, callAll, type Problem, type List, type Schemas } from '../api/client';
 import { asProblem, useLive } from '../live';
 import { href, route, setQuery } from '../router';
 import { chooseTenant, may, oneTenant, tenants } from '../session';
-import { Button, Dialog, Empty, Filter, Input, Loading, Note, Refused, Select, State, Tag, tell } from '../ui/controls';
-import { Facts, Page, Toolbar } from '../ui/page';
+import { Button, Dialog, Empty, Failed, Filter, Input, Loading, Note, Refused, Select, State, Tag, tell } from '../ui/controls';
+import { Cut, Facts, Page, Toolbar } from '../ui/page';
 import { Table } from '../ui/table';
 import { Text, Time, number } from '../ui/text';
 
@@ -24,7 +24,7 @@ export function Approvals() {
   const owner = oneTenant.value;
   const state = route.value.query.get('state') || 'pending';
   const [shown, setShown] = useState<string>();
-  const live = useLive<Approval[]>(
+  const live = useLive<List<Approval>>(
     () => callAll<Approval>('GET /admin/v1/tenants/{tenant}/approvals', 'approvals', { params: { tenant: owner }, query: { state: state === 'all' ? '' : state } }),
     [owner, state],
     2_500,
@@ -36,6 +36,7 @@ export function Approvals() {
         <Filter label="State" value={state} set={value => setQuery({ state: value })} options={[['all', 'Every state'], ...STATES.map(name => [name, name] as const)]} />
         {tenants.value.length > 1 && <Filter label="Tenant" value={owner} set={chooseTenant} options={tenants.value.map(name => [name, name] as const)} />}
       </Toolbar>
+      <Cut list={live.value} />
       {!live.value && !live.problem && <Loading />}
       {live.value && !rows.length && (
         <div class="card">
@@ -97,7 +98,7 @@ function Decision({ owner, id, close, decided }: { owner: string; id: string; cl
   return (
     <Dialog title="A call that waits" close={close} wide>
       {!approval && !live.problem && <Loading />}
-      {live.problem && <Note tone="bad">{live.problem.message}</Note>}
+      <Failed problem={live.problem} />
       {approval && (
         <>
           <Facts>
@@ -124,11 +125,12 @@ function Decision({ owner, id, close, decided }: { owner: string; id: string; cl
           <pre class="json" tabIndex={0} role="region" aria-label="Arguments">
             <Text multiline>{approval.arguments_text ?? (approval.arguments === undefined ? absent(approval) : JSON.stringify(approval.arguments, null, 2))}</Text>
           </pre>
+          {/* Also for an approval that another person has decided meanwhile. */}
+          <Refused problem={problem} except={['reason', 'for']} />
           {approval.state === 'pending' && may('POST /admin/v1/tenants/{tenant}/approvals/{id}') && (
             <form onSubmit={event => event.preventDefault()}>
               <Input label="Reason" value={reason} set={setReason} fault={problem?.of('reason')} hint="For other operators. The caller sees it if the call is denied." />
               <Select label="An approval counts for" value={span} set={setSpan} options={WINDOWS} fault={problem?.of('for')} />
-              <Refused problem={problem} except={['reason', 'for']} />
               <div class="actions">
                 <Button kind="danger" run={() => decide('deny')}>
                   Deny

@@ -5,7 +5,7 @@ import { callTagged, Problem, type Schemas } from '../api/client';
 import { asProblem } from '../live';
 import { href, route } from '../router';
 import { oneTenant, tenants } from '../session';
-import { Button, Input, Loading, Note, Refused, Select, State, tell } from '../ui/controls';
+import { Button, Input, Loading, Note, Refused, Select, State, tell, useSubmit } from '../ui/controls';
 import { Card, Page } from '../ui/page';
 import { Text } from '../ui/text';
 import { showBackend } from './backends';
@@ -157,9 +157,25 @@ export function BackendForm({ owner, name }: { owner?: string; name?: string }) 
   const [stored, setStored] = useState<Stored>();
   const [hidden, setHidden] = useState<string[]>([]);
   const [credentials, setCredentials] = useState<View['settings']['credentials']>();
-  const [problem, setProblem] = useState<Problem>();
-  const [busy, setBusy] = useState(false);
+  const [unread, setUnread] = useState<Problem>();
   const [made, setMade] = useState<View>();
+  const { problem, isSending, submit } = useSubmit(async () => {
+    if (!draft) return;
+    setMade(undefined);
+    const body = bodyOf(draft);
+    const masks = masked(body).map(field => ({ field, detail: `holds ${MASK} instead of a value that is not shown; enter it again` }));
+    const unsaid = [...masks, ...lost(credentials, draft.kind, body)];
+    if (unsaid.length) throw refused(...unsaid);
+    const known = stored?.owner === draft.owner && stored.name === draft.name ? stored : undefined;
+    const headers: Record<string, string> = !known ? { 'if-none-match': '*' } : known.tag ? { 'if-match': known.tag } : {};
+    const params = { tenant: draft.owner, backend: draft.name };
+    const { value: view, tag } = await callTagged<View>('PUT /admin/v1/tenants/{tenant}/backends/{backend}', { params, body, headers });
+    setStored({ owner: draft.owner, name: draft.name, tag });
+    if (view.state === 'ready') {
+      tell(`${draft.name} is ready, with ${view.tools} tools.`);
+      showBackend(draft.owner, draft.name);
+    } else setMade(view);
+  });
 
   useEffect(() => {
     if (!owner || !name) return;
@@ -172,45 +188,21 @@ export function BackendForm({ owner, name }: { owner?: string; name?: string }) 
         setStored({ owner, name, tag: found });
         setDraft(draftOf(owner, name, value.settings as unknown as Settings));
       },
-      error => setProblem(asProblem(error)),
+      error => setUnread(asProblem(error)),
     );
   }, [owner, name]);
 
   const title = name ? `Edit ${name}` : 'Add a backend';
   const back = name && owner ? { href: href('backends', [owner, name]), title: name } : { href: href('backends'), title: 'Backends' };
-  if (!draft) return <Page title={title} back={back} problem={problem}>{problem ? null : <Loading />}</Page>;
+  if (!draft) return <Page title={title} back={back} problem={unread}>{unread ? null : <Loading />}</Page>;
 
   const set = (member: keyof Draft) => (value: string) => setDraft({ ...draft, [member]: value });
   const fault = (...fields: string[]) => fields.map(field => problem?.of(field)).find(Boolean);
-  const store = async (event: Event) => {
-    event.preventDefault();
-    setBusy(true);
-    setProblem(undefined);
-    setMade(undefined);
-    try {
-      const body = bodyOf(draft);
-      const masks = masked(body).map(field => ({ field, detail: `holds ${MASK} instead of a value that is not shown; enter it again` }));
-      const unsaid = [...masks, ...lost(credentials, draft.kind, body)];
-      if (unsaid.length) throw refused(...unsaid);
-      const known = stored?.owner === draft.owner && stored.name === draft.name ? stored : undefined;
-      const headers: Record<string, string> = !known ? { 'if-none-match': '*' } : known.tag ? { 'if-match': known.tag } : {};
-      const params = { tenant: draft.owner, backend: draft.name };
-      const { value: view, tag } = await callTagged<View>('PUT /admin/v1/tenants/{tenant}/backends/{backend}', { params, body, headers });
-      setStored({ owner: draft.owner, name: draft.name, tag });
-      if (view.state === 'ready') {
-        tell(`${draft.name} is ready, with ${view.tools} tools.`);
-        showBackend(draft.owner, draft.name);
-      } else setMade(view);
-    } catch (error) {
-      setProblem(asProblem(error));
-    }
-    setBusy(false);
-  };
   const fields = ['tenant', 'backend', 'transport.url', 'transport.address', 'transport.command', 'transport.args', 'transport.env', 'transport.cwd', 'transport.type', 'credentials.bearer', 'links', 'more'];
   return (
     <Page title={title} back={back} lead="The broker stores the settings and connects at once.">
       <Card>
-        <form onSubmit={store}>
+        <form onSubmit={submit}>
           {hidden.length > 0 && (
             <Note tone="warn">Stored, and not shown: {hidden.join(', ')}. The new settings replace all of the old ones, so enter these again.</Note>
           )}
@@ -263,8 +255,8 @@ export function BackendForm({ owner, name }: { owner?: string; name?: string }) 
               Cancel
             </a>
             {made && <Button run={() => showBackend(draft.owner, draft.name)}>Show it</Button>}
-            <Button kind="primary" submit disabled={busy}>
-              {busy ? 'Connecting…' : name ? 'Store and reconnect' : 'Add and connect'}
+            <Button kind="primary" submit isSending={isSending}>
+              {isSending ? 'Connecting…' : name ? 'Store and reconnect' : 'Add and connect'}
             </Button>
           </div>
         </form>

@@ -14,14 +14,14 @@ type View = Schemas['BackendView'];
 
 /** What an operator can do about an error, by its words. */
 const ADVICE: readonly (readonly [RegExp, string])[] = [
-  [/refused address|egress/i, 'The broker may not connect to this address. An admin can allow it in egress.allow of the configuration.'],
-  [/refused|connect|unreachable|no route/i, 'Nothing listens at the address. Check the address, and that the server runs.'],
-  [/dns|resolve|name or service/i, 'The host name does not resolve from the broker. Check its spelling and the DNS of the broker.'],
-  [/certificate|tls/i, 'The broker does not trust the certificate. Set tls.ca_file of the backend, or correct the server’s certificate.'],
-  [/401|403|unauthor|forbidden|invalid_client|token/i, 'The server refuses the credential. Edit the backend and enter it again.'],
-  [/404|405|not found/i, 'The server answers, but MCP is not at this path. Check the path of the URL.'],
-  [/exit|signal|no such file|spawn|permission denied/i, 'The program does not start or ends early. Check command, arguments and environment, and run it by hand.'],
-  [/timeout|timed out|in time/i, 'The server does not answer in time. Check its load, or set a longer timeouts.initialize.'],
+  [/is not allowed|refused address|egress/i, 'The broker may not connect to this address. An admin can allow it in egress.allow of the configuration.'],
+  [/\bdns\b|resolve|lookup|name or service/i, 'The host name does not resolve from the broker. Check its spelling and the DNS of the broker.'],
+  [/certificate|\btls\b/i, 'The broker does not trust the certificate. Set tls.ca_file of the backend, or correct the server’s certificate.'],
+  [/\b(401|403)\b|unauthor|forbidden|invalid_client|access token/i, 'The server refuses the credential. Edit the backend and enter it again.'],
+  [/\b(404|405)\b/i, 'The server answers, but MCP is not at this path. Check the path of the URL.'],
+  [/\bcommand\b|\bexit|signal|no such file|spawn|permission denied/i, 'The program does not start or ends early. Check command, arguments and environment, and run it by hand.'],
+  [/timeout|timed out|in time|too long/i, 'The server does not answer in time. Check its load, or set a longer timeouts.initialize.'],
+  [/could not connect|connection refused|unreachable|no route/i, 'Nothing listens at the address. Check the address, and that the server runs.'],
 ];
 
 function adviceFor(error: string): string | undefined {

@@ -1,11 +1,11 @@
 // Backends: the list of all, one of them, and the form that adds or changes one.
 import { go, href, route, setQuery } from '../router';
-import { callAll, type Schemas } from '../api/client';
+import { callAll, type List, type Schemas } from '../api/client';
 import { useLive } from '../live';
 import { chooseTenant, may, tenant, tenants } from '../session';
 import { Empty, Filter, Loading, State } from '../ui/controls';
 import { Icon } from '../ui/icons';
-import { Page, Toolbar } from '../ui/page';
+import { Cut, Page, Toolbar } from '../ui/page';
 import { Table } from '../ui/table';
 import { Text, milliseconds, number } from '../ui/text';
 import { BackendDetail } from './backend';
@@ -27,8 +27,8 @@ function BackendTable() {
   const state = query.get('state') ?? '';
   const sought = (query.get('q') ?? '').toLowerCase();
   const chosen = tenant.value;
-  const live = useLive<Status[]>(
-    old => callAll<Status>('GET /admin/v1/backends', 'backends', { query: { tenant: chosen } }).then(all => all ?? old),
+  const live = useLive<List<Status>>(
+    () => callAll<Status>('GET /admin/v1/backends', 'backends', { query: { tenant: chosen } }),
     [chosen],
     4_000,
   );
@@ -58,6 +58,7 @@ function BackendTable() {
           <Filter label="Tenant" value={chosen} set={chooseTenant} options={[['', 'Every tenant'], ...tenants.value.map(name => [name, name] as const)]} />
         )}
       </Toolbar>
+      <Cut list={live.value} />
       {!live.value && !live.problem && <Loading />}
       {live.value && !live.value.length && (
         <div class="card">

@@ -1,12 +1,12 @@
 // Tools, prompts and resources of a tenant. Their texts come from others and are shown as text.
-import { callAll, callText, type Schemas } from '../api/client';
+import { callAll, callText, type List, type Schemas } from '../api/client';
 import { indented, objectOf, valueText } from '../json';
 import { useLive } from '../live';
 import { href, route, setQuery } from '../router';
 import { chooseTenant, may, oneTenant, tenants } from '../session';
-import { Empty, Filter, Loading, Note, Tag } from '../ui/controls';
+import { Empty, Failed, Filter, Loading, Note, Tag } from '../ui/controls';
 import { Icon } from '../ui/icons';
-import { Card, Facts, Json, Page, Toolbar } from '../ui/page';
+import { Card, Cut, Facts, Json, Page, Toolbar } from '../ui/page';
 import { propertiesOf, requiredOf } from '../ui/schema-form';
 import { Table } from '../ui/table';
 import { Text, bytes, number, unseenIn } from '../ui/text';
@@ -20,12 +20,13 @@ const BYTES_A_TOKEN = 4;
 
 export function Catalog() {
   const { rest, query } = route.value;
-  const owner = rest[0] && tenants.value.includes(rest[0]) ? rest[0] : oneTenant.value;
+  // A tenant that the page does not know may be new.
+  const owner = rest[0] || oneTenant.value;
   const kind = query.get('kind') ?? 'tool';
   const sought = (query.get('q') ?? '').toLowerCase();
   const backend = query.get('backend') ?? '';
   const chosen = query.get('item') ?? '';
-  const live = useLive<Item[]>(
+  const live = useLive<List<Item>>(
     () => callAll<Item>('GET /admin/v1/tenants/{tenant}/catalog', 'items', { params: { tenant: owner }, query: { kind } }),
     [owner, kind],
     15_000,
@@ -55,6 +56,7 @@ export function Catalog() {
           />
         )}
       </Toolbar>
+      <Cut list={live.value} />
       {!live.value && !live.problem && <Loading />}
       {live.value && !rows.length && (
         <div class="card">
@@ -138,7 +140,7 @@ function Detail({ owner, item }: { owner: string; item: Item }) {
           {isTool && hints['openWorldHint'] !== false && <Tag>open world</Tag>}
           {hints['idempotentHint'] === true && <Tag>idempotent</Tag>}
         </div>
-        {live.problem && <Note tone="bad">{live.problem.message}</Note>}
+        <Failed problem={live.problem} />
         {unseen > 0 && <Note tone="warn">The definition has invisible characters. The text below marks them.</Note>}
         {item.description && (
           <p class="described">

@@ -1,11 +1,11 @@
 // Accounts that people connected at backends.
 import { useState } from 'preact/hooks';
 
-import { call, callAll, type Problem, type Schemas } from '../api/client';
-import { asProblem, useLive } from '../live';
+import { call, callAll, type List, type Schemas } from '../api/client';
+import { useLive } from '../live';
 import { chooseTenant, may, oneTenant, tenants } from '../session';
-import { Button, Confirm, Dialog, Empty, Filter, Input, Loading, Refused, Secret, State, tell } from '../ui/controls';
-import { Page, Toolbar } from '../ui/page';
+import { Button, Confirm, Dialog, Empty, Filter, Input, Loading, Refused, Secret, State, tell, useSubmit } from '../ui/controls';
+import { Cut, Page, Toolbar } from '../ui/page';
 import { Table } from '../ui/table';
 import { Text, Time, duration, number } from '../ui/text';
 
@@ -17,7 +17,7 @@ export function Connections() {
   const [ending, setEnding] = useState<Connection>();
   const [linking, setLinking] = useState(false);
   const [link, setLink] = useState<Schemas['ConnectLinkView']>();
-  const live = useLive<Connection[]>(
+  const live = useLive<List<Connection>>(
     () => callAll<Connection>('GET /admin/v1/tenants/{tenant}/connections', 'connections', { params: { tenant: owner } }),
     [owner],
     8_000,
@@ -41,6 +41,7 @@ export function Connections() {
         <Filter label="Search connections" value={sought} set={setSought} />
         {tenants.value.length > 1 && <Filter label="Tenant" value={owner} set={chooseTenant} options={tenants.value.map(name => [name, name] as const)} />}
       </Toolbar>
+      <Cut list={live.value} />
       {!live.value && !live.problem && <Loading />}
       {live.value && !rows.length && (
         <div class="card">
@@ -104,15 +105,9 @@ export function Connections() {
 function Link({ owner, close, made }: { owner: string; close: () => void; made: (link: Schemas['ConnectLinkView']) => void }) {
   const [principal, setPrincipal] = useState('');
   const [backend, setBackend] = useState('');
-  const [problem, setProblem] = useState<Problem>();
-  const submit = async (event: Event) => {
-    event.preventDefault();
-    try {
-      made(await call('POST /admin/v1/tenants/{tenant}/connections', { params: { tenant: owner }, body: { principal, backend } }));
-    } catch (error) {
-      setProblem(asProblem(error));
-    }
-  };
+  const { problem, isSending, submit } = useSubmit(async () => {
+    made(await call('POST /admin/v1/tenants/{tenant}/connections', { params: { tenant: owner }, body: { principal, backend } }));
+  });
   return (
     <Dialog title="Link to the connect page" close={close}>
       <form onSubmit={submit}>
@@ -122,7 +117,7 @@ function Link({ owner, close, made }: { owner: string; close: () => void; made: 
         <Refused problem={problem} except={['principal', 'backend']} />
         <div class="actions">
           <Button run={close}>Cancel</Button>
-          <Button kind="primary" submit>
+          <Button kind="primary" submit isSending={isSending}>
             Make the link
           </Button>
         </div>

@@ -1,11 +1,11 @@
 // API keys of a tenant. A key is shown once.
 import { useState } from 'preact/hooks';
 
-import { call, callAll, type Problem, type Schemas } from '../api/client';
-import { asProblem, useLive } from '../live';
+import { call, callAll, type List, type Schemas } from '../api/client';
+import { useLive } from '../live';
 import { chooseTenant, may, oneTenant, tenants } from '../session';
-import { Button, Confirm, Dialog, Empty, Filter, Input, Loading, Refused, Secret, tell } from '../ui/controls';
-import { Page, Toolbar } from '../ui/page';
+import { Button, Confirm, Dialog, Empty, Filter, Input, Loading, Refused, Secret, tell, useSubmit } from '../ui/controls';
+import { Cut, Page, Toolbar } from '../ui/page';
 import { Table } from '../ui/table';
 import { Text, Time, number } from '../ui/text';
 
@@ -17,7 +17,7 @@ export function Keys() {
   const [creating, setCreating] = useState(false);
   const [made, setMade] = useState<Schemas['KeyShown']>();
   const [revoking, setRevoking] = useState<Key>();
-  const live = useLive<Key[]>(() => callAll<Key>('GET /admin/v1/tenants/{tenant}/keys', 'keys', { params: { tenant: owner } }), [owner], 10_000);
+  const live = useLive<List<Key>>(() => callAll<Key>('GET /admin/v1/tenants/{tenant}/keys', 'keys', { params: { tenant: owner } }), [owner], 10_000);
   const rows = (live.value ?? []).filter(row => !sought || `${row.name} ${row.principal} ${row.id} ${(row.groups ?? []).join(' ')}`.toLowerCase().includes(sought.toLowerCase()));
   const mayRevoke = may('DELETE /admin/v1/tenants/{tenant}/keys/{id}');
   return (
@@ -37,6 +37,7 @@ export function Keys() {
         <Filter label="Search keys" value={sought} set={setSought} />
         {tenants.value.length > 1 && <Filter label="Tenant" value={owner} set={chooseTenant} options={tenants.value.map(name => [name, name] as const)} />}
       </Toolbar>
+      <Cut list={live.value} />
       {!live.value && !live.problem && <Loading />}
       {live.value && !rows.length && (
         <div class="card">
@@ -104,10 +105,8 @@ function list(text: string): string[] | undefined {
 
 function Create({ owner, close, made }: { owner: string; close: () => void; made: (key: Schemas['KeyShown']) => void }) {
   const [draft, setDraft] = useState({ name: '', principal: '', groups: '', scopes: '', expires_in: '' });
-  const [problem, setProblem] = useState<Problem>();
   const set = (member: keyof typeof draft) => (value: string) => setDraft({ ...draft, [member]: value });
-  const submit = async (event: Event) => {
-    event.preventDefault();
+  const { problem, isSending, submit } = useSubmit(async () => {
     const body = {
       name: draft.name || undefined,
       principal: draft.principal || undefined,
@@ -115,12 +114,8 @@ function Create({ owner, close, made }: { owner: string; close: () => void; made
       scopes: list(draft.scopes),
       expires_in: draft.expires_in || undefined,
     };
-    try {
-      made(await call('POST /admin/v1/tenants/{tenant}/keys', { params: { tenant: owner }, body }));
-    } catch (error) {
-      setProblem(asProblem(error));
-    }
-  };
+    made(await call('POST /admin/v1/tenants/{tenant}/keys', { params: { tenant: owner }, body }));
+  });
   return (
     <Dialog title={`Create a key of ${owner}`} close={close}>
       <form onSubmit={submit}>
@@ -134,7 +129,7 @@ function Create({ owner, close, made }: { owner: string; close: () => void; made
         <Refused problem={problem} except={Object.keys(draft)} />
         <div class="actions">
           <Button run={close}>Cancel</Button>
-          <Button kind="primary" submit>
+          <Button kind="primary" submit isSending={isSending}>
             Create the key
           </Button>
         </div>

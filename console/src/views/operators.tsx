@@ -1,10 +1,10 @@
 // Operators of the admin plane. A token is shown once.
 import { useState } from 'preact/hooks';
 
-import { call, type Problem, type Schemas } from '../api/client';
-import { asProblem, useLive } from '../live';
+import { call, type Schemas } from '../api/client';
+import { useLive } from '../live';
 import { may, operator } from '../session';
-import { Button, Confirm, Dialog, Empty, Input, Loading, Refused, Secret, Select, Tag, tell } from '../ui/controls';
+import { Button, Confirm, Dialog, Empty, Input, Loading, Refused, Secret, Select, Tag, tell, useSubmit } from '../ui/controls';
 import { Page } from '../ui/page';
 import { Table } from '../ui/table';
 import { Text, Time } from '../ui/text';
@@ -111,22 +111,16 @@ export function Operators() {
 
 function Create({ close, made }: { close: () => void; made: (shown: Schemas['OperatorShown']) => void }) {
   const [draft, setDraft] = useState({ name: '', role: 'viewer', tenants: '', backends: '' });
-  const [problem, setProblem] = useState<Problem>();
   const set = (member: keyof typeof draft) => (value: string) => setDraft({ ...draft, [member]: value });
   const names = (text: string) => {
     const parts = text.split(/[\s,]+/).filter(Boolean);
     return parts.length ? parts : undefined;
   };
-  const submit = async (event: Event) => {
-    event.preventDefault();
+  const { problem, isSending, submit } = useSubmit(async () => {
     const owns = draft.role === 'backend_owner';
     const body = { name: draft.name, role: draft.role, tenants: owns ? undefined : names(draft.tenants), backends: owns ? names(draft.backends) : undefined };
-    try {
-      made(await call('POST /admin/v1/operators', { body }));
-    } catch (error) {
-      setProblem(asProblem(error));
-    }
-  };
+    made(await call('POST /admin/v1/operators', { body }));
+  });
   return (
     <Dialog title="Create an operator" close={close}>
       <form onSubmit={submit}>
@@ -140,7 +134,7 @@ function Create({ close, made }: { close: () => void; made: (shown: Schemas['Ope
         <Refused problem={problem} except={Object.keys(draft)} />
         <div class="actions">
           <Button run={close}>Cancel</Button>
-          <Button kind="primary" submit>
+          <Button kind="primary" submit isSending={isSending}>
             Create the operator
           </Button>
         </div>

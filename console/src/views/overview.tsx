@@ -1,11 +1,11 @@
 // The broker at one glance.
 import { useRef } from 'preact/hooks';
 
-import { call, refuse, send, type Schemas } from '../api/client';
+import { call, jsonFrom, refuse, send, type Schemas } from '../api/client';
 import { useLive } from '../live';
 import { href } from '../router';
-import { chooseTenant, may } from '../session';
-import { Empty, Loading, Note, State, Tag } from '../ui/controls';
+import { chooseTenant, may, operator } from '../session';
+import { Empty, Failed, Loading, Note, State, Tag } from '../ui/controls';
 import { Icon, type IconName } from '../ui/icons';
 import { Card, Facts, Page } from '../ui/page';
 import { Table } from '../ui/table';
@@ -15,8 +15,10 @@ type View = Schemas['OverviewView'];
 
 const PAUSE = 3_000;
 const POINTS = 40;
+/** Backends that the broker lists in each part of the overview. */
+const LISTED_MAX = 20;
 
-function Stat({ icon, name, value, of, about, to, bad, children }: { icon: IconName; name: string; value: number; of?: number; about: string; to?: string; bad?: boolean; children?: preact.ComponentChildren }) {
+function Stat({ icon, name, value, of, about, to, bad, children }: { icon: IconName; name: string; value: number | undefined; of?: number; about: string; to?: string; bad?: boolean; children?: preact.ComponentChildren }) {
   const content = (
     <>
       <span class="name">
@@ -24,7 +26,7 @@ function Stat({ icon, name, value, of, about, to, bad, children }: { icon: IconN
         {name}
       </span>
       <span class="value">
-        {number(value)}
+        {value === undefined ? 'unknown' : number(value)}
         {of !== undefined && <small> / {number(of)}</small>}
       </span>
       <span class="about">{about}</span>
@@ -69,6 +71,8 @@ function summary(counts: Record<string, number>): string {
   return Object.entries(counts).filter(([state]) => state !== 'ready').map(([state, count]) => `${count} ${state}`).join(', ') || 'all ready';
 }
 
+const NO_DATABASE = 'the database does not answer';
+
 interface Work {
   tenant: string;
   what: string;
@@ -99,7 +103,7 @@ export function Overview() {
       let view: View;
       if (response.status === 304 && old) view = { ...old, uptime_seconds: old.uptime_seconds + PAUSE / 1_000 };
       else if (response.ok) {
-        view = await response.json();
+        view = await jsonFrom<View>(response);
         tag.current = response.headers.get('etag') ?? undefined;
       } else return refuse(response);
       const { calls, sessions } = history.current;
@@ -125,6 +129,8 @@ export function Overview() {
 
   const backends = Object.values(view.backends).reduce((sum, count) => sum + count, 0);
   const open = (view.breakers['open'] ?? 0) + (view.breakers['half_open'] ?? 0);
+  // The numbers of whole tenants: an owner of backends would see a zero instead.
+  const seesTenants = !operator.value?.backends;
   const refused = file.value?.refused;
   const work = workOf(view);
   return (
@@ -138,6 +144,7 @@ export function Overview() {
       }
       actions={<State>{view.readiness}</State>}
     >
+      <Failed problem={file.problem} what="The state of the configuration file is" tone="warn" />
       {refused && (
         <Note tone="bad">
           <strong>The configuration file is not in force.</strong> The reload of <Time at={refused.at} /> was refused:
@@ -159,28 +166,38 @@ export function Overview() {
         <Stat icon="activity" name="Calls in flight" value={view.calls_in_flight} about={`${number(view.calls_queued)} waiting for room`}>
           <Spark points={history.current.calls} />
         </Stat>
-        <Stat icon="sessions" name="Sessions" value={view.sessions} about="at this replica" {...(may('GET /admin/v1/sessions') ? { to: href('sessions') } : {})}>
-          <Spark points={history.current.sessions} />
-        </Stat>
-        <Stat icon="pins" name="Held by pins" value={view.held} about={view.held ? `at ${number(view.holding.length)} backends` : 'nothing is kept from clients'} bad={view.held > 0} />
-        {view.waiting && may('GET /admin/v1/tenants/{tenant}/approvals') && (
-          <Stat icon="approvals" name="Waiting approvals" value={view.waiting.approvals} about="calls that a person decides about" to={href('approvals')} bad={view.waiting.approvals > 0} />
+        {seesTenants && (
+          <Stat icon="sessions" name="Sessions" value={view.sessions} about="at this replica" {...(may('GET /admin/v1/sessions') ? { to: href('sessions') } : {})}>
+            <Spark points={history.current.sessions} />
+          </Stat>
         )}
-        {view.waiting && may('GET /admin/v1/tenants/{tenant}/connections') && (
+        <Stat icon="pins" name="Held by pins" value={view.held} about={view.held ? `at ${number(view.holding.length)} backends${view.holding.length < LISTED_MAX ? '' : ' or more'}` : 'nothing is kept from clients'} bad={view.held > 0} />
+        {seesTenants && may('GET /admin/v1/tenants/{tenant}/approvals') && (
+          <Stat
+            icon="approvals"
+            name="Waiting approvals"
+            value={view.waiting?.approvals}
+            about={view.waiting ? 'calls that a person decides about' : NO_DATABASE}
+            to={href('approvals')}
+            bad={Boolean(view.waiting?.approvals)}
+          />
+        )}
+        {seesTenants && may('GET /admin/v1/tenants/{tenant}/connections') && (
           <Stat
             icon="connections"
             name="Broken connections"
-            value={view.waiting.reconnect}
-            about={`must connect again; ${number(view.waiting.ended)} with an ended token`}
+            value={view.waiting?.reconnect}
+            about={view.waiting ? `must connect again; ${number(view.waiting.ended)} with an ended token` : NO_DATABASE}
             to={href('connections')}
-            bad={view.waiting.reconnect > 0}
+            bad={Boolean(view.waiting?.reconnect)}
           />
         )}
         <Stat icon="catalog" name="Tools" value={view.tools} about={`${number(view.prompts)} prompts, ${number(view.resources)} resources`} to={href('catalog')} />
         <Stat icon="operators" name="Tenants" value={view.tenants} about="that you see" />
       </div>
       <div class="cards">
-        <Card title="Needs attention" wide>
+        <Card title="Needs attention" actions={view.troubled.length >= LISTED_MAX && <a href={href('backends')}>All backends</a>} wide>
+          {view.troubled.length >= LISTED_MAX && <p class="soft">These are the first {LISTED_MAX}.</p>}
           {view.troubled.length ? (
             <Table
               label="Backends that need attention"
@@ -217,9 +234,10 @@ export function Overview() {
             />
           </Card>
         )}
-        {recent.value && (
+        {(recent.value || recent.problem) && (
           <Card title="Recent refusals and errors" actions={<a href={href('activity')}>All activity</a>} wide>
-            {recent.value.entries.length ? (
+            <Failed problem={recent.problem} what="Recent refusals and errors are" tone="warn" />
+            {recent.value?.entries.length ? (
               <Table
                 label="Recent refusals and errors"
                 rows={recent.value.entries.toReversed()}
@@ -227,19 +245,20 @@ export function Overview() {
                 columns={[
                   { title: 'At', width: '110px', cell: row => <Time at={row.at} /> },
                   { title: 'Principal', width: '20%', wide: true, cell: row => <Text>{row.principal}</Text> },
-                  { title: 'Request', cell: row => <><span class="soft">{row.method}</span> <Text>{row.target ?? ''}</Text></> },
+                  { title: 'Request', cell: row => <><span class="soft"><Text>{row.method}</Text></span> <Text>{row.target ?? ''}</Text></> },
                   { title: 'Outcome', width: '150px', cell: row => <State>{row.error ?? row.outcome}</State> },
                 ]}
               />
             ) : (
-              <Empty title="Nothing was refused or failed since this replica started." />
+              recent.value && <Empty title="Nothing was refused or failed since this replica started." />
             )}
           </Card>
         )}
-        {nodes.value && (
+        {(nodes.value || nodes.problem) && (
           <Card title="Replicas" wide>
+            <Failed problem={nodes.problem} what="The replicas are" tone="warn" />
             <ul class="list">
-              {nodes.value.nodes.map(node => (
+              {(nodes.value?.nodes ?? []).map(node => (
                 <li key={node.node}>
                   <Facts>
                     {[

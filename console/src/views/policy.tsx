@@ -1,11 +1,11 @@
 // The access policy of a tenant: its rules and tests, what it would decide, and what it has decided.
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useState } from 'preact/hooks';
 
 import { call, callTagged, Problem, type Schemas } from '../api/client';
 import { asProblem, useLive } from '../live';
 import { go, href, route } from '../router';
 import { chooseTenant, may, oneTenant, tenants } from '../session';
-import { Button, Confirm, Empty, Filter, Input, Loading, Note, Refused, Select, State, Tag, tell } from '../ui/controls';
+import { Button, Confirm, Empty, Failed, Filter, Input, Loading, Note, Refused, Select, State, Tag, tell, useSubmit } from '../ui/controls';
 import { Card, Page, Toolbar } from '../ui/page';
 import { Table } from '../ui/table';
 import { Text, Time, number } from '../ui/text';
@@ -28,53 +28,51 @@ function words(selector: object | undefined): string {
 }
 
 export function PolicyView() {
-  const owner = route.value.rest[0] ?? oneTenant.value;
-  const [stored, setStored] = useState<{ document: Document | null; tag: string | null }>();
-  const [problem, setProblem] = useState<Problem>();
-  const [editing, setEditing] = useState<string>();
-  const [removing, setRemoving] = useState(false);
+  const owner = route.value.rest[0] || oneTenant.value;
+  /** The text to edit, and the version that it replaces. */
+  const [editing, setEditing] = useState<{ text: string; tag: string | null }>();
+  /** The version that is to be removed. */
+  const [removing, setRemoving] = useState<{ tag: string | null }>();
   const params = { tenant: owner };
   const choose = (name: string) => {
     chooseTenant(name);
     go(href('policy', [name]));
   };
-  const newest = useRef(0);
-  /** Reads the policy. An answer that comes after a newer request is dropped: it may be of another tenant. */
-  const load = async () => {
-    const own = ++newest.current;
-    const ifNewest = (show: () => void) => own === newest.current && show();
-    setProblem(undefined);
-    try {
-      const { value, tag } = await callTagged<Document>('GET /admin/v1/tenants/{tenant}/policy', { params });
-      ifNewest(() => setStored({ document: value, tag }));
-    } catch (error) {
-      const found = asProblem(error);
-      ifNewest(() => (found.status === 404 ? setStored({ document: null, tag: null }) : setProblem(found)));
-    }
-  };
-  useEffect(() => {
-    setStored(undefined);
-    setEditing(undefined);
-    void load();
-  }, [owner]);
+  const live = useLive<{ document: Document | null; tag: string | null }>(
+    async () => {
+      try {
+        const { value, tag } = await callTagged<Document>('GET /admin/v1/tenants/{tenant}/policy', { params });
+        return { document: value, tag };
+      } catch (error) {
+        const problem = asProblem(error);
+        // A tenant that does not exist is another 404.
+        if (problem.status === 404 && problem.message.includes('policy of tenant')) return { document: null, tag: null };
+        throw problem;
+      }
+    },
+    [owner],
+    10_000,
+  );
+  useEffect(() => setEditing(undefined), [owner]);
+  const stored = live.value;
   const document = stored?.document;
   const mayWrite = may('PUT /admin/v1/tenants/{tenant}/policy');
   return (
     <Page
       title="Policy"
       lead={`Who may use which tools, prompts and resources of tenant ${owner}.`}
-      problem={problem}
+      problem={live.problem}
       actions={
         mayWrite &&
         stored &&
         editing === undefined && (
           <>
             {document && (
-              <Button kind="danger" run={() => setRemoving(true)}>
+              <Button kind="danger" run={() => setRemoving(stored)}>
                 Remove
               </Button>
             )}
-            <Button kind={document ? undefined : 'primary'} run={() => setEditing(JSON.stringify(document ?? FIRST, null, 2))}>
+            <Button kind={document ? undefined : 'primary'} run={() => setEditing({ text: JSON.stringify(document ?? FIRST, null, 2), tag: stored.tag })}>
               {document ? 'Edit' : 'Write a policy'}
             </Button>
           </>
@@ -86,16 +84,16 @@ export function PolicyView() {
           <Filter label="Tenant" value={owner} set={choose} options={tenants.value.map(name => [name, name] as const)} />
         </Toolbar>
       )}
-      {!stored && !problem && <Loading />}
-      {editing !== undefined && stored && (
+      {!stored && !live.problem && <Loading />}
+      {editing !== undefined && (
         <Editor
           owner={owner}
-          tag={stored.tag}
-          first={editing}
+          tag={editing.tag}
+          first={editing.text}
           close={() => setEditing(undefined)}
           saved={() => {
             setEditing(undefined);
-            void load();
+            void live.again();
           }}
         />
       )}
@@ -137,11 +135,11 @@ export function PolicyView() {
         <Confirm
           title="Remove the policy?"
           act="Remove it"
-          close={() => setRemoving(false)}
+          close={() => setRemoving(undefined)}
           run={async () => {
-            await call('DELETE /admin/v1/tenants/{tenant}/policy', { params, headers: stored?.tag ? { 'if-match': stored.tag } : {} });
+            await call('DELETE /admin/v1/tenants/{tenant}/policy', { params, headers: removing.tag ? { 'if-match': removing.tag } : {} });
             tell('The policy is removed.');
-            await load();
+            await live.again();
           }}
         >
           <p>Every client of {owner} may then use everything.</p>
@@ -153,34 +151,27 @@ export function PolicyView() {
 
 function Editor({ owner, tag, first, close, saved }: { owner: string; tag: string | null; first: string; close: () => void; saved: () => void }) {
   const [text, setText] = useState(first);
-  const [problem, setProblem] = useState<Problem>();
-  const store = async (event: Event) => {
-    event.preventDefault();
+  const { problem, isSending, submit } = useSubmit(async () => {
     try {
       JSON.parse(text);
     } catch (error) {
-      setProblem(new Problem(0, 'page', `The policy is not JSON: ${(error as Error).message}`, []));
-      return;
+      throw new Problem(0, 'page', `The policy is not JSON: ${(error as Error).message}`, []);
     }
-    try {
-      const headers: Record<string, string> = tag ? { 'if-match': tag } : { 'if-none-match': '*' };
-      const answer = await call<Schemas['PolicyView']>('PUT /admin/v1/tenants/{tenant}/policy', { params: { tenant: owner }, body: text, headers });
-      const warnings = answer.warnings ?? [];
-      tell(warnings.length ? `Stored. ${warnings.length} patterns match nothing yet.` : 'The policy is in force.');
-      saved();
-    } catch (error) {
-      setProblem(asProblem(error));
-    }
-  };
+    const headers: Record<string, string> = tag ? { 'if-match': tag } : { 'if-none-match': '*' };
+    const answer = await call<Schemas['PolicyView']>('PUT /admin/v1/tenants/{tenant}/policy', { params: { tenant: owner }, body: text, headers });
+    const warnings = answer.warnings ?? [];
+    tell(warnings.length ? `Stored. ${warnings.length} patterns match nothing yet.` : 'The policy is in force.');
+    saved();
+  });
   return (
     <Card title="Policy as JSON">
-      <form onSubmit={store}>
+      <form onSubmit={submit}>
         {problem?.kind === 'policy-test-failed' && <Note tone="warn">A test of the policy fails, so it is not in force.</Note>}
         <Refused problem={problem} />
         <Input label="Policy" value={text} set={setText} lines={22} code hint="Rules of effect deny win. A policy whose own test fails is refused." />
         <div class="actions">
           <Button run={close}>Cancel</Button>
-          <Button kind="primary" submit>
+          <Button kind="primary" submit isSending={isSending}>
             Put into force
           </Button>
         </div>
@@ -194,24 +185,17 @@ const DECIDERS: Record<string, string> = { default: 'the default', shadow: 'the 
 
 function Check({ owner }: { owner: string }) {
   const [asked, setAsked] = useState({ principal: '', groups: '', scopes: '', method: 'tools/call', object: '' });
-  const [problem, setProblem] = useState<Problem>();
   const [found, setFound] = useState<Schemas['PolicyCheckView']>();
   const set = (member: keyof typeof asked) => (value: string) => setAsked({ ...asked, [member]: value });
   const list = (text: string) => text.split(/[\s,]+/).filter(Boolean);
-  const check = async (event: Event) => {
-    event.preventDefault();
-    setProblem(undefined);
+  const { problem, isSending, submit } = useSubmit(async () => {
     setFound(undefined);
-    try {
-      const body = { as: { principal: asked.principal || undefined, groups: list(asked.groups), scopes: list(asked.scopes) }, method: asked.method, object: asked.object };
-      setFound(await call('POST /admin/v1/tenants/{tenant}/policy/check', { params: { tenant: owner }, body }));
-    } catch (error) {
-      setProblem(asProblem(error));
-    }
-  };
+    const body = { as: { principal: asked.principal || undefined, groups: list(asked.groups), scopes: list(asked.scopes) }, method: asked.method, object: asked.object };
+    setFound(await call('POST /admin/v1/tenants/{tenant}/policy/check', { params: { tenant: owner }, body }));
+  });
   return (
     <Card title="Check a decision">
-      <form onSubmit={check}>
+      <form onSubmit={submit}>
         <div class="pair">
           <Input label="Principal" value={asked.principal} set={set('principal')} fault={problem?.of('as.principal')} />
           <Input label="Groups" value={asked.groups} set={set('groups')} fault={problem?.of('as.groups')} />
@@ -223,7 +207,7 @@ function Check({ owner }: { owner: string }) {
         </div>
         <Refused problem={problem} except={['as', 'method', 'object']} />
         <div class="actions">
-          <Button kind="primary" submit>
+          <Button kind="primary" submit isSending={isSending}>
             Check
           </Button>
         </div>
@@ -258,7 +242,8 @@ function Report({ owner }: { owner: string }) {
       title="Decisions of the policy"
       actions={<Filter label="Time" value={since} set={setSince} options={[['15m', 'Last 15 minutes'], ['1h', 'Last hour'], ['24h', 'Last 24 hours']]} />}
     >
-      {live.problem && <Note tone="bad">{live.problem.message}</Note>}
+      <Failed problem={live.problem} />
+      {!live.value && !live.problem && <Loading />}
       {rows.length ? (
         <Table
           label="Decisions"
@@ -275,7 +260,7 @@ function Report({ owner }: { owner: string }) {
           ]}
         />
       ) : (
-        <Empty title="Nothing was refused, and no rule in shadow would have refused anything." />
+        live.value && <Empty title="Nothing was refused, and no rule in shadow would have refused anything." />
       )}
     </Card>
   );

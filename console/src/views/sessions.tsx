@@ -1,12 +1,12 @@
 // Sessions of clients, on all replicas.
 import { useState } from 'preact/hooks';
 
-import { call, callAll, type Schemas } from '../api/client';
+import { call, callAll, type List, type Schemas } from '../api/client';
 import { useLive } from '../live';
 import { route, setQuery } from '../router';
 import { chooseTenant, may, tenant, tenants } from '../session';
 import { Button, Confirm, Empty, Filter, Loading, State, tell } from '../ui/controls';
-import { Page, Toolbar } from '../ui/page';
+import { Cut, Page, Toolbar } from '../ui/page';
 import { Table } from '../ui/table';
 import { Text, duration, number } from '../ui/text';
 
@@ -17,7 +17,7 @@ export function Sessions() {
   const { query } = route.value;
   const sought = (query.get('q') ?? '').toLowerCase();
   const [ending, setEnding] = useState<Session>();
-  const live = useLive<Session[]>(() => callAll<Session>('GET /admin/v1/sessions', 'sessions', { query: { tenant: chosen } }), [chosen], 6_000);
+  const live = useLive<List<Session>>(() => callAll<Session>('GET /admin/v1/sessions', 'sessions', { query: { tenant: chosen } }), [chosen], 6_000);
   const rows = (live.value ?? []).filter(
     row => !sought || `${row.principal} ${row.client_name} ${row.endpoint} ${row.transport} ${row.node ?? ''} ${row.id} ${row.tenant}`.toLowerCase().includes(sought),
   );
@@ -30,6 +30,7 @@ export function Sessions() {
           <Filter label="Tenant" value={chosen} set={chooseTenant} options={[['', 'Every tenant'], ...tenants.value.map(name => [name, name] as const)]} />
         )}
       </Toolbar>
+      <Cut list={live.value} />
       {!live.value && !live.problem && <Loading />}
       {live.value && !rows.length && (
         <div class="card">

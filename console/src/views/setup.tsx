@@ -4,7 +4,7 @@ import { useState } from 'preact/hooks';
 import { call, type Schemas } from '../api/client';
 import { useLive } from '../live';
 import { may } from '../session';
-import { Copy, Input, Note, Select } from '../ui/controls';
+import { Copy, Failed, Input, Note, Select } from '../ui/controls';
 import { Card, Page } from '../ui/page';
 
 const KEY = 'YOUR_KEY';
@@ -67,6 +67,7 @@ export function Setup() {
   return (
     <Page title="Client setup" lead="What a client needs: one address, and a key of its tenant." problem={overview.problem}>
       <Card>
+        <Failed problem={backends.problem} what="The endpoints of single backends are" tone="warn" />
         <form onSubmit={event => event.preventDefault()}>
           <div class="pair">
             <Input label="Address of the broker" value={shown} set={setBase} code type="url" hint="As clients reach listen.http." />

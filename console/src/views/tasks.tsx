@@ -1,12 +1,12 @@
 // Durable tasks, on all replicas. Their results are not shown.
 import { useState } from 'preact/hooks';
 
-import { call, callAll, type Schemas } from '../api/client';
+import { call, callAll, type List, type Schemas } from '../api/client';
 import { useLive } from '../live';
 import { route, setQuery } from '../router';
 import { chooseTenant, may, tenant, tenants } from '../session';
-import { Button, Confirm, Dialog, Empty, Filter, Loading, Note, State, tell } from '../ui/controls';
-import { Facts, Page, Toolbar } from '../ui/page';
+import { Button, Confirm, Dialog, Empty, Failed, Filter, Loading, State, tell } from '../ui/controls';
+import { Cut, Facts, Page, Toolbar } from '../ui/page';
 import { Table } from '../ui/table';
 import { Text, Time, number } from '../ui/text';
 
@@ -22,7 +22,7 @@ export function Tasks() {
   const sought = (query.get('q') ?? '').toLowerCase();
   const [cancelling, setCancelling] = useState<Task>();
   const [shown, setShown] = useState<string>();
-  const live = useLive<Task[]>(() => callAll<Task>('GET /admin/v1/tasks', 'tasks', { query: { tenant: chosen, status } }), [chosen, status], 4_000);
+  const live = useLive<List<Task>>(() => callAll<Task>('GET /admin/v1/tasks', 'tasks', { query: { tenant: chosen, status } }), [chosen, status], 4_000);
   const rows = (live.value ?? []).filter(row => !sought || `${row.id} ${row.principal} ${row.backend} ${row.tenant}`.toLowerCase().includes(sought));
   const mayCancel = may('POST /admin/v1/tasks/{id}/cancel');
   return (
@@ -34,6 +34,7 @@ export function Tasks() {
           <Filter label="Tenant" value={chosen} set={chooseTenant} options={[['', 'Every tenant'], ...tenants.value.map(name => [name, name] as const)]} />
         )}
       </Toolbar>
+      <Cut list={live.value} />
       {!live.value && !live.problem && <Loading />}
       {live.value && !rows.length && (
         <div class="card">
@@ -84,7 +85,8 @@ function Shown({ id, close }: { id: string; close: () => void }) {
   const task = live.value;
   return (
     <Dialog title="Task" close={close}>
-      {live.problem && <Note tone="bad">{live.problem.message}</Note>}
+      <Failed problem={live.problem} />
+      {!task && !live.problem && <Loading />}
       {task && (
         <>
           <Facts>

@@ -5,7 +5,7 @@ import { call, callTagged, Problem, type Schemas } from '../api/client';
 import { asProblem } from '../live';
 import { go, href } from '../router';
 import { tenants } from '../session';
-import { Input, Button, Loading, Refused, Select, tell } from '../ui/controls';
+import { Button, Input, Loading, Refused, Select, tell, useSubmit } from '../ui/controls';
 import { Card, Page } from '../ui/page';
 
 type View = Schemas['ToolsetView'];
@@ -76,8 +76,14 @@ function documentOf(draft: Draft): Members {
 export function ToolsetForm({ owner, name }: { owner: string; name?: string }) {
   const [draft, setDraft] = useState<Draft | undefined>(name ? undefined : draftOf(owner, ''));
   const [tag, setTag] = useState<string | null>(null);
-  const [problem, setProblem] = useState<Problem>();
-  const [busy, setBusy] = useState(false);
+  const [unread, setUnread] = useState<Problem>();
+  const { problem, isSending, submit } = useSubmit(async () => {
+    if (!draft) return;
+    const headers: Record<string, string> = name ? (tag ? { 'if-match': tag } : {}) : { 'if-none-match': '*' };
+    await call('PUT /admin/v1/tenants/{tenant}/toolsets/{toolset}', { params: { tenant: draft.owner, toolset: draft.name }, body: documentOf(draft), headers });
+    tell(`${draft.name} is stored.`);
+    go(href('toolsets', [draft.owner, draft.name]));
+  });
   useEffect(() => {
     if (!name) return;
     callTagged<View>('GET /admin/v1/tenants/{tenant}/toolsets/{toolset}', { params: { tenant: owner, toolset: name } }).then(
@@ -85,36 +91,22 @@ export function ToolsetForm({ owner, name }: { owner: string; name?: string }) {
         setTag(found);
         setDraft(draftOf(owner, name, value as unknown as Members));
       },
-      error => setProblem(asProblem(error)),
+      error => setUnread(asProblem(error)),
     );
   }, [owner, name]);
 
   const title = name ? `Edit ${name}` : 'Add a toolset';
   const back = name ? { href: href('toolsets', [owner, name]), title: name } : { href: href('toolsets'), title: 'Toolsets' };
-  if (!draft) return <Page title={title} back={back} problem={problem}>{problem ? null : <Loading />}</Page>;
+  if (!draft) return <Page title={title} back={back} problem={unread}>{unread ? null : <Loading />}</Page>;
 
   const set = (member: Exclude<keyof Draft, 'patterns'>) => (value: string) => setDraft({ ...draft, [member]: value });
   const fault = (field: string) => problem?.of(field);
-  const store = async (event: Event) => {
-    event.preventDefault();
-    setBusy(true);
-    setProblem(undefined);
-    try {
-      const headers: Record<string, string> = name ? (tag ? { 'if-match': tag } : {}) : { 'if-none-match': '*' };
-      await call('PUT /admin/v1/tenants/{tenant}/toolsets/{toolset}', { params: { tenant: draft.owner, toolset: draft.name }, body: documentOf(draft), headers });
-      tell(`${draft.name} is stored.`);
-      go(href('toolsets', [draft.owner, draft.name]));
-    } catch (error) {
-      setProblem(asProblem(error));
-      setBusy(false);
-    }
-  };
   const patterns = SIDES.flatMap(side => KINDS.map(kind => `${side}.${kind}`));
   const yesOrNo = [['no', 'no'], ['yes', 'yes']] as const;
   return (
     <Page title={title} back={back} lead="The broker checks the whole document, and stores it only without a fault.">
       <Card>
-        <form onSubmit={store}>
+        <form onSubmit={submit}>
           <div class="pair">
             <Select label="Tenant" value={draft.owner} set={set('owner')} options={(name ? [draft.owner] : tenants.value).map(one => [one, one] as const)} fault={fault('tenant')} />
             <Input label="Name" value={draft.name} set={name ? () => {} : set('name')} required placeholder="research" fault={fault('toolset') ?? fault('name')} hint="Small letters, digits and hyphens. Its endpoint is /mcp/t/NAME." />
@@ -148,8 +140,8 @@ export function ToolsetForm({ owner, name }: { owner: string; name?: string }) {
             <a class="button" href={back.href}>
               Cancel
             </a>
-            <Button kind="primary" submit disabled={busy}>
-              {busy ? 'Storing…' : 'Store the toolset'}
+            <Button kind="primary" submit isSending={isSending}>
+              {isSending ? 'Storing…' : 'Store the toolset'}
             </Button>
           </div>
         </form>

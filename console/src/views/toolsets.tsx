@@ -1,13 +1,13 @@
 // Toolsets of a tenant: their list, and one of them with what its endpoint lists for a subject.
 import { useState } from 'preact/hooks';
 
-import { call, callAll, callTagged, type Problem, type Schemas } from '../api/client';
-import { asProblem, useLive } from '../live';
+import { call, callAll, callTagged, type List, type Schemas } from '../api/client';
+import { useLive } from '../live';
 import { go, href, route } from '../router';
 import { chooseTenant, may, oneTenant, tenants } from '../session';
 import { Trial, type Lists, type Message, type Subject } from '../trial';
-import { Button, Confirm, Copy, Empty, Filter, Loading, Refused, State, Tag, tell } from '../ui/controls';
-import { Card, Facts, Json, Page, Toolbar } from '../ui/page';
+import { Button, Confirm, Copy, Empty, Filter, Loading, Refused, State, Tag, tell, useSubmit } from '../ui/controls';
+import { Card, Cut, Facts, Json, Page, Toolbar } from '../ui/page';
 import { SubjectFields } from '../ui/subject';
 import { Table } from '../ui/table';
 import { Text, number } from '../ui/text';
@@ -28,7 +28,7 @@ export function ToolsetsView() {
 function All() {
   const owner = oneTenant.value;
   const [sought, setSought] = useState('');
-  const live = useLive<View[]>(() => callAll<View>('GET /admin/v1/tenants/{tenant}/toolsets', 'toolsets', { params: { tenant: owner } }), [owner], 10_000);
+  const live = useLive<List<View>>(() => callAll<View>('GET /admin/v1/tenants/{tenant}/toolsets', 'toolsets', { params: { tenant: owner } }), [owner], 10_000);
   const rows = (live.value ?? []).filter(row => !sought || `${row.name} ${row.description ?? ''}`.toLowerCase().includes(sought.toLowerCase()));
   const add = may(WRITE) && (
     <a class="button primary" href={href('toolsets', ['+'])}>
@@ -41,6 +41,7 @@ function All() {
         <Filter label="Search toolsets" value={sought} set={setSought} />
         {tenants.value.length > 1 && <Filter label="Tenant" value={owner} set={chooseTenant} options={tenants.value.map(one => [one, one] as const)} />}
       </Toolbar>
+      <Cut list={live.value} />
       {!live.value && !live.problem && <Loading />}
       {live.value && !rows.length && (
         <div class="card">
@@ -80,7 +81,8 @@ function Published({ view }: { view: View }) {
 
 function One({ owner, name }: { owner: string; name: string }) {
   const params = { tenant: owner, toolset: name };
-  const [removing, setRemoving] = useState(false);
+  /** The version that is to be removed. */
+  const [removing, setRemoving] = useState<{ tag: string | null }>();
   const live = useLive(() => callTagged<View>('GET /admin/v1/tenants/{tenant}/toolsets/{toolset}', { params }), [owner, name], 10_000);
   const view = live.value?.value;
   const back = { href: href('toolsets'), title: 'Toolsets' };
@@ -97,7 +99,7 @@ function One({ owner, name }: { owner: string; name: string }) {
         isOurs && (
           <>
             {may('DELETE /admin/v1/tenants/{tenant}/toolsets/{toolset}') && (
-              <Button kind="danger" run={() => setRemoving(true)}>
+              <Button kind="danger" run={() => setRemoving(live.value)}>
                 Remove
               </Button>
             )}
@@ -132,9 +134,9 @@ function One({ owner, name }: { owner: string; name: string }) {
         <Confirm
           title={`Remove ${name}?`}
           act="Remove the toolset"
-          close={() => setRemoving(false)}
+          close={() => setRemoving(undefined)}
           run={async () => {
-            const tag = live.value?.tag;
+            const { tag } = removing;
             await call('DELETE /admin/v1/tenants/{tenant}/toolsets/{toolset}', { params, headers: tag ? { 'if-match': tag } : {} });
             tell(`${name} is removed.`);
             go(href('toolsets'));
@@ -168,29 +170,19 @@ function entriesOf(lists: Lists): Entry[] {
 function Holds({ owner, name }: { owner: string; name: string }) {
   const [subject, setSubject] = useState<Subject>({});
   const [entries, setEntries] = useState<Entry[]>();
-  const [problem, setProblem] = useState<Problem>();
-  const [busy, setBusy] = useState(false);
-  const show = async (event: Event) => {
-    event.preventDefault();
-    setBusy(true);
-    setProblem(undefined);
+  const { problem, isSending, submit } = useSubmit(async () => {
     setEntries(undefined);
-    try {
-      const nothing = { note: () => undefined, progress: () => undefined, ask: async () => ({ action: 'cancel' }) };
-      setEntries(entriesOf(await new Trial(owner, subject, nothing, name).lists()));
-    } catch (error) {
-      setProblem(asProblem(error));
-    }
-    setBusy(false);
-  };
+    const nothing = { note: () => undefined, progress: () => undefined, ask: async () => ({ action: 'cancel' }) };
+    setEntries(entriesOf(await new Trial(owner, subject, nothing, name).lists()));
+  });
   return (
     <Card title="What does a subject see?">
-      <form onSubmit={show}>
+      <form onSubmit={submit}>
         <SubjectFields owner={owner} set={setSubject} label="List as" />
         <Refused problem={problem} />
         <div class="actions">
-          <Button kind="primary" submit disabled={busy}>
-            {busy ? 'Listing…' : 'Show the lists'}
+          <Button kind="primary" submit isSending={isSending}>
+            {isSending ? 'Listing…' : 'Show the lists'}
           </Button>
         </div>
       </form>

@@ -104,8 +104,10 @@ function Caller({ owner, tool }: { owner: string; tool: Item }) {
   };
   /** Ends a run. Its questions need no answer any more. */
   const finish = ({ trial, begun }: Run, changes: Partial<Run> = {}) => updateOf(trial, { ...changes, questions: [], took: performance.now() - begun });
+  const isRunning = run !== undefined && run.took === undefined;
   const start = async (event: Event) => {
     event.preventDefault();
+    if (isRunning) return;
     let args: RawJson;
     if (json !== undefined) {
       const read = readJson(json || '{}');
@@ -154,7 +156,6 @@ function Caller({ owner, tool }: { owner: string; tool: Item }) {
       if (!trial.isStopped) finish(own, { problem: asProblem(error) });
     }
   };
-  const isRunning = run && run.took === undefined;
   const question = run?.questions[0];
   return (
     <div class="panes">
@@ -197,7 +198,7 @@ function Caller({ owner, tool }: { owner: string; tool: Item }) {
                 Stop
               </Button>
             )}
-            <Button kind="primary" icon="try" submit disabled={isRunning || !definition.value}>
+            <Button kind="primary" icon="try" submit isSending={isRunning} disabled={!definition.value}>
               {isRunning ? 'Calling…' : 'Call the tool'}
             </Button>
           </div>

@@ -54,6 +54,7 @@ try {
 
   await person.open('try/default/b__hidden');
   await page.getByLabel('<b>bold</b>').waitFor();
+  await page.getByLabel('side').locator('option', { hasText: '<U+202E>right' }).waitFor({ state: 'attached' });
   await person.button('Call the tool').click();
   await page.locator('.answer').getByText('<script>').waitFor();
   await page.locator('.answer .unseen', { hasText: 'U+200B' }).waitFor();

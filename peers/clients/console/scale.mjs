@@ -1,5 +1,5 @@
-// Long lists: 5,000 tools of a real backend, and 10,000 sessions and 5,000 backends that the script answers in the broker's place.
-// `scale.mjs ORIGIN TOKEN`. Only the rows in sight are in the page, and it never stops for a second.
+// Long lists: 5,000 tools of a real backend, and up to 25,000 sessions and 5,000 backends that the script answers in the broker's place.
+// `scale.mjs ORIGIN TOKEN`. Only the rows in sight are in the page, and it never stops for a second. It reads 20,000 entries of a list.
 import assert from 'node:assert/strict';
 
 import { Person, launch, ok } from './browser.mjs';
@@ -82,6 +82,9 @@ try {
   await check('sessions', 'Sessions', 'person-00000', 'person-09999', 'person-04321', '10,000 of 10,000');
   await answerList('/admin/v1/backends', 'backends', Array.from({ length: 5_000 }, (_, number) => backend(number)));
   await check('backends', 'Backends', 'backend-00000', 'backend-04999', 'backend-01234', '5,000 of 5,000');
+  await answerList('/admin/v1/sessions', 'sessions', Array.from({ length: 25_000 }, (_, number) => session(number)));
+  await check('sessions', 'Sessions', 'person-00000', 'person-19999', 'person-04321', '20,000 of 20,000');
+  await page.getByText('shows and searches the first 20,000 entries').waitFor();
   person.check();
 } catch (error) {
   console.error(error, (await page.locator('body').innerText()).slice(0, 3_000), person.complaints);

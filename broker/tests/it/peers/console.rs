@@ -251,7 +251,10 @@ async fn names_and_descriptions_of_backends_are_shown_as_text() {
             json!({"content": [{"type": "text", "text": "<script>owned=1</script>\u{200b}"}]}),
         )
     });
-    let schema = json!({"type": "object", "properties": {"<b>bold</b>": {"type": "string", "description": attack}}});
+    let schema = json!({"type": "object", "properties": {
+        "<b>bold</b>": {"type": "string", "description": attack},
+        "side": {"type": "string", "enum": ["left", "\u{202e}right"]},
+    }});
     backend.list("tools", vec![
         json!({"name": "hidden", "description": "safe\u{200b}\u{202e}text\u{e0041}", "inputSchema": schema}),
         json!({"name": "loud", "description": attack, "inputSchema": {"type": "object"}}),
@@ -294,13 +297,27 @@ async fn the_console_shows_and_sends_nothing_outdated() {
 }
 
 #[tokio::test]
+async fn the_console_says_what_went_wrong_and_keeps_what_was_entered() {
+    let backend = FakeBackend::start().await;
+    backend.content_is_invalid_on_purpose("the name of its prompt has a member that is not seen");
+    backend.tool("send", |_| async { Reply::text("sent") });
+    backend.list("tools", ["read", "send"].map(testkit::backend::tool).to_vec());
+    backend.list("prompts", vec![json!({"name": "ask\u{200b}me"})]);
+    let mut held = backend.spec();
+    held["pins"] = json!("hold_all");
+    let broker = builder().backend("default", "b", held).start().await;
+    broker.admin().wait_backend_state("default", "b", "ready").await;
+    passes("faults.mjs", &[&origin(&broker), ADMIN], 7, || broker.log()).await;
+}
+
+#[tokio::test]
 async fn long_lists_scroll_without_a_pause() {
     let backend = FakeBackend::start().await;
     let tool = |number: usize| json!({"name": format!("tool-{number:05}"), "description": format!("does thing {number}"), "inputSchema": {"type": "object"}});
     backend.list("tools", (0..5_000).map(tool).collect());
     let broker = builder().backend("default", "b", backend.spec()).start().await;
     broker.admin().wait_backend_state("default", "b", "ready").await;
-    passes("scale.mjs", &[&origin(&broker), ADMIN], 3, || broker.log()).await;
+    passes("scale.mjs", &[&origin(&broker), ADMIN], 4, || broker.log()).await;
 }
 
 #[tokio::test]

@@ -282,7 +282,6 @@ async fn s01_an_answer_that_a_client_would_read_differently_fails_its_call() {
     let members = [
         r#""Result":{"content":[{"type":"text","text":"forged"}]}"#,
         r#""ID":77"#,
-        r#""error":null"#,
         r#""\u0045rror":{"code":1,"message":"m"}"#,
         r#""params":{"_meta":{}}"#,
         r#""Method":"notifications/x""#,
