@@ -6,6 +6,7 @@
 //!   `ready` line after that.
 //! - Every error at start ends the process before `ready`, with an exit code and a message.
 
+mod blocking_thread;
 mod check_config;
 mod config_files;
 mod config_folder;
@@ -121,6 +122,7 @@ fn start_and_stop(options: ServeOptions) -> Result<(), ServeError> {
     descriptor_limit::raise(config.limits.connections);
     let runtime = runtime()?;
     let ended = runtime.block_on(async {
+        tokio::spawn(blocking_thread::keep_alive());
         let mut signals = Signals::install()
             .map_err(|source| ServeError::System { what: "signal handlers", source })?;
         let mut running = tokio::select! {
@@ -172,7 +174,7 @@ impl RunningBroker {
         tracing::info!(node = %config.node.id, version = env!("CARGO_PKG_VERSION"), "starting");
         let certificates = ListenerCertificates::load(&config)?;
         let acceptors = certificates.acceptors();
-        let wait = DatabaseWait::begin(&config);
+        let wait = DatabaseWait::new(&config);
         let (stores, root) = match stores {
             Some(stores) => {
                 let root = open_root(&config, stores.durable.as_ref(), &wait).await?;
@@ -260,29 +262,48 @@ impl RunningBroker {
         loop {
             // Every branch is cancel-safe: the source keeps signals, a requested drain stays
             // requested, and the end of a task is kept.
-            tokio::select! { biased;
+            let stopped_by = tokio::select! { biased;
                 signal = signals.next() => match signal {
-                    Signal::Stop(name) => {
-                        tracing::info!(signal = name, "the process received a stop signal");
-                        return Ok(());
-                    }
-                    Signal::Reload => self.reload().await,
+                    Signal::Stop(name) => Some(name),
+                    Signal::Reload => self.reload(signals).await,
                 },
                 () = follow_due(is_following, self.config.include.interval) => {
-                    self.follow_changed_files().await;
+                    self.follow_changed_files(signals).await
                 }
                 () = self.broker.drain_requested() => {
                     tracing::info!("the admin API requested a drain");
                     return Ok(());
                 }
                 ended = self.listeners.ended() => return Err(ended),
+            };
+            if let Some(name) = stopped_by {
+                tracing::info!(signal = name, "the process received a stop signal");
+                return Ok(());
             }
         }
     }
 
-    async fn follow_changed_files(&mut self) {
-        self.files.follow(&self.control).await;
-        self.certificates.follow(&self.control).await;
+    async fn follow_changed_files(&mut self, signals: &mut Signals) -> Option<&'static str> {
+        let stopped_by = self.follow_folder(signals).await;
+        if stopped_by.is_none() {
+            self.certificates.follow(&self.control).await;
+        }
+        stopped_by
+    }
+
+    /// Applies what changed in the folder of the configuration. Returns the name of a stop signal
+    /// that ended the checks of its files. These may be many, or wait for a file. A change that has
+    /// begun is applied to its end.
+    async fn follow_folder(&mut self, signals: &mut Signals) -> Option<&'static str> {
+        let change = tokio::select! { biased;
+            name = signals.stop() => return Some(name),
+            () = self.broker.drain_requested() => return None,
+            change = self.files.changes(&self.control) => change,
+        };
+        if let Some(change) = change {
+            self.files.apply(change, &self.control).await;
+        }
+        None
     }
 
     /// Drains the broker: turns readiness off, accepts no new sessions and calls, closes streams,
@@ -312,7 +333,7 @@ impl RunningBroker {
             }
             self.broker.close_streams();
             tokio::select! {
-                () = self.listeners.close(&broker.shared.forwarded, grace_ends) => {}
+                () = self.listeners.close(&broker.shared, grace_ends) => {}
                 () = giving_up => {}
             }
             self.broker.give_up_forwarded();

@@ -28,7 +28,7 @@ impl Figures {
             rate: middle(&|round| round.rate),
             p50: middle(&|round| round.latency.p50),
             p99: middle(&|round| round.latency.p99),
-            refused: middle(&|round| 100.0 * round.refused as f64 / round.calls.max(1) as f64),
+            refused: middle(&Report::refused_percent),
             cpu_us_per_call: cpu.filter(|cpu| !cpu.is_empty()).map(median),
         }
     }
@@ -77,10 +77,14 @@ impl Rounds {
         let [a, b] = figures[..] else { return String::new() };
         let mut text = format!("{:<12} {:>12} {:>12} {:>8}\n", "", "A", "B", "B : A");
         let rows = [("calls/s", a.rate, b.rate), ("p50", a.p50, b.p50), ("p99", a.p99, b.p99)];
+        // A target that refused every call has no rate and no latency.
+        let ratio = |a: f64, b: f64| {
+            if a > 0.0 { format!("{:.2}", b / a) } else { "-".to_owned() }
+        };
         for (name, a, b) in rows {
             let show =
                 |value: f64| if name == "calls/s" { format!("{value:.0}") } else { shown(value) };
-            let _ = writeln!(text, "{name:<12} {:>12} {:>12} {:>8.2}", show(a), show(b), b / a);
+            let _ = writeln!(text, "{name:<12} {:>12} {:>12} {:>8}", show(a), show(b), ratio(a, b));
         }
         if a.refused > 0.0 || b.refused > 0.0 {
             let (shown_a, shown_b) = (format!("{:.1} %", a.refused), format!("{:.1} %", b.refused));
@@ -88,8 +92,12 @@ impl Rounds {
         }
         if let (Some(a), Some(b)) = (a.cpu_us_per_call, b.cpu_us_per_call) {
             let (shown_a, shown_b) = (format!("{a:.1} µs"), format!("{b:.1} µs"));
-            let _ =
-                writeln!(text, "{:<12} {shown_a:>12} {shown_b:>12} {:>8.2}", "CPU a call", b / a);
+            let _ = writeln!(
+                text,
+                "{:<12} {shown_a:>12} {shown_b:>12} {:>8}",
+                "CPU a call",
+                ratio(a, b)
+            );
         }
         text
     }

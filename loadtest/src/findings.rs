@@ -87,16 +87,29 @@ impl Findings {
     }
 }
 
-/// Returns the beginning of a message, for reports.
+/// Returns the beginning of a message, for reports. Its control characters are a stranger's, and
+/// could move the cursor of a terminal or forge lines of a report.
 pub fn excerpt(frame: &[u8]) -> String {
     const SHOWN: usize = 160;
-    let text = String::from_utf8_lossy(&frame[..frame.len().min(SHOWN)]).into_owned();
+    let plain = |letter: char| match letter {
+        '\r' | '\n' | '\t' => ' ',
+        letter if letter.is_control() => char::REPLACEMENT_CHARACTER,
+        letter => letter,
+    };
+    let text = String::from_utf8_lossy(&frame[..frame.len().min(SHOWN)]);
+    let text: String = text.chars().map(plain).collect();
     if frame.len() > SHOWN { format!("{text}… ({} bytes)", frame.len()) } else { text }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_excerpt_has_no_control_characters() {
+        assert_eq!(excerpt(b"\x1b[2Ka\r\nFAILED\x00"), "\u{fffd}[2Ka  FAILED\u{fffd}");
+        assert_eq!(excerpt(&[b'x'; 200]), format!("{}… (200 bytes)", "x".repeat(160)));
+    }
 
     #[test]
     fn findings_are_counted_and_a_few_are_kept() {

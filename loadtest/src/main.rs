@@ -1,12 +1,13 @@
 //! The `mcp-loadtest` program: its command line.
 
 use std::{
+    fs::OpenOptions,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Parser, Subcommand};
 use loadtest::{
     backend::{self, Backend, BackendOptions},
@@ -19,7 +20,7 @@ use loadtest::{
     target::Target,
     wire::LoadTarget,
 };
-use transport::tls::ClientTlsFiles;
+use transport::{descriptor_limit, tls::ClientTlsFiles};
 
 /// Thousands of callers allocate small messages on every thread.
 #[global_allocator]
@@ -29,6 +30,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const EXIT_FAILED: u8 = 1;
 /// The load could not be carried out.
 const EXIT_USAGE: u8 = 64;
+/// File descriptors for other purposes than the connections of a load.
+const DESCRIPTORS_OWN: u64 = 32;
 
 /// Puts MCP servers under load, and checks every answer while it does.
 #[derive(Debug, Parser)]
@@ -218,12 +221,29 @@ impl Common {
         let profile = self.profile(era)?;
         let tls = ClientTlsFiles { ca: self.ca.clone(), ..ClientTlsFiles::default() };
         let site = LoadTarget::new(target, &tls, profile.timeout)?.with_era(profile.era);
-        Ok(Load { site, profile, keys: self.keys()?, pids })
+        let load = Load { site, profile, keys: self.keys()?, pids };
+        fits_descriptors(load.connections_max())?;
+        Ok(load)
     }
+}
+
+/// Raises the limit of file descriptors. Fails if the load needs more, because missing connections
+/// would count as faults of the target.
+fn fits_descriptors(connections: usize) -> anyhow::Result<()> {
+    let limit = descriptor_limit::raise().unwrap_or_else(|error| error.soft);
+    let needed = connections as u64 + DESCRIPTORS_OWN;
+    ensure!(
+        needed <= limit,
+        "the load opens up to {connections} connections, and this process may have {limit} open files: raise the limit to {needed} (`ulimit -n`), or lower `sessions` or `in_flight` in the profile"
+    );
+    Ok(())
 }
 
 async fn load_one(arguments: RunArgs) -> anyhow::Result<bool> {
     let load = arguments.common.load(arguments.target, None, arguments.pids)?;
+    for path in arguments.json.iter().chain(&arguments.html) {
+        check_writable(path)?;
+    }
     let shown = ProgressDisplay::default();
     let mut report = run::run(&load, |progress| shown.show(progress)).await?;
     shown.done();
@@ -242,6 +262,7 @@ async fn load_one(arguments: RunArgs) -> anyhow::Result<bool> {
 async fn load_two(arguments: CompareArgs) -> anyhow::Result<bool> {
     let CompareArgs { a, b, common, pids_a, pids_b, era_b, rounds, html } = arguments;
     let loads = [common.load(a, None, pids_a)?, common.load(b, era_b, pids_b)?];
+    html.iter().try_for_each(|path| check_writable(path))?;
     let shown = ProgressDisplay::default();
     let rounds = usize::from(rounds);
     let rounds = compare::run_interleaved(&loads, rounds, |progress| shown.show(progress)).await?;
@@ -256,6 +277,8 @@ async fn load_two(arguments: CompareArgs) -> anyhow::Result<bool> {
 }
 
 async fn serve(arguments: BackendArgs) -> anyhow::Result<bool> {
+    // A backend with too few descriptors reports that itself.
+    let _unraised = descriptor_limit::raise();
     let BackendArgs { http, tcp, websocket, stdio, tools, resources, delay_ms } = arguments;
     let offer = BackendOptions { tools, resources, delay: Duration::from_millis(delay_ms) };
     if stdio {
@@ -290,6 +313,17 @@ fn read_report(path: &Path) -> anyhow::Result<Report> {
         report.name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     }
     Ok(report)
+}
+
+/// Checks before a load that its results can be written afterwards. A new file does not stay.
+fn check_writable(path: &Path) -> anyhow::Result<()> {
+    let is_new = !path.exists();
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    opened.with_context(|| format!("cannot write {}", path.display()))?;
+    if is_new {
+        std::fs::remove_file(path).with_context(|| format!("cannot replace {}", path.display()))?;
+    }
+    Ok(())
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {

@@ -9,7 +9,7 @@ use crate::{
     era::is_complete,
     findings::{FindingKind, excerpt},
     mix::{Mix, Operation},
-    tool_call::{Arguments, ToolCall, is_payload},
+    tool_call::{ToolCall, is_payload},
     wire::{NoAnswer, RequestSlot},
 };
 
@@ -30,39 +30,60 @@ pub struct TargetState {
     called: Vec<String>,
     /// Names of the arguments that take the payload, by tool.
     text_arguments: HashMap<String, String>,
+    /// Names of all listed tools. `None` if the list could not be read to its end.
+    listed: Option<Vec<String>>,
 }
 
 /// Argument of a tool whose schema is not known or does not tell.
 const TEXT_ARGUMENT: &str = "text";
 /// Pages of a list that are read for the schemas of tools.
 const PAGES_MAX: usize = 100;
+/// Listed tools that a report names if the load calls another one.
+const LISTED_SHOWN: usize = 10;
 
 impl TargetState {
-    /// Learns from the schemas of the tools which arguments take the payloads of a mix.
+    /// Learns which tools the target lists, and from their schemas which arguments take the payloads
+    /// of a mix.
     pub async fn learn(mix: &Mix, lane: &mut RequestSlot) -> Self {
         let called = mix.operations().filter_map(|operation| match operation {
             Operation::Call(call) | Operation::Task(call) => Some(call.tool.clone()),
             _ => None,
         });
         let mut known = Self { called: called.collect(), ..Self::default() };
-        let sends_payloads = mix.operations().any(|operation| {
-            matches!(operation, Operation::Call(call) | Operation::Task(call)
-                if matches!(call.arguments, Arguments::Payload(_)))
-        });
-        let mut params = "{}".to_owned();
-        for _ in 0..if sends_payloads { PAGES_MAX } else { 0 } {
+        let (mut params, mut listed) = ("{}".to_owned(), Vec::new());
+        for _ in 0..if known.called.is_empty() { 0 } else { PAGES_MAX } {
             let id = lane.next_id();
             let answer = lane.request(id, "tools/list", None, &params).await.ok();
             let Some(page) = answer.and_then(|frame| answer::read(&frame)?.result) else { break };
-            for tool in page["tools"].as_array().into_iter().flatten() {
-                if let (Some(name), Some(argument)) = (tool["name"].as_str(), text_argument(tool)) {
+            let Some(tools) = page["tools"].as_array() else { break };
+            for (tool, name) in tools.iter().filter_map(|tool| Some((tool, tool["name"].as_str()?)))
+            {
+                if let Some(argument) = text_argument(tool) {
                     known.text_arguments.insert(name.to_owned(), argument.to_owned());
                 }
+                listed.push(name.to_owned());
             }
-            let Some(cursor) = page["nextCursor"].as_str() else { break };
+            let Some(cursor) = page["nextCursor"].as_str() else {
+                known.listed = Some(listed);
+                break;
+            };
             params = json!({"cursor": cursor}).to_string();
         }
         known
+    }
+
+    /// Returns the reason for refusals of a target that does not list a called tool. Such a tool can
+    /// exist nevertheless.
+    pub fn unlisted_tool(&self) -> Option<String> {
+        let listed = self.listed.as_ref()?;
+        let absent = self.called.iter().find(|name| !listed.contains(name))?;
+        let shown: Vec<String> =
+            listed.iter().take(LISTED_SHOWN).map(|name| excerpt(name.as_bytes())).collect();
+        let more = if listed.len() > LISTED_SHOWN { ", ..." } else { "" };
+        let shown = if shown.is_empty() { "none".to_owned() } else { shown.join(", ") };
+        Some(format!(
+            "the load calls the tool {absent:?}, which the target does not list; choose another with `tool` and `arguments` in the profile (listed: {shown}{more})"
+        ))
     }
 
     fn text_argument(&self, tool: &str) -> &str {
@@ -256,6 +277,22 @@ mod tests {
         assert!(is_good(json!({"tools": [{"name": "new"}], "nextCursor": "2"})));
         assert!(!is_good(json!({"tools": [{"name": "new"}]})));
         assert!(!is_good(json!({"tools": []})) && !is_good(json!({})));
+    }
+
+    #[test]
+    fn a_called_tool_that_is_not_listed_is_named() {
+        let known = |listed: Option<&[&str]>| {
+            let listed = listed.map(|names| names.iter().map(|name| (*name).to_owned()).collect());
+            TargetState { called: vec!["echo".to_owned()], listed, ..TargetState::default() }
+        };
+        assert_eq!(known(None).unlisted_tool(), None, "the list is not known");
+        assert_eq!(known(Some(&["other", "echo"])).unlisted_tool(), None);
+        let reason = known(Some(&["search", "fetch\x1b"])).unlisted_tool().unwrap();
+        assert!(reason.contains(r#"the tool "echo""#), "{reason}");
+        assert!(reason.contains("(listed: search, fetch\u{fffd})"), "{reason}");
+        assert!(known(Some(&[])).unlisted_tool().unwrap().contains("(listed: none)"));
+        let many = known(Some(&["a"; 11])).unlisted_tool().unwrap();
+        assert!(many.ends_with("a, a, ...)"), "{many}");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::{
     profile::{LoopModel, Profile},
     recorder::Recorder,
     report::{Report, RunOutcome, Sample},
+    target::Wire,
     wire::{LoadTarget, RequestSlot, Session},
 };
 
@@ -45,6 +46,21 @@ pub struct Load {
     /// Processes whose use of processor and memory is part of the report. They have to run until the
     /// end of the load.
     pub pids: Vec<u32>,
+}
+
+impl Load {
+    /// Returns the greatest number of connections at the same time. Over HTTP, sessions open and
+    /// close on connections of their own.
+    pub fn connections_max(&self) -> usize {
+        let Profile { sessions, listen, .. } = self.profile;
+        match self.site.target.wire {
+            Wire::Http => {
+                let streams = if listen { sessions } else { 0 };
+                self.profile.callers() + streams + OPENING_MAX.min(sessions)
+            }
+            Wire::Tcp | Wire::WebSocket | Wire::Quic => sessions,
+        }
+    }
 }
 
 /// Progress of a load.
@@ -136,7 +152,8 @@ pub async fn run(load: &Load, on_progress: impl Fn(Progress)) -> anyhow::Result<
     let server = sessions.first().map(|session| session.server().to_owned()).unwrap_or_default();
     let (mut faults, cpu) = (samples.faults(), samples.cpu());
     faults.append(&mut connection_faults);
-    let outcome = RunOutcome { measured, usage: samples.taken, cpu, server, faults };
+    let hint = shared.known.unlisted_tool();
+    let outcome = RunOutcome { measured, usage: samples.taken, cpu, server, faults, hint };
     Ok(Report::new(site, profile, &shared.record, outcome))
 }
 

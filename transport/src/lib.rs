@@ -11,6 +11,7 @@ pub mod child_process;
 mod child_starter;
 mod connect;
 mod connect_error;
+pub mod descriptor_limit;
 pub mod descriptor_reserve;
 pub mod egress;
 pub mod frame;

@@ -114,6 +114,8 @@ pub(crate) struct RunOutcome {
     pub(crate) server: String,
     /// Faults of the run as a whole.
     pub(crate) faults: Vec<String>,
+    /// Probable reason for refusals and wrong lists. Alone, it does not fail the run.
+    pub(crate) hint: Option<String>,
 }
 
 impl Report {
@@ -123,7 +125,7 @@ impl Report {
         record: &Recorder,
         outcome: RunOutcome,
     ) -> Self {
-        let RunOutcome { measured, usage, cpu, server, faults } = outcome;
+        let RunOutcome { measured, usage, cpu, server, faults, hint } = outcome;
         let totals = record.totals();
         let mut all = Window::default();
         totals.windows.iter().for_each(|window| all.merge(window));
@@ -173,6 +175,9 @@ impl Report {
             faults,
         };
         report.judge(profile.refused_max);
+        if !report.is_good() {
+            report.faults.extend(hint);
+        }
         report
     }
 
@@ -183,16 +188,27 @@ impl Report {
         for (kind, count) in &self.wrong {
             self.faults.push(format!("{count} answers were {kind}"));
         }
-        if self.refused as f64 > refused_max * self.calls as f64 {
-            let kinds: Vec<String> =
-                self.refusals.iter().map(|(why, count)| format!("{count} x {why}")).collect();
-            let share = 100.0 * self.refused as f64 / self.calls as f64;
+        if self.calls > 0 && self.refused == self.calls {
+            // Not a single latency was measured, whatever share is allowed.
+            self.faults.push(format!("every call was refused ({})", self.refusal_kinds()));
+        } else if self.refused as f64 > refused_max * self.calls as f64 {
             self.faults.push(format!(
-                "{share:.1} % of the calls were refused ({}), {} % are allowed",
-                kinds.join(", "),
+                "{:.1} % of the calls were refused ({}), {} % are allowed",
+                self.refused_percent(),
+                self.refusal_kinds(),
                 refused_max * 100.0
             ));
         }
+    }
+
+    fn refusal_kinds(&self) -> String {
+        let kinds = self.refusals.iter().map(|(why, count)| format!("{count} x {why}"));
+        kinds.collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns the share of the calls that were refused, in percent.
+    pub fn refused_percent(&self) -> f64 {
+        100.0 * self.refused as f64 / self.calls.max(1) as f64
     }
 
     pub fn is_good(&self) -> bool {
@@ -226,6 +242,10 @@ impl Report {
                 shown(latency.p50),
                 shown(latency.p99)
             );
+        }
+        if self.refused > 0 {
+            let (percent, kinds) = (self.refused_percent(), self.refusal_kinds());
+            let _ = writeln!(text, "refused, without latency: {percent:.1} % ({kinds})");
         }
         if let (Some(cpu), Some(last)) = (self.cpu_us_per_call, self.usage.last()) {
             let _ = writeln!(

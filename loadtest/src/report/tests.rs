@@ -55,6 +55,18 @@ fn refusals_are_allowed_up_to_a_share() {
 }
 
 #[test]
+fn a_run_without_a_successful_call_fails_whatever_share_may_be_refused() {
+    let refused = |refused| {
+        let mut report = Report { refused, ..report(0.0) };
+        report.judge(1.0);
+        report
+    };
+    assert_eq!(refused(100).faults, ["every call was refused (3 x code -32000)"]);
+    let mostly = refused(99);
+    assert!(mostly.is_good() && mostly.summary().contains("99.0 % (3 x code -32000)"));
+}
+
+#[test]
 fn any_wrong_answer_fails_a_run() {
     let mut bad = report(10.0);
     bad.wrong.insert("swapped".to_owned(), 2);

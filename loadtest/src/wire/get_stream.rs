@@ -1,7 +1,6 @@
 //! A GET stream of a session over HTTP. Messages on it are counted, and an answer on it is a
 //! finding.
 
-use anyhow::bail;
 use protocol::sse::SseParser;
 
 use super::{
@@ -19,11 +18,8 @@ pub(super) async fn count(
     mut stream: HttpStream,
     length: BodyLength,
 ) -> anyhow::Result<()> {
-    if length != BodyLength::Chunked {
-        bail!("an event stream of a known length");
-    }
     let mut events = SseParser::new(MESSAGE_BYTES_MAX);
-    while let Some(chunk) = stream.chunk().await? {
+    while let Some(chunk) = stream.part(length).await? {
         events.push(&chunk);
         while let Some(event) = events.next_event()? {
             let Some(data) = event.data.filter(|data| !data.is_empty()) else { continue };

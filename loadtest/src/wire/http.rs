@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, anyhow, ensure};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use protocol::Version;
@@ -103,7 +103,7 @@ impl HttpSession {
             opened.status,
             excerpt(&opened.body)
         );
-        let id = opened.session_id.clone();
+        let (id, closes) = (opened.session_id.clone(), opened.closes);
         let answer = first_answer(opened)?;
         let common = headers(target, key, id.as_deref(), Some(agreed_revision(&answer)));
         let without_body = |method: &str| {
@@ -120,6 +120,9 @@ impl HttpSession {
             listening: Mutex::default(),
             ended: AtomicBool::new(false),
         };
+        if closes {
+            stream = HttpStream::connect(&target.address).await?;
+        }
         let accepted = stream.post(&session.post_head, &initialized).await?;
         ensure!(
             accepted.status == 202,
@@ -206,9 +209,17 @@ impl HttpSession {
 
     /// Opens a GET stream and counts the messages on it.
     pub(super) async fn listen(&self, site: &Arc<LoadTarget>) -> anyhow::Result<()> {
-        let mut stream = HttpStream::connect(&site.target.address).await?;
-        stream.socket.write_all(self.get.as_bytes()).await?;
-        let head = stream.head().await?;
+        let opening = async {
+            let mut stream = HttpStream::connect(&site.target.address).await?;
+            stream.socket.write_all(self.get.as_bytes()).await?;
+            let head = stream.head().await?;
+            anyhow::Ok((stream, head))
+        };
+        // Some servers send the head together with the first event only.
+        let opened = tokio::time::timeout(site.timeout, opening).await;
+        let (stream, head) = opened.map_err(|_| {
+            anyhow!("GET got no head of a response within {:?}; without `listen`, the load needs no GET stream", site.timeout)
+        })??;
         ensure!(head.status == 200 && head.is_events, "GET got HTTP status {}", head.status);
         let site = site.clone();
         let reading = tokio::spawn(async move {

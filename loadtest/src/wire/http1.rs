@@ -18,6 +18,8 @@ const HEAD_BYTES_MAX: usize = 64 * 1024;
 pub(super) enum BodyLength {
     Known(usize),
     Chunked,
+    /// The body ends with the connection.
+    UntilClose,
 }
 
 #[derive(Debug)]
@@ -110,17 +112,23 @@ impl HttpStream {
                 }
                 body.freeze()
             }
+            BodyLength::UntilClose => {
+                while self.read(0).await? > 0 {}
+                self.buffer.split().freeze()
+            }
         };
         Ok(Response { status, body, session_id, is_events, closes })
     }
 
-    async fn fill(&mut self, wanted: usize) -> anyhow::Result<()> {
+    /// Returns the number of bytes read, which is zero at the end of the connection.
+    async fn read(&mut self, wanted: usize) -> anyhow::Result<usize> {
         ensure!(self.buffer.len() <= MESSAGE_BYTES_MAX, "the response is too large");
         self.buffer.reserve(wanted.clamp(4096, 1024 * 1024));
-        ensure!(
-            self.socket.read_buf(&mut self.buffer).await? > 0,
-            "the connection ended in the middle of a response"
-        );
+        Ok(self.socket.read_buf(&mut self.buffer).await?)
+    }
+
+    async fn fill(&mut self, wanted: usize) -> anyhow::Result<()> {
+        ensure!(self.read(wanted).await? > 0, "the connection ended in the middle of a response");
         Ok(())
     }
 
@@ -131,6 +139,10 @@ impl HttpStream {
             if let httparse::Status::Complete(bytes) = response.parse(&self.buffer)? {
                 let head = head_of(&response)?;
                 self.buffer.advance(bytes);
+                // Interim responses precede the response.
+                if head.status < 200 {
+                    continue;
+                }
                 return Ok(head);
             }
             ensure!(self.buffer.len() <= HEAD_BYTES_MAX, "the head of the response is too large");
@@ -138,8 +150,20 @@ impl HttpStream {
         }
     }
 
+    /// Returns the next part of a body without a known length, or `None` at its end.
+    pub(super) async fn part(&mut self, length: BodyLength) -> anyhow::Result<Option<Bytes>> {
+        match length {
+            BodyLength::Known(_) => bail!("an event stream of a known length"),
+            BodyLength::Chunked => self.chunk().await,
+            BodyLength::UntilClose => {
+                let is_over = self.buffer.is_empty() && self.read(0).await? == 0;
+                Ok((!is_over).then(|| self.buffer.split().freeze()))
+            }
+        }
+    }
+
     /// Returns the next part of a chunked body, or `None` after the last one.
-    pub(super) async fn chunk(&mut self) -> anyhow::Result<Option<Bytes>> {
+    async fn chunk(&mut self) -> anyhow::Result<Option<Bytes>> {
         let (line, size) = loop {
             match httparse::parse_chunk_size(&self.buffer) {
                 Ok(httparse::Status::Complete(found)) => break found,
@@ -163,12 +187,14 @@ impl HttpStream {
 fn head_of(response: &httparse::Response<'_, '_>) -> anyhow::Result<ResponseHead> {
     let status = response.code.context("a response has a status")?;
     // 202 and 204 may come without a length. They have no body then.
+    let is_empty = matches!(status, 202 | 204);
     let mut head = ResponseHead {
         status,
         is_events: false,
-        length: BodyLength::Known(0),
+        length: if is_empty { BodyLength::Known(0) } else { BodyLength::UntilClose },
         session_id: None,
-        closes: false,
+        // HTTP/1.0 keeps a connection only if a header says so.
+        closes: response.version == Some(0),
     };
     for header in response.headers.iter() {
         let value = std::str::from_utf8(header.value)?.trim();
@@ -185,5 +211,6 @@ fn head_of(response: &httparse::Response<'_, '_>) -> anyhow::Result<ResponseHead
             head.closes = value.eq_ignore_ascii_case("close");
         }
     }
+    head.closes |= head.length == BodyLength::UntilClose;
     Ok(head)
 }

@@ -104,6 +104,64 @@ async fn an_impossible_task_exits_64_with_a_message() {
 }
 
 #[tokio::test]
+async fn a_load_with_more_connections_than_descriptors_does_not_start() {
+    const DESCRIPTORS: usize = 64;
+    let (folder, target) = (Folder::new(), format!("http://{}/", refusing_address().await));
+    std::fs::write(
+        folder.file("wide.yaml"),
+        "{sessions: 10, in_flight: 8, phases: [{for: 1s, rate: 1}], mix: [{method: ping}]}",
+    )
+    .unwrap();
+    let limited = format!("ulimit -n {DESCRIPTORS}; exec \"$0\" \"$@\"");
+    let ran = Command::new("sh")
+        .args(["-c", &limited, env!("CARGO_BIN_EXE_mcp-loadtest"), "run", &target, "-p"])
+        .arg(folder.file("wide.yaml"))
+        .output()
+        .await
+        .unwrap();
+    let output = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(64), "{output}");
+    assert!(
+        output.contains("up to 90 connections") && output.contains("64 open files"),
+        "{output}"
+    );
+}
+
+#[tokio::test]
+async fn a_soft_limit_of_descriptors_does_not_bound_a_load() {
+    const SOFT: usize = 32;
+    let backend = Backend::http("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
+    let (folder, target) = (Folder::new(), format!("http://{}/", backend.address()));
+    std::fs::write(
+        folder.file("wide.yaml"),
+        "{sessions: 8, in_flight: 8, phases: [{for: 500ms, rate: 400}], mix: [{method: ping}]}",
+    )
+    .unwrap();
+    let limited = format!("ulimit -Sn {SOFT}; exec \"$0\" \"$@\"");
+    let ran = Command::new("sh")
+        .args(["-c", &limited, env!("CARGO_BIN_EXE_mcp-loadtest"), "run", &target, "-p"])
+        .arg(folder.file("wide.yaml"))
+        .output()
+        .await
+        .unwrap();
+    assert_eq!(ran.status.code(), Some(0), "{ran:?}");
+}
+
+#[tokio::test]
+async fn results_that_cannot_be_written_stop_a_load_before_it_begins() {
+    let (folder, target) = (Folder::new(), format!("tcp://{}", refusing_address().await));
+    for option in ["--json", "--html"] {
+        let ran = folder.run(&["run", &target, "-p", "p.yaml", option, "absent/r"]).await;
+        let output = String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(64), "{output}");
+        assert!(output.contains("cannot write absent/r"), "{output}");
+    }
+    let ran = folder.run(&["run", &target, "-p", "p.yaml", "--json", "r.json"]).await;
+    assert!(String::from_utf8_lossy(&ran.stderr).contains("no session at"), "{ran:?}");
+    assert!(!folder.file("r.json").exists(), "a load that did not begin leaves no file");
+}
+
+#[tokio::test]
 async fn two_targets_are_compared_in_turns() {
     let (fast, slow) = (
         BackendOptions::default(),

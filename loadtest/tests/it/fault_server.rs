@@ -43,6 +43,10 @@ pub(crate) enum Fault {
     HangsUp,
     /// HTTP: the connection ends after each answer, without an announcement.
     ClosesIdle,
+    /// HTTP/1.0: an answer has no length and ends with the connection.
+    ClosesEach,
+    /// HTTP: a GET gets no answer.
+    OpensNoStream,
     /// HTTP: agrees on this revision only, and answers 400 to requests without it.
     OnlyRevision(&'static str),
 }
@@ -131,6 +135,9 @@ impl State {
         mut writer: OwnedWriteHalf,
     ) {
         while let Some(Request { revision, body }) = request(&mut reader).await {
+            if self.fault == Fault::OpensNoStream && body.is_empty() {
+                return std::future::pending().await;
+            }
             let message: Value = serde_json::from_str(&body).unwrap_or_default();
             let mut out = String::new();
             if let Fault::OnlyRevision(only) = self.fault
@@ -143,9 +150,12 @@ impl State {
             }
             for answer in self.answers(&body).await {
                 let answer = answer.to_string();
+                let (version, length) = match self.fault {
+                    Fault::ClosesEach => ("1.0", String::new()),
+                    _ => ("1.1", format!("Content-Length: {}\r\n", answer.len())),
+                };
                 out += &format!(
-                    "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{answer}",
-                    answer.len()
+                    "HTTP/{version} 200 OK\r\nContent-Type: application/json\r\n{length}\r\n{answer}"
                 );
             }
             if out.is_empty() && message["id"].is_null() {
@@ -154,7 +164,8 @@ impl State {
             if out.is_empty() || writer.write_all(out.as_bytes()).await.is_err() {
                 return;
             }
-            if self.fault == Fault::ClosesIdle && message["method"] == "tools/call" {
+            let closes_idle = self.fault == Fault::ClosesIdle && message["method"] == "tools/call";
+            if closes_idle || self.fault == Fault::ClosesEach {
                 return;
             }
         }
@@ -199,6 +210,8 @@ impl State {
                     | Fault::StandsStill(_)
                     | Fault::HangsUp
                     | Fault::ClosesIdle
+                    | Fault::ClosesEach
+                    | Fault::OpensNoStream
                     | Fault::OnlyRevision(_) => vec![right],
                     Fault::Drops => Vec::new(),
                     Fault::Doubles => vec![right.clone(), right],

@@ -122,11 +122,46 @@ async fn refusals_are_answers_and_count_against_their_own_limit() {
 }
 
 #[tokio::test]
+async fn a_failed_run_names_a_called_tool_that_the_server_does_not_list() {
+    let backend = Backend::http("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
+    let target = format!("http://{}/", backend.address());
+    let calls = "phases: [{for: 200ms, rate: 100}], mix: [{method: tools/call, tool: absent}";
+    let good = report(&target, &format!("{{{calls}]}}")).await;
+    assert!(good.is_good(), "an unlisted tool can answer: {}", good.summary());
+    let bad = report(&target, &format!("{{{calls}, {{method: tools/list}}]}}")).await;
+    let is_named =
+        |fault: &String| fault.contains(r#"the tool "absent""#) && fault.contains("(listed: echo)");
+    assert!(bad.faults.iter().any(is_named), "{}", bad.summary());
+}
+
+#[tokio::test]
 async fn a_connection_that_the_server_closed_between_two_calls_is_replaced() {
     let server = FaultServer::http(Fault::ClosesIdle).await;
     let profile = "{phases: [{for: 1s, rate: 10}], mix: [{method: tools/call}]}";
     let report = report(&format!("http://{}/mcp", server.address()), profile).await;
     assert!(report.is_good() && report.calls == 10, "{}", report.summary());
+}
+
+#[tokio::test]
+async fn a_server_that_closes_each_connection_after_its_answer_is_loaded() {
+    let server = FaultServer::http(Fault::ClosesEach).await;
+    let profile = "{phases: [{for: 1s, rate: 20}], mix: [{method: tools/call}]}";
+    let report = report(&format!("http://{}/mcp", server.address()), profile).await;
+    assert!(report.is_good() && report.calls == 20, "{}", report.summary());
+}
+
+#[tokio::test]
+async fn a_get_stream_that_does_not_open_ends_the_load_after_the_timeout() {
+    const WITHIN: Duration = Duration::from_secs(20);
+    let server = FaultServer::http(Fault::OpensNoStream).await;
+    let profile = "{listen: true, timeout: 200ms, phases: [{for: 1s, rate: 10}], mix: [{method: tools/call}]}";
+    let load = load(&format!("http://{}/mcp", server.address()), profile);
+    let ended = tokio::time::timeout(WITHIN, run::run(&load, |_| ())).await;
+    let error = ended.expect("the load gives up").unwrap_err();
+    assert!(
+        format!("{error:#}").contains("GET got no head of a response within 200ms"),
+        "{error:#}"
+    );
 }
 
 #[tokio::test]
