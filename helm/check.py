@@ -42,6 +42,8 @@ CHART_DECIDES = {"listen", "node", "storage", "shutdown", "include.folder", "aut
 MATCHES_MAX = 8
 # Seconds that the steps of a drain after shutdown.grace may take (docs/operations.md, "Stopping").
 CLOSING_S = 40
+# Seconds that a migration of the schema may take (docs/operations.md, "Upgrades").
+MIGRATION_S = 600
 # Manifests that were found good already: many are the same whatever the values.
 VALIDATED: set[tuple[str, ...]] = set()
 BROKEN = [
@@ -54,6 +56,7 @@ BROKEN = [
     ("templates/deployment.yaml", "preStopSeconds)) 40", "preStopSeconds)) 10", "killed before"),
     ("templates/deployment.yaml", "(max (int .Values.shutdown.graceSeconds) (int .Values.shutdown.preStopSeconds))", "(int .Values.shutdown.graceSeconds)", "killed before"),
     ("templates/deployment.yaml", "periodSeconds: 1\n", "periodSeconds: 5\n", "does not notice a drain"),
+    ("templates/deployment.yaml", "ternary 30 330", "ternary 30 30", "while it migrates"),
     ("templates/_helpers.tpl", ' "readiness_delay" (printf "%ds" (int .Values.shutdown.preStopSeconds))', "", "refuses connections"),
     ("templates/deployment.yaml", "- name: http\n", "- name: web\n", "http"),
     ("templates/_helpers.tpl", "mountPath: /run/secrets/mcp-broker", "mountPath: /run/secrets/broker", "secret"),
@@ -70,6 +73,7 @@ BROKEN = [
     ("templates/migration.yaml", 'pre-install,pre-upgrade\n    helm.sh/hook-weight: "0"', 'post-install\n    helm.sh/hook-weight: "0"', "hook"),
     ("templates/migration.yaml", 'helm.sh/hook-weight: "-1"', 'helm.sh/hook-weight: "1"', "there before the Job"),
     ("templates/migration.yaml", '(printf "%s-migrate" (include "mcp-broker.fullname" .))', '(include "mcp-broker.fullname" .)', "there before the Job"),
+    ("templates/migration.yaml", "with .Values.migration.podLabels", "with .Values.podLabels", "keep a sidecar out"),
     ("templates/migration.yaml", "args: [check-config,", "args: [serve,", "not checked before"),
     ("templates/migration.yaml", "containerName: check-config", "containerName: migrate", "tried again"),
     ("templates/migration.yaml", '{{- include "mcp-broker.configEnv" . | nindent 12 }}', "", "the environment of the Pods"),
@@ -186,6 +190,8 @@ def check_fit(documents: list[dict], values: dict) -> None:
     for pod_spec in [pod, *([job["spec"]["template"]["spec"]] if job else [])]:
         check_database(pod_spec, values, secrets)
     need(bool(job) != config["storage"]["migrate_on_start"], "the schema is brought up to date twice, or never")
+    startup = container["startupProbe"]
+    need(job or startup["periodSeconds"] * startup["failureThreshold"] > MIGRATION_S, "a Pod is killed while it migrates the schema")
     if job:
         need(job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade", "the migration is not a hook before installs and upgrades")
         check_job_config(documents, job, pod, values)
@@ -210,7 +216,9 @@ def check_stop(pod: dict, container: dict, shutdown: dict) -> None:
 
 def check_job_config(documents: list[dict], job: dict, pod: dict, values: dict) -> None:
     """The check before a migration reads what the Pods will read: the configuration, the environment and the files."""
-    checking = job["spec"]["template"]["spec"]
+    checking, about = job["spec"]["template"]["spec"], job["spec"]["template"]["metadata"]
+    for key, value in (("annotations", "podAnnotations"), ("labels", "podLabels")):
+        need(values.get("migration", {}).get(value, {}).items() <= about.get(key, {}).items(), f"the Job's Pod does not have the {key} of the values, which keep a sidecar out")
     if not values.get("migration", {}).get("checkConfig", True):
         need("initContainers" not in checking and "podFailurePolicy" not in job["spec"], "the configuration is checked although the values do not want it")
         return

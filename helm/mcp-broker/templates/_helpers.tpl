@@ -90,9 +90,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- fail (printf "extraEnv has %s, which the chart sets itself: use the chart's own value" .name) -}}
 {{- end -}}
 {{- end -}}
-{{- range $label, $_ := .Values.podLabels -}}
+{{- range $of, $labels := dict "podLabels" .Values.podLabels "migration.podLabels" .Values.migration.podLabels -}}
+{{- range $label, $_ := $labels -}}
 {{- if has $label (list "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component") -}}
-{{- fail (printf "podLabels has %s, by which the Services select Pods" $label) -}}
+{{- fail (printf "%s has %s, by which the Services select Pods" $of $label) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.podDisruptionBudget.enabled (has (toString .Values.podDisruptionBudget.maxUnavailable) (list "0" "0%")) -}}
