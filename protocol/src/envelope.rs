@@ -180,7 +180,7 @@ impl Message {
     /// Decodes one message.
     pub fn decode(frame: Bytes, limits: &Limits) -> Result<Self, RefusedMessage> {
         let envelope = json::scan(&frame, limits, Envelope::read).map_err(RefusedMessage::from)?;
-        envelope.judge(frame)
+        envelope.judge(frame, limits)
     }
 
     /// Returns the JSON text of a part.

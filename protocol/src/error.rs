@@ -69,7 +69,7 @@ error_kinds! {
     ParseError "parse_error" -32700, 400, None, FINAL, "The body is not valid JSON, or nested deeper than the limit";
     InvalidRequest "invalid_request" -32600, 400, None, FINAL, "The JSON is not a valid JSON-RPC message, or does not fit the state of the session";
     NotInitialized "not_initialized" -32600, 400, Some(1076), FINAL, "The client sent a request before `initialize`";
-    UnsupportedEra "unsupported_era" -32600, 400, None, FINAL, "`compat.eras: legacy` is set and the request has the form of 2026-07-28, or such a request came on a connection that is a session (TCP, WebSocket, QUIC, HTTP+SSE)";
+    UnsupportedEra "unsupported_era" -32600, 400, None, FINAL, "The request has the form of 2026-07-28, and `compat.eras` is `legacy` or the connection is a session (TCP, WebSocket, QUIC, HTTP+SSE)";
     UnsupportedProtocolVersion "unsupported_protocol_version" -32022, 400, None, FINAL, "The broker does not serve the revision that the request names, in the form of 2026-07-28 or in `initialize` with `compat.eras: modern`; `data.supported` lists the revisions it serves";
     HeaderMismatch "header_mismatch" -32020, 400, None, FINAL, "A header of 2026-07-28 is missing, is malformed or differs from the body";
     ClientCapabilityRequired "client_capability_required" -32021, 400, None, FINAL, "The request needs a capability that it does not declare; `data.requiredCapabilities` names it";
@@ -110,6 +110,7 @@ error_kinds! {
     ConnectionRequired "connection_required" -32042, 200, None, FINAL, "The user must connect an account at the backend first; `data.elicitations` has the address (MCP 2025-11-25, Elicitation)";
     TokenRequired "token_required" 1005, 200, Some(1005), FINAL, "The backend needs an access token of the caller that the broker may exchange, and no caller of the principal sent one";
     BackendProtocolError "backend_protocol_error" 1009, 200, Some(1009), FINAL, "The answer of the backend is not MCP";
+    CatalogLoop "catalog_loop" 1009, 200, Some(1009), FINAL, "The catalog of the tenant would contain itself: a backend leads back to the tenant's endpoint, directly or through other brokers";
     OutcomeUnknown "outcome_unknown" 1009, 200, Some(1009), FINAL, "The backend, or the database that stores the task, did not answer: it is unknown whether the request had an effect";
     Timeout "timeout" 1069, 200, Some(1069), FINAL, "The backend sent no answer before the deadline";
     TooManyCalls "too_many_calls" 1004, 200, Some(1004), RETRY, "Too many calls in flight";

@@ -131,12 +131,13 @@ fn join(parts: &[&[u8]]) -> Bytes {
     parts.concat().into()
 }
 
-/// Returns the `initialize` the broker sends to a backend.
+/// Returns the `initialize` the broker sends to a backend. `meta` is its `_meta` object.
 pub fn initialize_request(
     id: &RequestId,
     offer: Version,
     capabilities: &[u8],
     client_info: &[u8],
+    meta: &[u8],
 ) -> Bytes {
     let version = quote(offer.as_str());
     let params = join(&[
@@ -146,6 +147,8 @@ pub fn initialize_request(
         capabilities,
         b",\"clientInfo\":",
         client_info,
+        b",\"_meta\":",
+        meta,
         b"}",
     ]);
     request(id, Method::Initialize, Some(&params))

@@ -111,6 +111,7 @@ pub(super) static META: NameIndex = NameIndex::new(&[
     "dev.mcp-broker/session",
     "dev.mcp-broker/streams",
     "dev.mcp-broker/idempotency-key",
+    "dev.mcp-broker/via",
     "io.modelcontextprotocol/protocolVersion",
     "io.modelcontextprotocol/clientCapabilities",
     "io.modelcontextprotocol/clientInfo",

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     error::{ErrorKind, Refusal},
     ids::RequestId,
-    json::{MemberFault, NameIndex, Seen, Span, ValueKind, Walker},
+    json::{Limits, MemberFault, NameIndex, Seen, Span, ValueKind, Walker},
     method::Method,
 };
 
@@ -152,8 +152,12 @@ impl Envelope {
         })
     }
 
-    /// Turns the found parts into a message, or returns the refusal.
-    pub(super) fn judge(mut self, frame: Bytes) -> Result<Message, RefusedMessage> {
+    /// Turns the found parts into a message, or returns the refusal. `limits` are those of the scan.
+    pub(super) fn judge(
+        mut self,
+        frame: Bytes,
+        limits: &Limits,
+    ) -> Result<Message, RefusedMessage> {
         let id = self
             .parts
             .id_span
@@ -162,6 +166,9 @@ impl Envelope {
         let kind = match self.problem(&frame, id.is_some()) {
             Ok(kind) => kind,
             Err(problem) => {
+                if let Some(rest) = self.without_null(&frame) {
+                    return Message::decode(rest, limits);
+                }
                 let refusal = Refusal::new(ErrorKind::InvalidRequest, problem);
                 let has_method = self.parts.method_span.is_some();
                 let answers = id.clone().filter(|_| !has_method).map(Box::new);
@@ -220,6 +227,21 @@ impl Envelope {
                 Err("a message needs one of `method`, `result` and `error`".into())
             }
             _ => Err("a message has only one of `method`, `result` and `error`".into()),
+        }
+    }
+
+    /// Returns the frame of a response without a member that is `null`. Some serialisers write
+    /// `error` as `null` next to a result, or `result` next to an error. Receivers disagree about such
+    /// a frame, so no receiver gets the member.
+    fn without_null(&self, frame: &[u8]) -> Option<Bytes> {
+        if self.fault.is_some() || self.parts.method_span.is_some() {
+            return None;
+        }
+        match (self.result?, self.error?) {
+            (ValueKind::Null, ValueKind::Null) => None,
+            (_, ValueKind::Null) => without_member(frame, self.parts.error?),
+            (ValueKind::Null, _) => without_member(frame, self.parts.result?),
+            _ => None,
         }
     }
 
@@ -393,6 +415,18 @@ fn hop_meta<'a>(
         b"logLevel" => (&mut fields.meta_log_level, "_meta[\"io.modelcontextprotocol/logLevel\"]"),
         _ => return None,
     })
+}
+
+/// Returns the frame without the member that has its value at `value`. The object has other members.
+fn without_member(frame: &[u8], value: Span) -> Option<Bytes> {
+    let (before, after) = (&frame[..value.start as usize], &frame[value.end as usize..]);
+    let name = before.trim_ascii_end().strip_suffix(b":")?.trim_ascii_end().strip_suffix(b"\"")?;
+    let before = before[..name.iter().rposition(|byte| *byte == b'"')?].trim_ascii_end();
+    let (before, after) = match before.strip_suffix(b",") {
+        Some(earlier) => (earlier, after),
+        None => (before, after.trim_ascii_start().strip_prefix(b",")?),
+    };
+    Some([before, after].concat().into())
 }
 
 fn is_request_id(raw: &[u8]) -> bool {

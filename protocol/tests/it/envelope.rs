@@ -101,6 +101,30 @@ fn fields_of_results_and_errors_are_found() {
 }
 
 #[test]
+fn a_null_beside_a_result_or_an_error_is_not_forwarded() {
+    let result = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":true}}"#;
+    for text in [
+        r#"{"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":true},"error":null}"#,
+        r#"{"error":null,"jsonrpc":"2.0","id":1,"result":{"content":[],"isError":true}}"#,
+        r#"{"jsonrpc":"2.0", "err\u006fr" : null ,"id":1,"result":{"content":[],"isError":true}}"#,
+    ] {
+        let message = decode(text);
+        assert_eq!((message.kind, message.error), (Kind::Result, None));
+        let frame = String::from_utf8(message.frame.to_vec()).expect("UTF-8");
+        assert_eq!(frame.replace(' ', ""), result);
+        assert_eq!(message.bytes(message.fields.is_error), Some(&b"true"[..]));
+    }
+    let error = decode(
+        r#"{"jsonrpc":"2.0","id":1,"result":null,"error":{"code":-1,"message":"m","data":null}}"#,
+    );
+    assert_eq!(
+        &error.frame[..],
+        br#"{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"m","data":null}}"#
+    );
+    assert_eq!((error.kind, error.result), (Kind::Error, None));
+}
+
+#[test]
 fn escaped_keys_and_names_are_decoded() {
     let message = decode(
         r#"{"jsonrpc":"2.0","id":1,"m\u0065thod":"tools\/call","params":{"n\u0061me":"caf\u00e9"}}"#,

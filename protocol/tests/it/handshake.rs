@@ -20,6 +20,7 @@ fn the_initialize_request_is_valid_for_a_server() {
         Version::LATEST_WITH_SESSIONS,
         br#"{"roots":{}}"#,
         info,
+        br#"{"x":1}"#,
     );
     let message = Message::decode(sent, &Limits::default()).expect("a message");
     let params = InitializeParams::parse(&message).expect("good params");
@@ -27,6 +28,7 @@ fn the_initialize_request_is_valid_for_a_server() {
     assert_eq!((params.client_name.as_str(), params.client_version.as_str()), ("mcp-broker", "1"));
     assert_eq!(params.client_info, &info[..]);
     assert!(params.capabilities.roots);
+    assert_eq!(message.bytes(message.fields.meta), Some(&br#"{"x":1}"#[..]));
 }
 
 // B-LIFE-02
