@@ -91,11 +91,13 @@ pub enum WriteOp {
         request: Vec<u8>,
         bytes_max: u64,
     },
-    /// Stores the client's answer, from any replica. The first answer counts.
+    /// Stores the client's answer, from any replica. The first answer counts. Its bytes count as
+    /// those of the input do.
     AnswerInput {
         task: TaskId,
         number: i64,
         answer: Vec<u8>,
+        bytes_max: u64,
     },
     /// Closes an input, because the owner has taken the answer or no longer needs it. After the
     /// last open input the task is `working` again.

@@ -2,10 +2,10 @@
 //! logs batches in order.
 //!
 //! A sender never waits and never fails. An event is lost if the queue is full or the store refuses
-//! it. Lost events are counted and noted. The next event or record of the stream is logged behind a
-//! mark that everything before it is gone. An event that exceeds the bytes of its tenant is lost too:
-//! its stream logs the mark in its place. Beyond [`LOST_STREAMS_MAX`] noted gaps, a session with a
-//! further gap logs nothing more. A log may thus end early or begin late, but it never has an
+//! it. Lost events are counted and noted. The next entry of the stream is logged behind a mark that
+//! everything up to the last lost event is gone. An event that exceeds the bytes of its tenant is
+//! lost too: its stream logs the mark in its place. Beyond [`LOST_STREAMS_MAX`] noted gaps, a session
+//! with a further gap logs nothing more. A log may thus end early or begin late, but it never has an
 //! unmarked hole.
 //!
 //! The drop of a stream can be lost too. It is noted and repeated, because the next owner of the
@@ -15,7 +15,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -47,22 +47,28 @@ pub struct EventWriter {
 
 struct EventWriterInner {
     queue: mpsc::Sender<EventJob>,
+    /// Number of the next entry. The numbers of a stream's entries have their order, also if the
+    /// queue did not take them.
+    next_number: AtomicU64,
     queued_bytes: Arc<AtomicUsize>,
     lost: Arc<LossTracker>,
 }
 
 enum EventJob {
-    /// Logs an entry. The gaps are those of its session that the log can mark before it.
-    Log(LogEntry, Vec<StreamLoss>),
+    /// Logs the entry of this number.
+    Log(u64, LogEntry),
     /// Forgets a session that is over, with its streams.
     Forget(SessionKey),
-    /// Sends back whether everything of the session that was queued before is logged. It carries
-    /// the losses up to then, which can be marked now that the rest is logged.
-    Flush(SessionKey, Vec<StreamLoss>, oneshot::Sender<bool>),
+    /// Sends back whether everything of the session that was queued before is logged. Losses with
+    /// a lower number can be marked now that the rest is logged.
+    Flush(u64, SessionKey, oneshot::Sender<bool>),
 }
 
-/// Number of a stream with a gap, and its last lost event.
-type StreamLoss = (u64, u64);
+impl EventWriterInner {
+    fn take_number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::AcqRel)
+    }
+}
 
 impl std::fmt::Debug for EventWriter {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -91,7 +97,9 @@ impl EventWriter {
             }
             .run(),
         );
-        Self { inner: Arc::new(EventWriterInner { queue, queued_bytes, lost }), tenant_bytes: None }
+        let next_number = AtomicU64::new(0);
+        let inner = Arc::new(EventWriterInner { queue, next_number, queued_bytes, lost });
+        Self { inner, tenant_bytes: None }
     }
 
     /// Returns a writer for a tenant's events, which count in this window.
@@ -114,16 +122,15 @@ impl EventWriter {
     /// Queues an entry. The caller must queue entries of a stream in their order.
     pub fn log(&self, entry: LogEntry) {
         let inner = &self.inner;
-        let bytes = weight(&entry);
-        let lost = inner.lost.gaps_before(&entry);
+        let (number, bytes) = (inner.take_number(), weight(&entry));
         if inner.queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes <= EVENT_QUEUE_BYTES_MAX
             && let Ok(slot) = inner.queue.try_reserve()
         {
-            slot.send(EventJob::Log(entry, lost));
+            slot.send(EventJob::Log(number, entry));
             return;
         }
         inner.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        inner.lost.record([&entry]);
+        inner.lost.record([(number, &entry)]);
     }
 
     /// Removes a session that is over from the log. If the queue is full, its entries age out of
@@ -150,8 +157,8 @@ impl EventWriter {
     /// the event without a mark, because the loss would be invisible.
     pub async fn flushed(&self, session: SessionKey) -> bool {
         let (done, flushed) = oneshot::channel();
-        let lost = self.inner.lost.gaps_of(&session);
-        self.inner.queue.send(EventJob::Flush(session, lost, done)).await.is_ok()
+        let number = self.inner.take_number();
+        self.inner.queue.send(EventJob::Flush(number, session, done)).await.is_ok()
             && flushed.await.unwrap_or(false)
     }
 }
@@ -161,6 +168,20 @@ fn weight(entry: &LogEntry) -> usize {
         LogEntry::Event { event, .. } => event.frame.len(),
         LogEntry::Stream { record, .. } => record.pending_answers.len(),
         LogEntry::Trim { .. } | LogEntry::Drop { .. } => 0,
+    }
+}
+
+/// Entries for one append, with their numbers. A mark has the number of the newest loss in its gap.
+#[derive(Default)]
+struct EventBatch {
+    numbers: Vec<u64>,
+    entries: Vec<LogEntry>,
+}
+
+impl EventBatch {
+    fn push(&mut self, number: u64, entry: LogEntry) {
+        self.numbers.push(number);
+        self.entries.push(entry);
     }
 }
 
@@ -175,33 +196,32 @@ struct EventWorker {
 
 impl EventWorker {
     async fn run(mut self) {
-        let mut batch = Vec::new();
+        let mut batch = EventBatch::default();
         while let Some(first) = self.jobs.recv().await {
             let mut next = Some(first);
             let mut bytes = 0;
             while let Some(job) = next.take() {
                 match job {
-                    EventJob::Log(entry, lost) => {
+                    EventJob::Log(number, entry) => {
                         let weight = weight(&entry);
                         self.queued_bytes.fetch_sub(weight, Ordering::Relaxed);
                         bytes += weight;
                         if self.lost.admits(&entry) {
-                            self.lost.mend(&entry, &mut batch);
-                            self.lost.mend_all(stream_of(&entry).0, &lost, &mut batch);
-                            batch.push(entry);
+                            self.lost.mend(number, &entry, &mut batch);
+                            batch.push(number, entry);
                         }
                     }
                     EventJob::Forget(session) => {
                         self.append(&mut batch).await;
                         self.forget(&session).await;
                     }
-                    EventJob::Flush(session, lost, done) => {
-                        self.lost.mend_all(session, &lost, &mut batch);
+                    EventJob::Flush(number, session, done) => {
+                        self.lost.mend_all(number, session, &mut batch);
                         self.append(&mut batch).await;
                         let _gave_up = done.send(!self.lost.any_of(&session));
                     }
                 }
-                if batch.len() < EVENT_BATCH_MAX && bytes < EVENT_BATCH_BYTES_MAX {
+                if batch.entries.len() < EVENT_BATCH_MAX && bytes < EVENT_BATCH_BYTES_MAX {
                     next = self.jobs.try_recv().ok();
                 }
             }
@@ -209,12 +229,13 @@ impl EventWorker {
         }
     }
 
-    async fn append(&self, batch: &mut Vec<LogEntry>) {
-        if batch.is_empty() {
+    async fn append(&self, batch: &mut EventBatch) {
+        let EventBatch { numbers, entries } = std::mem::take(batch);
+        if entries.is_empty() {
             return;
         }
         let started_at = Instant::now();
-        let outcome = self.store.append_each(batch).await;
+        let outcome = self.store.append_each(&entries).await;
         self.metrics.store(
             "append_events",
             self.store.engine(),
@@ -225,9 +246,11 @@ impl EventWorker {
         self.availability.record("append_events", started_at, error);
         if let Err((error, lost)) = outcome {
             tracing::debug!(entries = lost.len(), store = self.store.engine(), %error, "events were not logged");
-            self.lost.record(lost.iter().filter_map(|index| batch.get(*index)));
+            self.lost.record(
+                lost.into_iter()
+                    .filter_map(|index| Some((*numbers.get(index)?, entries.get(index)?))),
+            );
         }
-        batch.clear();
     }
 
     async fn forget(&self, session: &SessionKey) {
@@ -287,30 +310,60 @@ impl StreamGaps {
         Some(self.sessions.entry(session).or_default().entry(stream).or_default())
     }
 
-    /// Notes that the log still has a stream that was dropped. Without capacity, the stream ages out
-    /// of the log. Drops leave capacity to gaps, because a session with a gap too many logs nothing
-    /// more. At an outage, the log has few streams of a session, so the first drops suffice.
-    fn record_drop(&mut self, stream: (SessionKey, u64)) {
-        self.remove(stream);
-        let (session, number) = stream;
+    /// Notes that the log still has a stream that was dropped. What was lost before the drop needs no
+    /// mark, what was lost after it does. Without capacity, the stream ages out of the log. Drops
+    /// leave capacity to gaps, because a session with a gap too many logs nothing more. At an outage,
+    /// the log has few streams of a session, so the first drops suffice.
+    fn record_drop(&mut self, number: u64, stream: (SessionKey, u64)) {
+        let newer = self.remove(stream).filter(|gap| gap.newest > number);
+        let (session, stream) = stream;
         let gaps = self.sessions.get(&session).into_iter().flat_map(HashMap::values);
-        let has_capacity = gaps.filter(|gap| gap.is_dropped).count() < STREAMS_KEPT_MAX
+        let has_capacity = gaps.filter(|gap| gap.dropped.is_some()).count() < STREAMS_KEPT_MAX
             && self.drops < LOST_STREAMS_MAX / 2
-            && self.count < LOST_STREAMS_MAX;
-        if !has_capacity || self.unlogged.contains(&session) {
+            && self.count < LOST_STREAMS_MAX
+            && !self.unlogged.contains(&session);
+        if newer.is_none() && !has_capacity {
             return;
         }
+        let mut gap = newer.unwrap_or_default();
+        if has_capacity {
+            gap.newest = gap.newest.max(number);
+            gap.dropped = gap.dropped.max(Some(number));
+        }
         self.count += 1;
-        self.drops += 1;
-        let dropped = Gap { is_dropped: true, ..Gap::default() };
-        self.sessions.entry(session).or_default().insert(number, dropped);
+        self.drops += usize::from(gap.dropped.is_some());
+        self.sessions.entry(session).or_default().insert(stream, gap);
+    }
+
+    /// Takes the gap of a stream if all of it was lost before the entry of this number was queued.
+    fn take_before(&mut self, number: u64, stream: (SessionKey, u64)) -> Option<Gap> {
+        let is_before = self.get(stream)?.newest < number;
+        is_before.then(|| self.remove(stream)).flatten()
+    }
+
+    /// Marks those gaps of a session that `is_due` selects.
+    fn mark_before(
+        &mut self,
+        number: u64,
+        session: SessionKey,
+        batch: &mut EventBatch,
+        is_due: impl Fn(u64, &Gap) -> bool,
+    ) {
+        let gaps = self.sessions.get(&session).into_iter().flatten();
+        let due: Vec<u64> =
+            gaps.filter(|(stream, gap)| is_due(**stream, gap)).map(|(stream, _)| *stream).collect();
+        for stream in due.into_iter().map(|stream| (session, stream)) {
+            if let Some(gap) = self.take_before(number, stream) {
+                gap.mark(stream, batch);
+            }
+        }
     }
 
     fn remove(&mut self, (session, stream): (SessionKey, u64)) -> Option<Gap> {
         let gaps = self.sessions.get_mut(&session)?;
         let gap = gaps.remove(&stream)?;
         self.count -= 1;
-        self.drops -= usize::from(gap.is_dropped);
+        self.drops -= usize::from(gap.dropped.is_some());
         if gaps.is_empty() {
             self.sessions.remove(&session);
         }
@@ -320,52 +373,72 @@ impl StreamGaps {
     fn forget(&mut self, session: &SessionKey) {
         let gaps = self.sessions.remove(session).unwrap_or_default();
         self.count -= gaps.len();
-        self.drops -= gaps.values().filter(|gap| gap.is_dropped).count();
+        self.drops -= gaps.values().filter(|gap| gap.dropped.is_some()).count();
         self.unlogged.remove(session);
     }
 }
 
+/// Entries of one stream that are lost. Numbers tell what was queued before and after the loss, also
+/// if an append fails late.
 #[derive(Default)]
 struct Gap {
+    /// Number of the newest lost entry.
+    newest: u64,
     /// Events up to this sequence are not in the log.
     through: u64,
-    /// Record of the stream, if the log does not have it either.
-    record: Option<StreamRecord>,
-    /// Set if the log still has what it should have dropped before the rest of the gap.
-    is_dropped: bool,
+    /// Record of the stream with its number, if the log does not have it either.
+    record: Option<(u64, StreamRecord)>,
+    /// Number of the lost drop, if the log still has what it should have dropped before the rest of
+    /// the gap.
+    dropped: Option<u64>,
 }
 
 impl Gap {
-    /// Adds the entries that mark the gap up to this sequence.
-    fn mark(self, (session, stream): (SessionKey, u64), through: u64, batch: &mut Vec<LogEntry>) {
-        batch.extend(self.is_dropped.then_some(LogEntry::Drop { session, stream }));
-        batch.extend(self.record.map(|record| LogEntry::Stream { session, record }));
-        batch.extend((through > 0).then_some(LogEntry::Trim { session, stream, through }));
+    /// Adds a lost entry that is not a drop.
+    fn add(&mut self, number: u64, entry: &LogEntry) {
+        if self.dropped.is_some_and(|dropped| number < dropped) {
+            return; // the drop removes it
+        }
+        self.newest = self.newest.max(number);
+        match entry {
+            LogEntry::Stream { record, .. } => {
+                if self.record.as_ref().is_none_or(|(known, _)| *known <= number) {
+                    self.record = Some((number, record.clone()));
+                }
+            }
+            LogEntry::Event { event, .. } => self.through = self.through.max(event.sequence),
+            LogEntry::Trim { through, .. } => self.through = self.through.max(*through),
+            LogEntry::Drop { .. } => {}
+        }
+    }
+
+    /// Adds the entries that mark the gap.
+    fn mark(self, (session, stream): (SessionKey, u64), batch: &mut EventBatch) {
+        if self.dropped.is_some() {
+            batch.push(self.newest, LogEntry::Drop { session, stream });
+        }
+        if let Some((_, record)) = self.record {
+            batch.push(self.newest, LogEntry::Stream { session, record });
+        }
+        if self.through > 0 {
+            batch.push(self.newest, LogEntry::Trim { session, stream, through: self.through });
+        }
     }
 }
 
 impl LossTracker {
-    fn record<'a>(&self, entries: impl IntoIterator<Item = &'a LogEntry>) {
+    fn record<'a>(&self, entries: impl IntoIterator<Item = (u64, &'a LogEntry)>) {
         let mut streams = self.lock();
         let mut events = 0;
-        for entry in entries {
-            let key = stream_of(entry);
+        for (number, entry) in entries {
+            let stream = stream_of(entry);
             if let LogEntry::Drop { .. } = entry {
-                streams.record_drop(key);
+                streams.record_drop(number, stream);
                 continue;
             }
-            let Some(gap) = streams.gap(key) else {
-                events += u64::from(matches!(entry, LogEntry::Event { .. }));
-                continue;
-            };
-            match entry {
-                LogEntry::Stream { record, .. } => gap.record = Some(record.clone()),
-                LogEntry::Event { event, .. } => {
-                    gap.through = gap.through.max(event.sequence);
-                    events += 1;
-                }
-                LogEntry::Trim { through, .. } => gap.through = gap.through.max(*through),
-                LogEntry::Drop { .. } => {}
+            events += u64::from(matches!(entry, LogEntry::Event { .. }));
+            if let Some(gap) = streams.gap(stream) {
+                gap.add(number, entry);
             }
         }
         self.metrics.events_lost(events);
@@ -381,64 +454,24 @@ impl LossTracker {
         false
     }
 
-    /// Adds the entries that must precede this one, so that the log marks its gap.
-    fn mend(&self, entry: &LogEntry, batch: &mut Vec<LogEntry>) {
-        let LogEntry::Event { event, .. } = entry else { return };
+    /// Adds the entries that must precede the entry of this number: the mark of its stream's gap,
+    /// and the drops of other streams. Events are too many to look for drops at each.
+    fn mend(&self, number: u64, entry: &LogEntry, batch: &mut EventBatch) {
         let (stream, mut streams) = (stream_of(entry), self.lock());
-        let was_queued_before =
-            |gap: &Gap| gap.through >= event.sequence || (gap.is_dropped && gap.record.is_none());
-        if streams.get(stream).is_none_or(was_queued_before) {
-            return; // nothing is lost, or this was queued before what was lost
-        }
-        if let Some(gap) = streams.remove(stream) {
-            gap.mark(stream, event.sequence - 1, batch);
-        }
-    }
-
-    /// Returns the gaps of a session that the log can mark before a new entry: those of dropped
-    /// streams, and that of the stream of a record or a drop. An event marks its own gap
-    /// ([`Self::mend`]).
-    fn gaps_before(&self, entry: &LogEntry) -> Vec<StreamLoss> {
         if let LogEntry::Event { .. } = entry {
-            return Vec::new(); // events are too many to look at each
-        }
-        let (session, stream) = stream_of(entry);
-        let marks_own = matches!(entry, LogEntry::Stream { .. } | LogEntry::Drop { .. });
-        let streams = self.lock();
-        let gaps = streams.sessions.get(&session).into_iter().flatten();
-        gaps.filter(|(number, gap)| gap.is_dropped || (marks_own && **number == stream))
-            .map(|(number, gap)| (*number, gap.through))
-            .collect()
-    }
-
-    /// Returns the gaps of a session.
-    fn gaps_of(&self, session: &SessionKey) -> Vec<StreamLoss> {
-        let streams = self.lock();
-        streams
-            .sessions
-            .get(session)
-            .into_iter()
-            .flatten()
-            .map(|(stream, gap)| (*stream, gap.through))
-            .collect()
-    }
-
-    /// Adds the entries that mark these gaps. Entries that were queued before the loss are in the
-    /// log already. A stream with newer losses waits for the next call.
-    fn mend_all(&self, session: SessionKey, lost: &[StreamLoss], batch: &mut Vec<LogEntry>) {
-        if lost.is_empty() {
+            if let Some(gap) = streams.take_before(number, stream) {
+                gap.mark(stream, batch);
+            }
             return;
         }
-        let mut streams = self.lock();
-        for &(number, through) in lost {
-            let stream = (session, number);
-            if streams.get(stream).is_none_or(|gap| gap.through != through) {
-                continue;
-            }
-            if let Some(gap) = streams.remove(stream) {
-                gap.mark(stream, through, batch);
-            }
-        }
+        let is_due = |other: u64, gap: &Gap| other == stream.1 || gap.dropped.is_some();
+        streams.mark_before(number, stream.0, batch, is_due);
+    }
+
+    /// Adds the entries that mark the gaps of a session. Entries that were queued before the losses
+    /// are in the batch or in the log already. A stream with newer losses waits for the next call.
+    fn mend_all(&self, number: u64, session: SessionKey, batch: &mut EventBatch) {
+        self.lock().mark_before(number, session, batch, |_, _| true);
     }
 
     fn any_of(&self, session: &SessionKey) -> bool {
@@ -472,16 +505,31 @@ mod tests {
     use bytes::Bytes;
     use records::{LoggedEvent, StoredStream};
     use storage::StoreError;
+    use tokio::{
+        sync::{MutexGuard as TokioMutexGuard, watch},
+        time::timeout,
+    };
 
     use super::*;
 
     const KEY: SessionKey = SessionKey::new([7; 32]);
 
-    /// Keeps its entries, unless it is set to fail.
+    /// Keeps its entries. An append fails if the notebook is set to fail when it begins.
     #[derive(Default)]
     struct Notebook {
         entries: Mutex<Vec<LogEntry>>,
         fails: AtomicBool,
+        /// Number of appends that have begun.
+        begun: watch::Sender<usize>,
+        /// Appends end only while no test holds this.
+        held: tokio::sync::Mutex<()>,
+    }
+
+    impl Notebook {
+        fn of(&self, session: SessionKey) -> Vec<LogEntry> {
+            let entries = self.entries.lock();
+            entries.iter().filter(|entry| stream_of(entry).0 == session).cloned().collect()
+        }
     }
 
     #[async_trait]
@@ -491,7 +539,10 @@ mod tests {
         }
 
         async fn append(&self, entries: &[LogEntry]) -> Result<(), StoreError> {
-            if self.fails.load(Ordering::Relaxed) {
+            let fails = self.fails.load(Ordering::Relaxed);
+            self.begun.send_modify(|begun| *begun += 1);
+            let _held = self.held.lock().await;
+            if fails {
                 return Err(StoreError::Full);
             }
             self.entries.lock().extend_from_slice(entries);
@@ -637,8 +688,9 @@ mod tests {
         let (_, dropped) = other_birth_and_drop();
         [birth(), event(1)].into_iter().for_each(|entry| writer.log(entry));
         // The writer's task does not run before this one waits, so the queue fills up.
-        (2..=u64::try_from(EVENT_QUEUE_MAX).unwrap()).for_each(|last| writer.log(event(last)));
+        (2..=u64::try_from(EVENT_QUEUE_MAX).unwrap() + 1).for_each(|last| writer.log(event(last)));
         writer.log(dropped.clone());
+        assert_eq!(writer.inner.lost.lock().drops, 1);
         assert!(writer.flushed(KEY).await);
         assert_eq!(notebook.entries.lock().last(), Some(&dropped), "behind all that found room");
         assert!(writer.inner.lost.lock().sessions.is_empty());
@@ -653,14 +705,14 @@ mod tests {
             SessionKey::new(key)
         };
         let per_session = u64::try_from(STREAMS_KEPT_MAX).unwrap();
-        (0..=per_session).for_each(|stream| streams.record_drop((session(0), stream)));
+        (0..=per_session).for_each(|stream| streams.record_drop(0, (session(0), stream)));
         assert_eq!(streams.drops, STREAMS_KEPT_MAX, "each entry of the log carries them");
         assert!(streams.get((session(0), 0)).is_some(), "the log had the first ones");
         (0..u64::try_from(LOST_STREAMS_MAX).unwrap())
-            .for_each(|number| streams.record_drop((session(number), 0)));
+            .for_each(|number| streams.record_drop(0, (session(number), 0)));
         assert_eq!((streams.drops, streams.count), (LOST_STREAMS_MAX / 2, LOST_STREAMS_MAX / 2));
         assert!(streams.gap((KEY, 1)).is_some() && streams.unlogged.is_empty());
-        streams.record_drop((KEY, 1));
+        streams.record_drop(1, (KEY, 1));
         assert!(!streams.sessions.contains_key(&KEY), "it ages out of the log");
         (0..u64::try_from(LOST_STREAMS_MAX).unwrap())
             .for_each(|number| streams.forget(&session(number)));
@@ -682,6 +734,77 @@ mod tests {
         let trim = LogEntry::Trim { session: KEY, stream: 1, through: 5 };
         let again = [dropped, birth(), trim, event(6)];
         assert_eq!(notebook.entries.lock()[2..], again);
+    }
+
+    /// Logs a stream and its drop. Returns while the append of the drop is in flight. It will fail.
+    async fn drop_in_flight<'n>(
+        notebook: &'n Notebook,
+        writer: &EventWriter,
+    ) -> TokioMutexGuard<'n, ()> {
+        [birth(), event(1)].into_iter().for_each(|entry| writer.log(entry));
+        assert!(writer.flushed(KEY).await);
+        let held = notebook.held.lock().await;
+        let mut begun = notebook.begun.subscribe();
+        notebook.fails.store(true, Ordering::Relaxed);
+        writer.log(LogEntry::Drop { session: KEY, stream: 1 });
+        timeout(Duration::from_secs(30), begun.changed()).await.unwrap().unwrap();
+        notebook.fails.store(false, Ordering::Relaxed);
+        held
+    }
+
+    #[tokio::test]
+    async fn a_drop_that_fails_late_removes_nothing_that_was_queued_after_it() {
+        let (notebook, writer, _) = writer();
+        let held = drop_in_flight(&notebook, &writer).await;
+        [birth(), event(5)].into_iter().for_each(|entry| writer.log(entry));
+        drop(held);
+        assert!(writer.flushed(KEY).await);
+        writer.log(other_birth_and_drop().0);
+        assert!(writer.flushed(KEY).await);
+        let (other, dropped) = other_birth_and_drop();
+        assert_eq!(notebook.of(KEY)[2..], [dropped, birth(), event(5), other]);
+    }
+
+    #[tokio::test]
+    async fn a_drop_that_fails_late_leaves_the_mark_of_what_was_lost_after_it() {
+        let (notebook, writer, _) = writer();
+        let held = drop_in_flight(&notebook, &writer).await;
+        let other = LogEntry::Trim { session: SessionKey::new([8; 32]), stream: 1, through: 1 };
+        (0..EVENT_QUEUE_MAX).for_each(|_| writer.log(other.clone()));
+        [birth(), event(5)].into_iter().for_each(|entry| writer.log(entry));
+        drop(held);
+        assert!(writer.flushed(KEY).await);
+        writer.log(event(6));
+        assert!(writer.flushed(KEY).await);
+        let (_, dropped) = other_birth_and_drop();
+        let trim = LogEntry::Trim { session: KEY, stream: 1, through: 5 };
+        assert_eq!(notebook.of(KEY)[2..], [dropped, birth(), trim, event(6)]);
+    }
+
+    #[test]
+    fn a_lost_record_does_not_replace_a_newer_one() {
+        let mut gap = Gap::default();
+        let record = |was_read| {
+            let LogEntry::Stream { record, .. } = birth() else { unreachable!() };
+            LogEntry::Stream { session: KEY, record: StreamRecord { was_read, ..record } }
+        };
+        gap.add(2, &record(true));
+        gap.add(1, &record(false));
+        assert!(gap.record.is_some_and(|(_, record)| record.was_read));
+    }
+
+    #[tokio::test]
+    async fn a_lost_record_alone_removes_no_events() {
+        let (notebook, writer, _) = writer();
+        [birth(), event(1)].into_iter().for_each(|entry| writer.log(entry));
+        assert!(writer.flushed(KEY).await);
+        notebook.fails.store(true, Ordering::Relaxed);
+        writer.log(birth());
+        assert!(!writer.flushed(KEY).await);
+        notebook.fails.store(false, Ordering::Relaxed);
+        writer.log(event(2));
+        assert!(writer.flushed(KEY).await);
+        assert_eq!(notebook.entries.lock()[2..], [birth(), event(2)]);
     }
 
     #[tokio::test]
@@ -713,10 +836,10 @@ mod tests {
         let streams = 0..u64::try_from(LOST_STREAMS_MAX).unwrap();
         let trims: Vec<LogEntry> =
             streams.map(|stream| LogEntry::Trim { session: other, stream, through: 1 }).collect();
-        writer.inner.lost.record(&trims);
+        writer.inner.lost.record(trims.iter().map(|trim| (0, trim)));
         [birth(), event(1)].into_iter().for_each(|entry| writer.log(entry));
         assert!(writer.flushed(KEY).await);
-        writer.inner.lost.record([&event(2)]);
+        writer.inner.lost.record([(writer.inner.take_number(), &event(2))]);
         [event(3), birth()].into_iter().for_each(|entry| writer.log(entry));
         assert!(!writer.flushed(KEY).await, "the loss is not marked");
         assert_eq!(*notebook.entries.lock(), [birth(), event(1)], "the log has no hole");

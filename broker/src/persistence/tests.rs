@@ -1,6 +1,7 @@
 //! A store for tests: SQLite in memory, behind a wrapper that records calls and may let them fail.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicI64, Ordering},
@@ -20,9 +21,9 @@ use records::{
     ResultKey, ResultLimits, RevocationRecord, RootSecretId, SealedValue, SecretKey,
     SessionClaimOutcome, SessionIdentity, SessionKey, SessionListPosition, StoredApproval,
     StoredAuditRecord, StoredGrant, StoredPin, StoredRoot, StoredSession, StoredTask,
-    StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskClaimScope, TaskInput,
-    TaskListPosition, TaskStatus, TaskTransition, TenantRecord, TokenIssuerRecord, UnchainedAudit,
-    WeakGrants, WriteOp, WriteOutcome,
+    StoredTaskSnapshot, SubscriptionCount, TaskAudience, TaskClaimScope, TaskInput, TaskLimits,
+    TaskListPosition, TaskRecord, TaskStatus, TaskTransition, TenantRecord, TokenIssuerRecord,
+    UnchainedAudit, WeakGrants, WriteOp, WriteOutcome,
 };
 use storage::{
     ApprovalStore, AuditChainStore, AuditStore, ConfigStore, DurableStore, GrantStore, NodeStore,
@@ -39,6 +40,28 @@ pub fn persistence_over(store: &Arc<Meddled>) -> Arc<Persistence> {
         Stores { durable: store.clone(), events: None, hot: Arc::new(MemoryHotStore::new()) };
     let seal = Keys::from_root(b"root").seal;
     Persistence::new(stores, NodeName::new("test/0"), seal, Arc::new(Metrics::new(false)))
+}
+
+/// Returns the record of a task that `ada` of the tenant `default` created at the backend `b`.
+pub fn task_record(name: &str) -> TaskRecord {
+    TaskRecord {
+        task: TaskId::new(name),
+        tenant: TenantId::parse("default").expect("a valid name"),
+        principal: PrincipalId::new("ada"),
+        session: SessionKey::new([1; 32]),
+        private: false,
+        backend: BackendId::parse("b").expect("a valid name"),
+        request: Vec::new(),
+        details: Vec::new(),
+        idempotency: None,
+        ttl: Some(Duration::from_secs(60)),
+    }
+}
+
+/// Returns the creation of a task, without limits of its tenant.
+pub fn task_creation(record: TaskRecord, owner: NodeName) -> WriteOp {
+    let limits = TaskLimits { running: u64::MAX, stored: u64::MAX, bytes: u64::MAX };
+    WriteOp::CreateTask { record: Box::new(record), owner, limits }
 }
 
 /// Fate of a call.
@@ -66,6 +89,10 @@ pub struct Meddled {
     clock_ahead_us: AtomicI64,
     /// Set when the list of nodes gets no answer.
     is_silent_about_nodes: AtomicBool,
+    /// Tasks that no read returns.
+    unreadable_tasks: Mutex<HashSet<TaskId>>,
+    /// Root keys that another process stores before the next list of API keys.
+    late_roots: Mutex<Vec<StoredRoot>>,
 }
 
 impl Meddled {
@@ -84,12 +111,24 @@ impl Meddled {
             calls: Mutex::default(),
             clock_ahead_us: AtomicI64::new(0),
             is_silent_about_nodes: AtomicBool::new(false),
+            unreadable_tasks: Mutex::default(),
+            late_roots: Mutex::default(),
         })
     }
 
     /// Lets no further call return the live nodes.
     pub fn silence_live_nodes(&self) {
         self.is_silent_about_nodes.store(true, Ordering::Relaxed);
+    }
+
+    /// Lets no further read return this task.
+    pub fn make_unreadable(&self, task: TaskId) {
+        self.unreadable_tasks.lock().insert(task);
+    }
+
+    /// Lets another process store a root key before the next list of API keys.
+    pub fn add_root_late(&self, root: StoredRoot) {
+        self.late_roots.lock().push(root);
     }
 
     /// Sets the time by which the clock of the store is ahead of that of the process.
@@ -148,6 +187,10 @@ impl ConfigStore for Meddled {
     }
     async fn keys(&self) -> Result<Vec<KeyRecord>, StoreError> {
         self.record("keys");
+        let late = std::mem::take(&mut *self.late_roots.lock());
+        for root in &late {
+            self.inner.add_root(root).await?;
+        }
         self.inner.keys().await
     }
     async fn keys_of(&self, tenant: &TenantId) -> Result<Vec<KeyRecord>, StoreError> {
@@ -606,6 +649,9 @@ impl TaskStore for Meddled {
     }
     async fn full_task(&self, task: &TaskId) -> Result<Option<FullTask>, StoreError> {
         self.record("full_task");
+        if self.unreadable_tasks.lock().contains(task) {
+            return Err(StoreError::Corrupt { detail: "test".into() });
+        }
         self.inner.full_task(task).await
     }
     async fn task_of_key(

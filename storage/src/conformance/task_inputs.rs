@@ -58,8 +58,7 @@ pub async fn the_first_answer_counts(store: &dyn DurableStore) -> Outcome {
     assert!(numbers(store).await?.is_empty());
     assert_eq!(task(store, "t1").await?.status, TaskStatus::Working);
     assert_eq!(write(store, answer(1, b"late")).await?, WriteOutcome::AlreadyFinished);
-    let nowhere = WriteOp::AnswerInput { task: task_id("t9"), number: 1, answer: Vec::new() };
-    assert_eq!(write(store, nowhere).await?, WriteOutcome::NotFound);
+    assert_eq!(write(store, answer_of("t9", 1, b"")).await?, WriteOutcome::NotFound);
     Ok(())
 }
 
@@ -142,12 +141,10 @@ pub async fn an_ended_task_has_no_open_questions(store: &dyn DurableStore) -> Ou
             )
             .await?;
         }
-        done(store, WriteOp::AnswerInput { task: task_id(name), number: 2, answer: Vec::new() })
-            .await?;
+        done(store, answer_of(name, 2, b"")).await?;
         done(store, end(name, epoch, TaskStatus::Cancelled)).await?;
         assert_eq!(store.open_task_inputs(&task_id(name)).await?, []);
-        let late = WriteOp::AnswerInput { task: task_id(name), number: 1, answer: Vec::new() };
-        assert_eq!(write(store, late).await?, WriteOutcome::AlreadyFinished);
+        assert_eq!(write(store, answer_of(name, 1, b"")).await?, WriteOutcome::AlreadyFinished);
         assert_eq!(task(store, name).await?.status, TaskStatus::Cancelled);
     }
     Ok(())
@@ -198,7 +195,12 @@ fn request_input(epoch: i64, number: i64, request: &[u8]) -> WriteOp {
 }
 
 fn answer(number: i64, answer: &[u8]) -> WriteOp {
-    WriteOp::AnswerInput { task: task_id("t1"), number, answer: answer.to_vec() }
+    answer_of("t1", number, answer)
+}
+
+fn answer_of(task: &str, number: i64, answer: &[u8]) -> WriteOp {
+    let (task, answer) = (task_id(task), answer.to_vec());
+    WriteOp::AnswerInput { task, number, answer, bytes_max: u64::MAX }
 }
 
 fn close(epoch: i64, number: i64) -> WriteOp {

@@ -221,9 +221,18 @@ pub async fn open_inputs_count_as_bytes_until_they_are_closed(store: &dyn Durabl
     done(store, close("t1", 1)).await?;
     assert_eq!(write(store, make("t3", 41)).await?, too_large, "60 are taken, not 20");
     done(store, ask("t1", 2, 30)).await?;
-    let answer = WriteOp::AnswerInput { task: task_id("t1"), number: 2, answer: vec![4; 10] };
-    done(store, answer.clone()).await?;
-    assert_eq!(write(store, answer).await?, WriteOutcome::AlreadyFinished);
+    let answer = |number, bytes| WriteOp::AnswerInput {
+        task: task_id("t1"),
+        number,
+        answer: vec![4; bytes],
+        bytes_max: limits.bytes,
+    };
+    assert_eq!(write(store, answer(2, 11)).await?, too_large, "90 are taken");
+    assert_eq!(write(store, answer(1, 11)).await?, WriteOutcome::AlreadyFinished, "it is closed");
+    assert_eq!(write(store, answer(9, 11)).await?, WriteOutcome::NotFound);
+    assert_eq!(store.open_task_inputs(&task_id("t1")).await?[0].answer, None);
+    done(store, answer(2, 10)).await?;
+    assert_eq!(write(store, answer(2, 10)).await?, WriteOutcome::AlreadyFinished);
     assert_eq!(write(store, make("t3", 1)).await?, too_large, "the answer counts too");
     let (task, status) = (task_id("t1"), TaskStatus::Completed);
     let outcome = Some(vec![0; 5]);

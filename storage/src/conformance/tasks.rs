@@ -130,7 +130,12 @@ pub async fn an_ended_task_never_changes(store: &dyn DurableStore) -> Outcome {
             let shown = format!("{attempt:?}");
             assert_eq!(write(store, attempt).await?, WriteOutcome::AlreadyFinished, "{shown}");
         }
-        let answer = WriteOp::AnswerInput { task: task_id(name), number: 1, answer: Vec::new() };
+        let answer = WriteOp::AnswerInput {
+            task: task_id(name),
+            number: 1,
+            answer: Vec::new(),
+            bytes_max: u64::MAX,
+        };
         assert!(matches!(
             write(store, answer).await?,
             WriteOutcome::AlreadyFinished | WriteOutcome::NotFound

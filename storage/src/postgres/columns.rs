@@ -257,10 +257,11 @@ fn task_row(write: &WriteOp) -> Option<(i16, TaskRow<'_>)> {
             limit_bytes: Some(at_most(*bytes_max)),
             ..none
         },
-        WriteOp::AnswerInput { task, number, answer } => TaskRow {
+        WriteOp::AnswerInput { task, number, answer, bytes_max } => TaskRow {
             id: Some(task.as_str()),
             number: Some(*number),
             outcome: Some(answer),
+            limit_bytes: Some(at_most(*bytes_max)),
             ..none
         },
         WriteOp::CloseInput { task, epoch, number } => {

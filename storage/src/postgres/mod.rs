@@ -89,6 +89,14 @@ const WRITE_SETTINGS: [(&str, &str); 2] = [("statement_timeout", "1700"), ("lock
 /// statement of its own.
 const MIGRATION_SETTINGS: [(&str, &str); 2] =
     [("statement_timeout", "600000"), ("lock_timeout", "600000")];
+/// For the tables that a migration changes. Statements of running replicas wait behind a migration
+/// that waits for such a lock, so it gives up before their `lock_timeout`. It waits longer than the
+/// server's `deadlock_timeout` (1 s), after which the server cancels an autovacuum in its way.
+const TABLE_LOCK_TIMEOUT: (&str, &str) = ("lock_timeout", "1100");
+/// Pause before another attempt at a migration, in which replicas use the tables.
+const MIGRATION_PAUSE: Duration = Duration::from_secs(2);
+/// Time after which a migration that gets no lock is not attempted again.
+const MIGRATION_ATTEMPTS_MAX: Duration = Duration::from_secs(600);
 
 /// Address of the database, and the setting for migrations.
 #[derive(Clone)]
@@ -158,14 +166,12 @@ impl PostgresStore {
         let base = PgConnectOptions::from_str(&options.url).map_err(unusable)?;
         let base = base.application_name("mcp-broker").disable_statement_logging(); // errors are logged where they are handled
         tls_verification::warn_if_unverified(&base);
-        let (mut connection, path) = Self::connect(&base, options.connect_timeout).await?;
+        let (path, migrated) = Self::migrate(&base, options).await?;
         if path == ServerPath::TransactionPooler {
             tracing::info!(
                 "the database is behind a pooler: each statement has its own transaction"
             );
         }
-        let migrated = schema::apply_migrations(&mut connection, path, options.migrate).await?;
-        let _gone_either_way = timeout(ANSWER_WITHIN, connection.close()).await;
         let for_writes = [&SETTINGS[..], &WRITE_SETTINGS].concat();
         Ok(Self {
             pool: Pool::new(path, &base, &SETTINGS, CONNECTIONS_MAX),
@@ -176,6 +182,27 @@ impl PostgresStore {
             unanswered: Mutex::default(),
             claiming: tokio::sync::Mutex::default(),
         })
+    }
+
+    /// Brings the schema up to date. Each attempt has a connection of its own. Another attempt
+    /// follows while other programs, such as `pg_dump`, hold locks of the tables.
+    async fn migrate(
+        base: &PgConnectOptions,
+        options: &PostgresOptions,
+    ) -> Result<(ServerPath, MigrationOutcome), StoreError> {
+        let started = Instant::now();
+        loop {
+            let (mut connection, path) = Self::connect(base, options.connect_timeout).await?;
+            let migrated = schema::apply_migrations(&mut connection, path, options.migrate).await;
+            let _gone_either_way = timeout(ANSWER_WITHIN, connection.close()).await;
+            match migrated {
+                Err(StoreError::Busy { detail }) if started.elapsed() < MIGRATION_ATTEMPTS_MAX => {
+                    tracing::warn!(%detail, "the migration of the schema waits until other programs leave its tables");
+                }
+                result => return result.map(|outcome| (path, outcome)),
+            }
+            sleep(MIGRATION_PAUSE).await;
+        }
     }
 
     /// Returns a connection for migrations, and the way of statements to the server.
@@ -286,9 +313,10 @@ impl PostgresStore {
     }
 
     /// Returns a connection to its pool after a failed statement, or closes it. After a failover
-    /// the idle connections of every pool are closed too, because they are to the old primary.
+    /// the idle connections of every pool are closed too, because they are to the old primary. After
+    /// a change of the schema they are closed too, because they have the same old statement.
     fn release_after(&self, connection: PooledConnection<'_>, error: &sqlx::Error) {
-        if error_mapping::is_read_only(error) {
+        if error_mapping::is_read_only(error) || retry_action(error) == RetryAction::Reprepare {
             self.invalidate_idle();
         }
         connection.release_after(error);

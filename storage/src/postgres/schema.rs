@@ -2,6 +2,9 @@
 //! the binary. Each runs in its own transaction, which also records the migration. Replicas that
 //! start at once take turns with an advisory lock. The server releases the lock when its holder
 //! ends. Through a pooler all missing migrations run in one transaction, which holds the lock.
+//!
+//! A migration that waits for a table makes the statements of running replicas wait behind it. It
+//! therefore gives up soon ([`TABLE_LOCK_TIMEOUT`]), and the caller tries again later.
 
 use sqlx::{
     AssertSqlSafe, Connection, Executor, Row,
@@ -11,7 +14,7 @@ use sqlx::{
 };
 
 use super::{
-    MIGRATION_SETTINGS,
+    MIGRATION_SETTINGS, TABLE_LOCK_TIMEOUT,
     error_mapping::map_error,
     server_path::{ServerPath, set_local},
 };
@@ -179,6 +182,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0026_inputs_by_bytes.sql"),
         ["migration.26.begun", "migration.26.applied"],
     ),
+    (
+        27,
+        "answers by bytes",
+        include_str!("../../../migrations/postgres/0027_answers_by_bytes.sql"),
+        ["migration.27.begun", "migration.27.applied"],
+    ),
 ];
 
 /// Returns the version that this build works with.
@@ -207,6 +216,8 @@ pub(super) async fn apply_migrations(
                 return Ok(MigrationOutcome { from: known, to: known });
             }
             run_with_lock(connection, "SELECT pg_advisory_lock($1)").await?;
+            let (name, value) = TABLE_LOCK_TIMEOUT;
+            run(connection, format!("SET {name} = '{value}'")).await?;
             let done = apply_missing(connection).await;
             let unlocked = run_with_lock(connection, "SELECT pg_advisory_unlock($1)").await;
             let from = done?;
@@ -226,15 +237,21 @@ async fn apply_in_transaction(
     let known = latest_version();
     let mut transaction = connection.begin().await.map_err(map_error)?;
     let begin = format!("{FORGET_STATEMENTS}{}", set_local(&MIGRATION_SETTINGS));
-    transaction.execute(raw_sql(AssertSqlSafe(begin))).await.map_err(map_error)?;
+    run(&mut transaction, begin).await?;
     let mut from = known;
     if !is_current(&mut transaction, migrate).await? {
         run_with_lock(&mut transaction, "SELECT pg_advisory_xact_lock($1)").await?;
+        run(&mut transaction, set_local(&[TABLE_LOCK_TIMEOUT])).await?;
         from = apply_missing(&mut transaction).await?;
     }
-    transaction.execute(raw_sql(FORGET_STATEMENTS)).await.map_err(map_error)?;
+    run(&mut transaction, FORGET_STATEMENTS.to_owned()).await?;
     transaction.commit().await.map_err(map_error)?;
     Ok(MigrationOutcome { from, to: known })
+}
+
+/// Runs statements without parameters, which are not prepared.
+async fn run(connection: &mut PgConnection, statements: String) -> Result<(), StoreError> {
+    connection.execute(raw_sql(AssertSqlSafe(statements))).await.map(drop).map_err(map_error)
 }
 
 /// Runs a statement about the lock of migrations.

@@ -108,13 +108,14 @@ impl SqliteStore {
             .pragma("journal_size_limit", WAL_BYTES_KEPT)
             .busy_timeout(BUSY_TIMEOUT)
             .foreign_keys(true);
-        let writer = pool(1).connect_with(base.clone()).await.map_err(map_error)?;
+        let writer = file_pool(1).connect_with(base.clone()).await.map_err(map_error)?;
         check_intact(&writer).await?;
         let migrated = schema::apply_migrations(&writer, options.migrate).await?;
         nodes::void_leases(&writer).await?;
-        let log = pool(1).connect_lazy_with(base.clone().synchronous(SqliteSynchronous::Normal));
+        let log =
+            file_pool(1).connect_lazy_with(base.clone().synchronous(SqliteSynchronous::Normal));
         let readers =
-            pool(READERS_MAX).connect_lazy_with(base.read_only(true).create_if_missing(false));
+            file_pool(READERS_MAX).connect_lazy_with(base.read_only(true).create_if_missing(false));
         Ok(Self {
             writer,
             log,
@@ -169,17 +170,7 @@ impl SqliteStore {
 
     async fn begin_on(&self, pool: &SqlitePool) -> Result<WriteTransaction<'_>, StoreError> {
         let turn = self.turn.lock().await;
-        const BEGIN: &str = "BEGIN IMMEDIATE";
-        let result = match pool.begin_with(BEGIN).await {
-            // On a full disk SQLite rolls back by itself. The connection does not notice, and would
-            // stay in its transaction for ever.
-            Err(sqlx::Error::InvalidSavePointStatement) => {
-                pool.acquire().await.map_err(map_error)?.close().await.map_err(map_error)?;
-                pool.begin_with(BEGIN).await
-            }
-            result => result,
-        };
-        let transaction = result.map_err(map_error)?;
+        let transaction = pool.begin_with("BEGIN IMMEDIATE").await.map_err(map_error)?;
         Ok(WriteTransaction { transaction, _turn: turn })
     }
 
@@ -244,6 +235,19 @@ fn micros(duration: Duration) -> i64 {
 
 fn pool(connections_max: u32) -> SqlitePoolOptions {
     SqlitePoolOptions::new().max_connections(connections_max).acquire_timeout(ACQUIRE_TIMEOUT)
+}
+
+/// Returns the options of a pool on a file.
+fn file_pool(connections_max: u32) -> SqlitePoolOptions {
+    use sqlx::Connection as _;
+
+    // SQLite rolls back by itself if the disk is full or fails. sqlx does not notice, and would keep
+    // the connection in a transaction for ever. A later transaction of a reader would not end: all
+    // its reads would see an old state, and the WAL could not shrink.
+    pool(connections_max).before_acquire(|connection, _| {
+        let is_usable = !connection.is_in_transaction();
+        Box::pin(async move { Ok(is_usable) })
+    })
 }
 
 /// Creates the file so that only the broker's user can access it, because it contains key hashes

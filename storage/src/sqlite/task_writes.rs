@@ -257,19 +257,35 @@ async fn transition(
     record_transition(connection, moved, to, Some(epoch), now).await
 }
 
-/// An input that a task requests from its client.
-pub(super) struct InputRequest<'a> {
+/// A request of a task for an input of its client, or the answer to it.
+pub(super) struct InputBytes<'a> {
     pub(super) number: i64,
-    pub(super) request: &'a [u8],
+    pub(super) bytes: &'a [u8],
     /// Bytes that all tasks of the tenant may have.
     pub(super) bytes_max: u64,
+}
+
+impl InputBytes<'_> {
+    /// Returns whether the tasks of the tenant of a task's row would have too many bytes with these.
+    async fn are_too_many(
+        &self,
+        connection: &mut SqliteConnection,
+        row: i64,
+    ) -> Result<bool, StoreError> {
+        let used = sqlx::query_scalar(
+            "SELECT coalesce(sum(bytes), 0) FROM task_usage WHERE tenant = (SELECT tenant FROM tasks WHERE number = ?)",
+        );
+        let used: i64 = used.bind(row).fetch_one(connection).await.map_err(map_error)?;
+        let used = u64::try_from(used).unwrap_or(0);
+        Ok(used.saturating_add(self.bytes.len() as u64) > self.bytes_max)
+    }
 }
 
 pub(super) async fn request_input(
     connection: &mut SqliteConnection,
     task: &TaskId,
     epoch: i64,
-    input: InputRequest<'_>,
+    input: InputBytes<'_>,
     now: i64,
 ) -> Result<WriteOutcome, StoreError> {
     let Some(row) = unfinished(connection, task, epoch).await? else {
@@ -282,16 +298,11 @@ pub(super) async fn request_input(
     if let Some(closed) = known {
         return Ok(if closed { WriteOutcome::AlreadyFinished } else { WriteOutcome::Done });
     }
-    let used = sqlx::query_scalar(
-        "SELECT coalesce(sum(bytes), 0) FROM task_usage WHERE tenant = (SELECT tenant FROM tasks WHERE number = ?)",
-    );
-    let used: i64 = used.bind(row).fetch_one(&mut *connection).await.map_err(map_error)?;
-    let used = u64::try_from(used).unwrap_or(0);
-    if used.saturating_add(input.request.len() as u64) > input.bytes_max {
+    if input.are_too_many(connection, row).await? {
         return Ok(WriteOutcome::LimitReached(TaskLimit::Bytes));
     }
     let insert = sqlx::query("INSERT INTO task_inputs (task, number, request) VALUES (?, ?, ?)");
-    let insert = insert.bind(row).bind(input.number).bind(input.request);
+    let insert = insert.bind(row).bind(input.number).bind(input.bytes);
     insert.execute(&mut *connection).await.map_err(map_error)?;
     transition(connection, row, [TaskStatus::Working, TaskStatus::InputRequired], epoch, now)
         .await?;
@@ -301,28 +312,27 @@ pub(super) async fn request_input(
 pub(super) async fn answer(
     connection: &mut SqliteConnection,
     task: &TaskId,
-    number: i64,
-    answer: &[u8],
+    input: InputBytes<'_>,
 ) -> Result<WriteOutcome, StoreError> {
     // The end of a task closes its inputs, so an open input needs no check of the status.
-    let update = sqlx::query(
-        "UPDATE task_inputs SET answer = ? WHERE task = (SELECT number FROM tasks WHERE task = ?) AND number = ?
-         AND closed = 0 AND answer IS NULL",
-    );
-    let update = update.bind(answer).bind(task.as_str()).bind(number);
-    if update.execute(&mut *connection).await.map_err(map_error)?.rows_affected() > 0 {
-        return Ok(WriteOutcome::Done);
-    }
     let select = sqlx::query(
-        "SELECT 1 FROM task_inputs WHERE task = (SELECT number FROM tasks WHERE task = ?) AND number = ?",
+        "SELECT task, closed = 0 AND answer IS NULL FROM task_inputs
+         WHERE task = (SELECT number FROM tasks WHERE task = ?) AND number = ?",
     );
-    let found = select
-        .bind(task.as_str())
-        .bind(number)
-        .fetch_optional(connection)
-        .await
-        .map_err(map_error)?;
-    Ok(if found.is_some() { WriteOutcome::AlreadyFinished } else { WriteOutcome::NotFound })
+    let select = select.bind(task.as_str()).bind(input.number);
+    let found = select.fetch_optional(&mut *connection).await.map_err(map_error)?;
+    let Some(found) = found else { return Ok(WriteOutcome::NotFound) };
+    if !found.try_get::<bool, _>(1).map_err(map_error)? {
+        return Ok(WriteOutcome::AlreadyFinished);
+    }
+    let row: i64 = found.try_get(0).map_err(map_error)?;
+    if input.are_too_many(connection, row).await? {
+        return Ok(WriteOutcome::LimitReached(TaskLimit::Bytes));
+    }
+    let update = sqlx::query("UPDATE task_inputs SET answer = ? WHERE task = ? AND number = ?");
+    let update = update.bind(input.bytes).bind(row).bind(input.number);
+    update.execute(connection).await.map_err(map_error)?;
+    Ok(WriteOutcome::Done)
 }
 
 pub(super) async fn close(

@@ -6,11 +6,11 @@ mod state;
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
-use records::{AdminChange, AuditFilter, AuditKind, AuditRecord, TenantRecord};
+use records::{AdminChange, AuditFilter, AuditKind, AuditRecord, SessionKey, TenantRecord};
 use sqlx::{ConnectOptions as _, Connection as _};
 
 use super::*;
-use crate::{AuditChainStore, AuditStore, ConfigStore, DurableStore as _};
+use crate::{AuditChainStore, AuditStore, ConfigStore, DurableStore as _, EventStore as _};
 
 /// Returns a store in its own folder, which is removed with the test.
 async fn in_file() -> (tempfile::TempDir, SqliteStore) {
@@ -196,6 +196,26 @@ async fn a_full_disk_is_reported_as_full_and_loses_no_data() {
         .unwrap();
     store.apply(AdminChange::PutTenant(&big), None).await.unwrap();
     assert!(store.tenants().await.unwrap().contains(&big));
+}
+
+#[tokio::test]
+async fn no_reader_stays_at_an_old_state_after_a_disk_fault() {
+    let (_folder, store) = in_file().await;
+    let mut reading = Vec::new();
+    for _ in 0..READERS_MAX {
+        let mut reader = store.readers.begin().await.unwrap();
+        // SQLite does the same by itself if it cannot read the file.
+        sqlx::query("ROLLBACK").execute(&mut *reader).await.unwrap();
+        reading.push(reader);
+    }
+    drop(reading);
+    for _ in 0..READERS_MAX {
+        assert_eq!(store.stream(&SessionKey::new([1; 32]), 1, 0).await.unwrap(), None);
+    }
+    crate::conformance::fill(&store).await.unwrap();
+    for _ in 0..READERS_MAX {
+        assert!(!store.tenants().await.unwrap().is_empty());
+    }
 }
 
 #[tokio::test]

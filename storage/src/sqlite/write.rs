@@ -9,7 +9,7 @@ use sqlx::sqlite::SqliteConnection;
 use super::{
     SqliteStore, now_us,
     session_writes::{self, OwnedSession, seen},
-    task_writes::{self, InputRequest, TaskEnd},
+    task_writes::{self, InputBytes, TaskEnd},
     with_deadline,
 };
 use crate::{DurableStore, StoreError, fault_point};
@@ -133,11 +133,12 @@ async fn one(
             task_writes::release(connection, task, *epoch).await
         }
         WriteOp::RequestInput { task, epoch, number, request, bytes_max } => {
-            let input = InputRequest { number: *number, request, bytes_max: *bytes_max };
+            let input = InputBytes { number: *number, bytes: request, bytes_max: *bytes_max };
             task_writes::request_input(connection, task, *epoch, input, now).await
         }
-        WriteOp::AnswerInput { task, number, answer } => {
-            task_writes::answer(connection, task, *number, answer).await
+        WriteOp::AnswerInput { task, number, answer, bytes_max } => {
+            let input = InputBytes { number: *number, bytes: answer, bytes_max: *bytes_max };
+            task_writes::answer(connection, task, input).await
         }
         WriteOp::CloseInput { task, epoch, number } => {
             task_writes::close(connection, task, *epoch, *number, now).await

@@ -1,14 +1,14 @@
 //! Tests of the limits of a batch, and of writes that the store refuses.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use protocol::ids::{BackendId, PrincipalId, TaskId, TenantId};
-use records::{NodeName, SessionKey, TaskLimits, TaskRecord, TaskStatus};
+use protocol::ids::TaskId;
+use records::{NodeName, TaskRecord, TaskStatus};
 
 use super::*;
-use crate::persistence::tests::{Meddled, Verdict};
+use crate::persistence::tests::{Meddled, Verdict, task_creation, task_record};
 
 const MIB: usize = 1024 * 1024;
 
@@ -21,20 +21,8 @@ fn start(store: &Arc<Meddled>) -> Persister {
 }
 
 fn create(number: usize, bytes: usize) -> WriteOp {
-    let record = TaskRecord {
-        task: TaskId::new(format!("t{number}")),
-        tenant: TenantId::parse("acme").unwrap(),
-        principal: PrincipalId::new("ada"),
-        session: SessionKey::new([1; 32]),
-        private: false,
-        backend: BackendId::parse("b").unwrap(),
-        request: vec![b'x'; bytes],
-        details: Vec::new(),
-        idempotency: None,
-        ttl: Some(Duration::from_secs(60)),
-    };
-    let limits = TaskLimits { running: u64::MAX, stored: u64::MAX, bytes: u64::MAX };
-    WriteOp::CreateTask { record: Box::new(record), owner: NodeName::new("a"), limits }
+    let record = TaskRecord { request: vec![b'x'; bytes], ..task_record(&format!("t{number}")) };
+    task_creation(record, NodeName::new("a"))
 }
 
 fn end(number: usize) -> WriteOp {

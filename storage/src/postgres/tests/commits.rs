@@ -71,7 +71,12 @@ fn one_of_each() -> Vec<(WriteOp, WriteOutcome)> {
             WriteOutcome::Done,
         ),
         (
-            WriteOp::AnswerInput { task: task(5), number: 1, answer: b"yes".to_vec() },
+            WriteOp::AnswerInput {
+                task: task(5),
+                number: 1,
+                answer: b"yes".to_vec(),
+                bytes_max: u64::MAX,
+            },
             WriteOutcome::Done,
         ),
         (WriteOp::CloseInput { task: task(6), epoch: 1, number: 1 }, WriteOutcome::Done),

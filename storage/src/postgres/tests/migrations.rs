@@ -1,12 +1,15 @@
 //! Tests of the schema: one of many replicas migrates it. The store refuses an older, newer or
 //! edited schema, and resumes an interrupted migration.
 
+use std::str::FromStr;
+
 use records::{AuditFilter, AuditKind, AuditRecord, NodeName, WriteOutcome};
+use sqlx::{ConnectOptions as _, Executor as _, postgres::PgConnectOptions};
 use testkit::{Direction, FaultProxy, PostgresServer};
 
 use super::{
-    AT_MOST, PostgresOptions, PostgresStore, behind, create, end, on_server, open, open_session,
-    options, update,
+    AT_MOST, PostgresOptions, PostgresStore, behind, claims::somebody_waits, create, end,
+    on_server, open, open_session, options, update,
 };
 use crate::{
     AuditStore, ConfigStore, DurableStore, MigrationOutcome, NodeStore, SessionStore, StoreError,
@@ -90,6 +93,32 @@ async fn f_48_a_migration_interrupted_anywhere_is_resumed() {
         store.close().await;
     }
     assert!(refused > 12, "{refused} of the cuts were felt");
+}
+
+/// Opens a store that adds a column to a table which another program reads for a long time, such as
+/// `pg_dump`. Replicas must be able to use that table meanwhile.
+pub(super) async fn migrates_beside_a_long_read(server: &PostgresServer, options: PostgresOptions) {
+    let connect =
+        async || PgConnectOptions::from_str(&server.url()).unwrap().connect().await.unwrap();
+    let (mut dumping, mut replica) = (connect().await, connect().await);
+    // Migration 26 adds the column.
+    schema::migrate_to(&mut dumping, 25).await.unwrap();
+    dumping.execute("BEGIN; LOCK TABLE task_inputs IN ACCESS SHARE MODE").await.unwrap();
+    let opened = tokio::spawn(async move { PostgresStore::open(&options).await });
+    somebody_waits(server).await;
+    // A statement of a replica has less time.
+    replica.execute("SET lock_timeout = '20s'").await.unwrap();
+    replica.execute("SELECT count(*) FROM task_inputs").await.expect("the migration gives way");
+    assert!(!opened.is_finished(), "it tries again");
+    dumping.execute("COMMIT").await.unwrap();
+    let store = opened.await.unwrap().expect("the table is free");
+    assert_eq!(store.migration().to, schema::latest_version());
+}
+
+#[tokio::test]
+async fn r_8_running_replicas_do_not_wait_behind_a_migration_that_waits() {
+    let server = PostgresServer::fast().await;
+    migrates_beside_a_long_read(&server, options(&server)).await;
 }
 
 #[tokio::test]

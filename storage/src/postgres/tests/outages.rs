@@ -298,6 +298,8 @@ async fn f_38_prepared_statements_are_prepared_again_after_a_table_change() {
                 &format!("ALTER TABLE tenants ALTER COLUMN settings TYPE {changed}"),
             )
             .await;
+        // One call alone, while every idle connection has the old statement.
+        assert_eq!(store.tenants().await.unwrap(), tenants, "{changed}");
         for answer in futures_of((0..40).map(|_| store.tenants()).collect()).await {
             assert_eq!(answer.unwrap(), tenants, "{changed}");
         }

@@ -8,6 +8,7 @@ use testkit::{FaultProxy, PostgresServer, eventually, servers::PgBouncer};
 use super::{
     PostgresOptions, PostgresStore,
     commits::cut_anywhere,
+    migrations::migrates_beside_a_long_read,
     open_session,
     outages::{nothing_works, warm},
     update,
@@ -75,6 +76,12 @@ async fn replicas_that_start_at_once_take_turns_to_migrate() {
     let known = schema::latest_version();
     let again = pooled.open().await;
     assert_eq!(again.migration(), MigrationOutcome { from: known, to: known });
+}
+
+#[tokio::test]
+async fn r_8_running_replicas_do_not_wait_behind_a_migration_that_waits() {
+    let pooled = PooledServer::start().await;
+    migrates_beside_a_long_read(&pooled.server, pooled.options()).await;
 }
 
 /// Statements of one connection to the pooler reach the server over different connections, and each
