@@ -5,29 +5,49 @@
 //! process.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{LazyLock, mpsc};
+use std::sync::mpsc;
 use std::{io, thread};
 
+use parking_lot::Mutex;
 use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
 
 type StartJob = Box<dyn FnOnce() + Send>;
 
-static JOBS: LazyLock<io::Result<mpsc::Sender<StartJob>>> = LazyLock::new(|| {
-    let (jobs, waiting) = mpsc::channel::<StartJob>();
-    let run = move || {
-        while let Ok(job) = waiting.recv() {
-            // A panic would end the thread, and all children with it.
-            let _panicked = catch_unwind(AssertUnwindSafe(job));
+static STARTER: ChildStarter = ChildStarter::new();
+
+/// The queue of the thread, once the thread runs.
+struct ChildStarter {
+    queue: Mutex<Option<mpsc::Sender<StartJob>>>,
+}
+
+impl ChildStarter {
+    const fn new() -> Self {
+        Self { queue: Mutex::new(None) }
+    }
+
+    /// Returns the queue. Starts the thread if it does not run: the system may have refused it
+    /// before, for lack of memory or at the limit of processes.
+    fn queue(&self, thread: thread::Builder) -> io::Result<mpsc::Sender<StartJob>> {
+        let mut queue = self.queue.lock();
+        if let Some(queue) = &*queue {
+            return Ok(queue.clone());
         }
-    };
-    thread::Builder::new().name("child-starter".to_owned()).spawn(run)?;
-    Ok(jobs)
-});
+        let (jobs, waiting) = mpsc::channel::<StartJob>();
+        thread.spawn(move || {
+            while let Ok(job) = waiting.recv() {
+                // A panic would end the thread, and all children with it.
+                let _panicked = catch_unwind(AssertUnwindSafe(job));
+            }
+        })?;
+        *queue = Some(jobs.clone());
+        Ok(jobs)
+    }
+}
 
 /// Starts a process on the thread of all children. Must be called inside a tokio runtime.
 pub(crate) fn start(mut command: Command) -> io::Result<Child> {
-    let jobs = JOBS.as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))?;
+    let jobs = STARTER.queue(thread::Builder::new().name("child-starter".to_owned()))?;
     let (result, started) = mpsc::sync_channel(1);
     let runtime = Handle::current();
     let job = move || {
@@ -59,5 +79,16 @@ mod tests {
         let end = tokio::time::timeout(Duration::from_millis(500), child.wait());
         assert!(end.await.is_err(), "the child ended with the thread");
         child.kill().await.unwrap();
+    }
+
+    #[test]
+    fn a_thread_that_the_system_refused_is_started_by_the_next_call() {
+        let starter = ChildStarter::new();
+        // No address space has room for this stack.
+        assert!(starter.queue(thread::Builder::new().stack_size(1 << 56)).is_err());
+        let jobs = starter.queue(thread::Builder::new()).unwrap();
+        let (done, is_done) = mpsc::channel();
+        jobs.send(Box::new(move || done.send(()).unwrap())).unwrap();
+        is_done.recv().unwrap();
     }
 }

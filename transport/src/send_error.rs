@@ -15,6 +15,10 @@ pub enum SendError {
     Tls { reason: String },
     #[error("connecting took too long")]
     ConnectTimeout,
+    #[error(
+        "the request was not sent: {max} requests to this replica are in flight, and a connection allows no more"
+    )]
+    NoStreamLeft { max: u32 },
     #[error("the request was not sent: {reason}")]
     NotSent { reason: String },
     #[error("the connection ended before the response: {reason}")]

@@ -1,8 +1,9 @@
 //! Sends requests to other replicas. Called by the broker when a session is on another replica.
 //!
-//! The client keeps a few connections to each peer, and all requests share them. Invariant:
-//! [`SendError::is_safe_to_retry`] returns true only when the peer cannot have acted on the
-//! request.
+//! The client keeps a few connections to each peer, and all requests share them. Invariants:
+//! - [`SendError::is_safe_to_retry`] returns true only when the peer cannot have acted on the
+//!   request.
+//! - No request waits for a stream: beyond the streams of its connection it is refused.
 
 use std::{
     collections::HashMap,
@@ -17,7 +18,7 @@ use std::{
 
 use bytes::Bytes;
 use h2::{
-    Ping, PingPong, Reason,
+    Reason,
     client::{self, ResponseFuture, SendRequest},
 };
 use http::{
@@ -31,16 +32,18 @@ use rustls::pki_types::ServerName;
 use tokio::{
     io::BufReader,
     net::TcpStream,
-    time::{sleep, timeout},
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
 };
 use tokio_rustls::TlsConnector;
 
 use super::{
-    ALPN_H2, CONNECT_TIMEOUT, CONNECTION_WINDOW_BYTES, CONNECTIONS_PER_PEER, GIVEN_UP_STREAMS_MAX,
-    HEAD_BYTES_MAX, PEER_NAME, PEERS_KEPT_MAX, PING_INTERVAL, PING_TIMEOUT, PeerIdentity,
-    READ_BYTES, STREAM_WINDOW_BYTES, STREAMS_MAX,
-    body::{PeerBody, Upload},
+    ALPN_H2, CONNECT_TIMEOUT, CONNECTION_WINDOW_BYTES, CONNECTIONS_PER_PEER, DATA_FRAME_BUDGET,
+    GIVEN_UP_STREAMS_MAX, HEAD_BYTES_MAX, PEER_NAME, PEERS_KEPT_MAX, PeerIdentity, READ_BYTES,
+    STREAM_WINDOW_BYTES, STREAMS_MAX,
+    body::{PeerBody, SentRequest, Upload},
     coalesced_writes::CoalescedWrites,
+    until_unanswered,
 };
 use crate::send_error::SendError;
 
@@ -68,10 +71,21 @@ struct Peer {
 
 /// One connection, opened on demand. The first request that finds it closed opens it, and the
 /// others wait.
-#[derive(Default)]
 struct PeerConnection {
     state: tokio::sync::Mutex<ConnectionState>,
     failures: AtomicU64,
+    /// A permit for each stream. The library itself would queue further requests without a limit.
+    streams: Arc<Semaphore>,
+}
+
+impl Default for PeerConnection {
+    fn default() -> Self {
+        Self {
+            state: tokio::sync::Mutex::default(),
+            failures: AtomicU64::default(),
+            streams: Arc::new(Semaphore::new(STREAMS_MAX as usize)),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -97,6 +111,7 @@ impl PeerClient {
     ) -> Result<Response<PeerBody>, SendError> {
         let peer = self.peer(address);
         let connection = peer.connection();
+        let permit = connection.acquire_stream()?;
         let mut reason = String::new();
         for _ in 0..ATTEMPTS {
             let mut sender = connection.sender(&self.tls, address).await?;
@@ -108,7 +123,9 @@ impl PeerClient {
                 }
             };
             match response {
-                Ok(response) => return Ok(with_body(response, None)),
+                Ok(response) => {
+                    return Ok(with_body(response, SentRequest::new(None, permit)));
+                }
                 Err(error) if was_not_processed(&error) => reason = error.to_string(),
                 Err(error) => return Err(SendError::Aborted { reason: error.to_string() }),
             }
@@ -128,12 +145,15 @@ impl PeerClient {
     {
         let (mut head, body) = request.into_parts();
         head.uri = at_peer(head.uri).map_err(not_sent)?;
-        let mut sender = self.peer(address).connection().sender(&self.tls, address).await?;
+        let peer = self.peer(address);
+        let connection = peer.connection();
+        let permit = connection.acquire_stream()?;
+        let mut sender = connection.sender(&self.tls, address).await?;
         let (response, stream) =
             sender.send_request(Request::from_parts(head, ()), false).map_err(not_sent)?;
         let upload = Upload::start(body, stream);
         match response.await {
-            Ok(response) => Ok(with_body(response, Some(upload))),
+            Ok(response) => Ok(with_body(response, SentRequest::new(Some(upload), permit))),
             Err(error) if was_not_processed(&error) => Err(not_sent(error)),
             Err(error) => Err(SendError::Aborted { reason: error.to_string() }),
         }
@@ -166,6 +186,11 @@ impl Peer {
 }
 
 impl PeerConnection {
+    fn acquire_stream(&self) -> Result<OwnedSemaphorePermit, SendError> {
+        let permit = Arc::clone(&self.streams).try_acquire_owned();
+        permit.map_err(|_| SendError::NoStreamLeft { max: STREAMS_MAX })
+    }
+
     async fn sender(
         &self,
         tls: &TlsConnector,
@@ -235,8 +260,7 @@ async fn connect(tls: &TlsConnector, address: &str) -> Result<SendRequest<Bytes>
         .initial_max_send_streams(STREAMS_MAX as usize)
         .initial_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        // Many small pieces for slow clients are not an attack of the peer.
-        .data_frame_budget(usize::MAX)
+        .data_frame_budget(DATA_FRAME_BUDGET)
         .max_header_list_size(HEAD_BYTES_MAX)
         // Clients that hang up cause many reset streams. Late frames of the peer on them are not a
         // fault.
@@ -250,6 +274,8 @@ async fn connect(tls: &TlsConnector, address: &str) -> Result<SendRequest<Bytes>
     tokio::spawn(async move {
         // Dropping the connection ends its streams with an error.
         tokio::select! {
+            // An answer that has arrived counts, however late this task reads it.
+            biased;
             ended = connection => if let Err(error) = ended {
                 tracing::debug!(%address, %error, "the connection to a replica ended");
             },
@@ -259,20 +285,6 @@ async fn connect(tls: &TlsConnector, address: &str) -> Result<SendRequest<Bytes>
         }
     });
     Ok(sender)
-}
-
-/// Pings the peer. Resolves when an answer does not come in time.
-async fn until_unanswered(pings: Option<PingPong>) {
-    let Some(mut pings) = pings else { return std::future::pending().await };
-    loop {
-        sleep(PING_INTERVAL).await;
-        match timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await {
-            Ok(Ok(_)) => {}
-            // The connection ends by itself.
-            Ok(Err(_)) => return std::future::pending().await,
-            Err(_) => return,
-        }
-    }
 }
 
 /// Sends a request with its body, both in one write. An error means that neither was sent.
@@ -295,9 +307,9 @@ fn send_whole(
     Ok(response)
 }
 
-fn with_body(response: Response<h2::RecvStream>, upload: Option<Upload>) -> Response<PeerBody> {
+fn with_body(response: Response<h2::RecvStream>, sent: SentRequest) -> Response<PeerBody> {
     let (head, stream) = response.into_parts();
-    let body = PeerBody::new(stream, &head.headers, upload);
+    let body = PeerBody::new(stream, &head.headers, Some(sent));
     Response::from_parts(head, body)
 }
 
@@ -329,4 +341,26 @@ fn was_not_processed(error: &h2::Error) -> bool {
     error.is_remote()
         && (error.is_go_away() && error.reason() == Some(Reason::NO_ERROR)
             || error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_beyond_the_streams_of_its_connection_is_refused() {
+        let client = PeerClient::new(&PeerIdentity::from_secret(&[7; 32]).unwrap());
+        // No process listens there.
+        let (address, request) = ("127.0.0.1:1", Request::new(Bytes::new()));
+        let peer = client.peer(address);
+        let streams = &peer.connection().streams;
+        let others = Arc::clone(streams).try_acquire_many_owned(STREAMS_MAX).unwrap();
+        let refused = client.send(address, &request).await.unwrap_err();
+        assert_eq!(refused, SendError::NoStreamLeft { max: STREAMS_MAX });
+        assert!(refused.is_safe_to_retry());
+        drop(others);
+        let failed = client.send(address, &request).await.unwrap_err();
+        assert!(matches!(failed, SendError::Connect { .. }), "{failed}");
+        assert_eq!(streams.available_permits(), STREAMS_MAX as usize);
+    }
 }

@@ -12,6 +12,9 @@ mod server;
 
 use std::time::Duration;
 
+use h2::{Ping, PingPong};
+use tokio::time::{sleep, timeout};
+
 pub use self::{
     body::PeerBody,
     client::PeerClient,
@@ -38,9 +41,15 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 const STREAMS_MAX: u32 = 100_000;
 /// Unread bytes of one stream. This bounds the cost of one slow client of a peer.
 pub const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
+/// Memory that the unread bytes of one stream can use until [`PeerBody::merge_unread`]: each of them
+/// may have come in a piece of its own, which uses some 256 bytes.
+pub const STREAM_MEMORY_BYTES_MAX: usize = STREAM_WINDOW_BYTES as usize * 256;
 /// Unread bytes of all streams of a connection: the most that HTTP/2 allows. The broker cuts slow
-/// readers of answers long before they fill it, because they would stop all other streams.
+/// readers long before they fill it, because they would stop all other streams.
 const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
+/// Limit of the HTTP/2 library for unread small pieces of all streams. Beyond it, the library ends the
+/// connection with all its streams, so there is none: the broker merges the pieces instead.
+const DATA_FRAME_BUDGET: usize = usize::MAX;
 /// Bytes of one read from a connection, below TLS. The TLS library itself reads 4 KiB at a time.
 const READ_BYTES: usize = 16 * 1024;
 /// Largest head of a request or response. It exceeds the broker's limit for clients, because HTTP/2
@@ -59,3 +68,17 @@ const HANDSHAKES_MAX: usize = 256;
 
 const _: () = assert!(CONNECTION_WINDOW_BYTES / STREAM_WINDOW_BYTES > 32_000); // slow readers leave space for others
 const _: () = assert!(PING_INTERVAL.as_secs() + PING_TIMEOUT.as_secs() <= 4); // about two leases: who is silent longer lost its sessions
+
+/// Pings the peer. Resolves when an answer does not come in time.
+async fn until_unanswered(pings: Option<PingPong>) {
+    let Some(mut pings) = pings else { return std::future::pending().await };
+    loop {
+        sleep(PING_INTERVAL).await;
+        match timeout(PING_TIMEOUT, pings.ping(Ping::opaque())).await {
+            Ok(Ok(_)) => {}
+            // The connection ends by itself.
+            Ok(Err(_)) => return std::future::pending().await,
+            Err(_) => return,
+        }
+    }
+}

@@ -6,26 +6,21 @@
 //! - Connections that never finish a handshake do not use up the connections for replicas.
 
 use std::{
-    convert::Infallible,
-    error::Error,
-    future::Future,
+    future::poll_fn,
     io,
     net::SocketAddr,
+    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
-use hyper::{
-    body::{Body, Incoming},
-    server::conn::http2,
-    service::service_fn,
+use h2::{
+    Reason,
+    server::{self, SendResponse},
 };
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo, TokioTimer},
-    server::graceful::{GracefulShutdown, Watcher},
-};
+use http::{HeaderValue, Request, Response, header::CONTENT_LENGTH};
+use http_body::Body;
 use parking_lot::Mutex;
 use tokio::{
     io::BufReader,
@@ -34,11 +29,12 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    ALPN_H2, CONNECTION_WINDOW_BYTES, HANDSHAKE_TIMEOUT, HANDSHAKES_MAX, HEAD_BYTES_MAX,
-    PEER_CONNECTIONS_MAX, PING_INTERVAL, PING_TIMEOUT, PeerIdentity, READ_BYTES,
-    STREAM_WINDOW_BYTES, STREAMS_MAX, coalesced_writes::CoalescedWrites,
+    ALPN_H2, CONNECTION_WINDOW_BYTES, DATA_FRAME_BUDGET, GIVEN_UP_STREAMS_MAX, HANDSHAKE_TIMEOUT,
+    HANDSHAKES_MAX, HEAD_BYTES_MAX, PEER_CONNECTIONS_MAX, PeerBody, PeerIdentity, READ_BYTES,
+    STREAM_WINDOW_BYTES, STREAMS_MAX, body, coalesced_writes::CoalescedWrites, until_unanswered,
 };
 
 /// Wait after a failed accept. The usual reason is that no descriptor is free until another
@@ -54,7 +50,7 @@ type UntrustedPeerHook = Arc<dyn Fn(SocketAddr) + Send + Sync>;
 #[derive(Clone)]
 pub struct PeerServer {
     tls: TlsAcceptor,
-    http: http2::Builder<TokioExecutor>,
+    http: server::Builder,
     permits: Arc<Semaphore>,
     refused_connections: Option<RefusedConnections>,
     untrusted_peer_hook: Option<UntrustedPeerHook>,
@@ -99,17 +95,15 @@ impl std::fmt::Debug for PeerServer {
 
 impl PeerServer {
     pub fn new(identity: &PeerIdentity) -> Self {
-        let mut http = http2::Builder::new(TokioExecutor::new());
-        http.timer(TokioTimer::new())
-            .auto_date_header(false)
-            .keep_alive_interval(PING_INTERVAL)
-            .keep_alive_timeout(PING_TIMEOUT)
-            .max_concurrent_streams(STREAMS_MAX)
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        let mut http = server::Builder::new();
+        http.max_concurrent_streams(STREAMS_MAX)
+            .initial_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .data_frame_budget(DATA_FRAME_BUDGET)
             .max_header_list_size(HEAD_BYTES_MAX)
             // These limits protect against strangers. They must not close the connection of a peer
             // when many of its clients hang up at once.
+            .max_concurrent_reset_streams(GIVEN_UP_STREAMS_MAX)
             .max_pending_accept_reset_streams(STREAMS_MAX as usize)
             .max_local_error_reset_streams(None);
         Self {
@@ -153,13 +147,12 @@ impl PeerServer {
         stop: impl Future<Output = ()>,
         handler: Handler,
     ) where
-        Handler: Fn(Request<Incoming>) -> Answering + Clone + Send + Sync + 'static,
+        Handler: Fn(Request<PeerBody>) -> Answering + Clone + Send + Sync + 'static,
         Answering: Future<Output = Response<ResponseBody>> + Send + 'static,
-        ResponseBody: Body<Data = Bytes> + Send + 'static,
-        ResponseBody::Error: Into<Box<dyn Error + Send + Sync>>,
+        ResponseBody: Body<Data = Bytes, Error: Send> + Send + 'static,
     {
         let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
-        let graceful = GracefulShutdown::new();
+        let (connections, stopping) = (TaskTracker::new(), CancellationToken::new());
         tokio::pin!(stop);
         loop {
             // At the limit nothing is accepted: new connections wait in the kernel's queue.
@@ -178,16 +171,18 @@ impl PeerServer {
                     }
                 },
             };
-            let (server, watcher, handler) = (self.clone(), graceful.watcher(), handler.clone());
-            tokio::spawn(async move {
+            let (server, stopping, handler) = (self.clone(), stopping.clone(), handler.clone());
+            connections.spawn(async move {
                 let Some((stream, permit)) = server.admit(socket).await else { return };
                 drop(handshake);
-                server.serve_connection(stream, watcher, handler).await;
+                server.serve_connection(stream, &stopping, handler).await;
                 drop(permit);
             });
         }
         drop(listener);
-        graceful.shutdown().await;
+        stopping.cancel();
+        connections.close();
+        connections.wait().await;
     }
 
     /// Makes the handshake. Returns the connection if it is from a replica and the limit allows it.
@@ -243,25 +238,76 @@ impl PeerServer {
             .map(|permit| (stream, permit))
     }
 
+    /// Serves a connection to its end. After `stopping`, it serves the requests in flight.
     async fn serve_connection<Handler, Answering, ResponseBody>(
         &self,
         stream: TlsStream<BufReader<TcpStream>>,
-        watcher: Watcher,
+        stopping: &CancellationToken,
         handler: Handler,
     ) where
-        Handler: Fn(Request<Incoming>) -> Answering + Send + Sync + 'static,
+        Handler: Fn(Request<PeerBody>) -> Answering + Send + Sync + 'static,
         Answering: Future<Output = Response<ResponseBody>> + Send + 'static,
-        ResponseBody: Body<Data = Bytes> + Send + 'static,
-        ResponseBody::Error: Into<Box<dyn Error + Send + Sync>>,
+        ResponseBody: Body<Data = Bytes, Error: Send> + Send + 'static,
     {
-        let service = service_fn(move |request| {
-            let answering = handler(request);
-            async move { Ok::<_, Infallible>(answering.await) }
-        });
-        let connection =
-            self.http.serve_connection(TokioIo::new(CoalescedWrites::new(stream)), service);
-        if let Err(error) = watcher.watch(connection).await {
-            tracing::debug!(%error, "a replica's connection ended");
+        let opening = self.http.handshake(CoalescedWrites::new(stream));
+        let mut connection = match timeout(HANDSHAKE_TIMEOUT, opening).await {
+            Ok(Ok(connection)) => connection,
+            Ok(Err(error)) => return tracing::debug!(%error, "a replica's connection ended"),
+            Err(_) => return tracing::debug!("a replica did not begin with http/2 in time"),
+        };
+        let mut unanswered = pin!(until_unanswered(connection.ping_pong()));
+        let mut stopped = pin!(stopping.cancelled());
+        let mut is_ending = false;
+        loop {
+            tokio::select! {
+                biased;
+                // This also drives all streams of the connection.
+                accepted = connection.accept() => match accepted {
+                    Some(Ok((request, respond))) => {
+                        let (head, stream) = request.into_parts();
+                        let body = PeerBody::new(stream, &head.headers, None);
+                        tokio::spawn(answer(handler(Request::from_parts(head, body)), respond));
+                    }
+                    Some(Err(error)) => {
+                        return tracing::debug!(%error, "a replica's connection ended");
+                    }
+                    None => return,
+                },
+                () = &mut unanswered => {
+                    return tracing::debug!("a replica answers no ping: its connection is closed");
+                }
+                () = &mut stopped, if !is_ending => {
+                    is_ending = true;
+                    connection.graceful_shutdown();
+                }
+            }
+        }
+    }
+}
+
+/// Answers one request. Ends when the other replica resets its stream.
+async fn answer<ResponseBody>(
+    answering: impl Future<Output = Response<ResponseBody>>,
+    mut respond: SendResponse<Bytes>,
+) where
+    ResponseBody: Body<Data = Bytes>,
+{
+    let response = tokio::select! {
+        biased;
+        response = answering => response,
+        _ = poll_fn(|context| respond.poll_reset(context)) => return,
+    };
+    let (mut head, body) = response.into_parts();
+    let is_empty = body.is_end_stream();
+    if let Some(length) = body.size_hint().exact().filter(|_| !is_empty) {
+        head.headers.entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
+    }
+    match respond.send_response(Response::from_parts(head, ()), is_empty) {
+        Ok(_) if is_empty => {}
+        Ok(stream) => body::send(body, stream).await,
+        Err(error) => {
+            tracing::debug!(%error, "an answer cannot be sent to another replica");
+            respond.send_reset(Reason::INTERNAL_ERROR);
         }
     }
 }

@@ -13,9 +13,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::{Stream, StreamExt, stream};
 use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
-use hyper::body::{Frame, Incoming};
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::Frame;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::{
     ClientConfig, DigitallySignedStruct, SignatureScheme,
@@ -99,14 +100,15 @@ impl Drop for Replica {
     }
 }
 
-/// `/echo` returns the body, `/silent` never answers, `/events` sends chunks with pauses, `/flood`
-/// sends chunks as fast as they are taken.
-async fn answer(seen: Arc<Seen>, request: Request<Incoming>) -> Response<Body> {
+/// `/echo` returns the body, `/silent` neither reads nor answers, `/events` sends chunks with pauses,
+/// `/flood` sends chunks as fast as they are taken, `/bytes` sends more than a window of single bytes.
+async fn answer(seen: Arc<Seen>, request: Request<PeerBody>) -> Response<Body> {
     seen.requests.fetch_add(1, Ordering::SeqCst);
     match request.uri().path() {
         "/silent" => std::future::pending().await,
         "/flood" => Response::new(chunks(seen, Duration::ZERO)),
         "/events" => Response::new(chunks(seen, Duration::from_millis(1))),
+        "/bytes" => Response::new(StreamBody::new(single_bytes()).boxed_unsync()),
         _ => {
             let method = request.method().to_string();
             let marked = request.headers().get("x-mark").cloned();
@@ -119,6 +121,12 @@ async fn answer(seen: Arc<Seen>, request: Request<Incoming>) -> Response<Body> {
             response
         }
     }
+}
+
+/// Returns more bytes than a window has, each in a frame of its own.
+fn single_bytes<E>() -> impl Stream<Item = Result<Frame<Bytes>, E>> {
+    let bytes = (0..STREAM_WINDOW_BYTES + 999).map(|number| number.to_le_bytes());
+    stream::iter(bytes.map(|bytes| Ok(Frame::data(Bytes::copy_from_slice(&bytes[..1])))))
 }
 
 /// Returns a body of chunks that never ends, and counts the chunks taken.
@@ -458,6 +466,46 @@ async fn f_19_slow_readers_use_only_their_window_and_do_not_delay_others() {
     // The allowance covers the window of each stream, and the buffers of the HTTP library and the
     // channel.
     assert!(chunks() * CHUNK <= 50 * (64 + 16) * 1024, "{} bytes were taken", chunks() * CHUNK);
+}
+
+#[tokio::test]
+async fn f_19_unread_small_pieces_are_merged() {
+    let (replica, client) = (Replica::start(SECRET), client(SECRET));
+    let response = soon("the head", client.send(&replica.address, &post("/bytes", ""))).await;
+    let (mut body, window) = (response.unwrap().into_body(), STREAM_WINDOW_BYTES as usize);
+    until("its window is full", || body.unread_bytes() == window).await;
+    body.merge_unread();
+    assert_eq!(body.unread_bytes(), window, "the bytes use their window until they are taken");
+    let first = soon("the merged piece", body.frame()).await.unwrap().unwrap();
+    let first = first.into_data().unwrap();
+    assert_eq!(first.len(), window);
+    let rest = soon("the rest", body.collect()).await.unwrap().to_bytes();
+    let all = (0..STREAM_WINDOW_BYTES + 999).map(|number| number.to_le_bytes()[0]);
+    assert!(all.eq(first.into_iter().chain(rest)));
+}
+
+#[tokio::test]
+async fn f_19_uploads_of_small_pieces_that_are_not_read_do_not_delay_others() {
+    let (replica, client) = (Replica::start(SECRET), client(SECRET));
+    let taken = Arc::<AtomicUsize>::default();
+    for _ in 0..2 {
+        let (client, address, taken) = (client.clone(), replica.address.clone(), taken.clone());
+        let counted = move |_: &_| {
+            taken.fetch_add(1, Ordering::SeqCst);
+        };
+        let body = StreamBody::new(single_bytes::<std::io::Error>().inspect(counted));
+        let request = Request::post("/silent").body(body).unwrap();
+        tokio::spawn(async move { client.send_streaming(&address, request).await.map(drop) });
+    }
+    // One byte more than its window waits in each upload.
+    let all = 2 * (STREAM_WINDOW_BYTES as usize + 1);
+    until("both windows are full", || taken.load(Ordering::SeqCst) == all).await;
+    let response =
+        soon("an answer", client.send(&replica.address, &post("/echo", vec![b'a'; 200_000])))
+            .await
+            .unwrap();
+    assert_eq!(soon("its body", body_of(response)).await.len(), 200_000);
+    assert_eq!(taken.load(Ordering::SeqCst), all, "nothing more is sent");
 }
 
 /// So many that they would fill a window of 128 MiB.

@@ -9,12 +9,12 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures_util::future::join_all;
 use http::{Method, Request, Response, StatusCode, Uri};
-use hyper::body::Incoming;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 use rules::limits::oauth::{
     CONNECT_FORM_BYTES_MAX, CONNECTION_NOTICE_TRIES, CONNECTION_NOTICE_WAIT,
 };
 use serde::{Deserialize, Serialize};
+use transport::PeerBody;
 
 use crate::{
     broker::{Broker, session_lookup},
@@ -85,7 +85,7 @@ async fn send(broker: &Broker, replica: &PeerReplica, text: &Bytes) {
 }
 
 /// Takes the notice of another replica.
-pub(super) async fn take(broker: &Broker, request: Request<Incoming>) -> Response<Body> {
+pub(super) async fn take(broker: &Broker, request: Request<PeerBody>) -> Response<Body> {
     let time = broker.shared.config.timeouts.request_read;
     let text = match body::read_body(request.into_body(), CONNECT_FORM_BYTES_MAX, time).await {
         Ok(text) => text,

@@ -6,7 +6,8 @@
 //! - For a slow client only one window of the stream between the replicas is buffered. Slow clients
 //!   that hold too many bytes together are cut.
 //! - A client that disconnects ends the stream at the other replica.
-//! - A drain of this replica leaves a request the rest of the grace period, and then answers it.
+//! - A drain of this replica leaves a request the rest of the grace period, and then answers it. It
+//!   does not wait for a client that takes nothing of its answer.
 
 use std::{
     pin::Pin,
@@ -18,7 +19,6 @@ use bytes::Bytes;
 use http::{HeaderMap, Method as HttpMethod, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Either, Full, combinators::UnsyncBoxBody};
 use hyper::body::{Body as _, Frame, SizeHint};
-use parking_lot::Mutex;
 use protocol::{
     envelope::{Body as Frames, Kind, Message, RefusedMessage, decode_body},
     error::{ErrorKind, Refusal},
@@ -26,10 +26,13 @@ use protocol::{
     sse,
 };
 use rules::limits::RELAYED_WHOLE_BYTES_MAX;
-use tokio_util::{sync::WaitForCancellationFutureOwned, task::task_tracker::TaskTrackerToken};
-use transport::PeerBody;
+use tokio_util::sync::WaitForCancellationFutureOwned;
+use transport::{PeerBody, SendError};
 
-use super::replica_headers;
+use super::{
+    relayed_source::{BrokenSource, RelayedSource},
+    replica_headers,
+};
 use crate::{
     admission::outbox_budget::UnreadOwner,
     auth::Caller,
@@ -41,9 +44,10 @@ use crate::{
     metrics::ForwardOutcome,
     session_location::ForwardFailure,
     sessions::{
-        relayed_answers::{RelayedAnswer, RelayedAnswerGuard},
+        relayed_streams::{RelayedStream as _, RelayedStreamGuard},
         shared::Shared,
     },
+    telemetry::request,
 };
 
 /// Result of sending a request to another replica.
@@ -87,9 +91,11 @@ pub(super) struct ReplicaRequest {
 impl ReplicaRequest {
     pub(super) fn of(request: &InboundRequest<'_>, body: &Bytes) -> Self {
         let InboundRequest { head, caller, cache, .. } = request;
-        let headers = cache
+        let mut headers = cache
             .validated_head
             .forwarded_headers(caller, || replica_headers::request_headers(&head.headers, caller));
+        // One connection of a proxy has requests of many clients.
+        replica_headers::add_client_address(&mut headers, request::inbound_client());
         Self::new(head.method.clone(), head.uri.clone(), headers, body, caller)
     }
 
@@ -146,6 +152,17 @@ impl ReplicaRequest {
         }
     }
 
+    /// Returns the response to a request for which the connection to its replica has no stream.
+    fn overload_response(&self, shared: &Shared, error: &SendError) -> Response<Body> {
+        let refusal = no_stream_left(error);
+        match self.frames() {
+            Some(Frames::One(message)) => {
+                response::refusal_response(shared, &refusal, message.id.as_ref())
+            }
+            Some(Frames::Batch(_)) | None => response::refusal_response(shared, &refusal, None),
+        }
+    }
+
     /// Returns the response to a request whose outcome is unknown.
     pub(super) fn outcome_unknown_response(&self, shared: &Shared) -> Response<Body> {
         match self.frames() {
@@ -162,6 +179,11 @@ impl ReplicaRequest {
 /// repeated notification.
 fn is_repeatable(message: &Message) -> bool {
     message.kind != Kind::Request || message.method.is_idempotent()
+}
+
+/// Returns the refusal of a request that was not sent, because its connection has no stream left.
+pub(super) fn no_stream_left(error: &SendError) -> Refusal {
+    Refusal::new(ErrorKind::Overloaded, error.to_string())
 }
 
 fn outcome_unknown(message: &Message) -> Refusal {
@@ -201,61 +223,61 @@ pub(super) async fn forward(
     let forwarding = async {
         match broker.session_locator.peers.send(address, &outgoing.request).await {
             Ok(response) => match replica_headers::read_miss(&response) {
-                Some(miss) => ForwardResult::SessionMissing(miss),
+                Some(miss) => (ForwardResult::SessionMissing(miss), Some(ForwardOutcome::NotThere)),
                 None => relay_response(shared, response, outgoing).await,
             },
+            Err(error @ SendError::NoStreamLeft { .. }) => {
+                let response = outgoing.overload_response(shared, &error);
+                (ForwardResult::Answered(response), Some(ForwardOutcome::Unreachable))
+            }
             Err(error) => {
                 tracing::debug!(address, %error, "a request was not answered by another replica");
-                if error.is_safe_to_retry() {
-                    ForwardResult::NotSent
-                } else {
-                    outgoing.unanswered(shared)
+                match error.is_safe_to_retry() {
+                    true => (ForwardResult::NotSent, Some(ForwardOutcome::Unreachable)),
+                    false => (outgoing.unanswered(shared), Some(ForwardOutcome::Broken)),
                 }
             }
         }
     };
-    let forwarded = tokio::select! {
+    let (forwarded, outcome) = tokio::select! {
         biased;
         forwarded = forwarding => forwarded,
         () = shared.grace_over.cancelled() => {
-            shared.metrics.forwarded(ForwardOutcome::Broken);
-            return ForwardResult::Answered(outgoing.outcome_unknown_response(shared));
+            let response = outgoing.outcome_unknown_response(shared);
+            (ForwardResult::Answered(response), Some(ForwardOutcome::Broken))
         }
     };
-    shared.metrics.forwarded(match &forwarded {
-        ForwardResult::Answered(_) => ForwardOutcome::Answered,
-        ForwardResult::NotSent => ForwardOutcome::Unreachable,
-        ForwardResult::SessionMissing(_) => ForwardOutcome::NotThere,
-        ForwardResult::Retryable => ForwardOutcome::Broken,
-    });
+    if let Some(outcome) = outcome {
+        shared.metrics.forwarded(outcome);
+    }
     forwarded
 }
 
-/// Converts the other replica's response for the client of this one.
+/// Converts the other replica's response for the client of this one. Returns it with how the request
+/// counts, or with `None` if the body counts the request at its end.
 async fn relay_response(
     shared: &Arc<Shared>,
     response: Response<PeerBody>,
     outgoing: &ReplicaRequest,
-) -> ForwardResult {
+) -> (ForwardResult, Option<ForwardOutcome>) {
     let (mut head, body) = response.into_parts();
     replica_headers::strip_response_headers(&mut head.headers);
     let is_events = response::is_event_stream(&head.headers);
     let is_small =
         !is_events && body.size_hint().exact().is_some_and(|size| size <= RELAYED_WHOLE_BYTES_MAX);
     if !is_small {
-        return ForwardResult::Answered(Response::from_parts(
-            head,
-            Either::Right(relayed_body(shared, body, outgoing, is_events)),
-        ));
+        let body = Either::Right(relayed_body(shared, body, outgoing, is_events));
+        let counted = (!outgoing.is_post()).then_some(ForwardOutcome::Answered);
+        return (ForwardResult::Answered(Response::from_parts(head, body)), counted);
     }
     match body.collect().await {
-        Ok(body) => ForwardResult::Answered(Response::from_parts(
-            head,
-            Either::Left(Full::new(body.to_bytes())),
-        )),
+        Ok(body) => {
+            let response = Response::from_parts(head, Either::Left(Full::new(body.to_bytes())));
+            (ForwardResult::Answered(response), Some(ForwardOutcome::Answered))
+        }
         Err(error) => {
             tracing::debug!(%error, "an answer of another replica broke off");
-            outgoing.unanswered(shared)
+            (outgoing.unanswered(shared), Some(ForwardOutcome::Broken))
         }
     }
 }
@@ -268,37 +290,18 @@ fn relayed_body(
     is_events: bool,
 ) -> UnsyncBoxBody<Bytes, BodyAborted> {
     let request = outgoing.is_post().then(|| RelayedRequest {
-        shared: Arc::clone(shared),
         body: outgoing.request.body().clone(),
         events: RelayedEvents::default(),
-        _in_flight: shared.forwarded.token(),
+        count: RelayedCount { shared: Arc::clone(shared), outcome: ForwardOutcome::Answered },
     });
+    let in_flight = request.is_some().then(|| shared.forwarded.token());
     let over = match request {
         Some(_) => &shared.grace_over,
         None => &shared.closing,
     };
     let over = Box::pin(over.clone().cancelled_owned());
-    let source = Arc::new(RelayedSource(Mutex::new(Some(body))));
-    let handle = Arc::downgrade(&source);
-    let entry = shared.relayed_answers.watch(outgoing.owner.clone(), handle);
-    RelayedBody { source, is_events, request, over, is_cut: false, _entry: entry }.boxed_unsync()
-}
-
-/// The body of the other replica, which a slow client may lose at any time. `None`: it was cut.
-#[derive(Debug)]
-struct RelayedSource(Mutex<Option<PeerBody>>);
-
-impl RelayedAnswer for RelayedSource {
-    fn unread_bytes(&self) -> usize {
-        self.0.lock().as_mut().map_or(0, PeerBody::unread_bytes)
-    }
-
-    /// A drop of the body ends the stream at the other replica, and frees the window of its
-    /// connection.
-    fn cut(&self) {
-        let body = self.0.lock().take();
-        drop(body);
-    }
+    let (source, guard) = RelayedSource::watched(shared, outgoing.owner.clone(), body, in_flight);
+    RelayedBody { source, is_events, request, over, is_cut: false, _guard: guard }.boxed_unsync()
 }
 
 /// A body that is relayed frame by frame. When this replica closes, the stream of a GET ends, and its
@@ -312,14 +315,25 @@ struct RelayedBody {
     request: Option<RelayedRequest>,
     over: Pin<Box<WaitForCancellationFutureOwned>>,
     is_cut: bool,
-    _entry: RelayedAnswerGuard,
+    _guard: RelayedStreamGuard,
 }
 
 struct RelayedRequest {
-    shared: Arc<Shared>,
     body: Bytes,
     events: RelayedEvents,
-    _in_flight: TaskTrackerToken,
+    count: RelayedCount,
+}
+
+/// Counts a forwarded request when the relay of its answer ends.
+struct RelayedCount {
+    shared: Arc<Shared>,
+    outcome: ForwardOutcome,
+}
+
+impl Drop for RelayedCount {
+    fn drop(&mut self) {
+        self.shared.metrics.forwarded(self.outcome);
+    }
 }
 
 /// What a client has got of an event stream.
@@ -355,10 +369,11 @@ impl RelayedRequest {
     /// Returns the end of the answer, which is not complete. A client that can resume the stream gets
     /// the rest elsewhere. Another one gets the answer that the outcome is unknown. Where neither is
     /// possible, the body breaks off.
-    fn last_piece(self, is_events: bool) -> Option<Result<Frame<Bytes>, BodyAborted>> {
+    fn last_piece(mut self, is_events: bool) -> Option<Result<Frame<Bytes>, BodyAborted>> {
         if is_events && self.events.can_resume {
             return None;
         }
+        self.count.outcome = ForwardOutcome::Broken;
         match frames_of(&self.body).filter(|_| is_events && !self.events.is_inside_event) {
             Some(Frames::One(message)) => Some(Ok(self.last_events([&message].into_iter()))),
             Some(Frames::Batch(messages)) if !self.events.has_any => {
@@ -370,7 +385,8 @@ impl RelayedRequest {
 
     /// Returns the end of the answer of a lost replica. After an event without an id, which may have
     /// been the answer, the body breaks off.
-    fn piece_after_loss(self, is_events: bool) -> Option<Result<Frame<Bytes>, BodyAborted>> {
+    fn piece_after_loss(mut self, is_events: bool) -> Option<Result<Frame<Bytes>, BodyAborted>> {
+        self.count.outcome = ForwardOutcome::Broken;
         match is_events && self.events.has_any && !self.events.can_resume {
             true => Some(Err(BodyAborted)),
             false => self.last_piece(is_events),
@@ -379,7 +395,7 @@ impl RelayedRequest {
 
     fn last_events<'m>(&self, messages: impl Iterator<Item = &'m Message>) -> Frame<Bytes> {
         let mut events = Vec::new();
-        for answer in unknown_answers(&self.shared, messages) {
+        for answer in unknown_answers(&self.count.shared, messages) {
             sse::write_message(&mut events, None, &answer);
         }
         Frame::data(events.into())
@@ -397,16 +413,10 @@ impl hyper::body::Body for RelayedBody {
         if self.is_cut {
             return Poll::Ready(None);
         }
-        let polled = self.source.0.lock().as_mut().map(|body| Pin::new(body).poll_frame(context));
-        let Some(polled) = polled else {
-            tracing::debug!("the client does not read the answer of another replica");
-            self.is_cut = true;
-            self.request = None;
-            return Poll::Ready(Some(Err(BodyAborted)));
-        };
-        let Poll::Ready(frame) = polled else {
+        let Poll::Ready(frame) = self.source.poll_frame(context) else {
             ready!(self.over.as_mut().poll(context));
             self.is_cut = true;
+            self.source.cut();
             let (request, is_events) = (self.request.take(), self.is_events);
             return Poll::Ready(request.and_then(|request| request.last_piece(is_events)));
         };
@@ -423,20 +433,24 @@ impl hyper::body::Body for RelayedBody {
             Some(Err(error)) => {
                 tracing::debug!(%error, "an answer of another replica broke off");
                 self.is_cut = true;
-                match self.request.take() {
-                    Some(request) => request.piece_after_loss(self.is_events),
-                    None => (!self.is_events).then_some(Err(BodyAborted)),
+                self.source.cut();
+                match (error, self.request.take()) {
+                    (BrokenSource::Cut, _) => Some(Err(BodyAborted)),
+                    (BrokenSource::Lost(_), Some(request)) => {
+                        request.piece_after_loss(self.is_events)
+                    }
+                    (BrokenSource::Lost(_), None) => (!self.is_events).then_some(Err(BodyAborted)),
                 }
             }
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.is_cut || self.source.0.lock().as_ref().is_some_and(PeerBody::is_end_stream)
+        self.is_cut || self.source.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.source.0.lock().as_ref().map_or_else(SizeHint::default, PeerBody::size_hint)
+        self.source.size_hint()
     }
 }
 

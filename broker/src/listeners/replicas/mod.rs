@@ -6,6 +6,7 @@ pub(in crate::listeners) mod connection_notice;
 pub(in crate::listeners) mod drain_request;
 pub(in crate::listeners) mod forward;
 pub(in crate::listeners) mod proxied_request;
+mod relayed_source;
 pub(in crate::listeners) mod replica_headers;
 mod server;
 pub(in crate::listeners) mod session_lookup;

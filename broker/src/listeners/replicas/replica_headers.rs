@@ -3,7 +3,7 @@
 //! Invariant: these headers are read only from a peer that has authenticated as a replica. Those of
 //! a client are never read and never forwarded.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use http::{
@@ -42,6 +42,8 @@ const CALLER_SUBJECT_KEY: HeaderName = HeaderName::from_static("x-mcp-broker-cal
 const CALLER_TOKEN: HeaderName = HeaderName::from_static("x-mcp-broker-caller-token");
 /// Claims of its token by which a revocation names it.
 const CALLER_CLAIMS: HeaderName = HeaderName::from_static("x-mcp-broker-caller-claims");
+/// Address of the client, which the audit log records.
+const CLIENT_ADDRESS: HeaderName = HeaderName::from_static("x-mcp-broker-client-address");
 const OWNER: HeaderName = HeaderName::from_static("x-mcp-broker-owner");
 const OWNER_NODE: HeaderName = HeaderName::from_static("x-mcp-broker-owner-node");
 /// `held` if the sending replica has a valid lease, and so reaches the database.
@@ -91,6 +93,20 @@ pub(in crate::listeners) fn request_headers(headers: &HeaderMap, caller: &Caller
         }
     }
     outgoing
+}
+
+/// Adds the address of the client that sent the request, if its wire has one.
+pub(super) fn add_client_address(headers: &mut HeaderMap, client: Option<IpAddr>) {
+    let address = client.and_then(|client| HeaderValue::try_from(client.to_string()).ok());
+    if let Some(address) = address {
+        headers.insert(CLIENT_ADDRESS, address);
+    }
+}
+
+/// Returns the address of the client for which another replica sends a request. A replica of an
+/// earlier build sends none.
+pub(in crate::listeners) fn client_address(headers: &HeaderMap) -> Option<IpAddr> {
+    text(headers, &CLIENT_ADDRESS)?.parse().ok()
 }
 
 /// Sets whether a replica that has lost its lease shall leave the session to this one.
@@ -261,6 +277,18 @@ mod tests {
         let read = read_claims(&request_headers(&HeaderMap::new(), &sent)).unwrap();
         assert_eq!(serde_json::to_string(&read).unwrap(), r#"{"id":"Ü","issued_at_us":5}"#);
         assert!(read_claims(&request_headers(&HeaderMap::new(), &alice(None))).is_none());
+    }
+
+    #[test]
+    fn the_address_of_a_client_is_forwarded_and_a_client_cannot_choose_it() {
+        let mut chosen = HeaderMap::new();
+        add_client_address(&mut chosen, Some(IpAddr::from([192, 0, 2, 1])));
+        let mut sent = request_headers(&chosen, &alice(None));
+        assert_eq!(client_address(&sent), None, "no wire has told it");
+        for address in [IpAddr::from([192, 0, 2, 7]), "2001:db8::7".parse().unwrap()] {
+            add_client_address(&mut sent, Some(address));
+            assert_eq!(client_address(&sent), Some(address));
+        }
     }
 
     #[test]

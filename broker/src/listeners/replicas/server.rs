@@ -14,11 +14,10 @@ mod tests;
 use std::sync::Arc;
 
 use http::{Request, Response};
-use hyper::body::Incoming;
 use rules::sign_in_failures::{Plane, SignInFailureReason};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
-use transport::PeerServer;
+use transport::{PeerBody, PeerServer};
 
 use super::{connection_notice, drain_request, tunnel_server};
 use crate::{
@@ -59,7 +58,7 @@ pub async fn serve(broker: Arc<Broker>, listener: TcpListener, stop: Cancellatio
 }
 
 /// Serves one request that another replica forwarded.
-async fn handle(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Body> {
+async fn handle(broker: &Arc<Broker>, request: Request<PeerBody>) -> Response<Body> {
     if websocket::matches_path(request.uri().path()) {
         return tunnel_server::handle(broker, request).await;
     }

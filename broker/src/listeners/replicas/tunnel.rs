@@ -23,12 +23,13 @@ use tokio_util::{
     io::{ReaderStream, StreamReader},
     sync::CancellationToken,
 };
-use transport::{PeerBody, StallGuard, frame::CLOSE_TIMEOUT, tcp::Stream};
+use transport::{PeerBody, SendError, StallGuard, frame::CLOSE_TIMEOUT, tcp::Stream};
 
-use super::replica_headers;
+use super::{forward::no_stream_left, relayed_source::TunnelBytes, replica_headers};
 use crate::{
+    auth::Caller,
     broker::Broker,
-    listeners::http::response::Body,
+    listeners::http::response::{self, Body},
     metrics::ForwardOutcome,
     session_location::{ForwardFailure, PeerReplica},
 };
@@ -38,7 +39,7 @@ use crate::{
 pub(in crate::listeners) struct Tunnel {
     /// Bytes that are written here go to the owner.
     here: DuplexStream,
-    there: PeerBody,
+    there: TunnelBytes,
 }
 
 /// Result of a request for a session to its owner.
@@ -49,12 +50,13 @@ pub(in crate::listeners) enum TunnelResult {
     SessionMissing(ForwardFailure),
 }
 
-/// Requests that `owner` resumes a session of its own, with the headers of the client's request.
+/// Requests that `owner` resumes a session of its own, with the headers of the caller's request.
 pub(in crate::listeners) async fn open(
     broker: &Broker,
     owner: &PeerReplica,
     uri: &Uri,
     headers: HeaderMap,
+    caller: &Caller,
 ) -> TunnelResult {
     let (here, far) = tokio::io::duplex(TUNNEL_BYTES);
     let mut request = Request::new(StreamBody::new(ReaderStream::new(far).map_ok(Frame::data)));
@@ -69,12 +71,17 @@ pub(in crate::listeners) async fn open(
     {
         Ok(response) => match replica_headers::read_miss(&response) {
             Some(miss) => (TunnelResult::SessionMissing(miss), ForwardOutcome::NotThere),
-            None if response.status().is_success() => (
-                TunnelResult::Open(Tunnel { here, there: response.into_body() }),
-                ForwardOutcome::Answered,
-            ),
+            None if response.status().is_success() => {
+                let there = TunnelBytes::new(&broker.shared, caller.into(), response.into_body());
+                (TunnelResult::Open(Tunnel { here, there }), ForwardOutcome::Answered)
+            }
             None => (refused(response).await, ForwardOutcome::Answered),
         },
+        Err(error @ SendError::NoStreamLeft { .. }) => {
+            let refusal = no_stream_left(&error);
+            let refused = response::refusal_response(&broker.shared, &refusal, None);
+            (TunnelResult::Refused(refused), ForwardOutcome::Unreachable)
+        }
         Err(error) => {
             tracing::debug!(address = owner.address, %error, "the broker could not forward a WebSocket to another replica");
             (TunnelResult::SessionMissing(ForwardFailure::Unreachable), ForwardOutcome::Unreachable)

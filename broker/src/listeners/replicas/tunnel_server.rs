@@ -7,7 +7,7 @@ use bytes::Bytes;
 use futures_util::TryStreamExt;
 use http::{Request, Response, request};
 use http_body_util::{BodyExt, Either, StreamBody};
-use hyper::body::{Frame, Incoming};
+use hyper::body::Frame;
 use protocol::error::{ErrorKind, Refusal};
 use rules::{
     client_transport::Transport,
@@ -15,9 +15,10 @@ use rules::{
     sign_in_failures::Plane,
 };
 use tokio_util::io::ReaderStream;
-use transport::{StallGuard, websocket};
+use transport::{PeerBody, StallGuard, websocket};
 
 use super::{
+    relayed_source::TunnelBytes,
     replica_headers,
     session_lookup::{SessionLocation, locate_for_peer},
     tunnel::reader,
@@ -41,17 +42,19 @@ use crate::{
 type ResumedWebSocket = (Arc<Session>, StreamCursor, Caller, Arc<SharedPermit>);
 
 /// Serves the WebSocket of a client that is connected to another replica.
-pub(super) async fn handle(broker: &Arc<Broker>, request: Request<Incoming>) -> Response<Body> {
+pub(super) async fn handle(broker: &Arc<Broker>, request: Request<PeerBody>) -> Response<Body> {
     let (head, body) = request.into_parts();
     match find_session(broker, &head).await {
         Ok(Ok((session, outbox, caller, permit))) => {
             let (near, far) = tokio::io::duplex(TUNNEL_BYTES);
             let writer = StallGuard::new(near, CLIENT_WRITE_STALL_MAX);
+            let from_client = TunnelBytes::new(&broker.shared, (&caller).into(), body);
             let (mut source, mut sink) =
-                websocket::server_over(reader(body), writer, Bytes::new(), &limits(broker));
+                websocket::server_over(reader(from_client), writer, Bytes::new(), &limits(broker));
             // The other replica ends it when the credential expires.
+            let resumed = (session, &outbox);
             let session_connection =
-                duplex::SessionConnection::again(broker.clone(), session, &caller, permit, None);
+                duplex::SessionConnection::again(broker.clone(), resumed, &caller, permit, None);
             broker.shared.running.spawn(async move {
                 duplex::run_session(session_connection, outbox, &mut source, &mut sink, None).await;
             });

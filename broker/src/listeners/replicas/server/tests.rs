@@ -6,15 +6,17 @@ mod searches;
 
 use std::{
     collections::HashMap,
+    convert::Infallible,
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use protocol::ids::{SessionId, TenantId};
@@ -27,14 +29,16 @@ use tokio::{
     sync::broadcast,
 };
 use tokio_util::sync::CancellationToken;
+use transport::{PeerBody, PeerClient, PeerIdentity, PeerServer, peer::STREAM_WINDOW_BYTES};
 
 use self::fake_peer::{Chunks, FakePeer, empty};
 use super::serve;
 use crate::{
+    admission::outbox_budget::UnreadOwner,
     auth::{Caller, Keyring, Keys},
     broker::{Broker, BrokerParts},
     config::{self, spec::TenantSpec},
-    listeners,
+    listeners::{self, replicas::relayed_source::TunnelBytes},
     metrics::Metrics,
     persistence::Stores,
 };
@@ -363,6 +367,7 @@ async fn a_request_is_forwarded_unchanged_with_its_caller() {
         ("authorization", "Bearer unknown"),
         ("x-mcp-broker-caller-tenant", "victim"),
         ("x-mcp-broker-caller-key", "a2V5"),
+        ("x-mcp-broker-client-address", "192.0.2.1"),
         ("mcp-protocol-version", "2025-11-25"),
         ("traceparent", "00-1-2-00"),
     ];
@@ -382,6 +387,7 @@ async fn a_request_is_forwarded_unchanged_with_its_caller() {
     assert_eq!(headers["x-mcp-broker-caller-tenant"], "default");
     assert_eq!(headers["x-mcp-broker-caller-principal"], "YW5vbnltb3Vz");
     assert!(!headers.contains_key("x-mcp-broker-caller-key") && !headers.contains_key("host"));
+    assert_eq!(headers["x-mcp-broker-client-address"], "127.0.0.1");
     assert_eq!(headers["traceparent"], "00-1-2-00");
     assert_eq!(headers["mcp-session-id"], SESSION);
 }
@@ -428,7 +434,8 @@ async fn f_13_a_call_that_was_sent_and_not_answered_has_an_unknown_outcome() {
     // These were looked up again, and the database has no such session.
     assert_eq!(soon("an answer", ping).await.unwrap().status(), StatusCode::NOT_FOUND);
     assert_eq!(soon("an answer", notification).await.unwrap().status(), StatusCode::NOT_FOUND);
-    assert_eq!((edge.counted("broken"), edge.counted("answered")), (2, 2));
+    let counted = (edge.counted("broken"), edge.counted("answered"));
+    assert_eq!(counted, (4, 0), "also those that got the broker's answer instead");
 }
 
 #[tokio::test]
@@ -525,6 +532,8 @@ async fn a_broken_event_stream_ends_and_a_broken_document_is_an_error() {
         (&answer["id"], &answer["error"]["data"]["kind"]),
         (&json!(5), &json!("outcome_unknown"))
     );
+    let counted = (edge.counted("broken"), edge.counted("answered"));
+    assert_eq!(counted, (3, 0), "an answer that breaks off is none");
 }
 
 /// Returns what a client gets of a call after this event, at which its replica is lost.
@@ -597,20 +606,71 @@ async fn f_19_an_unread_answer_of_another_replica_can_be_cut() {
     let response = edge
         .request(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"})))
         .await;
-    let answers = &edge.broker.shared.relayed_answers;
-    assert_eq!(answers.cut_beyond(usize::MAX), 0);
-    until("the unread answer is cut", || answers.cut_beyond(0) == 1).await;
+    let streams = &edge.broker.shared.relayed_streams;
+    assert_eq!(streams.cut_beyond(usize::MAX), 0);
+    until("the unread answer is cut", || streams.cut_beyond(0) == 1).await;
     until("the stream at the peer ends", || peer.seen.ended.load(Ordering::SeqCst)).await;
     let rest = soon("the end of the answer", response.into_body().collect()).await;
     assert!(rest.is_err(), "it is not complete");
-    assert_eq!(answers.cut_beyond(0), 0);
+    assert_eq!(streams.cut_beyond(0), 0);
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_of_a_relayed_answer_does_not_delay_a_drain() {
+    let peer = endless_peer();
+    let edge = Replica::start().await;
+    edge.store_owner_hint(SESSION, "peer", &peer.address).await;
+    let response = edge
+        .request(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"})))
+        .await;
+    let shared = &edge.broker.shared;
+    assert!(!shared.forwarded.is_empty(), "a drain waits for the answer");
+    tokio::select! {
+        never = shared.relayed_streams.cut_resting(Duration::from_millis(50)) => match never {},
+        () = until("the drain waits no longer", || shared.forwarded.is_empty()) => {}
+    }
+    until("the stream at the peer ends", || peer.seen.ended.load(Ordering::SeqCst)).await;
+    drop(response);
+}
+
+/// The client of the tunnel sends single bytes, which use much more memory than they count.
+#[tokio::test]
+async fn f_19_an_unread_tunnel_from_another_replica_can_be_cut_and_others_pass() {
+    const WINDOW: usize = STREAM_WINDOW_BYTES as usize;
+    let owner = Replica::start().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let identity = PeerIdentity::from_secret(&Keys::from_root(b"the same for all").peer).unwrap();
+    let uploads = Arc::<Mutex<Vec<TunnelBytes>>>::default();
+    let (held, shared) = (uploads.clone(), owner.broker.shared.clone());
+    let handler = move |request: Request<PeerBody>| {
+        held.lock().push(TunnelBytes::new(&shared, UnreadOwner::default(), request.into_body()));
+        let unanswered = stream::pending::<Result<Frame<Bytes>, Infallible>>();
+        async move { Response::new(StreamBody::new(unanswered)) }
+    };
+    tokio::spawn(PeerServer::new(&identity).serve(listener, std::future::pending(), handler));
+    let byte = || Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(b"x")));
+    let bytes = StreamBody::new(stream::repeat_with(byte).take(2 * WINDOW));
+    let request = Request::post("/").body(bytes).unwrap();
+    let client = PeerClient::new(&identity);
+    let tunnel = soon("the head", client.send_streaming(&address, request)).await.unwrap();
+    let streams = &owner.broker.shared.relayed_streams;
+    until("a full window is cut", || streams.cut_beyond(WINDOW - 1) == 1).await;
+    let upload = uploads.lock().pop().unwrap();
+    assert!(soon("its end", upload.collect()).await.is_err(), "it is not complete");
+    let bytes = StreamBody::new(stream::repeat_with(byte).take(0));
+    let other = Request::post("/").body(bytes).unwrap();
+    let other = soon("another head", client.send_streaming(&address, other)).await.unwrap();
+    assert_eq!(other.status(), StatusCode::OK);
+    assert_eq!(streams.cut_beyond(0), 0, "nothing is unread");
+    drop((tunnel, other));
 }
 
 #[tokio::test]
 async fn s08_a_peer_that_is_not_a_replica_is_counted_as_a_failed_sign_in() {
     let replica = Replica::start().await;
-    let stranger = transport::PeerClient::new(
-        &transport::PeerIdentity::from_secret(&Keys::from_root(b"another secret").peer).unwrap(),
+    let stranger = PeerClient::new(
+        &PeerIdentity::from_secret(&Keys::from_root(b"another secret").peer).unwrap(),
     );
     let request = Request::builder().uri("/mcp").body(Bytes::new()).unwrap();
     assert!(soon("a refusal", stranger.send(&replica.internal, &request)).await.is_err());

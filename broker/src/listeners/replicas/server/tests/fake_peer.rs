@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
-use hyper::body::{Frame, Incoming};
+use hyper::body::Frame;
 use parking_lot::Mutex;
 use tokio::{net::TcpListener, sync::mpsc};
 use transport::{PeerIdentity, PeerServer};
@@ -49,7 +49,7 @@ impl FakePeer {
         listener.set_nonblocking(true).unwrap();
         let (address, seen) = (listener.local_addr().unwrap().to_string(), Arc::<Seen>::default());
         let recorded = seen.clone();
-        let handler = move |request: Request<Incoming>| {
+        let handler = move |request: Request<transport::PeerBody>| {
             let (answer, seen) = (answer.clone(), recorded.clone());
             async move {
                 let (head, body) = request.into_parts();
