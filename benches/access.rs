@@ -145,6 +145,7 @@ fn catalog() -> anyhow::Result<Catalog> {
         resource_templates: Vec::new(),
         stale: false,
         held: Default::default(),
+        marks: Default::default(),
     };
     let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &[1; 32]);
     let tenant = TenantId::parse("acme")?;

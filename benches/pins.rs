@@ -22,7 +22,8 @@ use protocol::{
 };
 use rules::{
     catalog::{
-        BackendLists, Catalog, HeldParts, ListAllowance, ListKind, TaskHost, read_page_pinned,
+        BackendLists, Catalog, CatalogMarks, HeldParts, ListAllowance, ListKind, TaskHost,
+        read_page_pinned,
     },
     pins::{EntryPin, IgnoredMembers, Neighbours, PinBook, PinMode},
 };
@@ -159,6 +160,7 @@ fn read(
         resource_templates: Vec::new(),
         stale: false,
         held: HeldParts::default(),
+        marks: CatalogMarks::default(),
     };
     if is_pinned {
         lists.mark_held(&PinBook::default(), PinMode::Observe, EntryPin::default());

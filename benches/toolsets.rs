@@ -151,6 +151,7 @@ fn backend(number: usize) -> anyhow::Result<(BackendId, Arc<BackendLists>)> {
         resource_templates: Vec::new(),
         stale: false,
         held: Default::default(),
+        marks: Default::default(),
     };
     Ok((id, Arc::new(lists)))
 }

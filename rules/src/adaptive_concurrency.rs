@@ -2,52 +2,85 @@
 //! backend answers as fast as ever. It shrinks when the backend slows down or fails (additive
 //! increase, multiplicative decrease). Every answer updates it if it is enabled.
 //!
+//! Each kind of call, such as a tool, has its own best latency: a fast tool does not make a slow one
+//! count as overloaded. A round counts each answer by its share of what is still good for its kind.
+//!
 //! Invariant: the limit stays between the minimum and the configured maximum.
 
 use std::time::Duration;
 
-use crate::limits::{
-    CONCURRENCY_BACKS_OFF_TO, CONCURRENCY_MIN, CONCURRENCY_ROUND, CONCURRENCY_SLACK,
-    CONCURRENCY_TOLERANCE,
+use crate::{
+    limits::concurrency::{
+        CONCURRENCY_BACKS_OFF_TO, CONCURRENCY_KINDS_MAX, CONCURRENCY_MIN, CONCURRENCY_ROUND,
+        CONCURRENCY_SAMPLE_ANSWERS, CONCURRENCY_SLACK, CONCURRENCY_TOLERANCE,
+    },
+    maps::FastMap,
 };
+
+/// The kind of all calls whose kinds have no place.
+const OTHERS: u64 = 0;
 
 /// The adaptive limit of one backend.
 #[derive(Debug)]
 pub struct AdaptiveLimit {
     limit: f64,
     max: usize,
-    /// Best mean latency of a round, in seconds. It rises slowly until a round is faster.
-    best: f64,
+    latencies: FastMap<u64, KindLatency>,
     round: SampleWindow,
 }
 
-/// Samples since the limit was last computed.
+/// Latency of one kind of calls, in seconds.
+#[derive(Debug)]
+struct KindLatency {
+    /// Best mean latency of a sample. It rises slowly until a sample is faster.
+    best: f64,
+    /// Answers since the limit was last computed.
+    round: LatencySum,
+    /// Answers since the last sample was full.
+    sample: LatencySum,
+}
+
+#[derive(Debug, Default)]
+struct LatencySum {
+    answers: u32,
+    seconds: f64,
+}
+
+/// What happened since the limit was last computed.
 #[derive(Debug, Default)]
 struct SampleWindow {
     since: Duration,
     answers: u32,
-    seconds: f64,
     failures: u32,
     in_flight_max: usize,
+}
+
+/// An answer of the backend.
+#[derive(Debug, Clone, Copy)]
+pub struct AnswerLatency {
+    /// The kind of the call: equal for calls that take about the same time.
+    pub kind: u64,
+    pub took: Duration,
 }
 
 impl AdaptiveLimit {
     /// Creates a limit at the configured maximum, so that a healthy backend is not slowed down at
     /// its start.
     pub fn new(max: usize) -> Self {
-        Self { limit: max as f64, max, best: f64::INFINITY, round: SampleWindow::default() }
+        let (latencies, round) = (FastMap::default(), SampleWindow::default());
+        Self { limit: max as f64, max, latencies, round }
     }
 
     pub fn limit(&self) -> usize {
         (self.limit as usize).clamp(CONCURRENCY_MIN.min(self.max), self.max)
     }
 
-    /// Takes the outcome of a call. Returns a changed limit at the end of a round.
+    /// Takes the outcome of a call. `None`: it failed. Returns a changed limit at the end of a
+    /// round.
     pub fn observe(
         &mut self,
         now: Duration,
-        took: Duration,
-        failed: bool,
+        answer: Option<AnswerLatency>,
         in_flight: usize,
     ) -> Option<usize> {
         let round = &mut self.round;
@@ -55,13 +88,17 @@ impl AdaptiveLimit {
             round.since = now;
         }
         round.in_flight_max = round.in_flight_max.max(in_flight);
-        if failed {
-            round.failures += 1;
-        } else {
-            round.answers += 1;
-            round.seconds += took.as_secs_f64();
+        match answer {
+            None => round.failures += 1,
+            Some(AnswerLatency { kind, took }) => {
+                round.answers += 1;
+                let has_place = self.latencies.len() < CONCURRENCY_KINDS_MAX
+                    || self.latencies.contains_key(&kind);
+                let latency = self.latencies.entry(if has_place { kind } else { OTHERS });
+                latency.or_default().round.add(1, took.as_secs_f64());
+            }
         }
-        if now.saturating_sub(round.since) < CONCURRENCY_ROUND {
+        if now.saturating_sub(self.round.since) < CONCURRENCY_ROUND {
             return None;
         }
         let before = self.limit();
@@ -72,14 +109,10 @@ impl AdaptiveLimit {
     }
 
     fn judge(&mut self, round: &SampleWindow) {
-        let mean = round.seconds / f64::from(round.answers.max(1));
-        if round.answers > 0 {
-            // An old best latency may not be reachable any more, so it rises by an eighth per
-            // minute.
-            self.best = (self.best * 1.0005).min(mean);
-        }
-        let slow = round.answers > 0
-            && mean > self.best * CONCURRENCY_TOLERANCE + CONCURRENCY_SLACK.as_secs_f64();
+        let answered = self.latencies.values_mut().filter(|latency| latency.round.answers > 0);
+        // Above the number of answers, their mean latency is not good any more.
+        let shares: f64 = answered.map(KindLatency::end_round).sum();
+        let slow = shares > f64::from(round.answers);
         let failing = round.failures * 2 > round.answers;
         if slow || failing {
             // From the calls in flight: a limit far above them would come down too late.
@@ -91,11 +124,45 @@ impl AdaptiveLimit {
     }
 }
 
+impl Default for KindLatency {
+    fn default() -> Self {
+        Self { best: f64::INFINITY, round: LatencySum::default(), sample: LatencySum::default() }
+    }
+}
+
+impl KindLatency {
+    /// Returns the latencies of a round with answers, as the sum of their shares of the largest good
+    /// latency.
+    fn end_round(&mut self) -> f64 {
+        let round = std::mem::take(&mut self.round);
+        self.sample.add(round.answers, round.seconds);
+        // An old best latency may not be reachable any more, so it rises by an eighth per minute at
+        // most.
+        self.best *= 1.0005;
+        if self.best.is_infinite() || self.sample.answers >= CONCURRENCY_SAMPLE_ANSWERS {
+            let sample = std::mem::take(&mut self.sample);
+            self.best = self.best.min(sample.seconds / f64::from(sample.answers));
+        }
+        round.seconds / (self.best * CONCURRENCY_TOLERANCE + CONCURRENCY_SLACK.as_secs_f64())
+    }
+}
+
+impl LatencySum {
+    fn add(&mut self, answers: u32, seconds: f64) {
+        self.answers += answers;
+        self.seconds += seconds;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    fn answer(kind: u64, took: Duration) -> Option<AnswerLatency> {
+        Some(AnswerLatency { kind, took })
+    }
 
     /// Runs rounds of a backend whose latency grows with more than `capacity` calls in flight.
     fn run(
@@ -110,10 +177,10 @@ mod tests {
             let took =
                 Duration::from_millis(10).mul_f64((in_flight as f64 / capacity as f64).max(1.0));
             for _ in 0..20 {
-                adaptive.observe(now, took, false, in_flight);
+                adaptive.observe(now, answer(1, took), in_flight);
             }
             now += CONCURRENCY_ROUND;
-            adaptive.observe(now, took, false, in_flight);
+            adaptive.observe(now, answer(1, took), in_flight);
         }
         now
     }
@@ -122,8 +189,8 @@ mod tests {
     fn the_adaptive_limit_approaches_the_capacity_of_the_backend() {
         let mut adaptive = AdaptiveLimit::new(1_000);
         // The first calls are few and show the latency without load.
-        adaptive.observe(Duration::ZERO, Duration::from_millis(10), false, 1);
-        adaptive.observe(CONCURRENCY_ROUND, Duration::from_millis(10), false, 1);
+        adaptive.observe(Duration::ZERO, answer(1, Duration::from_millis(10)), 1);
+        adaptive.observe(CONCURRENCY_ROUND, answer(1, Duration::from_millis(10)), 1);
         let now = run(&mut adaptive, 60, 20, CONCURRENCY_ROUND);
         assert!((15..=60).contains(&adaptive.limit()), "{}", adaptive.limit());
         run(&mut adaptive, 100, 200, now);
@@ -136,9 +203,9 @@ mod tests {
         let mut now = Duration::ZERO;
         for _ in 0..200 {
             now += CONCURRENCY_ROUND;
-            adaptive.observe(now, Duration::ZERO, true, adaptive.limit());
+            adaptive.observe(now, None, adaptive.limit());
             now += CONCURRENCY_ROUND;
-            adaptive.observe(now, Duration::ZERO, true, adaptive.limit());
+            adaptive.observe(now, None, adaptive.limit());
         }
         assert_eq!(adaptive.limit(), CONCURRENCY_MIN);
     }
@@ -148,22 +215,69 @@ mod tests {
         let mut adaptive = AdaptiveLimit::new(100);
         adaptive.limit = 10.0;
         for round in 0..50 {
-            adaptive.observe(CONCURRENCY_ROUND * round, Duration::from_millis(5), false, 3);
+            adaptive.observe(CONCURRENCY_ROUND * round, answer(1, Duration::from_millis(5)), 3);
         }
         assert_eq!(adaptive.limit(), 10);
+    }
+
+    #[test]
+    fn a_mix_of_a_fast_and_a_slow_tool_lowers_the_limit_only_when_one_slows_down() {
+        let (fast, slow) = (Duration::from_millis(10), Duration::from_secs(1));
+        let mut adaptive = AdaptiveLimit::new(64);
+        let mut now = Duration::ZERO;
+        // Every second round is fast alone, so its mean latency is a hundredth of the slow tool's.
+        let mut run = |adaptive: &mut AdaptiveLimit, rounds: u32, fast: Duration| {
+            for round in 0..rounds {
+                for _ in 0..9 {
+                    adaptive.observe(now, answer(1, fast), 20);
+                }
+                if round % 2 == 1 {
+                    adaptive.observe(now, answer(2, slow), 20);
+                }
+                now += CONCURRENCY_ROUND;
+            }
+        };
+        run(&mut adaptive, 400, fast);
+        assert_eq!(adaptive.limit(), 64);
+        run(&mut adaptive, 20, fast * 10);
+        assert!(adaptive.limit() < 20, "{}", adaptive.limit());
+    }
+
+    #[test]
+    fn two_fast_answers_do_not_make_the_others_slow() {
+        let mut adaptive = AdaptiveLimit::new(64);
+        for round in 0..100 {
+            let took = Duration::from_millis(if [10, 11].contains(&round) { 1 } else { 100 });
+            adaptive.observe(CONCURRENCY_ROUND * round, answer(1, took), 20);
+        }
+        assert_eq!(adaptive.limit(), 64);
+    }
+
+    #[test]
+    fn the_number_of_known_kinds_is_bounded() {
+        let mut adaptive = AdaptiveLimit::new(64);
+        for kind in 1..10_000 {
+            adaptive.observe(Duration::ZERO, answer(kind, Duration::from_millis(1)), 1);
+        }
+        assert_eq!(adaptive.latencies.len(), CONCURRENCY_KINDS_MAX + 1);
     }
 
     proptest! {
         #[test]
         fn the_adaptive_limit_stays_within_its_bounds(
             max in 1_usize..500,
-            seen in prop::collection::vec((0_u64..2_000, 0_u64..5_000, any::<bool>(), 0_usize..1_000), 1..200)
+            seen in prop::collection::vec(
+                (0_u64..2_000, prop::option::of((0_u64..3, 0_u64..5_000)), 0_usize..1_000),
+                1..200,
+            )
         ) {
             let mut adaptive = AdaptiveLimit::new(max);
             let mut now = Duration::ZERO;
-            for (later, took, failed, in_flight) in seen {
+            for (later, answered, in_flight) in seen {
                 now += Duration::from_millis(later);
-                adaptive.observe(now, Duration::from_millis(took), failed, in_flight);
+                let answered =
+                    answered.map(|(kind, took)| AnswerLatency { kind, took: Duration::from_millis(took) });
+                adaptive.observe(now, answered, in_flight);
                 prop_assert!(adaptive.limit() >= CONCURRENCY_MIN.min(max) && adaptive.limit() <= max);
             }
         }

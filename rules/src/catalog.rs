@@ -12,6 +12,8 @@ mod fixed_arguments;
 mod held;
 mod hosted_prompt;
 mod list_difference;
+mod marks;
+mod member_types;
 mod offers;
 mod pages;
 mod repeated;
@@ -51,6 +53,7 @@ pub use self::{
         PromptFault, PromptMessage, PromptRole, parse_prompt_name,
     },
     list_difference::ListDifference,
+    marks::{CatalogMark, CatalogMarks, MarkKey, VIA},
     offers::{Offer, OfferTable, QuestionKinds},
     repeated::{remove_repeated, repeated_entries},
     tool_search::{FoundCall, SearchTool, ToolSearch},
@@ -525,6 +528,7 @@ mod tests {
             resource_templates: vec![],
             stale: false,
             held: HeldParts::default(),
+            marks: CatalogMarks::default(),
         };
         (id, Arc::new(lists))
     }
@@ -648,6 +652,25 @@ mod tests {
     }
 
     #[test]
+    fn marks_are_those_behind_what_an_endpoint_shows() {
+        let key = MarkKey::new(hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]));
+        let mark = |name: &str| key.of_catalog(&TenantId::parse(name).unwrap());
+        let marked = |name: &str, tools| {
+            let (id, lists) = lists(name, tools);
+            let mut marks = CatalogMarks::default();
+            marks.add(mark(name));
+            (id, Arc::new(BackendLists { marks, ..(*lists).clone() }))
+        };
+        let catalog = catalog([marked("a", 1), marked("b", 1), marked("c", 0)]);
+        let shown = |endpoint: Endpoint| {
+            let marks = catalog.marks(&endpoint);
+            ["a", "b", "c"].map(|name| marks.contains(&mark(name)))
+        };
+        assert_eq!(shown(Endpoint::Aggregated), [true, true, false]);
+        assert_eq!(shown(Endpoint::Single(backend("b"))), [false, true, false]);
+    }
+
+    #[test]
     fn only_lists_that_differ_are_reported() {
         let (one, two) = (catalog([lists("b", 1)]), catalog([lists("b", 2)]));
         assert_eq!(two.changed_lists(&one, &Endpoint::Aggregated), vec![ListKind::Tools]);
@@ -662,6 +685,23 @@ mod tests {
         let page = read_page(ListKind::Tools, &backend("b"), TaskHost::Backend, page).unwrap();
         assert_eq!((page.entries.len(), page.skipped.len()), (1, 5));
         assert!(read_page(ListKind::Tools, &backend("b"), TaskHost::Backend, b"{}").is_err());
+    }
+
+    #[test]
+    fn a_resource_without_a_scheme_is_skipped() {
+        let entry = |uri: &str| format!(r#"{{"uri":"{uri}","name":"n"}}"#);
+        let uris = ["README.md", ":a", "/srv/a:b", "urn:a", "x-1.y+z://a", "1x:a", "{a}:b"];
+        let page = format!(r#"{{"resources":[{}]}}"#, uris.map(entry).join(","));
+        let read =
+            read_page(ListKind::Resources, &backend("b"), TaskHost::Backend, page.as_bytes());
+        let read = read.unwrap();
+        let kept: Vec<&str> = read.entries.iter().map(|entry| entry.key.as_str()).collect();
+        assert_eq!(kept, ["urn:a", "x-1.y+z://a", "1x:a"]);
+        assert!(read.skipped.iter().all(|skipped| skipped.reason == "its URI has no scheme"));
+        let template = r#"{"resourceTemplates":[{"uriTemplate":"{+uri}","name":"n"}]}"#;
+        let kind = ListKind::ResourceTemplates;
+        let read = read_page(kind, &backend("b"), TaskHost::Backend, template.as_bytes());
+        assert_eq!(read.unwrap().entries.len(), 1, "its expansion has a scheme");
     }
 
     #[test]
@@ -807,7 +847,8 @@ mod tests {
 
     #[test]
     fn a_page_is_read_up_to_what_is_still_kept() {
-        let entry = |name: &str| format!(r#"{{"name":"{name}","inputSchema":{{}}}}"#);
+        let entry =
+            |name: &str| format!(r#"{{"name":"{name}","inputSchema":{{"type":"object"}}}}"#);
         let page = format!(r#"{{"tools":[{},{},{{}},{}]}}"#, entry("a"), entry("b"), entry("c"));
         let ignored = pins::IgnoredMembers::default();
         let read = |allowance| {

@@ -8,6 +8,7 @@ use protocol::{
     stateless::EXTENSION_TASKS,
     version::Version,
 };
+use serde_json::{Map, Value, json};
 
 use super::catalog::{BackendLists, Catalog, ListKind};
 use crate::limits::INSTRUCTIONS_BYTES_MAX;
@@ -15,6 +16,18 @@ use crate::limits::INSTRUCTIONS_BYTES_MAX;
 /// `serverInfo` and `clientInfo` of the broker itself.
 pub const BROKER_INFO: &str =
     concat!(r#"{"name":"mcp-broker","version":""#, env!("CARGO_PKG_VERSION"), r#""}"#);
+
+/// Capabilities of a server. Each is an object in every revision that has it.
+const CAPABILITIES: [&str; 8] = [
+    "completions",
+    "experimental",
+    "extensions",
+    "logging",
+    "prompts",
+    "resources",
+    "tasks",
+    "tools",
+];
 
 /// Information of an endpoint for a new client.
 #[derive(Debug)]
@@ -51,12 +64,12 @@ impl EndpointInfo {
         }
     }
 
-    /// Returns the information of one backend, unchanged. `tasks`: the broker hosts tasks.
+    /// Returns the information of one backend. `tasks`: the broker hosts tasks.
     pub fn single(lists: &BackendLists, tasks: bool) -> Self {
         let server = &lists.server;
         Self {
             capabilities: advertised(&server.capabilities, false, tasks),
-            server_info: server.server_info.clone(),
+            server_info: without_nulls(&server.server_info),
             instructions: lists.instructions().map(cut),
         }
     }
@@ -86,27 +99,68 @@ fn advertised(
     aggregated: bool,
     tasks: bool,
 ) -> ServerCapabilities {
-    let mut raw: serde_json::Map<String, serde_json::Value> =
+    let mut raw: Map<String, Value> =
         serde_json::from_slice(capabilities.raw()).unwrap_or_default();
+    make_objects(&mut raw);
     if aggregated {
-        raw.entry("tools").or_insert_with(|| serde_json::json!({}));
+        raw.entry("tools").or_insert_with(|| json!({}));
     }
     for list in ["tools", "prompts", "resources"] {
-        if let Some(serde_json::Value::Object(members)) = raw.get_mut(list) {
+        if let Some(Value::Object(members)) = raw.get_mut(list) {
             members.insert("listChanged".to_owned(), true.into());
         }
     }
     raw.remove("tasks");
-    if let Some(serde_json::Value::Object(extensions)) = raw.get_mut("extensions") {
+    if let Some(Value::Object(extensions)) = raw.get_mut("extensions") {
         extensions.remove(EXTENSION_TASKS); // an extension of stateless revisions
     }
     if tasks && raw.contains_key("tools") {
         raw.insert(
             "tasks".to_owned(),
-            serde_json::json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}),
+            json!({"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}),
         );
     }
     parsed(raw, capabilities)
+}
+
+/// Makes objects of declared capabilities and features, and removes withdrawn ones. Clients refuse
+/// the answer to their `initialize` for one of another type. On the aggregated endpoint, one backend
+/// would shut out the clients of all others.
+fn make_objects(capabilities: &mut Map<String, Value>) {
+    let is_known = |name: &str| CAPABILITIES.contains(&name);
+    capabilities.retain(|name, value| !is_known(name) || becomes_object(value));
+    for (name, value) in capabilities.iter_mut() {
+        let Value::Object(members) = value else { continue };
+        match name.as_str() {
+            "experimental" | "extensions" => members.retain(|_, feature| becomes_object(feature)),
+            name if is_known(name) => members.retain(|_, member| !member.is_null()),
+            _ => {}
+        }
+    }
+}
+
+/// Makes an object of a value that declares something. False: the value withdraws it.
+fn becomes_object(value: &mut Value) -> bool {
+    match value {
+        Value::Object(_) => true,
+        Value::Null | Value::Bool(false) => false,
+        _ => {
+            *value = json!({});
+            true
+        }
+    }
+}
+
+/// Returns an object without the members that are `null`. Many servers write it for a member that
+/// they do not have.
+fn without_nulls(object: &Bytes) -> Bytes {
+    match serde_json::from_slice::<Map<String, Value>>(object) {
+        Ok(mut members) if members.values().any(Value::is_null) => {
+            members.retain(|_, member| !member.is_null());
+            Value::Object(members).to_string().into()
+        }
+        _ => object.clone(),
+    }
 }
 
 /// Returns the capabilities that exist in the negotiated version (MCP 2025-11-25, Lifecycle: only
@@ -115,17 +169,14 @@ fn limited_to(version: Version, capabilities: ServerCapabilities) -> ServerCapab
     if version.tasks() || !capabilities.tasks {
         return capabilities;
     }
-    let mut raw: serde_json::Map<String, serde_json::Value> =
+    let mut raw: Map<String, Value> =
         serde_json::from_slice(capabilities.raw()).unwrap_or_default();
     raw.remove("tasks");
     parsed(raw, &capabilities)
 }
 
-fn parsed(
-    raw: serde_json::Map<String, serde_json::Value>,
-    before: &ServerCapabilities,
-) -> ServerCapabilities {
-    let text = serde_json::Value::Object(raw).to_string();
+fn parsed(raw: Map<String, Value>, before: &ServerCapabilities) -> ServerCapabilities {
+    let text = Value::Object(raw).to_string();
     ServerCapabilities::parse(text.as_bytes()).unwrap_or_else(|_| before.clone())
 }
 
@@ -154,6 +205,29 @@ mod tests {
     fn the_aggregated_endpoint_always_has_a_tool_list() {
         assert!(advertised(&capabilities("{}"), true, true).tools);
         assert!(!advertised(&capabilities("{}"), false, true).tools);
+    }
+
+    #[test]
+    fn capabilities_are_objects_whatever_the_backend_sent() {
+        let sent = r#"{"tools":true,"prompts":null,"logging":false,"resources":{"subscribe":null},"completions":[],
+            "experimental":{"streaming":true,"old":null,"x":{"y":null}},"extensions":{"e":"1"},"own":null}"#;
+        let merged = ServerCapabilities::merge([capabilities(sent)].iter());
+        let changing = json!({"listChanged": true});
+        let mut expected = json!({
+            "tools": changing, "resources": changing, "completions": {}, "own": null,
+            "experimental": {"streaming": {}, "x": {"y": null}}, "extensions": {"e": {}}
+        });
+        let raw = |offered: ServerCapabilities| -> Value {
+            serde_json::from_slice(offered.raw()).unwrap()
+        };
+        assert_eq!(raw(advertised(&capabilities(sent), false, false)), expected);
+        expected.as_object_mut().unwrap().remove("own"); // what cannot be merged
+        assert_eq!(raw(advertised(&merged, true, false)), expected);
+        assert!(!advertised(&capabilities(r#"{"tools":null}"#), false, true).tasks);
+        let info = Bytes::from_static(br#"{"name":"n","title":null,"version":"1","icons":null}"#);
+        assert_eq!(without_nulls(&info), r#"{"name":"n","version":"1"}"#);
+        let good = Bytes::from_static(br#"{ "version":"1", "name":"n" }"#);
+        assert_eq!(without_nulls(&good), good);
     }
 
     #[test]

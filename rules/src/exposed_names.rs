@@ -3,7 +3,8 @@
 //!
 //! A name depends only on its backend and its own text, so a new backend never renames tools of
 //! others. The map of the catalog resolves names, which are never split. URIs are split at the
-//! first `+`, which no backend name contains.
+//! first `+`, which no backend name contains. If the name of the backend begins with a digit, the
+//! URI begins with `b.`.
 
 use std::borrow::Cow;
 
@@ -14,6 +15,10 @@ pub const EXPOSED_NAME_BYTES_MAX: usize = 64;
 /// Digits of the stable hash at the end of a shortened name.
 const HASH_DIGITS: usize = 10;
 const SEPARATOR: &str = "__";
+/// Start of the URIs of a backend whose name begins with a digit. The scheme of a URI begins with a
+/// letter (RFC 3986, 3.1), and some clients refuse a whole list for one URI without a scheme. No
+/// backend name contains the dot.
+const LETTER_FIRST: &str = "b.";
 /// Start of the URI of a user interface (MCP Apps). Hosts refuse a link in any other form.
 const UI_SCHEME: &str = "ui://";
 
@@ -38,21 +43,29 @@ pub fn exposed_name(backend: &BackendId, original: &str) -> String {
 pub fn exposed_uri(backend: &BackendId, original: &str) -> String {
     match original.strip_prefix(UI_SCHEME) {
         Some(rest) => format!("{UI_SCHEME}{backend}+{rest}"),
+        None if begins_with_digit(backend.as_str()) => {
+            format!("{LETTER_FIRST}{backend}+{original}")
+        }
         None => format!("{backend}+{original}"),
     }
 }
 
 /// Splits an aggregated URI into the backend's name and the backend's URI.
 ///
-/// Also accepts `{backend}+ui://…`, which an expanded template can be. [`exposed_uri`] alone writes
-/// the form of the broker.
+/// Also accepts `{backend}+ui://…`, which an expanded template can be, and the name of a backend
+/// without the letter before its digit. [`exposed_uri`] alone writes the form of the broker.
 pub fn native_uri(exposed: &str) -> Option<(BackendId, Cow<'_, str>)> {
     let backend = |name: &str| BackendId::parse(name).ok();
     if let Some((name, rest)) = exposed.strip_prefix(UI_SCHEME).and_then(|ui| ui.split_once('+')) {
         return Some((backend(name)?, format!("{UI_SCHEME}{rest}").into()));
     }
     let (name, original) = exposed.split_once('+')?;
-    Some((backend(name)?, original.into()))
+    let lettered = name.strip_prefix(LETTER_FIRST).filter(|name| begins_with_digit(name));
+    Some((backend(lettered.unwrap_or(name))?, original.into()))
+}
+
+fn begins_with_digit(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_digit())
 }
 
 /// Returns whether the name of a tool or prompt on the aggregated endpoint can be one of `backend`.
@@ -146,6 +159,23 @@ mod tests {
         }
         assert_eq!(native_uri("file:///plain"), None);
         assert_eq!(native_uri("Bad Name+x"), None);
+    }
+
+    #[test]
+    fn every_exposed_uri_begins_with_a_scheme() {
+        for (name, uri, exposed) in [
+            ("1password", "op://vault/x", "b.1password+op://vault/x"),
+            ("3d", "urn:{id}", "b.3d+urn:{id}"),
+            ("b", "op://vault/x", "b+op://vault/x"),
+            ("1password", "ui://view", "ui://1password+view"),
+        ] {
+            assert_eq!(exposed_uri(&backend(name), uri), exposed);
+            assert!(exposed.starts_with(|first: char| first.is_ascii_alphabetic()), "{exposed}");
+            assert_eq!(native_uri(exposed), Some((backend(name), uri.into())));
+        }
+        let plain = native_uri("1password+op://vault/x");
+        assert_eq!(plain, Some((backend("1password"), "op://vault/x".into())));
+        assert_eq!(native_uri("b.notes+op://vault/x"), None);
     }
 
     #[test]

@@ -42,6 +42,7 @@ pub mod sign_in_failures;
 pub mod stateless;
 pub mod stateless_tasks;
 pub mod stored_trace;
+pub mod task_polls;
 pub mod tasks;
 pub mod tool_error;
 pub mod toolsets;

@@ -9,6 +9,7 @@ pub mod apps;
 pub mod arguments;
 mod audit;
 mod children;
+pub mod concurrency;
 pub mod console;
 pub mod included;
 pub mod inputs;
@@ -36,9 +37,10 @@ pub use self::{
     },
     children::{CHILD_IDLE_CHECK_INTERVAL, CHILD_WRITE_STALL_MAX},
     lists::{
-        CURSOR_BYTES_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX, LIST_ENTRY_VALUES_MAX, LIST_PAGES_MAX,
-        LIST_URIS_WITH_FORMS_BYTES_MAX, PAGE_ENTRIES, REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN,
-        URI_BYTES_MAX, URI_READING_BYTES_MIN, URI_READING_FACTOR,
+        CATALOG_MARKS_MAX, CURSOR_BYTES_MAX, LIST_BYTES_MAX, LIST_ENTRIES_MAX,
+        LIST_ENTRY_VALUES_MAX, LIST_PAGES_MAX, LIST_URIS_WITH_FORMS_BYTES_MAX, PAGE_ENTRIES,
+        REFRESH_DEBOUNCE, REFRESH_INTERVAL_MIN, URI_BYTES_MAX, URI_READING_BYTES_MIN,
+        URI_READING_FACTOR,
     },
     memory::{
         HTTP2_STREAM_WINDOW_BYTES, HTTP2_WAITING_BODIES_MAX, OUTBOX_BYTES_TOTAL_DEFAULT,
@@ -80,16 +82,6 @@ pub const PROBE_ANSWER_MAX: Duration = Duration::from_millis(1_500);
 pub const SILENCE_SUSPECTED: Duration = Duration::from_millis(250);
 /// Wait between two such pings of a backend that answers.
 pub const SUSPICION_INTERVAL: Duration = Duration::from_secs(1);
-/// Smallest adaptive concurrency limit of a backend.
-pub const CONCURRENCY_MIN: usize = 2;
-/// Interval at which the adaptive concurrency limit is recomputed.
-pub const CONCURRENCY_ROUND: Duration = Duration::from_millis(250);
-/// Multiple of its best latency above which a backend counts as slow,
-pub const CONCURRENCY_TOLERANCE: f64 = 2.0;
-/// plus this much.
-pub const CONCURRENCY_SLACK: Duration = Duration::from_millis(5);
-/// Factor by which the concurrency limit of a slow backend shrinks.
-pub const CONCURRENCY_BACKS_OFF_TO: f64 = 0.8;
 
 // Stateless requests (2026-07-28).
 
@@ -277,6 +269,8 @@ pub const CAPABILITIES_REMEMBERED_MAX: usize = 64;
 pub const LISTEN_OVERLAP: Duration = Duration::from_millis(200);
 /// Wait before the broker asks a backend again for a notification stream that it does not support.
 pub const LISTEN_REFUSED_PAUSE: Duration = Duration::from_secs(300);
+/// Notification streams of one connection to a backend. Above that, each has more resources.
+pub const LISTEN_STREAMS_MAX: usize = 32;
 /// Shortest lifetime of lists of a backend without change notifications, whatever its `ttlMs`.
 pub const LIST_TTL_MIN: Duration = Duration::from_secs(10);
 

@@ -227,6 +227,7 @@ fn catalog_of(tools: usize) -> Catalog {
         resource_templates: Vec::new(),
         stale: false,
         held: Default::default(),
+        marks: Default::default(),
     };
     let key = hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
     let tenant = TenantId::parse("acme").expect("a good name");

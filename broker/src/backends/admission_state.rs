@@ -2,6 +2,7 @@
 //! [`super::backend_admission`] has the rules.
 
 use std::{
+    hash::BuildHasher as _,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -10,11 +11,15 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use protocol::ids::{BackendId, PrincipalId, TenantId};
+use protocol::{
+    ids::{BackendId, PrincipalId, TenantId},
+    method::Method,
+};
 use records::SessionKey;
 use rules::{
-    adaptive_concurrency::AdaptiveLimit,
+    adaptive_concurrency::{AdaptiveLimit, AnswerLatency},
     breaker::{Breaker, BreakerSettings, CircuitState},
+    maps::FastHasher,
     retries,
 };
 use tokio::sync::{Notify, watch};
@@ -42,6 +47,8 @@ pub(super) struct BackendAdmission {
     pub(super) probes: watch::Sender<u64>,
     pub(super) limiter: Arc<ConcurrencyLimiter<PrincipalId, SessionKey>>,
     pub(super) adaptive: Option<Mutex<AdaptiveLimit>>,
+    /// Numbers the kinds of calls for `adaptive`.
+    hasher: FastHasher,
     /// The configured limit of calls.
     calls_max: usize,
     pub(super) retries: Option<retries::RetryBudget>,
@@ -77,6 +84,7 @@ impl BackendAdmission {
             probes: watch::Sender::new(0),
             limiter: ConcurrencyLimiter::new(max, queued, metrics.queue_depth("backend_calls")),
             adaptive: adapts.then(|| Mutex::new(AdaptiveLimit::new(max))),
+            hasher: FastHasher::default(),
             calls_max: max,
             retries: config
                 .retries
@@ -111,11 +119,16 @@ impl BackendAdmission {
         was_suspicious
     }
 
-    /// Reports the outcome of a call to the adaptive limit.
-    pub(super) fn adapt_limit(&self, now: Duration, took: Duration, failed: bool) {
+    /// Returns the kind of a call for the adaptive limit: calls of one tool are of one kind.
+    pub(super) fn kind_of(&self, method: Method, tool: Option<&str>) -> u64 {
+        self.adaptive.as_ref().map_or(0, |_| self.hasher.hash_one((method, tool)))
+    }
+
+    /// Reports the outcome of a call to the adaptive limit. `None`: it failed.
+    pub(super) fn adapt_limit(&self, now: Duration, answer: Option<AnswerLatency>) {
         let Some(adaptive) = &self.adaptive else { return };
         let mut adaptive = adaptive.lock();
-        let changed = adaptive.observe(now, took, failed, self.limiter.in_use());
+        let changed = adaptive.observe(now, answer, self.limiter.in_use());
         if let Some(limit) = changed.filter(|_| !self.verdicts.is_suspicious()) {
             self.apply(limit);
         }

@@ -21,7 +21,7 @@ use protocol::{
     stateless::tool_headers::ParamHeader,
 };
 use rules::{
-    catalog::{BackendLists, OfferTable},
+    catalog::{BackendLists, CatalogMark, OfferTable},
     limits::{LATENCY_WEIGHT, LIST_ENTRIES_MAX, TOOLS_METERED_MAX},
     link_sharing::{LinkScope, WireKind},
     shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
@@ -40,6 +40,7 @@ use super::{
     principal_lists::PrincipalLists,
     resources::BackendResources,
     roots::BackendRoots,
+    tools_read::ToolsRead,
 };
 use crate::{
     config::{
@@ -96,6 +97,8 @@ pub struct Backend {
     pub tenant: TenantId,
     pub id: BackendId,
     pub spec: BackendSpec,
+    /// The mark that the broker sends to it.
+    pub mark: CatalogMark,
     pub context: Arc<Context>,
     pub(super) resources: Arc<BackendResources>,
     /// Its last good lists, or what stands for them.
@@ -126,6 +129,8 @@ pub struct Backend {
     /// Source of its access tokens, if it wants any.
     pub tokens: Option<TokenSource>,
     pub(super) list_refresh: ListRefresh,
+    /// Puts the reads of tools after refused headers in order, and holds the last one.
+    pub(super) last_tools_read: tokio::sync::Mutex<Option<ToolsRead>>,
     /// Set by a request that could not be sent while the backend counts as reachable.
     pub(super) suspicion: Notify,
     state: watch::Sender<BackendState>,
@@ -196,6 +201,7 @@ impl Backend {
             admission,
             pins: PinKeeper::new(tenant.clone(), id.clone(), &spec.pins, context.clone()),
             policy: Policy::of(&tenant, &id, &spec, &context, &resources),
+            mark: context.catalog_marks.of_backend(&tenant, &id),
             tenant,
             id,
             roots: BackendRoots::new(&spec.roots),
@@ -214,6 +220,7 @@ impl Backend {
             era: EraCache::default(),
             param_headers: ArcSwap::default(),
             list_refresh: ListRefresh::default(),
+            last_tools_read: tokio::sync::Mutex::default(),
             suspicion: Notify::new(),
             state: watch::Sender::new(BackendState::Connecting),
             status: Mutex::default(),

@@ -13,9 +13,11 @@ use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
     ids::PrincipalId,
+    method::Method,
 };
 use records::SessionKey;
 use rules::{
+    adaptive_concurrency::AnswerLatency,
     breaker::{CircuitOpen, CircuitState, OpenReason},
     limits::{PROBE_ANSWER_MAX, SILENCE_SUSPECTED, SUSPICION_INTERVAL},
 };
@@ -172,24 +174,33 @@ impl Backend {
             Ok(_) => self.admission.breaker.record_success(self.context.uptime_at(over_at)),
             Err(failure) if !failure.counts_for_breaker() => {}
             // The calls of a connection that ends fail together and count once.
-            Err(Failure::Lost(_) | Failure::Unfinished(_))
-                if connection.wire().is_one_stream() && !connection.count_loss() => {}
+            Err(failure)
+                if (failure.is_lost() || matches!(failure, Failure::Unfinished(_)))
+                    && connection.wire().is_one_stream()
+                    && !connection.count_loss() => {}
             Err(_) => self.record_failure(took),
         }
     }
 
     /// Reports the duration of a call that held a permit to the adaptive limit. Tasks hold none and
     /// last as long as their work, so they are not reported.
-    pub fn record_call_duration(&self, answer: &Result<Message, Failure>, took: Duration) {
+    /// `kind` is that of [`call_kind`].
+    pub fn record_call_duration(
+        &self,
+        kind: u64,
+        answer: &Result<Message, Failure>,
+        took: Duration,
+    ) {
         if answer.as_ref().err().is_none_or(Failure::counts_for_breaker) {
-            self.admission.adapt_limit(self.context.uptime(), took, answer.is_err());
+            let answer = answer.is_ok().then_some(AnswerLatency { kind, took });
+            self.admission.adapt_limit(self.context.uptime(), answer);
         }
     }
 
     /// Reports a call that got no answer within its time.
     pub fn record_timeout(&self, after: Duration) {
         self.record_failure(after);
-        self.admission.adapt_limit(self.context.uptime(), after, true);
+        self.admission.adapt_limit(self.context.uptime(), None);
     }
 
     /// Reports a call that its client cancelled after `after` without a sign of the backend. That
@@ -375,6 +386,12 @@ impl Backend {
             self.admission.limiter.limit(),
         )
     }
+}
+
+/// Returns the number of the kind of a call. The adaptive limit compares its duration with those of
+/// its kind.
+pub fn call_kind(backend: &Backend, method: Method, tool: Option<&str>) -> u64 {
+    backend.admission.kind_of(method, tool)
 }
 
 /// Sends calls at the usual limit again, if the verdict of another replica lowered it.

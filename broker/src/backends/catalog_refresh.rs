@@ -180,8 +180,11 @@ fn publish_lists(owner: &impl CatalogOwner, backend: &Arc<Backend>, lists: Backe
 fn mark_unreachable(owner: &impl CatalogOwner, backend: &Arc<Backend>, refusal: &Refusal) {
     let state = match backend.lists.load_full() {
         Some(lists) => {
-            if !lists.stale {
-                let stale = BackendLists { stale: true, ..(*lists).clone() };
+            // Lists of a loop contain the tenant's own entries.
+            let is_loop = refusal.kind == ErrorKind::CatalogLoop;
+            if !lists.stale || (is_loop && lists.has_entries()) {
+                let kept = if is_loop { lists.without_entries() } else { (*lists).clone() };
+                let stale = BackendLists { stale: true, ..kept };
                 backend.pins.publish(&backend.lists, stale);
                 owner.publish();
             }

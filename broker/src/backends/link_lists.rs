@@ -20,6 +20,8 @@ use rules::{
     limits::own_lists::{OWN_LISTS_BYTES_MAX, OWN_LISTS_BYTES_PER_TENANT_MAX},
 };
 
+use super::tools_read::ToolsRead;
+
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// Returns a number that no other lists of this process have.
@@ -32,6 +34,8 @@ pub(super) fn next_number() -> u64 {
 pub struct LinkLists {
     own: ArcSwapOption<OwnLists>,
     reading: Mutex<ListReading>,
+    /// Like that of the backend, if each principal has tools of its own.
+    pub(super) last_tools_read: tokio::sync::Mutex<Option<ToolsRead>>,
 }
 
 /// Lists of one link that differ from the shared ones. Their bytes count as long as they exist.

@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     hash::{BuildHasher as _, RandomState},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use protocol::{
@@ -21,10 +21,13 @@ use protocol::{
 };
 use rules::{
     catalog::{
-        self, BackendLists, CatalogEntry, HeldParts, ListAllowance, ListKind, SkippedEntry,
-        TaskHost,
+        self, BackendLists, CatalogEntry, CatalogMarks, HeldParts, ListAllowance, ListKind,
+        SkippedEntry, TaskHost,
     },
-    limits::{CURSOR_BYTES_MAX, LIST_PAGES_MAX, pins::SKIPPED_LOGGED_MAX},
+    limits::{
+        CATALOG_MARKS_MAX, CURSOR_BYTES_MAX, LIST_PAGES_MAX, REFRESH_INTERVAL_MIN,
+        pins::SKIPPED_LOGGED_MAX,
+    },
     pins::PinDefinition,
 };
 
@@ -32,6 +35,7 @@ use super::{
     backend::Backend,
     link::{Era, EraSupport, Link, connection::Connection, failure::Failure, wire::WireSender},
     principal_reads,
+    tools_read::ToolsRead,
 };
 
 /// The lists of a backend, with their time to live. `None`: until the backend announces a change.
@@ -68,6 +72,7 @@ pub(super) async fn fetch(
         resource_templates: Vec::new(),
         stale: false,
         held: HeldParts::default(),
+        marks: CatalogMarks::default(),
     };
     let (mut definitions, mut kept_for) = (Vec::new(), None);
     for kind in ListKind::ALL {
@@ -75,6 +80,7 @@ pub(super) async fn fetch(
             let fetched = fetch_list(link, connection, kind).await?;
             *lists.entries_mut(kind) = fetched.entries;
             definitions.extend(fetched.definitions);
+            lists.marks.extend(&fetched.marks);
             kept_for = [kept_for, fetched.ttl].into_iter().flatten().min();
         }
     }
@@ -84,12 +90,31 @@ pub(super) async fn fetch(
     Ok(FetchedLists { lists, definitions, ttl: kept_for })
 }
 
-/// Fetches the tools again for the arguments that they want repeated in headers. Called after the
-/// backend refused the headers of a request.
+/// Fetches the tools again for the arguments that they want repeated in headers, or waits for the
+/// next read of them. Called after the backend refused the headers of a request.
 pub(super) async fn refresh_tools(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
 ) -> Result<(), Failure> {
+    let (backend, refused_at) = (&link.backend, Instant::now());
+    let reads = match backend.principal_lists.is_on() {
+        true => &link.lists.last_tools_read,
+        false => &backend.last_tools_read,
+    };
+    let mut last = reads.lock().await;
+    if let Some(read) = &*last {
+        if let Some(outcome) = read.outcome_for(link.principal.as_ref(), refused_at) {
+            return outcome;
+        }
+        tokio::time::sleep(REFRESH_INTERVAL_MIN.saturating_sub(read.started.elapsed())).await;
+    }
+    let read = last.insert(ToolsRead::start(link.principal.clone()));
+    let outcome = read_tools(connection, link).await;
+    read.outcome = Some(outcome.clone());
+    outcome
+}
+
+async fn read_tools(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
     let mut fetched = fetch_list(link, connection, ListKind::Tools)
         .await
         .map_err(|refusal| Failure::Protocol(refusal.message))?;
@@ -164,6 +189,8 @@ pub(super) struct FetchedList {
     pub(super) entries: Vec<CatalogEntry>,
     /// Definitions of the entries, if they are pinned.
     pub(super) definitions: Vec<PinDefinition>,
+    /// Marks of the catalogs behind the list.
+    marks: CatalogMarks,
     ttl: Option<Duration>,
 }
 
@@ -196,12 +223,12 @@ async fn fetch_pages(
     let (mut cursor, mut cursors): (Option<String>, _) = (None, SeenCursors::default());
     let mut allowance = ListAllowance::WHOLE;
     for _page in 0..LIST_PAGES_MAX {
-        let params =
-            cursor.as_ref().map(|cursor| format!("{{\"cursor\":{}}}", json::quote(cursor)));
+        let params = list_params(backend, connection, cursor.as_deref());
         let answer = connection
             .control_request(link, method(kind), params.as_deref().map(str::as_bytes))
             .await
             .map_err(|failure| backend.report_failure(&failure))?;
+        fetched.marks.extend(&marks_behind(backend, &answer)?);
         if connection.stateless().is_some() && answer.kind == Kind::Result {
             let ttl = Duration::from_millis(
                 CacheHint::read(answer.bytes(answer.result).unwrap_or_default()).ttl_ms,
@@ -229,6 +256,31 @@ async fn fetch_pages(
     }
     tracing::warn!(tenant = %backend.tenant, backend = %backend.id, list = kind.member(), max = LIST_PAGES_MAX, "the list has too many pages and was cut");
     Ok(fetched)
+}
+
+/// Returns the params of a list request. A request of 2026-07-28 gets its `_meta` where it is sent.
+fn list_params(backend: &Backend, connection: &Connection, cursor: Option<&str>) -> Option<String> {
+    let cursor = cursor.map(|cursor| format!("\"cursor\":{}", json::quote(cursor)));
+    let has_meta = connection.stateless().is_none();
+    let meta = has_meta.then(|| format!("\"_meta\":{{{}}}", backend.mark.member()));
+    let members: Vec<String> = cursor.into_iter().chain(meta).collect();
+    (!members.is_empty()).then(|| format!("{{{}}}", members.join(",")))
+}
+
+/// Returns the marks of the catalogs behind a list. Refuses a list that contains the catalog of the
+/// tenant.
+fn marks_behind(backend: &Backend, answer: &Message) -> Result<CatalogMarks, Refusal> {
+    let Some(marks) = CatalogMarks::of(answer) else { return Ok(CatalogMarks::default()) };
+    let failure = if marks.contains(&backend.context.catalog_marks.of_catalog(&backend.tenant)) {
+        Failure::CatalogLoop
+    } else if marks.are_too_many() {
+        let text =
+            format!("more than {CATALOG_MARKS_MAX} catalogs of brokers are behind its lists");
+        Failure::Protocol(text)
+    } else {
+        return Ok(marks);
+    };
+    Err(backend.report_failure(&failure))
 }
 
 /// The cursors of one list so far, as hashes: a backend may send long ones.

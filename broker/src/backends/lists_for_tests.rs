@@ -6,7 +6,7 @@ use bytes::Bytes;
 use protocol::{
     capabilities::ServerCapabilities, handshake::InitializeResult, ids::BackendId, version::Version,
 };
-use rules::catalog::{BackendLists, HeldParts, ListKind, TaskHost, read_page};
+use rules::catalog::{BackendLists, CatalogMarks, HeldParts, ListKind, TaskHost, read_page};
 
 /// Returns the lists of a backend with one tool.
 pub(crate) fn lists_with_tool(backend: &BackendId, tool: &str) -> BackendLists {
@@ -28,5 +28,6 @@ pub(crate) fn lists_with_tool(backend: &BackendId, tool: &str) -> BackendLists {
         resource_templates: vec![],
         stale: false,
         held: HeldParts::default(),
+        marks: CatalogMarks::default(),
     }
 }

@@ -49,5 +49,6 @@ pub mod roots;
 pub mod schema_cache;
 mod subscription_reconciler;
 pub mod subscriptions;
+mod tools_read;
 pub mod validation_pool;
 pub mod verdicts;

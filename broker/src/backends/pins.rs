@@ -69,7 +69,6 @@ struct LoadedPins {
     stored: HashMap<PinKey, StoredSighting>,
     /// Objects that only the own lists of links show.
     own: HashSet<PinKey>,
-    instructions: EntryPin,
     /// What the metrics count of this backend.
     counted: PinCounts,
     /// The backend is removed or replaced.
@@ -117,8 +116,7 @@ impl PinKeeper {
             return;
         }
         let mut loaded = self.loaded.lock();
-        let before = replaced.loaded.lock();
-        (loaded.book, loaded.instructions) = (before.book.clone(), before.instructions);
+        loaded.book = replaced.loaded.lock().book.clone();
     }
 
     /// Returns the number of operators' decisions at the last load.
@@ -163,9 +161,10 @@ impl PinKeeper {
         published: &ArcSwapOption<BackendLists>,
         mut lists: BackendLists,
     ) {
-        lists.mark_held(&loaded.book, self.mode, loaded.instructions);
+        let instructions = pin_of_instructions(&lists);
+        lists.mark_held(&loaded.book, self.mode, instructions);
         if self.mode != PinMode::Off && !loaded.is_ended {
-            let counts = counts(loaded, &lists);
+            let counts = counts(loaded, &lists, instructions);
             self.count(loaded, counts);
         }
         published.store(Some(Arc::new(lists)));
@@ -183,8 +182,7 @@ impl PinKeeper {
         if self.mode == PinMode::Off {
             return (lists, true);
         }
-        let instructions = with_instructions(&mut lists, &mut definitions, &others());
-        self.loaded.lock().instructions = instructions;
+        with_instructions(&mut lists, &mut definitions, &others());
         let is_stored = self.record(definitions, PinScope::Lists).await;
         (lists, is_stored)
     }
@@ -206,9 +204,8 @@ impl PinKeeper {
 
     /// Marks what the pins hold in lists of one principal.
     pub(super) fn mark(&self, lists: &mut BackendLists) {
-        let instructions = lists.server.instructions.as_deref().map(PinDefinition::of_instructions);
-        let pin = instructions.as_ref().map(PinDefinition::entry_pin).unwrap_or_default();
-        lists.mark_held(&self.loaded.lock().book, self.mode, pin);
+        let instructions = pin_of_instructions(lists);
+        lists.mark_held(&self.loaded.lock().book, self.mode, instructions);
     }
 
     /// Pins a list that the backend shows to one link. Resources of single sessions are pinned only
@@ -452,21 +449,27 @@ fn has_capacity(len: usize) -> bool {
 }
 
 /// Adds the definition of the instructions, and the findings about tools that pass for those of
-/// other backends. Returns the pin of the instructions.
+/// other backends.
 fn with_instructions(
     lists: &mut BackendLists,
     definitions: &mut Vec<PinDefinition>,
     others: &[(BackendId, Arc<BackendLists>)],
-) -> EntryPin {
+) {
     find_look_alikes(lists, definitions, others);
-    let instructions = lists.server.instructions.as_deref().map(PinDefinition::of_instructions);
-    let pin = instructions.as_ref().map(PinDefinition::entry_pin).unwrap_or_default();
-    definitions.extend(instructions);
-    pin
+    definitions.extend(instructions_of(lists));
+}
+
+fn instructions_of(lists: &BackendLists) -> Option<PinDefinition> {
+    lists.server.instructions.as_deref().map(PinDefinition::of_instructions)
+}
+
+/// Returns the pin of the instructions in these lists. Others may have been read meanwhile.
+fn pin_of_instructions(lists: &BackendLists) -> EntryPin {
+    instructions_of(lists).as_ref().map(PinDefinition::entry_pin).unwrap_or_default()
 }
 
 /// Counts the listed objects of a backend by the state of their pins.
-fn counts(loaded: &LoadedPins, lists: &BackendLists) -> PinCounts {
+fn counts(loaded: &LoadedPins, lists: &BackendLists, instructions: EntryPin) -> PinCounts {
     let mut counts = PinCounts::default();
     let mut add = |kind, name: &str, pin: EntryPin| {
         if let Some(state) = pin.fingerprint.and_then(|seen| loaded.book.state(kind, name, seen)) {
@@ -478,7 +481,7 @@ fn counts(loaded: &LoadedPins, lists: &BackendLists) -> PinCounts {
             add(kind.pin_kind(), &entry.key, entry.pin);
         }
     }
-    add(PinKind::Instructions, PinKind::Instructions.name(), loaded.instructions);
+    add(PinKind::Instructions, PinKind::Instructions.name(), instructions);
     for sighting in loaded.stored.values() {
         for (count, severity) in counts.findings.iter_mut().zip(FindingSeverity::ALL) {
             *count += i64::try_from(
@@ -492,7 +495,42 @@ fn counts(loaded: &LoadedPins, lists: &BackendLists) -> PinCounts {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+    use crate::{
+        auth::Caller, backends::lists_for_tests::lists_with_tool, broker::Broker,
+        persistence::Stores,
+    };
+
+    #[tokio::test]
+    async fn a_decision_marks_the_instructions_of_the_lists_that_clients_have() {
+        let broker = Broker::over(Stores::in_memory().await);
+        let (caller, id) = (Caller::anonymous(), BackendId::parse("b").unwrap());
+        let transport = json!({"type": "http", "url": "http://127.0.0.1:9/mcp"});
+        let spec = json!({"transport": transport, "pins": "hold_changed"});
+        broker.put_backend(&caller.tenant, &id, serde_json::from_value(spec).unwrap());
+        let backend = broker.tenant(&caller.tenant).unwrap().backend(&id).unwrap();
+        let (pins, published) = (&backend.pins, ArcSwapOption::<BackendLists>::empty());
+        let read = async |text: &str| {
+            let mut lists = lists_with_tool(&id, r#"{"name":"a","inputSchema":{}}"#);
+            Arc::make_mut(&mut lists.server).instructions = Some(text.to_owned());
+            let (lists, is_stored) = pins.admit(lists, Vec::new(), Vec::new).await;
+            assert!(is_stored);
+            lists
+        };
+        let shown = || published.load_full().unwrap().instructions().map(str::to_owned);
+        pins.publish(&published, read("Be kind.").await);
+        assert_eq!(shown().as_deref(), Some("Be kind."));
+        pins.publish(&published, read("Be rude.").await);
+        assert_eq!(shown(), None, "they changed");
+        // A decision comes while the next lists are stored, and marks the changed ones again.
+        let next = read("Be kind.").await;
+        pins.publish_again(&published);
+        assert_eq!(shown(), None, "clients still have the lists with the changed ones");
+        pins.publish(&published, next);
+        assert_eq!(shown().as_deref(), Some("Be kind."));
+    }
 
     fn definitions(names: std::ops::Range<usize>) -> Vec<PinDefinition> {
         let named = |at| {

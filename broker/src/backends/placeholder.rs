@@ -15,7 +15,7 @@ use protocol::{
     json::{self, quote},
 };
 use rules::catalog::{
-    BackendLists, HeldParts, ListAllowance, ListKind, TaskHost, read_page_pinned,
+    BackendLists, CatalogMarks, HeldParts, ListAllowance, ListKind, TaskHost, read_page_pinned,
 };
 use serde_json::{Map, Value, json};
 
@@ -94,5 +94,6 @@ pub(super) fn empty(capabilities: &Map<String, Value>, stale: bool) -> Option<Ba
         resource_templates: Vec::new(),
         stale,
         held: HeldParts::default(),
+        marks: CatalogMarks::default(),
     })
 }

@@ -249,6 +249,7 @@ fn content_of(lists: &BackendLists) -> Vec<u8> {
     content.extend_from_slice(&lists.server.server_info);
     content.extend(lists.server.version.as_str().bytes());
     content.extend(lists.server.instructions.as_deref().unwrap_or_default().as_bytes());
+    content.extend(lists.marks.to_json().as_bytes());
     content.extend([0, u8::from(lists.held.unlisted), u8::from(lists.held.instructions)]);
     for kind in ListKind::ALL {
         content.push(kind as u8);

@@ -211,6 +211,7 @@ mod tests {
         for failure in [
             Failure::NotSent(text()),
             Failure::Lost(text()),
+            Failure::Overlong { max: 1 },
             Failure::Protocol(text()),
             Failure::QueueFull,
             Failure::TimedOut(Method::Ping),

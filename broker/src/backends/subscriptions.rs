@@ -174,6 +174,12 @@ impl Subscriptions {
         }
     }
 
+    /// Notes that the backend had the subscription on a connection that has ended.
+    #[cfg(test)]
+    pub(crate) fn assume_subscribed(&self, uri: &str) {
+        self.record_subscribed(uri, Some(Weak::new()));
+    }
+
     /// Sends an `updated` to one session, because updates may have been missed.
     pub fn notify_gap(&self, backend: &BackendId, client: &dyn LinkClient, uri: &str) {
         let exposed = client.exposed_uri(backend, uri);
@@ -182,12 +188,7 @@ impl Subscriptions {
         client.deliver(Topic::Resource(exposed.into_owned()), frame);
     }
 
-    /// Sends an `updated` to all listeners, because updates may have been missed.
-    pub(super) fn notify_gaps(&self, backend: &BackendId) {
-        let uris: Vec<String> = self.lock().keys().cloned().collect();
-        uris.iter().for_each(|uri| self.notify_listeners(backend, uri));
-    }
-
+    /// Sends an `updated` to the listeners of a URI, because updates may have been missed.
     pub(super) fn notify_listeners(&self, backend: &BackendId, uri: &str) {
         for client in self.listeners(uri) {
             self.notify_gap(backend, &*client, uri);

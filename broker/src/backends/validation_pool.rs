@@ -12,7 +12,7 @@ use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -49,7 +49,14 @@ pub enum ValidationFailure {
 #[derive(Debug)]
 pub struct ValidationPool {
     queue: Arc<JobQueue>,
-    started: OnceLock<()>,
+    started: Mutex<StartedThreads>,
+}
+
+#[derive(Debug, Default)]
+struct StartedThreads {
+    count: usize,
+    /// The log has that the system refused a thread.
+    is_refusal_logged: bool,
 }
 
 #[derive(Debug)]
@@ -120,7 +127,7 @@ impl ValidationPool {
             threads,
             share: threads / 2,
         };
-        Self { queue: Arc::new(queue), started: OnceLock::new() }
+        Self { queue: Arc::new(queue), started: Mutex::default() }
     }
 
     /// Runs `work` on a validation thread. The wait for a thread counts towards `within`.
@@ -138,21 +145,30 @@ impl ValidationPool {
         });
         let _waiting = CancelOnDrop(given_up.clone());
         self.queue.add(tenant, ValidationJob { work, cancelled: given_up })?;
-        self.started.get_or_init(|| self.start());
+        self.start_threads(STACK_BYTES);
         match tokio::time::timeout(within, outcome).await {
             Ok(outcome) => outcome.map_err(|_| ValidationFailure::Failed),
             Err(_) => Err(ValidationFailure::TimedOut),
         }
     }
 
-    fn start(&self) {
-        for number in 0..self.queue.threads {
+    /// Starts the threads that do not run. The system may have refused them before, for lack of memory
+    /// or at the limit of threads.
+    fn start_threads(&self, stack_bytes: usize) {
+        let mut started = self.started.lock();
+        while started.count < self.queue.threads {
             let queue = self.queue.clone();
-            let thread =
-                thread::Builder::new().name(format!("validation-{number}")).stack_size(STACK_BYTES);
+            let thread = thread::Builder::new()
+                .name(format!("validation-{}", started.count))
+                .stack_size(stack_bytes);
             if let Err(error) = thread.spawn(move || queue.run_worker()) {
-                tracing::error!(%error, "a validation thread cannot be started");
+                if !started.is_refusal_logged {
+                    tracing::error!(%error, running = started.count, "a validation thread cannot be started: the next validation tries again");
+                }
+                started.is_refusal_logged = true;
+                return;
             }
+            started.count += 1;
         }
     }
 }
@@ -377,6 +393,16 @@ mod tests {
             validation.run(&second, LONG, move |_| other.wait()),
         );
         assert!(a.is_ok() && b.is_ok(), "both threads are there");
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn threads_that_the_system_refused_are_started_by_the_next_job() {
+        let validation = ValidationPool::with_threads(2);
+        // No address space has room for this stack.
+        validation.start_threads(1 << 56);
+        assert_eq!(validation.started.lock().count, 0);
+        assert_eq!(validation.run(&tenant("a"), LONG, |_| 1).await, Ok(1));
+        assert_eq!(validation.started.lock().count, 2);
     }
 
     #[test]

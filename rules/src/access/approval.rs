@@ -34,8 +34,10 @@ impl Approvers {
     }
 }
 
-/// What an approval asks for. JSON text in the store.
+/// What an approval asks for. JSON text in the store. An unknown member may be a restriction of a
+/// newer build, so the text is then unreadable.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ApprovalTerms {
     /// Id of the rule.
     pub rule: String,
@@ -196,6 +198,8 @@ mod tests {
             assert_eq!(ApprovalTerms::decode(&terms.encode()), Some(terms));
         }
         assert_eq!(ApprovalTerms::decode("{}"), None);
+        let later = r#"{"rule":"r","four_eyes":false,"approvals":2}"#;
+        assert_eq!(ApprovalTerms::decode(later), None, "a restriction of a later version");
     }
 
     #[test]

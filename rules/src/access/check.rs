@@ -1,6 +1,6 @@
 //! The check of one request against the rights of its caller.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use protocol::{
     error::{ErrorKind, Refusal},
@@ -15,7 +15,9 @@ use crate::catalog::{Catalog, Target};
 pub struct AccessCheck<'a> {
     view: &'a AccessView,
     subject: &'a Subject,
-    /// The decision about the object of the request, if it has one.
+    /// Set when the policy decided about an object.
+    has_decided: Cell<bool>,
+    /// The decision about the object of the request, unless it is a plain allow.
     recorded: RefCell<Option<RecordedDecision>>,
 }
 
@@ -33,7 +35,7 @@ pub struct RecordedDecision {
 
 impl<'a> AccessCheck<'a> {
     pub fn new(view: &'a AccessView, subject: &'a Subject) -> Self {
-        Self { view, subject, recorded: RefCell::default() }
+        Self { view, subject, has_decided: Cell::default(), recorded: RefCell::default() }
     }
 
     /// Returns an error if the caller may not use an object: `absent` for a hidden one, else the
@@ -91,6 +93,7 @@ impl<'a> AccessCheck<'a> {
         object: &Object<'_>,
         absent: impl FnOnce() -> Refusal,
     ) -> Result<Option<AccessDecision<'_>>, Refusal> {
+        self.has_decided.set(true);
         let Some(decision) = self.view.decide(self.subject, method, object) else {
             return Ok(None);
         };
@@ -130,12 +133,19 @@ impl<'a> AccessCheck<'a> {
         self.view.full()
     }
 
+    /// Returns whether the policy decided about an object. A request for an unknown name has no
+    /// object.
+    pub fn has_decided(&self) -> bool {
+        self.has_decided.get()
+    }
+
     /// Returns the decision that was noted, if any. A plain allow is not noted.
     pub fn into_recorded(self) -> Option<RecordedDecision> {
         self.recorded.into_inner()
     }
 
     fn record(&self, decision: &AccessDecision<'_>, object: &Object<'_>) {
+        self.has_decided.set(true);
         if decision.verdict == Verdict::Allow && decision.shadow.is_none() {
             return;
         }
@@ -220,7 +230,8 @@ mod tests {
         let check = AccessCheck::new(&rig.view, &rig.subject);
         let unlisted =
             |object: &Object<'_>| check.check_unlisted(Method::ToolsCall, object, absent);
-        assert!(unlisted(&tool(&files, "hidden")).is_ok());
+        assert!(!check.has_decided(), "nothing was asked so far");
+        assert!(unlisted(&tool(&files, "hidden")).is_ok() && check.has_decided());
         assert_eq!(unlisted(&tool(&pay, "refund")).unwrap_err().kind, ErrorKind::ToolNotFound);
         assert_eq!(check.into_recorded(), recorded(Verdict::Deny, Some("x"), "pay/refund"));
     }

@@ -441,6 +441,7 @@ fn lists(tools: &[(String, bool)]) -> Arc<BackendLists> {
         resource_templates: vec![],
         stale: false,
         held: Default::default(),
+        marks: Default::default(),
     })
 }
 

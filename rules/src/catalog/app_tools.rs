@@ -134,6 +134,7 @@ mod tests {
             resource_templates: vec![],
             stale: false,
             held: Default::default(),
+            marks: Default::default(),
         };
         (id, Arc::new(lists))
     }

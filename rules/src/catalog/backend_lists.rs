@@ -19,6 +19,8 @@ use super::{
     Offer, alike,
     fixed_arguments::FixedArguments,
     held::HeldParts,
+    marks::CatalogMarks,
+    member_types,
     tool_traits::{TaskHost, ToolTraits, with_task_support},
 };
 use crate::{
@@ -100,8 +102,8 @@ pub struct CatalogEntry {
     pub key: String,
     /// Name or URI on the aggregated endpoint.
     pub exposed_key: String,
-    /// The backend's own bytes, without members of `_meta` that only the broker sets. A tool that
-    /// the broker runs as a task has another task support.
+    /// The backend's own bytes, without members of `_meta` that only the broker sets, and without
+    /// members of a wrong type. A tool that the broker runs as a task has another task support.
     pub native: Bytes,
     /// The entry with the exposed name.
     pub exposed: Bytes,
@@ -207,9 +209,16 @@ pub struct BackendLists {
     pub stale: bool,
     /// What else is kept from clients.
     pub held: HeldParts,
+    /// Marks of the catalogs behind the lists, if the backend is a broker.
+    pub marks: CatalogMarks,
 }
 
 impl BackendLists {
+    /// Returns whether any of the lists has an entry.
+    pub fn has_entries(&self) -> bool {
+        ListKind::ALL.iter().any(|kind| !self.entries(*kind).is_empty())
+    }
+
     /// Returns the same backend with empty lists.
     pub fn without_entries(&self) -> Self {
         Self {
@@ -220,6 +229,7 @@ impl BackendLists {
             resource_templates: Vec::new(),
             stale: self.stale,
             held: self.held,
+            marks: self.marks.clone(),
         }
     }
 
@@ -389,19 +399,20 @@ fn read_entry(
     let skipped = |reason| SkippedEntry::of(&key, reason);
     // Readers differ in which of two members they use: a second name could pass for another
     // backend's.
-    let named = named
+    named
         .map_err(|_| skipped("it has two names or URIs, in the same or another letter case"))?
         .filter(|_| !key.is_empty())
         .ok_or_else(|| skipped("it has no name or URI"))?;
     check_entry(kind, &key, entry).map_err(skipped)?;
     let definition = definition_digest(kind, entry);
+    let repaired = member_types::repaired(kind, &key, entry).map_err(skipped)?;
+    let repaired_tape = repaired.as_ref().and_then(parse_whole);
+    let entry = repaired_tape.as_ref().map_or(entry, Tape::root);
     let hosted = hosted_text(kind, host, entry);
     let hosted_tape = hosted.as_ref().and_then(parse_whole);
-    let (native, entry, named) = hosted
-        .as_ref()
-        .zip(hosted_tape.as_ref())
-        .and_then(|(text, tape)| Some((text.clone(), tape.root(), tape.root().get(kind.key())?)))
-        .unwrap_or_else(|| (Bytes::copy_from_slice(entry.raw()), entry, named));
+    let entry = hosted_tape.as_ref().map_or(entry, Tape::root);
+    let native = Bytes::copy_from_slice(entry.raw());
+    let named = entry.get(kind.key()).ok_or_else(|| skipped("it has no name or URI"))?;
     let exposed_key = kind.exposed_key(backend, &key);
     let exposed = exposure::expose_entry(backend, &native, entry, named, &exposed_key)
         .map_err(|_| skipped(TWO_LINKS))?;
@@ -438,6 +449,10 @@ fn check_entry(kind: ListKind, key: &str, entry: TapeValue<'_>) -> Result<(), &'
     if key.chars().any(char::is_control) {
         return Err("its name or URI holds control characters");
     }
+    // The broker could not route a request for it, and some clients refuse a whole list for it.
+    if kind == ListKind::Resources && !has_scheme(key) {
+        return Err("its URI has no scheme");
+    }
     if kind == ListKind::Tools
         && entry.get("inputSchema").is_none_or(|schema| schema.kind() != ValueKind::Object)
     {
@@ -448,6 +463,12 @@ fn check_entry(kind: ListKind, key: &str, entry: TapeValue<'_>) -> Result<(), &'
         return Err("the URI of its user interface is longer than 2048 bytes");
     }
     Ok(())
+}
+
+fn has_scheme(uri: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
+    let is_scheme = |text: &str| !text.is_empty() && text.bytes().all(is_allowed);
+    uri.split_once(':').is_some_and(|(scheme, _)| is_scheme(scheme))
 }
 
 /// Returns the digest of an entry's definition. The `execution` of a tool is not part of it.

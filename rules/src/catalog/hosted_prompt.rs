@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::{BackendLists, HeldParts, ListKind, TaskHost, read_page};
+use super::{BackendLists, CatalogMarks, HeldParts, ListKind, TaskHost, read_page};
 use crate::limits::{
     COMPLETION_VALUES_MAX,
     toolsets::{
@@ -360,6 +360,7 @@ impl HostedPrompts {
             resource_templates: Vec::new(),
             stale: false,
             held: HeldParts::default(),
+            marks: CatalogMarks::default(),
         })
     }
 }

@@ -99,7 +99,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::catalog::{HeldParts, TaskHost, read_page};
+    use crate::catalog::{CatalogMarks, HeldParts, TaskHost, read_page};
 
     fn tools(names: &[&str]) -> Vec<CatalogEntry> {
         let body: Vec<String> = names
@@ -128,6 +128,7 @@ mod tests {
             resource_templates: vec![],
             stale: false,
             held: HeldParts::default(),
+            marks: CatalogMarks::default(),
         }
     }
 

@@ -194,6 +194,7 @@ mod tests {
             resource_templates: vec![],
             stale: false,
             held: Default::default(),
+            marks: Default::default(),
         }
     }
 

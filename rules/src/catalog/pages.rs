@@ -6,7 +6,7 @@ use std::{collections::HashSet, sync::OnceLock};
 use bytes::Bytes;
 use protocol::ids::BackendId;
 
-use super::{Catalog, ListKind, Target};
+use super::{Catalog, CatalogMarks, ListKind, Target};
 use crate::{batch, cursor, endpoint::Endpoint, limits::PAGE_ENTRIES};
 
 /// One list of one endpoint, in pages.
@@ -60,6 +60,19 @@ impl Catalog {
     pub fn listed_tool(&self, name: &str) -> Option<&Target> {
         let is_batch = name == batch::BATCH_TOOL && self.batching.contains(&self.origin.merged);
         self.tools.get(name).filter(|_| !is_batch && !self.origin.is_searched)
+    }
+
+    /// Returns the marks of the catalogs behind the lists of an endpoint. A backend of which the
+    /// endpoint shows nothing does not count.
+    pub fn marks(&self, endpoint: &Endpoint) -> CatalogMarks {
+        let mut marks = CatalogMarks::default();
+        for (backend, lists) in &self.backends {
+            let is_elsewhere = matches!(endpoint, Endpoint::Single(only) if only != backend);
+            if !is_elsewhere && lists.has_entries() {
+                marks.extend(&lists.marks);
+            }
+        }
+        marks
     }
 
     /// Returns the page that begins with this entry of a list.

@@ -8,6 +8,9 @@ pub const PAGE_ENTRIES: usize = 100;
 pub const LIST_PAGES_MAX: usize = 1_000;
 /// Cursor of a list of one backend. A longer one ends the list.
 pub const CURSOR_BYTES_MAX: usize = 8 * 1024;
+/// Catalogs of brokers behind the lists of one backend that is a broker. The lists of a backend with
+/// more are not used, because they could contain those of the tenant.
+pub const CATALOG_MARKS_MAX: usize = 256;
 /// Entries that the broker keeps of one list of one backend.
 pub const LIST_ENTRIES_MAX: usize = 10_000;
 /// JSON values of one entry of a list, at any depth. A page of the largest entries has fewer values

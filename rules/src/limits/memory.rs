@@ -9,10 +9,10 @@ pub const OUTBOX_BYTES_TOTAL_DEFAULT: usize = 1024 * 1024 * 1024;
 pub const OUTBOX_STEP_BYTES: usize = 256 * 1024;
 /// Bytes of delivered events of all clients, or an eighth of the memory if that is less.
 pub const RETAINED_EVENTS_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Unread bytes that a replica holds of answers of other replicas, or an eighth of the memory if
-/// that is less.
+/// Unread bytes that a replica holds of answers and tunnels of other replicas, or an eighth of the
+/// memory if that is less.
 pub const RELAYED_UNREAD_BYTES_MAX: usize = 256 * 1024 * 1024;
-/// Interval at which a replica with many such answers adds up their unread bytes.
+/// Interval at which a replica with many such streams adds up their unread bytes.
 pub const RELAYED_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Bytes of incomplete or waiting messages of one tenant, or a sixteenth of the memory if that is less.
 pub const UNFINISHED_TENANT_BYTES_MAX: usize = 64 * 1024 * 1024;

@@ -52,6 +52,7 @@ fn lists(name: &str, tools: &[Value], resources: &[&str]) -> (BackendId, Arc<Bac
         resource_templates: Vec::new(),
         stale: false,
         held: Default::default(),
+        marks: Default::default(),
     };
     (id, Arc::new(lists))
 }

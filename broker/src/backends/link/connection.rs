@@ -35,6 +35,8 @@ use super::{
 };
 use crate::metrics::Metrics;
 
+pub(super) use self::initialize::is_catalog_loop;
+
 /// Characters of the fault of a connection.
 const FAULT_LETTERS_MAX: usize = 300;
 
@@ -55,6 +57,8 @@ pub struct Connection {
     /// The fault that ended it, if known. It may hold text of the backend, so only operators see
     /// it.
     fault: OnceLock<String>,
+    /// The limit of a message that ended it.
+    overlong: OnceLock<usize>,
     /// Set when the connection is closed because the backend forgot the session.
     forgotten: AtomicBool,
     /// Set while the link counts it as open, after the handshake.
@@ -78,6 +82,7 @@ impl Connection {
             streams: OnceLock::new(),
             closed: CancellationToken::new(),
             fault: OnceLock::new(),
+            overlong: OnceLock::new(),
             forgotten: AtomicBool::new(false),
             counted_open: AtomicBool::new(false),
             loss_counted: AtomicBool::new(false),
@@ -163,6 +168,19 @@ impl Connection {
         let text = fault.to_string();
         let readable = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter });
         let _first_counts = self.fault.set(readable.take(FAULT_LETTERS_MAX).collect());
+    }
+
+    /// Stores that a message over this limit ends the connection. The rest of it cannot be skipped.
+    pub(super) fn record_overlong(&self, max: usize) {
+        let _first_counts = self.overlong.set(max);
+    }
+
+    /// Returns the failure of a request whose answer did not come before the end.
+    pub(super) fn loss(&self) -> Failure {
+        match self.overlong.get() {
+            Some(max) => Failure::Overlong { max: *max },
+            None => Failure::Lost(self.end("the connection ended")),
+        }
     }
 
     /// Delivers an answer to the request that waits for it.
@@ -344,7 +362,7 @@ mod tests {
         json,
     };
     use records::NodeName;
-    use rules::link_sharing::LinkScope;
+    use rules::{catalog::MarkKey, link_sharing::LinkScope};
     use transport::http_client::{HttpClient, HttpClientConfig};
 
     use super::*;
@@ -374,7 +392,8 @@ mod tests {
             Arc::new(Config::default()),
             metrics,
             http,
-            key,
+            key.clone(),
+            MarkKey::new(key),
             persistence,
             Tracer::default(),
         );

@@ -58,6 +58,9 @@ pub enum Failure {
     /// The request went out and its answer will not come.
     #[error("the answer is lost: {0}")]
     Lost(String),
+    /// A message over the limit ended the connection. It may have been the answer.
+    #[error("the answer is lost: a message is longer than the {max} bytes allowed")]
+    Overlong { max: usize },
     /// A call broke off after its client got a question of the backend. A repetition would ask the
     /// client again.
     #[error("the call failed after the backend had started it: {0}")]
@@ -68,6 +71,11 @@ pub enum Failure {
     /// The backend's answer is not valid MCP.
     #[error("the backend violated the protocol: {0}")]
     Protocol(String),
+    /// The backend leads back to the catalog of its own tenant.
+    #[error(
+        "the catalog of the tenant contains itself through this backend, which leads back to it directly or through other brokers"
+    )]
+    CatalogLoop,
     #[error("the answer is larger than {max} bytes")]
     TooLarge { max: usize },
 }
@@ -102,9 +110,11 @@ impl Failure {
             Failure::QueueFull => "queue_full",
             Failure::SessionGone => "session_gone",
             Failure::Lost(_) => "lost",
+            Failure::Overlong { .. } => "overlong",
             Failure::Unfinished(_) => "unfinished",
             Failure::TimedOut(_) => "timeout",
             Failure::Protocol(_) => "protocol",
+            Failure::CatalogLoop => "catalog_loop",
             Failure::TooLarge { .. } => "too_large",
         }
     }
@@ -130,15 +140,22 @@ impl Failure {
     pub fn counts_for_breaker(&self) -> bool {
         match self {
             Failure::NotSent(_) | Failure::Busy { .. } | Failure::Unclear(_) => true,
-            Failure::Lost(_) | Failure::TimedOut(_) | Failure::Protocol(_) => true,
+            Failure::Lost(_) | Failure::Overlong { .. } => true,
+            Failure::TimedOut(_) | Failure::Protocol(_) => true,
             Failure::Throttled { .. }
             | Failure::QueueFull
             | Failure::SessionGone
             | Failure::TooLarge { .. } => false,
             Failure::Denied(_) | Failure::NoToken(_) | Failure::OwnLimit(_) => false,
+            Failure::CatalogLoop => false,
             Failure::Unconnected { .. } | Failure::TokenRequired(_) => false,
             Failure::Unfinished(reason) => reason.counts_for_breaker(),
         }
+    }
+
+    /// Returns whether the request went out and its answer will not come.
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Failure::Lost(_) | Failure::Overlong { .. })
     }
 
     /// Returns the time after which the backend wants the request again, if it named one.
@@ -160,7 +177,9 @@ impl Failure {
     pub fn attempt(&self) -> AttemptOutcome {
         match self {
             Failure::NotSent(_) => AttemptOutcome::NotProcessed,
-            Failure::Lost(_) | Failure::Unclear(_) => AttemptOutcome::MaybeProcessed,
+            Failure::Lost(_) | Failure::Overlong { .. } | Failure::Unclear(_) => {
+                AttemptOutcome::MaybeProcessed
+            }
             // No immediate retry against a backend that reports that it is busy.
             _ => AttemptOutcome::Final,
         }
@@ -219,6 +238,12 @@ impl Failure {
                     "the connection to backend {backend} ended before the answer; the backend may have acted"
                 ),
             ),
+            Failure::Overlong { max } => (
+                ErrorKind::OutcomeUnknown,
+                format!(
+                    "a message of backend {backend} was longer than the {max} bytes allowed and ended the connection before the answer; the backend may have acted"
+                ),
+            ),
             Failure::Unfinished(_) => (
                 ErrorKind::OutcomeUnknown,
                 format!("backend {backend} began the call and did not end it; it may have acted"),
@@ -229,6 +254,10 @@ impl Failure {
             Failure::Protocol(_) => (
                 ErrorKind::BackendProtocolError,
                 format!("backend {backend} sent an answer that is not valid MCP"),
+            ),
+            Failure::CatalogLoop => (
+                ErrorKind::CatalogLoop,
+                format!("the catalog of the tenant contains itself through backend {backend}"),
             ),
             Failure::TooLarge { max } => (
                 ErrorKind::ResultTooLarge,

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use protocol::json;
 use rules::limits::{LINK_QUEUE_FRAMES, NOISE_LINES_MAX, WRITE_BATCH_FRAMES};
 use tokio::{sync::mpsc, task::JoinHandle};
-use transport::frame::{CloseReason, FrameSink, FrameSource};
+use transport::frame::{CloseReason, FrameSink, FrameSource, ReadError};
 
 use super::{
     Link,
@@ -152,6 +152,9 @@ async fn read(link: Arc<Link>, connection: Arc<Connection>, mut source: impl Fra
                 if let Some(left_out) = checked(RepeatedFault::BrokenConnection) {
                     let redacted = link.backend.redactor.redact(&error);
                     tracing::warn!(%tenant, %backend, left_out, error = redacted, "reading from a backend failed");
+                }
+                if let ReadError::TooLong { limit } = error {
+                    connection.record_overlong(limit);
                 }
                 connection.record_fault(error);
                 break;

@@ -31,7 +31,7 @@ impl Link {
                     Err(refusal) if refusal.kind.retryable() => Failure::NotSent(refusal.message),
                     Err(refusal) => return Err(Failure::NotSent(refusal.message)),
                 };
-                let is_repeatable = failure.was_not_seen() || matches!(failure, Failure::Lost(_));
+                let is_repeatable = failure.was_not_seen() || failure.is_lost();
                 if self.is_closed() || !is_repeatable {
                     return Err(failure);
                 }

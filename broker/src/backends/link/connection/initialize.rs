@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use protocol::{
+    envelope::Message,
+    error::ErrorKind,
     handshake::{self, InitializeResult},
     ids::RequestId,
+    json::{self, Document},
     method::Method,
     version::Version,
 };
@@ -27,6 +30,7 @@ impl Connection {
             Version::LATEST_WITH_SESSIONS,
             link.declared.raw(),
             rules::endpoint_info::BROKER_INFO.as_bytes(),
+            format!("{{{}}}", link.backend.mark.member()).as_bytes(),
         )
         .into();
         let answer = self
@@ -41,6 +45,9 @@ impl Connection {
             failure => failure,
         })?;
         self.record_first_answer(&answer);
+        if is_catalog_loop(&answer) {
+            return Err(Failure::CatalogLoop);
+        }
         let answer = InitializeResult::parse(&answer)
             .map_err(|error| Failure::Protocol(error.to_string()))?;
         if let WireSender::Http(http) = &self.wire {
@@ -67,4 +74,13 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// Returns whether a broker refused the request because the catalog of the tenant contains itself.
+pub(in crate::backends::link) fn is_catalog_loop(answer: &Message) -> bool {
+    let Some(data) = answer.bytes(answer.fields.error_data) else { return false };
+    Document::parse(data, &json::Limits::with_bytes_max(data.len())).is_ok_and(|document| {
+        let kind = document.root().get("kind").and_then(|kind| kind.as_str());
+        kind.is_some_and(|kind| kind == ErrorKind::CatalogLoop.name())
+    })
 }

@@ -38,7 +38,7 @@ impl Connection {
             answer = slot.answered() => answer,
             answer = self.send_request(link, request) => answer,
             // The answer may have come just before the end.
-            () = self.closed_without_answer(&slot) => slot.take().unwrap_or_else(|| Err(Failure::Lost(self.end("the connection ended")))),
+            () = self.closed_without_answer(&slot) => slot.take().unwrap_or_else(|| Err(self.loss())),
         };
         match &answer {
             Err(Failure::SessionGone) => self.close_forgotten(),

@@ -109,7 +109,7 @@ impl HttpWire {
             // An error of one request, such as its size, does not show that the backend is
             // unhealthy.
             status if status.is_client_error() => Failure::Denied(format!("status {status}")),
-            status => Failure::Protocol(format!("status {status}")),
+            status => Failure::Protocol(status_text(status)),
         })
     }
 
@@ -175,6 +175,16 @@ impl HttpWire {
     }
 }
 
+/// Returns a status for operators. Many servers redirect from the URL without a slash at its end.
+pub(super) fn status_text(status: StatusCode) -> String {
+    match status.is_redirection() {
+        true => format!(
+            "status {status}: the broker follows no redirects; register the URL to which this one leads, often the same with a slash at its end"
+        ),
+        false => format!("status {status}"),
+    }
+}
+
 /// Returns an error with the id of its request. A server that refuses a request before it reads the
 /// body does not know the id.
 fn with_id(error: Message, wire_id: u64) -> Option<Message> {
@@ -224,6 +234,14 @@ fn mentions_session(message: &Message) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_reason_of_a_redirect_names_the_remedy() {
+        let text = status_text(StatusCode::TEMPORARY_REDIRECT);
+        assert!(text.starts_with("status 307 Temporary Redirect: "), "{text}");
+        assert!(text.contains("register the URL to which this one leads"), "{text}");
+        assert_eq!(status_text(StatusCode::BAD_GATEWAY), "status 502 Bad Gateway");
+    }
 
     #[test]
     fn an_error_without_an_id_gets_the_id_of_its_request() {

@@ -15,7 +15,7 @@ use transport::{HttpResponse, ResponseBody};
 
 use super::{
     content_kind::ContentKind,
-    error_status::retry_after,
+    error_status::{retry_after, status_text},
     event_stream::{BodyEnd, EventStreamReader},
     http_wire::{HttpWire, PostEndpoint},
     setup::send_one_way,
@@ -104,7 +104,12 @@ async fn read(
         end = reading.read(&mut body) => Some(end),
     };
     match end {
-        Some(BodyEnd::Broken(failure)) => connection.record_fault(failure),
+        Some(BodyEnd::Broken(failure)) => {
+            if let Failure::TooLarge { max } = failure {
+                connection.record_overlong(max);
+            }
+            connection.record_fault(failure);
+        }
         Some(BodyEnd::Answered | BodyEnd::Ended) => {
             connection.record_fault("the event stream ended")
         }
@@ -127,7 +132,8 @@ fn judge_stream(
     is_events: bool,
     retry_after: Option<Duration>,
 ) -> Result<(), Failure> {
-    let text = format!("the backend answered the GET of the event stream with status {status}");
+    let text =
+        format!("the backend answered the GET of the event stream with {}", status_text(status));
     Err(match status {
         StatusCode::OK if is_events => return Ok(()),
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {

@@ -40,7 +40,7 @@ pub(in crate::backends::link) async fn control_request(
         | Method::PromptsList
         | Method::ResourcesList
         | Method::ResourcesTemplatesList => {
-            stateless.listening.lock().has_read_lists = true;
+            stateless.listening.first().lock().has_read_lists = true;
             requests::send_own(connection, link, method, params, None).await
         }
         _ => requests::send_own(connection, link, method, params, None).await,

@@ -273,7 +273,8 @@ impl<'a> BackendExchange<'a> {
         match downgrade::error_code(answer) {
             Some(HEADER_MISMATCH) if !progress.tools_refreshed => {
                 progress.tools_refreshed = true;
-                list_fetch::refresh_tools(connection, link).await?;
+                // Boxed, because it is rare and would enlarge the future of every call.
+                Box::pin(list_fetch::refresh_tools(connection, link)).await?;
                 Ok(NextStep::SendAgain)
             }
             // The refused header may be one of the client, which does not show a fault of the

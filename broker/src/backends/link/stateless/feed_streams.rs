@@ -1,13 +1,18 @@
-//! The streams behind the feed of notifications of a stateless backend (MCP 2026-07-28,
-//! Subscriptions). Each connection has one open, for all clients behind it.
+//! The streams behind the feeds of notifications of a stateless backend (MCP 2026-07-28,
+//! Subscriptions). Each feed of a connection has one open, for all clients behind it.
 //!
 //! A filter cannot change. When the wanted resources change, the broker opens another stream. It
 //! closes the old one [`LISTEN_OVERLAP`] after the backend acknowledged the new one.
 //!
 //! The broker tries again to open a stream until it is open. Then each listener gets a notification
-//! and the lists are read again, if changes may have been missed before.
+//! and the lists are read again, if changes may have been missed before. A stream that ends is opened
+//! again. The wait before that grows while streams end early.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use protocol::{
     envelope::{Kind, Message},
@@ -16,13 +21,14 @@ use protocol::{
     stateless::{MISSING_CLIENT_CAPABILITY, downgrade, results::SubscriptionFilter},
 };
 use rules::{
-    limits::{BACKOFF_FIRST, BACKOFF_MAX, LISTEN_OVERLAP, LISTEN_REFUSED_PAUSE},
+    limits::{BACKOFF_FIRST, BACKOFF_MAX, LISTEN_OVERLAP, LISTEN_REFUSED_PAUSE, STABLE_AFTER},
     link_sharing::LinkScope,
 };
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use super::{
     notification_feed::NotificationFeed,
+    notification_feeds::NotificationFeeds,
     requests::{self, RequestIdentity},
 };
 use crate::backends::link::{Link, connection::Connection, failure::Failure};
@@ -32,6 +38,7 @@ struct FeedStream {
     id: u64,
     /// The filter, without the resources that the backend did not agree to.
     filter: SubscriptionFilter,
+    opened_at: Instant,
     reading: JoinHandle<()>,
     end: oneshot::Receiver<Result<Message, Failure>>,
 }
@@ -57,34 +64,37 @@ pub(in crate::backends::link) fn watch_lists(connection: &Arc<Connection>, link:
     if lists == SubscriptionFilter::default() {
         return;
     }
+    let feed = stateless.listening.first();
     {
-        let mut state = stateless.listening.lock();
+        let mut state = feed.lock();
         state.lists = lists;
         state.version += 1;
     }
-    run(&stateless.listening, connection, link);
+    run(&feed, connection, link);
 }
 
 /// Subscribes to updates of a resource. Returns `true` if the backend agreed, and `false` if it
 /// refused.
 pub(super) async fn subscribe(
-    feed: &NotificationFeed,
+    feeds: &NotificationFeeds,
     connection: &Arc<Connection>,
     link: &Arc<Link>,
     uri: &str,
 ) -> Result<bool, Failure> {
     let link_uris =
         || link.subscriptions.counts().into_iter().map(|(uri, _)| uri).collect::<Vec<String>>();
-    let Some(version) = feed.want(uri, link_uris) else { return Ok(true) };
-    let mut subscribing = Subscribing { feed, uri, is_applied: false };
-    run(feed, connection, link);
+    let Some((feed, version)) = feeds.want(uri, link_uris) else { return Ok(true) };
+    let mut subscribing = Subscribing { feed: &feed, uri, agreed: None };
+    // The resources of the link may be in several feeds.
+    feeds.all().iter().for_each(|feed| run(feed, connection, link));
     let mut applied = feed.applied.subscribe();
-    let applied = applied.wait_for(|applied| applied.version >= version).await;
-    let failure = applied.ok().and_then(|applied| applied.failure.clone());
-    subscribing.is_applied = true;
-    match (feed.lock().accepted.contains(uri), failure) {
-        (false, Some(failure)) => Err(failure),
-        (is_agreed, _) => Ok(is_agreed),
+    let attempt = applied.wait_for(|applied| applied.version >= version).await;
+    let answer = attempt.map(|attempt| (attempt.accepted.contains(uri), attempt.failure.clone()));
+    let (is_agreed, failure) = answer.unwrap_or_default();
+    subscribing.agreed = Some(is_agreed);
+    match failure {
+        Some(failure) if !is_agreed => Err(failure),
+        _ => Ok(is_agreed),
     }
 }
 
@@ -93,18 +103,18 @@ pub(super) async fn subscribe(
 struct Subscribing<'a> {
     feed: &'a NotificationFeed,
     uri: &'a str,
-    /// Set once the backend has answered the filter with the resource, or the attempt has failed.
-    is_applied: bool,
+    /// Whether the backend agreed. `None`: it has not answered the filter with the resource, and no
+    /// attempt has failed.
+    agreed: Option<bool>,
 }
 
 impl Drop for Subscribing<'_> {
     fn drop(&mut self) {
-        let mut state = self.feed.lock();
-        let is_agreed = self.is_applied && state.accepted.contains(self.uri);
-        if is_agreed || !state.uris.remove(self.uri) {
+        if self.agreed == Some(true) {
             return;
         }
-        if !self.is_applied {
+        let mut state = self.feed.lock();
+        if state.uris.remove(self.uri) && self.agreed.is_none() {
             // The answer may still come, and would agree to an unwanted resource.
             state.version += 1;
             drop(state);
@@ -113,24 +123,25 @@ impl Drop for Subscribing<'_> {
     }
 }
 
-/// Starts the task that keeps the stream open, or notifies it of a change.
-fn run(feed: &NotificationFeed, connection: &Arc<Connection>, link: &Arc<Link>) {
+/// Starts the task that keeps the stream of a feed open, or notifies it of a change.
+fn run(feed: &Arc<NotificationFeed>, connection: &Arc<Connection>, link: &Arc<Link>) {
     let starts = !std::mem::replace(&mut feed.lock().running, true);
     feed.changed.notify_one();
     if starts {
-        link.backend.context.running.spawn(keep_open(link.clone(), connection.clone()));
+        let keeping = keep_open(link.clone(), connection.clone(), feed.clone());
+        link.backend.context.running.spawn(keeping);
     }
 }
 
 /// Keeps a stream with the wanted filter open until the connection closes.
-async fn keep_open(link: Arc<Link>, connection: Arc<Connection>) {
-    let Some(stateless) = connection.stateless().cloned() else { return };
+async fn keep_open(link: Arc<Link>, connection: Arc<Connection>, listening: Arc<NotificationFeed>) {
     let feed = OpenFeed {
         link: &link,
         connection: &connection,
-        listening: &stateless.listening,
+        listening: &listening,
         stream: None,
         failures: 0,
+        early_ends: 0,
         retry_after: None,
         missed: false,
         is_first: true,
@@ -139,12 +150,12 @@ async fn keep_open(link: Arc<Link>, connection: Arc<Connection>) {
         () = feed.follow_filter() => {}
         () = connection.closed() => {}
     }
-    stateless.listening.lost();
+    listening.lost();
     let lost = Failure::Lost("the connection ended before the backend answered".to_owned());
-    stateless.listening.mark_applied(u64::MAX, Some(lost)); // an answer that will not come has no waiter
+    listening.mark_applied(u64::MAX, Some(lost)); // an answer that will not come has no waiter
 }
 
-/// The stream of a connection, and the attempts to open it.
+/// The stream of a feed, and the attempts to open it.
 struct OpenFeed<'a> {
     link: &'a Arc<Link>,
     connection: &'a Arc<Connection>,
@@ -152,6 +163,8 @@ struct OpenFeed<'a> {
     stream: Option<FeedStream>,
     /// Failed attempts since the last open stream.
     failures: u32,
+    /// Streams in a row that the backend ended early.
+    early_ends: u32,
     /// The wait before the next attempt, after a failed one.
     retry_after: Option<Duration>,
     /// Set while no stream is open, if one was wanted.
@@ -198,12 +211,23 @@ impl OpenFeed<'_> {
             };
             if let Some(gracefully) = ended {
                 tracing::debug!(tenant = %self.link.backend.tenant, backend = %self.link.backend.id, gracefully, "the backend's notification stream ended");
-                self.stream = None;
                 listening.lost();
                 self.missed = true;
-                tokio::time::sleep(BACKOFF_FIRST).await;
+                self.wait_after_end(version).await;
             }
         }
+    }
+
+    /// Waits after the backend ended the stream. Another filter shortens the wait, but not below its
+    /// first part.
+    async fn wait_after_end(&mut self, version: u64) {
+        let stream = self.stream.take();
+        let is_early = stream.is_some_and(|stream| stream.opened_at.elapsed() < STABLE_AFTER);
+        self.early_ends = if is_early { self.early_ends + 1 } else { 0 };
+        tokio::time::sleep(BACKOFF_FIRST).await;
+        let rest = backoff(self.early_ends).saturating_sub(BACKOFF_FIRST);
+        let _sooner =
+            tokio::time::timeout(rest, until_changed(self.listening, version, None)).await;
     }
 
     fn applied(&mut self, version: u64) {
@@ -217,7 +241,7 @@ impl OpenFeed<'_> {
         self.applied(version);
         let is_first = std::mem::replace(&mut self.is_first, false);
         if std::mem::take(&mut self.missed) {
-            notify_gap(self.link);
+            notify_gap(self.link, self.listening);
         } else if is_first && lists_are_older && self.link.scope == LinkScope::Catalog {
             self.link.backend.refresh();
         }
@@ -235,15 +259,18 @@ impl OpenFeed<'_> {
             let redacted = backend.redactor.redact(&failure);
             tracing::info!(tenant = %backend.tenant, backend = %backend.id, failure = redacted, "the broker could not open the notification stream of the backend");
         }
-        let pause = BACKOFF_FIRST
-            .saturating_mul(1 << self.failures.min(10))
-            .min(BACKOFF_MAX)
-            .mul_f64(rand::random_range(0.5..1.0))
-            .max(failure.retry_after().unwrap_or_default().min(BACKOFF_MAX));
+        let pause =
+            backoff(self.failures).max(failure.retry_after().unwrap_or_default().min(BACKOFF_MAX));
         // An equal request gets an equal refusal, until the backend is changed.
         self.retry_after = Some(if refused { LISTEN_REFUSED_PAUSE } else { pause });
         self.listening.mark_applied(version, (!refused).then_some(failure));
     }
+}
+
+/// Returns the wait after this number of failures in a row.
+fn backoff(failures: u32) -> Duration {
+    let ceiling = BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
+    ceiling.mul_f64(rand::random_range(0.5..1.0))
 }
 
 /// Waits until another filter is wanted, or until the backend announces the end of the stream.
@@ -287,7 +314,8 @@ async fn open(
     let reading = link.backend.context.running.spawn(async move {
         let _receiver_dropped = end_tx.send(requests::send(&to, &over, request).await);
     });
-    let mut stream = FeedStream { id, filter: filter.clone(), reading, end };
+    let opened_at = Instant::now();
+    let mut stream = FeedStream { id, filter: filter.clone(), opened_at, reading, end };
     let limit = link.backend.timeouts().control;
     let outcome = tokio::time::timeout(limit, agreed(listening, &mut stream)).await;
     let failure = match outcome {
@@ -319,6 +347,7 @@ async fn agreed(
             return Ok(agreed);
         }
         tokio::select! {
+            biased; // the stream may end right behind its acknowledgement
             () = listening.acknowledged.notified() => {}
             end = &mut stream.end => {
                 return Err(match end {
@@ -335,9 +364,11 @@ async fn agreed(
     }
 }
 
-/// Reports to the listeners that updates may have been missed.
-fn notify_gap(link: &Arc<Link>) {
-    link.subscriptions.notify_gaps(&link.backend.id);
+/// Reports to the listeners of a feed that updates may have been missed.
+fn notify_gap(link: &Arc<Link>, feed: &NotificationFeed) {
+    for uri in &feed.wanted().0.uris {
+        link.subscriptions.notify_listeners(&link.backend.id, uri);
+    }
     if link.scope == LinkScope::Catalog {
         link.backend.refresh();
     }

@@ -29,7 +29,7 @@ use super::{
 use crate::{
     backends::link::{
         Link,
-        connection::Connection,
+        connection::{Connection, is_catalog_loop},
         era::{Era, EraSupport},
         failure::Failure,
         wire::WireSender,
@@ -293,6 +293,9 @@ fn judge(answer: Result<Message, Failure>) -> Result<DiscoverVerdict, Failure> {
         }
         Err(_) => return Ok(DiscoverVerdict::Sessions),
     };
+    if is_catalog_loop(&answer) {
+        return Err(Failure::CatalogLoop);
+    }
     if answer.kind == Kind::Error {
         return Ok(judge_error(&answer));
     }

@@ -7,7 +7,7 @@
 //! - [`exchange`] carries calls.
 //! - [`inputs`] sends the inputs that a backend needs to the client.
 //! - [`tasks`] follows the tasks that a backend creates.
-//! - [`feed_streams`] maintains a stream of notifications.
+//! - [`feed_streams`] maintains the streams of notifications.
 //!
 //! Invariant: only requests, and notifications that cancel one, are sent on a stateless connection.
 //! Other messages (answers to the backend's requests, notifications of the client) end in
@@ -19,6 +19,7 @@ pub(super) mod feed_streams;
 pub(super) mod handshake;
 mod inputs;
 mod notification_feed;
+mod notification_feeds;
 mod requests;
 pub(super) mod state;
 mod tasks;

@@ -1,4 +1,4 @@
-//! The notifications of a stateless backend: what is wanted, and which streams count (MCP
+//! One feed of notifications of a stateless backend: what is wanted, and which streams count (MCP
 //! 2026-07-28, Subscriptions). [`super::feed_streams`] opens the streams.
 //!
 //! A stream counts from its acknowledgement on. While one stream replaces another, a notification on
@@ -33,6 +33,8 @@ pub(in crate::backends::link) struct NotificationFeed {
 #[derive(Debug, Default)]
 pub(super) struct FeedAttempt {
     pub(super) version: u64,
+    /// Resources that the backend had agreed to after the attempt. The stream may have ended since.
+    pub(super) accepted: BTreeSet<String>,
     /// The failure of the request. `None`: the backend answered it.
     pub(super) failure: Option<Failure>,
 }
@@ -52,8 +54,6 @@ pub(super) struct FeedState {
     overlap: HashMap<String, OverlapCounts>,
     /// A stream that is being opened, and the wanted resources that the backend agreed to.
     opening: Option<(u64, Option<BTreeSet<String>>)>,
-    /// Set once the resources of all clients of the link were added.
-    has_link_uris: bool,
     /// Streams that the backend announced to end.
     ended: BTreeSet<u64>,
     pub(super) running: bool,
@@ -93,16 +93,11 @@ impl Default for NotificationFeed {
 
 impl NotificationFeed {
     /// Subscribes to a resource. Returns the version of the filter with it. `None`: the backend has
-    /// agreed to it on the current stream. `link_uris` returns the resources of all clients of the
-    /// link. They are in the first filter, because after a loss the broker restores them one by one.
-    pub(super) fn want(&self, uri: &str, link_uris: impl FnOnce() -> Vec<String>) -> Option<u64> {
+    /// agreed to it on the current stream.
+    pub(super) fn want(&self, uri: &str) -> Option<u64> {
         let mut state = self.lock();
         if state.current.is_some() && state.accepted.contains(uri) && state.uris.contains(uri) {
             return None;
-        }
-        // Once: a client whose resource the backend has just refused may still be listed.
-        if !std::mem::replace(&mut state.has_link_uris, true) {
-            state.uris.extend(link_uris());
         }
         state.uris.insert(uri.to_owned());
         state.version += 1;
@@ -168,6 +163,12 @@ impl NotificationFeed {
         }
     }
 
+    /// Returns whether the notifications of this stream count.
+    pub(super) fn counts(&self, id: u64) -> bool {
+        let (newer, older) = self.lock().counted_streams();
+        [newer, older].contains(&Some(id))
+    }
+
     /// Returns whether a notification is new, and counts it.
     pub(super) fn admits(&self, message: &Message) -> bool {
         let Some(id) = stream_id(message) else { return false };
@@ -206,9 +207,10 @@ impl NotificationFeed {
     }
 
     pub(super) fn mark_applied(&self, version: u64, failure: Option<Failure>) {
+        let accepted = self.lock().accepted.clone();
         self.applied.send_modify(|applied| {
             if version >= applied.version {
-                *applied = FeedAttempt { version, failure };
+                *applied = FeedAttempt { version, accepted, failure };
             }
         });
     }
@@ -251,7 +253,8 @@ impl NotificationFeed {
     }
 }
 
-fn stream_id(message: &Message) -> Option<u64> {
+/// Returns the wire id of the stream of a notification.
+pub(super) fn stream_id(message: &Message) -> Option<u64> {
     downgrade::subscription_id(message)?.as_u64()
 }
 
@@ -283,14 +286,10 @@ mod tests {
         listening.switch(id);
     }
 
-    fn want(listening: &NotificationFeed, uri: &str) -> Option<u64> {
-        listening.want(uri, Vec::new)
-    }
-
     #[test]
     fn nb_sub_02_a_notification_of_an_unknown_stream_is_dropped() {
         let listening = NotificationFeed::default();
-        want(&listening, "a:b");
+        listening.want("a:b");
         assert!(!listening.admits(&updated(1)), "no stream is open");
         opened(&listening, 7);
         assert!(
@@ -322,25 +321,26 @@ mod tests {
     #[test]
     fn br_05_a_resource_is_wanted_again_while_its_stream_is_open() {
         let listening = NotificationFeed::default();
-        assert_eq!(want(&listening, "a:b"), Some(1));
+        assert_eq!(listening.want("a:b"), Some(1));
         opened(&listening, 7);
-        assert_eq!(want(&listening, "a:b"), None, "the backend has agreed");
+        assert_eq!(listening.want("a:b"), None, "the backend has agreed");
         listening.unsubscribe("a:b");
-        let version = want(&listening, "a:b");
+        let version = listening.want("a:b");
         assert_eq!((version, listening.wanted().1), (Some(3), 3));
         // The filter is that of the stream again, so the backend does not answer it once more.
         assert!(listening.lock().accepted.contains("a:b"));
     }
 
     #[test]
-    fn br_05_the_resources_of_a_link_are_added_once() {
+    fn nb_sub_01_a_stream_that_ended_at_once_was_agreed_to() {
         let listening = NotificationFeed::default();
-        let of_link = || vec!["a:1".to_owned(), "a:refused".to_owned()];
-        listening.want("a:1", of_link);
-        assert_eq!(listening.wanted().0.uris, ["a:1", "a:refused"]);
-        listening.unsubscribe("a:refused");
-        listening.want("a:2", of_link);
-        assert_eq!(listening.wanted().0.uris, ["a:1", "a:2"]);
+        let version = listening.want("a:b").unwrap();
+        opened(&listening, 7);
+        listening.mark_applied(version, None);
+        listening.lost();
+        let attempt = listening.applied.borrow();
+        assert!(attempt.version == version && attempt.accepted.contains("a:b"));
+        assert!(!listening.lock().accepted.contains("a:b"), "no stream has it now");
     }
 
     #[test]

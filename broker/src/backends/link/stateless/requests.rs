@@ -20,7 +20,7 @@ use protocol::{
     },
     version::Version,
 };
-use rules::{log_level::LogLevel, tasks::decoded};
+use rules::{catalog::ListKind, log_level::LogLevel, tasks::decoded};
 
 use crate::backends::{
     link::{
@@ -144,12 +144,16 @@ pub(super) fn own<'a>(
         out.extend_from_slice(value);
         out
     });
+    let mark = match method == Method::ServerDiscover || ListKind::of_method(method).is_some() {
+        true => format!(",{}", link.backend.mark.member()),
+        false => String::new(),
+    };
     let rest = params
         .map_or(&b""[..], |params| params.trim_ascii().strip_prefix(b"{").unwrap_or_default());
     let rest = rest.trim_ascii_start();
     let comma: &[u8] = if rest.is_empty() || rest.starts_with(b"}") { b"" } else { b"," };
     let rest = if rest.is_empty() { b"}" } else { rest };
-    let params = [b"{\"_meta\":{", members.as_slice(), b"}", comma, rest].concat();
+    let params = [b"{\"_meta\":{", members.as_slice(), mark.as_bytes(), b"}", comma, rest].concat();
     let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(&params));
     let headers = is_http(connection).then(|| {
         let message = decoded(frame.clone());

@@ -11,12 +11,12 @@ use protocol::{envelope::Message, ids::RequestId, json, method::Method, stateles
 use rules::limits::CAPABILITIES_REMEMBERED_MAX;
 use tokio::sync::oneshot;
 
-use super::notification_feed::NotificationFeed;
+use super::notification_feeds::NotificationFeeds;
 
 /// State of a stateless connection, in addition to its requests.
 #[derive(Debug)]
 pub struct StatelessConnection {
-    pub(in crate::backends::link) listening: NotificationFeed,
+    pub(in crate::backends::link) listening: NotificationFeeds,
     /// Questions to clients for an `input_required`, by number.
     inputs: Mutex<HashMap<u64, PendingInput>>,
     next_input: AtomicU64,
@@ -35,7 +35,7 @@ struct PendingInput {
 impl StatelessConnection {
     pub(in crate::backends::link) fn new() -> Self {
         Self {
-            listening: NotificationFeed::default(),
+            listening: NotificationFeeds::default(),
             inputs: Mutex::default(),
             next_input: AtomicU64::new(1),
             capabilities: Mutex::default(),
@@ -142,7 +142,7 @@ mod tests {
         let found = br#"{"supportedVersions":["2026-07-28"],"capabilities":{}}"#;
         let found = downgrade::initialize_result_from(&DiscoverResult::parse(found).unwrap(), "b");
         connection.set_stateless(found, StatelessConnection::new());
-        let listening = &connection.stateless().unwrap().listening;
+        let listening = connection.stateless().unwrap().listening.first();
         let _stream = connection.pending().expect(7, None);
         assert!(connection.has_pending(), "its clients wait for it");
         listening.switch(7);

@@ -26,6 +26,7 @@ use protocol::{
 use records::TaskStatus;
 use rules::{
     limits::{BACKOFF_FIRST, BACKOFF_MAX, inputs::BACKEND_TASK_INPUTS_MAX},
+    task_polls::PolledTask,
     tasks::{BackendTask, decoded},
 };
 
@@ -112,10 +113,18 @@ async fn follow(
                 return Ok(*refusal);
             }
         };
-        if state.kind == Kind::Error {
-            return for_the_requester(&state, Method::TasksGet, requester);
-        }
-        let now = read(&state, &task.id)?;
+        let now = match PolledTask::read(&state, &task.id) {
+            PolledTask::Known(now) => now,
+            // The error shows nothing of the task or of its inputs.
+            PolledTask::NotShown => {
+                task.poll_interval = None;
+                continue;
+            }
+            PolledTask::Unknown => return for_the_requester(&state, Method::TasksGet, requester),
+            PolledTask::Unreadable => {
+                return Err(Failure::Protocol("the state of a task cannot be read".to_owned()));
+            }
+        };
         match now.status {
             TaskStatus::Working => inputs.withdraw(|_| true),
             TaskStatus::InputRequired => inputs.update(&state)?,
@@ -265,7 +274,7 @@ async fn answer_to(
             let gathered =
                 inputs::gather(&connection, link, requester, std::slice::from_ref(&request)).await;
             match gathered {
-                Err(Failure::Lost(_)) if !link.is_closed() => {}
+                Err(failure) if failure.is_lost() && !link.is_closed() => {}
                 gathered => return gathered,
             }
             pause = BACKOFF_FIRST;
@@ -276,15 +285,6 @@ async fn answer_to(
             pause = (pause * 2).min(BACKOFF_MAX);
         }
     }
-}
-
-/// Reads the state of the task with this id.
-fn read(state: &Message, id: &str) -> Result<BackendTask, Failure> {
-    state
-        .bytes(state.result)
-        .and_then(BackendTask::read)
-        .filter(|now| now.id == id)
-        .ok_or_else(|| Failure::Protocol("the state of a task cannot be read".to_owned()))
 }
 
 fn needed_inputs(state: &Message) -> Result<Vec<InputRequest>, Failure> {
@@ -300,7 +300,9 @@ async fn state(
 ) -> Result<Message, Failure> {
     let params = format!("{{\"taskId\":{}}}", json::quote(id));
     let state = persistently(link, requester, Method::TasksGet, params.as_bytes()).await?;
-    requester.touch(); // the backend works on it
+    if requests::is_result(&state) {
+        requester.touch(); // the backend works on it
+    }
     Ok(state)
 }
 
@@ -391,8 +393,6 @@ impl Drop for TaskCancelGuard<'_> {
 
 #[cfg(test)]
 mod tests {
-    use rules::tasks;
-
     use super::*;
 
     fn state(result: &str) -> Message {
@@ -413,25 +413,5 @@ mod tests {
             state(r#"{"taskId":"t","status":"failed","error":{"code":-32000,"message":"m"}}"#);
         assert_eq!(inlined(&failed, "error").unwrap().kind, Kind::Error);
         assert!(matches!(inlined(&failed, "result"), Err(Failure::Protocol(_))));
-    }
-
-    #[test]
-    fn br_04_the_poll_interval_is_read_under_its_new_name() {
-        let task =
-            read(&state(r#"{"taskId":"t","status":"working","pollIntervalMs":250}"#), "t").unwrap();
-        assert_eq!(task.poll_interval, Some(Duration::from_millis(250)));
-        for other in [
-            r#"{"taskId":"u","status":"completed","result":{}}"#,
-            r#"{"taskId":"t","status":"zzz"}"#,
-            "{}",
-        ] {
-            assert!(matches!(read(&state(other), "t"), Err(Failure::Protocol(_))), "{other}");
-        }
-        assert!(tasks::is_unknown_task(
-            &decoded(Bytes::from_static(
-                br#"{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"m"}}"#
-            ))
-            .unwrap()
-        ));
     }
 }
