@@ -11,7 +11,7 @@
 //! always admitted.
 
 use std::{
-    fs,
+    fs, io,
     sync::{
         Arc, Weak,
         atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering},
@@ -171,8 +171,10 @@ fn watch(
     loop {
         std::thread::sleep(OVERLOAD_SAMPLE_INTERVAL);
         let Some(overload) = overload.upgrade() else { return };
-        if let Some(limit) = &memory {
-            let used = limit.used();
+        // A reading that fails, for lack of descriptors for example, changes nothing.
+        if let Some(limit) = &memory
+            && let Some(used) = limit.used()
+        {
             let sheds = overload.reasons.load(Ordering::Relaxed) & MEMORY != 0;
             let why = format!("{used} of {} bytes are used", limit.bytes);
             overload.set(MEMORY, "memory", limit.is_exceeded(used, sheds), &why);
@@ -223,9 +225,16 @@ impl MemoryLimit {
         self.bytes / 100 * self.percent
     }
 
-    fn used(&self) -> u64 {
-        let resident = process::resident_bytes().unwrap_or(0);
-        self.cgroup.as_ref().and_then(Cgroup::used).unwrap_or(0).max(resident)
+    /// Returns the used bytes, or `None` if they cannot be read now.
+    fn used(&self) -> Option<u64> {
+        let resident = process::resident_bytes();
+        match self.cgroup.as_ref().map(Cgroup::used) {
+            Some(Ok(used)) => Some(used.max(resident.unwrap_or(0))),
+            // The process is in another cgroup now.
+            Some(Err(error)) if error.kind() == io::ErrorKind::NotFound => resident,
+            Some(Err(_)) => None,
+            None => resident,
+        }
     }
 
     fn is_exceeded(&self, used: u64, already: bool) -> bool {
@@ -289,10 +298,15 @@ impl Cgroup {
         }
     }
 
-    fn used(&self) -> Option<u64> {
-        let current: u64 = fs::read_to_string(&self.current).ok()?.trim().parse().ok()?;
-        let stat = fs::read_to_string(&self.stat).unwrap_or_default();
-        Some(current.saturating_sub(reclaimable(&stat, self.prefix)))
+    fn used(&self) -> io::Result<u64> {
+        let current = fs::read_to_string(&self.current)?;
+        let current: u64 = current.trim().parse().map_err(io::Error::other)?;
+        let stat = match fs::read_to_string(&self.stat) {
+            // Some systems, such as gVisor, do not have this file.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            read => read?,
+        };
+        Ok(current.saturating_sub(reclaimable(&stat, self.prefix)))
     }
 }
 
@@ -339,7 +353,7 @@ pub fn retained_events_bytes(config: &config::Config) -> usize {
     part_of_memory(config, RETAINED_EVENTS_BYTES_MAX, 8)
 }
 
-/// Returns the limit of unread bytes of answers of other replicas.
+/// Returns the limit of unread bytes of answers and tunnels of other replicas.
 pub fn relayed_unread_bytes(config: &config::Config) -> usize {
     part_of_memory(config, RELAYED_UNREAD_BYTES_MAX, 8)
 }
@@ -399,7 +413,9 @@ mod tests {
         let limit = MemoryLimit { bytes: 1_000_000, percent: 90, cgroup: None };
         assert!(!limit.is_exceeded(899_000, false) && limit.is_exceeded(900_000, false));
         assert!(limit.is_exceeded(850_000, true) && !limit.is_exceeded(849_000, true));
-        assert!(MemoryLimit::find(&settings("{memory_bytes: 64MiB}")).unwrap().used() > 1_000_000);
+        assert!(
+            MemoryLimit::find(&settings("{memory_bytes: 64MiB}")).unwrap().used() > Some(1_000_000)
+        );
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -448,7 +464,20 @@ mod tests {
             stat: file("memory.stat", v2),
             prefix: "",
         };
-        assert_eq!(group.used(), Some(9_300));
+        assert_eq!(group.used().unwrap(), 9_300);
+        let without_stat = Cgroup { stat: "/no/such/file".to_owned(), ..group };
+        assert_eq!(without_stat.used().unwrap(), 16_000);
+    }
+
+    #[test]
+    fn a_reading_that_fails_does_not_look_like_free_memory() {
+        let used_by = |current: &str| {
+            let (current, stat) = (current.to_owned(), String::new());
+            let cgroup = Some(Cgroup { current, stat, prefix: "" });
+            MemoryLimit { bytes: 1_000_000, percent: 90, cgroup }.used()
+        };
+        assert_eq!(used_by("/"), None, "a folder cannot be read");
+        assert!(used_by("/no/such/file").is_some(), "the process has left the cgroup");
     }
 
     #[test]

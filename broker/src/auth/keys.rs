@@ -32,6 +32,8 @@ pub struct SealError;
 pub struct Keys {
     /// Signs list cursors.
     pub cursor: hmac::Key,
+    /// Derives the marks by which a catalog that contains itself is found.
+    pub catalog_marks: hmac::Key,
     /// Hashes API keys.
     pub api_key: hmac::Key,
     /// Hashes operators' tokens.
@@ -83,6 +85,7 @@ impl Keys {
         let sign = |purpose| hmac::Key::new(hmac::HMAC_SHA256, &derive(purpose));
         Self {
             cursor: sign("list cursor"),
+            catalog_marks: sign("catalog marks"),
             api_key: sign("api key"),
             operator: sign("operator token"),
             seal: SealKey::new(&derive("settings at rest"), added, active),

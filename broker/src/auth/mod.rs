@@ -44,7 +44,7 @@ pub use self::{
     operator_tokens::{OperatorEntry, OperatorTokens},
     principal_names::{OPERATOR_PREFIX, is_printable, reserved_reason},
     root_key::OpenRoot,
-    root_secret::{KeysError, PREVIOUS_ROOT_FILE, ROOT_FILE, RootSecrets},
+    root_secret::{KeysError, RootSecrets},
     secret_token::SecretToken,
     settings::AuthSettings,
     signing::SigningKey,

@@ -88,7 +88,11 @@ impl OpenRoot {
         let RootSecrets { current, previous, newly_created } = secrets;
         let mut roots = store.roots().await?;
         if roots.is_empty() && !is_new(store).await? {
-            return Self::of_earlier_release(secrets);
+            // Another process may have stored a root key meanwhile, and used it.
+            roots = store.roots().await?;
+            if roots.is_empty() {
+                return Self::of_earlier_release(secrets);
+            }
         }
         if open(&roots, current).is_none() {
             let known = previous.as_ref().and_then(|secret| open(&roots, secret));
@@ -152,13 +156,15 @@ fn open(roots: &[StoredRoot], secret: &[u8]) -> Option<(usize, RootKey)> {
     Some((index, serde_json::from_slice(&text).ok()?))
 }
 
-/// Returns whether nothing that depends on a root key is stored.
+/// Returns whether nothing that depends on a root key is stored. Sessions and tasks are those of
+/// replicas that derive the trust in each other from it.
 async fn is_new(store: &dyn DurableStore) -> Result<bool, StoreError> {
     Ok(store.keys().await?.is_empty()
-        && store.backends().await?.is_empty()
         && store.operators().await?.is_empty()
-        && store.token_issuers().await?.is_empty()
-        && store.audit_chains(None, 1).await?.is_empty())
+        && store.sealed_before(u8::MAX, 0, 1).await?.is_empty()
+        && store.audit_chains(None, 1).await?.is_empty()
+        && store.list_sessions(None, None, 1).await?.is_empty()
+        && store.list_tasks(None, None, None, 1).await?.is_empty())
 }
 
 fn id(secret: &[u8]) -> RootSecretId {

@@ -15,13 +15,9 @@ use std::{
 use aws_lc_rs::rand;
 use storage::StoreError;
 
-use crate::config::{Config, DatabaseConfig};
+use crate::config::{Config, DatabaseConfig, PREVIOUS_ROOT_FILE, ROOT_FILE};
 
 const ROOT_BYTES: usize = 32;
-/// Name of the secret file next to an SQLite database.
-pub const ROOT_FILE: &str = "secret.key";
-/// Name of a secret file that a new one replaces.
-pub const PREVIOUS_ROOT_FILE: &str = "secret.key.previous";
 
 #[derive(Debug, thiserror::Error)]
 pub enum KeysError {

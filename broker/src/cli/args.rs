@@ -23,7 +23,7 @@ use super::{
 
 const ENVIRONMENT: &str = "Environment:
   MCP_BROKER_ADMIN_URL    where the admin API listens [default: http://127.0.0.1:9090]
-  MCP_BROKER_ADMIN_TOKEN  its admin token, where one is configured";
+  MCP_BROKER_ADMIN_TOKEN  an operator's token or the admin token, if the admin API requires one";
 
 /// A broker between many MCP clients and many MCP servers.
 #[derive(Debug, Parser)]
@@ -37,11 +37,11 @@ pub(super) struct Cli {
 pub(super) enum Command {
     /// Run the broker
     Serve {
-        /// The configuration file; without one, the embedded defaults
+        /// The configuration file; without one, every key has its default
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
-    /// Run the broker on the embedded defaults, with the bundled demo backend
+    /// Run the broker with the default settings and a demo backend
     Demo,
     /// Check a configuration file: exit code 0, or 64 and one line per fault
     CheckConfig {
@@ -52,7 +52,7 @@ pub(super) enum Command {
     },
     /// Bring the database schema up to date and exit
     Migrate {
-        /// The configuration file; without one, the embedded defaults
+        /// The configuration file; without one, every key has its default
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
@@ -144,6 +144,10 @@ pub(super) struct TenantFilter {
 #[derive(Debug, Subcommand)]
 pub(super) enum BackendCommand {
     /// Register an MCP server
+    // The generated line names the command before the name, and without the `--` that it needs.
+    #[command(
+        override_usage = "mcp-broker backend add <NAME> [OPTIONS] <--url <URL>|--spec <FILE>|--server-json <FILE>|--registry <NAME[@VERSION]>|-- <COMMAND>...>"
+    )]
     Add(Box<BackendAdd>),
     /// List the backends of a tenant, or of all
     List(BackendListArgs),
@@ -208,7 +212,7 @@ pub(super) struct BackendAdd {
     /// The whole body for the admin API, as JSON; - for standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["links", "protocol", "call_timeout", "initialize_timeout"])]
     pub(super) spec: Option<PathBuf>,
-    /// A program that speaks MCP on its standard streams, with its arguments
+    /// After `--`: a program that speaks MCP on its standard streams, with its arguments
     #[arg(last = true, value_name = "COMMAND")]
     pub(super) command: Vec<String>,
     #[command(flatten)]
@@ -356,13 +360,16 @@ pub(super) struct TenantSettings {
     /// Share of the tenant in a busy broker, 1 to 1000
     #[arg(long, value_parser = weight)]
     pub(super) weight: Option<u32>,
-    /// 0 for no limit
+    /// Requests per second; 0 for no limit
     #[arg(long, value_name = "COUNT", value_parser = count::<u32>)]
     pub(super) requests_per_second: Option<u32>,
+    /// Requests above that rate before the broker refuses one
     #[arg(long, value_name = "COUNT", value_parser = count::<u32>)]
     pub(super) burst: Option<u32>,
+    /// Open sessions
     #[arg(long, value_name = "COUNT", value_parser = count::<u32>)]
     pub(super) sessions: Option<u32>,
+    /// Requests that wait for an answer
     #[arg(long, value_name = "COUNT", value_parser = count::<u32>)]
     pub(super) calls_in_flight: Option<u32>,
     /// Any limit that is a count, by its name in the body, such as requests_per_second_per_principal=10
@@ -409,8 +416,8 @@ pub(super) enum AuditCommand {
         #[command(flatten)]
         output: OutputOptions,
     },
-    /// Verify the chains of the audit log and their checkpoints; exit code 1 names the first
-    /// mismatching record
+    /// Verify the chains of the audit log and their checkpoints; print the first record that does
+    /// not match, and exit with 1
     Verify {
         /// A file with checkpoints from outside the database: audit.checkpoint_file, or the
         /// broker's log

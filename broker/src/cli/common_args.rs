@@ -5,7 +5,7 @@ use protocol::ids::TenantId;
 
 #[derive(Debug, Clone, Args)]
 pub(super) struct OutputOptions {
-    /// Print JSON instead of a table
+    /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
 }

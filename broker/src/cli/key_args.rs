@@ -73,7 +73,7 @@ pub(super) enum PinCommand {
         #[command(flatten)]
         of: TenantArg,
     },
-    /// Compare what backends show now with a lock file; exit code 1 names what differs
+    /// Compare what backends list now with a lock file; print what differs, and exit with 1
     Verify {
         #[arg(default_value = LOCK_FILE)]
         file: PathBuf,

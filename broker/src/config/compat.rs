@@ -51,7 +51,7 @@ pub(super) const COMPAT: &[ConfigKey] = &[
         "app_names",
         KeyKind::Bool,
         "true",
-        "Resolves the own name of a tool on `/mcp`, if exactly one backend with apps that the caller sees has a tool of that name for apps. An app (MCP Apps) uses only the names of its own server. If several backends have the name, the broker refuses the call (`tool_ambiguous`).",
+        "Resolves the own name of a tool on `/mcp`. Of the backends with apps that the caller sees, exactly one must have a tool for apps with that name. An app (MCP Apps) uses only the names of its own server. If several backends have the name, the broker refuses the call (`tool_ambiguous`).",
     ),
 ];
 

@@ -75,6 +75,7 @@ const ISSUERS: &str = "  #  - issuer: https://login.example.com
   #    check: signature
   #    introspection: {endpoint: \"https://login.example.com/introspect\", client_id: mcp-broker, client_secret: a-secret,
   #      auth: basic, ttl: 60s}
+  #    admin: {claim: groups, map: [{value: platform-sre, role: operator}], login: {client_id: mcp-broker-console}}
   #  - issuer: https://accounts.example.org
   #    tenant_claim: org
   #    tenants: [acme, umbrella]
@@ -152,7 +153,7 @@ pub fn markdown() -> String {
     let _ = write!(
         out,
         "\n## `auth.issuers`\n\n\
-         [security.md](security.md#tokens-of-an-authorization-server) and [identity providers](identity-providers.md) describe authorization servers. An entry has these members:\n\n\
+         [security.md](security.md#tokens-of-an-authorization-server) and [identity providers](identity-providers.md) describe authorization servers, and [access](access.md#operators-by-openid-connect) describes `admin`. An entry has these members:\n\n\
          ```yaml\nauth:\n  resource: https://mcp.example.com\n  issuers:\n{issuers}```\n"
     );
     let bodies = BODIES.trim();

@@ -92,6 +92,16 @@ pub(super) fn full_name(section: &str, name: &str) -> String {
     if is_short { format!("{}/{name}", DEFAULT_TENANT) } else { name.to_owned() }
 }
 
+/// Returns the shorter spelling of the name of a backend, if it has one.
+pub(super) fn short_name<'a>(section: &str, name: &'a str) -> Option<&'a str> {
+    name.strip_prefix(DEFAULT_TENANT)?.strip_prefix('/').filter(|_| section == "backends")
+}
+
+/// Returns the fault of an entry that another file declares too.
+pub fn declared_twice(path: String, other: &str) -> FieldError {
+    FieldError::new(path, format!("is declared twice, also in {other}"), "each entry in one file")
+}
+
 /// A file of the folder as it is now.
 #[derive(Debug)]
 pub struct FoundFile {
@@ -140,7 +150,16 @@ pub fn secret_files(folder: &Path) -> Vec<PathBuf> {
 fn counts(path: &Path) -> bool {
     let is_hidden = path.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.'));
     let ending = path.extension().unwrap_or_default();
-    !is_hidden && ENDINGS.iter().any(|known| ending == *known) && path.is_file()
+    !is_hidden && ENDINGS.iter().any(|known| ending == *known) && may_be_file(path)
+}
+
+/// Returns whether the path is a file, or cannot be examined. The entries of such a file must stay,
+/// so it counts as a file that cannot be read.
+fn may_be_file(path: &Path) -> bool {
+    match std::fs::metadata(path) {
+        Ok(found) => found.is_file(),
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    }
 }
 
 /// Returns the folder of the configuration. A relative path begins at the configuration file.
@@ -183,5 +202,18 @@ mod tests {
         assert_eq!(found.iter().map(|file| &file.name).collect::<Vec<_>>(), ["a.yaml", "b.yml"]);
         let gone = read_folder(&folder.path().join("none")).unwrap_err();
         assert!(gone.to_string().starts_with("include.folder: "), "{gone}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_examined_is_not_a_removed_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = |name: &str, target: &str| {
+            std::os::unix::fs::symlink(target, folder.path().join(name)).unwrap();
+        };
+        link("a.yaml", "a.yaml"); // the system cannot follow it
+        link("b.yaml", "none");
+        let found = read_folder(folder.path()).unwrap();
+        assert_eq!(found.iter().map(|file| &file.name).collect::<Vec<_>>(), ["a.yaml"]);
+        assert!(found[0].text.is_err());
     }
 }

@@ -152,6 +152,21 @@ impl IssuerConfig {
         }
     }
 
+    /// Returns the clients of the broker at this issuer, each with its key in the configuration.
+    fn login_clients(&self) -> [(&'static str, Option<&LoginClient>); 2] {
+        let of_operators = self.operators.as_ref().and_then(|operators| operators.login.as_ref());
+        [("sign_in", self.sign_in.as_ref()), ("admin.login", of_operators)]
+    }
+
+    /// Returns the keys of the login clients that have the redirect URI of their own in common.
+    fn shared_callbacks(&self, other: &Self) -> impl Iterator<Item = &'static str> {
+        let pairs = self.login_clients().into_iter().zip(other.login_clients());
+        pairs.filter_map(|((key, ours), (_, theirs))| {
+            let own = ours?.callback.as_ref()?;
+            (Some(own) == theirs?.callback.as_ref()).then_some(key)
+        })
+    }
+
     /// Returns whether a token for MCP clients could be a token of an operator.
     fn shares_audiences(&self, resource: &str) -> bool {
         let of_operators = self.operators.iter().flat_map(OperatorMapping::audiences);
@@ -197,6 +212,10 @@ impl ConfigReader<'_> {
                 }
                 if issuers.iter().any(|known| known.issuer == issuer.issuer) {
                     self.report(&join(&path, "issuer"), "is listed twice", "each issuer once");
+                }
+                for key in issuers.iter().flat_map(|known| issuer.shared_callbacks(known)) {
+                    let callback = join(&path, &format!("{key}.callback"));
+                    self.report(&callback, "is that of another issuer", "a name for each issuer");
                 }
                 issuers.push(Arc::new(issuer));
             }
@@ -604,6 +623,13 @@ mod tests {
             (
                 &format!("{{{url}, tenant: acme}}, {{{url}, tenant: b}}"),
                 "auth.issuers[1].issuer: is listed twice",
+            ),
+            (
+                &format!(
+                    "{{{url}, tenant: acme, sign_in: {{client_id: c, callback: a}}}}, \
+                     {{issuer: 'https://b.example', tenant: b, sign_in: {{client_id: c, callback: a}}}}"
+                ),
+                "auth.issuers[1].sign_in.callback: is that of another issuer",
             ),
             ("acme", "auth.issuers[0]: is text"),
             (

@@ -1,6 +1,7 @@
 //! The broker as a client of an issuer at which people sign in: `sign_in` and `admin.login` of an
 //! entry of `auth.issuers`. Read by [`super::issuers`].
 
+use protocol::ids::TenantId;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
@@ -8,7 +9,7 @@ use super::{
     Secret,
     config_key::is_secret,
     config_reader::read_secret_file,
-    field_error::join,
+    field_error::{NAME_ALLOWED, join},
     issuer_reader::{IDENTIFIER_BYTES_MAX, IssuerReader},
 };
 
@@ -20,6 +21,19 @@ pub struct LoginClient {
     pub client_secret: Option<Secret>,
     /// Scopes to ask for.
     pub scopes: Vec<String>,
+    /// Last part of the redirect URI. `None`: other issuers have the same redirect URI.
+    pub callback: Option<String>,
+}
+
+impl LoginClient {
+    /// Returns the redirect URI at the issuer. `shared` is that of all issuers without one of their
+    /// own.
+    pub fn redirect_uri(&self, shared: &str) -> String {
+        match &self.callback {
+            None => shared.to_owned(),
+            Some(own) => format!("{shared}/{own}"),
+        }
+    }
 }
 
 /// `sign_in` as written.
@@ -29,6 +43,8 @@ pub(super) struct SignInEntry {
     client_id: String,
     client_secret: Option<String>,
     client_secret_file: Option<String>,
+    /// Last part of a redirect URI of this issuer alone.
+    callback: Option<String>,
 }
 
 /// `admin.login` as written.
@@ -41,6 +57,8 @@ pub(super) struct OperatorLoginEntry {
     client_secret_file: Option<String>,
     /// Scopes that the console asks for.
     scopes: Option<Vec<String>>,
+    /// Last part of a redirect URI of this issuer alone.
+    callback: Option<String>,
 }
 
 impl IssuerReader<'_> {
@@ -55,8 +73,9 @@ impl IssuerReader<'_> {
         let scopes = self.identifiers("admin.login.scopes", entry.scopes, |identifier| {
             identifier.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"\\".contains(&byte))
         });
-        let OperatorLoginEntry { client_id, client_secret, client_secret_file, .. } = entry;
-        let client = SignInEntry { client_id, client_secret, client_secret_file };
+        let OperatorLoginEntry { client_id, client_secret, client_secret_file, callback, .. } =
+            entry;
+        let client = SignInEntry { client_id, client_secret, client_secret_file, callback };
         self.login_client("admin.login", client, scopes)
     }
 
@@ -71,6 +90,10 @@ impl IssuerReader<'_> {
         if !is_id {
             let allowed = format!("1 to {IDENTIFIER_BYTES_MAX} bytes without control characters");
             self.fault(&join(path, "client_id"), "is not the id of a client", &allowed);
+        }
+        // The rule for names of tenants: it needs no encoding in a path.
+        if entry.callback.as_deref().is_some_and(|name| TenantId::parse(name).is_err()) {
+            self.fault(&join(path, "callback"), "is not a name", NAME_ALLOWED);
         }
         let one = "client_secret or client_secret_file, or none for a public client";
         let read = match (entry.client_secret, entry.client_secret_file) {
@@ -90,6 +113,32 @@ impl IssuerReader<'_> {
         let read = read.map_err(|(name, wrong, allowed)| {
             self.fault(&join(path, name), &wrong, allowed);
         });
-        Some(LoginClient { client_id: entry.client_id, client_secret: read.ok()?, scopes })
+        let (client_id, callback) = (entry.client_id, entry.callback);
+        Some(LoginClient { client_id, client_secret: read.ok()?, scopes, callback })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::load_from;
+
+    #[test]
+    fn an_issuer_can_have_a_redirect_uri_of_its_own() {
+        let redirect_uri = |callback: &str| {
+            let issuer = format!(
+                "{{issuer: 'https://a.example', tenant: acme, sign_in: {{client_id: c{callback}}}}}"
+            );
+            let text = format!("auth: {{resource: 'https://mcp.example', issuers: [{issuer}]}}");
+            let config = load_from(&text, []).map_err(|faults| faults.to_string())?;
+            let client = config.auth.issuers[0].sign_in.clone().unwrap();
+            Ok::<_, String>(client.redirect_uri("https://mcp.example/oauth/callback"))
+        };
+        let shared = "https://mcp.example/oauth/callback".to_owned();
+        assert_eq!(redirect_uri(""), Ok(shared.clone()));
+        assert_eq!(redirect_uri(", callback: okta-2"), Ok(format!("{shared}/okta-2")));
+        for wrong in ["''", "-a", "a/b", "Okta", "'%61'"] {
+            let fault = redirect_uri(&format!(", callback: {wrong}")).unwrap_err();
+            assert!(fault.contains("sign_in.callback: is not a name"), "{wrong}: {fault}");
+        }
     }
 }

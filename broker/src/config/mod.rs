@@ -98,6 +98,7 @@ pub use operator_scope::parse_operator_scope;
 pub use operators::{DeclaredOperator, TokenHash};
 pub use reload_scope::{is_reloaded, sections_needing_restart};
 pub use resilience::{BreakerConfig, RetryConfig};
+pub use secret_files::{PREVIOUS_ROOT_FILE, ROOT_FILE};
 pub use settings::{ConfigSettings, Exposure, Setting, SettingOrigin};
 pub use source::ConfigSource;
 pub use stdio::StdioConfig;

@@ -44,7 +44,7 @@ pub(super) const TELEMETRY: &[ConfigKey] = &[
         "traces.endpoint",
         KeyKind::HttpUrl,
         "http://127.0.0.1:4318/v1/traces",
-        "Address that the broker sends spans to: OpenTelemetry's OTLP over HTTP with protobuf. Absent: no traces, and the broker does not change trace context.",
+        "Address that the broker sends spans to: OpenTelemetry's OTLP over HTTP with protobuf. Absent: no traces. The broker then forwards trace context, and changes only baggage that is too long.",
     ),
     key(
         "traces.ratio",

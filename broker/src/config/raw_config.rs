@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::{
     config_key::{ConfigKey, KeySection, KeyTable},
     field_error::{FieldError, describe, join, nearest, not_available, unknown},
-    included::{IncludedFile, MAPS, full_name},
+    included::{IncludedFile, MAPS, declared_twice, short_name},
     settings::SettingOrigin,
     yaml::parse_yaml,
 };
@@ -65,10 +65,11 @@ impl RawConfig {
             let map = self.sections.entry(section).or_insert_with(|| Value::Object(Map::new()));
             let Some(map) = map.as_object_mut() else { continue };
             let path = join(section, &name);
-            if map.keys().any(|known| full_name(section, known) == name) {
+            // Two lookups: a comparison with each of a thousand names would be slow.
+            let short = short_name(section, &name);
+            if map.contains_key(&name) || short.is_some_and(|short| map.contains_key(short)) {
                 let other = self.files.get(&path).map_or("the configuration file", String::as_str);
-                let wrong = format!("is declared twice, also in {other}");
-                faults.push(FieldError::new(path, wrong, "each entry in one file"));
+                faults.push(declared_twice(path, other));
                 continue;
             }
             self.files.insert(path, file.name.clone());

@@ -93,7 +93,7 @@ pub(super) const TASKS: &[ConfigKey] = &[
         "bytes_per_tenant",
         KeyKind::Size { min: MIB, max: 1024 * GIB },
         "1GiB",
-        "Bytes of the requests, open questions and results of all tasks of one tenant.",
+        "Bytes of the requests, open questions, answers to them, and results of all tasks of one tenant.",
     ),
     key(
         "result_bytes",
@@ -233,7 +233,7 @@ fn database_default(text: Option<&str>) -> Result<DatabaseConfig, InvalidReason>
     database(text.unwrap_or_default())
 }
 
-fn database(url: &str) -> Result<DatabaseConfig, InvalidReason> {
+pub(super) fn database(url: &str) -> Result<DatabaseConfig, InvalidReason> {
     if let Some(rest) =
         url.strip_prefix("postgres://").or_else(|| url.strip_prefix("postgresql://"))
     {

@@ -9,13 +9,19 @@ use protocol::form::form_decoded;
 use serde_json::Value;
 
 use super::{
-    ClientKey, FieldError,
-    config_key::KeyKind,
+    ClientKey, DatabaseConfig, FieldError,
+    config_key::{KeyDefault, KeyKind},
     config_reader::{read_secret_file, text},
     field_error::{describe, join},
     included::IncludedFile,
     raw_config::RawConfig,
+    replica::database,
 };
+
+/// Name of the file with the root secret, next to an SQLite database.
+pub const ROOT_FILE: &str = "secret.key";
+/// Name of a file with a root secret that a new one replaces.
+pub const PREVIOUS_ROOT_FILE: &str = "secret.key.previous";
 
 /// Members of a backend's body that can name a file with their value.
 const FILES_OF_BACKENDS: [(&str, &str); 3] =
@@ -59,6 +65,23 @@ fn database_urls(raw: &RawConfig) -> impl Iterator<Item = String> {
     let file = raw.value("storage.url_file").and_then(text);
     let in_file = file.and_then(|file| read_secret_file(file, 1).ok());
     written.into_iter().chain(in_file.map(|url| url.expose().to_owned()))
+}
+
+/// Returns the files with the root secret next to an SQLite database. No setting names them.
+pub(super) fn of_root(raw: &RawConfig) -> Vec<PathBuf> {
+    let mut urls: Vec<String> = database_urls(raw).collect();
+    if let KeyDefault::Value(default) = raw.key("storage.url").default
+        && urls.is_empty()
+    {
+        urls.push(default.to_owned());
+    }
+    let next_to = |url: &String| match database(url) {
+        Ok(DatabaseConfig::Sqlite(path)) => {
+            Some([ROOT_FILE, PREVIOUS_ROOT_FILE].map(|name| path.with_file_name(name)))
+        }
+        Ok(DatabaseConfig::Postgres(_)) | Err(_) => None,
+    };
+    urls.iter().filter_map(next_to).flatten().collect()
 }
 
 /// Returns the files with private keys that the URL of the database names.
@@ -176,7 +199,7 @@ pub(super) fn read(body: &Value) -> Result<Value, Vec<FieldError>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{ConfigSource, load_from};
+    use crate::config::{ConfigSource, key_table, load_from};
 
     #[test]
     fn private_keys_in_the_url_of_the_database_are_files_with_secrets() {
@@ -196,6 +219,44 @@ mod tests {
         let text = "storage: {url: 'postgres://b@db/x?sslkey=/a/100%.key'}";
         let faults = load_from(text, []).unwrap_err().to_string();
         assert!(faults.contains("storage.url: has a value of sslkey that is not"), "{faults}");
+    }
+
+    /// An operator may write the root secret: any 32 bytes.
+    #[test]
+    fn a_file_cannot_name_the_root_secret_next_to_the_database() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}/broker.db", folder.path().display());
+        let url_file = folder.path().join("url");
+        std::fs::write(&url_file, &url).unwrap();
+        let other = folder.path().join("of-the-team");
+        std::fs::write(&other, "of-the-team").unwrap();
+        for storage in [format!("url: '{url}'"), format!("url_file: '{}'", url_file.display())] {
+            let source = ConfigSource::of(&format!("storage: {{{storage}}}"), []);
+            let load = |file: &Path| {
+                let body = format!(
+                    "transport: {{type: http, url: 'http://127.0.0.1:9/'}}, credentials: {{bearer_file: '{}'}}",
+                    file.display()
+                );
+                let included =
+                    IncludedFile::parse("a.yaml", &format!("backends: {{x: {{{body}}}}}"));
+                source.load([&included.unwrap()]).err().map(|faults| faults.to_string())
+            };
+            for name in [ROOT_FILE, PREVIOUS_ROOT_FILE] {
+                let secret = folder.path().join(name);
+                std::fs::write(&secret, "0123456789abcdef0123456789abcdef").unwrap();
+                let faults = load(&secret).unwrap_or_default();
+                assert!(faults.contains("names a file with a secret of the broker"), "{faults}");
+            }
+            assert_eq!(load(&other), None);
+        }
+        let closed = |text: &str| of_root(&raw(text));
+        let by_default = PathBuf::from("./data/secret.key");
+        assert!(closed("").contains(&by_default), "next to the default database");
+        assert!(closed("storage: {url: 'postgres://b@db/x'}").is_empty());
+    }
+
+    fn raw(text: &str) -> RawConfig {
+        RawConfig::read(&key_table::TABLE, text, [], &mut Vec::new())
     }
 
     #[test]

@@ -64,6 +64,7 @@ impl ConfigSource {
             .into_iter()
             .chain(self.file.clone())
             .chain(of_environment.clone())
+            .chain(secret_files::of_root(&raw))
             .collect();
         for file in included {
             secret_files::check_included(file, &of_broker, &mut faults);

@@ -201,8 +201,10 @@ impl Control {
 
     /// Records that the configuration file was reloaded and is in force.
     pub async fn record_reload(&self, reloaded: ReloadSummary) {
-        let ReloadSummary { tenants, backends, issuers } = reloaded;
-        let target = format!("{tenants} tenants, {backends} backends, {issuers} issuers");
+        let ReloadSummary { tenants, backends, issuers, documents } = reloaded;
+        let target = format!(
+            "{tenants} tenants, {backends} backends, {issuers} issuers, {documents} documents"
+        );
         self.record_reload_of(target).await;
     }
 

@@ -20,7 +20,10 @@ use rules::limits::{
     SWEEP_ROUNDS_MAX,
 };
 use storage::StoreError;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until, timeout},
+};
 
 use super::{
     Control,
@@ -176,6 +179,28 @@ fn append(path: &Path, lines: &[String]) -> io::Result<()> {
     file.sync_data()
 }
 
+/// A step of the maintenance.
+#[derive(Debug, PartialEq, Eq)]
+enum MaintenanceStep {
+    /// Signs the chains with at least so many records without a checkpoint.
+    Checkpoints(i64),
+    Trimming,
+}
+
+/// Waits for the next step. A step whose time has come is never displaced by `many`, which under
+/// high load is notified during each step.
+async fn next_step(sign_at: Instant, trim_at: Instant, many: &Notify) -> MaintenanceStep {
+    let first_at = sign_at.min(trim_at);
+    if first_at > Instant::now() {
+        // Cancel-safe: the source keeps a notification that comes meanwhile.
+        tokio::select! {
+            () = sleep_until(first_at) => {}
+            () = many.notified() => return MaintenanceStep::Checkpoints(AUDIT_CHECKPOINT_ROWS),
+        }
+    }
+    if sign_at <= trim_at { MaintenanceStep::Checkpoints(1) } else { MaintenanceStep::Trimming }
+}
+
 /// Runs the maintenance for the life of the process. Each step completes before the next one
 /// begins.
 async fn run_maintenance(control: Weak<Control>) {
@@ -187,17 +212,7 @@ async fn run_maintenance(control: Weak<Control>) {
     let mut is_declared = false;
     let (mut sign_at, mut trim_at) = (Instant::now() + interval, Instant::now());
     loop {
-        enum MaintenanceStep {
-            Checkpoints(i64),
-            Trimming,
-        }
-        // Cancel-safe: the deadlines are kept here, and the source keeps a notification that comes
-        // meanwhile.
-        let due = tokio::select! { biased;
-            () = sleep_until(sign_at) => MaintenanceStep::Checkpoints(1),
-            () = many.notified() => MaintenanceStep::Checkpoints(AUDIT_CHECKPOINT_ROWS),
-            () = sleep_until(trim_at) => MaintenanceStep::Trimming,
-        };
+        let due = next_step(sign_at, trim_at, &many).await;
         let Some(control) = control.upgrade() else { return };
         match due {
             MaintenanceStep::Checkpoints(by) => {
@@ -217,4 +232,33 @@ async fn run_maintenance(control: Weak<Control>) {
 /// Returns a random interval, so that replicas that started together do not stay together.
 fn jittered(interval: Duration) -> Duration {
     interval.mul_f64(rand::random_range(0.5..1.5))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn many_records_displace_no_step_whose_time_has_come() {
+        let (many, past) = (Notify::new(), Instant::now());
+        let (later, much_later) =
+            (past + Duration::from_secs(600), past + Duration::from_secs(1_200));
+        many.notify_one();
+        assert_eq!(next_step(later, past, &many).await, MaintenanceStep::Trimming);
+        assert_eq!(next_step(past, later, &many).await, MaintenanceStep::Checkpoints(1));
+        assert_eq!(
+            next_step(later, much_later, &many).await,
+            MaintenanceStep::Checkpoints(AUDIT_CHECKPOINT_ROWS),
+            "the notification is kept for the step after them"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_earlier_of_two_steps_comes_first() {
+        let (many, now) = (Notify::new(), Instant::now());
+        let (soon, later) = (now + Duration::from_secs(1), now + Duration::from_secs(2));
+        assert_eq!(next_step(soon, later, &many).await, MaintenanceStep::Checkpoints(1));
+        let past = Instant::now();
+        assert_eq!(next_step(later, past, &many).await, MaintenanceStep::Trimming);
+    }
 }

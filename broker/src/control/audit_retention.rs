@@ -220,6 +220,8 @@ fn retention_change(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use records::{AuditFilter, AuditKind, AuditRecord};
     use rules::limits::AUDIT_RETENTION_DELAY;
     use storage::{AuditStore as _, DurableStore, SqliteStore};
@@ -243,15 +245,20 @@ mod tests {
 
     async fn rig(
         folder: &std::path::Path,
-        store: &std::sync::Arc<impl DurableStore + 'static>,
+        store: &Arc<impl DurableStore + 'static>,
         yaml: &str,
     ) -> Rig {
         let stores = Stores {
             durable: store.clone(),
             events: None,
-            hot: std::sync::Arc::new(storage::hot::MemoryHotStore::new()),
+            hot: Arc::new(storage::hot::MemoryHotStore::new()),
         };
         Rig::on(stores, folder, yaml).await.unwrap()
+    }
+
+    /// Returns a folder and a store without contents.
+    async fn empty_store() -> (tempfile::TempDir, Arc<SqliteStore>) {
+        (tempfile::tempdir().unwrap(), Arc::new(SqliteStore::in_memory().await.unwrap()))
     }
 
     /// Returns the ids of the remaining records.
@@ -282,10 +289,7 @@ mod tests {
 
     #[tokio::test]
     async fn s15_expired_records_are_removed_from_each_chain_and_the_rest_verifies() {
-        let (folder, store) = (
-            tempfile::tempdir().unwrap(),
-            std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()),
-        );
+        let (folder, store) = empty_store().await;
         let rig = rig(folder.path(), &store, "audit: {retain: 1h}").await;
         let control = &rig.control;
         control.declare_retention().await.unwrap();
@@ -322,10 +326,7 @@ mod tests {
 
     #[tokio::test]
     async fn s15_records_that_are_removed_while_a_checkpoint_is_made_are_no_mismatch() {
-        let (folder, store) = (
-            tempfile::tempdir().unwrap(),
-            std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()),
-        );
+        let (folder, store) = empty_store().await;
         let rig = rig(folder.path(), &store, "audit: {retain: 1h}").await;
         let control = &rig.control;
         control.declare_retention().await.unwrap();
@@ -343,10 +344,7 @@ mod tests {
 
     #[tokio::test]
     async fn s15_a_shorter_retention_is_recorded_and_waits_for_its_delay() {
-        let (folder, store) = (
-            tempfile::tempdir().unwrap(),
-            std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()),
-        );
+        let (folder, store) = empty_store().await;
         let before = rig(folder.path(), &store, "audit: {retain: 720h}").await;
         before.control.declare_retention().await.unwrap();
         store.append_audit(&[record(1, 2, None)]).await.unwrap();
@@ -390,10 +388,7 @@ mod tests {
 
     #[tokio::test]
     async fn s15_unsigned_retention_terms_are_detected_and_remove_nothing() {
-        let (folder, store) = (
-            tempfile::tempdir().unwrap(),
-            std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()),
-        );
+        let (folder, store) = empty_store().await;
         let rig = rig(folder.path(), &store, "audit: {retain: 1h}").await;
         let control = &rig.control;
         store.append_audit(&[record(1, 2, None)]).await.unwrap();
@@ -419,10 +414,7 @@ mod tests {
 
     #[tokio::test]
     async fn s15_checkpoints_are_signed_up_to_the_newest_record_and_appended_to_the_file() {
-        let (folder, store) = (
-            tempfile::tempdir().unwrap(),
-            std::sync::Arc::new(SqliteStore::in_memory().await.unwrap()),
-        );
+        let (folder, store) = empty_store().await;
         let file = folder.path().join("checkpoints.jsonl");
         let rig = rig(
             folder.path(),

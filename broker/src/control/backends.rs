@@ -145,11 +145,11 @@ impl Control {
             (tenant, backend, condition, author),
             |attempt, (tenant, backend, condition, author)| async move {
                 let key = (tenant, backend);
-                let tag =
-                    attempt.registry.load().backends.get(&key).map(|entry| attempt.tag(entry));
-                condition.holds("backend", tag.as_deref())?;
-                let origin = attempt.registry.load().backends.get(&key).map(|entry| entry.origin);
-                refuse_declared(origin, "backend", &key.1)?;
+                let registry = attempt.registry.load_full();
+                let old = registry.backends.get(&key);
+                refuse_declared(old.map(|entry| entry.origin), "backend", &key.1)?;
+                let tag = old.map(|entry| attempt.tag(entry));
+                condition.hold_for_removal("backend", tag.as_deref(), || no_backend(&key.1))?;
                 if !attempt.commit(AdminChange::DeleteBackend(&key.0, &key.1), &author).await? {
                     return Err(no_backend(&key.1));
                 }
@@ -207,8 +207,8 @@ impl ChangeAttempt {
         }
         let name = (tenant.clone(), backend.clone());
         let old = registry.backends.get(&name);
-        condition.holds("backend", old.map(|entry| self.tag(entry)).as_deref())?;
         refuse_declared(old.map(|entry| entry.origin), "backend", &backend)?;
+        condition.holds("backend", old.map(|entry| self.tag(entry)).as_deref())?;
         refuse_more(
             old.is_none(),
             registry.backends_of(&tenant).count(),

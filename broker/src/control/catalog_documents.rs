@@ -204,8 +204,8 @@ impl Control {
                 let registry = attempt.registry.load_full();
                 let key = (tenant.clone(), name.clone());
                 let old = D::documents(&registry).get(&key);
-                condition.holds(D::NAME, old.map(|entry| attempt.tag(entry)).as_deref())?;
                 refuse_declared(old.map(|entry| entry.origin), D::NAME, &name)?;
+                condition.holds(D::NAME, old.map(|entry| attempt.tag(entry)).as_deref())?;
                 let count = of_owner(D::documents(&registry), &tenant, String::new()).count();
                 refuse_more(old.is_none(), count, D::PLURAL, D::MAX)?;
                 document.check(&attempt, &tenant, &name)?;
@@ -250,8 +250,9 @@ impl Control {
                 let registry = attempt.registry.load_full();
                 let key = (tenant.clone(), name.clone());
                 let old = D::documents(&registry).get(&key);
-                condition.holds(D::NAME, old.map(|entry| attempt.tag(entry)).as_deref())?;
                 refuse_declared(old.map(|entry| entry.origin), D::NAME, &name)?;
+                let tag = old.map(|entry| attempt.tag(entry));
+                condition.hold_for_removal(D::NAME, tag.as_deref(), || missing::<D>(&name))?;
                 let before = old.map(|entry| text(&entry.spec));
                 author.record_values(before.as_deref(), None);
                 let change = AdminChange::DeleteCatalogDocument(&tenant, D::KIND, &name);
@@ -384,7 +385,7 @@ pub(super) fn reloaded_documents<D: CatalogDocument>(
     Ok(next)
 }
 
-fn stored_document<D: CatalogDocument>(
+pub(super) fn stored_document<D: CatalogDocument>(
     record: &CatalogDocumentRecord,
 ) -> Result<RegistryEntry<D>, LoadError> {
     let spec = serde_json::from_str(&record.document).map_err(|error| LoadError::Settings {
@@ -394,7 +395,9 @@ fn stored_document<D: CatalogDocument>(
     Ok(entry_of(record, spec))
 }
 
-fn closed_entry<D: CatalogDocument>(record: &CatalogDocumentRecord) -> Option<RegistryEntry<D>> {
+pub(super) fn closed_entry<D: CatalogDocument>(
+    record: &CatalogDocumentRecord,
+) -> Option<RegistryEntry<D>> {
     D::closed(&record.document).map(|spec| entry_of(record, spec))
 }
 

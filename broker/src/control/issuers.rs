@@ -7,7 +7,11 @@
 //!   stored entry with a URL of the file is kept, and is not in force.
 //! - Settings are sealed in the store, because they can hold the secret of a client.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap, hash_map::Entry},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use protocol::ids::{BackendId, TenantId};
 use records::{AdminChange, TokenIssuerRecord};
@@ -73,9 +77,11 @@ impl Control {
             .iter()
             .filter(|issuer| issuer.tenant == TenantMapping::Fixed(tenant.clone()))
             .map(|issuer| self.issuer_view(&registry, issuer));
-        let stored = registry
-            .issuers_of(tenant)
-            .map(|(name, entry)| self.stored_issuer_view(&registry, name, entry));
+        let unused = registry.unused_issuers();
+        let stored = registry.issuers_of(tenant).map(|(name, entry)| {
+            let key = (tenant.clone(), name.clone());
+            self.stored_issuer_view(&registry, &unused, &key, entry)
+        });
         Ok(stored.chain(of_file).collect())
     }
 
@@ -86,9 +92,9 @@ impl Control {
     ) -> Result<Tagged<IssuerView>, ControlError> {
         self.check_tenant(tenant)?;
         let registry = self.registry.load();
-        let entry =
-            registry.issuers.get(&(tenant.clone(), name.clone())).ok_or_else(|| no_issuer(name))?;
-        Ok(self.tagged_issuer(&registry, name, entry))
+        let key = (tenant.clone(), name.clone());
+        let entry = registry.issuers.get(&key).ok_or_else(|| no_issuer(name))?;
+        Ok(self.tagged_issuer(&registry, &key, entry))
     }
 
     /// Stores an issuer. It is in force when this returns. Its keys may not be fetched yet.
@@ -137,7 +143,7 @@ impl Control {
                 let registry = attempt.registry.load();
                 attempt.apply_auth(&registry);
                 tracing::info!(%tenant, name = %name, issuer = entry.spec.config.issuer, created, "issuer stored");
-                Ok(PutOutcome { entry: attempt.tagged_issuer(&registry, &name, &entry), created })
+                Ok(PutOutcome { entry: attempt.tagged_issuer(&registry, &key, &entry), created })
             },
         )
         .await
@@ -157,7 +163,8 @@ impl Control {
                 let registry = attempt.registry.load_full();
                 let key = (tenant.clone(), name.clone());
                 let old = registry.issuers.get(&key);
-                condition.holds("issuer", old.map(|entry| attempt.tag(entry)).as_deref())?;
+                let tag = old.map(|entry| attempt.tag(entry));
+                condition.hold_for_removal("issuer", tag.as_deref(), || no_issuer(&name))?;
                 let change = AdminChange::DeleteTokenIssuer(&tenant, name.as_str());
                 if !attempt.commit(change, &author).await? {
                     return Err(no_issuer(&name));
@@ -210,31 +217,33 @@ impl Control {
     fn tagged_issuer(
         &self,
         registry: &Registry,
-        name: &BackendId,
+        key: &(TenantId, BackendId),
         entry: &RegistryEntry<StoredIssuer>,
     ) -> Tagged<IssuerView> {
-        Tagged { view: self.stored_issuer_view(registry, name, entry), tag: self.tag(entry) }
+        let view = self.stored_issuer_view(registry, &registry.unused_issuers(), key, entry);
+        Tagged { view, tag: self.tag(entry) }
     }
 
     fn stored_issuer_view(
         &self,
         registry: &Registry,
-        name: &BackendId,
+        unused: &UnusedIssuers,
+        key: &(TenantId, BackendId),
         entry: &RegistryEntry<StoredIssuer>,
     ) -> IssuerView {
         let mut settings = entry.spec.body.clone();
         let registration = settings.get_mut("registration").and_then(Value::as_object_mut);
         registration.map(|registration| registration.remove("secret"));
         let view = self.issuer_view(registry, &entry.spec.config);
-        let unused = registry.why_unused(&entry.spec.config);
+        let unused = unused.get(key);
         let in_force = unused.is_none();
         IssuerView {
-            name: Some(name.as_str().to_owned()),
+            name: Some(key.1.as_str().to_owned()),
             in_force,
             // The keys and the fault are those of the entry in force.
             keys: if in_force { view.keys } else { 0 },
             fault: unused
-                .map(|reason| format!("not in force: {reason}"))
+                .map(|(_, reason)| format!("not in force: {reason}"))
                 .or(view.fault.filter(|_| in_force)),
             settings: Some(settings),
             source: entry.origin.name().to_owned(),
@@ -315,36 +324,34 @@ impl Registry {
     }
 
     /// Returns the settings of sign-in of both sources, and the stored issuers that are not in
-    /// force. The configuration file decides about an issuer of both, and of two stored ones the
-    /// first does.
+    /// force.
     fn auth_in_force(&self) -> (AuthConfig, UnusedIssuers) {
-        let (mut auth, mut unused) = (AuthConfig::clone(&self.auth), UnusedIssuers::new());
-        for (key, entry) in &self.issuers {
-            let config = &entry.spec.config;
-            match self.why_unused(config) {
-                Some(reason) => {
-                    unused.insert(key.clone(), (config.issuer.clone(), reason));
-                }
-                None => auth.issuers.push(Arc::clone(config)),
-            }
-        }
+        let (mut auth, unused) = (AuthConfig::clone(&self.auth), self.unused_issuers());
+        let in_force = self.issuers.iter().filter(|(key, _)| !unused.contains_key(*key));
+        auth.issuers.extend(in_force.map(|(_, entry)| Arc::clone(&entry.spec.config)));
         (auth, unused)
     }
 
-    /// Returns why a stored issuer is not in force, if it is not. The first of the entries with one
-    /// URL is in force.
-    fn why_unused(&self, stored: &Arc<IssuerConfig>) -> Option<&'static str> {
-        let has_url = |config: &&Arc<IssuerConfig>| config.issuer == stored.issuer;
-        let mut all = self.issuers.values().map(|entry| &entry.spec.config);
-        if self.auth.resource.is_none() {
-            Some("auth.resource is missing")
-        } else if self.auth.issuers.iter().any(|one| has_url(&one)) {
-            Some("the configuration file has the same issuer")
-        } else if all.find(has_url).is_none_or(|first| !Arc::ptr_eq(first, stored)) {
-            Some("another entry has the same issuer")
-        } else {
-            None
+    /// Returns the stored issuers that are not in force. The configuration file decides about an
+    /// issuer of both, and of two stored ones the first does.
+    fn unused_issuers(&self) -> UnusedIssuers {
+        let of_file = self.auth.issuers.iter().map(|known| known.issuer.as_str());
+        let reason = "the configuration file has the same issuer";
+        let mut taken: HashMap<&str, &'static str> = of_file.map(|url| (url, reason)).collect();
+        let mut unused = UnusedIssuers::new();
+        for (key, entry) in &self.issuers {
+            let issuer = entry.spec.config.issuer.as_str();
+            let reason = match taken.entry(issuer) {
+                _ if self.auth.resource.is_none() => "auth.resource is missing",
+                Entry::Occupied(taken) => *taken.get(),
+                Entry::Vacant(free) => {
+                    free.insert("another entry has the same issuer");
+                    continue;
+                }
+            };
+            unused.insert(key.clone(), (issuer.to_owned(), reason));
         }
+        unused
     }
 
     /// Returns the entry that has the URL already, other than the one at `key`.

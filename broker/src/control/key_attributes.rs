@@ -28,9 +28,10 @@ pub struct NewKey {
     pub expires_in: Option<Duration>,
 }
 
-/// Attributes of one key.
+/// Attributes of one key. An unknown member may be a restriction of a newer build, so the
+/// attributes are then unreadable.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(deny_unknown_fields, default)]
 pub struct KeyAttributes {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
@@ -75,15 +76,16 @@ impl KeyAttributes {
     }
 }
 
-/// Returns the entry of a stored key. Attributes that cannot be read are unknown, and the key is
-/// valid without end.
+/// Returns the entry of a stored key. A key whose attributes cannot be read has expired: they may
+/// restrict it. Its sessions stay.
 pub(super) fn key_entry(record: KeyRecord) -> KeyEntry {
     let attributes: Option<KeyAttributes> = serde_json::from_str(&record.attributes)
         .inspect_err(|error| {
-            tracing::error!(tenant = %record.tenant, key = %record.key, %error, "the broker cannot read the attributes of an API key: access rules treat them as unknown");
+            tracing::error!(tenant = %record.tenant, key = %record.key, %error, "the broker cannot read the attributes of an API key and refuses the key");
         })
         .ok();
-    let until = attributes.as_ref().and_then(|attributes| attributes.expires_at_us).map(|at| {
+    let ends_at_us = attributes.as_ref().map_or(Some(0), |attributes| attributes.expires_at_us);
+    let until = ends_at_us.map(|at| {
         CredentialExpiry::new(UNIX_EPOCH + Duration::from_micros(at.try_into().unwrap_or_default()))
     });
     let subject =
@@ -94,4 +96,35 @@ pub(super) fn key_entry(record: KeyRecord) -> KeyEntry {
         });
     let subject = subject.subject(record.principal, Some(record.key));
     KeyEntry { caller: Caller::of_subject(record.tenant, subject), until, hash: record.hash }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::ids::{KeyId, PrincipalId, TenantId};
+
+    use super::*;
+    use crate::control::KeyView;
+
+    #[test]
+    fn a_key_with_attributes_of_a_newer_build_has_expired() {
+        let record = |attributes: &str| KeyRecord {
+            key: KeyId::new("k"),
+            tenant: TenantId::parse("acme").unwrap(),
+            principal: PrincipalId::new("ann"),
+            name: String::new(),
+            hash: Vec::new(),
+            attributes: attributes.to_owned(),
+            created_at_us: 1,
+        };
+        let has_expired = |attributes: &str| {
+            key_entry(record(attributes)).until.is_some_and(|until| until.is_expired())
+        };
+        assert!(!has_expired("{}"));
+        assert!(!has_expired(r#"{"groups":["dev"],"expires_at_us":9000000000000000}"#));
+        assert!(has_expired(r#"{"expires_at_us":1}"#));
+        assert!(has_expired(r#"{"groups":["dev"],"only_from":["10.0.0.0/8"]}"#));
+        assert!(has_expired("damaged"));
+        assert_eq!(KeyView::new(&record("{}")).expires_at, None);
+        assert!(KeyView::new(&record("damaged")).expires_at.is_some(), "operators see it");
+    }
 }

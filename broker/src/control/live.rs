@@ -318,11 +318,13 @@ fn task_view(stored: &StoredTask) -> TaskView {
 mod tests {
     use std::time::Duration;
 
-    use protocol::ids::{BackendId, PrincipalId};
-    use records::{NodeName, SessionKey, TaskLimits, TaskRecord, WriteOp};
+    use records::{NodeName, TaskRecord};
 
     use super::*;
-    use crate::control::tests::Rig;
+    use crate::{
+        control::tests::Rig,
+        persistence::tests::{task_creation, task_record},
+    };
 
     fn named(tenant: &str) -> Option<TenantId> {
         Some(TenantId::parse(tenant).unwrap())
@@ -333,23 +335,10 @@ mod tests {
         let store = control.store();
         let owner = NodeName::new("other/1");
         store.join(&owner, Some("127.0.0.1:1"), Duration::from_secs(600)).await.unwrap();
-        let limits = TaskLimits { running: 100, stored: 100, bytes: 1 << 20 };
         for (tenant, task) in tasks {
-            let record = TaskRecord {
-                task: TaskId::new(*task),
-                tenant: TenantId::parse(tenant).unwrap(),
-                principal: PrincipalId::new("ann"),
-                session: SessionKey::new([7; 32]),
-                private: false,
-                backend: BackendId::parse("one").unwrap(),
-                request: Vec::new(),
-                details: Vec::new(),
-                idempotency: None,
-                ttl: None,
-            };
-            let record = Box::new(record);
-            let create = WriteOp::CreateTask { record, owner: owner.clone(), limits };
-            store.write(&[create]).await.unwrap();
+            let tenant = TenantId::parse(tenant).unwrap();
+            let record = TaskRecord { tenant, ..task_record(task) };
+            store.write(&[task_creation(record, owner.clone())]).await.unwrap();
         }
     }
 

@@ -28,6 +28,7 @@ mod connections;
 mod console_logins;
 mod effective_configuration;
 mod error;
+mod hidden_entries;
 mod issuers;
 mod key_attributes;
 mod live;
@@ -273,8 +274,8 @@ impl Control {
             |attempt, (tenant, spec, condition, author)| async move {
                 let registry = attempt.registry.load_full();
                 let old = registry.tenants.get(&tenant);
-                condition.holds("tenant", old.map(|entry| attempt.tag(entry)).as_deref())?;
                 refuse_declared(old.map(|entry| entry.origin), "tenant", &tenant)?;
+                condition.holds("tenant", old.map(|entry| attempt.tag(entry)).as_deref())?;
                 refuse_more(old.is_none(), registry.tenants.len(), "tenants", TENANTS_MAX)?;
                 let entry =
                     RegistryEntry::stored(spec, old.map(|entry| entry.created_at_us), now_us());
@@ -300,7 +301,15 @@ impl Control {
         condition: Preconditions,
         author: Author,
     ) -> Result<(), ControlError> {
-        self.check_removal(&tenant, &condition).await?;
+        // The checks have a turn of their own, so that they see the changes of other replicas. A
+        // removal that they refuse removes nothing.
+        self.change(
+            (tenant.clone(), condition.clone()),
+            |attempt, (tenant, condition)| async move {
+                attempt.check_removal(&tenant, &condition).await
+            },
+        )
+        .await?;
         // Before the turn of the change, because the changes of others cannot wait that long.
         self.query_store("clear_tenant", self.store().clear_tenant(&tenant)).await?;
         self.change(
@@ -330,11 +339,12 @@ impl Control {
     ) -> Result<(), ControlError> {
         let registry = self.registry.load_full();
         let entry = registry.tenants.get(tenant);
-        condition.holds("tenant", entry.map(|entry| self.tag(entry)).as_deref())?;
         if tenant.as_str() == DEFAULT_TENANT {
             return Err(ControlError::DefaultTenant);
         }
         refuse_declared(entry.map(|entry| entry.origin), "tenant", tenant)?;
+        let tag = entry.map(|entry| self.tag(entry));
+        condition.hold_for_removal("tenant", tag.as_deref(), || no_tenant(tenant))?;
         let mut declared =
             registry.backends_of(tenant).filter(|(_, entry)| entry.origin != EntryOrigin::Stored);
         if let Some((backend, _)) = declared.next() {

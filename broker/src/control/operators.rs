@@ -68,8 +68,10 @@ pub struct OperatorShown {
     pub token: String,
 }
 
-/// What is stored of an operator apart from its name and hash.
+/// What is stored of an operator apart from its name and hash. An unknown member may be a
+/// restriction of a newer build, so the row is then unreadable.
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct OperatorSettings {
     role: Role,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -191,7 +193,8 @@ impl Control {
     ) -> Result<(), ControlError> {
         let records = self.query_store("list_operators", self.store().operators()).await?;
         let names_tenant = |record: &OperatorRecord| {
-            let Ok(settings) = settings(record) else { return false };
+            // A newer build may read the tenant there.
+            let Ok(settings) = settings(record) else { return true };
             let (role, scope) = (settings.role, settings.scope());
             let operator = Operator { role, scope, ..Operator::powerless() };
             !operator.is_broker_wide() && operator.covers_tenant(tenant.as_str())
@@ -320,4 +323,25 @@ fn tenant_names(tenants: &[TenantId]) -> Vec<String> {
 
 fn backend_names(backends: &[(TenantId, BackendId)]) -> Vec<String> {
     backends.iter().map(|(tenant, backend)| format!("{tenant}/{backend}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operator_with_a_restriction_of_a_newer_build_is_unreadable() {
+        let read = |settings: &str| {
+            let record = OperatorRecord {
+                operator: "o".to_owned(),
+                name: "ann".to_owned(),
+                hash: Vec::new(),
+                settings: settings.to_owned(),
+                created_at_us: 1,
+            };
+            entry(record).ok().map(|entry| entry.operator.scope.clone())
+        };
+        assert_eq!(read(r#"{"role":"admin"}"#), Some(Scope::Broker));
+        assert_eq!(read(r#"{"role":"admin","toolsets":["acme/support"]}"#), None);
+    }
 }

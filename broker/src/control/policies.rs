@@ -147,8 +147,8 @@ impl Control {
                 attempt.check_tenant(&tenant)?;
                 let registry = attempt.registry.load_full();
                 let old = registry.policies.get(&tenant);
-                condition.holds("policy", old.map(|entry| attempt.tag(entry)).as_deref())?;
                 refuse_declared(old.map(|entry| entry.origin), "policy of tenant", &tenant)?;
+                condition.holds("policy", old.map(|entry| attempt.tag(entry)).as_deref())?;
                 let policy =
                     Policy::compile(&document, Some(&registry.selectable_backends(&tenant)))
                         .map_err(ControlError::Policy)?;
@@ -191,8 +191,9 @@ impl Control {
                 attempt.check_tenant(&tenant)?;
                 let registry = attempt.registry.load_full();
                 let old = registry.policies.get(&tenant);
-                condition.holds("policy", old.map(|entry| attempt.tag(entry)).as_deref())?;
                 refuse_declared(old.map(|entry| entry.origin), "policy of tenant", &tenant)?;
+                let tag = old.map(|entry| attempt.tag(entry));
+                condition.hold_for_removal("policy", tag.as_deref(), || no_policy(&tenant))?;
                 let before = old.map(|entry| policy_text(&entry.spec));
                 author.record_values(before.as_deref(), None);
                 if !attempt.commit(AdminChange::DeletePolicy(&tenant), &author).await? {

@@ -34,6 +34,20 @@ impl Preconditions {
         }
     }
 
+    /// Checks the conditions of a removal. Without an entry, they do not count, and the answer is
+    /// `missing` (RFC 9110, section 13.2.1).
+    pub(super) fn hold_for_removal(
+        &self,
+        what: &'static str,
+        tag: Option<&str>,
+        missing: impl FnOnce() -> ControlError,
+    ) -> Result<(), ControlError> {
+        if tag.is_none() && self.matching.is_some() {
+            return Err(missing());
+        }
+        self.holds(what, tag)
+    }
+
     /// Returns whether `If-None-Match` names a tag. A weak tag names the strong one with the same
     /// text (RFC 9110, section 13.1.2).
     pub fn is_known(&self, tag: &str) -> bool {

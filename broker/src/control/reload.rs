@@ -27,6 +27,8 @@ pub struct ReloadSummary {
     pub tenants: usize,
     pub backends: usize,
     pub issuers: usize,
+    /// Policies, toolsets and hosted prompts.
+    pub documents: usize,
 }
 
 impl Control {
@@ -74,7 +76,8 @@ impl Control {
         refuse_stored_names(&operators, &config.auth)?;
         check_client_files(config).await?;
         let old = self.registry.load_full();
-        let next = next_registry(&old, &records, config)?;
+        let mut next = next_registry(&old, &records, config)?;
+        self.reveal_stored(&old, &mut next).await?;
         Ok(CheckedReload { records, old, next })
     }
 
@@ -119,8 +122,13 @@ impl Control {
 
     /// Applies the differences between `old` and `next`, in the order of the admin API's changes.
     pub(super) fn apply_difference(&self, old: &Registry, next: Registry) -> ReloadSummary {
-        let issuers = changed_issuers(&old.auth, &next.auth);
-        let mut reloaded = ReloadSummary { issuers, ..ReloadSummary::default() };
+        let mut reloaded = ReloadSummary {
+            issuers: changed_issuers(&old.auth, &next.auth),
+            documents: changed_entries(&old.policies, &next.policies)
+                + changed_entries(&old.toolsets, &next.toolsets)
+                + changed_entries(&old.prompts, &next.prompts),
+            ..ReloadSummary::default()
+        };
         // A tenant that goes or closes does so with its policy and its toolsets in force.
         for tenant in old.tenants.keys().filter(|tenant| !next.tenants.contains_key(*tenant)) {
             self.keyring.remove_tenant(tenant);
@@ -222,6 +230,18 @@ fn changed_issuers(old: &AuthConfig, next: &AuthConfig) -> usize {
         one.issuers.iter().filter(|issuer| !other.issuers.contains(issuer)).count()
     };
     missing(old, next).max(missing(next, old))
+}
+
+/// Returns the number of entries that only one of the two has, or that differ.
+fn changed_entries<Name: Ord, Spec>(
+    old: &BTreeMap<Name, Arc<RegistryEntry<Spec>>>,
+    next: &BTreeMap<Name, Arc<RegistryEntry<Spec>>>,
+) -> usize {
+    let is_same = |name: &Name, entry: &Arc<RegistryEntry<Spec>>| {
+        old.get(name).is_some_and(|before| Arc::ptr_eq(before, entry))
+    };
+    let changed = next.iter().filter(|&(name, entry)| !is_same(name, entry)).count();
+    changed + old.keys().filter(|name| !next.contains_key(*name)).count()
 }
 
 fn next_registry(
@@ -327,7 +347,7 @@ mod tests {
         let next = format!("tenants: {{acme: {{}}}}\nbackends: {{a: {BODY}, acme/c: {BODY}}}");
         assert_eq!(
             reload(&control, &next).await,
-            Ok(ReloadSummary { tenants: 1, backends: 2, issuers: 0 })
+            Ok(ReloadSummary { tenants: 1, backends: 2, ..ReloadSummary::default() })
         );
         assert_eq!(names(&control), ["acme/c", "default/a"]);
         assert!(
@@ -338,6 +358,24 @@ mod tests {
             Ok(ReloadSummary::default()),
             "the same file again changes nothing"
         );
+        control.close().await;
+    }
+
+    #[tokio::test]
+    async fn a_reload_counts_the_documents_that_it_changes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (control, _) = start(folder.path(), "tenants: {acme: {policy: {}}}").await;
+        for (tenant, documents) in [
+            ("{policy: {}}", 0),
+            ("{policy: {default: deny}}", 1),
+            ("{policy: {default: deny}, toolsets: {one: {}, two: {}}}", 2),
+            ("{toolsets: {one: {}}}", 2),
+            ("{toolsets: {one: {}}}", 0),
+        ] {
+            let reloaded = reload(&control, &format!("tenants: {{acme: {tenant}}}")).await;
+            let counted = ReloadSummary { documents, ..ReloadSummary::default() };
+            assert_eq!(reloaded, Ok(counted), "{tenant}");
+        }
         control.close().await;
     }
 

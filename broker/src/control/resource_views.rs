@@ -195,8 +195,10 @@ impl TenantView {
 
 impl KeyView {
     pub(super) fn new(record: &KeyRecord) -> Self {
+        // A key whose attributes cannot be read is refused as an expired one.
+        let expired = || KeyAttributes { expires_at_us: Some(0), ..KeyAttributes::default() };
         let attributes: KeyAttributes =
-            serde_json::from_str(&record.attributes).unwrap_or_default();
+            serde_json::from_str(&record.attributes).unwrap_or_else(|_| expired());
         Self {
             id: record.key.as_str().to_owned(),
             principal: record.principal.as_str().to_owned(),

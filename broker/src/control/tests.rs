@@ -7,8 +7,9 @@ mod keys;
 use std::path::Path;
 
 use protocol::ids::BackendId;
+use records::{AuditKind, AuditRecord, NodeName};
 use serde_json::json;
-use storage::{SqliteOptions, SqliteStore};
+use storage::{AuditStore as _, SealStore as _, SqliteOptions, SqliteStore};
 
 use super::*;
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
     config::{self, DatabaseConfig, spec::BackendSpec, validation::parse_backend_spec},
     persistence::{
         Stores,
-        tests::{Meddled, Verdict},
+        tests::{Meddled, Verdict, task_creation, task_record},
     },
 };
 
@@ -451,4 +452,40 @@ async fn another_secret_stops_the_start_on_a_database_of_an_earlier_release() {
     assert_eq!(rig.control.store().roots().await.unwrap().len(), 1, "the root key is stored");
     rig.stop().await;
     Rig::start(folder.path(), "").await.stop().await;
+}
+
+/// Its sessions are sealed with the root key, and its replicas trust each other by it.
+#[tokio::test]
+async fn a_database_with_tasks_alone_keeps_the_root_key_of_an_earlier_release() {
+    let (folder, store) = (tempfile::tempdir().unwrap(), Meddled::start("a server").await);
+    std::fs::write(folder.path().join("secret.key"), [7; 32]).unwrap();
+    let secrets = RootSecrets::load(&Rig::config(folder.path(), "")).unwrap();
+    let task = task_creation(task_record("t"), NodeName::new("a"));
+    store.inner.write(&[task]).await.unwrap();
+    let root = OpenRoot::open(&secrets, &*store).await.unwrap();
+    assert_eq!(root.keys.peer, Keys::from_root(&[7; 32]).peer);
+    root.record(&*store).await.unwrap();
+    let again = OpenRoot::open(&secrets, &*store).await.unwrap();
+    assert_eq!(again.keys.peer, root.keys.peer);
+}
+
+/// Two processes start on a new database. The first one is so fast that the second one finds its
+/// records.
+#[tokio::test]
+async fn a_root_key_that_another_process_stores_meanwhile_is_used() {
+    let (folder, store) = (tempfile::tempdir().unwrap(), Meddled::start("a server").await);
+    let secrets = RootSecrets::load(&Rig::config(folder.path(), "")).unwrap();
+    let elsewhere = Meddled::start("a server").await;
+    let first = OpenRoot::open(&secrets, &*elsewhere).await.unwrap();
+    store.add_root_late(elsewhere.inner.roots().await.unwrap().remove(0));
+    let record = AuditRecord {
+        id: [1; 16],
+        at_us: 5,
+        kind: AuditKind::Admin,
+        tenant: None,
+        body: "{}".to_owned(),
+    };
+    store.inner.append_audit(&[record]).await.unwrap();
+    let second = OpenRoot::open(&secrets, &*store).await.unwrap();
+    assert_eq!(second.keys.peer, first.keys.peer);
 }

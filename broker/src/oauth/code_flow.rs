@@ -28,6 +28,7 @@ use crate::{
 pub struct StartedLogin {
     pub issuer: String,
     pub state: String,
+    /// The issuer sends the answer there. Another issuer that has another one cannot.
     pub redirect_uri: String,
     pub(super) nonce: String,
     verifier: String,
@@ -66,17 +67,18 @@ impl<'a> CodeFlow<'a> {
         Ok(self)
     }
 
-    /// Begins a login. Returns the address for the browser, and what its answer is checked against.
+    /// Begins a login. `shared_uri` is the redirect URI of issuers without one of their own. Returns
+    /// the address for the browser, and what its answer is checked against.
     pub(super) fn start(
         &self,
         state: String,
-        redirect_uri: String,
+        shared_uri: &str,
         audience: Option<&(&'static str, String)>,
     ) -> Result<(String, StartedLogin), OauthError> {
         let login = StartedLogin {
             issuer: self.server.issuer.clone(),
             state,
-            redirect_uri,
+            redirect_uri: self.client.redirect_uri(shared_uri),
             nonce: random_text(),
             verifier: random_text(),
             sends_issuer: self.server.flag(SENDS_ISSUER),
@@ -139,6 +141,12 @@ impl<'a> CodeFlow<'a> {
 }
 
 impl StartedLogin {
+    /// Returns whether the path of a request is that of the redirect URI. An answer that comes to
+    /// another one may be from another issuer (RFC 9700, section 4.4).
+    pub fn is_answered_at(&self, path: &str) -> bool {
+        self.redirect_uri.ends_with(path)
+    }
+
     /// Returns the code of the answer to this login.
     pub(super) fn code_of(&self, answer: &AuthorizationAnswer) -> Result<String, OauthError> {
         if answer.state != self.state {

@@ -25,8 +25,13 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::{
     discovery::DiscoveredServer,
     fetch::{OauthError, OauthFetcher},
+    registration::CALLBACK_PATH,
 };
 use crate::config::spec::IssuerComparison;
+
+/// Path of the address to which an issuer sends an operator's browser back. An issuer may have one
+/// of its own below it.
+pub const CONSOLE_CALLBACK: &str = "/console/callback";
 
 /// The issuers at which people log in.
 #[derive(Debug)]
@@ -110,7 +115,7 @@ impl LoginServers {
             tracing::warn!(
                 issuer,
                 other,
-                "two issuers for logins do not send iss in their answers (RFC 9207): if one of them is hostile, it can get codes of the other"
+                "two issuers for logins do not send iss in their answers (RFC 9207): if one of them is hostile, it can get codes of the other; give one of them a callback of its own"
             );
         }
     }
@@ -118,9 +123,9 @@ impl LoginServers {
     /// Notes an issuer that does not identify itself in its answers. Returns another such issuer with
     /// this redirect URI. `None`: none is known, or the issuer is noted already.
     fn note_unnamed(&self, issuer: &str, redirect_uri: &str) -> Option<String> {
-        // The console has one path, and may have several hosts.
-        let path = redirect_uri.rmatch_indices('/').nth(1).map_or(0, |(at, _)| at);
-        let path = &redirect_uri[path..];
+        // The console may have several hosts and prefixes.
+        let path = [CALLBACK_PATH, CONSOLE_CALLBACK].map(|path| redirect_uri.find(path));
+        let path = &redirect_uri[path.into_iter().flatten().next().unwrap_or_default()..];
         let mut unnamed = self.unnamed.lock();
         if unnamed.len() > 2 * ISSUERS_MAX {
             // Some of them are configured no more.
@@ -185,5 +190,8 @@ mod tests {
             Some("https://b"),
             "the console at another host"
         );
+        let own = format!("{page}/d");
+        assert_eq!(servers.note_unnamed("https://d", &own), None, "its redirect URI is its own");
+        assert_eq!(servers.note_unnamed("https://e", &own).as_deref(), Some("https://d"));
     }
 }

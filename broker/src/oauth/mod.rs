@@ -50,7 +50,7 @@ pub use self::{
     connections::{ConnectLink, Connections},
     disconnect::ConnectedAccount,
     fetch::{ConnectReason, OauthError},
-    login_servers::{LoginPermit, LoginServers},
+    login_servers::{CONSOLE_CALLBACK, LoginPermit, LoginServers},
     machine::{MachineTokens, RenewedToken, TokenHeader},
     operator_logins::{FinishedLogin, IssuerLogin, OperatorLogins},
     public_address::PublicAddress,

@@ -11,7 +11,7 @@ use super::{
     code_flow::{CodeFlow, StartedLogin},
     connect::AuthorizationAnswer,
     fetch::OauthError,
-    login_servers::LoginServers,
+    login_servers::{CONSOLE_CALLBACK, LoginServers},
     secret_text::random_text,
 };
 use crate::auth::{KeyFetcher, OperatorLoginIssuer};
@@ -56,17 +56,18 @@ impl OperatorLogins {
         self.issuers.iter().map(|issuer| issuer.config.issuer.clone()).collect()
     }
 
-    /// Begins a login. Returns the address for the browser, and what its answer is checked against.
-    /// `None`: no issuer of this name has `admin.login`.
+    /// Begins a login. `callback` is the address of [`CONSOLE_CALLBACK`]. Returns the address for the
+    /// browser, and what its answer is checked against. `None`: no issuer of this name has
+    /// `admin.login`.
     pub async fn start(
         &self,
         issuer: &str,
-        redirect_uri: &str,
+        callback: &str,
     ) -> Option<Result<(String, StartedLogin), OauthError>> {
         let issuer = self.issuer(issuer)?;
-        let started = self.flow(issuer).await.and_then(|flow| {
-            flow.start(random_text(), redirect_uri.to_owned(), issuer.audience.as_ref())
-        });
+        let flow = self.flow(issuer).await;
+        let started =
+            flow.and_then(|flow| flow.start(random_text(), callback, issuer.audience.as_ref()));
         Some(started)
     }
 
@@ -82,7 +83,8 @@ impl OperatorLogins {
         };
         let issuer = self.issuer(&login.issuer).ok_or_else(gone)?;
         let given = self.flow(issuer).await?.finish(login, code, issuer.audience.as_ref()).await?;
-        let console = login.redirect_uri.trim_end_matches("callback").to_owned();
+        let below = login.redirect_uri.split_once(CONSOLE_CALLBACK).map_or("", |(base, _)| base);
+        let console = format!("{below}/console/");
         let at_issuer =
             IssuerLogin { issuer: login.issuer.clone(), id_token: given.id_token, console };
         Ok(FinishedLogin { token: given.text, at_issuer })

@@ -66,8 +66,13 @@ impl UserTokens {
         }
         let prepared = match self.refresh_request(open).await {
             Ok(prepared) => prepared,
-            Err(OauthError::InvalidGrant(_)) => return self.ended(key, open).await,
-            Err(error) => return Err(self.failed(key, open, error, None).await),
+            Err(error) => {
+                self.count_failed(&error);
+                return match error {
+                    OauthError::InvalidGrant(_) => self.ended(key, open).await,
+                    error => Err(self.failed(key, open, error, None).await),
+                };
+            }
         };
         if !self.vault.lease(key, open.stored.version, GRANT_LEASE).await? {
             return Ok(Refresh::Leased);
@@ -91,14 +96,21 @@ impl UserTokens {
                 }
                 Ok(Refresh::Changed)
             }
-            Err(OauthError::InvalidGrant(_)) => {
-                self.metrics.oauth.requested("refused");
-                self.ended(key, open).await
-            }
             Err(error) => {
-                self.metrics.oauth.requested("unavailable");
-                Err(self.failed(key, open, error, Some(OAUTH_FAILURE_PAUSE)).await)
+                self.count_failed(&error);
+                match error {
+                    OauthError::InvalidGrant(_) => self.ended(key, open).await,
+                    error => Err(self.failed(key, open, error, Some(OAUTH_FAILURE_PAUSE)).await),
+                }
             }
+        }
+    }
+
+    /// Counts a refresh without a token. An outage of the database says nothing about the server.
+    fn count_failed(&self, error: &OauthError) {
+        if !matches!(error, OauthError::StoreUnavailable(_)) {
+            let outcome = if error.is_temporary() { "unavailable" } else { "refused" };
+            self.metrics.oauth.requested(outcome);
         }
     }
 

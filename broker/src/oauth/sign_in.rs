@@ -56,6 +56,11 @@ impl PendingSignIn {
         &self.login.issuer
     }
 
+    /// Returns whether the path of a request is that of its redirect URI.
+    pub fn is_answered_at(&self, path: &str) -> bool {
+        self.login.is_answered_at(path)
+    }
+
     /// Returns the time of the begin, by the clock of the store. A revocation since then refuses the
     /// login: another replica may have stored it without the knowledge of this one.
     pub fn begun_at_us(&self) -> i64 {
@@ -105,7 +110,7 @@ impl SignIns {
             }
             state = new_state();
         }
-        let (address, login) = flow.start(state, format!("{base}{CALLBACK_PATH}"), None)?;
+        let (address, login) = flow.start(state, &format!("{base}{CALLBACK_PATH}"), None)?;
         Ok((address, PendingSignIn { login, backend, begun_at_us }))
     }
 

@@ -10,10 +10,7 @@ use std::{
 use arc_swap::ArcSwap;
 
 use super::file_access::{self, READ};
-use crate::{
-    auth::{PREVIOUS_ROOT_FILE, ROOT_FILE},
-    config::{Certificate, Config, DatabaseConfig},
-};
+use crate::config::{Certificate, Config, DatabaseConfig, PREVIOUS_ROOT_FILE, ROOT_FILE};
 
 /// Suffixes of the files that SQLite and the broker keep next to a database file.
 const SUFFIXES: [&str; 4] = ["-wal", "-shm", "-journal", ".lock"];

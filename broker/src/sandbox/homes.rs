@@ -18,7 +18,8 @@ use std::{
 };
 
 use aws_lc_rs::digest::{SHA256, digest};
-use rustix::process::geteuid;
+use rustix::{io::Errno, process::geteuid};
+use transport::sandbox::support::is_passing;
 
 use super::broker_files::canonical;
 use crate::config::{Config, DatabaseConfig};
@@ -46,6 +47,28 @@ pub(super) struct Home {
     pub(super) user: Option<u32>,
 }
 
+/// Reason why children cannot reach the folder of their homes.
+#[derive(Debug)]
+pub(super) enum FolderFault {
+    /// It stays until an operator changes the folder or the configuration.
+    Lasting(String),
+    /// The system could not carry out a call now.
+    Passing(String),
+}
+
+impl FolderFault {
+    fn of_call(folder: &Path, error: &io::Error) -> Self {
+        let text = format!("{}: {error}", folder.display());
+        if is_passing(error) { Self::Passing(text) } else { Self::Lasting(text) }
+    }
+
+    fn into_text(self) -> String {
+        match self {
+            Self::Lasting(text) | Self::Passing(text) => text,
+        }
+    }
+}
+
 impl Homes {
     pub(super) fn new(config: &Config) -> Self {
         let data = match (&config.stdio.homes, &config.storage.database) {
@@ -61,26 +84,24 @@ impl Homes {
         Self { root, data }
     }
 
-    fn root(&self) -> Result<&Path, String> {
-        let root = self
-            .root
-            .as_deref()
-            .ok_or("stdio.homes is not set, and the user of the broker has no home folder")?;
-        let failed = |error: io::Error| {
-            format!("the folder {} for homes of children: {error}", root.display())
-        };
-        DirBuilder::new().recursive(true).mode(0o711).create(root).map_err(failed)?;
+    fn root(&self) -> Result<&Path, FolderFault> {
+        let root = self.root.as_deref().ok_or_else(|| {
+            let why = "stdio.homes is not set, and the user of the broker has no home folder";
+            FolderFault::Lasting(why.to_owned())
+        })?;
+        let made = DirBuilder::new().recursive(true).mode(0o711).create(root);
+        made.map_err(|error| FolderFault::of_call(root, &error))?;
         Ok(root)
     }
 
     /// Permits users of children to pass through the folders above their homes. They cannot list
     /// those folders. Returns an error that names a closed folder.
-    pub(super) fn make_traversable(&self) -> Result<(), String> {
+    pub(super) fn make_traversable(&self) -> Result<(), FolderFault> {
         let root = canonical(self.root()?);
         let above: Vec<&Path> = root.ancestors().collect();
         for folder in above.into_iter().rev() {
-            let found =
-                fs::metadata(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+            let failed = |error: io::Error| FolderFault::of_call(folder, &error);
+            let found = fs::metadata(folder).map_err(failed)?;
             let found = protected(folder, found)?;
             if found.mode() & 0o001 != 0 {
                 continue;
@@ -88,19 +109,18 @@ impl Homes {
             let is_own = folder == root || self.data.as_deref() == Some(folder);
             if !is_own || found.uid() != geteuid().as_raw() {
                 let folder = folder.display();
-                return Err(format!(
+                return Err(FolderFault::Lasting(format!(
                     "other users cannot pass through {folder}; set stdio.homes to a folder that every user can reach"
-                ));
+                )));
             }
             if let Some(open) = readable_file_in(folder) {
-                return Err(format!(
+                return Err(FolderFault::Lasting(format!(
                     "{} would be readable for children; remove the access of others (chmod o=), or set stdio.homes",
                     open.display()
-                ));
+                )));
             }
             let mode = (found.mode() & 0o7777) | 0o001;
-            fs::set_permissions(folder, Permissions::from_mode(mode))
-                .map_err(|error| format!("{}: {error}", folder.display()))?;
+            fs::set_permissions(folder, Permissions::from_mode(mode)).map_err(failed)?;
             tracing::info!(folder = %folder.display(), mode = format!("{mode:04o}"), "the broker changed the mode of a folder, so that the users of children can pass through it");
         }
         Ok(())
@@ -118,7 +138,7 @@ impl Homes {
         tenant: &str,
         users: Option<&RangeInclusive<u32>>,
     ) -> Result<Home, String> {
-        let root = canonical(self.root()?);
+        let root = canonical(self.root().map_err(FolderFault::into_text)?);
         let name =
             if users.is_some() { tenant.to_owned() } else { format!("{tenant}{WITHOUT_USER}") };
         let path = root.join(&name);
@@ -163,7 +183,7 @@ impl Homes {
 
 /// Keeps children from replacing what is in a folder above their homes: others may not write into it,
 /// or only with the sticky bit. The broker changes a folder of its own.
-fn protected(folder: &Path, found: fs::Metadata) -> Result<fs::Metadata, String> {
+fn protected(folder: &Path, found: fs::Metadata) -> Result<fs::Metadata, FolderFault> {
     const STICKY: u32 = 0o1000;
     const WRITABLE_FOR_OTHERS: u32 = 0o002;
     if found.mode() & WRITABLE_FOR_OTHERS == 0 || found.mode() & STICKY != 0 {
@@ -171,12 +191,12 @@ fn protected(folder: &Path, found: fs::Metadata) -> Result<fs::Metadata, String>
     }
     if found.uid() != geteuid().as_raw() {
         let folder = folder.display();
-        return Err(format!(
+        return Err(FolderFault::Lasting(format!(
             "other users can write into {folder}, which has no sticky bit; close it (chmod o-w), or set stdio.homes"
-        ));
+        )));
     }
     let mode = found.mode() & 0o7777 & !WRITABLE_FOR_OTHERS;
-    let failed = |error: io::Error| format!("{}: {error}", folder.display());
+    let failed = |error: io::Error| FolderFault::of_call(folder, &error);
     fs::set_permissions(folder, Permissions::from_mode(mode)).map_err(failed)?;
     tracing::info!(folder = %folder.display(), mode = format!("{mode:04o}"), "the broker changed the mode of a folder, so that children cannot replace the homes of others");
     fs::metadata(folder).map_err(failed)
@@ -206,10 +226,8 @@ fn make(
 }
 
 fn free_user(root: &Path, name: &str, range: &RangeInclusive<u32>) -> io::Result<Option<u32>> {
-    let owner = |entry: fs::DirEntry| entry.path().symlink_metadata().ok().map(|found| found.uid());
-    let mut taken: HashSet<u32> = fs::read_dir(root)?.flatten().filter_map(owner).collect();
-    // Another broker of this host may have assigned it.
-    taken.extend(fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(owner));
+    // Another broker of this host may have assigned a user that runs a process.
+    let taken = taken_users(owners_in(root), owners_in(Path::new("/proc")))?;
     let count = u64::from(range.end() - range.start()) + 1;
     // The hash includes the folder, so that tenants of two brokers rarely start at the same number.
     let hash = digest(
@@ -222,6 +240,32 @@ fn free_user(root: &Path, name: &str, range: &RangeInclusive<u32>) -> io::Result
         .map(|step| (first + step) % count)
         .filter_map(|offset| u32::try_from(offset).ok());
     Ok(candidates.map(|offset| range.start() + offset).find(|user| !taken.contains(user)))
+}
+
+/// Returns the users that own a home or run a process. An owner of a home that could not be read
+/// would be assigned a second time. The owner of a process may be hidden for ever, so only an error
+/// that passes is one.
+fn taken_users(
+    of_homes: Vec<io::Result<u32>>,
+    of_processes: Vec<io::Result<u32>>,
+) -> io::Result<HashSet<u32>> {
+    let known = |owner: &io::Result<u32>| owner.as_ref().err().is_none_or(is_passing);
+    of_homes.into_iter().chain(of_processes.into_iter().filter(known)).collect()
+}
+
+/// Returns the owners of everything in the folder.
+fn owners_in(folder: &Path) -> Vec<io::Result<u32>> {
+    let owner = |entry: fs::DirEntry| entry.path().symlink_metadata().map(|found| found.uid());
+    // It ended or was removed meanwhile.
+    let is_gone =
+        |error: &io::Error| matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::SRCH));
+    match fs::read_dir(folder) {
+        Ok(entries) => entries
+            .map(|entry| entry.and_then(owner))
+            .filter(|owner| !owner.as_ref().is_err_and(is_gone))
+            .collect(),
+        Err(error) => vec![Err(error)],
+    }
 }
 
 /// Returns a file directly in the folder that every user could read if the folder were open.
@@ -266,6 +310,24 @@ mod tests {
         };
         // An `emptyDir` of Kubernetes has the first mode, or the second one with `fsGroup`.
         assert_eq!([0o777, 0o2777, 0o1777, 0o755].map(mode_after), [0o775, 0o2775, 0o1777, 0o755]);
+    }
+
+    #[test]
+    fn s03_a_full_disk_is_no_lasting_reason_for_children_without_users() {
+        let fault = |errno: Errno| FolderFault::of_call(Path::new("/homes"), &errno.into());
+        for errno in [Errno::NOSPC, Errno::ROFS, Errno::IO, Errno::MFILE] {
+            assert!(matches!(fault(errno), FolderFault::Passing(_)), "{errno}");
+        }
+        assert!(matches!(fault(Errno::ACCESS), FolderFault::Lasting(_)));
+    }
+
+    #[test]
+    fn s03_a_hidden_process_does_not_hide_the_users_of_others() {
+        let lacks = |errno: Errno| Err(io::Error::from(errno));
+        let taken = taken_users(vec![Ok(1)], vec![Ok(2), lacks(Errno::ACCESS), Ok(3)]).unwrap();
+        assert_eq!(taken, HashSet::from([1, 2, 3]));
+        assert!(taken_users(vec![Ok(1)], vec![lacks(Errno::MFILE)]).is_err());
+        assert!(taken_users(vec![lacks(Errno::ACCESS)], Vec::new()).is_err());
     }
 
     #[test]

@@ -13,6 +13,7 @@ pub mod peer_user;
 
 use std::{
     collections::BTreeSet,
+    io,
     ops::RangeInclusive,
     path::{Path, PathBuf},
     sync::{Arc, OnceLock},
@@ -25,7 +26,11 @@ use transport::{
     sandbox::{FileRules, Network, Sandbox, support},
 };
 
-use self::{broker_files::BrokerFiles, homes::Homes, paths::SystemPaths};
+use self::{
+    broker_files::BrokerFiles,
+    homes::{FolderFault, Homes},
+    paths::SystemPaths,
+};
 use crate::config::{
     Config,
     sandbox::{SandboxMode, SandboxRules},
@@ -148,7 +153,7 @@ impl Confinement {
         let home = self.homes.open(tenant.as_str(), choice.has_user.then_some(&self.range))?;
         let path = std::env::split_paths(&variable(spec, "PATH")).collect::<Vec<_>>();
         let files = choice.landlock_abi.map(|_| {
-            let program = self.host().paths.of_program(&program, &path);
+            let program = self.host()?.paths.of_program(&program, &path);
             let read = program
                 .into_iter()
                 .chain(spec.cwd.clone())
@@ -186,26 +191,37 @@ impl Confinement {
         Ok(choice.level(rules, home.user))
     }
 
-    fn host(&self) -> &HostSupport {
-        self.host.get_or_init(|| {
-            let no_users = support::user_change_obstacle(&self.range).or_else(|| {
-                let opened = self.homes.make_traversable();
-                opened.err()
-            });
-            if no_users.is_none() {
-                self.own_files.restrict_permissions();
-            }
-            HostSupport {
-                no_users,
-                landlock_abi: support::landlock_abi(),
-                paths: SystemPaths::find(),
-            }
-        })
+    /// Returns the support by this host. A host that lacks descriptors, threads or disk space cannot
+    /// be examined. The child is then refused, and the next one tries again: a wrong result would
+    /// take a protection from all later children.
+    fn host(&self) -> Result<&HostSupport, String> {
+        if let Some(host) = self.host.get() {
+            return Ok(host);
+        }
+        let unknown =
+            |error: io::Error| format!("the broker cannot examine this host now: {error}");
+        let no_users = match support::user_change_obstacle(&self.range).map_err(unknown)? {
+            Some(obstacle) => Some(obstacle),
+            None => match self.homes.make_traversable() {
+                Ok(()) => None,
+                Err(FolderFault::Lasting(why)) => Some(why),
+                Err(FolderFault::Passing(why)) => return Err(why),
+            },
+        };
+        if no_users.is_none() {
+            self.own_files.restrict_permissions();
+        }
+        let landlock_abi = support::landlock_abi().map_err(unknown)?;
+        Ok(self.host.get_or_init(|| HostSupport {
+            no_users,
+            landlock_abi,
+            paths: SystemPaths::find(),
+        }))
     }
 
     /// Selects the confinement of this child: a user, Landlock, or both.
     fn choose(&self, program: &Path, rules: &SandboxRules) -> Result<ChildConfinement, String> {
-        let host = self.host();
+        let host = self.host()?;
         let no_user = host
             .no_users
             .clone()
@@ -249,7 +265,7 @@ impl Confinement {
         home: &Path,
         has_user: bool,
     ) -> Result<FileRules, String> {
-        let system = &self.host().paths;
+        let system = &self.host()?.paths;
         let canonical = |path: PathBuf| {
             path.canonicalize().map_err(|error| {
                 format!("the path {} of the sandbox cannot be used: {error}", path.display())

@@ -2,7 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::{ServeError, ServeOptions, config_folder::ConfigFolder, demo};
+use super::{
+    ServeError, ServeOptions,
+    config_folder::{ConfigFolder, FolderChange},
+    demo,
+};
 use crate::{
     config::{Config, ConfigSource, DeclaredBackend, FieldErrors, included},
     control::Control,
@@ -37,11 +41,26 @@ impl ConfigFiles {
         Ok((Self { file: options.config.clone(), source, folder, demo }, config))
     }
 
-    /// Reads the configuration file again. [`Self::accept`] keeps it.
-    pub(super) fn read_again(&self) -> Result<(ConfigSource, Config), ServeError> {
+    /// Reads the configuration file again. [`Self::accept`] keeps it. The result has the refused
+    /// files of the folder too, if all are good with it. So an entry that moves to one of them stays
+    /// in force. Cancel-safe.
+    pub(super) async fn read_again(
+        &self,
+        control: &Control,
+    ) -> Result<(ConfigSource, Config), ServeError> {
         let source = ConfigSource::read(self.file.as_deref())?;
-        let mut config = source.load(self.folder.iter().flat_map(ConfigFolder::accepted))?;
-        config.backends.extend(self.demo.clone());
+        let with_demo = |mut config: Config| {
+            config.backends.extend(self.demo.clone());
+            config
+        };
+        let config = with_demo(source.load(self.folder.iter().flat_map(ConfigFolder::accepted))?);
+        let newest = self.folder.as_ref().and_then(|folder| folder.newest(&source));
+        let joint = newest.and_then(|newest| source.load(&newest).ok()).map(with_demo);
+        if let Some(joint) = joint
+            && control.check_reload(&joint).await.is_ok()
+        {
+            return Ok((source, joint));
+        }
         Ok((source, config))
     }
 
@@ -54,11 +73,23 @@ impl ConfigFiles {
         }
     }
 
+    /// Returns what changed in the folder since the last call, after all checks. Cancel-safe.
+    pub(super) async fn changes(&mut self, control: &Control) -> Option<FolderChange> {
+        let adjust = |config: &mut Config| config.backends.extend(self.demo.clone());
+        self.folder.as_mut()?.changes(&self.source, control, adjust).await
+    }
+
+    /// Applies the result of [`Self::changes`].
+    pub(super) async fn apply(&mut self, change: FolderChange, control: &Control) {
+        if let Some(folder) = &mut self.folder {
+            folder.apply(change, control).await;
+        }
+    }
+
     /// Applies what changed in the folder since the last call.
     pub(super) async fn follow(&mut self, control: &Control) {
-        let adjust = |config: &mut Config| config.backends.extend(self.demo.clone());
-        if let Some(folder) = &mut self.folder {
-            folder.follow(&self.source, control, adjust).await;
+        if let Some(change) = self.changes(control).await {
+            self.apply(change, control).await;
         }
     }
 

@@ -9,7 +9,6 @@ use tokio::{
     task::JoinError,
     time::{Instant, sleep, sleep_until},
 };
-use tokio_util::task::TaskTracker;
 use transport::quic::QuicListener;
 
 use super::{
@@ -23,6 +22,7 @@ use crate::{
     config::Config,
     control::Control,
     listeners::{self, tls_acceptor::TlsAcceptor},
+    sessions::shared::Shared,
 };
 
 /// Sockets of all listeners, of which none serves yet.
@@ -164,10 +164,10 @@ impl Listeners {
 
     /// Closes all listeners, first those of clients. That of operators is the last one. Requests that
     /// other replicas run for clients have until `end`.
-    pub(super) async fn close(&mut self, forwarded: &TaskTracker, end: Instant) {
+    pub(super) async fn close(&mut self, shared: &Shared, end: Instant) {
         let others = [&mut self.tcp, &mut self.quic].into_iter().flatten();
         let of_clients = [&mut self.http].into_iter().chain(others);
-        join_all(of_clients.map(|listener| listener.close(clients_over(forwarded, end)))).await;
+        join_all(of_clients.map(|listener| listener.close(clients_over(shared, end)))).await;
         for listener in self.internal.iter_mut().chain([&mut self.admin]) {
             listener.close(sleep(CLOSE_WAIT)).await;
         }
@@ -175,8 +175,10 @@ impl Listeners {
 }
 
 /// Resolves when the connections of clients have had their time: once no request waits for another
-/// replica, or at `end`, they have a moment to close.
-async fn clients_over(forwarded: &TaskTracker, end: Instant) {
+/// replica, or at `end`, they have a moment to close. The answer of another replica for a client that
+/// takes nothing of it is cut after such a moment.
+async fn clients_over(shared: &Shared, end: Instant) {
+    let forwarded = &shared.forwarded;
     let closed_by = end.max(Instant::now()) + CLOSE_WAIT;
     forwarded.close(); // so that `wait` resolves
     let none_forwarded = async {
@@ -192,6 +194,7 @@ async fn clients_over(forwarded: &TaskTracker, end: Instant) {
     tokio::select! {
         () = none_forwarded => {}
         () = sleep_until(closed_by) => {}
+        never = shared.relayed_streams.cut_resting(CLOSE_WAIT) => match never {},
     }
 }
 

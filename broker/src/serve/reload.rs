@@ -1,12 +1,21 @@
 //! Reload of the configuration file after SIGHUP.
 
-use super::{RunningBroker, ServeError};
-use crate::{config, control::ReloadSummary};
+use super::{RunningBroker, ServeError, signals::Signals};
+use crate::{
+    config::{self, Config, ConfigSource},
+    control::ReloadSummary,
+};
 
 impl RunningBroker {
-    /// Reloads a changed configuration file. After a fault everything stays as it is.
-    pub(super) async fn reload(&mut self) {
-        match self.follow_file().await {
+    /// Reloads a changed configuration file. After a fault everything stays as it is. Returns the
+    /// name of a stop signal like [`Self::follow_folder`].
+    pub(super) async fn reload(&mut self, signals: &mut Signals) -> Option<&'static str> {
+        let read = tokio::select! { biased;
+            name = signals.stop() => return Some(name),
+            () = self.broker.drain_requested() => return None,
+            read = self.files.read_again(&self.control) => read,
+        };
+        match self.follow_file(read).await {
             Ok(changed) => {
                 let generation = self
                     .control
@@ -18,9 +27,16 @@ impl RunningBroker {
                         "a section of the configuration changed, which needs a restart"
                     );
                 }
-                let ReloadSummary { tenants, backends, issuers } = changed.reloaded;
-                tracing::info!(tenants, backends, issuers, generation, "configuration reloaded");
-                self.files.follow(&self.control).await;
+                let ReloadSummary { tenants, backends, issuers, documents } = changed.reloaded;
+                tracing::info!(
+                    tenants,
+                    backends,
+                    issuers,
+                    documents,
+                    generation,
+                    "configuration reloaded"
+                );
+                self.follow_folder(signals).await
             }
             Err(error) => {
                 let text = error.to_string();
@@ -28,13 +44,17 @@ impl RunningBroker {
                     tracing::error!(fault, "the configuration was not reloaded");
                 }
                 self.control.generation.record_file_refusal(&text, &self.control.metrics);
+                None
             }
         }
     }
 
     /// Applies the whole file or nothing: every check precedes the first change.
-    async fn follow_file(&mut self) -> Result<ReloadOutcome, ServeError> {
-        let (source, next) = self.files.read_again()?;
+    async fn follow_file(
+        &mut self,
+        read: Result<(ConfigSource, Config), ServeError>,
+    ) -> Result<ReloadOutcome, ServeError> {
+        let (source, next) = read?;
         let certificates = self.certificates.read().await?;
         certificates.count(&self.control.metrics);
         let certificates = certificates.usable()?;

@@ -19,19 +19,23 @@ pub(super) struct Signals {
 }
 
 struct SignalSources {
+    stop: StopSources,
+    hang_up: Source,
+}
+
+struct StopSources {
     terminate: Source,
     interrupt: Source,
-    hang_up: Source,
 }
 
 impl Signals {
     pub(super) fn install() -> io::Result<Self> {
-        let sources = SignalSources {
+        let stop = StopSources {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
         };
-        Ok(Self { sources: Some(sources) })
+        let hang_up = signal(SignalKind::hangup())?;
+        Ok(Self { sources: Some(SignalSources { stop, hang_up }) })
     }
 
     /// Returns no signal ever, and installs no handler.
@@ -43,18 +47,47 @@ impl Signals {
     pub(super) async fn next(&mut self) -> Signal {
         let Some(sources) = &mut self.sources else { return std::future::pending().await };
         tokio::select! { biased;
-            _ = sources.terminate.recv() => Signal::Stop("SIGTERM"),
-            _ = sources.interrupt.recv() => Signal::Stop("SIGINT"),
+            name = sources.stop.next() => Signal::Stop(name),
             _ = sources.hang_up.recv() => Signal::Reload,
         }
     }
 
-    /// Returns the next stop signal. Ignores requests to reload. Cancel-safe.
+    /// Returns the next stop signal. A request to reload stays for [`Self::next`]. Cancel-safe.
     pub(super) async fn stop(&mut self) -> &'static str {
-        loop {
-            if let Signal::Stop(name) = self.next().await {
-                return name;
-            }
+        match &mut self.sources {
+            Some(sources) => sources.stop.next().await,
+            None => std::future::pending().await,
         }
+    }
+}
+
+impl StopSources {
+    async fn next(&mut self) -> &'static str {
+        tokio::select! { biased;
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use rustix::process::{Signal as Sent, getpid, kill_process};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_wait_for_a_stop_leaves_a_reload_for_later() {
+        let (mut signals, mut other) = (Signals::install().unwrap(), Signals::install().unwrap());
+        kill_process(getpid(), Sent::HUP).unwrap();
+        assert!(matches!(other.next().await, Signal::Reload), "the signal was delivered");
+        tokio::select! { biased;
+            name = signals.stop() => panic!("{name} was not sent"),
+            () = std::future::ready(()) => {}
+        }
+        let kept = tokio::time::timeout(Duration::from_secs(10), signals.next()).await;
+        assert!(matches!(kept, Ok(Signal::Reload)), "the wait took the reload");
     }
 }

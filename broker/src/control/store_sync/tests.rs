@@ -3,8 +3,9 @@
 use std::{path::Path, time::Duration};
 
 use arc_swap::ArcSwapOption;
-use protocol::ids::{BackendId, KeyId};
+use protocol::ids::{BackendId, KeyId, ToolsetId};
 use records::{AdminChange, PinKey, PinKind, PinSighting};
+use rules::{access::Verdict, toolsets::ToolsetDocument};
 use serde_json::json;
 use storage::{DurableStore, MemoryHotStore, SqliteStore};
 use tokio::time::Instant;
@@ -164,6 +165,23 @@ async fn tenants_keys_and_backends_of_one_replica_apply_at_the_other() {
     replicas.second_reads().await;
     assert!(two.tenant(&tenant("acme")).is_err() && two.broker.tenant(&tenant("acme")).is_none());
     assert!(two.backend(&tenant("acme"), &backend("two")).is_err());
+}
+
+#[tokio::test]
+async fn a_removal_that_a_change_of_another_replica_refuses_removes_nothing() {
+    let store = Meddled::start("a server").await;
+    let replicas = Replicas::on(store.clone(), "", "").await;
+    replicas.first_stores(tenant("acme"), weight(1)).await;
+    replicas.second_reads().await;
+    let two = &replicas.two.control;
+    let tag = two.tenant(&tenant("acme")).unwrap().tag;
+    replicas.first_stores(tenant("acme"), weight(2)).await;
+    let read = Preconditions { matching: Some(vec![tag]), none_matching: None };
+    let refused = two.delete_tenant(tenant("acme"), read, Author::default()).await;
+    assert!(matches!(refused, Err(ControlError::Changed { exists: true, .. })), "{refused:?}");
+    assert_eq!(store.count("clear_tenant"), 0);
+    two.delete_tenant(tenant("acme"), Preconditions::default(), Author::default()).await.unwrap();
+    assert_eq!(store.count("clear_tenant"), 1);
 }
 
 #[tokio::test]
@@ -441,6 +459,49 @@ async fn a_reload_keeps_rows_of_tenants_that_only_one_replica_declares() {
         tenant_settings(&TenantSpec::default()),
         "no longer declared here"
     );
+}
+
+#[tokio::test]
+async fn what_another_replica_stored_is_in_force_when_its_declaration_ends() {
+    let declared =
+        "{policy: {}, toolsets: {all: {}}, prompts: {hi: {messages: [{role: user, text: file}]}}}";
+    let body = "{transport: {type: http, url: 'http://127.0.0.1:9/'}}";
+    let yaml = format!("tenants: {{acme: {declared}}}\nbackends: {{acme/mine: {body}}}");
+    let replicas = Replicas::sharing("", &yaml).await;
+    let (one, two) = (&replicas.one.control, &replicas.two.control);
+    let (acme, mine) = (tenant("acme"), backend("mine"));
+    let any = Preconditions::default;
+    one.refresh().await.unwrap();
+    one.put_backend(acme.clone(), mine.clone(), at(8), false, any(), Author::default())
+        .await
+        .unwrap();
+    let policy = serde_json::from_value(json!({"default": "deny"})).unwrap();
+    one.put_policy(acme.clone(), policy, any(), Author::default()).await.unwrap();
+    let (toolset, all) = (ToolsetDocument::default(), ToolsetId::parse("all").unwrap());
+    one.put_toolset(acme.clone(), all.clone(), toolset, any(), Author::default()).await.unwrap();
+    let prompt = json!({"messages": [{"role": "user", "text": "stored"}]});
+    let (prompt, hi) = (serde_json::from_value(prompt).unwrap(), "hi".to_owned());
+    one.put_hosted_prompt(acme.clone(), hi, prompt, any(), Author::default()).await.unwrap();
+    replicas.second_reads().await;
+
+    let in_force = || {
+        let body = json!({"method": "tools/call", "object": "mine/tool"});
+        let check = serde_json::from_value(body).unwrap();
+        let shown = two.backend(&acme, &mine).map(|shown| shown.view.source);
+        (
+            two.check_policy(&acme, &check).unwrap().verdict,
+            shown.ok(),
+            two.toolset(&acme, &all).map(|shown| shown.view.source).ok(),
+            two.hosted_prompt(&acme, "hi").map(|shown| shown.view.source).ok(),
+        )
+    };
+    let of = |source: &str| Some(source.to_owned());
+    assert_eq!(in_force(), (Verdict::Allow, of("config"), of("config"), of("config")));
+    replicas.second_reloads("tenants: {acme: {}}").await.unwrap();
+    assert_eq!(in_force(), (Verdict::Deny, of("api"), of("api"), of("api")));
+    assert!(two.broker.backend(&acme, &mine).is_some(), "it runs");
+    replicas.second_reloads("").await.unwrap();
+    assert_eq!(in_force(), (Verdict::Deny, of("api"), of("api"), of("api")));
 }
 
 #[tokio::test]

@@ -48,6 +48,53 @@ async fn a_refused_write_changes_nothing() {
     assert!(!rig.keyring.is_enabled(&tenant("acme")));
 }
 
+#[tokio::test]
+async fn a_declared_entry_is_refused_as_such_whatever_the_conditions_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let body = "{transport: {type: http, url: 'http://127.0.0.1:9/'}}";
+    let yaml = format!("tenants: {{acme: {{policy: {{}}}}}}\nbackends: {{mine: {body}}}");
+    let rig = Rig::start(folder.path(), &yaml).await;
+    let (control, author) = (&rig.control, Author::default);
+    let (acme, default, mine) = (tenant("acme"), tenant("default"), backend("mine"));
+    let list = |tag: &str| Some(vec![tag.to_owned()]);
+    let new = || Preconditions { matching: None, none_matching: list("*") };
+    let stale = || Preconditions { matching: list("\"stale\""), none_matching: None };
+    let (spec, policy) = (TenantSpec::default(), rules::access::PolicyDocument::default());
+    let refusals = [
+        control.put_tenant(acme.clone(), spec, new(), author()).await.err(),
+        control
+            .put_backend(default.clone(), mine.clone(), nowhere(), false, new(), author())
+            .await
+            .err(),
+        control.put_policy(acme.clone(), policy, new(), author()).await.err(),
+        control.delete_tenant(acme.clone(), stale(), author()).await.err(),
+        control.delete_backend(default, mine, stale(), author()).await.err(),
+        control.delete_policy(acme, stale(), author()).await.err(),
+    ];
+    for refusal in refusals {
+        assert!(matches!(refusal, Some(ControlError::Declared { .. })), "{refusal:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_removal_on_a_condition_finds_no_entry_to_compare() {
+    let folder = tempfile::tempdir().unwrap();
+    let rig = Rig::start(folder.path(), "").await;
+    let (control, author, acme) = (&rig.control, Author::default, tenant("acme"));
+    let read = || Preconditions { matching: Some(vec!["\"read\"".into()]), none_matching: None };
+    let refusals = [
+        control.delete_tenant(acme, read(), author()).await.unwrap_err(),
+        control
+            .delete_backend(tenant("default"), backend("a"), read(), author())
+            .await
+            .unwrap_err(),
+        control.delete_policy(tenant("default"), read(), author()).await.unwrap_err(),
+    ];
+    for refusal in refusals {
+        assert!(matches!(refusal, ControlError::NotFound { .. }), "{refusal}");
+    }
+}
+
 /// Returns a control on a store whose answers to changes can be lost.
 async fn on_meddled(folder: &Path) -> (Arc<Meddled>, Rig) {
     let store = Meddled::start("sqlite").await;
