@@ -16,7 +16,10 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::PrincipalId,
 };
-use rules::{byte_window::ByteWindow, event_log::LogLimits, limits::LONG_FIRST_MESSAGES_MAX};
+use rules::{
+    byte_window::ByteWindow, catalog::MarkKey, event_log::LogLimits,
+    limits::LONG_FIRST_MESSAGES_MAX,
+};
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
@@ -51,6 +54,8 @@ pub struct Context {
     pub activity: ActivityLog,
     /// Signs list cursors.
     pub cursor_key: hmac::Key,
+    /// Derives the marks of catalogs and backends.
+    pub catalog_marks: MarkKey,
     /// Every task that must be over before the process may end.
     pub running: TaskTracker,
     /// Cancelled when a drain starts: no new sessions, no new calls.
@@ -84,6 +89,7 @@ impl Context {
         metrics: Arc<Metrics>,
         http: HttpClient,
         cursor_key: hmac::Key,
+        catalog_marks: MarkKey,
         persistence: Arc<Persistence>,
         traces: Tracer,
     ) -> Arc<Self> {
@@ -115,6 +121,7 @@ impl Context {
             metrics,
             http,
             cursor_key,
+            catalog_marks,
             running: TaskTracker::new(),
             draining: CancellationToken::new(),
             closing: CancellationToken::new(),

@@ -118,7 +118,7 @@ pub struct AuditEntry {
     pub api_key: Option<String>,
     /// MCP method, HTTP method and route of the admin API, or `sign_in`.
     pub action: String,
-    /// Tool, prompt or resource under the client's name for it, or the path of the admin API.
+    /// Tool, prompt or resource as the client names it, digest of a task, or path of the admin API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -180,7 +180,7 @@ pub struct ActivityEntry {
     pub transport: String,
     /// MCP method.
     pub method: String,
-    /// Tool, prompt or resource under the client's name for it.
+    /// Tool, prompt or resource as the client names it, or digest of a task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -321,7 +321,7 @@ pub struct SessionView {
     pub protocol_version: String,
     pub client_name: String,
     pub client_version: String,
-    /// `handshake`, `ready` or `closing`; `suspended` while no replica owns the session, until its
+    /// `handshake`, `ready` or `closing`; `parked` while no replica owns the session, until its
     /// client sends a request.
     pub state: String,
     /// Known only for sessions of the replica that answers.

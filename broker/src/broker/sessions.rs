@@ -32,6 +32,7 @@ use crate::{
     oauth::TokenSource,
     session_location::no_session,
     sessions::{
+        loop_guard,
         session::{Agreement, Session, SessionParams, SessionPersister, questions},
         tenant::Tenant,
     },
@@ -119,6 +120,7 @@ impl Broker {
         }
         let tenant = self.tenant(&caller.tenant).ok_or_else(tenant_gone)?;
         tenant.take_budget(&caller.principal)?;
+        loop_guard::refuse_own_request(&tenant, message)?;
         let offer = self.offer(&tenant, &endpoint, Era::Sessions, &caller).await?;
         let version = Version::negotiate(&params.requested_version);
         let offer = offer.restricted_to(version);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use dashmap::DashMap;
+use rules::catalog::MarkKey;
 use transport::{
     egress::EgressPolicy,
     http_client::{HttpClient, HttpClientConfig, TlsSetupError},
@@ -69,6 +70,7 @@ impl Broker {
             parts.metrics,
             http,
             parts.keys.cursor,
+            MarkKey::new(parts.keys.catalog_marks),
             persistence,
             traces,
         ));

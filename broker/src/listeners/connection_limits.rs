@@ -31,8 +31,8 @@ use crate::{config::Limits, metrics::Metrics};
 /// Pause while no connection can be accepted because no descriptor is left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// Interval between log messages about descriptors.
-const RESERVE_LOG_INTERVAL: Duration = Duration::from_secs(60);
+/// Interval between log messages of one kind.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Limits of one listener.
 #[derive(Debug)]
@@ -43,8 +43,26 @@ pub(super) struct ConnectionLimiter {
     proxies: ProxyProtocol,
     /// Set when the last accepted connection uses a descriptor of the reserve.
     on_reserve: AtomicBool,
-    /// Time of the last log message about descriptors.
-    reserve_logged_at: Mutex<Option<Instant>>,
+    /// Messages about descriptors.
+    reserve_log: LogPace,
+    /// Messages about connections that the system refused.
+    refusal_log: LogPace,
+}
+
+/// Time of the last log message of one kind.
+#[derive(Debug, Default)]
+pub(super) struct LogPace(Mutex<Option<Instant>>);
+
+impl LogPace {
+    /// Returns whether a message is due, and counts it as logged.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        let mut logged_at = self.0.lock();
+        let is_due = logged_at.is_none_or(|at| now - at >= LOG_INTERVAL);
+        if is_due {
+            *logged_at = Some(now);
+        }
+        is_due
+    }
 }
 
 /// Permit of one connection, released on drop.
@@ -64,7 +82,8 @@ impl ConnectionLimiter {
             addresses: AddressCounts::new(limits.connections_per_address),
             connection_rates: ConnectionRateLimiter::new(limits),
             on_reserve: AtomicBool::new(false),
-            reserve_logged_at: Mutex::default(),
+            reserve_log: LogPace::default(),
+            refusal_log: LogPace::default(),
         }
     }
 
@@ -139,7 +158,10 @@ impl ConnectionLimiter {
                     return (socket, peer, ListenerPermit { _permit: permit, address_slot });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a connection could not be accepted");
+                    // A system without descriptors refuses each attempt.
+                    if self.refusal_log.is_due(Instant::now()) {
+                        tracing::warn!(%error, "a connection could not be accepted; the log omits further refusals for a minute");
+                    }
                     tokio::time::sleep(ACCEPT_RETRY).await;
                 }
             }
@@ -149,10 +171,7 @@ impl ConnectionLimiter {
     /// Logs that no connection is accepted. A flood causes it again with every connection that ends,
     /// so the log has it once in each interval.
     fn log_reserve_use(&self) {
-        let now = Instant::now();
-        let mut logged_at = self.reserve_logged_at.lock();
-        if logged_at.is_none_or(|at| now - at >= RESERVE_LOG_INTERVAL) {
-            *logged_at = Some(now);
+        if self.reserve_log.is_due(Instant::now()) {
             tracing::warn!(
                 "too few file descriptors are free: the broker accepts no connection until other connections end"
             );
@@ -240,5 +259,12 @@ mod tests {
             "{connections_per_second_per_address: 0, connection_burst_per_address: 1}",
         ));
         assert!((0..100).all(|_| newcomers.take(IpAddr::from([10, 0, 0, 1]))));
+    }
+
+    #[test]
+    fn a_message_is_logged_once_in_each_interval() {
+        let (log, first) = (LogPace::default(), Instant::now());
+        let logged = [0, 1, 59, 60, 61].map(|after| log.is_due(first + Duration::from_secs(after)));
+        assert_eq!(logged, [true, false, false, true, false]);
     }
 }

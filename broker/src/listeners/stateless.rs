@@ -21,7 +21,7 @@ use crate::{
     broker::Broker,
     metrics::RequestOutcome,
     sessions::{
-        request_observer,
+        loop_guard, request_observer,
         stateless::{
             ReturnedState, StatelessClient, StatelessRequest, SuspensionId,
             exchange::{Exchange, RequestRefusal},
@@ -101,9 +101,10 @@ pub(super) async fn dispatch(
     broker.shared.metrics.stateless_request();
     if !is_answered_here(method) {
         // The pooled session of the request observes and counts it.
+        let frame = request.message.frame.clone();
         return start(broker, client, request).await.map_err(|refused| {
             if !refused.is_counted {
-                count(broker, client, method, RequestOutcome::Refused, since.elapsed());
+                record_refused(client, &frame, since, refused.refusal.kind);
             }
             refused.refusal
         });
@@ -119,18 +120,30 @@ pub(super) async fn dispatch(
     request::enter(watched, || {
         request_observer::end_request(&broker.shared, &client.caller, outcome)
     });
-    count(broker, client, method, outcome, since.elapsed());
+    count(client, method, outcome, since.elapsed());
     reaction
 }
 
-fn count(
-    broker: &Broker,
+/// Observes and counts a request that was refused before a pooled session had it. It is decoded
+/// again, because only a refused request needs that.
+pub(super) fn record_refused(
     client: &StatelessClient,
-    method: Method,
-    outcome: RequestOutcome,
-    took: Duration,
+    frame: &Bytes,
+    since: Instant,
+    kind: ErrorKind,
 ) {
-    let metrics = &broker.shared.metrics;
+    let limits = json::Limits::with_bytes_max(frame.len());
+    let Ok(message) = Message::decode(frame.clone(), &limits) else { return };
+    let watched = client.watch().start(&message, since);
+    watched.refuse(kind);
+    request::enter(watched, || {
+        request_observer::end_request(&client.shared, &client.caller, RequestOutcome::Refused)
+    });
+    count(client, message.method, RequestOutcome::Refused, since.elapsed());
+}
+
+fn count(client: &StatelessClient, method: Method, outcome: RequestOutcome, took: Duration) {
+    let metrics = &client.shared.metrics;
     metrics.request_finished(method, outcome, client.transport, took.as_secs_f64());
     client.tenant.counts.request_finished(method, outcome, took);
 }
@@ -155,10 +168,15 @@ async fn start(
         client.tenant.take_budget(&client.caller.principal)?;
         return Ok(StatelessOutcome::Answer(Box::pin(client.answer_about_task(&request)).await?));
     }
+    if method == Method::ServerDiscover {
+        loop_guard::refuse_own_request(&client.tenant, &request.message)?;
+    }
     let offer = broker.offer_to(client).await?;
     if let Some(kind) = ListKind::of_method(method) {
         client.tenant.take_budget(&client.caller.principal)?;
-        let result = client.list(kind, &request.message, &offer)?;
+        let list = client.list(kind, &request.message, &offer)?;
+        let behind = || client.visible_catalog().marks(&client.endpoint);
+        let result = loop_guard::with_marks(&client.tenant, &request.message, list, behind);
         return Ok(StatelessOutcome::Answer(handshake::success(&request.id, &result)));
     }
     match method {
@@ -214,4 +232,44 @@ pub(super) fn sessions_unsupported(message: &Message) -> Refusal {
         Some(params.get("protocolVersion")?.as_str()?.to_owned())
     });
     unsupported_version(&requested.unwrap_or_default(), &[Version::V2026_07_28])
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{ids::RequestId, stateless::request::meta_members};
+    use rules::{client_transport::Transport, endpoint::Endpoint};
+
+    use super::*;
+    use crate::{auth::Caller, persistence::Stores};
+
+    #[tokio::test]
+    async fn a_request_refused_before_its_call_starts_is_recorded_and_counted_once() {
+        let broker = Broker::over(Stores::in_memory().await);
+        let caller = Caller::anonymous();
+        let tenant = broker.tenant(&caller.tenant).unwrap();
+        let client =
+            broker.stateless_client_of(tenant, caller, Endpoint::Aggregated, Transport::Http);
+        let meta: Vec<String> = meta_members(b"{}", None, None)
+            .iter()
+            .map(|(name, value)| format!("\"{name}\":{}", String::from_utf8_lossy(value)))
+            .collect();
+        let params = format!(
+            r#"{{"name":"b__pay","requestState":"forged","_meta":{{{}}}}}"#,
+            meta.join(",")
+        );
+        let frame =
+            handshake::request(&RequestId::from_u64(1), Method::ToolsCall, Some(params.as_bytes()));
+        let message = Message::decode(frame, &json::Limits::default()).unwrap();
+        let request = parse_request(&broker, message).unwrap();
+        let refusal = dispatch(&broker, &client, request).await.err().unwrap();
+        assert_eq!(refusal.kind, ErrorKind::InvalidParams);
+        let recorded = broker.shared.activity.newest(0, 10, |_| true);
+        assert_eq!(recorded.len(), 1);
+        let entry = &recorded[0];
+        assert_eq!((entry.outcome.as_str(), entry.target.as_deref()), ("refused", Some("b__pay")));
+        assert_eq!(entry.error.as_deref(), Some(ErrorKind::InvalidParams.name()));
+        let line =
+            r#"mcp_requests_total{method="tools/call",outcome="refused",transport="http"} 1"#;
+        assert!(broker.shared.metrics.render().contains(line));
+    }
 }

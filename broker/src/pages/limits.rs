@@ -228,6 +228,7 @@ const SOURCE: &str = concat!(
     include_str!("../../../rules/src/limits/arguments.rs"),
     include_str!("../../../rules/src/limits/audit.rs"),
     include_str!("../../../rules/src/limits/children.rs"),
+    include_str!("../../../rules/src/limits/concurrency.rs"),
     include_str!("../../../rules/src/limits/included.rs"),
     include_str!("../../../rules/src/limits/inputs.rs"),
     include_str!("../../../rules/src/limits/log.rs"),
@@ -293,6 +294,7 @@ fn met() -> Vec<Fixed> {
         PAGE_ENTRIES Describes("the broker paginates its lists");
         LIST_PAGES_MAX Other(backend_fault, "");
         CURSOR_BYTES_MAX Other(backend_fault, "");
+        CATALOG_MARKS_MAX Other("the backend is unavailable; the log and `last_error` show it", "");
         LIST_ENTRIES_MAX Other(backend_fault, "");
         LIST_ENTRY_VALUES_MAX Other("the broker leaves out the entry; the log shows it", "");
         LIST_BYTES_MAX Other(backend_fault, "");
@@ -502,12 +504,12 @@ const INNER: &str = "BATCH_CALLS_MAX RESULT_TOKENS_MIN RESULT_TOKENS_MAX TOKEN_B
     BUDGET_REQUESTS_BATCH_MAX REPLICAS_COUNT_INTERVAL LIMIT_RETRY_AFTER OVERLOAD_RETRY OVERLOAD_SAMPLE_INTERVAL OVERLOAD_SAMPLES_IN_A_ROW \
     OUTBOX_STEP_BYTES RELAYED_CHECK_INTERVAL CLOSE_WAIT RETRIES_MAX RETRY_PAUSE_FIRST RETRY_PAUSE_MAX RETRIES_SAVED_MAX PACE_WEIGHT PACE_WEIGHT_MAX PACE_OUTLIER \
     PACE_GAP_USUAL PROBE_ANSWER_MAX \
-    CONCURRENCY_MIN CONCURRENCY_ROUND CONCURRENCY_TOLERANCE CONCURRENCY_SLACK CONCURRENCY_BACKS_OFF_TO SCHEMA_DEPTH_MAX \
+    CONCURRENCY_MIN CONCURRENCY_ROUND CONCURRENCY_TOLERANCE CONCURRENCY_SLACK CONCURRENCY_BACKS_OFF_TO CONCURRENCY_KINDS_MAX CONCURRENCY_SAMPLE_ANSWERS SCHEMA_DEPTH_MAX \
     FAULTS_REPORTED_MAX FAULTS_FOUND_MAX FAULT_CHARS_MAX UNUSED_SCHEMAS_REPORTED_MAX ARGUMENT_BYTES_AT_ONCE_MAX \
     ARGUMENT_STEPS_AT_ONCE_MAX DUPLICATES_BYTES_AT_ONCE_MAX VALIDATION_THREADS_MAX VALIDATION_NICENESS VALIDATE_TIMEOUT_DEFAULT \
     VALIDATE_TIMEOUT_MIN CHILD_IDLE_CHECK_INTERVAL STATELESS_LISTS_CACHED_MAX SESSIONS_PER_POOL_MAX SESSION_POOL_GROW_INTERVAL \
     POOLED_SESSION_OPEN_MAX INPUT_GATHER_WAIT PREFLIGHT_PARAMS_MAX HANDSHAKES_END_WITHIN QUEUE_ACCEPTED_WITHIN LAST_REQUESTS_WITHIN FORWARDED_ANSWERED_WITHIN TUNNEL_BYTES ERA_SILENCE_MAX ERA_RETRIES_MAX \
-    ELICITATION_ID_BYTES CAPABILITIES_REMEMBERED_MAX LISTEN_OVERLAP LISTEN_REFUSED_PAUSE LIST_TTL_MIN CERTIFICATE_ENDS_SOON LOG_FILTER_TIME_MIN LOG_FILTER_TIME_DEFAULT SPAN_BATCH_MAX \
+    ELICITATION_ID_BYTES CAPABILITIES_REMEMBERED_MAX LISTEN_OVERLAP LISTEN_REFUSED_PAUSE LISTEN_STREAMS_MAX LIST_TTL_MIN CERTIFICATE_ENDS_SOON LOG_FILTER_TIME_MIN LOG_FILTER_TIME_DEFAULT SPAN_BATCH_MAX \
     SPAN_BATCH_WAIT SPAN_EXPORT_WAIT SPAN_FLUSH_WAIT AUDIT_BATCH_MAX AUDIT_BATCH_BYTES_MAX AUDIT_FLUSH_WAIT AUDIT_CHECKPOINT_ROWS AUDIT_PAGE_ROWS AUDIT_CHAINS_AT_ONCE RESERVE_DIVISOR \
     RESERVE_LIMIT_MIN RESERVE_SHARE_MIN LOG_FLUSH_WAIT SILENCE_SUSPECTED SUSPICION_INTERVAL OUTBOX_BYTES_TOTAL_DEFAULT \
     SIGN_IN_CLOSE_INTERVAL TOKENS_REMEMBERED_MAX INTROSPECTIONS_REMEMBERED_MAX EXPIRY_LOOK_INTERVAL KEY_SET_RETRY_MAX RETRY_AFTER_MIN OAUTH_METADATA_AGE_MAX UNNAMED_SERVER_AGE_MAX SUBJECT_ROWS_PER_PRINCIPAL GRANT_CACHED_MAX GRANTS_SOUGHT_AT_ONCE GRANT_LOOK_INTERVAL GRANT_LEASE GRANT_LEASE_SETTLES GRANT_WAIT_MAX GRANT_POLL_INTERVAL \
@@ -649,11 +651,10 @@ fn the_page_of_limits_is_up_to_date() {
         - The broker keeps waiting messages for a client that does not read. `limits.outbox_bytes` limits those of one client whose connection is its session. `limits.outbox_bytes_total` limits those of all clients together.\n\
         - Over HTTP, an answer or an event of 256 KiB or more counts until the client has taken all of it.\n\
         - If all clients together hold too much, the broker finds the tenant with the most waiting bytes, and its principal with the most. It disconnects the largest client of this principal. So a tenant with many small clients cannot displace the answers of another tenant.\n\
-        - A replica that relays an answer of another one holds at most 64 KiB of it that its client has not taken. All these answers together have at most `RELAYED_UNREAD_BYTES_MAX`. Beyond it, the same rule finds the client that the broker disconnects, within a second.\n\
-        - Over HTTP/1.1 without TLS, the broker frees the part of a large answer that a slow client has read, after half a second without progress.\n\
+        - A replica that relays an answer of another one holds at most 64 KiB of it that its client has not taken. The same applies to each direction of a WebSocket whose session is at another replica. All these bytes together have at most `RELAYED_UNREAD_BYTES_MAX`. Beyond it, the same rule finds the client that the broker disconnects, within a second.\n\
+        - Over HTTP/1.1 without TLS, a slow client may have read a part of a large answer. The broker frees this part after half a second without progress.\n\
         - Delivered events stay for `events.retain`. All together have at most `RETAINED_EVENTS_BYTES_MAX`. Beyond it, the tenant with the most delivered bytes loses those of its oldest stream. A client that resumes there gets `events_gone`, or a gap that the stream reports. Events that a connected client is about to get again are the last ones that a tenant loses. Undelivered events of a POST stream whose client left count too, if they have less than 256 KiB.\n\
-        - Freed memory goes back to the system within about two seconds, also while the broker is idle.\n\
-        - Twenty answers of 4 MiB that no client reads took 5 to 13 MiB of resident memory after four seconds, with a backend over HTTP and with a child process. The kernel's send buffers held the rest. `python3 field/run.py --only broker broker-stdio --parts attacks --results /tmp/field --page /tmp/field/none.md` measures it. The committed run of [the field](field.md) is older and measured 156 and 194 MiB.\n\n\
+        - Freed memory goes back to the system within about two seconds, also while the broker is idle.\n\n\
         ## Clients that do not end their messages\n\n\
         - A message of a client has `timeouts.request_read` from its first bytes to its end, over HTTP, TCP and WebSocket. After that the broker refuses the body, or refuses the message and closes the connection (WebSocket: 1008).\n\
         - Incomplete messages of one tenant's clients have at most `UNFINISHED_TENANT_BYTES_MAX` together. Beyond it, the broker reads no further from these clients until another message is complete. One message at a time may exceed the limit. A message that is not complete in time because of this gets `overloaded` (WebSocket: 1013).\n\
@@ -670,7 +671,7 @@ fn the_page_of_limits_is_up_to_date() {
         - Without Redis each replica admits its share, by the number of leases in the database. While a configured Redis is \
         unavailable, `limits.without_redis` decides.\n\n\
         ## Sessions, calls and connections over replicas\n\n\
-        `sessions_per_tenant`, `sessions_per_principal`, `calls_in_flight_per_tenant` and `connections_per_tenant` apply across all replicas that share a Redis. All other limits count on each replica.\n\n\
+        `sessions_per_tenant`, `sessions_per_principal`, `calls_in_flight_per_tenant` and `connections_per_tenant` apply across all replicas that share a Redis. All other limits, except for rates, count on each replica.\n\n\
         - A replica takes permits in Redis before it uses them, so that all replicas together never use more than the limit. A \
         call below the permits that its replica holds does not wait for Redis. A call beyond them waits for one round trip, and so \
         does each new session and connection.\n\

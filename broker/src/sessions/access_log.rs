@@ -12,13 +12,17 @@ use super::tenant::Tenant;
 use crate::{metrics::Metrics, telemetry::request};
 
 /// Counts the decision about one request, adds it to the request's span, and logs it. A plain allow
-/// is logged only for debugging, and for requests whose trace is sampled.
+/// is logged only for debugging, and for requests whose trace is sampled. A request without an
+/// object, such as one for an unknown name, has no decision.
 pub(super) fn record(
     metrics: &Metrics,
     tenant: &Tenant,
     subject: &Subject,
     check: AccessCheck<'_>,
 ) {
+    if !check.has_decided() {
+        return;
+    }
     let Some(recorded) = check.into_recorded() else {
         metrics.access.allowed();
         let is_traced = request::with_current(|request| {
@@ -55,19 +59,29 @@ pub(super) fn record(
     }
 }
 
-/// Refuses the use of an object that no list has to show. `absent` is the answer for a hidden one.
-pub(super) fn check(
+/// Position of a check among those of one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CheckAttempt {
+    First,
+    /// A repetition during the wait of the request. Only a refusal is a new decision.
+    Repeated,
+}
+
+/// Refuses the use of a tool that no list has to show. `absent` is the answer for a hidden one.
+pub(super) fn check_tool(
     metrics: &Metrics,
     tenant: &Tenant,
     endpoint: &Endpoint,
     subject: &Subject,
-    method: Method,
     object: &Object<'_>,
     absent: impl FnOnce() -> Refusal,
+    attempt: CheckAttempt,
 ) -> Result<(), Refusal> {
     let Some(view) = tenant.access(endpoint, subject) else { return Ok(()) };
     let check = AccessCheck::new(&view, subject);
-    let result = check.check_unlisted(method, object, absent);
-    record(metrics, tenant, subject, check);
+    let result = check.check_unlisted(Method::ToolsCall, object, absent);
+    if attempt == CheckAttempt::First || result.is_err() {
+        record(metrics, tenant, subject, check);
+    }
     result
 }

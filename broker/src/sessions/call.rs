@@ -69,6 +69,7 @@ use super::{
 use crate::{
     backends::{
         backend::Backend,
+        backend_admission::call_kind,
         link::{failure::Failure, request::BackendRequest},
         policy::ArgumentsCheck,
         requester::{Requester, SentRequest},
@@ -87,6 +88,8 @@ pub struct Call {
     pub backend: BackendId,
     /// The backend of that name, if it was registered when the call began.
     registered_backend: Option<Arc<Backend>>,
+    /// Number of its kind at the backend, which other calls of its tool have too.
+    kind: u64,
     /// The request as it was admitted, where an access policy decides about its questions.
     admitted: Option<Box<Message>>,
     /// True if the call can be repeated without a further effect.
@@ -148,15 +151,14 @@ impl Call {
         registered_backend: Option<Arc<Backend>>,
     ) -> Arc<Self> {
         let (method, tool) = (message.method, plan.target.tool());
+        let tool_name = tool.map(|tool| tool.name.as_str());
+        let kind = registered_backend.as_ref().map(|one| call_kind(one, method, tool_name));
         Arc::new(Self {
             clock: CallClock::new(
                 request.started_at,
-                session.tenant.deadline(
-                    registered_backend.as_deref(),
-                    method,
-                    tool.map(|tool| tool.name.as_str()),
-                ),
+                session.tenant.deadline(registered_backend.as_deref(), method, tool_name),
             ),
+            kind: kind.unwrap_or_default(),
             admitted: session
                 .tenant
                 .has_policy(&session.endpoint)
@@ -309,7 +311,7 @@ impl Call {
             }
             // Calls that became tasks do not count.
             if !self.task_handoff.as_ref().is_some_and(TaskHandoff::is_done) {
-                link.backend.record_call_duration(&answer, took);
+                link.backend.record_call_duration(self.kind, &answer, took);
             }
             match answer {
                 Ok(answer) => return Ok((answer, uris)),

@@ -8,6 +8,7 @@ use protocol::{
     downlevel,
     envelope::Message,
     error::{ErrorKind, Refusal},
+    handshake,
     ids::{BackendId, RequestId},
     json,
     method::Method,
@@ -23,6 +24,7 @@ use super::session::{
 };
 use crate::{
     backends::{backend::Backend, link::failure::Failure},
+    metrics::RequestOutcome,
     oauth::{TokenSource, UserTokens},
 };
 
@@ -101,7 +103,7 @@ fn unconnected(
     let failure = Failure::Unconnected { reason, url: accounts.connect_url() };
     let frame = session.refusal_frame(&failure.refusal(&backend.id), Some(id));
     let Ok(error) = Message::decode(frame.clone(), &json::Limits::default()) else {
-        return Reply::Frame(frame);
+        return Reply::Frame(frame, RequestOutcome::Refused);
     };
     let opens_urls = session.client.elicitation_url && session.version.elicitation_url();
     if session.kind.has_client() && opens_urls {
@@ -109,7 +111,7 @@ fn unconnected(
     } else if session.kind.has_client()
         && let Some(result) = downlevel::urls_as_result(&error)
     {
-        return Reply::Result(result.into());
+        return Reply::Frame(handshake::success(id, &result), RequestOutcome::Refused);
     }
-    Reply::Frame(frame)
+    Reply::Frame(frame, RequestOutcome::Refused)
 }

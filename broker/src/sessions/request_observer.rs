@@ -5,7 +5,13 @@ use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use opentelemetry::KeyValue;
-use protocol::{envelope::Message, json::Span, method::Method, version::Version};
+use protocol::{
+    envelope::Message,
+    ids::TaskId,
+    json::{self, Span},
+    method::Method,
+    version::Version,
+};
 use rules::client_transport::Transport;
 
 use crate::{
@@ -15,7 +21,7 @@ use crate::{
     metrics::RequestOutcome,
     telemetry::{
         activity::{RequestSummary, RequestTarget},
-        audit::AuditDraft,
+        audit::{AuditDraft, task_digest},
         request::{self, RequestName, RequestTelemetry},
         traces::{RootSpanSummary, truncate_attribute},
     },
@@ -50,7 +56,7 @@ impl RequestObserver<'_> {
             Some(RequestSummary {
                 transport: self.transport.name(),
                 method: message.method,
-                target: target(message),
+                target: target(message).or_else(|| task(message)),
                 started_at,
             }),
         )
@@ -63,7 +69,7 @@ impl RequestObserver<'_> {
             session: self.session.map(str::to_owned),
             transport: self.transport.name(),
             method: message.method,
-            target: target_text(message),
+            target: target(message).or_else(|| task(message)).and_then(|target| target.text()),
             arguments: message
                 .fields
                 .arguments
@@ -151,6 +157,16 @@ fn target(message: &Message) -> Option<RequestTarget> {
         }
         _ => None,
     }
+}
+
+/// Returns the task that a request is about, as the log and operators name it.
+fn task(message: &Message) -> Option<RequestTarget> {
+    let names_task = matches!(
+        message.method,
+        Method::TasksGet | Method::TasksResult | Method::TasksCancel | Method::TasksUpdate
+    );
+    let id = message.text(message.fields.task_id.filter(|_| names_task))?;
+    Some(RequestTarget::Name(json::quote(&task_digest(&TaskId::new(&*id))).into()))
 }
 
 fn target_text(message: &Message) -> Option<String> {

@@ -9,7 +9,7 @@ use super::{
     approval_waits::ApprovalWaits,
     deadline_list::{DeadlineList, Expirable},
     registry::SessionRegistry,
-    relayed_answers::RelayedAnswers,
+    relayed_streams::RelayedStreams,
     stream::{RetainedBudget, UnreadBudget},
     task_host::TaskService,
 };
@@ -28,8 +28,8 @@ pub struct Shared {
     pub unread_budget: Arc<UnreadBudget>,
     /// Counts the delivered bytes that clients may request again.
     pub retained_budget: Arc<RetainedBudget>,
-    /// Counts the unread bytes of answers of other replicas.
-    pub relayed_answers: Arc<RelayedAnswers>,
+    /// Counts the unread bytes of streams between replicas.
+    pub relayed_streams: Arc<RelayedStreams>,
     /// Limit of incomplete messages of one tenant's clients.
     pub unfinished_tenant_bytes: usize,
     /// Calls in flight, by deadline.
@@ -46,7 +46,7 @@ impl Shared {
                 context.metrics.clone(),
             ),
             retained_budget: RetainedBudget::new(overload::retained_events_bytes(&context.config)),
-            relayed_answers: RelayedAnswers::new(
+            relayed_streams: RelayedStreams::new(
                 overload::relayed_unread_bytes(&context.config),
                 context.metrics.clone(),
             ),

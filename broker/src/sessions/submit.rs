@@ -33,7 +33,7 @@ use protocol::{
 };
 use rules::{
     access::{AccessCheck, ObjectKind},
-    catalog::{Catalog, ListKind},
+    catalog::{Catalog, ListKind, VIA},
     event_log::EventKind,
     routing::{self, Decision, Plan, TaskOperation},
     tasks::IDEMPOTENCY_KEY,
@@ -44,9 +44,10 @@ use super::{
     access_checks, access_log,
     approvals::HeldCall,
     call::{Call, CallFuture},
-    connect_tool, kept_results,
+    connect_tool, kept_results, loop_guard,
     session::{
         CancelScope, InFlight, RequestContext, ResumedStream, Session, StreamResumption,
+        count_refused,
         local_requests::{set_level, spawn_local_request},
         observation, release, subscriptions,
     },
@@ -113,29 +114,38 @@ fn submit_observed(
     request::enter(request, || {
         let method = message.method;
         let result = check_and_start(session, message, stream, started_at, later);
-        if let Err(refusal) = &result {
-            match refusal.kind {
-                ErrorKind::SessionElsewhere => observation::discard(),
-                kind => {
-                    request::with_current(|request| request.refuse(kind));
-                }
+        match &result {
+            Ok(_) => {}
+            // The session's next owner gets the request, observes it and counts it.
+            Err(refusal) if refusal.kind == ErrorKind::SessionElsewhere => observation::discard(),
+            Err(refusal) => {
+                request::with_current(|request| request.refuse(refusal.kind));
+                session.request_finished(method, RequestOutcome::Refused, started_at.elapsed());
             }
-            session.request_finished(method, RequestOutcome::Refused, started_at.elapsed());
         }
         result
     })
 }
 
 /// Submits a request of a connection, which cannot go to another replica. The request waits while
-/// the session may leave.
+/// the session may leave. If the session is elsewhere then, the client gets that refusal, and the
+/// request is counted here.
 pub async fn submit_after_quiesce(
     session: &Arc<Session>,
     message: Message,
     stream: &Arc<EventStream>,
 ) -> Result<Option<CallFuture>, Refusal> {
     let _permit = session.tenant.wait_for_call().await;
+    let (method, started_at) = (message.method, Instant::now());
+    let counted = |taken: Result<Option<CallFuture>, Refusal>| {
+        taken.inspect_err(|refusal| {
+            if refusal.kind == ErrorKind::SessionElsewhere {
+                count_refused(session, method, started_at.elapsed());
+            }
+        })
+    };
     if !session.shared.draining.is_cancelled() {
-        return submit_request(session, message, stream);
+        return counted(submit_request(session, message, stream));
     }
     loop {
         release::wait_while_quiescing(session).await;
@@ -143,7 +153,7 @@ pub async fn submit_after_quiesce(
             // Another attempt to release the session has started.
             Err(refusal)
                 if refusal.kind == ErrorKind::SessionElsewhere && !session.is_leaving() => {}
-            taken => return taken,
+            taken => return counted(taken),
         }
     }
 }
@@ -170,7 +180,10 @@ fn check_and_start(
     if message.fields.meta_has_own {
         // The idempotency key of a task stays, and leaves the call together with `task`.
         let is_task = message.fields.task.is_some();
-        message = splice::without_own_meta(&message, |key| is_task && key == IDEMPOTENCY_KEY)?;
+        let is_list = ListKind::of_method(message.method).is_some();
+        message = splice::without_own_meta(&message, |key| {
+            is_task && key == IDEMPOTENCY_KEY || is_list && key == VIA
+        })?;
     }
     let request = RequestContext { id, method: message.method, stream, started_at };
     decide_and_start(session, message, request, Unlisted::Waits(later))
@@ -227,6 +240,12 @@ fn decide_and_start(
         message = splice::without_own_meta(&without_task(message)?, |_| false)?;
         decision = decide(&message, None)?; // the edits are spans of the bytes that changed
         decision.set_approval(approval);
+    }
+    if listed.is_some()
+        && let Decision::Answer(list) = &mut decision
+    {
+        let behind = || catalog.marks(&session.endpoint);
+        *list = loop_guard::with_marks(&session.tenant, &message, std::mem::take(list), behind);
     }
     // The policy, rates and permits are those of this backend, even if another of that name
     // replaces it meanwhile.

@@ -24,7 +24,8 @@ pub struct RequestSummary {
     pub started_at: Instant,
 }
 
-/// Tool, prompt or resource, under the client's name for it: a JSON string as it was sent.
+/// Tool, prompt or resource, under the client's name for it: a JSON string as it was sent. A task has
+/// its digest instead, because its id can be a secret.
 #[derive(Debug, PartialEq, Eq)]
 pub enum RequestTarget {
     Name(Bytes),

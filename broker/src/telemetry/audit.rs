@@ -11,7 +11,7 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
 use opentelemetry::TraceId;
 use protocol::{
-    ids::{ApprovalId, BackendId},
+    ids::{ApprovalId, BackendId, TaskId},
     method::Method,
 };
 use records::{AuditKind, AuditRecord};
@@ -55,7 +55,7 @@ pub struct AuditDraft {
     pub session: Option<String>,
     pub transport: &'static str,
     pub method: Method,
-    /// Requested tool, prompt, resource or task, under the client's name for it.
+    /// Requested tool, prompt or resource, under the client's name for it, or the digest of a task.
     pub target: Option<String>,
     pub arguments: Option<Bytes>,
     pub backend: Option<BackendId>,
@@ -184,6 +184,16 @@ pub fn record(kind: AuditKind, at: jiff::Timestamp, entry: AuditEntry) -> AuditR
 /// Returns a digest that distinguishes texts without showing them.
 pub fn digest_of(bytes: &[u8]) -> String {
     format!("sha256:{}", URL_SAFE_NO_PAD.encode(digest::digest(&digest::SHA256, bytes)))
+}
+
+/// Bytes of a task's digest.
+pub const TASK_DIGEST_BYTES: usize = 8;
+
+/// Returns a name of the task for logs and operators. The id itself must not be shown, because some
+/// callers need only the id to see the task.
+pub fn task_digest(task: &TaskId) -> String {
+    let hash = digest::digest(&digest::SHA256, task.as_str().as_bytes());
+    hex(&hash.as_ref()[..TASK_DIGEST_BYTES])
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -322,6 +322,27 @@ async fn a_shadow_rule_is_counted_and_changes_nothing() {
 }
 
 #[tokio::test]
+async fn each_request_counts_one_decision_and_an_unknown_name_has_none() {
+    let backend = FakeBackend::with_tool("job", |_| async { Reply::text("done") }).await;
+    let broker = started(&backend).await;
+    put(&broker, &json!({"rules": [{"id": "s", "effect": "deny", "mode": "shadow", "objects": {"tools": ["b/job"]}}]})).await;
+    let client = broker.client("/mcp").bearer(&key(&broker, json!({})).await);
+    let client = client.connected(json!({})).await;
+    client.error("tools/call", json!({"name": "none"})).await;
+    let decisions = async |verdict, mode| {
+        broker
+            .admin()
+            .metric("mcp_policy_decisions_total", &[("verdict", verdict), ("mode", mode)])
+            .await
+    };
+    assert_eq!(decisions("allow", "enforce").await, Some(0.0));
+    let task = start(&client, "b__job").await;
+    client.result("tasks/result", json!({"taskId": task})).await;
+    assert_eq!(decisions("allow", "enforce").await, Some(2.0));
+    assert_eq!(decisions("deny", "shadow").await, Some(2.0));
+}
+
+#[tokio::test]
 async fn a_policy_is_checked_versioned_and_explained() {
     let backend = backend().await;
     let broker = started(&backend).await;

@@ -34,6 +34,9 @@ async fn bad_usage_exits_64() {
         assert_eq!(finished.code, Some(64), "{arguments:?}: {finished:?}");
         assert!(finished.stderr.contains("tip: a similar subcommand exists"), "{finished:?}");
     }
+    let command = run(&["backend", "add", "files", "npx", "-y", "server"]).await;
+    assert_eq!(command.code, Some(64), "{command:?}");
+    assert!(command.stderr.contains("-- <COMMAND>..."), "a program needs `--`: {command:?}");
     for arguments in [&["--help"][..], &["--version"], &["serve", "--help"]] {
         let finished = run(arguments).await;
         assert_eq!(finished.code, Some(0), "{arguments:?}: {finished:?}");

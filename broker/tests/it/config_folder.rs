@@ -239,6 +239,114 @@ async fn a_reload_tries_refused_files_again_at_once() {
     .await;
     wait_for_states(&broker, &["a.yaml=applied"]).await;
     wait_ready(&broker, "default", "main").await;
+    // The entry moved to the file that was refused: it never ended.
+    let audit = broker.admin().get("/admin/v1/audit?kind=admin&limit=1000").await.1;
+    let records = audit["records"].as_array().unwrap().iter();
+    let reloads: Vec<&Value> =
+        records.filter(|one| one["action"] == "reload").map(|one| &one["target"]).collect();
+    assert_eq!(reloads, ["0 tenants, 0 backends, 0 issuers, 0 documents"], "{audit}");
+}
+
+/// A check of a file can wait for another file for ever, such as for a pipe in place of a key.
+#[tokio::test]
+async fn a_stop_ends_a_check_that_hangs() {
+    let (folder, pipes) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let pipe = pipes.path().join("cert");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut broker = start(folder.path()).await;
+    let transport = json!({"type": "http", "url": "https://127.0.0.1:9/mcp"});
+    let body = json!({
+        "transport": transport,
+        "tls": {"client_cert": pipe, "client_key": pipes.path().join("key")},
+    });
+    write(folder.path(), "a.yaml", &json!({"backends": {"b": body}}));
+    let _unread = eventually("a check that reads the pipe", || async {
+        tokio::net::unix::pipe::OpenOptions::new().open_sender(&pipe)
+    })
+    .await;
+    broker.request_shutdown();
+    assert_eq!(broker.wait_for_exit().await.code(), Some(0));
+}
+
+#[tokio::test]
+async fn many_files_with_conflicts_need_few_checks() {
+    const FILES: usize = 60;
+    let backend = FakeBackend::echo().await;
+    let folder = TempDir::new().unwrap();
+    let broker = builder()
+        .single_process()
+        .config(json!({"include": {"folder": folder.path(), "interval": "1h"}}))
+        .start()
+        .await;
+    let mut states = Vec::new();
+    for number in 0..FILES {
+        let entry = |name: String| json!({"backends": {name: backend.spec()}});
+        for (kind, entry, state) in [
+            ("a-first", entry(format!("b{number}")), "applied"),
+            ("b-again", entry(format!("b{number}")), "refused"),
+            ("c-lost", entry(format!("ghost/b{number}")), "refused"),
+        ] {
+            let name = format!("{kind}-{number:02}.yaml");
+            write(folder.path(), &name, &entry);
+            states.push(format!("{name}={state}"));
+        }
+    }
+    states.sort();
+    let checks = async || {
+        let labels = [("operation", "list_operators")];
+        broker.admin().metric("mcp_store_seconds_count", &labels).await.unwrap_or_default()
+    };
+    let before = checks().await;
+    reload(&broker, |_| {}).await;
+    let states: Vec<&str> = states.iter().map(String::as_str).collect();
+    let view = wait_for_states(&broker, &states).await;
+    let made = checks().await - before;
+    assert!(made < 20.0, "{made} checks");
+    assert!(faults(&view, FILES + 7).contains("backends.default/b7: is declared twice"), "{view}");
+    assert!(faults(&view, FILES + 7).contains("also in a-first-07.yaml"), "{view}");
+    assert!(faults(&view, 2 * FILES + 7).contains("backends.ghost/b7"), "{view}");
+}
+
+#[tokio::test]
+async fn a_change_of_a_policy_alone_is_a_generation_with_a_record() {
+    let folder = TempDir::new().unwrap();
+    let policy = |policy: Value| json!({"tenants": {"acme": {"policy": policy}}});
+    write(folder.path(), "a.yaml", &policy(json!({})));
+    let broker = start(folder.path()).await;
+    let before = wait_for_states(&broker, &["a.yaml=applied"]).await["generation"].clone();
+    assert_eq!(before, 2, "the first reading");
+    write(folder.path(), "a.yaml", &policy(json!({"default": "deny"})));
+    eventually("the next generation", || async {
+        let view = view(&broker).await;
+        if view["generation"] == 3 { Ok(()) } else { Err(view) }
+    })
+    .await;
+    eventually("the record of the reload", || async {
+        let records = broker.admin().get("/admin/v1/audit?kind=admin&limit=1000").await.1;
+        let is_it = |record: &Value| {
+            record["action"] == "reload"
+                && record["target"] == "0 tenants, 0 backends, 0 issuers, 1 documents"
+        };
+        let found = records["records"].as_array().is_some_and(|all| all.iter().any(is_it));
+        if found { Ok(()) } else { Err(records) }
+    })
+    .await;
+}
+
+/// Such as a copy of a file that replaces it.
+#[tokio::test]
+async fn a_refused_file_leaves_its_entries_to_another_one() {
+    let backend = FakeBackend::echo().await;
+    let folder = TempDir::new().unwrap();
+    let lost = json!({"backends": {"one": backend.spec(), "ghost/lost": backend.spec()}});
+    write(folder.path(), "a.yaml", &lost);
+    write(folder.path(), "b.yaml", &json!({"backends": {"one": backend.spec()}}));
+    let broker = start(folder.path()).await;
+    let view = wait_for_states(&broker, &["a.yaml=refused", "b.yaml=applied"]).await;
+    // Its tenant is missing too. The last attempt was made when the other file was in force.
+    let expected = "backends.default/one: is declared twice, also in b.yaml";
+    assert!(faults(&view, 0).contains(expected), "{view}");
+    assert!(echoed(&broker, "one").await);
 }
 
 #[tokio::test]

@@ -175,6 +175,35 @@ async fn a_login_at_an_issuer_is_bound_to_its_browser_and_its_request() {
     }
 }
 
+/// Another issuer has another callback, so it cannot bring an answer of this one.
+#[tokio::test]
+async fn an_issuer_with_its_own_callback_answers_there_only() {
+    let server = AuthorizationServer::start().await;
+    let admin = json!({"admin": {
+        "claim": "groups", "audiences": [AUDIENCE], "map": [{"value": "auditors", "role": "auditor"}],
+        "login": {"client_id": "console", "callback": "own"},
+    }});
+    let (_broker, page) = page_of(&server, admin).await;
+    let token = server.token_with("ann", json!({"aud": AUDIENCE, "groups": ["auditors"]}));
+    server.answer_tokens(Arc::new(move |_, _| {
+        (200, json!({"access_token": token, "token_type": "Bearer"}))
+    }));
+    let (request, cookie) = page.started_login(server.issuer()).await;
+    let own = format!("{}/own", page.callback());
+    assert_eq!(parameter(&request, "redirect_uri"), Some(form_text(&own)));
+    let (state, from) = (parameter(&request, "state").unwrap(), form_text(server.issuer()));
+    let query = format!("state={state}&code=c&iss={from}");
+    assert_eq!(page.answer(&query, &cookie).await.header("location"), FAILED);
+    assert_eq!(server.take_token_requests(), []);
+    let headers = [("cookie", cookie.as_str()), ("sec-fetch-site", "cross-site")];
+    let path = format!("/console/callback/own?{query}");
+    eventually("the keys of the issuer to be known", || async {
+        let answer = page.admin.send_with("GET", &path, &headers, None).await;
+        if answer.header("location") == Some("../") { Ok(()) } else { Err(set(&answer)) }
+    })
+    .await;
+}
+
 /// A stranger can begin logins.
 #[tokio::test]
 async fn the_metadata_of_an_issuer_is_fetched_once_for_many_logins() {

@@ -184,6 +184,43 @@ async fn invalid_tools_are_left_out_and_the_others_are_served() {
     assert_eq!(broker.connected(json!({})).await.tool_names().await, ["b__good"]);
 }
 
+/// SDKs refuse a whole list, or the answer to `initialize`, for one member of a wrong type. The test
+/// kit validates what the broker sends.
+#[tokio::test]
+async fn a_backend_with_members_of_wrong_types_shuts_out_no_client() {
+    let (good, odd) = (FakeBackend::echo().await, FakeBackend::start().await);
+    good.capabilities(json!({"tools": {}}));
+    odd.capabilities(json!({"tools": {}, "prompts": null, "experimental": {"streaming": true}}));
+    odd.list(
+        "tools",
+        vec![
+            json!({"name": "untyped", "title": null, "annotations": null, "inputSchema": {}}),
+            json!({"name": "other", "inputSchema": {"type": "array"}}),
+        ],
+    );
+    let broker = builder()
+        .backend("default", "good", good.spec())
+        .backend("default", "odd", odd.spec())
+        .start()
+        .await;
+    for (path, prefix, names) in
+        [("/mcp", "odd__", vec!["good__echo", "odd__untyped"]), ("/mcp/odd", "", vec!["untyped"])]
+    {
+        let client = broker.client(path).connected(json!({})).await;
+        assert_eq!(client.tool_names().await, names, "{path}");
+        let listed = client.result("tools/list", json!({})).await;
+        let mut untyped = listed["tools"][names.len() - 1].clone();
+        untyped.as_object_mut().unwrap().remove("execution");
+        let name = format!("{prefix}untyped");
+        assert_eq!(untyped, json!({"name": name, "inputSchema": {"type": "object"}}), "{path}");
+        let params = json!({"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}});
+        let opened = broker.client(path).request("initialize", params).await;
+        let capabilities = &opened["result"]["capabilities"];
+        assert_eq!(capabilities["experimental"], json!({"streaming": {}}), "{path}");
+        assert_eq!(capabilities.get("prompts"), None, "{path}");
+    }
+}
+
 async fn with_resources() -> (testkit::TestBroker, FakeBackend) {
     let backend = FakeBackend::start().await;
     backend.list(

@@ -428,6 +428,28 @@ async fn task_15_open_questions_count_as_bytes_of_their_tenant() {
     assert_eq!(text_of(&result), r#""accept" "task_limit" "accept""#);
 }
 
+/// A response of the client gets no answer, so the backend gets the error.
+#[tokio::test]
+async fn task_15_an_answer_beyond_the_bytes_of_its_tenant_becomes_an_error() {
+    let backend = FakeBackend::with_tool("job", |call| async move {
+        let schema = json!({"type": "object", "properties": {}});
+        let question = json!({"message": "?", "requestedSchema": schema});
+        let answer = call.request("elicitation/create", question).await;
+        Reply::text(&answer["error"]["data"]["kind"].to_string())
+    })
+    .await;
+    let config = json!({"tasks": {"bytes_per_tenant": "1MiB", "result_bytes": "64KiB"}});
+    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let client = broker
+        .client("/mcp")
+        .answers(|_, _| Ok(json!({"action": "accept", "content": {"x": "x".repeat(1_100_000)}})))
+        .connected(json!({"elicitation": {}}))
+        .await;
+    let id = start(&client, "b__job").await;
+    let result = client.result("tasks/result", json!({"taskId": id})).await;
+    assert_eq!(text_of(&result), r#""task_limit""#);
+}
+
 #[tokio::test]
 async fn task_13_another_session_of_the_principal_may_answer() {
     let backend = FakeBackend::with_tool("job", |call| async move {

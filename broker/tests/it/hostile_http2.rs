@@ -286,6 +286,20 @@ async fn h_22_floods_of_small_frames_do_not_affect_other_clients() {
     unharmed(&broker, &canary).await;
 }
 
+/// Two fifths of a window. A whole one may end the connection if the broker reads the body too late.
+#[tokio::test]
+async fn h_22_a_message_in_frames_of_one_byte_is_read() {
+    let (broker, _backend, canary) = started().await;
+    let mut raw = Raw::connect(&broker, &[]).await;
+    let body = format!("{}{}", initialize_body("2025-11-25"), " ".repeat(50_000));
+    let open = frame(HEADERS, END_HEADERS, 1, &block(&POST));
+    let bytes: Vec<u8> = body.bytes().flat_map(|byte| frame(DATA, 0, 1, &[byte])).collect();
+    raw.pour(&[open, bytes, frame(DATA, END_STREAM, 1, &[])].concat()).await;
+    let answer = raw.find(|frame| frame.kind == HEADERS).await.expect("an answer");
+    assert_eq!(answer.payload[0], 0x88, "200 of the static table");
+    unharmed(&broker, &canary).await;
+}
+
 #[tokio::test]
 async fn h_23_ten_thousand_streams_are_refused() {
     let (broker, _backend, canary) = started().await;

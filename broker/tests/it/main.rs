@@ -28,6 +28,7 @@ mod batch_calls;
 mod batches;
 mod capability_probe;
 mod catalog;
+mod catalog_loops;
 mod chaos;
 mod child_limits;
 mod cli;

@@ -26,6 +26,17 @@ async fn tasks_are_counted_by_their_status() {
 }
 
 #[tokio::test]
+async fn the_request_for_the_outcome_of_a_task_counts_by_that_outcome() {
+    let backend = FakeBackend::with_tool("job", |_| async { Reply::error(-32603, "no") }).await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let task = tasks::start(&client, "b__job").await;
+    client.error("tasks/result", json!({"taskId": task})).await;
+    let labels = [("method", "tasks/result"), ("outcome", "error")];
+    broker.admin().wait_metric("mcp_requests_total", &labels, |count| count == 1.0).await;
+}
+
+#[tokio::test]
 async fn frames_queued_for_a_slow_backend_are_counted_until_they_are_sent() {
     const CHANGED: &str = "notifications/roots/list_changed";
     let gate = Gate::new();

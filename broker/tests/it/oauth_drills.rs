@@ -211,6 +211,22 @@ async fn an_unavailable_server_ends_no_grant() {
     assert_eq!(connection(&broker).await["last_error"], Value::Null);
 }
 
+#[tokio::test]
+async fn a_server_that_refuses_the_client_counts_as_one_that_refuses() {
+    let world = World::start(3_600).await;
+    let broker = builder().single_process().start().await;
+    let client = connected(&broker, &world).await;
+    world.server.answer_tokens(Arc::new(|_, _| (400, json!({"error": "unauthorized_client"}))));
+    world.accepted.lock().clear(); // so that the next call renews the token
+    let arguments = json!({"name": "b__echo", "arguments": {}});
+    let _refused = client.attempt("tools/call", arguments, Duration::from_secs(30)).await;
+    let admin = broker.admin();
+    let labels = [("outcome", "refused")];
+    admin.wait_metric("mcp_upstream_refresh_total", &labels, |count| count >= 1.0).await;
+    let labels = [("outcome", "unavailable")];
+    assert_eq!(admin.metric("mcp_upstream_refresh_total", &labels).await, Some(0.0));
+}
+
 /// A backend without metadata is its own authorization server. One that named another server before
 /// has a fault.
 #[tokio::test]

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use testkit::{AuthorizationServer, SigningKey, TestBroker, eventually};
 
 use crate::{
-    accounts::{Browser, World, between, parameter},
+    accounts::{Browser, World, between, callback_of, parameter},
     builder,
 };
 
@@ -17,9 +17,13 @@ const AT_ONCE: usize = 16;
 
 /// Starts a broker at which people sign in with the issuer, and waits for the issuer's keys.
 async fn broker_of(issuer: &AuthorizationServer, more: Value) -> TestBroker {
+    broker_with(issuer, json!({"client_id": "pages"}), more).await
+}
+
+async fn broker_with(issuer: &AuthorizationServer, sign_in: Value, more: Value) -> TestBroker {
     issuer.set_metadata(json!({"code_challenge_methods_supported": ["S256"]}));
     // Requests for metadata are those of sign-ins alone.
-    let entry = json!({"sign_in": {"client_id": "pages"}, "jwks_url": issuer.keys_url()});
+    let entry = json!({"sign_in": sign_in, "jwks_url": issuer.keys_url()});
     let broker = builder()
         .single_process()
         .auth_required()
@@ -88,6 +92,26 @@ async fn the_start_of_a_sign_in_writes_nothing_and_seldom_asks_the_issuer() {
         let sent = stranger.send("POST", "/connect", &form).await;
         assert_eq!((sent.status, sent.header("location")), (404, None), "{backend}");
     }
+}
+
+/// Another issuer has another redirect URI, so it cannot bring an answer of this one.
+#[tokio::test]
+async fn an_issuer_with_its_own_redirect_uri_answers_there_only() {
+    let issuer = AuthorizationServer::start().await;
+    let sign_in = json!({"client_id": "pages", "callback": "one"});
+    let broker = broker_with(&issuer, sign_in, json!({})).await;
+    let browser = Browser::new(&broker);
+    let request = start_sign_in(&browser).await;
+    let (state, redirect_uri) =
+        (parameter(&request, "state").unwrap(), parameter(&request, "redirect_uri").unwrap());
+    assert_eq!(callback_of(&redirect_uri), "/oauth/callback/one");
+    issue(&issuer, issuer.key(), &request);
+    for path in ["/oauth/callback", "/oauth/callback/two", "/oauth/callback/one/more"] {
+        let sent = browser.send("GET", &format!("{path}?state={state}&code=c"), "").await;
+        assert_eq!(sent.status, 403, "{path}");
+    }
+    assert_eq!(issuer.take_token_requests(), []);
+    assert_eq!(browser.answer(&request, "&code=c").await, 303);
 }
 
 #[tokio::test]

@@ -141,6 +141,25 @@ async fn rpc_05_an_invalid_answer_of_a_backend_becomes_one_clear_error() {
 }
 
 #[tokio::test]
+async fn rpc_05_a_null_beside_the_result_or_error_of_a_backend_is_left_out() {
+    let backend = FakeBackend::start().await;
+    for (name, answer) in [
+        ("result", r#"{"jsonrpc":"2.0","id":ID,"result":{"content":[]},"error":null}"#),
+        ("error", r#"{"jsonrpc":"2.0","result":null,"id":ID,"error":{"code":7,"message":"own"}}"#),
+    ] {
+        backend.tool(name, move |call| async move {
+            Reply::Message(answer.replace("ID", &call.id().to_string()))
+        });
+    }
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let result = client.request("tools/call", json!({"name": "b__result"})).await;
+    assert_eq!((&result["result"], result.get("error")), (&json!({"content": []}), None));
+    let error = client.request("tools/call", json!({"name": "b__error"})).await;
+    assert_eq!((&error["error"]["code"], error.get("result")), (&json!(7), None));
+}
+
+#[tokio::test]
 async fn rpc_06_notifications_are_never_answered() {
     let (broker, backend) = echo().await;
     let client = broker.connected(json!({})).await;

@@ -3,14 +3,19 @@
 
 use protocol::{envelope::Message, handshake, json, method::Method};
 use records::{LogEntry, LoggedEvent, StreamRecord, WriteOutcome};
-use rules::{client_transport::Transport, log_level::LogLevel};
+use rules::{
+    catalog::ListKind, client_transport::Transport, event_log::EventKind, log_level::LogLevel,
+};
 use storage::{EventStore, NodeStore, SessionStore, SqliteStore, hot::MemoryHotStore};
 
 use super::*;
 use crate::{
     broker::sessions::EndingSession,
     persistence::Stores,
-    sessions::session::{ReleaseOutcome, SessionPersister, StreamResumption},
+    sessions::{
+        session::{ReleaseOutcome, SessionPersister, StreamResumption, outbox},
+        submit,
+    },
 };
 
 struct Replicas {
@@ -78,6 +83,28 @@ async fn an_adopted_session_is_complete_and_fences_the_old_owner() {
         Some(LogLevel::Error),
         "nothing of the late write came through"
     );
+}
+
+#[tokio::test]
+async fn a_request_for_the_next_owner_of_a_session_is_not_counted_as_refused() {
+    let replicas = Replicas::start().await;
+    let session = replicas.opened().await;
+    assert_eq!(replicas.one.release(&session, true).await, ReleaseOutcome::Done);
+    let id = protocol::ids::RequestId::from_u64(2);
+    let ping = handshake::request(&id, Method::Ping, None);
+    let ping = Message::decode(ping, &json::Limits::default()).unwrap();
+    let stream = session.open_stream(vec![id], 0);
+    let refusal = submit::submit_request(&session, ping.clone(), &stream).err().unwrap();
+    assert_eq!(refusal.kind, ErrorKind::SessionElsewhere);
+    let shared = &replicas.one.shared;
+    let counted = || shared.metrics.render();
+    assert!(!counted().contains("mcp_requests_total{"), "its next owner counts it");
+    assert!(shared.activity.newest(0, 1, |_| true).is_empty());
+    // A connection cannot take its request to another replica.
+    let refusal = submit::submit_after_quiesce(&session, ping, &stream).await.err().unwrap();
+    assert_eq!(refusal.kind, ErrorKind::SessionElsewhere);
+    let line = r#"mcp_requests_total{method="ping",outcome="refused",transport="http"} 1"#;
+    assert!(counted().contains(line), "its client got the refusal");
 }
 
 #[tokio::test]
@@ -182,6 +209,41 @@ async fn a_client_that_does_not_resume_its_stream_may_have_missed_events() {
         assert_eq!((opened().await.gap, opened().await.gap), (gap, false), "{logged} logged");
         assert!(replicas.store.stream(&key, number, 0).await.unwrap().is_some(), "it can resume");
     }
+}
+
+#[tokio::test]
+async fn announcements_that_the_log_lost_with_its_stream_are_reported_as_a_gap() {
+    let replicas = Replicas::start().await;
+    for (lost, gap) in [(false, false), (true, true)] {
+        let session = replicas.opened().await;
+        session.on_lists_changed(&ListKind::ALL);
+        let frame = handshake::notification(Method::ToolsListChanged, None);
+        session.deliver_coalesced(EventKind::Message, None, frame);
+        SessionPersister::new(&session).flush().await.unwrap();
+        assert_eq!(replicas.store.streams(&session.key).await.unwrap().len(), 1);
+        if lost {
+            replicas.store.forget_session(&session.key).await.unwrap();
+        }
+        let AdoptionOutcome::Local(adopted) = replicas.adopted(&session.id).await else {
+            panic!("it is to be had")
+        };
+        let opened = StreamResumption::new(&adopted).open_general_stream().await.unwrap();
+        assert_eq!(opened.gap, gap, "lost: {lost}");
+    }
+}
+
+#[tokio::test]
+async fn announcements_on_a_stream_that_is_never_logged_are_no_gap() {
+    let replicas = Replicas::start().await;
+    let session = replicas.opened().await;
+    let _reader = outbox::open(&session, None).unwrap();
+    session.on_lists_changed(&ListKind::ALL);
+    SessionPersister::new(&session).flush().await.unwrap();
+    assert!(replicas.store.streams(&session.key).await.unwrap().is_empty());
+    let AdoptionOutcome::Local(adopted) = replicas.adopted(&session.id).await else {
+        panic!("it is to be had")
+    };
+    assert!(!StreamResumption::new(&adopted).open_general_stream().await.unwrap().gap);
 }
 
 #[tokio::test]

@@ -86,6 +86,7 @@ use transport::{
 use self::{access::Access, problem::Problem};
 use super::{
     address_counts::{AddressCounts, AddressSlot},
+    connection_limits::LogPace,
     handoff_listener::HandoffListener,
     tls_acceptor::{self, TlsAcceptor},
     trusted_proxies::{ProxiedListener, ProxyProtocol},
@@ -140,6 +141,7 @@ pub async fn serve(
     };
     let (connections, graceful) =
         (Arc::new(Semaphore::new(CONNECTIONS_MAX)), GracefulShutdown::new());
+    let refusal_log = LogPace::default();
     loop {
         // Both are cancel-safe: an accepted connection is never dropped without service.
         let accepted = tokio::select! { biased;
@@ -155,7 +157,9 @@ pub async fn serve(
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "the admin listener could not accept a connection");
+                if refusal_log.is_due(Instant::now()) {
+                    tracing::warn!(%error, "the admin listener could not accept a connection; the log omits further refusals for a minute");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

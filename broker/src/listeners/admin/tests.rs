@@ -9,14 +9,17 @@ use axum::{
 use http_body_util::BodyExt;
 use protocol::ids::TaskId;
 use records::{
-    NodeName, SessionIdentity, SessionKey, SessionRecord, TaskLimits, TaskRecord, TaskStatus,
-    WriteOp,
+    NodeName, SessionIdentity, SessionKey, SessionRecord, TaskRecord, TaskStatus, WriteOp,
 };
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
 use super::*;
-use crate::{control::tests::Rig, sessions::tasks};
+use crate::{
+    control::tests::Rig,
+    persistence::tests::{task_creation, task_record},
+    sessions::tasks,
+};
 
 pub(super) const LOOPBACK: &str = "127.0.0.1:9090";
 
@@ -509,19 +512,7 @@ async fn stored_elsewhere(control: &Control) -> (SessionKey, TaskId) {
         state: Vec::new(),
         links: Vec::new(),
     };
-    let record = TaskRecord {
-        task: task.clone(),
-        tenant,
-        principal,
-        session: key,
-        private: false,
-        backend: protocol::ids::BackendId::parse("one").unwrap(),
-        request: Vec::new(),
-        details: Vec::new(),
-        idempotency: None,
-        ttl: Some(Duration::from_secs(60)),
-    };
-    let limits = TaskLimits { running: 10, stored: 10, bytes: 1 << 20 };
+    let record = TaskRecord { tenant, principal, session: key, ..task_record(task.as_str()) };
     let end = WriteOp::EndTask {
         task: task.clone(),
         epoch: None,
@@ -531,7 +522,7 @@ async fn stored_elsewhere(control: &Control) -> (SessionKey, TaskId) {
     };
     for write in [
         WriteOp::OpenSession { record: Box::new(session), owner: other.clone() },
-        WriteOp::CreateTask { record: Box::new(record), owner: other, limits },
+        task_creation(record, other),
         end,
     ] {
         store.write(&[write]).await.unwrap();

@@ -15,6 +15,7 @@ mod session_connection;
 mod session_io;
 mod slow_reader;
 mod stateless;
+mod stream_requests;
 pub mod tcp;
 
 use std::{pin::Pin, sync::Arc, time::Duration};

@@ -13,12 +13,14 @@ use protocol::{
 use rules::{
     client_transport::Transport,
     limits::{
-        CLIENT_WRITE_STALL_MAX, HALF_CLOSED_MAX, LAST_FRAMES_WAIT, OUTBOX_BATCH_BYTES,
-        OUTBOX_BATCH_FRAMES, QUIC_HANDSHAKES_MAX, QUIC_REQUEST_STREAMS_MAX,
-        UNFINISHED_REQUESTS_BYTES_MAX,
+        CLIENT_WRITE_STALL_MAX, OUTBOX_BATCH_BYTES, OUTBOX_BATCH_FRAMES, QUIC_HANDSHAKES_MAX,
+        QUIC_REQUEST_STREAMS_MAX, UNFINISHED_REQUESTS_BYTES_MAX,
     },
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{
+    sync::CancellationToken,
+    task::{TaskTracker, task_tracker::TaskTrackerToken},
+};
 use transport::{
     FrameSource as _,
     frame::{CloseReason, FrameSink, close_gracefully},
@@ -29,14 +31,14 @@ use transport::{
 };
 
 use super::{
-    OpenedConnection, answers_over, drive_session,
+    OpenedConnection, drive_session,
     incoming::IncomingConnection,
     open,
     read_errors::{refusal_of, stateless_unsupported, unfinished_overload},
-    reading_over,
     reply_stream::{ReplyStream, StartedRequest},
     slow_reader::{SendFailure, SlowReaderScope, log_slow_reader, send},
     stateless::RequestDispatcher,
+    stream_requests::StreamRequests,
 };
 use crate::{
     broker::Broker,
@@ -178,42 +180,6 @@ async fn connection(
     }
 }
 
-/// Requests of a connection that have their own streams. Clones are cheap.
-#[derive(Debug, Clone, Default)]
-struct StreamRequests {
-    running: TaskTracker,
-    /// Cancelled when the connection waits no longer for answers that are not ready.
-    unanswered: CancellationToken,
-    /// Cancelled when the connection is about to close, and waits only for what was sent.
-    closing: CancellationToken,
-}
-
-impl StreamRequests {
-    /// Ends a stream, and waits until the client has received what was sent on it.
-    async fn deliver_end(&self, sink: &mut QuicSink) {
-        let over = async {
-            self.closing.cancelled().await;
-            tokio::time::sleep(LAST_FRAMES_WAIT).await;
-        };
-        tokio::select! {
-            biased;
-            () = sink.finish_delivered() => {}
-            () = over => {}
-        }
-    }
-
-    /// Resolves when the last answers of the connection have had their time.
-    async fn over(&self, shared: &Shared, close_reason: Option<CloseReason>) {
-        if close_reason == Some(CloseReason::Done) {
-            tokio::time::sleep(HALF_CLOSED_MAX).await;
-            self.unanswered.cancel();
-            return reading_over(shared).await;
-        }
-        self.closing.cancel();
-        answers_over(&shared.grace_over, close_reason, LAST_FRAMES_WAIT).await
-    }
-}
-
 /// Refuses the request streams of a connection that is about to close.
 async fn refuse_requests(
     connection: &QuicConnection,
@@ -234,7 +200,8 @@ async fn accept_requests(
     requests: &StreamRequests,
 ) {
     while let Some(stream) = connection.accept_request().await {
-        requests.running.spawn(serve_request(session.clone(), stream, requests.clone()));
+        let served = serve_request(session.clone(), stream, requests.clone(), requests.waits());
+        requests.running.spawn(served);
     }
 }
 
@@ -249,7 +216,8 @@ async fn accept_stateless(
         if stop.is_cancelled() {
             requests.running.spawn(stream.refuse(CloseReason::GoingAway));
         } else {
-            let served = serve_stateless(dispatcher.clone(), stream, requests.clone());
+            let waits = requests.waits();
+            let served = serve_stateless(dispatcher.clone(), stream, requests.clone(), waits);
             requests.running.spawn(served);
         }
     }
@@ -291,7 +259,9 @@ async fn serve_stateless(
     dispatcher: Arc<RequestDispatcher>,
     mut stream: RequestStream,
     requests: StreamRequests,
+    waits: TaskTrackerToken,
 ) {
+    let mut waits = Some(waits);
     if let Some(bound) = dispatcher.message_bound() {
         stream.source.bound_messages(bound);
     }
@@ -320,6 +290,9 @@ async fn serve_stateless(
         // Without an answer, the drop of the stream resets it.
         let Some(frame) = frame else { return };
         let is_answer = matches!(answering, ReplyStream::Over);
+        if is_answer {
+            drop(waits.take());
+        }
         if let ReplyStream::Exchange(exchange) = &mut answering {
             // The client may read slowly: the call, its memory and its deadline do not wait for
             // that.
@@ -339,7 +312,12 @@ async fn serve_stateless(
 }
 
 /// Serves one stream of a session: a request and its messages.
-async fn serve_request(session: Arc<Session>, mut stream: RequestStream, requests: StreamRequests) {
+async fn serve_request(
+    session: Arc<Session>,
+    mut stream: RequestStream,
+    requests: StreamRequests,
+    waits: TaskTrackerToken,
+) {
     let shared = &session.shared;
     let limits = json::Limits::with_bytes_max(session.message_bytes());
     stream.source.bound_messages(session.tenant.message_bound());
@@ -359,11 +337,15 @@ async fn serve_request(session: Arc<Session>, mut stream: RequestStream, request
             tokio::select! {
                 biased;
                 never = drive_call(call) => match never {},
-                answered = answer(&session, request, reader, sink, cancellation) => answered,
+                answered = answer(&session, request, reader, sink, (cancellation, waits)) => answered,
             }
         }
-        Ok(None) => Some(sink),
+        Ok(None) => {
+            drop(waits);
+            Some(sink)
+        }
         Err(rejected) => {
+            drop(waits);
             questions::handle_malformed_answer(&session, &rejected);
             let frame = session.refusal_frame(&rejected.refusal, rejected.id.as_ref());
             shared.metrics.bytes(Direction::Out, Side::Client, frame.len());
@@ -428,9 +410,9 @@ async fn answer(
     request: protocol::ids::RequestId,
     mut reader: StreamCursor,
     mut sink: QuicSink,
-    mut given_up: Cancellation,
+    (mut given_up, waits): (Cancellation, TaskTrackerToken),
 ) -> Option<QuicSink> {
-    let mut frames = Vec::new();
+    let (mut frames, mut waits) = (Vec::new(), Some(waits));
     loop {
         let batch = tokio::select! {
             biased;
@@ -440,6 +422,9 @@ async fn answer(
                 return None;
             }
         };
+        if reader.stream.is_answered() {
+            drop(waits.take());
+        }
         if let Batch::End(ended) = batch {
             match ended {
                 StreamEnd::Complete if reader.stream.is_answered() => {

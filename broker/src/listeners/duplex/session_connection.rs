@@ -85,15 +85,17 @@ impl SessionConnection {
         self.reader.store(outbox.generation(), Ordering::Relaxed);
     }
 
-    /// Attaches a resumed session to a new connection of a caller.
+    /// Attaches a resumed session to a new connection of a caller. The connection may end before it
+    /// reads from `outbox`, such as in its upgrade to a WebSocket.
     pub(in crate::listeners) fn again(
         broker: Arc<Broker>,
-        session: Arc<Session>,
+        (session, outbox): (Arc<Session>, &StreamCursor),
         caller: &Caller,
         permit: Arc<SharedPermit>,
         until: Option<CredentialExpiry>,
     ) -> Self {
         let mut session_connection = Self::new(broker, session, permit, until);
+        session_connection.record_reader(outbox);
         session_connection.is_known = true;
         session_connection.shows_key = caller.key.is_some();
         session_connection
@@ -131,5 +133,51 @@ impl SessionConnection {
         if !self.session.is_leaving() {
             self.broker.close_session(&self.session, reason);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use protocol::{envelope::Message, json};
+    use rules::{client_transport::Transport, endpoint::Endpoint};
+
+    use super::*;
+    use crate::{listeners::duplex::acquire_connection, persistence::Stores};
+
+    const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}"#;
+
+    #[tokio::test]
+    async fn a_connection_that_hangs_in_its_upgrade_does_not_shorten_the_time_of_a_later_one() {
+        let broker = Broker::over(Stores::in_memory().await);
+        let caller = Caller::anonymous();
+        let request = Message::decode(Bytes::from(INITIALIZE), &json::Limits::default()).unwrap();
+        let (transport, endpoint) = (Transport::WebSocket, Endpoint::Aggregated);
+        let opened = broker.open_session(caller.clone(), endpoint, transport, &request).await;
+        let (session, _) = opened.unwrap();
+        let permit = acquire_connection(&broker, &caller).await.unwrap();
+        let resumed = || {
+            let outbox = outbox::resume(&session, None).unwrap();
+            let (session, permit) = ((session.clone(), &outbox), permit.clone());
+            let again = SessionConnection::again(broker.clone(), session, &caller, permit, None);
+            (again, outbox)
+        };
+        let (hangs, later) = (resumed(), resumed());
+        let window = session.shared.config.session.resume;
+        let pass = async |time| {
+            tokio::task::yield_now().await; // timers of new tasks begin
+            tokio::time::advance(time).await;
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::pause();
+        drop(hangs);
+        pass(window * 3 / 4).await;
+        drop(later);
+        pass(window / 2).await;
+        assert!(!session.is_leaving(), "the client of the later connection may come back");
+        pass(window).await;
+        assert!(session.is_leaving());
     }
 }

@@ -47,7 +47,7 @@ use crate::{
     broker::Broker,
     listeners::{
         replicas::proxied_request::proxy_to_replica,
-        stateless::{StatelessOutcome, dispatch, parse_request},
+        stateless::{StatelessOutcome, dispatch, parse_request, record_refused},
         tls_acceptor::certificate_expired,
     },
     metrics::{Direction, Side},
@@ -361,6 +361,12 @@ impl RequestDispatcher {
         let max = self.shared().config.limits.calls_in_flight_per_session;
         let mut open = self.lock();
         if open.len() >= max {
+            drop(open);
+            let scope = "calls_in_flight_per_session";
+            match &*self.payer.lock() {
+                Some((tenant, _)) => tenant.counts.rate_limited(scope),
+                None => self.shared().metrics.rate_limited(scope),
+            }
             let text = format!("the connection has {max} requests in flight, which is its limit");
             return Err(Refusal::new(ErrorKind::TooManyCalls, text));
         }
@@ -438,10 +444,16 @@ impl RequestDispatcher {
                 StatelessOutcome::Exchange(exchange) => ReplyStream::Exchange(exchange),
                 StatelessOutcome::Notifications(listening) => ReplyStream::Notifications(listening),
                 StatelessOutcome::OtherReplica(suspension) => match &id {
-                    Some(id) => ReplyStream::Proxied(Box::new(
-                        proxy_to_replica(&self.broker, &client, &suspension, method, id, &frame)
-                            .await?,
-                    )),
+                    Some(id) => {
+                        let (broker, since) = (&self.broker, Instant::now());
+                        let proxied =
+                            proxy_to_replica(broker, &client, &suspension, method, id, &frame)
+                                .await
+                                .inspect_err(|refusal| {
+                                    record_refused(&client, &frame, since, refusal.kind);
+                                })?;
+                        ReplyStream::Proxied(Box::new(proxied))
+                    }
                     None => ReplyStream::Over,
                 },
             };

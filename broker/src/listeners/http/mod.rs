@@ -90,7 +90,18 @@ use crate::{auth::RemotePeer, broker::Broker};
 
 /// Unread bytes of all request bodies of an HTTP/2 connection. Bodies that wait leave the other
 /// streams their windows: clients of several tenants can share the connection of a gateway.
+///
+/// The library derives its limit for small frames from it. It ends a connection whose unread frames
+/// together lack more than half as many bytes to 256 bytes each.
 const HTTP2_CONNECTION_WINDOW_BYTES: u32 = HTTP2_STREAMS_MAX * HTTP2_STREAM_WINDOW_BYTES as u32;
+/// Size of the smallest frames in which all waiting bodies of a connection may come.
+const WAITING_FRAME_BYTES: usize = 16;
+
+const _: () = assert!(
+    HTTP2_WAITING_BODIES_MAX * HTTP2_STREAM_WINDOW_BYTES / WAITING_FRAME_BYTES
+        * (256 - WAITING_FRAME_BYTES)
+        <= HTTP2_CONNECTION_WINDOW_BYTES as usize / 2
+); // a client that sends its bodies in such frames is not cut
 
 /// Serves until `stop`, then accepts what waits in the queue, and waits for the requests in flight.
 pub async fn serve(

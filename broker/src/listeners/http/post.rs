@@ -44,7 +44,7 @@ use crate::{
     metrics::{Direction, Side},
     sessions::{
         call::CallFuture,
-        session::{Session, notifications, questions, session_moved},
+        session::{Session, count_refused, notifications, questions, session_moved},
         stream::{EventStream, StreamCursor, StreamEnd, StreamItem},
         submit,
     },
@@ -382,6 +382,7 @@ async fn submit_batch(
             Err(rejected) => refuse_into(session, stream, rejected),
             Ok(message) => {
                 let _permit = session.tenant.wait_for_call().await;
+                let (method, started_at) = (message.method, std::time::Instant::now());
                 match submit_into(session, stream, message) {
                     Ok(is_request) => has_started |= is_request,
                     Err(RefusedMessage { refusal, .. })
@@ -389,7 +390,13 @@ async fn submit_batch(
                     {
                         return Err(refusal);
                     }
-                    Err(rejected) => refuse_into(session, stream, rejected),
+                    Err(rejected) => {
+                        // No other replica gets this request.
+                        if rejected.refusal.kind == ErrorKind::SessionElsewhere {
+                            count_refused(session, method, started_at.elapsed());
+                        }
+                        refuse_into(session, stream, rejected);
+                    }
                 }
             }
         }

@@ -31,7 +31,7 @@ use crate::{
     auth::{AuthenticatedCaller, Caller, RemotePeer},
     boxed::box_pin_with,
     broker::{Broker, check_endpoint_of, tenant_gone},
-    listeners::replicas::replica_headers::forwarded_caller,
+    listeners::replicas::replica_headers::{client_address, forwarded_caller},
     telemetry::request,
 };
 
@@ -92,7 +92,8 @@ pub(in crate::listeners) async fn serve_request(
     };
     let client = match source {
         RequestSource::Client(_, remote) => remote.address,
-        RequestSource::Operator(_) | RequestSource::Replica => None,
+        RequestSource::Operator(_) => None,
+        RequestSource::Replica => client_address(&head.0.headers),
     };
     request::with_inbound_context(context, client, work).await
 }

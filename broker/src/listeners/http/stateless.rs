@@ -33,7 +33,7 @@ use crate::{
         replicas::{
             proxied_request::ProxiedRequest, replica_headers, suspended_request::forward_suspended,
         },
-        stateless::{StatelessOutcome, dispatch, read_meta},
+        stateless::{StatelessOutcome, dispatch, read_meta, record_refused},
     },
     metrics::{Direction, Side},
     sessions::stateless::{
@@ -158,8 +158,10 @@ async fn answer_stateless(
         }
         StatelessOutcome::OtherReplica(suspension) => {
             // Boxed, because it is rare and would enlarge the future of every call.
-            let response =
-                Box::pin(forward_to_replica(inbound, &suspension, method, frame)).await?;
+            let since = std::time::Instant::now();
+            let response = Box::pin(forward_to_replica(inbound, &suspension, method, frame))
+                .await
+                .inspect_err(|refusal| record_refused(&client, frame, since, refusal.kind))?;
             let Some(id) = id.filter(|_| response::is_event_stream(response.headers())) else {
                 return Ok(response.into());
             };

@@ -149,8 +149,9 @@ async fn prepare_upgrade(
                         let outbox = resume(&session, &head.headers).map_err(refuse_without_id)?;
                         let (broker, ConnectionParams { caller, permit, until, .. }) =
                             (broker.clone(), known);
+                        let resumed = (session, &outbox);
                         let attached =
-                            SessionConnection::again(broker, session, &caller, permit, until);
+                            SessionConnection::again(broker, resumed, &caller, permit, until);
                         UpgradeAction::Resume(attached, outbox)
                     }
                     UpgradeTarget::Remote(tunnel) => {
@@ -195,7 +196,7 @@ async fn locate_session(
         };
         let mut headers = replica_headers::request_headers(&head.headers, &known.caller);
         replica_headers::set_lease_header(&mut headers, lookup.asserts_lease());
-        match tunnel::open(broker, &owner, &head.uri, headers).await {
+        match tunnel::open(broker, &owner, &head.uri, headers, &known.caller).await {
             TunnelResult::Open(tunnel) => return Ok(UpgradeTarget::Remote(tunnel)),
             TunnelResult::Refused(response) => return Ok(UpgradeTarget::Answered(response)),
             TunnelResult::SessionMissing(miss) => lookup.record_failure(&owner, miss),

@@ -55,6 +55,9 @@ impl Session {
         state.questions.restore_elicited(changing.elicited);
         state.links.restore(backend_sessions);
         state.lists.set_unchecked();
+        if changing.were_lists_logged {
+            state.lists.set_logged();
+        }
         let target = |one: SubscriptionRecord| ResourceTarget {
             backend: one.backend,
             uri: one.uri,

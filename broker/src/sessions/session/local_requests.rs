@@ -24,8 +24,8 @@ use crate::{metrics::RequestOutcome, sessions::stream::EventStream, telemetry::r
 pub enum Reply {
     /// The result.
     Result(Bytes),
-    /// The whole response, which may be an error.
-    Frame(Bytes),
+    /// The whole response, which may be an error, and how it counts.
+    Frame(Bytes, RequestOutcome),
     /// The result, and work to do once the result is on its way.
     ResultThen(Bytes, Box<dyn FnOnce() + Send>),
 }
@@ -92,7 +92,7 @@ impl LocalRequest {
             Some(Ok(Reply::ResultThen(result, then))) => {
                 (RequestOutcome::Ok, Some(handshake::success(&self.id, &result)), Some(then))
             }
-            Some(Ok(Reply::Frame(frame))) => (RequestOutcome::Ok, Some(frame), None),
+            Some(Ok(Reply::Frame(frame, outcome))) => (outcome, Some(frame), None),
             Some(Err(refusal)) => (
                 RequestOutcome::Refused,
                 Some(self.session.refusal_frame(&refusal, Some(&self.id))),

@@ -59,6 +59,7 @@ pub use self::{
     open_call::OpenCall,
     persisted_state::SessionPersister,
     release::{ReleaseOutcome, SessionRelease},
+    requests::count_refused,
     resumption::{ResumedStream, StreamResumption},
     state::session_moved,
 };

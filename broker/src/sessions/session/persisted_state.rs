@@ -220,6 +220,7 @@ impl<'s> SessionPersister<'s> {
         let lists = dirty.lists && self.events_logged().await;
         if lists {
             storing.announced_lists = announced;
+            self.note_announcements();
         } else if dirty.lists {
             // They are stored later, when the log holds the events that announced them.
             let mut state = self.session.lock();
@@ -272,9 +273,15 @@ impl<'s> SessionPersister<'s> {
     /// Stores the whole state and releases the row.
     pub(super) async fn store_release(self) -> Result<(), StoreFailure> {
         let mut storing = self.session.persisted.lock().await;
-        let announced = self.session.lock().lists.announced();
+        let (announced, has_news) = {
+            let state = self.session.lock();
+            (state.lists.announced(), state.dirty.lists)
+        };
         if self.events_logged().await {
             storing.announced_lists = announced;
+            if has_news {
+                self.note_announcements();
+            }
         }
         let (state, links) = {
             let state = self.session.lock();
@@ -302,6 +309,17 @@ impl<'s> SessionPersister<'s> {
                 .await
                 .unwrap_or(false),
             None => true,
+        }
+    }
+
+    /// Notes that the event log has the GET stream of the announcements that are stored now. A later
+    /// owner detects by it that the log lost the stream. The stream of a WebSocket is never logged.
+    fn note_announcements(self) {
+        let mut state = self.session.lock();
+        if self.session.shared.persistence.event_log.is_some()
+            && state.streams.all_general().iter().any(|stream| !stream.is_outbox())
+        {
+            state.lists.set_logged();
         }
     }
 
@@ -355,6 +373,7 @@ fn mutable_state(state: &SessionState, announced: ListDigests) -> MutableState {
     MutableState {
         log_level: state.log_level,
         announced_lists: announced,
+        were_lists_logged: state.lists.were_logged(),
         elicited: state.questions.elicited().cloned().collect(),
     }
 }

@@ -36,7 +36,7 @@ use crate::{
     backends::link::{connection::Connection, pending::QuestionOwner},
     oauth::{self, TokenSource},
     persistence::{StoreRetry, Wakeup, fault_point},
-    sessions::{session::OpenCall, stream::EventStream},
+    sessions::{session::OpenCall, stream::EventStream, task_limits::task_limit_refusal},
     telemetry::child_span::ChildSpan,
 };
 
@@ -265,18 +265,23 @@ pub fn handle_malformed_answer(session: &Session, rejected: &RefusedMessage) {
     }
 }
 
-/// Stores the client's answer to a question of a task. The first one counts, from any session.
+/// Stores the client's answer to a question of a task. The first one counts, from any session. The
+/// backend gets an error instead of an answer for which the tenant's tasks have no bytes left,
+/// because a response of the client gets no answer. The error is short, and not refused.
 async fn answer_input(
     session: Arc<Session>,
     task: TaskId,
     creator: SessionKey,
     number: i64,
-    answer: Bytes,
+    mut answer: Bytes,
 ) {
+    let settings = session.shared.task_settings();
+    let mut bytes_max = settings.bytes_per_tenant as u64;
     let give_up = Instant::now() + session.shared.config.timeouts.client_request;
     let mut retry = StoreRetry::default();
     loop {
-        let write = WriteOp::AnswerInput { task: task.clone(), number, answer: answer.to_vec() };
+        let (of, bytes) = (task.clone(), answer.to_vec());
+        let write = WriteOp::AnswerInput { task: of, number, answer: bytes, bytes_max };
         match session.shared.persistence.write(write).await {
             Ok(WriteOutcome::Done) => {
                 fault_point::hit("task.input.answered");
@@ -285,6 +290,10 @@ async fn answer_input(
                     .persistence
                     .hot
                     .publish(Wakeup::Task { task, session: creator });
+            }
+            Ok(WriteOutcome::LimitReached(limit)) => {
+                let refusal = task_limit_refusal(limit, settings);
+                (answer, bytes_max) = (session.refusal_frame(&refusal, None), u64::MAX);
             }
             Ok(_) => return session.shared.metrics.dropped_answer("late"),
             Err(_) if Instant::now() < give_up => retry.pause().await,

@@ -33,6 +33,8 @@ pub(super) struct MutableState {
     pub(super) log_level: Option<LogLevel>,
     /// The lists as they were last announced to the client.
     pub(super) announced_lists: ListDigests,
+    /// Set once the event log had a GET stream with announcements.
+    pub(super) were_lists_logged: bool,
     pub(super) elicited: Vec<String>,
 }
 
@@ -74,6 +76,9 @@ struct MutableStateText {
     format: u32,
     log_level: Option<String>,
     lists: BTreeMap<String, String>,
+    /// Absent in records of earlier builds.
+    #[serde(default)]
+    lists_logged: bool,
     elicited: Vec<String>,
 }
 
@@ -141,8 +146,13 @@ pub(super) fn mutable_state_text(changing: &MutableState) -> Vec<u8> {
         .zip(changing.announced_lists)
         .map(|(kind, digest)| (kind.member().to_owned(), format!("{digest:032x}")));
     let log_level = changing.log_level.map(|level| level.name().to_owned());
-    let elicited = changing.elicited.clone();
-    let text = MutableStateText { format: FORMAT, log_level, lists: lists.collect(), elicited };
+    let text = MutableStateText {
+        format: FORMAT,
+        log_level,
+        lists: lists.collect(),
+        lists_logged: changing.were_lists_logged,
+        elicited: changing.elicited.clone(),
+    };
     serde_json::to_vec(&text).expect("texts and lists of texts can always be written")
 }
 
@@ -233,7 +243,12 @@ fn read_mutable_state(text: &[u8]) -> Result<MutableState, SessionRecordError> {
             .unwrap_or_default()
     });
     let log_level = text.log_level.as_deref().and_then(LogLevel::parse);
-    Ok(MutableState { log_level, announced_lists, elicited: text.elicited })
+    Ok(MutableState {
+        log_level,
+        announced_lists,
+        were_lists_logged: text.lists_logged,
+        elicited: text.elicited,
+    })
 }
 
 fn read_links(
@@ -260,6 +275,7 @@ mod tests {
         MutableState {
             log_level: Some(LogLevel::Warning),
             announced_lists: [0, 1, u128::MAX, 1 << 90],
+            were_lists_logged: true,
             elicited,
         }
     }
@@ -271,6 +287,12 @@ mod tests {
             read_mutable_state(&mutable_state_text(&MutableState::default())),
             Ok(MutableState::default())
         );
+    }
+
+    #[test]
+    fn a_mutable_state_of_an_earlier_build_is_read() {
+        let text = br#"{"format":1,"log_level":null,"lists":{},"elicited":[]}"#;
+        assert_eq!(read_mutable_state(text), Ok(MutableState::default()));
     }
 
     #[test]

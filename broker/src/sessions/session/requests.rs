@@ -113,8 +113,7 @@ impl Session {
 
     /// Counts a request of this client that is over.
     pub fn request_finished(&self, method: Method, outcome: RequestOutcome, took: Duration) {
-        self.shared.metrics.request_finished(method, outcome, self.transport, took.as_secs_f64());
-        self.tenant.counts.request_finished(method, outcome, took);
+        count_outcome(self, method, outcome, took);
         observation::end(self, outcome);
     }
 
@@ -126,6 +125,17 @@ impl Session {
             in_flight.cancel(None);
         }
     }
+}
+
+fn count_outcome(session: &Session, method: Method, outcome: RequestOutcome, took: Duration) {
+    let (metrics, seconds) = (&session.shared.metrics, took.as_secs_f64());
+    metrics.request_finished(method, outcome, session.transport, seconds);
+    session.tenant.counts.request_finished(method, outcome, took);
+}
+
+/// Counts a refused request whose telemetry was discarded.
+pub fn count_refused(session: &Session, method: Method, took: Duration) {
+    count_outcome(session, method, RequestOutcome::Refused, took);
 }
 
 /// Returns a message without the members that only the broker reads. `None` if it cannot be

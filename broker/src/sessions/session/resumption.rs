@@ -293,9 +293,13 @@ impl<'s> StreamResumption<'s> {
         if !std::mem::take(&mut state.streams.may_inherit) {
             return inherited;
         }
-        for stored in
-            loaded.into_iter().filter(|stored| state.streams.get(stored.record.number).is_none())
-        {
+        let mut earlier = loaded
+            .into_iter()
+            .filter(|stored| state.streams.get(stored.record.number).is_none())
+            .peekable();
+        // Without a GET stream, the log lost those of earlier owners, or they have expired.
+        inherited.gap = earlier.peek().is_none() && state.lists.were_logged();
+        for stored in earlier {
             if stored.record.was_read {
                 // The log does not have the client's position, so the last event may be unread.
                 inherited.may_be_missed |= stored.last_sequence > 0;

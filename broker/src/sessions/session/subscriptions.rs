@@ -6,6 +6,7 @@
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use parking_lot::MutexGuard;
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::BackendId,
@@ -15,7 +16,9 @@ use rules::{
     routing::ResourceTarget,
 };
 
-use super::{Session, local_requests::Reply, persisted_state::SessionPersister};
+use super::{
+    Session, local_requests::Reply, persisted_state::SessionPersister, state::SessionState,
+};
 use crate::backends::{link::Link, subscriptions::Subscriptions};
 
 pub(in crate::sessions) async fn subscribe(
@@ -35,33 +38,28 @@ async fn subscribe_with<F>(
 where
     F: Future<Output = Result<(), Refusal>>,
 {
-    let mut is_new = false;
     for _attempt in 0..SUBSCRIBE_ATTEMPTS_MAX {
         let link = session.link_to(&target.backend)?;
-        is_new |= record_subscription(&session, &link, &target)?;
+        record_subscription(&session, &link, &target)?;
         let result = match connect(link.clone()).await {
             Ok(()) => Subscriptions::reconcile(&link, &target.uri).await,
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = result {
-            // A subscription that was acknowledged before stays, and the backend gets it again.
-            if is_new {
-                forget_subscription(&session, &link, &target);
-                let _may_fail = Subscriptions::reconcile(&link, &target.uri).await;
-            }
+            forget_unacknowledged(&session, &link, &target).await;
             return Err(with_client_uri(refusal, &target));
         }
         // The connection may have ended before the request, or another request for the same URI may
         // have failed meanwhile and removed this listener. The loop tries again.
-        if link.subscriptions.is_subscribed(&session, &target.uri) {
-            persist_subscription(&session, &link, &target, is_new).await?;
+        if link.subscriptions.is_subscribed(&session, &target.uri)
+            && persist_subscription(&session, &link, &target).await?
+        {
             return Ok(Reply::Result(Bytes::from_static(b"{}")));
         }
     }
     // A refused subscription gets no updates later, and does not count.
-    if is_new && let Ok(link) = session.link_to(&target.backend) {
-        forget_subscription(&session, &link, &target);
-        let _never_acknowledged = Subscriptions::reconcile(&link, &target.uri).await;
+    if let Ok(link) = session.link_to(&target.backend) {
+        forget_unacknowledged(&session, &link, &target).await;
     }
     Err(Refusal::new(
         ErrorKind::BackendUnavailable,
@@ -124,13 +122,14 @@ pub(in crate::sessions) async fn unsubscribe(
     target: ResourceTarget,
 ) -> Result<Reply, Refusal> {
     let link = session.link_to(&target.backend)?;
-    forget_subscription(&session, &link, &target);
+    forget_subscription(&session, session.lock(), &link, &target);
     if let Err(refusal) =
         SessionPersister::new(&session).store_subscription(&target.exposed_uri).await
     {
         // The subscription stays stored, so it stays in force. The client gets a notification,
         // because updates may have been missed.
         if record_subscription(&session, &link, &target).is_ok() {
+            session.lock().subscriptions.acknowledge(&target.exposed_uri);
             let _held_anyway = Subscriptions::reconcile(&link, &target.uri).await;
             link.subscriptions.notify_gap(&link.backend.id, &*session, &target.uri);
         }
@@ -142,20 +141,20 @@ pub(in crate::sessions) async fn unsubscribe(
     Ok(Reply::Result(Bytes::from_static(b"{}")))
 }
 
-/// Stores a subscription so that it outlives this process. If that fails, a new subscription is
-/// removed. An older one is stored already.
+/// Stores a subscription so that it outlives this process, and marks it as acknowledged. Returns
+/// false if another request removed it meanwhile.
 async fn persist_subscription(
     session: &Arc<Session>,
     link: &Arc<Link>,
     target: &ResourceTarget,
-    is_new: bool,
-) -> Result<(), Refusal> {
-    let stored = SessionPersister::new(session).store_subscription(&target.exposed_uri).await;
-    if stored.is_err() && is_new {
-        forget_subscription(session, link, target);
-        let _not_stored_anyway = Subscriptions::reconcile(link, &target.uri).await;
+) -> Result<bool, Refusal> {
+    match SessionPersister::new(session).store_subscription(&target.exposed_uri).await {
+        Ok(()) => Ok(session.lock().subscriptions.acknowledge(&target.exposed_uri)),
+        Err(refusal) => {
+            forget_unacknowledged(session, link, target).await;
+            Err(refusal)
+        }
     }
-    stored
 }
 
 /// Repeats the subscriptions to a backend that was replaced.
@@ -213,7 +212,7 @@ fn record_subscription(
     session: &Arc<Session>,
     link: &Link,
     target: &ResourceTarget,
-) -> Result<bool, Refusal> {
+) -> Result<(), Refusal> {
     // The backend and its roots may have been replaced after the request was admitted.
     link.backend.policy.admits_resource(&target.uri)?;
     let mut state = session.lock();
@@ -222,11 +221,29 @@ fn record_subscription(
     state.subscriptions.add(target)?;
     link.subscriptions.add_listener(session, &target.uri);
     count_subscriptions(session, state.subscriptions.len(), before);
-    Ok(state.subscriptions.len() > before)
+    Ok(())
 }
 
-fn forget_subscription(session: &Arc<Session>, link: &Link, target: &ResourceTarget) {
-    let mut state = session.lock();
+/// Removes a subscription after a request for it failed, unless another request for it was
+/// acknowledged.
+async fn forget_unacknowledged(session: &Arc<Session>, link: &Arc<Link>, target: &ResourceTarget) {
+    {
+        let state = session.lock();
+        if state.subscriptions.is_acknowledged(&target.exposed_uri) {
+            return;
+        }
+        forget_subscription(session, state, link, target);
+    }
+    let _gone_anyway = Subscriptions::reconcile(link, &target.uri).await;
+}
+
+/// Removes a subscription from the state of its session and from the link.
+fn forget_subscription(
+    session: &Arc<Session>,
+    mut state: MutexGuard<'_, SessionState>,
+    link: &Link,
+    target: &ResourceTarget,
+) {
     let before = state.subscriptions.len();
     state.subscriptions.remove(&target.exposed_uri);
     link.subscriptions.remove_listener(session, &target.uri);
@@ -272,6 +289,7 @@ fn with_client_uri(mut refusal: Refusal, target: &ResourceTarget) -> Refusal {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tokio::sync::Notify;
 
     use super::*;
     use crate::{
@@ -279,8 +297,9 @@ mod tests {
         sessions::stateless::tests::pooled_session,
     };
 
-    #[tokio::test]
-    async fn a_refused_subscription_is_not_kept_if_every_connection_ends_at_once() {
+    /// Returns a session, and a resource of a backend that nothing reaches. The broker must outlive
+    /// them.
+    async fn session_and_target() -> (Arc<Broker>, Arc<Session>, ResourceTarget) {
         let broker = Broker::over(Stores::in_memory().await);
         let (caller, backend) = (Caller::anonymous(), BackendId::parse("b").unwrap());
         let transport = json!({"type": "http", "url": "http://127.0.0.1:9/mcp"});
@@ -288,10 +307,17 @@ mod tests {
         broker.put_backend(&caller.tenant, &backend, spec);
         let session = pooled_session(&broker);
         let target = ResourceTarget {
-            backend: backend.clone(),
+            backend,
             uri: "test://one".to_owned(),
             exposed_uri: "b+test://one".to_owned(),
         };
+        (broker, session, target)
+    }
+
+    #[tokio::test]
+    async fn a_refused_subscription_is_not_kept_if_every_connection_ends_at_once() {
+        let (_broker, session, target) = session_and_target().await;
+        let backend = target.backend.clone();
         // Each connection opens, and is gone before the request.
         let result = subscribe_with(session.clone(), target, |_link| async { Ok(()) }).await;
         let Err(refusal) = result else { panic!("no backend has the subscription") };
@@ -299,5 +325,31 @@ mod tests {
         assert_eq!(session.lock().subscriptions.len(), 0, "it does not count");
         let link = session.link_to(&backend).unwrap();
         assert!(link.subscriptions.is_empty(), "no update reaches the client");
+    }
+
+    #[tokio::test]
+    async fn res_03_a_late_failure_keeps_what_another_request_acknowledged() {
+        let (_broker, session, target) = session_and_target().await;
+        let other_is_answered = &Notify::new();
+        let fails = subscribe_with(session.clone(), target.clone(), |_link| async move {
+            other_is_answered.notified().await;
+            Err(Refusal::new(ErrorKind::BackendUnavailable, "no connection"))
+        });
+        let uri = target.uri.as_str();
+        let succeeds = async {
+            let subscribed = subscribe_with(session.clone(), target.clone(), |link| async move {
+                link.subscriptions.assume_subscribed(uri);
+                Ok(())
+            });
+            let result = subscribed.await;
+            other_is_answered.notify_one();
+            result
+        };
+        // The request that fails is the first.
+        let (failed, succeeded) = tokio::join!(fails, succeeds);
+        assert!(failed.is_err() && succeeded.is_ok());
+        assert!(session.lock().subscriptions.contains(&target.exposed_uri));
+        let link = session.link_to(&target.backend).unwrap();
+        assert!(link.subscriptions.is_subscribed(&session, uri), "updates reach the client");
     }
 }

@@ -194,11 +194,8 @@ async fn changed_tasks(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use futures_util::FutureExt;
-    use protocol::ids::BackendId;
-    use records::{TaskLimits, WriteOp, WriteOutcome};
+    use records::{WriteOp, WriteOutcome};
     use rules::{
         catalog::ToolTraits, endpoint::Endpoint, stateless_tasks::NO_SESSION, tasks::TaskDetails,
     };
@@ -207,7 +204,10 @@ mod tests {
     use super::*;
     use crate::{
         broker::Broker,
-        persistence::{Stores, tests::Meddled},
+        persistence::{
+            Stores,
+            tests::{Meddled, task_creation, task_record},
+        },
         sessions::stateless::tests::anonymous_client,
     };
 
@@ -222,20 +222,13 @@ mod tests {
         let details =
             TaskDetails::new("2026-07-28", &endpoint, b"{}", ToolTraits::default(), "b__t".into());
         let record = TaskRecord {
-            task: task.clone(),
             tenant: client.tenant.id.clone(),
             principal: client.caller.principal.clone(),
             session: NO_SESSION,
-            private: false,
-            backend: BackendId::parse("b").unwrap(),
-            request: Vec::new(),
             details: details.encode(),
-            idempotency: None,
-            ttl: Some(Duration::from_secs(60)),
+            ..task_record("t1")
         };
-        let limits = TaskLimits { running: u64::MAX, stored: u64::MAX, bytes: u64::MAX };
-        let (record, owner) = (Box::new(record), persistence.node());
-        let create = WriteOp::CreateTask { record, owner, limits };
+        let create = task_creation(record, persistence.node());
         assert!(matches!(persistence.write(create).await, Ok(WriteOutcome::Created { .. })));
         let end = WriteOp::EndTask {
             task: task.clone(),

@@ -21,7 +21,11 @@ use rules::{
 use super::{StatelessClient, StatelessRequest};
 use crate::{
     persistence::{Wakeup, fault_point},
-    sessions::tasks::{load_visible, named_task},
+    sessions::{
+        access_log::CheckAttempt,
+        task_limits::task_limit_refusal,
+        tasks::{load_visible, named_task},
+    },
 };
 
 /// Returns whether the method belongs to the extension.
@@ -93,6 +97,7 @@ impl StatelessClient {
             &self.tenant,
             &self.caller.subject,
             &named_task(&request.message)?,
+            CheckAttempt::First,
         )
         .await?;
         match method {
@@ -152,10 +157,17 @@ impl StatelessClient {
             persistence.timed("list_task_inputs", persistence.store.open_task_inputs(id)).await?;
         let mut stored = false;
         let mut outcome = Ok(());
+        let settings = self.shared.task_settings();
+        let bytes_max = settings.bytes_per_tenant as u64;
         for (number, answer) in stateless_tasks::match_answers(&inputs, &responses)? {
-            match persistence.write(WriteOp::AnswerInput { task: id.clone(), number, answer }).await
-            {
+            let task = id.clone();
+            let write = WriteOp::AnswerInput { task, number, answer, bytes_max };
+            match persistence.write(write).await {
                 Ok(WriteOutcome::Done) => stored = true,
+                Ok(WriteOutcome::LimitReached(limit)) => {
+                    outcome = Err(task_limit_refusal(limit, settings));
+                    break;
+                }
                 Ok(_) => self.shared.metrics.dropped_answer("late"),
                 Err(refusal) => {
                     outcome = Err(refusal);

@@ -17,6 +17,7 @@ use protocol::{
 use records::{TaskStatus, TaskStep};
 use rules::{
     link_sharing::LinkScope,
+    task_polls::PolledTask,
     tasks::{self, BackendTask},
 };
 use serde::{Deserialize, Serialize};
@@ -246,15 +247,13 @@ async fn watch(run: &Arc<TaskRun>, link: &Arc<Link>, mut task: BackendTask) -> R
         }
         task = match request_about_task(run, link, &task.id, Method::TasksGet).await {
             Err(ending) => return ending,
-            Ok(answer) if tasks::is_unknown_task(&answer) => {
-                return unknown(run, "the backend does not know the task");
-            }
-            Ok(answer) if answer.kind == Kind::Error => {
-                BackendTask { status: TaskStatus::Working, poll_interval: None, ..task }
-            }
-            Ok(answer) => match answer.bytes(answer.result).and_then(BackendTask::read) {
-                Some(now) if now.id == task.id => now,
-                _ => return unreadable(run, link).await,
+            Ok(answer) => match PolledTask::read(&answer, &task.id) {
+                PolledTask::Known(now) => now,
+                PolledTask::NotShown => {
+                    BackendTask { status: TaskStatus::Working, poll_interval: None, ..task }
+                }
+                PolledTask::Unknown => return unknown(run, "the backend does not know the task"),
+                PolledTask::Unreadable => return unreadable(run, link).await,
             },
         };
     }

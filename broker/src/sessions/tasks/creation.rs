@@ -33,7 +33,6 @@ use rules::{
 use super::{
     TaskManager,
     creator::TaskCreator,
-    limit_refusal::limit_refusal,
     recovery,
     run::{RunPlan, TaskRun},
 };
@@ -44,6 +43,7 @@ use crate::{
         approvals::{HeldCall, OpenedApproval},
         session::{Session, local_requests::Reply},
         task_host::NewTask,
+        task_limits::task_limit_refusal,
     },
     telemetry::{request, traces::RequestTrace},
 };
@@ -106,7 +106,7 @@ impl TaskCreation {
             // An earlier attempt created the task, and its answer was lost. Since then this process
             // has reclaimed the task under another name.
             WriteOutcome::Fenced => self.existing(&record.task, &record).await,
-            WriteOutcome::LimitReached(limit) => Err(limit_refusal(limit, &self.settings)),
+            WriteOutcome::LimitReached(limit) => Err(task_limit_refusal(limit, &self.settings)),
             _ => Err(Refusal::new(ErrorKind::Internal, "the broker could not create the task")),
         }
     }

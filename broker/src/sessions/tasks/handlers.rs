@@ -12,7 +12,7 @@ use std::{
 
 use bytes::Bytes;
 use protocol::{
-    envelope::Message,
+    envelope::{Kind, Message},
     error::{ErrorKind, Refusal},
     ids::{RequestId, TaskId},
     method::Method,
@@ -26,15 +26,20 @@ use rules::{
     limits::{PAGE_ENTRIES, TASK_POLLER_INTERVAL, TASK_RESULT_WAIT_MAX},
     stateless_tasks::NO_SESSION,
     tasks::{self, TaskDetails, TaskOutcome},
+    tool_error::is_tool_error,
 };
 
 use super::{TaskManager, creator::TaskCreator};
-use crate::sessions::{
-    access_checks, access_log,
-    session::{Session, local_requests::Reply, questions},
-    shared::Shared,
-    stream::EventStream,
-    tenant::Tenant,
+use crate::{
+    metrics::RequestOutcome,
+    sessions::{
+        access_checks,
+        access_log::{self, CheckAttempt},
+        session::{Session, local_requests::Reply, questions},
+        shared::Shared,
+        stream::EventStream,
+        tenant::Tenant,
+    },
 };
 
 fn not_found() -> Refusal {
@@ -48,10 +53,11 @@ pub(in crate::sessions) async fn load_visible(
     tenant: &Tenant,
     subject: &Subject,
     task: &TaskId,
+    attempt: CheckAttempt,
 ) -> Result<StoredTask, Refusal> {
     let found = shared.persistence.timed("get_task", shared.persistence.store.task(task)).await?;
     let found = found.filter(|found| audience.may_see(&found.record)).ok_or_else(not_found)?;
-    check_tool(shared, tenant, subject, &found.record)?;
+    check_tool(shared, tenant, subject, &found.record, attempt)?;
     Ok(found)
 }
 
@@ -61,21 +67,15 @@ fn check_tool(
     tenant: &Tenant,
     subject: &Subject,
     record: &TaskRecord,
+    attempt: CheckAttempt,
 ) -> Result<(), Refusal> {
     if access_checks::is_disabled("tasks/get") {
         return Ok(());
     }
     let endpoint = created_at(record);
     with_tool(tenant, &endpoint, record, |object| {
-        access_log::check(
-            &shared.metrics,
-            tenant,
-            &endpoint,
-            subject,
-            Method::ToolsCall,
-            object,
-            not_found,
-        )
+        let metrics = &shared.metrics;
+        access_log::check_tool(metrics, tenant, &endpoint, subject, object, not_found, attempt)
     })
 }
 
@@ -122,9 +122,13 @@ fn with_tool(
     check(&Object::Tool { backend: &record.backend, name, traits })
 }
 
-async fn own_task(session: &Session, task: &TaskId) -> Result<StoredTask, Refusal> {
+async fn own_task(
+    session: &Session,
+    task: &TaskId,
+    attempt: CheckAttempt,
+) -> Result<StoredTask, Refusal> {
     let (audience, subject) = (TaskCreator::new(session).audience(), session.subject());
-    load_visible(&session.shared, &audience, &session.tenant, &subject, task).await
+    load_visible(&session.shared, &audience, &session.tenant, &subject, task, attempt).await
 }
 
 fn object(session: &Session, task: &StoredTask) -> Bytes {
@@ -135,7 +139,7 @@ pub(in crate::sessions) async fn task_state(
     session: Arc<Session>,
     task: TaskId,
 ) -> Result<Reply, Refusal> {
-    Ok(Reply::Result(object(&session, &own_task(&session, &task).await?)))
+    Ok(Reply::Result(object(&session, &own_task(&session, &task, CheckAttempt::First).await?)))
 }
 
 /// Cancels a task. The record shows the cancellation before the client gets the answer, and the run
@@ -145,7 +149,7 @@ pub(in crate::sessions) async fn cancel_task(
     tasks: Arc<TaskManager>,
     task: TaskId,
 ) -> Result<Reply, Refusal> {
-    let known = own_task(&session, &task).await?;
+    let known = own_task(&session, &task, CheckAttempt::First).await?;
     let over = |status: TaskStatus| {
         Refusal::new(ErrorKind::InvalidParams, format!("the task is {} already", status.name()))
     };
@@ -153,7 +157,7 @@ pub(in crate::sessions) async fn cancel_task(
         return Err(over(known.status));
     }
     let was_running = tasks.cancel_stored(&known).await?;
-    let now = own_task(&session, &task).await?;
+    let now = own_task(&session, &task, CheckAttempt::Repeated).await?;
     if was_running && now.status == TaskStatus::Cancelled {
         Ok(Reply::Result(object(&session, &now)))
     } else {
@@ -224,7 +228,8 @@ pub(in crate::sessions) async fn task_result(
     id: RequestId,
     stream: Arc<EventStream>,
 ) -> Result<Reply, Refusal> {
-    let stored = own_task(&session, &task).await?; // a foreign task is not even waited for
+    // A foreign task is not even waited for.
+    let stored = own_task(&session, &task, CheckAttempt::First).await?;
     let waiting = tasks.wait_for(&task, Arc::downgrade(&session), &stream);
     let mut forwarded_inputs = ForwardedInputs {
         tasks: tasks.clone(),
@@ -242,11 +247,29 @@ pub(in crate::sessions) async fn task_result(
     if response.bytes(response.fields.error_code) == Some(b"-32042") {
         questions::record_elicitations_required(&session, &response);
     }
+    let counted = counted_outcome(&response);
     // The outcome has the form for the client that created the task.
-    Ok(Reply::Frame(match stored.record.session == NO_SESSION && session.kind.has_client() {
+    let frame = match stored.record.session == NO_SESSION && session.kind.has_client() {
         true => downgrade::downgrade_answer(&response, Method::ToolsCall),
         false => response.frame,
-    }))
+    };
+    Ok(Reply::Frame(frame, counted))
+}
+
+/// Returns how the answer with the outcome of a task counts. An error with a number of the broker is
+/// a refusal.
+fn counted_outcome(response: &Message) -> RequestOutcome {
+    if response.kind != Kind::Error {
+        return match is_tool_error(response) {
+            true => RequestOutcome::ToolError,
+            false => RequestOutcome::Ok,
+        };
+    }
+    let code = downgrade::error_code(response).filter(|code| *code > 0);
+    match code.is_some_and(|code| ErrorKind::ALL.iter().any(|kind| kind.code() == code)) {
+        true => RequestOutcome::Refused,
+        false => RequestOutcome::Error,
+    }
 }
 
 async fn outcome_of(
@@ -292,7 +315,7 @@ async fn result_or_forward_inputs(
     forwarded_inputs: &mut ForwardedInputs,
 ) -> Result<Option<Vec<u8>>, Refusal> {
     let persistence = &session.shared.persistence;
-    let task = own_task(session, id).await?;
+    let task = own_task(session, id, CheckAttempt::Repeated).await?;
     if task.status.is_finished() {
         let outcome =
             persistence.timed("get_task_outcome", persistence.store.task_outcome(id)).await?;

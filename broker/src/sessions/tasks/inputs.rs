@@ -31,13 +31,13 @@ use rules::{
 };
 
 use super::{
-    limit_refusal::limit_refusal,
     reply_route::ReplyRoute,
     run::{OpenInput, StopReason, TaskRun},
 };
 use crate::{
     backends::link::{connection::Connection, pending::QuestionOwner},
     persistence::fault_point,
+    sessions::task_limits::task_limit_refusal,
     telemetry::child_span::ChildSpan,
 };
 
@@ -158,7 +158,7 @@ async fn store(storing: StoringInput, number: i64, request: Vec<u8>) {
     match run.try_commit(change, u32::MAX).await {
         Ok(Some(WriteOutcome::LimitReached(limit))) => {
             if let Some(input) = take(run, number) {
-                let refusal = limit_refusal(limit, settings);
+                let refusal = task_limit_refusal(limit, settings);
                 let tenant = Some(run.tenant.id.as_str());
                 let request_id = run.shared.record_refusal(&refusal, None, tenant);
                 refuse_with_id(&input, &refusal, &request_id);

@@ -14,7 +14,6 @@ mod handlers;
 mod handoff;
 mod host;
 mod inputs;
-mod limit_refusal;
 mod notification_limiter;
 mod notifications;
 mod observability;
@@ -42,9 +41,13 @@ use parking_lot::{Mutex, MutexGuard};
 use records::TaskStatus;
 use rules::limits::{TASK_DEFER_FIRST, TASK_DEFER_MAX, TASK_RUNS_MAX, TASKS_DEFERRED_MAX};
 
-use crate::backends::{
-    link::{Link, connection::Connection},
-    requester::{Requester, SentRequest},
+pub use crate::telemetry::audit::task_digest as digest;
+use crate::{
+    backends::{
+        link::{Link, connection::Connection},
+        requester::{Requester, SentRequest},
+    },
+    telemetry::audit::TASK_DIGEST_BYTES,
 };
 use protocol::{
     error::{ErrorKind, Refusal},
@@ -361,19 +364,9 @@ impl TaskManager {
     }
 }
 
-/// Bytes of a task's digest.
-const DIGEST_BYTES: usize = 8;
-
-/// Returns a name of the task for logs and operators. The id itself must not be shown, because some
-/// callers need only the id to see the task.
-pub fn digest(task: &TaskId) -> String {
-    let hash = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, task.as_str().as_bytes());
-    hash.as_ref()[..DIGEST_BYTES].iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Returns whether a text has the form of such a name.
+/// Returns whether a text has the form of a task's [`digest`].
 pub fn is_digest(name: &str) -> bool {
-    name.len() == 2 * DIGEST_BYTES
+    name.len() == 2 * TASK_DIGEST_BYTES
         && name.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
 

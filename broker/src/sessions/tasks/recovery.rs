@@ -8,9 +8,10 @@
 #[cfg(test)]
 mod tests;
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::TaskId,
@@ -36,13 +37,11 @@ impl TaskManager {
     /// Continues the tasks that this process owns again under new epochs, after a lapse of its
     /// lease.
     pub fn resume_reclaimed(self: &Arc<Self>, tasks: Vec<(TaskId, i64)>) {
-        let mut idle = HashMap::new();
+        let mut idle = Vec::new();
         for (task, epoch) in tasks {
             match self.run(&task) {
                 Some(run) => run.set_epoch(epoch),
-                None => {
-                    idle.insert(task, epoch);
-                }
+                None => idle.push((task, epoch)),
             }
         }
         // Their runs ended just now, or never started.
@@ -118,29 +117,42 @@ async fn claim(
 }
 
 /// Recovers tasks that this process owns under these epochs. Each task has its own recovery, because
-/// the store may refuse a write of one task for long.
-async fn recover_all(manager: Arc<TaskManager>, tasks: HashMap<TaskId, i64>) {
-    let recover_one = |(task, epoch): (TaskId, i64)| {
-        let manager = manager.clone();
-        async move {
-            if let Some(task) = read_owned(&manager, &task, epoch).await {
-                tokio::spawn(recover(manager, task));
+/// the store may refuse a write of one task for long. A task that cannot be read waits for the next
+/// round, so that it delays no other task.
+async fn recover_all(manager: Arc<TaskManager>, mut tasks: Vec<(TaskId, i64)>) {
+    let mut retry = StoreRetry::default();
+    loop {
+        let unread = Mutex::new(Vec::new());
+        let recover_one = |(task, epoch): (TaskId, i64)| {
+            let (manager, unread) = (manager.clone(), &unread);
+            async move {
+                match read_owned(&manager, &task, epoch).await {
+                    Ok(Some(task)) => {
+                        tokio::spawn(recover(manager, task));
+                    }
+                    Ok(None) => {}
+                    Err(_) => unread.lock().push((task, epoch)),
+                }
             }
+        };
+        stream::iter(tasks).for_each_concurrent(TASK_CLAIM_BATCH as usize, recover_one).await;
+        tasks = unread.into_inner();
+        if tasks.is_empty() {
+            return;
         }
-    };
-    stream::iter(tasks).for_each_concurrent(TASK_CLAIM_BATCH as usize, recover_one).await;
+        retry.pause().await;
+    }
 }
 
 /// Returns an unfinished task that this process owns under this epoch.
-async fn read_owned(tasks: &Arc<TaskManager>, task: &TaskId, epoch: i64) -> Option<FullTask> {
-    let (persistence, mut retry) = (&tasks.shared.persistence, StoreRetry::default());
-    let stored = loop {
-        match persistence.timed("get_full_task", persistence.store.full_task(task)).await {
-            Ok(stored) => break stored,
-            Err(_) => retry.pause().await,
-        }
-    };
-    stored.filter(|task| task.stored.epoch == epoch && !task.stored.status.is_finished())
+async fn read_owned(
+    tasks: &Arc<TaskManager>,
+    task: &TaskId,
+    epoch: i64,
+) -> Result<Option<FullTask>, Refusal> {
+    let persistence = &tasks.shared.persistence;
+    let stored = persistence.timed("get_full_task", persistence.store.full_task(task)).await?;
+    Ok(stored.filter(|task| task.stored.epoch == epoch && !task.stored.status.is_finished()))
 }
 
 /// Returns whether this process owns an unfinished task.

@@ -1,7 +1,8 @@
 //! Headers, statuses and eras over HTTP (MCP 2026-07-28, Streamable HTTP).
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
-use testkit::{Direction, FakeBackend, FaultProxy, StatelessBackend, StatelessReply};
+use testkit::{Direction, FakeBackend, FaultProxy, Gate, StatelessBackend, StatelessReply};
 
 use super::{Modern, VERSION, meta};
 use crate::{broker_with, builder, echo, initialize_body, kind, refused, request};
@@ -320,6 +321,36 @@ async fn a_refusal_of_client_headers_is_not_a_failure_of_the_backend() {
         assert_eq!(answer["error"]["message"], "Mcp-Param-Odd is odd", "{answer}");
     }
     assert_eq!(broker.admin().backend("default", "b").await["breaker"]["state"], "closed");
+}
+
+#[tokio::test]
+async fn nb_hdr_04_calls_with_refused_headers_share_the_reads_of_tools() {
+    let (backend, gate) = (StatelessBackend::http().await, Gate::new());
+    let tools = json!([testkit::backend::tool("t")]);
+    backend.list("tools", vec![tools[0].clone()]);
+    backend.on("tools/call", |_| async { StatelessReply::error(-32020, "Mcp-Param-Odd is odd") });
+    let broker = builder().backend("default", "b", backend.spec()).start().await;
+    let client = Modern::of(&broker, "/mcp/b");
+    client.error("tools/call", json!({"name": "t", "arguments": {}})).await;
+    let held = gate.clone();
+    backend.on("tools/list", move |_| {
+        let held = held.clone();
+        let lists = json!({"tools": tools, "ttlMs": 60_000, "cacheScope": "private"});
+        async move {
+            held.passed().await;
+            StatelessReply::Result(lists)
+        }
+    });
+    let before = backend.recorded_of("tools/list").len();
+    let params = json!({"name": "t", "arguments": {}});
+    let calls = join_all((0..20).map(|_| client.error("tools/call", params.clone())));
+    let every_call_is_refused = async {
+        backend.wait_count("every call", 22, |seen| seen.is("tools/call")).await;
+        gate.open();
+    };
+    tokio::join!(calls, every_call_is_refused);
+    let reads = backend.recorded_of("tools/list").len() - before;
+    assert!(reads < 10, "{reads} reads for 20 calls");
 }
 
 #[tokio::test]

@@ -375,6 +375,29 @@ async fn n_task_05_br_06_inputs_of_a_task_are_requested_once_and_answered_singly
     assert_eq!(text_of(&completed["result"]), "Ann Bob -");
 }
 
+/// The question stays open, so the client can send a shorter answer.
+#[tokio::test]
+async fn n_task_05_an_answer_beyond_the_bytes_of_its_tenant_is_refused() {
+    let may = Gate::new();
+    let backend = backend_with_questions(&may).await;
+    let tasks =
+        json!({"promote_after": "150ms", "bytes_per_tenant": "1MiB", "result_bytes": "64KiB"});
+    let broker = builder().config(json!({"tasks": tasks}));
+    let broker = broker.backend("default", "b", backend.spec()).start().await;
+    let client = client_of(&broker);
+    let id = task(&client, "b__ask", json!({})).await;
+    may.open();
+    let asked = needs(&wait(&client, &id, "input_required").await);
+    let key = asked.keys().next().unwrap();
+    let responses = json!({key: named(&"x".repeat(1_100_000))});
+    let refused =
+        client.error("tasks/update", json!({"taskId": id, "inputResponses": responses})).await;
+    assert_eq!(kind(&refused), "task_limit", "{refused}");
+    assert!(needs(&get(&client, &id).await).contains_key(key));
+    update(&client, &id, json!({key: named("Ann")})).await;
+    assert!(get(&client, &id).await["inputRequests"].get(key).is_none());
+}
+
 #[tokio::test]
 async fn n_task_05_inputs_needed_before_a_task_are_requested_in_the_answer() {
     let (may, done) = (Gate::new(), Gate::new());

@@ -1,5 +1,16 @@
-//! Notifications: one stream, reopened when the filter changes and after a loss.
+//! Notifications: one stream for every hundred resources, reopened when its filter changes and after
+//! a loss.
 
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use testkit::{Gate, StatelessBackend, StatelessReply, TestClient, eventually, within};
 
@@ -140,6 +151,79 @@ async fn nb_sub_01_br_05_a_lost_stream_is_reopened_and_the_gap_is_reported() {
     }
     backend.updated("test://one").await;
     assert_eq!(next_updated(&mut stream).await["uri"], "b+test://one");
+}
+
+#[tokio::test]
+async fn nb_sub_01_a_stream_that_ends_at_once_keeps_its_subscriptions() {
+    for backend in on_both_wires().await {
+        with_resources(&backend);
+        backend.on("subscriptions/listen", |call| async move {
+            let meta = json!({"io.modelcontextprotocol/subscriptionId": call.message["id"]});
+            let params = json!({"notifications": call.params()["notifications"], "_meta": meta});
+            call.notify("notifications/subscriptions/acknowledged", params).await;
+            StatelessReply::Exactly(json!({"resultType": "complete", "_meta": meta}))
+        });
+        let broker = broker_with(&backend).await;
+        let client = broker.connected(json!({})).await;
+        let mut stream = client.open_get_stream().await;
+        for name in ["one", "two"] {
+            subscribe(&client, name).await;
+        }
+        backend.built_in("subscriptions/listen");
+        backend.wait_listening_to(&["test://one", "test://two"]).await;
+        next_updated(&mut stream).await; // something may have been missed
+    }
+}
+
+/// The streams that a backend has open, with the number of resources of each. Their ids repeat on
+/// the next connection, so each has a number of its own.
+type OpenStreams = Arc<Mutex<HashMap<usize, usize>>>;
+
+/// Makes a backend refuse streams of more than 100 resources.
+fn limit_streams(backend: &StatelessBackend) -> OpenStreams {
+    let open = OpenStreams::default();
+    let (streams, next_number) = (open.clone(), AtomicUsize::new(0));
+    backend.on("subscriptions/listen", move |call| {
+        let (streams, number) = (streams.clone(), next_number.fetch_add(1, Ordering::Relaxed));
+        async move {
+            let filter = call.params()["notifications"].clone();
+            let count = filter["resourceSubscriptions"].as_array().map_or(0, Vec::len);
+            if count > 100 {
+                return StatelessReply::error(-32602, "too many resources");
+            }
+            let meta = json!({"io.modelcontextprotocol/subscriptionId": call.message["id"]});
+            let params = json!({"notifications": filter, "_meta": meta});
+            call.notify("notifications/subscriptions/acknowledged", params).await;
+            if count > 0 {
+                streams.lock().insert(number, count);
+                call.client_disconnected().await;
+                streams.lock().remove(&number);
+            }
+            StatelessReply::Hang
+        }
+    });
+    open
+}
+
+#[tokio::test]
+async fn br_05_more_resources_than_one_stream_takes_share_several() {
+    for backend in on_both_wires().await {
+        with_resources(&backend);
+        let streams = limit_streams(&backend);
+        let two_streams = || async {
+            let mut counts: Vec<usize> = streams.lock().values().copied().collect();
+            counts.sort_unstable();
+            if counts == [1, 100] { Ok(()) } else { Err(counts) }
+        };
+        let broker = broker_with(&backend).await;
+        let client = broker.connected(json!({})).await;
+        let names: Vec<String> = (0..=100).map(|number| number.to_string()).collect();
+        join_all(names.iter().map(|name| subscribe(&client, name))).await;
+        eventually("streams with all resources", two_streams).await;
+        streams.lock().clear();
+        backend.cut_connections();
+        eventually("the streams to be open again", two_streams).await;
+    }
 }
 
 #[tokio::test]

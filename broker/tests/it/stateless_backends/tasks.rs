@@ -116,6 +116,36 @@ async fn nb_task_01_an_error_of_the_task_becomes_the_error_of_the_call() {
 }
 
 #[tokio::test]
+async fn nb_task_01_an_error_that_passes_does_not_end_the_call() {
+    for backend in on_both_wires().await {
+        with_task(&backend, state("working", json!({})));
+        let count = AtomicUsize::new(0);
+        backend.on("tasks/get", move |_| {
+            let reply = match count.fetch_add(1, Ordering::Relaxed) {
+                0 => StatelessReply::error(-32603, "later"),
+                _ => StatelessReply::Result(done("ready", false)),
+            };
+            async move { reply }
+        });
+        let broker = broker_with(&backend).await;
+        let client = broker.connected(json!({})).await;
+        assert_eq!(text_of(&client.call("b__job", json!({})).await), "ready");
+    }
+}
+
+#[tokio::test]
+async fn nb_task_01_a_task_that_the_backend_does_not_know_ends_the_call() {
+    let backend = StatelessBackend::http().await;
+    with_task(&backend, state("working", json!({})));
+    backend.on("tasks/get", |_| async { StatelessReply::error(-32602, "no such task") });
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let error = client.error("tools/call", json!({"name": "b__job", "arguments": {}})).await;
+    assert_eq!(error["code"], -32602, "{error}");
+    assert_eq!(backend.recorded_of("tasks/get").len(), 1);
+}
+
+#[tokio::test]
 async fn nb_task_01_a_task_that_the_backend_describes_wrongly_fails_the_call_at_once() {
     let backend = StatelessBackend::http().await;
     let task_state = with_task(&backend, json!({}));

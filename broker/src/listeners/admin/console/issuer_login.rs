@@ -21,12 +21,20 @@ use crate::{
         login_cookie::{self, BrowserChannel, ConsoleLogin},
         problem::Problem,
     },
-    oauth::AuthorizationAnswer,
+    oauth::{AuthorizationAnswer, CONSOLE_CALLBACK},
 };
 
-/// View that reports that a login failed.
-const FAILED: &str = "./#/login-failed";
-const SIGNED_IN: &str = "./";
+/// Addresses to which the callback leads a browser, relative to its own.
+struct Destinations {
+    /// View that reports that a login failed.
+    failed: &'static str,
+    signed_in: &'static str,
+}
+
+/// Of the callback that issuers share.
+const FROM_SHARED: Destinations = Destinations { failed: "./#/login-failed", signed_in: "./" };
+/// Of a callback that an issuer has for itself.
+const FROM_OWN: Destinations = Destinations { failed: "../#/login-failed", signed_in: "../" };
 
 #[derive(Serialize)]
 struct LoginIssuers {
@@ -109,19 +117,22 @@ pub(super) async fn callback(
     uri: Uri,
     headers: HeaderMap,
 ) -> Response {
-    let Ok(host) = login::host(&uri, &headers) else { return redirect(FAILED, []) };
+    let is_shared = uri.path() == CONSOLE_CALLBACK;
+    let Destinations { failed, signed_in } = if is_shared { FROM_SHARED } else { FROM_OWN };
+    let Ok(host) = login::host(&uri, &headers) else { return redirect(failed, []) };
     let seal = &control.broker.shared.persistence.seal;
     let Some((channel, started, page)) = login_cookie::pending(&headers, &host, seal) else {
-        return redirect(FAILED, []);
+        return redirect(failed, []);
     };
     let answer = Query::<LoginAnswer>::try_from_uri(&uri)
         .map(|Query(answer)| AuthorizationAnswer::from(answer));
     // Another login, or a page that imitates an answer, does not end the pending one.
-    let Some(answer) = answer.ok().filter(|answer| answer.state == started.state) else {
-        return redirect(FAILED, []);
+    let is_about = |answer: &AuthorizationAnswer| {
+        answer.state == started.state && started.is_answered_at(uri.path())
     };
+    let Some(answer) = answer.ok().filter(is_about) else { return redirect(failed, []) };
     let forgotten = channel.forget_pending();
-    let failed = || redirect(FAILED, [forgotten.clone()]);
+    let failed = || redirect(failed, [forgotten.clone()]);
     let address = peer.map(|Extension(ClientIp(address))| address);
     // The issuer gets no request for an address with too many failed sign-ins.
     if control.broker.check_address(RemotePeer { address, ..RemotePeer::default() }).is_err() {
@@ -147,7 +158,7 @@ pub(super) async fn callback(
         Ok(cookie) => {
             control.record_issuer_login(&console.id, &finished.at_issuer).await;
             login::record(&control, &operator, address).await;
-            redirect(SIGNED_IN, [forgotten.clone(), Some(cookie)])
+            redirect(signed_in, [forgotten.clone(), Some(cookie)])
         }
         Err(_) => failed(),
     }
@@ -169,7 +180,7 @@ fn redirect(
 /// Returns whether a redirect URI is the callback of the console at this origin.
 fn is_console_callback(redirect_uri: &str, origin: &str) -> bool {
     let path = redirect_uri.strip_prefix(origin).filter(|path| path.starts_with('/'));
-    path.is_some_and(|path| path.ends_with("/console/callback") && !path.contains(['?', '#']))
+    path.is_some_and(|path| path.ends_with(CONSOLE_CALLBACK) && !path.contains(['?', '#']))
         && parse_http_url(redirect_uri).is_ok()
 }
 

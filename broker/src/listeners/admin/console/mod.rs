@@ -23,7 +23,7 @@ use axum::{
 };
 
 use super::access::Access;
-use crate::control::Control;
+use crate::{control::Control, oauth::CONSOLE_CALLBACK};
 
 /// State of the console's routes.
 type ConsoleState = (Arc<Control>, Arc<Access>);
@@ -54,7 +54,8 @@ pub(super) fn routes(control: Arc<Control>, access: Arc<Access>) -> Router {
         .route("/console/login", post(login::sign_in))
         .route("/console/logout", post(login::sign_out))
         .route("/console/logins", get(issuer_login::issuers).post(issuer_login::start))
-        .route("/console/callback", get(issuer_login::callback))
+        .route(CONSOLE_CALLBACK, get(issuer_login::callback))
+        .route(&format!("{CONSOLE_CALLBACK}/{{own}}"), get(issuer_login::callback))
         .layer(middleware::from_fn_with_state(Arc::clone(&access), protect))
         .with_state((control, access))
 }

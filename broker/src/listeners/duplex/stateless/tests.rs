@@ -1,4 +1,5 @@
-//! Tests of a client that has closed its sending half, and reads its answers slowly.
+//! Tests of a client that has closed its sending half and reads its answers slowly, and of the limit
+//! of requests.
 
 use std::time::Duration;
 
@@ -127,4 +128,17 @@ async fn a_drain_leaves_the_requests_of_a_client_that_closed_its_half_their_time
     client.reads.notify_one();
     let read = client.finish().await;
     assert_eq!(read.last().map(String::as_str), Some("a late answer"), "{read:?}");
+}
+
+#[tokio::test]
+async fn a_request_beyond_the_limit_of_the_connection_is_counted() {
+    let client = AnsweredClient::start().await;
+    let (dispatcher, life) = (&client.dispatcher, CancellationToken::new());
+    let register =
+        |number| dispatcher.register_request(&RequestId::from_u64(number), &life.child_token());
+    let max = dispatcher.shared().config.limits.calls_in_flight_per_session as u64;
+    assert!((0..max).all(|number| register(100 + number).is_ok()));
+    assert_eq!(register(1).unwrap_err().kind, ErrorKind::TooManyCalls);
+    let line = r#"mcp_rate_limited_total{scope="calls_in_flight_per_session"} 1"#;
+    assert!(dispatcher.shared().metrics.render().contains(line));
 }

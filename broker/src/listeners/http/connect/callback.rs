@@ -5,7 +5,7 @@ use http::{Response, StatusCode};
 use super::{Visit, page::HtmlPage, parameter, person::Person};
 use crate::{
     listeners::{http::response::Body, replicas::connection_notice},
-    oauth::{AuthorizationAnswer, CALLBACK_PATH, SignIns, UserTokens},
+    oauth::{AuthorizationAnswer, SignIns, UserTokens},
 };
 
 impl Visit<'_> {
@@ -18,8 +18,8 @@ impl Visit<'_> {
             error: parameter(query, "error"),
             issuer: parameter(query, "iss"),
         };
-        if SignIns::is_about(&answer) && path == CALLBACK_PATH {
-            return self.finish_sign_in(&answer).await;
+        if SignIns::is_about(&answer) {
+            return self.finish_sign_in(&answer, path).await;
         }
         let wrong = || {
             HtmlPage::new("Not accepted").text("The answer does not belong to a request of this browser. Start again from your client.").respond(StatusCode::FORBIDDEN)

@@ -67,10 +67,15 @@ impl Visit<'_> {
         }
     }
 
-    /// Signs the browser in with the answer of an issuer. The issuer gets no request for an address
-    /// with too many failed sign-ins.
-    pub(super) async fn finish_sign_in(&self, answer: &AuthorizationAnswer) -> Response<Body> {
-        let Some(pending) = self.cookies().sign_in(self.seal(), &answer.state) else {
+    /// Signs the browser in with the answer of an issuer, which came to this path. The issuer gets no
+    /// request for an address with too many failed sign-ins.
+    pub(super) async fn finish_sign_in(
+        &self,
+        answer: &AuthorizationAnswer,
+        path: &str,
+    ) -> Response<Body> {
+        let pending = self.cookies().sign_in(self.seal(), &answer.state);
+        let Some(pending) = pending.filter(|pending| pending.is_answered_at(path)) else {
             return refused();
         };
         if let Err(refusal) = self.broker.check_address(self.remote) {

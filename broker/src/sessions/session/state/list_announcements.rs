@@ -17,11 +17,19 @@ pub(in crate::sessions) struct ListAnnouncements {
     /// Earliest next write of the announced lists. It is set when the event log did not hold their
     /// announcements yet.
     retry_at: Option<Instant>,
+    /// Set once the event log had a GET stream with announcements.
+    were_logged: bool,
 }
 
 impl ListAnnouncements {
     pub(in crate::sessions) fn new(announced: ListDigests) -> Self {
-        Self { announced, held_changes: HashSet::new(), unchecked: false, retry_at: None }
+        Self {
+            announced,
+            held_changes: HashSet::new(),
+            unchecked: false,
+            retry_at: None,
+            were_logged: false,
+        }
     }
 
     pub(in crate::sessions) fn announced(&self) -> ListDigests {
@@ -71,6 +79,18 @@ impl ListAnnouncements {
     pub(in crate::sessions) fn differing(&self, now: ListDigests) -> Vec<ListKind> {
         let pairs = ListKind::ALL.into_iter().zip(now.into_iter().zip(self.announced));
         pairs.filter(|(_, (now, announced))| now != announced).map(|(kind, _)| kind).collect()
+    }
+
+    /// Notes that the event log has a GET stream with announcements, or had one under an earlier
+    /// owner.
+    pub(in crate::sessions) fn set_logged(&mut self) {
+        self.were_logged = true;
+    }
+
+    /// Returns whether the event log had a GET stream with announcements. If it has none any more,
+    /// the client may have missed them.
+    pub(in crate::sessions) fn were_logged(&self) -> bool {
+        self.were_logged
     }
 
     /// Returns whether the announced lists may be written at `now`.

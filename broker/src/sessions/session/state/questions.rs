@@ -161,11 +161,10 @@ impl Questions {
         })
     }
 
-    /// Restores the ids of an earlier owner, the oldest first.
+    /// Restores the ids that an earlier owner recorded, the oldest first.
     pub(in crate::sessions) fn restore_elicited(&mut self, ids: Vec<String>) {
-        for id in ids {
-            self.record_elicitation(&id);
-        }
+        self.elicited = ids.into();
+        self.drop_oldest_elicited();
     }
 
     /// Returns the ids of URL elicitations that were sent to this client, the oldest first.
@@ -185,11 +184,16 @@ impl Questions {
             return false;
         }
         self.elicited.push_back(id.to_owned());
+        self.drop_oldest_elicited();
+        true
+    }
+
+    /// Drops the oldest ids until the others are within their limits.
+    fn drop_oldest_elicited(&mut self) {
         let mut bytes: usize = self.elicited.iter().map(String::len).sum();
         while self.elicited.len() > ELICITATIONS_MAX || bytes > ELICITATION_BYTES_PER_SESSION_MAX {
             bytes -= self.elicited.pop_front().map_or(0, |oldest| oldest.len());
         }
-        true
     }
 
     /// Takes the URL elicitations whose ids begin with this text.

@@ -15,15 +15,27 @@ use rules::{
 /// [`SUBSCRIPTION_BYTES_PER_SESSION_MAX`] of URIs.
 #[derive(Debug, Default)]
 pub(in crate::sessions) struct SubscriptionSet {
-    by_uri: HashMap<String, ResourceTarget>,
+    by_uri: HashMap<String, SetEntry>,
     /// Bytes of all exposed URIs.
     uri_bytes: usize,
 }
 
+#[derive(Debug)]
+struct SetEntry {
+    target: ResourceTarget,
+    /// Set once a request for it was acknowledged. The failure of another request does not remove it
+    /// then.
+    is_acknowledged: bool,
+}
+
 impl FromIterator<ResourceTarget> for SubscriptionSet {
+    /// Returns the set of subscriptions that were acknowledged.
     fn from_iter<T: IntoIterator<Item = ResourceTarget>>(targets: T) -> Self {
-        let by_uri: HashMap<String, ResourceTarget> =
-            targets.into_iter().map(|target| (target.exposed_uri.clone(), target)).collect();
+        let acknowledged = |target| SetEntry { target, is_acknowledged: true };
+        let by_uri: HashMap<String, SetEntry> = targets
+            .into_iter()
+            .map(|target| (target.exposed_uri.clone(), acknowledged(target)))
+            .collect();
         let uri_bytes = by_uri.keys().map(String::len).sum();
         Self { by_uri, uri_bytes }
     }
@@ -32,12 +44,25 @@ impl FromIterator<ResourceTarget> for SubscriptionSet {
 impl SubscriptionSet {
     /// Adds a subscription if there is capacity for it. A repeated subscription needs none.
     pub(in crate::sessions) fn add(&mut self, target: &ResourceTarget) -> Result<(), Refusal> {
+        let is_acknowledged = self.is_acknowledged(&target.exposed_uri);
         if !self.contains(&target.exposed_uri) {
             self.check_capacity(target.exposed_uri.len())?;
             self.uri_bytes += target.exposed_uri.len();
         }
-        self.by_uri.insert(target.exposed_uri.clone(), target.clone());
+        let entry = SetEntry { target: target.clone(), is_acknowledged };
+        self.by_uri.insert(target.exposed_uri.clone(), entry);
         Ok(())
+    }
+
+    /// Marks a subscription as acknowledged. Returns false if it was removed.
+    pub(in crate::sessions) fn acknowledge(&mut self, exposed_uri: &str) -> bool {
+        let Some(entry) = self.by_uri.get_mut(exposed_uri) else { return false };
+        entry.is_acknowledged = true;
+        true
+    }
+
+    pub(in crate::sessions) fn is_acknowledged(&self, exposed_uri: &str) -> bool {
+        self.by_uri.get(exposed_uri).is_some_and(|entry| entry.is_acknowledged)
     }
 
     /// Checks the capacity for one more URI of this length.
@@ -67,7 +92,7 @@ impl SubscriptionSet {
         &mut self,
         is_meant: impl Fn(&ResourceTarget) -> bool,
     ) -> Vec<String> {
-        let removed = self.by_uri.extract_if(|_, target| is_meant(target));
+        let removed = self.by_uri.extract_if(|_, entry| is_meant(&entry.target));
         let removed: Vec<String> = removed.map(|(uri, _)| uri).collect();
         self.uri_bytes -= removed.iter().map(String::len).sum::<usize>();
         removed
@@ -78,7 +103,7 @@ impl SubscriptionSet {
     }
 
     pub(in crate::sessions) fn get(&self, exposed_uri: &str) -> Option<&ResourceTarget> {
-        self.by_uri.get(exposed_uri)
+        self.by_uri.get(exposed_uri).map(|entry| &entry.target)
     }
 
     pub(in crate::sessions) fn contains(&self, exposed_uri: &str) -> bool {
@@ -98,12 +123,13 @@ impl SubscriptionSet {
         &self,
         backend: &BackendId,
     ) -> impl Iterator<Item = &ResourceTarget> {
-        self.by_uri.values().filter(move |target| target.backend == *backend)
+        let targets = self.by_uri.values().map(|entry| &entry.target);
+        targets.filter(move |target| target.backend == *backend)
     }
 
     /// Returns the backends that have a subscription.
     pub(in crate::sessions) fn backends(&self) -> HashSet<BackendId> {
-        self.by_uri.values().map(|target| target.backend.clone()).collect()
+        self.by_uri.values().map(|entry| entry.target.backend.clone()).collect()
     }
 }
 
@@ -147,6 +173,18 @@ mod tests {
         assert_eq!(set.uri_bytes, "b+1".len());
         set.clear();
         assert_eq!((set.len(), set.uri_bytes), (0, 0));
+    }
+
+    #[test]
+    fn a_subscription_stays_acknowledged_until_it_is_removed() {
+        let mut set: SubscriptionSet = [target("a", "stored")].into_iter().collect();
+        assert!(set.is_acknowledged("a+stored"));
+        set.add(&target("a", "1")).unwrap();
+        assert!(!set.is_acknowledged("a+1") && set.acknowledge("a+1"));
+        set.add(&target("a", "1")).unwrap();
+        assert!(set.is_acknowledged("a+1"), "a repeated request changes nothing");
+        set.remove("a+1");
+        assert!(!set.acknowledge("a+1") && !set.is_acknowledged("a+1"));
     }
 
     #[test]

@@ -4,8 +4,8 @@
 use std::{collections::HashSet, time::Duration};
 
 use bytes::Bytes;
-use protocol::ids::{BackendId, PrincipalId, TenantId};
-use records::{AuditFilter, SessionKey, TaskLimits, TaskRecord, TaskStep};
+use protocol::ids::{BackendId, TenantId};
+use records::{AuditFilter, TaskRecord, TaskStep};
 use rules::{
     catalog::ToolTraits, endpoint::Endpoint, limits::TASKS_DEFERRED_MAX, tasks::TaskDetails,
 };
@@ -23,7 +23,7 @@ use crate::{
     metrics::Metrics,
     persistence::{
         Stores,
-        tests::{Meddled, Verdict},
+        tests::{Meddled, Verdict, task_creation, task_record},
     },
     telemetry::request::RequestName,
 };
@@ -76,13 +76,17 @@ impl Alone {
     /// Stores a task with this owner.
     async fn stored(&self, record: TaskRecord, owner: &NodeName) -> FullTask {
         let task = record.task.clone();
-        let limits = TaskLimits { running: u64::MAX, stored: u64::MAX, bytes: u64::MAX };
-        let create = WriteOp::CreateTask { record: Box::new(record), owner: owner.clone(), limits };
+        let create = task_creation(record, owner.clone());
         assert!(matches!(
             self.tasks().shared.persistence.write(create).await.unwrap(),
             WriteOutcome::Created { .. }
         ));
         self.store.full_task(&task).await.unwrap().unwrap()
+    }
+
+    /// Stores a task that this process owns.
+    async fn owned(&self, record: TaskRecord) -> FullTask {
+        self.stored(record, &self.tasks().shared.persistence.node()).await
     }
 }
 
@@ -94,18 +98,7 @@ fn record(name: &str) -> TaskRecord {
         ToolTraits::default(),
         "b__tool".into(),
     );
-    TaskRecord {
-        task: TaskId::new(name),
-        tenant: TenantId::parse("default").unwrap(),
-        principal: PrincipalId::new("ada"),
-        session: SessionKey::new([1; 32]),
-        private: false,
-        backend: BackendId::parse("b").unwrap(),
-        request: Vec::new(),
-        details: details.encode(),
-        idempotency: None,
-        ttl: Some(Duration::from_secs(60)),
-    }
+    TaskRecord { details: details.encode(), ..task_record(name) }
 }
 
 fn away() -> StoreError {
@@ -115,7 +108,7 @@ fn away() -> StoreError {
 #[tokio::test]
 async fn a_claim_that_fails_changes_no_epoch() {
     let alone = Alone::start().await;
-    let own = alone.stored(record("t1"), &alone.tasks().shared.persistence.node()).await;
+    let own = alone.owned(record("t1")).await;
     alone.store.on_claim(|| Verdict::LoseAnswer(away()));
     let looking = tokio::spawn(claim_unowned(alone.tasks().clone()));
     testkit::eventually("several looks", async || {
@@ -201,10 +194,9 @@ async fn a_task_that_cannot_run_here_is_released_and_not_claimed_again() {
 #[tokio::test]
 async fn a_reclaimed_task_whose_write_is_refused_does_not_block_others() {
     let alone = Alone::start().await;
-    let node = alone.tasks().shared.persistence.node();
     let (names, mut reclaimed) = (["t1", "t2", "t3"], Vec::new());
     for name in names {
-        let stored = alone.stored(record(name), &node).await.stored;
+        let stored = alone.owned(record(name)).await.stored;
         reclaimed.push((stored.record.task, stored.epoch));
     }
     // Each release of the task that comes first is refused.
@@ -230,10 +222,30 @@ async fn a_reclaimed_task_whose_write_is_refused_does_not_block_others() {
     .await;
 }
 
+#[tokio::test]
+async fn reclaimed_tasks_that_cannot_be_read_do_not_block_others() {
+    let alone = Alone::start().await;
+    let mut reclaimed = Vec::new();
+    for number in 0..TASK_CLAIM_BATCH {
+        let task = alone.owned(record(&format!("unreadable-{number}"))).await.stored.record.task;
+        alone.store.make_unreadable(task.clone());
+        reclaimed.push((task, 1));
+    }
+    let stored = alone.owned(record("t1")).await.stored;
+    reclaimed.push((stored.record.task, stored.epoch));
+    alone.tasks().resume_reclaimed(reclaimed);
+    // This process does not have the backend, so it releases the task.
+    testkit::eventually("the last task to be released", async || {
+        let task = alone.store.inner.task(&TaskId::new("t1")).await.unwrap().unwrap();
+        if task.owner.is_none() { Ok(()) } else { Err(()) }
+    })
+    .await;
+}
+
 impl Alone {
     /// Returns a run of a task whose call is in the record as sent.
     async fn sent(&self) -> Arc<TaskRun> {
-        let whole = self.stored(record("t1"), &self.tasks().shared.persistence.node()).await;
+        let whole = self.owned(record("t1")).await;
         let sent = WriteOp::AdvanceTask {
             task: TaskId::new("t1"),
             epoch: whole.stored.epoch,
@@ -297,7 +309,7 @@ async fn a_new_backend_task_is_recorded_before_its_task_is_released() {
 #[tokio::test]
 async fn a_task_of_a_backend_that_is_away_keeps_its_step_when_it_is_released() {
     let alone = Alone::start().await;
-    let stored = alone.stored(record("t1"), &alone.tasks().shared.persistence.node()).await;
+    let stored = alone.owned(record("t1")).await;
     let made = TaskStep::Delegated { backend_task: "theirs".into(), link: b"way".to_vec() };
     let (task, epoch) = (TaskId::new("t1"), stored.stored.epoch);
     let delegated = WriteOp::AdvanceTask { task: task.clone(), epoch, step: made.clone() };
@@ -369,7 +381,7 @@ async fn an_owned_task_without_a_run_is_found_at_the_second_sweep() {
 async fn a_task_reclaimed_while_its_run_stops_is_not_lost() {
     let alone = Alone::start().await;
     let tasks = alone.tasks();
-    let whole = alone.stored(record("t1"), &tasks.shared.persistence.node()).await;
+    let whole = alone.owned(record("t1")).await;
     let tenant = alone.broker.tenant(&whole.stored.record.tenant).unwrap();
     let run =
         TaskRun::new(whole.clone(), RunPlan::read(&whole.stored.record).unwrap(), tenant, tasks);
@@ -391,7 +403,7 @@ async fn a_task_reclaimed_while_its_run_stops_is_not_lost() {
 #[tokio::test]
 async fn the_remaining_time_of_a_task_comes_from_the_store() {
     let alone = Alone::start().await;
-    let whole = alone.stored(record("t1"), &alone.tasks().shared.persistence.node()).await;
+    let whole = alone.owned(record("t1")).await;
     let tenant = alone.broker.tenant(&whole.stored.record.tenant).unwrap();
     let (minute, hour) = (Duration::from_secs(60), 3_600_000_000);
     for (created_at_us, remaining) in

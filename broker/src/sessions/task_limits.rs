@@ -1,5 +1,5 @@
 //! The refusal for a tenant whose tasks have reached a limit. A client gets it for a call that would
-//! become a task, and a backend for a question of a task.
+//! become a task or for the answer to a question of a task, and a backend for its question.
 
 use protocol::error::{ErrorKind, Refusal};
 use records::TaskLimit;
@@ -7,7 +7,7 @@ use records::TaskLimit;
 use crate::config;
 
 /// Returns the refusal for a tenant that has reached this limit.
-pub(super) fn limit_refusal(limit: TaskLimit, settings: &config::TaskConfig) -> Refusal {
+pub(super) fn task_limit_refusal(limit: TaskLimit, settings: &config::TaskConfig) -> Refusal {
     let text = match limit {
         TaskLimit::Running => format!(
             "the tenant has {} tasks running, which is its limit",
