@@ -3,6 +3,8 @@
 
 use std::{fmt::Write as _, time::Duration};
 
+use tokio::sync::watch;
+
 use crate::{
     report::{Report, shown},
     run::{self, Load, Progress},
@@ -44,6 +46,17 @@ pub async fn run_interleaved(
     rounds: usize,
     on_progress: impl Fn(Progress),
 ) -> anyhow::Result<Rounds> {
+    let (_never, stop) = watch::channel(false);
+    run_interleaved_until(loads, rounds, &stop, on_progress).await
+}
+
+/// Loads the targets as [`run_interleaved`] does, until `stop` is true.
+pub async fn run_interleaved_until(
+    loads: &[Load],
+    rounds: usize,
+    stop: &watch::Receiver<bool>,
+    on_progress: impl Fn(Progress),
+) -> anyhow::Result<Rounds> {
     let mut reports = vec![Vec::new(); loads.len()];
     for round in 0..rounds {
         for (index, load) in loads.iter().enumerate() {
@@ -55,7 +68,16 @@ pub async fn run_interleaved(
                     ..progress
                 })
             };
-            reports[index].push(run::run(load, on_progress).await?);
+            let mut report = run::run_until(load, stop.clone(), on_progress).await?;
+            let is_stopped = *stop.borrow();
+            if is_stopped && done + 1 < all && report.faults.is_empty() {
+                // The stop came after the schedule of this load.
+                report.faults.push("the comparison was stopped after this load".to_owned());
+            }
+            reports[index].push(report);
+            if is_stopped {
+                return Ok(Rounds(reports));
+            }
         }
     }
     Ok(Rounds(reports))

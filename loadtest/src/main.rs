@@ -20,6 +20,7 @@ use loadtest::{
     target::Target,
     wire::LoadTarget,
 };
+use tokio::sync::watch;
 use transport::{descriptor_limit, tls::ClientTlsFiles};
 
 /// Thousands of callers allocate small messages on every thread.
@@ -30,6 +31,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const EXIT_FAILED: u8 = 1;
 /// The load could not be carried out.
 const EXIT_USAGE: u8 = 64;
+/// A second Ctrl-C ended the program.
+const EXIT_INTERRUPTED: i32 = 130;
 /// File descriptors for other purposes than the connections of a load.
 const DESCRIPTORS_OWN: u64 = 32;
 
@@ -239,13 +242,29 @@ fn fits_descriptors(connections: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Returns a value that Ctrl-C makes true: the load ends, and the program reports what it has. A
+/// second Ctrl-C ends the program.
+fn interrupted() -> watch::Receiver<bool> {
+    let (stop, requested) = watch::channel(false);
+    tokio::spawn(async move {
+        if tokio::signal::ctrl_c().await.is_err() {
+            return;
+        }
+        stop.send_replace(true);
+        if tokio::signal::ctrl_c().await.is_ok() {
+            std::process::exit(EXIT_INTERRUPTED);
+        }
+    });
+    requested
+}
+
 async fn load_one(arguments: RunArgs) -> anyhow::Result<bool> {
     let load = arguments.common.load(arguments.target, None, arguments.pids)?;
     for path in arguments.json.iter().chain(&arguments.html) {
         check_writable(path)?;
     }
     let shown = ProgressDisplay::default();
-    let mut report = run::run(&load, |progress| shown.show(progress)).await?;
+    let mut report = run::run_until(&load, interrupted(), |progress| shown.show(progress)).await?;
     shown.done();
     report.name = arguments.name;
     print!("{}", report.summary());
@@ -265,7 +284,10 @@ async fn load_two(arguments: CompareArgs) -> anyhow::Result<bool> {
     html.iter().try_for_each(|path| check_writable(path))?;
     let shown = ProgressDisplay::default();
     let rounds = usize::from(rounds);
-    let rounds = compare::run_interleaved(&loads, rounds, |progress| shown.show(progress)).await?;
+    let rounds = compare::run_interleaved_until(&loads, rounds, &interrupted(), |progress| {
+        shown.show(progress);
+    })
+    .await?;
     shown.done();
     print!("{}", rounds.summary());
     let faults = rounds.faults();

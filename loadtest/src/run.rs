@@ -14,7 +14,10 @@ use std::{
 
 use anyhow::ensure;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use tokio::{sync::Semaphore, task::JoinSet};
+use tokio::{
+    sync::{Semaphore, watch},
+    task::JoinSet,
+};
 
 use crate::{
     findings::FindingKind,
@@ -79,6 +82,9 @@ struct RunState {
     known: TargetState,
     started: Instant,
     stopping: AtomicBool,
+    /// Time of a stop before the end of the schedule, in microseconds. Calls that are due later do
+    /// not begin.
+    stopped_at_us: AtomicU64,
     /// Calls that are due and have not begun.
     due: Semaphore,
     /// Number of the next call.
@@ -89,8 +95,30 @@ struct RunState {
     disconnected: AtomicUsize,
 }
 
+impl RunState {
+    fn stop_at(&self, at: Duration) {
+        self.stopped_at_us.store(at.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Returns whether a call that is due at this time begins.
+    fn begins(&self, intended: Duration) -> bool {
+        intended <= Duration::from_micros(self.stopped_at_us.load(Ordering::Relaxed))
+    }
+}
+
 /// Runs a load to its end. Calls `on_progress` with the progress about once a second.
 pub async fn run(load: &Load, on_progress: impl Fn(Progress)) -> anyhow::Result<Report> {
+    let (_never, stop) = watch::channel(false);
+    run_until(load, stop, on_progress).await
+}
+
+/// Runs a load as [`run`] does, until `stop` is true. After a stop the calls in flight still end,
+/// the sessions are closed, and the report has the stop as a fault.
+pub async fn run_until(
+    load: &Load,
+    mut stop: watch::Receiver<bool>,
+    on_progress: impl Fn(Progress),
+) -> anyhow::Result<Report> {
     let load = &Load { site: load.site.reset(), ..load.clone() };
     let sessions = open_sessions(load).await?;
     let Load { site, profile, pids, .. } = load;
@@ -105,6 +133,7 @@ pub async fn run(load: &Load, on_progress: impl Fn(Progress)) -> anyhow::Result<
         known,
         started: Instant::now(),
         stopping: AtomicBool::new(false),
+        stopped_at_us: AtomicU64::new(u64::MAX),
         due: Semaphore::new(0),
         next: AtomicU64::new(0),
         ended: AtomicU64::new(0),
@@ -123,12 +152,17 @@ pub async fn run(load: &Load, on_progress: impl Fn(Progress)) -> anyhow::Result<
     });
 
     let (time, window) = (profile.schedule.time(), shared.record.window());
+    let mut interruption = None;
     while let Some(remaining) =
         time.checked_sub(shared.started.elapsed()).filter(|remaining| !remaining.is_zero())
     {
         // One sample is taken at the end of the warm-up, so that processor time counts from there.
         let warming = profile.warm_up.saturating_sub(shared.started.elapsed());
-        tokio::time::sleep(if warming.is_zero() { remaining.min(window) } else { warming }).await;
+        let pause = if warming.is_zero() { remaining.min(window) } else { warming };
+        let is_stopped = tokio::select! {
+            () = requested(&mut stop) => true,
+            () = tokio::time::sleep(pause) => false,
+        };
         let at = shared.started.elapsed();
         samples.take(at, profile.warm_up);
         on_progress(Progress {
@@ -137,7 +171,11 @@ pub async fn run(load: &Load, on_progress: impl Fn(Progress)) -> anyhow::Result<
             calls: shared.ended.load(Ordering::Relaxed),
             wrong: site.findings.total(),
         });
-        if shared.callers.load(Ordering::Relaxed) == 0 {
+        if is_stopped {
+            shared.stop_at(at);
+            interruption = Some(format!("the load was stopped after {:.1} s", at.as_secs_f64()));
+        }
+        if is_stopped || shared.callers.load(Ordering::Relaxed) == 0 {
             break;
         }
     }
@@ -152,9 +190,18 @@ pub async fn run(load: &Load, on_progress: impl Fn(Progress)) -> anyhow::Result<
     let server = sessions.first().map(|session| session.server().to_owned()).unwrap_or_default();
     let (mut faults, cpu) = (samples.faults(), samples.cpu());
     faults.append(&mut connection_faults);
+    faults.extend(interruption);
     let hint = shared.known.unlisted_tool();
     let outcome = RunOutcome { measured, usage: samples.taken, cpu, server, faults, hint };
     Ok(Report::new(site, profile, &shared.record, outcome))
+}
+
+/// Waits until a stop is requested.
+async fn requested(stop: &mut watch::Receiver<bool>) {
+    if stop.wait_for(|is_requested| *is_requested).await.is_err() {
+        // Nothing can request it any more.
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Returns the connections that ended during the load, as faults. The rest of the load is smaller
@@ -249,7 +296,8 @@ async fn next_call(shared: &RunState) -> Option<(u64, Duration)> {
                 Err(_closed) => {}
             }
             let number = shared.next.fetch_add(1, Ordering::Relaxed);
-            shared.profile.schedule.start_of(number).map(|intended| (number, intended))
+            let intended = shared.profile.schedule.start_of(number);
+            intended.filter(|at| shared.begins(*at)).map(|intended| (number, intended))
         }
     }
 }
@@ -268,7 +316,8 @@ async fn finish(shared: &Arc<RunState>, mut callers: JoinSet<()>, site: &LoadTar
     let at = shared.started.elapsed();
     for number in started..shared.profile.schedule.calls() {
         let intended = shared.profile.schedule.start_of(number);
-        let Some(intended) = intended.filter(|intended| *intended <= at) else { break };
+        let is_due = |intended: &Duration| *intended <= at && shared.begins(*intended);
+        let Some(intended) = intended.filter(is_due) else { break };
         site.findings.record(
             FindingKind::Lost,
             &format!("call {number} did not start, because no caller was free"),

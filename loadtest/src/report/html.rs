@@ -131,6 +131,13 @@ fn section(run: &Report, axes: &Axes) -> String {
     html + "</section>"
 }
 
+/// Returns the text for HTML and XML. Replaces the characters that XML 1.0 does not allow.
 fn escaped(text: &str) -> String {
+    let replaced = |char| match char {
+        '\t' | '\n' | '\r' => char,
+        '\0'..' ' | '\u{fffe}' | '\u{ffff}' => '\u{fffd}',
+        _ => char,
+    };
+    let text: String = text.chars().map(replaced).collect();
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -126,6 +126,14 @@ fn the_image_shows_all_runs_in_the_same_charts() {
 }
 
 #[test]
+fn a_control_character_in_a_name_keeps_the_image_valid_xml() {
+    let mut named = report(10.0);
+    named.name = "a\0b\u{1b}[1m\u{ffff}\nc".to_owned();
+    let image = picture(&[named]);
+    assert!(image.contains("a\u{fffd}b\u{fffd}[1m\u{fffd}\nc"), "{image}");
+}
+
+#[test]
 fn an_incomplete_last_window_does_not_lower_the_rate() {
     let window = |succeeded| Window { succeeded, ..Window::default() };
     let second = Duration::from_secs(1);

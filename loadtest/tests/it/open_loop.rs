@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use loadtest::backend::{Backend, BackendOptions};
+use loadtest::{
+    backend::{Backend, BackendOptions},
+    run::{self, Progress},
+};
+use tokio::sync::watch;
 
 use super::{
     fault_server::{Fault, FaultServer},
-    report,
+    load, report,
 };
 
 const STALL: Duration = Duration::from_millis(1000);
@@ -31,6 +35,27 @@ async fn a_stall_is_visible_only_in_the_percentiles_of_an_open_loop() {
         "only those in flight have seen it: {}",
         closed.summary()
     );
+}
+
+#[tokio::test]
+async fn a_load_that_is_stopped_reports_its_calls_and_closes_its_sessions() {
+    let backend = Backend::tcp("127.0.0.1:0", &BackendOptions::default()).await.unwrap();
+    let target = format!("tcp://{}", backend.address());
+    for profile in [
+        "{sessions: 2, in_flight: 2, phases: [{for: 60s, rate: 200}], mix: [{method: tools/call}]}",
+        "{loop: closed, sessions: 2, in_flight: 2, phases: [{for: 60s}], mix: [{method: tools/call}]}",
+    ] {
+        let (sender, stop) = watch::channel(false);
+        let stop_after_calls = |progress: Progress| {
+            if progress.calls > 0 {
+                sender.send_replace(true);
+            }
+        };
+        let report = run::run_until(&load(&target, profile), stop, stop_after_calls).await.unwrap();
+        assert!(report.calls > 0 && report.measured_s < 60.0, "{}", report.summary());
+        let [fault] = &report.faults[..] else { panic!("{}", report.summary()) };
+        assert!(fault.starts_with("the load was stopped after "), "{fault}");
+    }
 }
 
 #[tokio::test]
