@@ -19,11 +19,10 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsConnector;
 
 use crate::{
-    connect_error::ConnectError, descriptor_reserve, egress::EgressPolicy, send_error::SendError,
-    socket_options,
+    connect_error::ConnectError, descriptor_reserve, egress::EgressPolicy,
+    http_client_tls::HttpClientTls, send_error::SendError, socket_options,
 };
 
 /// Head start of one address before the next attempt begins (RFC 8305 recommends 250 ms).
@@ -35,7 +34,7 @@ pub(crate) type ConnectorStream = MaybeHttpsStream<TokioIo<TcpStream>>;
 
 #[derive(Clone)]
 pub(crate) struct Connector {
-    pub(crate) tls: TlsConnector,
+    pub(crate) tls: Arc<HttpClientTls>,
     pub(crate) egress: Arc<EgressPolicy>,
     pub(crate) connect_timeout: Duration,
 }
@@ -82,6 +81,8 @@ impl Connector {
         let stream = TokioIo::new(TokioIo::new(tcp));
         let stream = self
             .tls
+            .connector()
+            .await
             .connect(name, stream)
             .await
             .map_err(|error| ConnectError::Tls { reason: error.to_string() })?;

@@ -21,20 +21,19 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::{Client, Error as ClientError};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
-use tokio_rustls::TlsConnector;
 
 use crate::connect::Connector;
 use crate::egress::EgressPolicy;
 use crate::framing::ChunksTooLong;
+use crate::http_client_tls::HttpClientTls;
+pub use crate::http_client_tls::TlsSetupError;
 use crate::http1_client::{self, BodyStreamError, Http1Body, Pool};
 use crate::http1_server::PIECE_BYTES_MAX;
 use crate::message_bound::{MessageMemory, WaitRefused};
-use crate::peer::PeerIdentityError;
 use crate::response::HttpResponse;
 use crate::send_error::SendError;
-use crate::tls::{ClientIdentity, trust, without_resumption};
+use crate::tls::ClientIdentity;
 use crate::vectored_body::VectoredBody;
 
 /// The HTTP library refuses smaller buffers than this.
@@ -71,16 +70,6 @@ impl Default for HttpClientConfig {
             head_bytes_max: 64 * 1024,
         }
     }
-}
-
-#[derive(Debug, thiserror::Error)]
-pub enum TlsSetupError {
-    #[error("extra root certificate {position} is not usable: {source}")]
-    Root { position: usize, source: rustls::Error },
-    #[error("the tls library refused its configuration: {0}")]
-    Provider(rustls::Error),
-    #[error(transparent)]
-    Peer(#[from] PeerIdentityError),
 }
 
 /// A shared client. Clones use the same connections.
@@ -123,7 +112,7 @@ impl HttpClient {
         identity: Option<Arc<ClientIdentity>>,
     ) -> Result<Self, TlsSetupError> {
         let connector = Connector {
-            tls: TlsConnector::from(Arc::new(tls_config(&config.extra_roots, identity)?)),
+            tls: Arc::new(HttpClientTls::new(config.extra_roots.clone(), identity)?),
             egress: config.egress.clone(),
             connect_timeout: config.connect_timeout,
         };
@@ -257,30 +246,6 @@ impl Body for ResponseBody {
             BodyKind::Hyper(body) => body.size_hint(),
         }
     }
-}
-
-/// Builds the TLS configuration. It always verifies certificates, against the authorities of the
-/// system and the extra ones.
-fn tls_config(
-    extra_roots: &[CertificateDer<'static>],
-    identity: Option<Arc<ClientIdentity>>,
-) -> Result<ClientConfig, TlsSetupError> {
-    let mut roots = trust::system_roots();
-    for (index, root) in extra_roots.iter().enumerate() {
-        roots
-            .add(root.clone())
-            .map_err(|source| TlsSetupError::Root { position: index + 1, source })?;
-    }
-    let builder = ClientConfig::builder_with_provider(trust::provider())
-        .with_safe_default_protocol_versions()
-        .map_err(TlsSetupError::Provider)?
-        .with_root_certificates(roots);
-    let mut config = match identity {
-        None => builder.with_no_client_auth(),
-        Some(identity) => without_resumption(builder.with_client_cert_resolver(identity)),
-    };
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(config)
 }
 
 fn classify(error: &ClientError) -> SendError {

@@ -20,6 +20,7 @@ mod head_cache;
 mod http1_client;
 pub mod http1_server;
 pub mod http_client;
+mod http_client_tls;
 pub mod lines;
 mod linger;
 pub mod message_bound;

@@ -40,8 +40,8 @@ use super::{
 /// Wait after a failed accept. The usual reason is that no descriptor is free until another
 /// connection ends.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-/// Minimum interval of log lines about refused connections. Each line has the number of lines left
-/// out.
+/// Minimum interval of log lines about refused connections, and of those about failed accepts. Each
+/// line has the number of lines left out.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Called with the address of each peer that is not a replica.
@@ -66,7 +66,7 @@ struct RefusedConnections {
     lines: Arc<Mutex<RefusalLines>>,
 }
 
-/// Limits log lines about refused connections.
+/// Limits the log lines of one kind, such as those about refused connections.
 #[derive(Default)]
 struct RefusalLines {
     logged_at: Option<Instant>,
@@ -74,7 +74,7 @@ struct RefusalLines {
 }
 
 impl RefusalLines {
-    /// Counts a refusal. Returns the number of lines left out before it, or `None` if it gets no
+    /// Counts an event. Returns the number of lines left out before it, or `None` if it gets no
     /// line.
     fn check(&mut self, now: Instant) -> Option<u64> {
         let is_recent = |logged_at| now.saturating_duration_since(logged_at) < LOG_INTERVAL;
@@ -153,6 +153,7 @@ impl PeerServer {
     {
         let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
         let (connections, stopping) = (TaskTracker::new(), CancellationToken::new());
+        let mut accept_lines = RefusalLines::default();
         tokio::pin!(stop);
         loop {
             // At the limit nothing is accepted: new connections wait in the kernel's queue.
@@ -165,7 +166,10 @@ impl PeerServer {
                 (handshake, accepted) = next => match accepted {
                     Ok((socket, _)) => (handshake, socket),
                     Err(error) => {
-                        tracing::warn!(%error, "a replica's connection could not be accepted");
+                        // Without a free descriptor, every attempt fails.
+                        if let Some(left_out) = accept_lines.check(Instant::now()) {
+                            tracing::warn!(%error, left_out, "a replica's connection could not be accepted");
+                        }
                         sleep(ACCEPT_RETRY).await;
                         continue;
                     }

@@ -7,14 +7,13 @@ use std::{path::PathBuf, sync::Arc};
 
 use rustls::{
     ClientConfig,
-    client::Resumption,
     pki_types::ServerName,
     version::{TLS12, TLS13},
 };
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::{ALPN_HTTP1, ALPN_MCP, ClientIdentity, TlsError, trust};
+use super::{ALPN_HTTP1, ALPN_MCP, ClientIdentity, TlsError, trust, trust::without_resumption};
 use crate::{connect_error::ConnectError, tcp::Stream};
 
 /// TLS settings of a backend beyond the defaults.
@@ -35,18 +34,12 @@ pub struct ClientTls {
     websocket: Arc<ClientConfig>,
     quic: Arc<ClientConfig>,
     server_name: Option<ServerName<'static>>,
-}
-
-/// Disables resumption. A resumed session shows no certificate, so the server would keep the old
-/// one after a reload.
-pub(crate) fn without_resumption(mut config: ClientConfig) -> ClientConfig {
-    config.resumption = Resumption::disabled();
-    config
+    may_lack_roots: bool,
 }
 
 impl ClientTls {
     pub fn load(files: &ClientTlsFiles) -> Result<Self, TlsError> {
-        let mut roots = trust::system_roots();
+        let trust::SystemRoots { store: mut roots, may_lack_some } = trust::system_roots();
         if let Some(ca) = &files.ca {
             trust::add_authorities(&mut roots, ca)?;
         }
@@ -75,7 +68,13 @@ impl ClientTls {
             websocket: speaking(&[ALPN_HTTP1]),
             quic: speaking(&[ALPN_MCP]),
             server_name: files.server_name.as_ref().map(name).transpose()?,
+            may_lack_roots: may_lack_some,
         })
+    }
+
+    /// Returns whether a read error left out authorities of the system that a later load may find.
+    pub fn may_lack_roots(&self) -> bool {
+        self.may_lack_roots
     }
 
     pub(crate) async fn secure_tcp(

@@ -13,7 +13,6 @@ pub(crate) mod trust;
 
 use std::path::PathBuf;
 
-pub(crate) use self::client::without_resumption;
 pub use self::{
     certificate::{CertificateIdentity, ClientCertificate},
     client::{ClientTls, ClientTlsFiles},

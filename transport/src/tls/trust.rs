@@ -1,16 +1,19 @@
 //! Reads certificates and keys from PEM files, and the authorities this system trusts.
 
 use std::{
+    io,
     path::Path,
     sync::{Arc, OnceLock},
 };
 
 use rustls::{
-    RootCertStore,
+    ClientConfig, RootCertStore,
+    client::Resumption,
     crypto::CryptoProvider,
     pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, pem::PemObject},
     sign::CertifiedKey,
 };
+use rustls_native_certs::ErrorKind as NativeErrorKind;
 
 use super::TlsError;
 
@@ -19,12 +22,28 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
 }
 
+/// Disables resumption. A resumed session shows no certificate, so the server would keep the old
+/// one after a reload.
+pub(crate) fn without_resumption(mut config: ClientConfig) -> ClientConfig {
+    config.resumption = Resumption::disabled();
+    config
+}
+
+/// The authorities that the operating system trusts.
+#[derive(Debug, Clone)]
+pub(crate) struct SystemRoots {
+    pub(crate) store: RootCertStore,
+    /// Whether another read may find more: some files could not be read, for example without a free
+    /// descriptor.
+    pub(crate) may_lack_some: bool,
+}
+
 /// Returns the authorities that the operating system trusts.
 ///
 /// The first complete result is cached, because reading them is the slowest step of a process
 /// start. Their absence is not an error: the configuration may name others.
-pub(crate) fn system_roots() -> RootCertStore {
-    static ROOTS: OnceLock<RootCertStore> = OnceLock::new();
+pub(crate) fn system_roots() -> SystemRoots {
+    static ROOTS: OnceLock<SystemRoots> = OnceLock::new();
     if let Some(roots) = ROOTS.get() {
         return roots.clone();
     }
@@ -33,7 +52,7 @@ pub(crate) fn system_roots() -> RootCertStore {
 }
 
 /// Reads the authorities. Also returns whether the result is complete.
-fn read_system_roots() -> (RootCertStore, bool) {
+fn read_system_roots() -> (SystemRoots, bool) {
     let mut roots = RootCertStore::empty();
     let native = rustls_native_certs::load_native_certs();
     for error in &native.errors {
@@ -46,7 +65,19 @@ fn read_system_roots() -> (RootCertStore, bool) {
         );
     }
     let is_whole = native.errors.is_empty() && !roots.is_empty();
-    (roots, is_whole)
+    let may_lack_some = native.errors.iter().any(|error| is_transient(&error.kind));
+    (SystemRoots { store: roots, may_lack_some }, is_whole)
+}
+
+/// Returns whether another read may succeed. Invalid files, links to no file and missing rights
+/// stay.
+fn is_transient(error: &NativeErrorKind) -> bool {
+    match error {
+        NativeErrorKind::Io { inner, .. } => {
+            !matches!(inner.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
+        }
+        _ => false,
+    }
 }
 
 /// Adds every certificate of the file. Each of them must be usable.
@@ -101,4 +132,20 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
 
 fn unreadable(path: &Path, error: &rustls::pki_types::pem::Error) -> TlsError {
     TlsError::File { path: path.to_owned(), reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_read_errors_that_pass_let_the_authorities_be_read_again() {
+        let is_transient_error = |inner: io::Error| {
+            is_transient(&NativeErrorKind::Io { inner, path: "/certificates".into() })
+        };
+        // EMFILE: the process has no free descriptor.
+        assert!(is_transient_error(io::Error::from_raw_os_error(24)));
+        assert!(!is_transient_error(io::ErrorKind::NotFound.into()), "a link to no file");
+        assert!(!is_transient_error(io::ErrorKind::PermissionDenied.into()));
+    }
 }
