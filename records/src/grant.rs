@@ -90,6 +90,15 @@ pub struct StoredGrant {
     pub is_lease_open: bool,
 }
 
+impl StoredGrant {
+    /// Returns whether another process may still use the refresh token, if processes take the lease
+    /// for `time`. A lease with more than twice that time is over: the clock was set back after it
+    /// was taken. The tolerance is for small steps of the clock, and for waits in the store.
+    pub fn is_leased_for(&self, time: Duration) -> bool {
+        !self.remaining_lease.is_zero() && self.remaining_lease <= time.saturating_mul(2)
+    }
+}
+
 /// Numbers of grants that cannot be used as they are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WeakGrants {

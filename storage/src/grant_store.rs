@@ -24,7 +24,8 @@ pub trait GrantStore: Send + Sync {
     ) -> Result<Option<i64>, StoreError>;
 
     /// Takes the right to use the refresh token of this version for a time. Returns false if
-    /// another process has it, or the row has changed.
+    /// another process has it, or the row has changed. A lease of which more than twice this time
+    /// remains is over: the clock was set back after it was taken.
     async fn lease_grant(
         &self,
         key: &GrantKey,

@@ -120,6 +120,19 @@ pub async fn only_one_of_many_gets_the_lease_of_a_grant(store: &dyn DurableStore
     Ok(())
 }
 
+/// The clock may be set back after a lease was taken.
+pub async fn a_lease_of_a_grant_that_ends_too_late_is_over(store: &dyn DurableStore) -> Outcome {
+    let grant = record("ann", 1);
+    let version = put(store, &grant).await?;
+    assert!(store.lease_grant(&grant.key, version, 10 * LONG).await?);
+    let found = store.grant(&grant.key).await?.expect("a grant");
+    assert!(found.is_leased_for(10 * LONG) && !found.is_leased_for(LONG));
+    assert!(store.lease_grant(&grant.key, version, LONG).await?);
+    assert!(!store.lease_grant(&grant.key, version, LONG).await?);
+    assert!(store.grant(&grant.key).await?.expect("a grant").is_leased_for(LONG));
+    Ok(())
+}
+
 pub async fn connected_grants_are_found_by_age_and_grants_are_counted(
     store: &dyn DurableStore,
 ) -> Outcome {

@@ -112,6 +112,7 @@ macro_rules! durable_conformance {
                 a_grant_that_is_made_again_has_no_earlier_version
                 the_error_of_a_grant_stays_until_its_next_write
                 only_one_of_many_gets_the_lease_of_a_grant
+                a_lease_of_a_grant_that_ends_too_late_is_over
                 connected_grants_are_found_by_age_and_grants_are_counted
                 weak_grants_are_counted_by_tenant
                 grants_end_with_their_backend_and_their_tenant

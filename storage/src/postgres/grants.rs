@@ -98,7 +98,8 @@ impl GrantStore for PostgresStore {
         let take = |_| {
             sqlx::query(
                 "UPDATE upstream_grants SET lease_until_us = now_us() + $5
-                 WHERE tenant = $1 AND backend = $2 AND principal = $3 AND version = $4 AND lease_until_us <= now_us()
+                 WHERE tenant = $1 AND backend = $2 AND principal = $3 AND version = $4
+                     AND (lease_until_us <= now_us() OR lease_until_us > now_us() + 2 * $5)
                  RETURNING version",
             )
             .bind(key.tenant.as_str())

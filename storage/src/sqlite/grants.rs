@@ -88,14 +88,15 @@ impl GrantStore for SqliteStore {
             let now = now_us();
             let mut writing = self.begin().await?;
             let leased = sqlx::query(
-                "UPDATE upstream_grants SET lease_until_us = ? WHERE tenant = ? AND backend = ? AND principal = ? AND version = ? AND lease_until_us <= ?",
+                "UPDATE upstream_grants SET lease_until_us = ? WHERE tenant = ? AND backend = ? AND principal = ? AND version = ? AND NOT lease_until_us BETWEEN ? AND ?",
             )
             .bind(now.saturating_add(micros(lease)))
             .bind(key.tenant.as_str())
             .bind(key.backend.as_str())
             .bind(key.principal.as_str())
             .bind(version)
-            .bind(now);
+            .bind(now.saturating_add(1))
+            .bind(now.saturating_add(micros(lease.saturating_mul(2))));
             let leased = leased.execute(writing.connection()).await.map_err(map_error)?;
             writing.commit().await?;
             Ok(leased.rows_affected() > 0)
