@@ -64,6 +64,13 @@ pub fn native_uri(exposed: &str) -> Option<(BackendId, Cow<'_, str>)> {
     Some((backend(lettered.unwrap_or(name))?, original.into()))
 }
 
+/// Returns the form of an aggregated URI in builds that wrote no letter before the digit. `None`: the
+/// form is the same.
+pub fn earlier_uri(exposed: &str) -> Option<&str> {
+    let earlier = exposed.strip_prefix(LETTER_FIRST)?;
+    begins_with_digit(earlier.split_once('+')?.0).then_some(earlier)
+}
+
 fn begins_with_digit(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_digit())
 }
@@ -176,6 +183,10 @@ mod tests {
         let plain = native_uri("1password+op://vault/x");
         assert_eq!(plain, Some((backend("1password"), "op://vault/x".into())));
         assert_eq!(native_uri("b.notes+op://vault/x"), None);
+        assert_eq!(earlier_uri("b.1password+op://vault/x"), Some("1password+op://vault/x"));
+        for unchanged in ["1password+op://vault/x", "b+op://vault/x", "ui://1password+view"] {
+            assert_eq!(earlier_uri(unchanged), None, "{unchanged}");
+        }
     }
 
     #[test]

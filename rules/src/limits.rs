@@ -386,7 +386,7 @@ pub const CREDENTIAL_READ_WAIT_MAX: Duration = Duration::from_secs(1);
 pub const CREDENTIAL_READ_WAITERS_MAX: usize = 256;
 /// Rows that one query reads for a list of the admin API.
 pub const ADMIN_PAGE_ROWS: u32 = 500;
-/// Entries of one list of the admin API.
+/// Entries of one answer of the admin API with sessions or tasks.
 pub const ADMIN_LIST_MAX: usize = 20_000;
 /// Tasks that the broker compares with the digest of a task in a request of an operator.
 pub const TASKS_COMPARED_MAX: usize = 100_000;

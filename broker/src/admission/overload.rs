@@ -35,6 +35,9 @@ use crate::{
 /// requests again.
 const RELIEF_PERCENT: u64 = 5;
 
+/// Pause before another attempt to start the sampling thread.
+const START_RETRY: Duration = Duration::from_secs(1);
+
 const MEMORY: u8 = 1;
 const QUEUE: u8 = 2;
 
@@ -69,17 +72,40 @@ impl OverloadManager {
     /// Starts the sampling thread, unless there is nothing to sample. Must be called inside the
     /// runtime.
     pub fn watch(self: &Arc<Self>, settings: &config::OverloadConfig) {
+        self.watch_on(settings, |sampling| {
+            let thread = std::thread::Builder::new().name("overload".to_owned());
+            thread.spawn(sampling).map(drop)
+        });
+    }
+
+    /// Samples on a thread that `start` starts. Tries again later if that fails, for example for
+    /// lack of memory or at a limit of threads.
+    fn watch_on(
+        self: &Arc<Self>,
+        settings: &config::OverloadConfig,
+        start: impl Fn(Sampling) -> io::Result<()> + Send + 'static,
+    ) {
         let memory = MemoryLimit::find(settings);
         if memory.is_none() && settings.queue_delay.is_zero() {
             return;
         }
         let (overload, runtime, queue_delay) =
             (Arc::downgrade(self), tokio::runtime::Handle::current(), settings.queue_delay);
-        let watching = std::thread::Builder::new().name("overload".to_owned());
-        if let Err(error) = watching.spawn(move || watch(&overload, &runtime, memory, queue_delay))
-        {
-            tracing::error!(%error, "the overload check of memory and queue delay is off: its thread could not start");
-        }
+        let (present, spawner) = (overload.clone(), runtime.clone());
+        let try_start = move || {
+            let (overload, runtime, memory) = (overload.clone(), runtime.clone(), memory.clone());
+            start(Box::new(move || watch(&overload, &runtime, memory, queue_delay)))
+        };
+        let Err(error) = try_start() else { return };
+        tracing::error!(%error, "the overload check of memory and queue delay is off until its thread can start");
+        spawner.spawn(async move {
+            while present.strong_count() > 0 {
+                tokio::time::sleep(START_RETRY).await;
+                if try_start().is_ok() {
+                    return tracing::info!("the overload check of memory and queue delay is on");
+                }
+            }
+        });
     }
 
     /// Returns an error if a new request must be refused, and counts the refusal.
@@ -161,6 +187,9 @@ impl OverloadManager {
     }
 }
 
+/// The work of the sampling thread.
+type Sampling = Box<dyn FnOnce() + Send>;
+
 fn watch(
     overload: &Weak<OverloadManager>,
     runtime: &tokio::runtime::Handle,
@@ -201,7 +230,7 @@ fn watch(
 }
 
 /// The memory limit of the process, with the source of the used bytes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct MemoryLimit {
     bytes: u64,
     percent: u64,
@@ -245,7 +274,7 @@ impl MemoryLimit {
 }
 
 /// The files of a memory controller (cgroup v2 or v1).
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Cgroup {
     current: String,
     stat: String,
@@ -441,6 +470,28 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert!(watched.metrics.render().contains(r#"mcp_overloaded{reason="queue"} 0"#));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_thread_that_cannot_start_is_tried_again() {
+        let settings = settings("{queue_delay: 50ms}");
+        let overload = OverloadManager::new(&settings, Arc::new(Metrics::new(false)));
+        let (attempts, mut tries) = tokio::sync::mpsc::channel(9);
+        let failures = AtomicUsize::new(2);
+        overload.watch_on(&settings, move |sampling| {
+            let fails = failures.load(Ordering::Relaxed) > 0;
+            attempts.try_send(!fails).unwrap();
+            if fails {
+                failures.fetch_sub(1, Ordering::Relaxed);
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            drop(sampling);
+            Ok(())
+        });
+        for is_started in [false, false, true] {
+            assert_eq!(tries.recv().await, Some(is_started));
+        }
+        assert_eq!(tries.recv().await, None, "it is started once");
     }
 
     #[test]

@@ -358,9 +358,7 @@ async fn session(
 ) -> Result<CommandOutput, ClientError> {
     match command {
         SessionCommand::List { of, output } => {
-            let answer = client
-                .request(Method::GET, &with_query("sessions", &[("tenant", of.name())]), None)
-                .await?;
+            let answer = client.list("sessions", &[("tenant", of.name())], "sessions").await?;
             Ok(render_list(answer, "sessions", SESSIONS, &output))
         }
         SessionCommand::Show { id, output } => {
@@ -377,13 +375,9 @@ async fn session(
 async fn task(client: &AdminClient, command: TaskCommand) -> Result<CommandOutput, ClientError> {
     match command {
         TaskCommand::List { of, status, output } => {
-            let path = with_query("tasks", &[("tenant", of.name()), ("status", status.as_deref())]);
-            Ok(render_list(
-                client.request(Method::GET, &path, None).await?,
-                "tasks",
-                TASKS,
-                &output,
-            ))
+            let parameters = [("tenant", of.name()), ("status", status.as_deref())];
+            let answer = client.list("tasks", &parameters, "tasks").await?;
+            Ok(render_list(answer, "tasks", TASKS, &output))
         }
         TaskCommand::Show { id, output } => {
             let answer =
@@ -457,6 +451,29 @@ mod tests {
         let body = body_of("mcp-broker backend add one --url http://h/sse --sse").unwrap();
         assert_eq!(body, json!({"transport": {"type": "sse", "url": "http://h/sse"}}));
         assert!(crate::config::validation::parse_backend_spec(&body).is_ok());
+    }
+
+    #[test]
+    fn the_url_of_a_websocket_is_not_an_event_stream() {
+        for url in ["ws://h/mcp", "wss://h/mcp"] {
+            let line = format!("mcp-broker backend add one --url {url}");
+            assert_eq!(body_of(&line).unwrap()["transport"]["type"], "websocket");
+            let refused = body_of(&format!("{line} --sse")).unwrap_err().to_string();
+            assert!(refused.starts_with("--sse: the URL is that of a WebSocket"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_header_has_a_value_or_a_variable_of_this_shell() {
+        let body = |header: &str| {
+            body_of(&format!("mcp-broker backend add one --url http://h/mcp --header {header}"))
+        };
+        let headers = |header: &str| body(header).unwrap()["credentials"]["headers"].clone();
+        assert_eq!(headers("X-Key:HOME=1"), json!({"X-Key": "HOME=1"}));
+        assert_eq!(headers("X-Key=HOME"), json!({"X-Key": "/home/ann"}));
+        let refused = |header: &str| body(header).unwrap_err().to_string();
+        assert_eq!(refused("X-Key=hush"), "--header X-Key: this shell has no such variable");
+        assert_eq!(refused("X-Key"), "--header: write it as NAME:VALUE or NAME=VARIABLE");
     }
 
     #[test]

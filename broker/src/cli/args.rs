@@ -235,7 +235,8 @@ pub(super) struct BackendAdd {
     /// A file with the bearer token for the server
     #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "spec", "server_json", "registry"])]
     pub(super) bearer_file: Option<PathBuf>,
-    /// A further request header for the server: NAME:VALUE
+    /// A further request header for the server: NAME:VALUE, or NAME=VARIABLE for the value of a
+    /// variable of this shell
     #[arg(long, value_name = "NAME:VALUE", conflicts_with_all = ["command", "spec", "server_json", "registry"])]
     pub(super) header: Vec<String>,
     /// Which sessions share a link to the server

@@ -27,15 +27,19 @@ pub(super) fn backend_body(
     let mut body = match (imported, &add.url) {
         (Some(body), _) => body,
         (None, Some(url)) if as_http_url(url).is_some() => {
+            if add.sse {
+                let wrong = "--sse: the URL is that of a WebSocket; allowed: http:// or https://";
+                return Err(ClientError::Usage(wrong.to_owned()));
+            }
             json!({ "transport": { "type": "websocket", "url": url } })
         }
         (None, Some(url)) => {
             let kind = if add.sse { "sse" } else { "http" };
             json!({ "transport": { "type": kind, "url": url } })
         }
-        (None, None) => json!({ "transport": stdio(add, own)? }),
+        (None, None) => json!({ "transport": stdio(add, &own)? }),
     };
-    let credentials = credentials(add)?;
+    let credentials = credentials(add, &own)?;
     if !credentials.is_empty() {
         body["credentials"] = credentials.into();
     }
@@ -74,7 +78,7 @@ pub(super) fn backend_body(
     Ok(body)
 }
 
-fn stdio(add: &BackendAdd, own: impl Fn(&str) -> Option<String>) -> Result<Value, ClientError> {
+fn stdio(add: &BackendAdd, own: &impl Fn(&str) -> Option<String>) -> Result<Value, ClientError> {
     let (command, args) = add
         .command
         .split_first()
@@ -83,12 +87,7 @@ fn stdio(add: &BackendAdd, own: impl Fn(&str) -> Option<String>) -> Result<Value
     for given in &add.env {
         let (name, value) = match given.split_once('=') {
             Some((name, value)) => (name, value.to_owned()),
-            None => {
-                let value = own(given).ok_or_else(|| {
-                    ClientError::Usage(format!("--env {given}: this shell has no such variable"))
-                })?;
-                (given.as_str(), value)
-            }
+            None => (given.as_str(), own_variable(given, "--env", given, own)?),
         };
         transport["env"][name] = value.into();
     }
@@ -98,17 +97,40 @@ fn stdio(add: &BackendAdd, own: impl Fn(&str) -> Option<String>) -> Result<Value
     Ok(transport)
 }
 
-fn credentials(add: &BackendAdd) -> Result<Map<String, Value>, ClientError> {
+/// Returns the value of a variable of this shell. An error does not repeat the name of the variable,
+/// which may be a secret at the wrong place.
+fn own_variable(
+    variable: &str,
+    option: &str,
+    name: &str,
+    own: &impl Fn(&str) -> Option<String>,
+) -> Result<String, ClientError> {
+    let absent = || ClientError::Usage(format!("{option} {name}: this shell has no such variable"));
+    own(variable).ok_or_else(absent)
+}
+
+fn credentials(
+    add: &BackendAdd,
+    own: &impl Fn(&str) -> Option<String>,
+) -> Result<Map<String, Value>, ClientError> {
     let mut credentials = Map::new();
     if let Some(file) = &add.bearer_file {
         credentials.insert("bearer".to_owned(), read_file(file)?.trim().into());
     }
     let mut headers = Map::new();
     for header in &add.header {
-        let (name, value) = header
-            .split_once(':')
-            .ok_or_else(|| ClientError::Usage("--header: write it as NAME:VALUE".to_owned()))?;
-        headers.insert(name.trim().to_owned(), value.trim().into());
+        // The name of a header has neither of the two characters, so the first one decides.
+        let at = header.find([':', '=']);
+        let (name, given) = at.map_or((header.as_str(), ""), |at| header.split_at(at));
+        let value = match given.split_at_checked(1) {
+            Some((":", value)) => value.trim().to_owned(),
+            Some((_, variable)) => own_variable(variable, "--header", name, own)?.trim().to_owned(),
+            None => {
+                let wrong = "--header: write it as NAME:VALUE or NAME=VARIABLE";
+                return Err(ClientError::Usage(wrong.to_owned()));
+            }
+        };
+        headers.insert(name.trim().to_owned(), value.into());
     }
     if !headers.is_empty() {
         credentials.insert("headers".to_owned(), headers.into());

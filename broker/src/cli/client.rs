@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, header};
 use http_body_util::Full;
 use protocol::ids::DEFAULT_TENANT;
-use serde_json::Value;
-use transport::{EgressPolicy, HttpClient, HttpClientConfig, SendError, read_body};
+use serde_json::{Value, json};
+use transport::{BodyError, EgressPolicy, HttpClient, HttpClientConfig, SendError, read_body};
 
 const URL: &str = "MCP_BROKER_ADMIN_URL";
 const TOKEN: &str = "MCP_BROKER_ADMIN_TOKEN";
@@ -45,6 +45,10 @@ pub(super) enum ClientError {
         "{url} answered {status}, but not like a broker's admin API; set {URL} to its admin listener"
     )]
     Foreign { url: String, status: u16 },
+    #[error(
+        "the answer of the broker at {url} has more than the {max} bytes that this command reads; name one tenant with --tenant, or read the list in pages through the admin API"
+    )]
+    TooLarge { url: String, max: usize },
     /// Another server than the broker cannot be used now.
     #[error("{0}")]
     Unavailable(String),
@@ -159,6 +163,28 @@ impl AdminClient {
         self.send(ANSWER_TIMEOUT, method, path, body, None).await.map(|(answer, _)| answer)
     }
 
+    /// Reads all pages of a list. `member` has the entries of a page.
+    pub(super) async fn list(
+        &self,
+        path: &str,
+        parameters: &[(&str, Option<&str>)],
+        member: &str,
+    ) -> Result<Value, ClientError> {
+        let (mut entries, mut after) = (Vec::new(), None::<String>);
+        loop {
+            let wanted = [parameters, &[("after", after.as_deref())]].concat();
+            let path = with_query(path, &wanted);
+            let mut page = self.request(Method::GET, &path, None).await?;
+            if let Some(of_page) = page.get_mut(member).and_then(Value::as_array_mut) {
+                entries.append(of_page);
+            }
+            match page["next"].as_str() {
+                Some(next) => after = Some(next.to_owned()),
+                None => return Ok(json!({ member: entries })),
+            }
+        }
+    }
+
     /// Stores a new entry at `path`, or with `replaces` any entry. The answer may take `limit` if that
     /// is longer than the time limit of other requests.
     pub(super) async fn add(
@@ -230,10 +256,8 @@ impl AdminClient {
             })?;
             let status = response.status();
             let tag = response.headers().get(header::ETAG).cloned();
-            let body = read_body(response.into_body(), ANSWER_BYTES_MAX)
-                .await
-                .map_err(|error| unreachable(error.to_string()))?;
-            Ok((status, tag, body))
+            let body = read_body(response.into_body(), ANSWER_BYTES_MAX).await;
+            Ok((status, tag, body.map_err(|error| self.unread(&error))?))
         };
         let timed_out =
             |_| ClientError::TimedOut { url: self.base.clone(), seconds: limit.as_secs() };
@@ -255,6 +279,15 @@ impl AdminClient {
         match problem["detail"].as_str() {
             Some(detail) => Err(ClientError::Refused(self.reasons(status, detail, &problem))),
             None => Err(foreign()),
+        }
+    }
+
+    /// Returns the error for an answer whose body was not read to its end.
+    fn unread(&self, error: &BodyError) -> ClientError {
+        let url = self.base.clone();
+        match error {
+            BodyError::TooLarge { max } => ClientError::TooLarge { url, max: *max },
+            _ => ClientError::Unreachable { url, reason: error.to_string() },
         }
     }
 
@@ -313,8 +346,6 @@ pub(super) fn escape(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn reasons(token: Option<&str>, status: u16, problem: Value) -> Vec<String> {
@@ -339,6 +370,16 @@ mod tests {
         assert!(absent[0].ends_with("; name another tenant with --tenant"), "{absent:?}");
         let other = reasons(Some("t"), 404, json!({"detail": "tenant acme does not exist"}));
         assert_eq!(other, ["tenant acme does not exist"]);
+    }
+
+    #[test]
+    fn an_answer_that_is_too_large_comes_from_a_broker() {
+        let client = AdminClient::new("http://127.0.0.1:9", None).unwrap();
+        let too_large = client.unread(&BodyError::TooLarge { max: 7 }).to_string();
+        let expected = "the answer of the broker at http://127.0.0.1:9 has more than the 7 bytes";
+        assert!(too_large.starts_with(expected), "{too_large}");
+        let aborted = client.unread(&BodyError::Aborted { reason: "reset".to_owned() }).to_string();
+        assert!(aborted.starts_with("no broker answers at"), "{aborted}");
     }
 
     #[test]

@@ -70,7 +70,7 @@ impl ServerImport {
                 // Each round requests further inputs, which a given one may have opened.
                 Err(ImportError::Missing(missing)) if prompt::is_possible() => {
                     for input in missing {
-                        let value = prompt::read_value(&question(&input), input.is_secret)?;
+                        let value = prompt::read_value(&question(&input), input.is_secret).await?;
                         inputs.insert(input.name, value);
                     }
                 }

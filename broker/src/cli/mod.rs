@@ -140,7 +140,7 @@ fn administer(command: args::AdminCommand) -> ExitCode {
 impl ClientError {
     fn exit_code(&self) -> u8 {
         match self {
-            Self::Refused(_) | Self::Exists => EXIT_REFUSED,
+            Self::Refused(_) | Self::Exists | Self::TooLarge { .. } => EXIT_REFUSED,
             Self::Partial { cause, .. } => cause.exit_code(),
             Self::Usage(_) | Self::Faults(_) => EXIT_USAGE,
             Self::Unreachable { .. }

@@ -18,6 +18,7 @@ const OPERATORS: &[Column] = &[
     ("backends", "backends"),
     ("source", "source"),
     ("created", "created_at"),
+    ("fault", "fault"),
 ];
 const OPERATOR: &[Column] = &[
     ("id", "id"),

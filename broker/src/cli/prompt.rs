@@ -5,7 +5,15 @@ use std::{
     process::{Command, Stdio},
 };
 
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::oneshot,
+};
+
 use super::{client::ClientError, table};
+
+/// Exit code of a process that a signal ended, without the number of the signal.
+const EXIT_SIGNAL: i32 = 128;
 
 /// Returns whether a person can answer a prompt.
 pub(super) fn is_possible() -> bool {
@@ -13,17 +21,22 @@ pub(super) fn is_possible() -> bool {
 }
 
 /// Prompts for a value on the terminal. A secret is not shown while it is typed.
-pub(super) fn read_value(question: &str, is_secret: bool) -> Result<String, ClientError> {
+pub(super) async fn read_value(question: &str, is_secret: bool) -> Result<String, ClientError> {
     let silence = is_secret.then(Silence::start).transpose()?;
     let failed = |error: io::Error| ClientError::Usage(format!("the terminal: {error}"));
     let mut terminal = io::stderr();
     write!(terminal, "{}", shown(question)).and_then(|()| terminal.flush()).map_err(failed)?;
-    let mut line = String::new();
-    let read = io::stdin().lock().read_line(&mut line).map_err(failed);
+    // A thread reads, so that the event loop sees a signal meanwhile.
+    let (sender, read) = oneshot::channel();
+    std::thread::spawn(move || {
+        let mut line = String::new();
+        let _unheard = sender.send(io::stdin().lock().read_line(&mut line).map(|_| line));
+    });
+    let read = read.await.map_err(|_| ClientError::Internal("the terminal is not read".to_owned()));
     if silence.is_some() {
         let _unseen = writeln!(terminal); // the line end was not shown either
     }
-    read?;
+    let line = read?.map_err(failed)?;
     let value = line.trim_end_matches(['\r', '\n']);
     match value.is_empty() {
         true => Err(ClientError::Usage(format!("{question}: a value is needed"))),
@@ -41,7 +54,7 @@ struct Silence;
 
 impl Silence {
     fn start() -> Result<Self, ClientError> {
-        match set_echo("-echo") {
+        match end_at_signals().is_ok() && set_echo("-echo") {
             true => Ok(Self),
             false => {
                 let text = "the terminal cannot hide a secret; give it with --input NAME from a variable of this shell";
@@ -55,6 +68,22 @@ impl Drop for Silence {
     fn drop(&mut self) {
         set_echo("echo");
     }
+}
+
+/// Makes signals of the terminal end the process after it has set the echo of the terminal again. They keep this
+/// effect until the process ends.
+fn end_at_signals() -> io::Result<()> {
+    // Not SIGTERM: in the background, where the terminal would stop this process, it must end it.
+    for kind in [SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()] {
+        let mut arrived = signal(kind)?;
+        tokio::spawn(async move {
+            arrived.recv().await;
+            set_echo("echo");
+            let _unseen = writeln!(io::stderr());
+            std::process::exit(EXIT_SIGNAL + kind.as_raw_value());
+        });
+    }
+    Ok(())
 }
 
 /// Sets the echo of the terminal at the standard input. Returns whether it did.

@@ -8,11 +8,19 @@
 use std::collections::BTreeMap;
 
 use protocol::ids::{TaskId, TenantId};
-use records::{AdminChange, NodeRecord, StoredSession, StoredTask, TaskListPosition, TaskStatus};
-use rules::limits::{ADMIN_LIST_MAX, ADMIN_PAGE_ROWS, TASKS_COMPARED_MAX};
+use records::{
+    AdminChange, NodeRecord, SESSION_KEY_BYTES, SessionKey, SessionListPosition, StoredSession,
+    StoredTask, TaskListPosition, TaskStatus,
+};
+use rules::limits::{ADMIN_PAGE_ROWS, TASKS_COMPARED_MAX};
 use storage::Wakeup;
 
-use super::{Author, Control, ControlError, now_us, resource_views::moment};
+use super::{
+    Author, Control, ControlError, ListPart, ListRange,
+    list_part::{PartReader, creation_key},
+    now_us,
+    resource_views::moment,
+};
 use crate::{
     sessions::{session::record::client_info, tasks},
     views::{NodeView, SessionView, SubscriptionView, TaskChange, TaskShown, TaskView},
@@ -54,36 +62,34 @@ impl Control {
         }
     }
 
-    /// Returns the sessions of all replicas, oldest first.
+    /// Returns a part of the sessions of all replicas.
     pub async fn sessions(
         &self,
         tenant: Option<&TenantId>,
-    ) -> Result<Vec<SessionView>, ControlError> {
+        range: ListRange<'_>,
+    ) -> Result<ListPart<SessionView>, ControlError> {
         let mut live: BTreeMap<String, SessionView> =
             self.broker.sessions(tenant).into_iter().map(|view| (view.id.clone(), view)).collect();
-        let (mut views, mut after) = (Vec::new(), None);
-        loop {
-            let page = self
-                .query_store(
-                    "list_sessions",
-                    self.store().list_sessions(tenant, after.as_ref(), ADMIN_PAGE_ROWS),
-                )
-                .await?;
+        let mut reader =
+            PartReader::new(range, |view: &SessionView| creation_key(&view.created_at, &view.id));
+        let mut after = range.after_us().map(|created_at_us| SessionListPosition {
+            created_at_us,
+            key: SessionKey::new([u8::MAX; SESSION_KEY_BYTES]),
+        });
+        'read: loop {
+            let page = self.store().list_sessions(tenant, after.as_ref(), ADMIN_PAGE_ROWS);
+            let page = self.query_store("list_sessions", page).await?;
             // A page omits rows that cannot be read, so a short page is not the last one.
-            let is_last = page.is_empty();
-            after = page.last().map(StoredSession::position);
-            views.extend(page.into_iter().filter_map(|stored| {
+            let Some(last) = page.last() else { break };
+            after = Some(last.position());
+            for stored in page {
                 let live = live.remove(&stored.record.key.digest());
-                self.visible_session(&stored, live)
-            }));
-            if is_last || views.len() >= ADMIN_LIST_MAX {
-                break;
+                if !reader.add(stored.created_at_us, self.visible_session(&stored, live)) {
+                    break 'read;
+                }
             }
         }
-        views.extend(live.into_values());
-        views.sort_by(|a, b| (&a.created_at, &a.id).cmp(&(&b.created_at, &b.id)));
-        views.truncate(ADMIN_LIST_MAX);
-        Ok(views)
+        Ok(reader.finish(live.into_values()))
     }
 
     pub async fn session(&self, digest: &str) -> Result<SessionView, ControlError> {
@@ -188,29 +194,34 @@ impl Control {
         Ok(views.into_values().collect())
     }
 
-    /// Returns the tasks of all replicas, oldest first.
+    /// Returns a part of the tasks of all replicas.
     pub async fn tasks(
         &self,
         tenant: Option<&TenantId>,
         status: Option<TaskStatus>,
-    ) -> Result<Vec<TaskView>, ControlError> {
-        let mut views = Vec::new();
-        self.visit_tasks(tenant, status, |page| {
-            views.extend(page.iter().map(task_view));
-            views.len() < ADMIN_LIST_MAX
+        range: ListRange<'_>,
+    ) -> Result<ListPart<TaskView>, ControlError> {
+        let mut reader =
+            PartReader::new(range, |view: &TaskView| creation_key(&view.created_at, &view.id));
+        let after = range
+            .after_us()
+            .map(|created_at_us| TaskListPosition { created_at_us, task: TaskId::new("") });
+        self.visit_tasks(tenant, status, after, |page| {
+            page.iter().all(|stored| reader.add(stored.created_at_us, Some(task_view(stored))))
         })
         .await?;
-        Ok(views)
+        Ok(reader.finish([]))
     }
 
-    /// Passes pages of stored tasks to `visit`, oldest first, until it returns false.
+    /// Passes pages of stored tasks after a position to `visit`, oldest first, until it returns
+    /// false.
     async fn visit_tasks(
         &self,
         tenant: Option<&TenantId>,
         status: Option<TaskStatus>,
+        mut after: Option<TaskListPosition>,
         mut visit: impl FnMut(&[StoredTask]) -> bool,
     ) -> Result<(), ControlError> {
-        let mut after = None;
         loop {
             let page = self.store().list_tasks(tenant, status, after.as_ref(), ADMIN_PAGE_ROWS);
             let page = self.query_store("list_tasks", page).await?;
@@ -253,7 +264,7 @@ impl Control {
     ) -> Result<Option<StoredTask>, ControlError> {
         let (mut found, mut compared) = (None, 0);
         for tenant in tenants {
-            self.visit_tasks(tenant.as_ref(), None, |page| {
+            self.visit_tasks(tenant.as_ref(), None, None, |page| {
                 compared += page.len();
                 let mut page = page.iter();
                 found = page.find(|stored| tasks::digest(&stored.record.task) == digest).cloned();
@@ -339,6 +350,30 @@ mod tests {
             let tenant = TenantId::parse(tenant).unwrap();
             let record = TaskRecord { tenant, ..task_record(task) };
             store.write(&[task_creation(record, owner.clone())]).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn parts_of_a_list_that_is_cut_have_all_tasks() {
+        let folder = tempfile::tempdir().unwrap();
+        let control = Rig::start(folder.path(), "").await.control;
+        let names = ["a1", "a2", "a3", "a4", "a5"];
+        store_tasks(&control, &names.map(|name| ("acme", name))).await;
+        for entries_max in [1, 2, 5, 6] {
+            let (mut seen, mut after) = (Vec::new(), None::<String>);
+            loop {
+                let range = ListRange { after: after.as_deref(), entries_max };
+                let part = control.tasks(None, None, range).await.unwrap();
+                seen.extend(part.entries.into_iter().map(|view| view.id));
+                after = part.complete_to;
+                if after.is_none() {
+                    break;
+                }
+            }
+            let mut expected = names.map(|name| tasks::digest(&TaskId::new(name)));
+            seen.sort();
+            expected.sort();
+            assert_eq!(seen, expected, "{entries_max}");
         }
     }
 

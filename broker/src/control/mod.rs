@@ -31,6 +31,7 @@ mod error;
 mod hidden_entries;
 mod issuers;
 mod key_attributes;
+mod list_part;
 mod live;
 mod load;
 mod log;
@@ -82,6 +83,7 @@ pub use self::{
     error::ControlError,
     issuers::IssuerView,
     key_attributes::{KeyAttributes, NewKey},
+    list_part::{ListPart, ListRange, creation_key},
     load::{LoadError, LoadSummary},
     log::{LogFilterView, NewLogFilter},
     operators::{NewOperator, OperatorShown, OperatorView},

@@ -21,6 +21,8 @@ use crate::{
     config::{AuthConfig, DeclaredOperator, FieldError, parse_operator_scope},
 };
 
+/// Shown instead of a role that cannot be read.
+const UNREADABLE: &str = "unreadable";
 /// Maximum number of operators.
 pub(super) const OPERATORS_MAX: usize = 1_000;
 
@@ -46,6 +48,7 @@ pub struct OperatorView {
     /// `config/NAME` for an operator of the configuration file.
     pub id: String,
     pub name: String,
+    /// `unreadable` if this build cannot read the settings of the operator.
     pub role: String,
     /// Absent: all tenants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,6 +60,9 @@ pub struct OperatorView {
     pub source: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<String>,
+    /// Why the broker refuses the token of the operator, and the remedy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<String>,
 }
 
 /// An operator that was just created.
@@ -115,7 +121,9 @@ impl Control {
         let records = self.query_store("list_operators", self.store().operators()).await?;
         let registry = self.registry.load();
         let declared = registry.auth.operators.iter().map(declared_view);
-        let stored = records.iter().filter_map(|record| view(record).ok());
+        let stored = records
+            .iter()
+            .map(|record| view(record).unwrap_or_else(|error| unreadable_view(record, &error)));
         let mut views: Vec<OperatorView> = stored.chain(declared).collect();
         views.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(views)
@@ -296,7 +304,27 @@ fn view(record: &OperatorRecord) -> Result<OperatorView, serde_json::Error> {
         backends: backends.as_deref().map(backend_names),
         source: EntryOrigin::Stored.name().to_owned(),
         created_at: Some(moment(record.created_at_us)),
+        fault: None,
     })
+}
+
+/// Returns the view of a row that this build cannot read. The row blocks the removal of tenants, so
+/// the list has it with its id.
+fn unreadable_view(record: &OperatorRecord, error: &serde_json::Error) -> OperatorView {
+    let fault = format!(
+        "the broker cannot read the stored settings ({error}), refuses the token, and removes no tenant; use the build that stored them, or revoke the operator"
+    );
+    OperatorView {
+        id: record.operator.clone(),
+        name: record.name.clone(),
+        role: UNREADABLE.to_owned(),
+        // No list would stand for all tenants.
+        tenants: Some(Vec::new()),
+        backends: None,
+        source: EntryOrigin::Stored.name().to_owned(),
+        created_at: Some(moment(record.created_at_us)),
+        fault: Some(fault),
+    }
 }
 
 fn declared_view(declared: &DeclaredOperator) -> OperatorView {
@@ -314,6 +342,7 @@ fn declared_view(declared: &DeclaredOperator) -> OperatorView {
         backends,
         source: EntryOrigin::Declared.name().to_owned(),
         created_at: None,
+        fault: None,
     }
 }
 
@@ -328,6 +357,33 @@ fn backend_names(backends: &[(TenantId, BackendId)]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::tests::Rig;
+
+    #[tokio::test]
+    async fn an_operator_that_cannot_be_read_is_listed_with_the_remedy() {
+        let folder = tempfile::tempdir().unwrap();
+        let control = Rig::start(folder.path(), "").await.control;
+        let record = OperatorRecord {
+            operator: "o1".to_owned(),
+            name: "ann".to_owned(),
+            hash: vec![1; 32],
+            settings: r#"{"role":"admin","toolsets":["acme/support"]}"#.to_owned(),
+            created_at_us: 1,
+        };
+        assert!(control.store().apply(AdminChange::PutOperator(&record), None).await.unwrap());
+        let tenant = TenantId::parse("acme").unwrap();
+        let blocked = control.check_without_operators(&tenant).await.unwrap_err();
+        assert!(blocked.to_string().contains(": ann; revoke them"), "{blocked}");
+        let listed = control.operators().await.unwrap();
+        let [OperatorView { id, name, role, tenants, fault: Some(fault), .. }] = &listed[..] else {
+            panic!("{listed:?}");
+        };
+        assert_eq!([id, name, role].map(String::as_str), ["o1", "ann", "unreadable"]);
+        assert_eq!(tenants.as_deref(), Some([].as_slice()));
+        assert!(fault.contains("`toolsets`") && fault.ends_with("revoke the operator"), "{fault}");
+        control.delete_operator("o1".to_owned(), Author::default()).await.unwrap();
+        control.check_without_operators(&tenant).await.unwrap();
+    }
 
     #[test]
     fn an_operator_with_a_restriction_of_a_newer_build_is_unreadable() {

@@ -98,7 +98,6 @@ pub(super) async fn dispatch(
     request: Box<StatelessRequest>,
 ) -> Result<StatelessOutcome, Refusal> {
     let (since, method) = (Instant::now(), request.message.method);
-    broker.shared.metrics.stateless_request();
     if !is_answered_here(method) {
         // The pooled session of the request observes and counts it.
         let frame = request.message.frame.clone();

@@ -5,12 +5,18 @@
 use std::{
     fmt::Write as _,
     fs,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 /// `USER_HZ`: unit of times in `/proc`. It is part of Linux's program interface, and 100 on every
 /// supported architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
+
+/// Start of this process, in seconds since 1970.
+static STARTED_AT: OnceLock<f64> = OnceLock::new();
 
 static LOG_LINES_DROPPED: AtomicU64 = AtomicU64::new(0);
 
@@ -35,8 +41,7 @@ pub(super) fn append(text: &mut String) {
             stat.cpu_ticks as f64 / TICKS_PER_SECOND,
         );
         metric(text, "process_threads", "gauge", "Threads.", stat.threads as f64);
-        if let Some(booted) = boot_time() {
-            let started = booted as f64 + stat.started_ticks as f64 / TICKS_PER_SECOND;
+        if let Some(started) = start_time(&STARTED_AT, stat, boot_time) {
             metric(
                 text,
                 "process_start_time_seconds",
@@ -95,6 +100,20 @@ impl ProcStat {
     }
 }
 
+/// Returns the time in `known`. The first call with a boot time sets it, because the kernel moves the
+/// boot time with each step of the clock.
+fn start_time(
+    known: &OnceLock<f64>,
+    stat: &ProcStat,
+    boot_time: impl FnOnce() -> Option<u64>,
+) -> Option<f64> {
+    if known.get().is_none() {
+        let booted = boot_time()? as f64;
+        let _set_meanwhile = known.set(booted + stat.started_ticks as f64 / TICKS_PER_SECOND);
+    }
+    known.get().copied()
+}
+
 fn boot_time() -> Option<u64> {
     let stat = fs::read_to_string("/proc/stat").ok()?;
     stat.lines().find_map(|line| line.strip_prefix("btime "))?.trim().parse().ok()
@@ -129,6 +148,15 @@ mod tests {
         let stat = ProcStat::parse(line).unwrap();
         assert_eq!((stat.cpu_ticks, stat.threads, stat.started_ticks), (300, 7, 12345));
         assert!(ProcStat::parse("42 (short) S 1").is_none());
+    }
+
+    #[test]
+    fn a_step_of_the_clock_does_not_move_the_start_of_the_process() {
+        let (known, stat) =
+            (OnceLock::new(), ProcStat { cpu_ticks: 0, threads: 1, started_ticks: 250 });
+        assert_eq!(start_time(&known, &stat, || None), None);
+        assert_eq!(start_time(&known, &stat, || Some(1_000)), Some(1_002.5));
+        assert_eq!(start_time(&known, &stat, || Some(8_000)), Some(1_002.5));
     }
 
     #[test]

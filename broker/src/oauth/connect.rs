@@ -226,7 +226,9 @@ impl UserTokens {
         ];
         form.extend(for_resource(&login.resource));
         let request = signed(&client, &server.token_endpoint, &server.issuer, form)?;
-        let token = settings.token(&server, &client, request).await?;
+        let requested = settings.token(&server, &client, request).await;
+        let token = requested.inspect_err(|error| self.count_failed(error))?;
+        self.metrics.oauth.requested("granted");
         let token = self.target.usable(token);
         let grant = Grant {
             access_token: String::new(),

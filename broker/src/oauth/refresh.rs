@@ -61,7 +61,7 @@ impl UserTokens {
 
     async fn refresh_once(&self, key: &GrantKey, open: &OpenGrant) -> Result<Refresh, OauthError> {
         let record = &open.stored.record;
-        if !open.stored.remaining_lease.is_zero() || self.leaves_to_holder(&open.stored) {
+        if open.stored.is_leased_for(GRANT_LEASE) || self.leaves_to_holder(&open.stored) {
             return Ok(Refresh::Leased);
         }
         let prepared = match self.refresh_request(open).await {
@@ -106,8 +106,9 @@ impl UserTokens {
         }
     }
 
-    /// Counts a refresh without a token. An outage of the database says nothing about the server.
-    fn count_failed(&self, error: &OauthError) {
+    /// Counts a token request without a token. An outage of the database says nothing about the
+    /// server.
+    pub(super) fn count_failed(&self, error: &OauthError) {
         if !matches!(error, OauthError::StoreUnavailable(_)) {
             let outcome = if error.is_temporary() { "unavailable" } else { "refused" };
             self.metrics.oauth.requested(outcome);

@@ -403,7 +403,7 @@ fn met() -> Vec<Fixed> {
         UNFINISHED_REQUESTS_BYTES_MAX Other("a QUIC stream is reset (8), a POST waits", "`mcp_rate_limited_total{scope=\"quic_request_bytes\"}`");
         UNFINISHED_TENANT_BYTES_MAX Other("further bytes wait for `timeouts.request_read`, then `overloaded`", "");
         HTTP_SSE_QUEUE_FRAMES Other("further ones wait for `timeouts.request_read`, then `overloaded`", "");
-        ADMIN_LIST_MAX Other("the list ends there", "");
+        ADMIN_LIST_MAX Other("the answer has `next` for the next page", "");
         TASKS_COMPARED_MAX Other("409 `too-many-tasks`; the id of the task finds it", "");
         INCLUDED_FILES_MAX Other("the broker applies no change of the folder", "`mcp_config_reloads_total`");
         PERSIST_QUEUE_MAX Refused(ErrorKind::StoreBusy);

@@ -302,17 +302,14 @@ impl Node {
                 "held"
             }
             Ok(_) if self.has_left.is_cancelled() => return true,
-            Ok(_) => {
-                self.metrics.lease_renewal("lost");
-                match self.rejoin(replica, past).await {
-                    Ok(()) => return true,
-                    Err(_) => "failed",
-                }
-            }
+            Ok(_) => match self.rejoin(replica, past).await {
+                Ok(()) => "lost",
+                Err(_) => "failed",
+            },
             Err(_) => "failed",
         };
         self.metrics.lease_renewal(outcome);
-        outcome == "held"
+        outcome != "failed"
     }
 
     /// Rejoins under a new name and reclaims the records that no other process took. After an error

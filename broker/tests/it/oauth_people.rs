@@ -140,7 +140,13 @@ async fn answers_and_forms_of_another_browser_connect_no_account() {
 async fn concurrent_calls_with_an_expired_token_use_the_refresh_token_once() {
     let world = World::start(3).await;
     let broker = world.broker().await;
+    let granted = async || {
+        let labels = [("outcome", "granted")];
+        broker.admin().metric("mcp_upstream_refresh_total", &labels).await
+    };
+    assert_eq!(granted().await, Some(0.0));
     assert_eq!(Browser::new(&broker).connect().await, 200);
+    assert!(granted().await >= Some(1.0), "the exchange of the code");
     broker.admin().wait_backend_state("default", "b", "ready").await;
     let client = broker.connected(json!({})).await;
     eventually("three renewals", || async {
@@ -150,9 +156,8 @@ async fn concurrent_calls_with_an_expired_token_use_the_refresh_token_once() {
         let path = "/admin/v1/tenants/default/connections";
         let (_, list) = broker.admin().get(path).await;
         assert_eq!(list["connections"][0]["state"], "connected");
-        let labels = [("outcome", "granted")];
-        let granted = broker.admin().metric("mcp_upstream_refresh_total", &labels).await;
-        if granted >= Some(3.0) { Ok(()) } else { Err(granted) }
+        let granted = granted().await;
+        if granted >= Some(4.0) { Ok(()) } else { Err(granted) }
     })
     .await;
     // A server that refuses the refresh token ends the connection, and says so.

@@ -734,11 +734,10 @@ async fn shown_until(terminal: &mut (impl tokio::io::AsyncRead + Unpin), text: &
     String::from_utf8_lossy(&shown).into_owned()
 }
 
-#[tokio::test]
-async fn inputs_are_requested_at_the_terminal_and_a_secret_is_not_shown() {
-    let broker = builder().single_process().start().await;
+/// Returns a server.json with a secret input and another one.
+fn asking_server() -> Value {
     let input = |name: &str, is_secret: bool| json!({"name": name, "description": "needed", "isRequired": true, "isSecret": is_secret});
-    let document = json!({
+    json!({
         "$schema": "https://static.modelcontextprotocol.io/schemas/2025-12-11/server.schema.json",
         "name": "io.example/asks", "description": "d", "version": "1.0.0",
         "packages": [{
@@ -746,9 +745,40 @@ async fn inputs_are_requested_at_the_terminal_and_a_secret_is_not_shown() {
             "transport": {"type": "stdio"},
             "environmentVariables": [input("API_KEY", true), input("REGION", false)]
         }]
-    });
+    })
+}
+
+/// Runs a command at a terminal and presses Ctrl-C at the prompt for a secret. Prints whether the
+/// terminal hid the secret, whether it shows what is typed afterwards, and the exit code.
+const CTRL_C: &str = "import os, pty, sys, termios
+child, terminal = pty.fork()
+if child == 0:
+    os.execv(sys.argv[1], sys.argv[1:])
+shown = b''
+while b'(secret)' not in shown:
+    shown += os.read(terminal, 1024)
+echo = lambda: bool(termios.tcgetattr(terminal)[3] & termios.ECHO)
+hidden = not echo()
+os.write(terminal, b'\\x03')
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+print(hidden, echo(), status)";
+
+#[tokio::test]
+async fn ctrl_c_at_a_hidden_prompt_restores_the_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("asks.json");
+    std::fs::write(&file, asking_server().to_string()).unwrap();
+    let mut python = tokio::process::Command::new("python3");
+    python.args(["-c", CTRL_C, &binary(), "backend", "add", "asks", "--server-json"]).arg(&file);
+    let output = within("the end", python.kill_on_drop(true).output()).await.unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "True True 130", "{output:?}");
+}
+
+#[tokio::test]
+async fn inputs_are_requested_at_the_terminal_and_a_secret_is_not_shown() {
+    let broker = builder().single_process().start().await;
     let file = broker.folder().join("asks.json");
-    std::fs::write(&file, document.to_string()).unwrap();
+    std::fs::write(&file, asking_server().to_string()).unwrap();
     let command =
         format!("{} backend add asks --no-wait --server-json {}", binary(), file.display());
     // A terminal around the command.

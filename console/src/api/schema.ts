@@ -2375,6 +2375,7 @@ export interface components {
             /** @description `config/NAME` for an operator of the configuration file. */
             id: string;
             name: string;
+            /** @description `unreadable` if this build cannot read the settings of the operator. */
             role: string;
             /** @description Absent: all tenants. */
             tenants?: string[] | null;
@@ -2383,6 +2384,8 @@ export interface components {
             /** @description `config` for an operator of the configuration file, else `api`. */
             source: string;
             created_at?: string | null;
+            /** @description Why the broker refuses the token of the operator, and the remedy. */
+            fault?: string | null;
         } & {
             /** @description The token. Only this answer contains it. */
             token: string;
@@ -2392,6 +2395,7 @@ export interface components {
             /** @description `config/NAME` for an operator of the configuration file. */
             id: string;
             name: string;
+            /** @description `unreadable` if this build cannot read the settings of the operator. */
             role: string;
             /** @description Absent: all tenants. */
             tenants?: string[] | null;
@@ -2400,6 +2404,8 @@ export interface components {
             /** @description `config` for an operator of the configuration file, else `api`. */
             source: string;
             created_at?: string | null;
+            /** @description Why the broker refuses the token of the operator, and the remedy. */
+            fault?: string | null;
         };
         /** @description State of the broker at one glance, for the tenants and backends that the operator sees. */
         OverviewView: {

@@ -11,6 +11,9 @@ use bytes::Bytes;
 use super::server::ObjectWriter;
 use crate::{json::TapeValue, stateless::EXTENSION_TASKS};
 
+/// Settings of a feature that a side names without a description.
+pub(super) const NULL: &[u8] = b"null";
+
 /// Member of capabilities that holds extensions.
 const EXTENSIONS: &str = "extensions";
 
@@ -36,10 +39,13 @@ impl Extensions {
         self.0.is_empty()
     }
 
-    /// Adds the extensions that only `other` has.
+    /// Adds the extensions that only `other` has, or that have no settings but `null` so far.
     pub(super) fn add(&mut self, other: &Self) {
         for (id, settings) in &other.0 {
-            self.0.entry(id.clone()).or_insert_with(|| settings.clone());
+            let known = self.0.entry(id.clone()).or_insert_with(|| Bytes::from_static(NULL));
+            if *known == NULL {
+                known.clone_from(settings);
+            }
         }
     }
 

@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::{about_senders_task, extensions::Extensions, missing, parse_object};
+use super::{
+    about_senders_task,
+    extensions::{Extensions, NULL},
+    missing, parse_object,
+};
 use crate::{
     error::{ErrorKind, Refusal},
     json::{Limits, Tape, TapeValue, ValueKind, quote_into},
@@ -173,7 +177,7 @@ impl ServerCapabilities {
 
     /// Returns the union of the capabilities of several backends. Unknown members cannot be merged
     /// and are left out. In `experimental` and `extensions`, the first backend that names a feature
-    /// describes it.
+    /// describes it. `null` describes nothing.
     pub fn merge<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let mut merged = Self::none();
         let mut experimental = BTreeMap::new();
@@ -193,7 +197,10 @@ impl ServerCapabilities {
             merged.tasks_tools_call |= one.tasks_tools_call;
             merged.extensions.add(&one.extensions);
             for (key, value) in one.experimental() {
-                experimental.entry(key).or_insert(value);
+                let known = experimental.entry(key).or_insert_with(|| NULL.to_vec());
+                if *known == NULL {
+                    *known = value;
+                }
             }
         }
         merged.raw = merged.render(&experimental);

@@ -184,3 +184,16 @@ fn merged_capabilities_are_the_union() {
     assert_eq!(server(expected), merged, "what is written reads back the same");
     assert_eq!(ServerCapabilities::merge(std::iter::empty()), ServerCapabilities::none());
 }
+
+// LIFE-07
+#[test]
+fn a_feature_that_is_null_at_one_backend_does_not_hide_that_of_another() {
+    let backends = [
+        server(r#"{"experimental":{"x":null,"y":null},"extensions":{"a/b":null}}"#),
+        server(r#"{"experimental":{"x":{}},"extensions":{"a/b":{"v":1}}}"#),
+        server(r#"{"experimental":{"x":null,"y":null},"extensions":{"a/b":{"v":2}}}"#),
+    ];
+    let merged = ServerCapabilities::merge(backends.iter());
+    let expected = r#"{"experimental":{"x":{},"y":null},"extensions":{"a/b":{"v":1}}}"#;
+    assert_eq!(merged.to_json(), expected);
+}

@@ -48,7 +48,9 @@ impl TlsClients {
             ClientTlsFiles { server_name: key.0.clone(), identity, ..ClientTlsFiles::default() };
         // Reads the system's certificates from its files.
         let tls = blocking(move || ClientTls::load(&files)).await?;
-        keep(&mut self.0.lock().clients, key, tls.clone());
+        if !tls.may_lack_roots() {
+            keep(&mut self.0.lock().clients, key, tls.clone());
+        }
         Ok(tls)
     }
 

@@ -17,7 +17,7 @@ use super::{
     problem::Problem,
 };
 use crate::{
-    control::{Author, Control},
+    control::{Author, Control, ListPart, creation_key},
     listeners::replicas::drain_request,
     session_location::PeerReplica,
     views::{NodeView, SessionView, SubscriptionView, TaskShown, TaskView},
@@ -58,13 +58,13 @@ pub(super) async fn sessions(
     QueryParams(of): QueryParams<OfTenant>,
 ) -> Result<impl IntoResponse, Problem> {
     let page = of.page(&signed_in, &control)?;
-    let sort_key = |view: &SessionView| format!("{}/{}", view.created_at, view.id);
-    let mut sessions = Vec::new();
+    let sort_key = |view: &SessionView| creation_key(&view.created_at, &view.id);
+    let mut sessions = ListPart::default();
     for tenant in signed_in.listed_tenants(of.tenant.as_ref()) {
-        sessions.extend(control.sessions(tenant.as_ref()).await?);
+        sessions.add(control.sessions(tenant.as_ref(), page.range()).await?);
     }
-    let seen = signed_in.seen_of(sessions, |view| &view.tenant);
-    Ok(axum::Json(SessionList::from(page.sorted(seen, sort_key))))
+    sessions.entries = signed_in.seen_of(sessions.entries, |view| &view.tenant);
+    Ok(axum::Json(SessionList::from(page.of_part(sessions, sort_key))))
 }
 
 /// Shows one session.
@@ -114,13 +114,13 @@ pub(super) async fn tasks(
         .map(|status| TaskStatus::parse(status).ok_or_else(|| wrong(status)))
         .transpose()?;
     let page = Page::new(filter.limit, filter.after)?;
-    let mut tasks = Vec::new();
+    let mut tasks = ListPart::default();
     for tenant in signed_in.listed_tenants(filter.tenant.as_ref()) {
-        tasks.extend(control.tasks(tenant.as_ref(), status).await?);
+        tasks.add(control.tasks(tenant.as_ref(), status, page.range()).await?);
     }
-    let seen = signed_in.seen_of(tasks, |view| &view.tenant);
-    let sort_key = |view: &TaskView| format!("{}/{}", view.created_at, view.id);
-    Ok(axum::Json(TaskList::from(page.sorted(seen, sort_key))))
+    tasks.entries = signed_in.seen_of(tasks.entries, |view| &view.tenant);
+    let sort_key = |view: &TaskView| creation_key(&view.created_at, &view.id);
+    Ok(axum::Json(TaskList::from(page.of_part(tasks, sort_key))))
 }
 
 /// Shows one task with its history.

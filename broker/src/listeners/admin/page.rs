@@ -1,11 +1,12 @@
 //! Pages of long lists. `limit` is the number of entries, `after` is the `next` of the page before.
 
 use protocol::ids::TenantId;
+use rules::limits::ADMIN_LIST_MAX;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{permissions::SignedIn, problem::Problem};
-use crate::control::Control;
+use crate::control::{Control, ListPart, ListRange};
 
 /// Maximum number of entries on a page.
 pub(super) const LIMIT_MAX: u32 = 1_000;
@@ -76,6 +77,27 @@ impl Page {
         Ok(Self { limit, after })
     }
 
+    /// Returns the part of a long list that has the page.
+    pub(super) fn range(&self) -> ListRange<'_> {
+        let entries_max = self.limit.unwrap_or(ADMIN_LIST_MAX);
+        ListRange { after: self.after.as_deref(), entries_max }
+    }
+
+    /// Returns the page of a long list from [`Self::range`] of it.
+    pub(super) fn of_part<T>(
+        &self,
+        part: ListPart<T>,
+        sort_key: impl Fn(&T) -> String,
+    ) -> (Vec<T>, Option<String>) {
+        let ListPart { mut entries, complete_to } = part;
+        if let Some(end) = &complete_to {
+            entries.retain(|entry| sort_key(entry) <= *end);
+        }
+        let limit = Some(self.range().entries_max);
+        let (entries, next) = Self { limit, ..self.clone() }.sorted(entries, sort_key);
+        (entries, next.or(complete_to))
+    }
+
     /// Puts a list into the order of `sort_key`, and returns the page of it.
     pub(super) fn sorted<T>(
         &self,
@@ -127,7 +149,20 @@ mod tests {
             None,
             "the last page says so"
         );
-        assert_eq!(Page::default().of(all.clone(), Clone::clone), (all, None));
+        assert_eq!(Page::default().of(all.clone(), Clone::clone), (all.clone(), None));
+        let part = |complete_to: Option<&str>| ListPart {
+            entries: all.iter().rev().cloned().collect(),
+            complete_to: complete_to.map(str::to_owned),
+        };
+        let of_part = |limit, end| Page::new(limit, None).unwrap().of_part(part(end), Clone::clone);
+        let (entries, next) = of_part(None, Some("t19/~"));
+        assert_eq!(
+            (&entries[..], next.as_deref()),
+            (&all[..20], Some("t19/~")),
+            "a list that is cut"
+        );
+        assert_eq!(of_part(Some(5), Some("t19/~")).1.as_deref(), Some("t04"));
+        assert_eq!(of_part(None, None), (all.clone(), None));
         Page::new(Some(0), None).unwrap_err();
         Page::new(Some(LIMIT_MAX + 1), None).unwrap_err();
     }

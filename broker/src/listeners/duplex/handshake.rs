@@ -246,7 +246,9 @@ async fn answer_discover(
     message: &Message,
 ) -> Result<Bytes, Refusal> {
     let AuthenticatedClient { client, .. } = authenticate(broker, incoming, message).await?;
-    match dispatch(broker, &client, parse_request(broker, message.clone())?).await? {
+    let request = parse_request(broker, message.clone())?;
+    broker.shared.metrics.stateless_request();
+    match dispatch(broker, &client, request).await? {
         StatelessOutcome::Answer(frame) => Ok(frame),
         _ => Err(Refusal::new(ErrorKind::Internal, "the broker has no answer to server/discover")),
     }

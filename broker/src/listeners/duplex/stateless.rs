@@ -439,6 +439,7 @@ impl RequestDispatcher {
             self.count_connection(&client).await?;
             self.record_payer(&client);
             let request = parse_request(&self.broker, message)?;
+            self.broker.shared.metrics.stateless_request();
             let answering = match dispatch(&self.broker, &client, request).await? {
                 StatelessOutcome::Answer(frame) => ReplyStream::Single(frame),
                 StatelessOutcome::Exchange(exchange) => ReplyStream::Exchange(exchange),

@@ -146,6 +146,10 @@ async fn answer_stateless(
     if request.message.method == Method::ToolsCall {
         request.passed = arguments_in_headers(inbound, &request.message, &client)?;
     }
+    if !matches!(inbound.source, RequestSource::Replica) {
+        // The replica of the client counts a forwarded request.
+        inbound.broker.shared.metrics.stateless_request();
+    }
     let method = request.message.method;
     match dispatch(inbound.broker, &client, request).await? {
         StatelessOutcome::Answer(frame) => {

@@ -281,6 +281,10 @@ async fn a_reclaim_with_a_lost_answer_loses_no_session() {
     assert!(rig.persistence.lease.is_held() && rig.observed().lost.is_empty());
     let name = rig.persistence.node();
     assert!(rig.nodes.lock().owners.values().all(|(owner, epoch)| *owner == name && *epoch >= 3));
+    // The renewals whose reclaims failed count as failed only.
+    let line = r#"mcp_node_lease_renewals_total{outcome="lost"} 1"#;
+    let is_counted = |rig: &Rig| rig.node.metrics.render().lines().any(|one| one == line);
+    rig.until("one renewal is counted as lost", is_counted).await;
 }
 
 #[tokio::test]

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use protocol::{ids::SessionId, phase::SessionPhase};
 use records::{NodeName, SubscriptionRecord};
-use rules::{client_transport::Transport, routing::ResourceTarget};
+use rules::{
+    client_transport::Transport, endpoint::Endpoint, exposed_names, routing::ResourceTarget,
+};
 
 use super::{
     Session, SessionKind, SessionParams, SessionParts, persisted_state::SessionPersister,
@@ -58,11 +60,7 @@ impl Session {
         if changing.were_lists_logged {
             state.lists.set_logged();
         }
-        let target = |one: SubscriptionRecord| ResourceTarget {
-            backend: one.backend,
-            uri: one.uri,
-            exposed_uri: one.exposed_uri,
-        };
+        let target = |one: SubscriptionRecord| restored_target(one, &params.endpoint);
         state.subscriptions = claimed.subscriptions.into_iter().map(target).collect();
         shared.metrics.subscriptions(i64::try_from(state.subscriptions.len()).unwrap_or(0));
         Self::build(
@@ -112,5 +110,37 @@ impl Session {
             }
             None => state.ownership.owner == *node,
         }
+    }
+}
+
+/// Returns a stored subscription by the URI that this build exposes. An earlier build may have
+/// stored another form ([`exposed_names::earlier_uri`]).
+fn restored_target(stored: SubscriptionRecord, endpoint: &Endpoint) -> ResourceTarget {
+    let SubscriptionRecord { exposed_uri, backend, uri } = stored;
+    let exposed_uri = match endpoint {
+        Endpoint::Single(_) => exposed_uri,
+        Endpoint::Aggregated | Endpoint::Toolset(_) => exposed_names::exposed_uri(&backend, &uri),
+    };
+    ResourceTarget { backend, uri, exposed_uri }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::ids::BackendId;
+
+    use super::*;
+
+    #[test]
+    fn a_subscription_of_an_earlier_build_has_the_uri_that_clients_use_now() {
+        let backend = BackendId::parse("1password").unwrap();
+        let exposed_at = |endpoint: &Endpoint, exposed_uri: &str| {
+            let (backend, exposed_uri) = (backend.clone(), exposed_uri.to_owned());
+            let stored = SubscriptionRecord { exposed_uri, backend, uri: "op://x".to_owned() };
+            restored_target(stored, endpoint).exposed_uri
+        };
+        for stored in ["1password+op://x", "b.1password+op://x"] {
+            assert_eq!(exposed_at(&Endpoint::Aggregated, stored), "b.1password+op://x");
+        }
+        assert_eq!(exposed_at(&Endpoint::Single(backend.clone()), "op://x"), "op://x");
     }
 }

@@ -14,6 +14,8 @@ use protocol::{error::Refusal, ids::BackendId};
 use records::{SessionKey, SubscriptionRecord, WriteOp, WriteOutcome};
 use rules::{
     catalog::ListDigests,
+    endpoint::Endpoint,
+    exposed_names,
     limits::{EVENTS_FLUSH_WAIT, LISTS_RETRY, OWNER_NEWS_WAIT, SEEN_STORED_EVERY_MAX},
     log_level::LogLevel,
     routing::ResourceTarget,
@@ -125,8 +127,16 @@ impl<'s> SessionPersister<'s> {
     /// may change it meanwhile, and their writes may change places.
     pub(super) async fn store_subscription(self, exposed_uri: &str) -> Result<(), Refusal> {
         let current = || self.session.lock().subscriptions.get(exposed_uri).cloned();
+        // The row of a session from an earlier build may have the earlier form of the URI.
+        let earlier = match self.session.endpoint {
+            Endpoint::Single(_) => None,
+            Endpoint::Aggregated | Endpoint::Toolset(_) => exposed_names::earlier_uri(exposed_uri),
+        };
         let write = |target: Option<ResourceTarget>| async move {
             let key = self.session.key;
+            if let Some(earlier) = earlier.filter(|_| target.is_none()) {
+                self.written(|epoch| subscription_write(key, epoch, earlier, None)).await?;
+            }
             self.written(|epoch| subscription_write(key, epoch, exposed_uri, target.as_ref()))
                 .await?;
             fault_point::hit("subscription.committed");

@@ -159,6 +159,24 @@ async fn br_03_an_exchange_continues_at_another_replica_over_every_wire() {
 }
 
 #[tokio::test]
+async fn br_03_a_request_continued_at_another_replica_is_counted_at_its_clients_replica() {
+    let pair = Pair::start().await;
+    let counts = async || {
+        let labels = [("version", "2026-07-28"), ("side", "client")];
+        let count = |replica| {
+            let admin = pair.cluster.admin(replica);
+            async move { admin.metric("mcp_protocol_version_negotiated_total", &labels).await }
+        };
+        [count(0).await, count(1).await]
+    };
+    let (method, params, answer) = &kinds()[0];
+    let back = pair.first_half("http", 0, method, params, answer).await;
+    assert_eq!(counts().await, [Some(1.0), Some(0.0)]);
+    assert_eq!(pair.call("http", 1, back).await["result"]["resultType"], "complete");
+    assert_eq!(counts().await, [Some(1.0), Some(1.0)]);
+}
+
+#[tokio::test]
 async fn br_03_a_call_of_a_killed_replica_is_never_repeated() {
     let mut pair = Pair::start().await;
     let mut parked = Vec::new();
