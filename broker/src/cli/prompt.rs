@@ -70,7 +70,7 @@ impl Drop for Silence {
     }
 }
 
-/// Makes signals of the terminal end the process after it has set the echo of the terminal again. They keep this
+/// Makes signals of the terminal end the process after it has set the echo again. They keep this
 /// effect until the process ends.
 fn end_at_signals() -> io::Result<()> {
     // Not SIGTERM: in the background, where the terminal would stop this process, it must end it.

@@ -577,6 +577,15 @@ fn endless_peer() -> FakePeer {
     })
 }
 
+/// Returns a replica and its answer to a call of a session of the peer.
+async fn called_through(peer: &FakePeer) -> (Replica, Response<Incoming>) {
+    let edge = Replica::start().await;
+    edge.store_owner_hint(SESSION, "peer", &peer.address).await;
+    let tool_call = call(1, "tools/call", json!({"name": "x"}));
+    let response = edge.request(Method::POST, Some(SESSION), tool_call).await;
+    (edge, response)
+}
+
 #[tokio::test]
 async fn f_19_the_broker_does_not_read_ahead_for_a_slow_client() {
     let peer = endless_peer();
@@ -601,11 +610,7 @@ async fn f_19_the_broker_does_not_read_ahead_for_a_slow_client() {
 #[tokio::test]
 async fn f_19_an_unread_answer_of_another_replica_can_be_cut() {
     let peer = endless_peer();
-    let edge = Replica::start().await;
-    edge.store_owner_hint(SESSION, "peer", &peer.address).await;
-    let response = edge
-        .request(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"})))
-        .await;
+    let (edge, response) = called_through(&peer).await;
     let streams = &edge.broker.shared.relayed_streams;
     assert_eq!(streams.cut_beyond(usize::MAX), 0);
     until("the unread answer is cut", || streams.cut_beyond(0) == 1).await;
@@ -618,11 +623,7 @@ async fn f_19_an_unread_answer_of_another_replica_can_be_cut() {
 #[tokio::test]
 async fn a_client_that_takes_nothing_of_a_relayed_answer_does_not_delay_a_drain() {
     let peer = endless_peer();
-    let edge = Replica::start().await;
-    edge.store_owner_hint(SESSION, "peer", &peer.address).await;
-    let response = edge
-        .request(Method::POST, Some(SESSION), call(1, "tools/call", json!({"name": "x"})))
-        .await;
+    let (edge, response) = called_through(&peer).await;
     let shared = &edge.broker.shared;
     assert!(!shared.forwarded.is_empty(), "a drain waits for the answer");
     tokio::select! {
