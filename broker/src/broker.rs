@@ -20,6 +20,10 @@ mod toolsets;
 
 use std::{sync::Arc, time::Duration};
 
+use config::{
+    Config, MessageWire,
+    spec::{BackendSpec, TenantSpec},
+};
 use dashmap::DashMap;
 use protocol::{
     error::{ErrorKind, Refusal},
@@ -48,10 +52,6 @@ use crate::{
     backends::{
         backend::Backend, capability_probe, catalog_refresh, fixed_lists, prober,
         resources::BackendResources,
-    },
-    config::{
-        Config, MessageWire,
-        spec::{BackendSpec, TenantSpec},
     },
     maps::SharedMap,
     metrics::Metrics,

@@ -12,6 +12,7 @@ use std::{
 };
 
 use aws_lc_rs::hmac;
+use config::Config;
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::PrincipalId,
@@ -32,7 +33,6 @@ use crate::{
         rate_limiter::RateLimiter,
         replica_sharing::ReplicaSharing,
     },
-    config::{self, Config},
     metrics::Metrics,
     oauth::{ClientKeys, OauthResources, PublicAddress, SubjectTokens},
     persistence::Persistence,

@@ -10,7 +10,6 @@ pub mod backends;
 mod boxed;
 pub mod broker;
 pub mod cli;
-pub mod config;
 pub mod context;
 pub mod control;
 pub mod demo;

@@ -6,10 +6,10 @@ mod limits;
 
 use std::{collections::BTreeSet, fs};
 
+use config::validation::{parse_backend_spec, parse_tenant_spec};
 use protocol::{error, method};
 
 use crate::{
-    config::validation::{parse_backend_spec, parse_tenant_spec},
     listeners::admin::openapi,
     metrics::labels::{LINK_TRANSPORTS, TEXT_LABELS},
 };
@@ -180,7 +180,7 @@ fn bodies_to_paste_are_valid() {
 
 /// Returns every Rust source of the repository, as one text.
 fn sources() -> String {
-    let mut folders: Vec<_> = ["broker", "protocol", "rules", "storage", "testkit", "transport"]
+    let mut folders: Vec<_> = ["broker", "config", "protocol", "rules", "storage", "testkit", "transport"]
         .map(|name| format!("{}/../{name}", env!("CARGO_MANIFEST_DIR")))
         .into();
     let mut text = String::new();

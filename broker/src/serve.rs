@@ -34,6 +34,7 @@ use std::{
     time::Duration,
 };
 
+use config::{Config, ConfigSource, sandbox::SandboxMode};
 use rules::limits::{CLOSE_WAIT, shutdown::FORWARDED_ANSWERED_WITHIN};
 use tokio::time::timeout;
 
@@ -51,7 +52,6 @@ use self::{
 use crate::{
     auth::{Keyring, OpenRoot},
     broker::{Broker, BrokerParts},
-    config::{self, Config, ConfigSource, sandbox::SandboxMode},
     control::{Control, ControlParts},
     metrics::Metrics,
     persistence::{

@@ -30,13 +30,14 @@ pub mod request;
 pub mod secrets;
 pub mod traces;
 
+use config::{LogFormat, TelemetryConfig, log_filter::parse_log_filter};
+
 pub use self::{
     export::{ExporterHandle, start as start_export},
     log_filter::{LogFilterHandle, LogFilterStatus},
     log_writer::FlushGuard,
 };
 use self::{log_format::WithRequestIds, log_writer::LogWriter};
-use crate::config::{LogFormat, TelemetryConfig, log_filter::parse_log_filter};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {

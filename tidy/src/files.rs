@@ -13,12 +13,13 @@ const TOO_LONG: [&str; 0] = [];
 
 /// Dependencies that the crates of the inner layers may not have. An edge that Cargo guards needs
 /// no other test.
-const DEPENDENCIES: [(&str, &[&str]); 6] = [
+const DEPENDENCIES: [(&str, &[&str]); 7] = [
     ("protocol", &["tokio", "hyper", "transport", "storage"]),
     ("transport", &["protocol", "storage", "simdutf8"]),
     ("records", &["tokio", "sqlx", "serde"]),
     ("rules", &["tokio", "transport", "storage", "hyper", "http", "tracing", "rand"]),
     ("storage", &["transport", "hyper", "rules"]),
+    ("config", &["tokio", "hyper", "sqlx", "tracing"]),
     ("broker", &["simdutf8", "sqlx"]),
 ];
 

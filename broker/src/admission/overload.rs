@@ -26,10 +26,7 @@ use rules::limits::{
     UNFINISHED_TENANT_BYTES_MAX,
 };
 
-use crate::{
-    config,
-    metrics::{Metrics, process},
-};
+use crate::metrics::{Metrics, process};
 
 /// Percent of the limit by which the used memory must fall below the mark before the broker admits
 /// requests again.

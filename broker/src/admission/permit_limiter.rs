@@ -353,13 +353,13 @@ fn count(max: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use config::RedisOutagePolicy;
     use futures_util::future::join_all;
     use testkit::eventually;
 
     use super::*;
     use crate::{
         auth::Keys,
-        config::RedisOutagePolicy,
         persistence::{Stores, node::NodeSettings},
     };
 

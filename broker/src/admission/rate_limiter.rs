@@ -191,13 +191,11 @@ fn at_least_a_millisecond(wait: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use config::RedisOutagePolicy;
     use testkit::eventually;
 
     use super::*;
-    use crate::{
-        config::RedisOutagePolicy,
-        persistence::tests::{Meddled, persistence_over},
-    };
+    use crate::persistence::tests::{Meddled, persistence_over};
 
     fn rates(redis: bool, without: RedisOutagePolicy) -> RateLimiter {
         let metrics = Arc::new(Metrics::new(false));

@@ -7,10 +7,11 @@ use std::sync::{
     atomic::{AtomicU8, AtomicU32, Ordering},
 };
 
+use config::RedisOutagePolicy;
 use parking_lot::Mutex;
 use rules::shared_rate_limit::{ReplicaShare, SharingMode};
 
-use crate::{config::RedisOutagePolicy, metrics::Metrics, persistence::Persistence};
+use crate::{metrics::Metrics, persistence::Persistence};
 
 const ALL: [SharingMode; 5] = [
     SharingMode::LocalShare,

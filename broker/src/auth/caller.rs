@@ -8,6 +8,7 @@ use std::{
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use config::Secret;
 use protocol::ids::{KeyId, PrincipalId, TenantId};
 use rules::access::Subject;
 use tokio::time::Instant;
@@ -17,7 +18,6 @@ use super::{
     keys::now_us,
     verified_token::{CertificateThumbprint, VerifiedToken},
 };
-use crate::config::Secret;
 
 /// Principal of callers without a credential.
 pub const ANONYMOUS: &str = "anonymous";

@@ -10,14 +10,13 @@ use base64::{
     engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
 };
 use bytes::Bytes;
+use config::{ClientKey, Secret};
 use http::{
     HeaderValue, Method, Request, Uri,
     header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE},
 };
 use http_body_util::Full;
 use serde_json::json;
-
-use crate::config::{ClientKey, Secret};
 
 /// Life of a client assertion, in seconds.
 const ASSERTION_SECONDS: u64 = 60;

@@ -13,9 +13,8 @@ use std::{
 };
 
 use aws_lc_rs::rand;
+use config::{Config, DatabaseConfig, PREVIOUS_ROOT_FILE, ROOT_FILE};
 use storage::StoreError;
-
-use crate::config::{Config, DatabaseConfig, PREVIOUS_ROOT_FILE, ROOT_FILE};
 
 const ROOT_BYTES: usize = 32;
 
@@ -131,7 +130,7 @@ mod tests {
     use super::*;
 
     fn config(folder: &Path, node: &str) -> Config {
-        let mut config = crate::config::load_from(node, []).unwrap();
+        let mut config = config::load_from(node, []).unwrap();
         config.storage.database = DatabaseConfig::Sqlite(folder.join("broker.db"));
         config
     }

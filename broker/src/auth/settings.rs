@@ -9,8 +9,7 @@ use std::sync::{
 };
 
 use arc_swap::{ArcSwap, Guard};
-
-use crate::config::AuthConfig;
+use config::AuthConfig;
 
 /// The settings of sign-in in force. Clones share them.
 #[derive(Debug, Clone)]

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use config::{Config, spec::BackendSpec};
 use parking_lot::Mutex;
 use protocol::{
     ids::{BackendId, PrincipalId, TenantId},
@@ -27,7 +28,6 @@ use tokio::sync::{Notify, watch};
 use super::verdicts::ReplicaVerdicts;
 use crate::{
     admission::concurrency_limit::ConcurrencyLimiter,
-    config::{Config, spec::BackendSpec},
     context::Context,
     metrics::{BackendSeries, Metrics},
 };

@@ -14,6 +14,10 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use config::{
+    MessageWire,
+    spec::{BackendSpec, CatalogAuth, TransportSpec},
+};
 use parking_lot::Mutex;
 use protocol::{
     error::Refusal,
@@ -43,15 +47,8 @@ use super::{
     tools_read::ToolsRead,
 };
 use crate::{
-    config::{
-        MessageWire,
-        spec::{BackendSpec, CatalogAuth, TransportSpec},
-    },
-    context::Context,
-    oauth::TokenSource,
-    sandbox::ConfinementLevel,
-    telemetry::redaction::Redactor,
-    views::BackendStatus,
+    context::Context, oauth::TokenSource, sandbox::ConfinementLevel,
+    telemetry::redaction::Redactor, views::BackendStatus,
 };
 
 /// Reachability of a backend.

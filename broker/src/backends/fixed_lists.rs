@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use config::spec::{CatalogAuth, DeclaredCatalog};
 use rules::{
     catalog::{BackendLists, ListAllowance, ListKind, TaskHost, read_page_pinned},
     limits::BACKOFF_MAX,
@@ -15,10 +16,7 @@ use super::{
     catalog_owner::CatalogOwner,
     placeholder, prober,
 };
-use crate::{
-    config::spec::{CatalogAuth, DeclaredCatalog},
-    oauth::TokenSource,
-};
+use crate::oauth::TokenSource;
 
 /// Returns whether [`run`] is for this backend.
 pub fn is_for(backend: &Backend) -> bool {

@@ -15,6 +15,7 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
+use config::spec::PinSettings;
 use parking_lot::Mutex;
 use protocol::{
     error::{ErrorKind, Refusal},
@@ -36,7 +37,6 @@ use super::{
     look_alikes::find_look_alikes,
 };
 use crate::{
-    config::spec::PinSettings,
     context::Context,
     metrics::PinCounts,
     persistence::{StoreError, fault_point},

@@ -14,6 +14,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use config::{AuditLevel, spec::BackendSpec};
 use parking_lot::Mutex;
 use protocol::{
     envelope::Message,
@@ -41,10 +42,7 @@ use super::{
     schema_cache::{CompiledSchema, SchemaSetId},
     validation_pool::ValidationFailure,
 };
-use crate::{
-    config::{AuditLevel, spec::BackendSpec},
-    context::Context,
-};
+use crate::context::Context;
 
 #[derive(Debug)]
 pub struct Policy {

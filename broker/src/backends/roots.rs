@@ -8,14 +8,13 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use config::spec::{ConfiguredRoot, RootMode, RootRules};
 use protocol::{
     envelope::{Kind, Message},
     handshake,
     ids::RequestId,
     json::{Document, Limits},
 };
-
-use crate::config::spec::{ConfiguredRoot, RootMode, RootRules};
 
 /// The roots of one backend in force.
 #[derive(Debug)]

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use arc_swap::Guard;
+use config::{AuthConfig, IssuerConfig};
 use protocol::{error::Refusal, ids::TenantId};
 use rules::{
     access::Subject, endpoint::Endpoint, operators::Operator, sign_in_failures::SignInFailureReason,
@@ -16,7 +17,6 @@ use crate::{
         IssuerState, VerifiedToken, adapted::AdaptedIssuer,
     },
     backends::backend::{Backend, BackendState},
-    config::{AuthConfig, IssuerConfig},
     oauth::{LoginPermit, OperatorLogins, ProvenSignIn, SignIns, TokenSource},
     sessions::tenant::Tenant,
 };

@@ -25,10 +25,11 @@ use crate::{
 #[cfg(test)]
 use crate::{
     auth::{Caller, Keyring, Keys},
-    config::{Config, spec::TenantSpec},
     metrics::Metrics,
     persistence::Stores,
 };
+#[cfg(test)]
+use config::{Config, spec::TenantSpec};
 
 impl Broker {
     /// Starts the broker and its housekeeping. Must be called inside the runtime.

@@ -3,6 +3,7 @@
 
 use std::{env, time::Duration};
 
+use config::units::parse_duration;
 use http::Method;
 use serde_json::{Map, Value, json};
 
@@ -23,7 +24,6 @@ use super::{
     table::{self, Column},
     tenant, token,
 };
-use crate::config::units::parse_duration;
 
 /// Time that the registration of a backend takes besides its handshake.
 const HANDSHAKE_MARGIN: Duration = Duration::from_secs(30);
@@ -443,14 +443,14 @@ mod tests {
         let expected = json!({"transport": {"type": "http", "url": "http://h/mcp"}, "links": "per-session", "protocol": "legacy",
             "timeouts": {"call": "5s"}, "credentials": {"headers": {"X-Key": "v:w"}}});
         assert_eq!(body, expected);
-        assert!(crate::config::validation::parse_backend_spec(&body).is_ok());
+        assert!(config::validation::parse_backend_spec(&body).is_ok());
     }
 
     #[test]
     fn an_event_stream_is_described_by_its_url() {
         let body = body_of("mcp-broker backend add one --url http://h/sse --sse").unwrap();
         assert_eq!(body, json!({"transport": {"type": "sse", "url": "http://h/sse"}}));
-        assert!(crate::config::validation::parse_backend_spec(&body).is_ok());
+        assert!(config::validation::parse_backend_spec(&body).is_ok());
     }
 
     #[test]
@@ -485,7 +485,7 @@ mod tests {
             "env": {"A": "b=c", "HOME": "/home/ann"}, "cwd": "/srv"},
             "sandbox": {"read": ["/a"], "write": ["/b"], "network": false}});
         assert_eq!(body, expected);
-        assert!(crate::config::validation::parse_backend_spec(&body).is_ok());
+        assert!(config::validation::parse_backend_spec(&body).is_ok());
         assert!(matches!(
             body_of("mcp-broker backend add one --env NOT_SET -- npx"),
             Err(ClientError::Usage(_))

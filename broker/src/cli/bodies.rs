@@ -2,6 +2,7 @@
 
 use std::{hash::RandomState, io::Read, path::Path};
 
+use config::spec::as_http_url;
 use protocol::json::{Limits, duplicate_member};
 use serde_json::{Map, Value, json};
 
@@ -9,7 +10,6 @@ use super::{
     args::{BackendAdd, Links, Protocol},
     client::ClientError,
 };
-use crate::config::spec::as_http_url;
 
 /// Longest pointer of a member in a refusal.
 const MEMBER_CHARS_MAX: usize = 200;

@@ -2,10 +2,9 @@
 
 use std::str::FromStr;
 
+use config::spec::{BackendLimits, TenantLimits};
 use serde_json::Value;
 use utoipa::PartialSchema;
-
-use crate::config::spec::{BackendLimits, TenantLimits};
 
 /// Reads a count.
 pub(super) fn count<Count: FromStr>(text: &str) -> Result<Count, String> {

@@ -50,7 +50,7 @@ use self::{
     args::{Cli, Command},
     client::{AdminClient, ClientError},
 };
-use crate::{config, demo, listeners, serve};
+use crate::{demo, listeners, serve};
 
 const EXIT_REFUSED: u8 = 1;
 const EXIT_USAGE: u8 = 64;

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use config::{FieldError, units::format_duration};
 use protocol::ids::{ApprovalId, TenantId};
 use records::{
     AdminChange, ApprovalDecision, ApprovalFilter, ApprovalListPosition, ApprovalState,
@@ -21,10 +22,7 @@ use serde_json::{json, value::RawValue};
 use utoipa::ToSchema;
 
 use super::{Author, Control, ControlError, resource_views::moment, validation::now_us};
-use crate::{
-    auth::is_printable,
-    config::{FieldError, units::format_duration},
-};
+use crate::auth::is_printable;
 
 /// A call that waits, or waited, for the approval of a person.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]

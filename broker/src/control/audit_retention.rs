@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use config::units::format_duration;
 use records::{AdminChange, AuditRetentionTerms, AuditTruncation};
 use rules::{
     audit_retention::AuditRetention,
@@ -20,7 +21,7 @@ use storage::StoreError;
 use super::{
     AuditedAction, Author, Control, ControlError, audit_chain::ChainPosition, audit_seal::tenant,
 };
-use crate::{config::units::format_duration, telemetry::request::RequestName};
+use crate::telemetry::request::RequestName;
 
 /// Longest time of one removal of old records. The next one continues it.
 const TRIM_WITHIN: Duration = Duration::from_secs(10);

@@ -1,5 +1,6 @@
 //! Verification of the audit log for operators, one page of a chain at a time.
 
+use config::FieldError;
 use records::{AuditChain, UnchainedAudit};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -9,7 +10,6 @@ use super::{
     audit_chain::{ChainMismatch, ChainPosition, verify_page},
     audit_seal::{CheckpointView, hash_bytes, hash_text, tenant},
 };
-use crate::config::FieldError;
 
 /// A chain of the audit log: the records of a tenant, or those without a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -2,6 +2,10 @@
 
 use std::sync::Arc;
 
+use config::{
+    spec::{BackendSpec, ConfiguredRoot, RootRules},
+    validation::validate_backend_spec,
+};
 use protocol::ids::{BackendId, TenantId};
 use records::{AdminChange, BackendRecord};
 
@@ -11,10 +15,6 @@ use super::{
     change::ChangeAttempt,
     registry::{self, RegistryEntry},
     validation::{client_files, no_backend, no_tenant, now_us, refuse_declared, refuse_more},
-};
-use crate::config::{
-    spec::{BackendSpec, ConfiguredRoot, RootRules},
-    validation::validate_backend_spec,
 };
 
 impl Control {

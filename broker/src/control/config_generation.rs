@@ -6,11 +6,12 @@
 
 use std::sync::Arc;
 
+use config::ConfigSettings;
 use parking_lot::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{config::ConfigSettings, control::now_us, metrics::Metrics};
+use crate::{control::now_us, metrics::Metrics};
 
 /// Maximum number of faults in the view. The log contains every fault.
 const FAULTS_SHOWN_MAX: usize = 20;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use config::FieldError;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -10,7 +11,6 @@ use super::{Control, ControlError, resource_views::moment, validation::no_backen
 use crate::{
     auth::is_printable,
     backends::principal_reads,
-    config::FieldError,
     oauth::{Connections, OauthError, UserTokens},
 };
 

@@ -6,6 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use config::{
+    Exposure, MASK, Setting, SettingOrigin, is_reloaded,
+    spec::{BackendSpec, TenantSpec},
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -14,13 +18,7 @@ use super::{
     BackendSettings, Control,
     registry::{EntryOrigin, Registry, RegistryEntry},
 };
-use crate::{
-    config::{
-        Exposure, MASK, Setting, SettingOrigin, is_reloaded,
-        spec::{BackendSpec, TenantSpec},
-    },
-    telemetry::redaction,
-};
+use crate::telemetry::redaction;
 
 /// Members of issuers and of operators that are not secret. Any other member is masked.
 const SHOWN_MEMBERS: [&str; 43] = [

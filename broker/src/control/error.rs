@@ -1,11 +1,10 @@
 //! Errors of changes by operators. The admin API makes a problem document of each.
 
+use config::FieldError;
 use rules::access::{ApprovalRefused, PolicyFault};
 use storage::StoreError;
 
 use protocol::ids::{BackendId, DEFAULT_TENANT};
-
-use crate::config::FieldError;
 
 /// Reason why a change or a query was refused.
 #[derive(Debug, thiserror::Error)]

@@ -13,6 +13,7 @@ use std::{
     sync::Arc,
 };
 
+use config::{AuthConfig, FieldError, IssuerConfig, TenantMapping, parse_stored_issuer};
 use protocol::ids::{BackendId, TenantId};
 use records::{AdminChange, TokenIssuerRecord};
 use rules::limits::tokens::ISSUERS_PER_TENANT_MAX;
@@ -26,10 +27,7 @@ use super::{
     resource_views::moment,
     validation::{now_us, refuse_more},
 };
-use crate::{
-    auth::adapted::authorization_server,
-    config::{AuthConfig, FieldError, IssuerConfig, TenantMapping, parse_stored_issuer},
-};
+use crate::auth::adapted::authorization_server;
 
 /// An issuer of a tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -5,14 +5,12 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
+use config::FieldError;
 use records::KeyRecord;
 use rules::access::SubjectAttributes;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    auth::{Caller, CredentialExpiry, KeyEntry},
-    config::FieldError,
-};
+use crate::auth::{Caller, CredentialExpiry, KeyEntry};
 
 const VALUES_MAX: usize = 64;
 const VALUE_BYTES_MAX: usize = 256;

@@ -9,6 +9,10 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
+use config::{
+    Config, DeclaredBackend, FieldError,
+    spec::{BackendSpec, TenantSpec},
+};
 use protocol::ids::{BackendId, DEFAULT_TENANT, KeyId, TenantId};
 use records::{AdminChange, BackendRecord, KeyRecord, PolicyRecord, TenantRecord};
 use storage::StoreError;
@@ -24,13 +28,7 @@ use super::{
     },
     validation::client_files,
 };
-use crate::{
-    auth::{Caller, RootSecrets, SealError, reserved_reason},
-    config::{
-        Config, DeclaredBackend, FieldError,
-        spec::{BackendSpec, TenantSpec},
-    },
-};
+use crate::auth::{Caller, RootSecrets, SealError, reserved_reason};
 
 /// Reason why stored and declared entries cannot be activated.
 #[derive(Debug, thiserror::Error)]

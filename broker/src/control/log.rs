@@ -2,6 +2,12 @@
 
 use std::time::Duration;
 
+use config::{
+    FieldError,
+    log_filter::{LOG_FILTER_ALLOWED, parse_log_filter},
+    serde_units::optional_duration,
+    units::{DurationText, format_duration},
+};
 use rules::limits::log::{
     LOG_FILTER_BYTES_MAX, LOG_FILTER_TIME_DEFAULT, LOG_FILTER_TIME_MAX, LOG_FILTER_TIME_MIN,
 };
@@ -10,15 +16,7 @@ use serde_json::json;
 use utoipa::ToSchema;
 
 use super::{Author, Control, ControlError};
-use crate::{
-    config::{
-        FieldError,
-        log_filter::{LOG_FILTER_ALLOWED, parse_log_filter},
-        serde_units::optional_duration,
-        units::{DurationText, format_duration},
-    },
-    telemetry::{LogFilterHandle, LogFilterStatus},
-};
+use crate::telemetry::{LogFilterHandle, LogFilterStatus};
 
 /// The log filter of the replica that answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -62,6 +62,10 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use config::{
+    Config, FieldError,
+    spec::{TenantSpec, TransportSpec},
+};
 use parking_lot::Mutex;
 use protocol::ids::{DEFAULT_TENANT, KeyId, PrincipalId, TenantId};
 use records::{AdminChange, KeyRecord, TenantRecord};
@@ -111,10 +115,6 @@ use self::{
 use crate::{
     auth::{ApiKey, Keyring, Keys, OperatorTokens},
     broker::Broker,
-    config::{
-        Config, FieldError,
-        spec::{TenantSpec, TransportSpec},
-    },
     metrics::Metrics,
     persistence::Persistence,
     telemetry::LogFilterHandle,

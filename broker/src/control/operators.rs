@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use config::{AuthConfig, DeclaredOperator, FieldError, parse_operator_scope};
 use protocol::ids::{BackendId, TenantId};
 use records::{AdminChange, OperatorRecord};
 use rules::operators::{ADMIN_NAME, CONFIGURATION_NAME, Operator, Role, Scope};
@@ -16,10 +17,7 @@ use super::{
     resource_views::moment,
     validation::{check_label, now_us, refuse_more},
 };
-use crate::{
-    auth::OperatorEntry,
-    config::{AuthConfig, DeclaredOperator, FieldError, parse_operator_scope},
-};
+use crate::auth::OperatorEntry;
 
 /// Shown instead of a role that cannot be read.
 const UNREADABLE: &str = "unreadable";

@@ -327,7 +327,7 @@ fn key(at: usize, kind: &str, name: &str) -> Result<PinKey, ControlError> {
 }
 
 fn fault(path: &str, problem: &str, allowed: &str) -> ControlError {
-    ControlError::Invalid(crate::config::FieldError::new(path, problem, allowed))
+    ControlError::Invalid(config::FieldError::new(path, problem, allowed))
 }
 
 fn pin_view(mode: PinMode, stored: &StoredPin) -> PinView {

@@ -5,6 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use config::{FieldError, units::format_duration};
 use protocol::ids::{BackendId, TenantId};
 use records::{AdminChange, PolicyRecord};
 use rules::{
@@ -23,7 +24,6 @@ use super::{
     resource_views::moment,
     validation::{now_us, refuse_declared},
 };
-use crate::config::{FieldError, units::format_duration};
 
 /// Longest time from an operator's choice of an age to the report.
 const REPORT_DELAY_MAX: Duration = Duration::from_secs(60);

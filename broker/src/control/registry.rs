@@ -3,17 +3,15 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use config::{
+    AuthConfig, DeclaredBackend, IssuerConfig,
+    spec::{BackendSpec, TenantSpec},
+};
 use protocol::ids::{BackendId, TenantId};
 use rules::{access::PolicyDocument, catalog::HostedPromptDocument, toolsets::ToolsetDocument};
 use serde::Serialize;
 
-use crate::{
-    auth::{SealError, SealKey},
-    config::{
-        AuthConfig, DeclaredBackend, IssuerConfig,
-        spec::{BackendSpec, TenantSpec},
-    },
-};
+use crate::auth::{SealError, SealKey};
 
 /// Settings of a stored tenant that only holds the keys of a tenant from the configuration file.
 /// Not JSON, so no real settings are equal to it.

@@ -7,6 +7,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use config::{AuthConfig, Config, spec::TenantSpec};
 use protocol::ids::{DEFAULT_TENANT, TenantId};
 use records::{AdminChange, TenantRecord};
 use storage::Wakeup;
@@ -19,7 +20,6 @@ use super::{
     operators::refuse_stored_names,
     registry::{DECLARED, EntryOrigin, Registry, RegistryEntry, tenant_settings},
 };
-use crate::config::{AuthConfig, Config, spec::TenantSpec};
 
 /// Number of entries that a reload changed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -310,12 +310,12 @@ fn next_registry(
 mod tests {
     use std::path::Path;
 
+    use config::{load_from, validation::parse_backend_spec};
     use protocol::ids::BackendId;
 
     use super::*;
     use crate::{
         auth::Keyring,
-        config::{load_from, validation::parse_backend_spec},
         control::{NewKey, tests::Rig},
     };
 

@@ -5,6 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use config::spec::{
+    BackendAuth, BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, BackendTls,
+    PinSettings, ProtocolChoice, ResourceRules, RootRules, SandboxRules, TenantLimits, TenantSpec,
+    TenantTimeouts, ToolRules, TransportSpec,
+};
 use protocol::ids::{BackendId, TenantId};
 use records::KeyRecord;
 use rules::link_sharing::LinkSharing;
@@ -15,15 +20,7 @@ use super::{
     key_attributes::KeyAttributes,
     registry::{EntryOrigin, RegistryEntry},
 };
-use crate::{
-    config::spec::{
-        BackendAuth, BackendBreaker, BackendLimits, BackendSpec, BackendTimeouts, BackendTls,
-        PinSettings, ProtocolChoice, ResourceRules, RootRules, SandboxRules, TenantLimits,
-        TenantSpec, TenantTimeouts, ToolRules, TransportSpec,
-    },
-    telemetry::redaction,
-    views::BackendStatus,
-};
+use crate::{telemetry::redaction, views::BackendStatus};
 
 /// A tenant as it is in force.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]

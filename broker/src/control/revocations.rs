@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use config::FieldError;
 use protocol::ids::{PrincipalId, TenantId};
 use records::{AdminChange, RevocationRecord, RevokedSubject};
 use rules::limits::access::{REVOCATIONS_MAX, REVOKED_SUBJECT_BYTES_MAX};
@@ -14,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Author, Control, ControlError, resource_views::moment, validation::refuse_more};
-use crate::{auth::is_printable, config::FieldError};
+use crate::auth::is_printable;
 
 /// Bytes of a digest that name a revocation.
 const ID_BYTES: usize = 12;

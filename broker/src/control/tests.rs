@@ -6,6 +6,7 @@ mod keys;
 
 use std::path::Path;
 
+use config::{DatabaseConfig, spec::BackendSpec, validation::parse_backend_spec};
 use protocol::ids::BackendId;
 use records::{AuditKind, AuditRecord, NodeName};
 use serde_json::json;
@@ -15,7 +16,6 @@ use super::*;
 use crate::{
     auth::{Keys, OpenRoot, RootSecrets},
     broker::BrokerParts,
-    config::{self, DatabaseConfig, spec::BackendSpec, validation::parse_backend_spec},
     persistence::{
         Stores,
         tests::{Meddled, Verdict, task_creation, task_record},

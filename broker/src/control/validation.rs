@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
+use config::{FieldError, TlsConfig, spec::BackendSpec, units::format_duration};
 use protocol::ids::{BackendId, TenantId};
 
 use super::{ControlError, NAME_CHARS_MAX, registry::EntryOrigin};
-use crate::{
-    auth::{is_printable, reserved_reason},
-    config::{FieldError, TlsConfig, spec::BackendSpec, units::format_duration},
-};
+use crate::auth::{is_printable, reserved_reason};
 
 const KEY_LIFE_MIN: Duration = Duration::from_secs(1);
 const KEY_LIFE_MAX: Duration = Duration::from_secs(3_650 * 24 * 3_600);

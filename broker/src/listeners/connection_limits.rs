@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use config::Limits;
 use parking_lot::Mutex;
 use rules::{
     client_network::client_network,
@@ -26,7 +27,7 @@ use super::{
     handoff_listener::HandoffListener,
     trusted_proxies::{ClientAddress, ProxyProtocol},
 };
-use crate::{config::Limits, metrics::Metrics};
+use crate::metrics::Metrics;
 
 /// Pause while no connection can be accepted because no descriptor is left.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
@@ -224,7 +225,7 @@ mod tests {
     use super::{super::trusted_proxies::ProxiedListener, *};
 
     fn limits(text: &str) -> Limits {
-        crate::config::load_from(&format!("limits: {text}"), []).unwrap().limits
+        config::load_from(&format!("limits: {text}"), []).unwrap().limits
     }
 
     #[tokio::test]
@@ -232,7 +233,7 @@ mod tests {
         let metrics = Metrics::new(false);
         let limits =
             limits("{connections_per_second_per_address: 1, connection_burst_per_address: 2}");
-        let config = crate::config::Config::default();
+        let config = config::Config::default();
         let proxies = ProxyProtocol::new(&config, ProxiedListener::Http);
         let admission = ConnectionLimiter::new(&limits, proxies);
         let admitted =

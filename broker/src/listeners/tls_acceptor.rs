@@ -11,6 +11,7 @@ use std::{
 };
 
 use aws_lc_rs::digest;
+use config::{Certificate, Config};
 use protocol::ids::{PrincipalId, TenantId};
 use rules::access::{Attribute, Subject};
 use tokio::net::TcpStream;
@@ -23,10 +24,7 @@ use transport::{
     },
 };
 
-use crate::{
-    auth::{Caller, CertificateThumbprint, RemotePeer, is_printable, reserved_reason},
-    config::{self, Certificate, Config},
-};
+use crate::auth::{Caller, CertificateThumbprint, RemotePeer, is_printable, reserved_reason};
 
 /// First byte of a TLS connection: a handshake record (RFC 8446, 5.1). No text begins with it.
 const TLS_HANDSHAKE: u8 = 22;

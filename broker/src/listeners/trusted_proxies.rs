@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use config::{Config, ForwardedHeader};
 use http::{HeaderMap, HeaderName, HeaderValue, header::FORWARDED};
 use parking_lot::Mutex;
 use rules::local_rate_limit::{LocalRateLimiter, one_per};
@@ -18,8 +19,6 @@ use transport::{
     Cidr,
     proxy_protocol::{ProxyHeader, ProxyHeaderError, read_header, starts_with_header},
 };
-
-use crate::config::{Config, ForwardedHeader};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Minimum interval of log lines about refused proxy headers. Each line has the number of lines
@@ -268,7 +267,7 @@ mod tests {
         peer: &str,
         headers: &[(&'static str, &str)],
     ) -> String {
-        let config = crate::config::load_from(&format!("listen: {listen}"), []).unwrap();
+        let config = config::load_from(&format!("listen: {listen}"), []).unwrap();
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(*name, HeaderValue::from_str(value).unwrap());

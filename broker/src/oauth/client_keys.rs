@@ -16,6 +16,10 @@ use std::{
 };
 
 use bytes::Bytes;
+use config::{
+    ClientKey, Secret,
+    spec::{BackendAuth, ClientAuthMethod},
+};
 use http::{Request, Uri};
 use http_body_util::Full;
 use parking_lot::Mutex;
@@ -27,10 +31,6 @@ use serde_json::{Value, json};
 use super::{fetch::OauthError, secret_text::digest_of, vault::Vault};
 use crate::{
     auth::{ClientAuthentication, ClientCredential, now_us},
-    config::{
-        ClientKey, Secret,
-        spec::{BackendAuth, ClientAuthMethod},
-    },
     persistence::Persistence,
 };
 

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use config::{IssuerConfig, LoginClient};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -18,10 +19,7 @@ use super::{
     secret_text::{digest_of, random_text},
     token_request::{AccessToken, request_token},
 };
-use crate::{
-    auth::{ClientAuthentication, ClientCredential, KeyFetcher},
-    config::{IssuerConfig, LoginClient},
-};
+use crate::auth::{ClientAuthentication, ClientCredential, KeyFetcher};
 
 /// A login that waits for its answer.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -2,6 +2,7 @@
 //! metadata of the server (RFC 8414, OpenID Connect Discovery 1.0). The order of the URLs is that
 //! of MCP 2026-07-28, Authorization Server Discovery.
 
+use config::spec::{BackendSpec, IssuerComparison, TransportSpec};
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri,
     header::{ACCEPT, CONTENT_TYPE},
@@ -16,10 +17,7 @@ use super::{
     fetch::{OauthError, OauthFetcher},
     scopes::within_limit,
 };
-use crate::{
-    auth::metadata_urls,
-    config::spec::{BackendSpec, IssuerComparison, TransportSpec},
-};
+use crate::auth::metadata_urls;
 
 /// A request that no server carries out: without a token, it shows the challenge.
 const PROBE: &[u8] = br#"{"jsonrpc":"2.0","id":"probe","method":"ping"}"#;

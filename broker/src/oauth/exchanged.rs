@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use config::spec::ExchangeGrant;
 use parking_lot::Mutex;
 use protocol::ids::{PrincipalId, TenantId};
 use rules::limits::oauth::{GRANT_CACHED_MAX, OAUTH_FAILURE_PAUSE};
@@ -36,7 +37,6 @@ use super::{
 };
 use crate::{
     auth::{ExchangeableToken, SubjectDigest, now_us},
-    config::spec::ExchangeGrant,
     metrics::Metrics,
 };
 

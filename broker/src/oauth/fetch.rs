@@ -2,6 +2,7 @@
 //! egress policy of backends, and follow no redirects. Servers on other machines need TLS.
 
 use bytes::Bytes;
+use config::private_url::{is_loopback, is_private};
 use http::{HeaderValue, Request, StatusCode, Uri, header::ACCEPT};
 use http_body_util::Full;
 use protocol::json::{Limits, Tape};
@@ -9,10 +10,7 @@ use rules::limits::oauth::{OAUTH_ANSWER_BYTES_MAX, OAUTH_REQUEST_MAX, OAUTH_URL_
 use serde_json::{Map, Value};
 use transport::{HttpClient, HttpResponse, ResponseBody, parse_http_url};
 
-use crate::{
-    auth::has_one_reading,
-    config::private_url::{is_loopback, is_private},
-};
+use crate::auth::has_one_reading;
 
 /// Characters of an unusable URL that an error shows.
 const URL_CHARS_SHOWN: usize = 200;

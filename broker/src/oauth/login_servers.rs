@@ -13,6 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use config::spec::IssuerComparison;
 use parking_lot::Mutex;
 use rules::limits::{
     oauth::{
@@ -27,7 +28,6 @@ use super::{
     fetch::{OauthError, OauthFetcher},
     registration::CALLBACK_PATH,
 };
-use crate::config::spec::IssuerComparison;
 
 /// Path of the address to which an issuer sends an operator's browser back. An issuer may have one
 /// of its own below it.

@@ -7,6 +7,7 @@
 
 use std::{sync::Arc, time::Instant};
 
+use config::spec::BackendSpec;
 use http::HeaderValue;
 use parking_lot::Mutex;
 use rules::limits::oauth::OAUTH_FAILURE_PAUSE;
@@ -20,7 +21,7 @@ use super::{
     server_cache::ServerCache,
     token_request::{AccessToken, request_token},
 };
-use crate::{config::spec::BackendSpec, metrics::Metrics};
+use crate::metrics::Metrics;
 
 /// Value of `Authorization` for a backend.
 pub type TokenHeader = HeaderValue;

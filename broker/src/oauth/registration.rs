@@ -10,6 +10,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use config::{
+    ClientKey, Secret,
+    spec::{BackendAuth, ClientAuthMethod},
+};
 use http::{
     HeaderValue, Method, Request, StatusCode,
     header::{ACCEPT, CONTENT_TYPE},
@@ -30,13 +34,7 @@ use super::{
     token_request::{AccessToken, request_token},
     vault::Vault,
 };
-use crate::{
-    auth::{ClientAuthentication, ClientCredential, now_us},
-    config::{
-        ClientKey, Secret,
-        spec::{BackendAuth, ClientAuthMethod},
-    },
-};
+use crate::auth::{ClientAuthentication, ClientCredential, now_us};
 
 /// Paths of the broker as a client. Registrations have callbacks of their own below the first.
 pub const CALLBACK_PATH: &str = "/oauth/callback";

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use config::IssuerConfig;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -17,7 +18,7 @@ use super::{
     registration::CALLBACK_PATH,
     secret_text::random_text,
 };
-use crate::{auth::KeyFetcher, config::IssuerConfig};
+use crate::auth::KeyFetcher;
 
 /// Begins the `state` of a sign-in, and of no other request. No tenant has this name.
 const STATE_PREFIX: &str = "~.";

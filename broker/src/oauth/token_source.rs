@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use config::spec::{
+    ActorToken, BackendAuth, BackendAuthKind, BackendSpec, CatalogAuth, IdentityProvider,
+};
 use futures_util::{FutureExt, TryFutureExt, future::BoxFuture};
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 use tokio_util::task::TaskTracker;
@@ -21,9 +24,6 @@ use super::{
     vault::Vault,
 };
 use crate::{
-    config::spec::{
-        ActorToken, BackendAuth, BackendAuthKind, BackendSpec, CatalogAuth, IdentityProvider,
-    },
     metrics::Metrics,
     oauth::{RenewedToken, TokenHeader, UsableToken},
     persistence::Persistence,

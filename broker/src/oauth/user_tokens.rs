@@ -18,6 +18,7 @@ use std::{
     time::Instant,
 };
 
+use config::spec::{BackendAuth, IssuerComparison};
 use http::HeaderValue;
 use parking_lot::Mutex;
 use protocol::ids::{BackendId, PrincipalId, TenantId};
@@ -44,7 +45,6 @@ use super::{
 };
 use crate::{
     auth::{ClientAuthentication, now_us},
-    config::spec::{BackendAuth, IssuerComparison},
     metrics::Metrics,
 };
 

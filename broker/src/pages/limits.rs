@@ -5,6 +5,7 @@
 
 use std::{fmt::Write as _, time::Duration};
 
+use config::{documented_keys, units};
 use protocol::error::ErrorKind;
 use rules::limits::{
     access::{POLICY_RULES_MAX, REVOCATIONS_MAX},
@@ -26,10 +27,7 @@ use rules::limits::{
 };
 
 use super::assert_current;
-use crate::{
-    config::{documented_keys, units},
-    control::{BACKENDS_PER_TENANT_MAX, KEYS_PER_TENANT_MAX, TENANTS_MAX},
-};
+use crate::control::{BACKENDS_PER_TENANT_MAX, KEYS_PER_TENANT_MAX, TENANTS_MAX};
 
 /// Effect of a reached limit.
 enum Effect {

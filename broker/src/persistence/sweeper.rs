@@ -8,6 +8,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use config::{Config, SessionConfig};
 use records::{ApprovalState, GrantState, TaskClaimScope, TaskStatus};
 use rules::limits::{
     SWEEP_EVENTS, SWEEP_INTERVAL, SWEEP_ROUNDS_MAX, SWEEP_ROWS,
@@ -18,10 +19,7 @@ use storage::StoreError;
 use tokio::time::{Instant, sleep};
 
 use super::Persistence;
-use crate::{
-    config::{Config, SessionConfig},
-    metrics::Metrics,
-};
+use crate::metrics::Metrics;
 
 /// Sweeps until the future is dropped.
 pub async fn sweep(persistence: Arc<Persistence>, config: Arc<Config>, metrics: Arc<Metrics>) {

@@ -8,9 +8,9 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
+use config::{Certificate, Config, DatabaseConfig, PREVIOUS_ROOT_FILE, ROOT_FILE};
 
 use super::file_access::{self, READ};
-use crate::config::{Certificate, Config, DatabaseConfig, PREVIOUS_ROOT_FILE, ROOT_FILE};
 
 /// Suffixes of the files that SQLite and the broker keep next to a database file.
 const SUFFIXES: [&str; 4] = ["-wal", "-shm", "-journal", ".lock"];
@@ -108,8 +108,9 @@ pub(super) fn canonical(path: &Path) -> PathBuf {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use config::load_from;
+
     use super::*;
-    use crate::config::load_from;
 
     #[test]
     fn s03_files_of_the_broker_are_found_below_each_parent_folder() {

@@ -18,11 +18,11 @@ use std::{
 };
 
 use aws_lc_rs::digest::{SHA256, digest};
+use config::{Config, DatabaseConfig};
 use rustix::{io::Errno, process::geteuid};
 use transport::sandbox::support::is_passing;
 
 use super::broker_files::canonical;
-use crate::config::{Config, DatabaseConfig};
 
 /// Locked during the selection of a user, so that two processes with the same folder do not select
 /// at the same time.
@@ -279,8 +279,9 @@ fn readable_file_in(folder: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use config::load_from;
+
     use super::*;
-    use crate::config::load_from;
 
     fn homes(root: &Path) -> Homes {
         Homes::new(&load_from(&format!("stdio: {{homes: '{}'}}", root.display()), []).unwrap())

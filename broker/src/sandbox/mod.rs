@@ -19,6 +19,10 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
+use config::{
+    Config,
+    sandbox::{SandboxMode, SandboxRules},
+};
 use protocol::ids::TenantId;
 use transport::{
     SpawnError,
@@ -30,10 +34,6 @@ use self::{
     broker_files::BrokerFiles,
     homes::{FolderFault, Homes},
     paths::SystemPaths,
-};
-use crate::config::{
-    Config,
-    sandbox::{SandboxMode, SandboxRules},
 };
 
 /// Variables about the broker's user, which a child with a home of its own does not inherit.

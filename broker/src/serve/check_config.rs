@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeSet, fs, path::Path, process::ExitCode};
 
+use config::{Config, ConfigSource};
 use protocol::ids::{BackendId, DEFAULT_TENANT, TenantId, ToolsetId};
 use rules::{
     access::{Policy, PolicyFault},
@@ -11,10 +12,7 @@ use rules::{
 };
 
 use super::{error::EXIT_USAGE, print_line};
-use crate::{
-    config::{Config, ConfigSource},
-    listeners::tls_acceptor,
-};
+use crate::listeners::tls_acceptor;
 
 /// Checks a configuration file, the files that it includes and the certificates of the listeners,
 /// and compares the backends with a lock file. Prints one line for each fault.

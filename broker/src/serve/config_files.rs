@@ -2,15 +2,14 @@
 
 use std::path::PathBuf;
 
+use config::{Config, ConfigSource, DeclaredBackend, FieldErrors, included};
+
 use super::{
     ServeError, ServeOptions,
     config_folder::{ConfigFolder, FolderChange},
     demo,
 };
-use crate::{
-    config::{Config, ConfigSource, DeclaredBackend, FieldErrors, included},
-    control::Control,
-};
+use crate::control::Control;
 
 pub(super) struct ConfigFiles {
     file: Option<PathBuf>,

@@ -12,15 +12,15 @@ use std::{
     sync::Arc,
 };
 
+use config::{
+    Config, ConfigSource, FieldError, FieldErrors, IncludedFile,
+    included::{FoundFile, declared_twice, read_folder, secret_files},
+};
 use protocol::ids::BackendId;
 use rules::limits::included::INCLUDED_RETRY_READINGS;
 
-use crate::{
-    config::{
-        Config, ConfigSource, FieldError, FieldErrors, IncludedFile,
-        included::{FoundFile, declared_twice, read_folder, secret_files},
-    },
-    control::{Control, IncludedFileState, IncludedFileView, LoadError, ReloadSummary, now_text},
+use crate::control::{
+    Control, IncludedFileState, IncludedFileView, LoadError, ReloadSummary, now_text,
 };
 
 /// The folder as it was read last.

@@ -3,15 +3,12 @@
 
 use std::time::Duration;
 
+use config::{Config, DatabaseConfig};
 use storage::StoreError;
 use tokio::time::{Instant, sleep};
 
 use super::ServeError;
-use crate::{
-    auth::KeysError,
-    config::{Config, DatabaseConfig},
-    control::LoadError,
-};
+use crate::{auth::KeysError, control::LoadError};
 
 /// A start gives up if the database has not answered a step for this time.
 const DATABASE_WAIT: Duration = Duration::from_secs(30);

@@ -3,14 +3,13 @@
 
 use std::net::SocketAddr;
 
-use protocol::ids::{BackendId, TenantId};
-use rules::link_sharing::LinkSharing;
-
-use crate::config::{
+use config::{
     DeclaredBackend,
     spec::{BackendSpec, BackendTimeouts, Credentials, ProtocolChoice},
     stdio,
 };
+use protocol::ids::{BackendId, TenantId};
+use rules::link_sharing::LinkSharing;
 
 const BACKEND: &str = "demo";
 
@@ -61,8 +60,9 @@ Ctrl-C stops it.
 
 #[cfg(test)]
 mod tests {
+    use config::validation::validate_backend_spec;
+
     use super::*;
-    use crate::config::validation::validate_backend_spec;
 
     #[test]
     fn the_demo_backend_is_valid() {

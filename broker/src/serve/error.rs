@@ -2,10 +2,11 @@
 
 use std::{io, net::SocketAddr};
 
+use config::FieldErrors;
 use storage::StoreError;
 use transport::{TlsError, TlsSetupError, quic::ListenError};
 
-use crate::{auth::KeysError, config::FieldErrors, control::LoadError, telemetry::TelemetryError};
+use crate::{auth::KeysError, control::LoadError, telemetry::TelemetryError};
 
 /// Error that ends the process with an exit code other than 0.
 #[derive(Debug, thiserror::Error)]

@@ -3,13 +3,10 @@
 
 use std::net::SocketAddr;
 
+use config::{Certificate, Config};
 use rules::limits::CERTIFICATE_ENDS_SOON;
 
-use crate::{
-    config::{Certificate, Config},
-    listeners::tls_acceptor::TlsAcceptor,
-    metrics::Metrics,
-};
+use crate::{listeners::tls_acceptor::TlsAcceptor, metrics::Metrics};
 
 /// Users of the TLS acceptors, as metrics name them.
 pub(super) const ACCEPTORS: [&str; 2] = ["clients", "operators"];

@@ -13,6 +13,7 @@ use std::{
 };
 
 use aws_lc_rs::digest;
+use config::{Certificate, ClientAuth, Config};
 use transport::tls::{ReloadedCertificates, TlsError};
 
 use super::{
@@ -20,7 +21,6 @@ use super::{
     exposure::{ACCEPTORS, report_certificates},
 };
 use crate::{
-    config::{Certificate, ClientAuth, Config},
     control::Control,
     listeners::tls_acceptor::{self, TlsAcceptor},
     metrics::Metrics,

@@ -2,6 +2,7 @@
 
 use std::{fmt::Write as _, net::SocketAddr, sync::Arc, time::Duration};
 
+use config::Config;
 use futures_util::future::join_all;
 use rules::limits::{CLOSE_WAIT, shutdown::HANDSHAKES_END_WITHIN};
 use tokio::{
@@ -19,7 +20,6 @@ use super::{
 };
 use crate::{
     broker::Broker,
-    config::Config,
     control::Control,
     listeners::{self, tls_acceptor::TlsAcceptor},
     sessions::shared::Shared,

@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 
+use config::{Config, DatabaseConfig};
 use rules::limits::ACCEPT_QUEUE;
 use socket2::{SockFilter, SockRef, Socket};
 use tokio::{
@@ -14,10 +15,7 @@ use tokio_util::sync::CancellationToken;
 use transport::quic::{ListenerSecret, QuicListener};
 
 use super::{error::ServeError, inherited_sockets::InheritedSockets};
-use crate::{
-    config::{Config, DatabaseConfig},
-    listeners::{self, handoff_listener::HandoffListener, tls_acceptor::TlsAcceptor},
-};
+use crate::listeners::{self, handoff_listener::HandoffListener, tls_acceptor::TlsAcceptor};
 
 pub(super) struct ListenerTask {
     pub(super) address: SocketAddr,
@@ -246,7 +244,7 @@ mod tests {
 
     #[test]
     fn the_quic_listeners_of_two_replicas_have_different_names() {
-        let config = |text: &str| crate::config::load_from(text, []).unwrap();
+        let config = |text: &str| config::load_from(text, []).unwrap();
         let alone = config("node: {id: one}");
         assert_eq!(quic_name(&alone, None), quic_name(&config("node: {id: two}"), None));
         let of = |id: &str| {

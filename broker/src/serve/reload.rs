@@ -1,10 +1,9 @@
 //! Reload of the configuration file after SIGHUP.
 
+use config::{Config, ConfigSource};
+
 use super::{RunningBroker, ServeError, signals::Signals};
-use crate::{
-    config::{self, Config, ConfigSource},
-    control::ReloadSummary,
-};
+use crate::control::ReloadSummary;
 
 impl RunningBroker {
     /// Reloads a changed configuration file. After a fault everything stays as it is. Returns the

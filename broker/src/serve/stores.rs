@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use config::{Config, EventLogStorage};
 use storage::{
     DurableStore, EventStore, HotStore, MemoryHotStore, PostgresOptions, PostgresStore,
     RedisOptions, RedisStore, SqliteOptions, SqliteStore, StoreError,
@@ -10,7 +11,6 @@ use storage::{
 use super::{ServeError, database_wait::DatabaseWait};
 use crate::{
     auth::{Keys, KeysError, OpenRoot, RootSecrets},
-    config::{self, Config, EventLogStorage},
     persistence::Stores,
 };
 

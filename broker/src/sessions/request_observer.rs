@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
+use config::AuditLevel;
 use opentelemetry::KeyValue;
 use protocol::{
     envelope::Message,
@@ -16,7 +17,6 @@ use rules::client_transport::Transport;
 
 use crate::{
     auth::Caller,
-    config::AuditLevel,
     context::Context,
     metrics::RequestOutcome,
     telemetry::{

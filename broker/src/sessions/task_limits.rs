@@ -4,8 +4,6 @@
 use protocol::error::{ErrorKind, Refusal};
 use records::TaskLimit;
 
-use crate::config;
-
 /// Returns the refusal for a tenant that has reached this limit.
 pub(super) fn task_limit_refusal(limit: TaskLimit, settings: &config::TaskConfig) -> Refusal {
     let text = match limit {

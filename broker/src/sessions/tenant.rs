@@ -13,6 +13,7 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use config::{MessageWire, spec::TenantSpec};
 use parking_lot::Mutex;
 use protocol::{
     error::{ErrorKind, Refusal},
@@ -45,7 +46,6 @@ use crate::{
     admission::{concurrency_limit::TenantShare, permit_limiter::WaitingCaller},
     auth::Caller,
     backends::{backend::Backend, backend_admission::CallOwner},
-    config::{MessageWire, spec::TenantSpec},
     metrics::TenantCounts,
 };
 

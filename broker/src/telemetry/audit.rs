@@ -9,6 +9,7 @@ use std::{net::IpAddr, time::Instant};
 use aws_lc_rs::digest;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
+use config::AuditLevel;
 use opentelemetry::TraceId;
 use protocol::{
     ids::{ApprovalId, BackendId, TaskId},
@@ -26,7 +27,7 @@ use super::{
     inbound_context::RequestName,
     secrets::{self, REDACTED},
 };
-use crate::{auth::Caller, config::AuditLevel, views::AuditEntry};
+use crate::{auth::Caller, views::AuditEntry};
 
 /// Parts of a member's name that mark its value as a secret.
 const SECRET_WORDS: [&str; 14] = [

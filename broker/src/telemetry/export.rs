@@ -11,6 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use config::TraceConfig as Settings;
 use http::{Request, Response};
 use http_body_util::Full;
 use opentelemetry::KeyValue;
@@ -31,7 +32,7 @@ use tokio_util::sync::CancellationToken;
 use transport::http_client::{self, HttpClient};
 
 use super::traces::{SpanRecorder, Tracer, recorder};
-use crate::{config::TraceConfig as Settings, metrics::Metrics};
+use crate::metrics::Metrics;
 
 /// Handle of the exporter's task, to stop it.
 #[derive(Debug)]

@@ -5,12 +5,12 @@
 
 use std::{sync::Arc, time::Duration};
 
+use config::log_filter::parse_log_filter;
 use parking_lot::Mutex;
 use tokio::{task::AbortHandle, time::Instant};
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use super::TelemetryError;
-use crate::config::log_filter::parse_log_filter;
 
 /// Handle for changes of the filter. Clones change the same one.
 #[derive(Clone)]

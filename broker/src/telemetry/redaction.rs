@@ -9,14 +9,14 @@ mod words;
 
 use std::mem::take;
 
+use config::{
+    MASK,
+    spec::{BackendSpec, Credentials, TransportSpec},
+};
 use serde_json::Value;
 
 use self::words::{is_flag, is_plain, is_plain_segment, is_word};
 use super::{audit, secrets};
-use crate::config::{
-    MASK,
-    spec::{BackendSpec, Credentials, TransportSpec},
-};
 
 /// Minimum length of a secret that is searched for in texts. Shorter ones would match everywhere.
 const SOUGHT_CHARS_MIN: usize = 6;

@@ -13,6 +13,7 @@ use std::{
     time::SystemTime,
 };
 
+use config::{RATIO_WHOLE, TraceConfig as Settings};
 use http::{HeaderMap, HeaderValue};
 use opentelemetry::{
     InstrumentationScope, KeyValue, SpanId, TraceFlags,
@@ -28,11 +29,7 @@ use super::{
     context::{TraceContext, TraceParent, new_span, new_trace},
     inbound_context::{BAGGAGE, RequestName, TRACEPARENT, TRACESTATE, with_inbound_headers},
 };
-use crate::{
-    auth::Caller,
-    config::{RATIO_WHOLE, TraceConfig as Settings},
-    metrics::Metrics,
-};
+use crate::{auth::Caller, metrics::Metrics};
 
 /// Maximum length of a client's text in an attribute. Longer texts are cut.
 const ATTRIBUTE_CHARS_MAX: usize = 256;

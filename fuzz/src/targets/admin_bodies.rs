@@ -1,13 +1,11 @@
 //! Bodies of the admin API: a backend, a tenant, an issuer. The readers against their printers, and
 //! what the API shows of a backend against what an operator stores of it again.
 
-use broker::{
-    config::{
-        parse_stored_issuer,
-        spec::{BackendSpec, TenantSpec},
-        validation::{parse_backend_spec, parse_tenant_spec, validate_backend_spec},
-    },
-    control::BackendSettings,
+use broker::control::BackendSettings;
+use config::{
+    parse_stored_issuer,
+    spec::{BackendSpec, TenantSpec},
+    validation::{parse_backend_spec, parse_tenant_spec, validate_backend_spec},
 };
 use protocol::ids::TenantId;
 use serde_json::{Value, json};

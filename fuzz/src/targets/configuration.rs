@@ -3,7 +3,7 @@
 //!
 //! Lines of an input that begin with `MCP_BROKER__` are variables. The rest is the file.
 
-use broker::config::{
+use config::{
     Config, ConfigSource, FieldErrors, IncludedFile, load_from, sections_needing_restart,
     validation::{parse_backend_spec, parse_tenant_spec},
 };
@@ -144,7 +144,7 @@ fn is_read_again(config: &Config) {
 fn is_secret(config: &Config, written: &Value) {
     let mut config = config.clone();
     for entry in &mut config.backends {
-        if let broker::config::spec::TransportSpec::Stdio { env, .. } = &mut entry.spec.transport {
+        if let config::spec::TransportSpec::Stdio { env, .. } = &mut entry.spec.transport {
             env.clear();
         }
     }
@@ -165,7 +165,7 @@ fn included(text: &str, tree: &Value, read: &Result<Config, FieldErrors>) -> Vec
             is_read_again(&config);
             assert_eq!(config.tenants, read.tenants, "tenants of a file of the folder");
             let specs = |config: &Config| -> Vec<_> {
-                let key = |entry: &broker::config::DeclaredBackend| {
+                let key = |entry: &config::DeclaredBackend| {
                     (entry.tenant.clone(), entry.backend.clone(), entry.spec.clone())
                 };
                 let mut specs: Vec<_> = config.backends.iter().map(key).collect();

@@ -3,7 +3,7 @@
 
 use std::mem::take;
 
-use broker::config::FieldError;
+use config::FieldError;
 use serde_json::Value;
 
 /// Marks the values of secrets in the inputs, so that no other text contains one by accident.

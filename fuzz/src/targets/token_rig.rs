@@ -15,7 +15,6 @@ use aws_lc_rs::{
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use broker::{
     auth::{AuthError, KeyFetcher, Keyring, Keys, TokenVerifier},
-    config,
     metrics::Metrics,
 };
 use bytes::Bytes;

@@ -1,9 +1,9 @@
 //! The metadata of the broker's authorization server, which is made of the issuer's (RFC 8414, 2).
 
+use config::{AdaptedFront, ResourceParameter};
 use serde_json::{Map, Value, json};
 
 use super::{AdaptedIssuer, IssuerMetadata};
-use crate::config::{AdaptedFront, ResourceParameter};
 
 /// Members that a client gets as the issuer wrote them. Other members could name a way around the
 /// broker's endpoints, or make a statement about the issuer's own identifier.

@@ -17,6 +17,7 @@ mod token_request;
 use std::sync::Arc;
 
 use aws_lc_rs::digest;
+use config::{AdaptedFront, IssuerConfig};
 use tokio::sync::Semaphore;
 
 pub use self::{
@@ -26,7 +27,6 @@ pub use self::{
 };
 pub use super::tokens::metadata::{IssuerMetadata, MetadataFault};
 use super::tokens::{KeyFetcher, TokenVerifier, issuer::TokenIssuer};
-use crate::config::{AdaptedFront, IssuerConfig};
 
 /// First segment of the paths of all authorization servers.
 pub const PATH: &str = "/authorization";

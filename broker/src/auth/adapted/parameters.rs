@@ -6,10 +6,10 @@
 
 use std::borrow::Cow;
 
+use config::ResourceParameter;
 use protocol::form::form_decoded;
 
 use super::{AdaptedIssuer, IssuerMetadata};
-use crate::config::ResourceParameter;
 
 /// Scopes that belong to OpenID Connect. They have no prefix.
 const GENERAL_SCOPES: [&str; 6] =

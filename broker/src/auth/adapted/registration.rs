@@ -1,10 +1,9 @@
 //! Dynamic client registration (RFC 7591) with one fixed answer: the client that an operator has
 //! registered at the issuer. Nothing is stored.
 
+use config::ClientRegistration;
 use rules::limits::tokens::{REGISTRATION_URI_BYTES_MAX, REGISTRATION_URIS_MAX};
 use serde_json::{Value, json};
-
-use crate::config::ClientRegistration;
 
 /// Reason why a registration is refused (RFC 7591, 3.2.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -64,7 +63,7 @@ mod tests {
         let client = ClientRegistration {
             client_id: "fixed".to_owned(),
             redirect_uris: vec!["http://localhost/cb".to_owned()],
-            secret: Some(crate::config::Secret::new("not for clients")),
+            secret: Some(config::Secret::new("not for clients")),
         };
         let answer = |request: Value| registered_client(&client, request.to_string().as_bytes());
         let known =

@@ -6,6 +6,10 @@
 //! for backends.
 
 use bytes::Bytes;
+use config::{
+    IssuerConfig,
+    private_url::{is_loopback, is_private},
+};
 use http::{Request, StatusCode, Uri, header::ACCEPT};
 use http_body_util::Full;
 use protocol::json::{Limits, Tape};
@@ -17,10 +21,6 @@ use super::{
     jwt::has_one_reading,
     key_set::KeySet,
     metadata::{IssuerMetadata, MetadataFault},
-};
-use crate::config::{
-    IssuerConfig,
-    private_url::{is_loopback, is_private},
 };
 
 /// Client of the fetches. Clones share connections.
@@ -172,11 +172,11 @@ async fn get(client: &HttpClient, url: &Uri) -> Result<Bytes, FetchError> {
 
 #[cfg(test)]
 mod tests {
+    use config::TenantMapping;
     use protocol::ids::TenantId;
     use serde_json::json;
 
     use super::*;
-    use crate::config::TenantMapping;
 
     #[test]
     fn metadata_is_requested_at_the_urls_of_each_specification() {

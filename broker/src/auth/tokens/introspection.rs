@@ -16,6 +16,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use config::IntrospectionConfig;
 use parking_lot::Mutex;
 use protocol::error::{ErrorKind, Refusal};
 use rules::{
@@ -39,9 +40,7 @@ use super::{
     introspection_request::{IntrospectionClient, IntrospectionFailure},
     jwt::Claims,
 };
-use crate::{
-    auth::token_digest::TokenDigest, config::IntrospectionConfig, maps::SharedMap, metrics::Metrics,
-};
+use crate::{auth::token_digest::TokenDigest, maps::SharedMap, metrics::Metrics};
 
 /// Interval between two log lines about failures of one issuer.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
@@ -349,8 +348,9 @@ impl Drop for RunningIntrospection {
 
 #[cfg(test)]
 mod tests {
+    use config::{IntrospectionCredential, Secret};
+
     use super::*;
-    use crate::config::{IntrospectionCredential, Secret};
 
     fn answers() -> Answers {
         Answers {

@@ -5,16 +5,14 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use config::{IntrospectionConfig, IntrospectionCredential};
 use http::{Request, StatusCode, Uri};
 use http_body_util::Full;
 use rules::limits::tokens::INTROSPECTION_BYTES_MAX;
 use transport::HttpClient;
 
 use super::jwt::Claims;
-use crate::{
-    auth::{ClientAuthentication, ClientCredential},
-    config::{IntrospectionConfig, IntrospectionCredential},
-};
+use crate::auth::{ClientAuthentication, ClientCredential};
 
 /// Client of one introspection endpoint.
 #[derive(Debug)]

@@ -15,6 +15,7 @@ use std::{
 };
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use config::TenantMapping;
 use parking_lot::{Mutex, MutexGuard};
 use rules::{
     limits::tokens::{
@@ -35,11 +36,7 @@ use super::{
     key_set::KeySet,
     metadata::{IssuerMetadata, MetadataFault},
 };
-use crate::{
-    auth::keyring::Keyring,
-    config::{self, TenantMapping},
-    metrics::Metrics,
-};
+use crate::{auth::keyring::Keyring, metrics::Metrics};
 
 #[derive(Debug)]
 pub(in crate::auth) struct TokenIssuer {

@@ -9,12 +9,13 @@ use std::{
 };
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use config::issuers::algorithm;
 use jsonwebtoken::Algorithm;
 use protocol::json::{self, Document, Limits, Value, ValueKind};
 use rules::limits::tokens::{TOKEN_BYTES_MAX, TOKEN_KEY_ID_BYTES_MAX};
 
 use super::error::TokenError;
-use crate::{auth::verified_token::CertificateThumbprint, config::issuers::algorithm};
+use crate::auth::verified_token::CertificateThumbprint;
 
 /// Types of access tokens (RFC 9068, 2.1).
 const ACCESS_TOKEN_TYPES: [&str; 2] = ["at+jwt", "application/at+jwt"];

@@ -122,8 +122,7 @@ impl VerificationKey {
             None => fits.to_vec(),
             // RFC 7517, 4.4: the algorithm of the key.
             Some(only) => vec![
-                crate::config::issuers::algorithm(&only.as_str()?)
-                    .filter(|only| fits.contains(only))?,
+                config::issuers::algorithm(&only.as_str()?).filter(|only| fits.contains(only))?,
             ],
         };
         let id = match written.get("kid") {

@@ -1,10 +1,9 @@
 //! Metadata of an issuer (RFC 8414, OpenID Connect Discovery 1.0) that the broker stands in front of.
 
+use config::private_url::{is_loopback, is_private};
 use http::Uri;
 use serde_json::{Map, Value, json};
 use transport::parse_http_url;
-
-use crate::config::private_url::{is_loopback, is_private};
 
 /// Reason why the metadata of an issuer cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

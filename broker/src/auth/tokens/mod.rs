@@ -29,6 +29,7 @@ mod token_checks;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use config::IssuerConfig;
 use rules::{
     limits::tokens::{AUTHORIZATION_FORWARDS_MAX, TOKENS_REMEMBERED_MAX},
     maps::FastMap,
@@ -55,7 +56,7 @@ use super::{
     token_digest::{TokenDigest, TokenDigester},
     verified_token::CertificateThumbprint,
 };
-use crate::{config::IssuerConfig, maps::SharedMap, metrics::Metrics};
+use crate::{maps::SharedMap, metrics::Metrics};
 
 type IssuersByName = FastMap<String, Arc<TokenIssuer>>;
 

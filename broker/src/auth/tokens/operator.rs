@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use config::OperatorMapping;
 use rules::{
     operators::{Operator, Role, Scope},
     sign_in_failures::SignInFailureReason,
@@ -18,12 +19,9 @@ use super::{
     jwt::{Claims, Header, Jwt},
     unchecked,
 };
-use crate::{
-    auth::{
-        auth_error::{AuthError, UnknownSigningKey, token_not_valid},
-        token_digest::TokenDigest,
-    },
-    config::OperatorMapping,
+use crate::auth::{
+    auth_error::{AuthError, UnknownSigningKey, token_not_valid},
+    token_digest::TokenDigest,
 };
 
 impl TokenVerifier {

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use config::{IssuerConfig, LoginClient};
 use protocol::ids::TenantId;
 use rules::{
     access::{Attribute, Subject},
@@ -17,12 +18,9 @@ use super::{
     issuer::TokenIssuer,
     jwt::{Claims, Jwt},
 };
-use crate::{
-    auth::{
-        auth_error::{AuthError, UnknownSigningKey, token_not_valid},
-        verified_token::VerifiedToken,
-    },
-    config::{IssuerConfig, LoginClient},
+use crate::auth::{
+    auth_error::{AuthError, UnknownSigningKey, token_not_valid},
+    verified_token::VerifiedToken,
 };
 
 /// An issuer at which operators log in to the console.

@@ -1,6 +1,7 @@
 //! Tests of tokens and keys of every kind, without an authorization server.
 
 use aws_lc_rs::hmac;
+use config::TenantMapping;
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::TenantId,
@@ -14,10 +15,7 @@ use testkit::{
 use transport::HttpClientConfig;
 
 use super::{key_set::KeySet, *};
-use crate::{
-    auth::Keys,
-    config::{self, TenantMapping},
-};
+use crate::auth::Keys;
 
 const ISSUER: &str = "https://login.example.com/t";
 

@@ -4,6 +4,7 @@
 
 use std::{sync::Arc, time::SystemTime};
 
+use config::TenantMapping;
 use protocol::{
     error::{ErrorKind, Refusal},
     ids::{PrincipalId, TenantId},
@@ -19,16 +20,13 @@ use super::{
     issuer::TokenIssuer,
     jwt::{Claims, Header, Jwt},
 };
-use crate::{
-    auth::{
-        caller::{AuthenticatedCaller, Caller},
-        expiry::CredentialExpiry,
-        keyring::Keyring,
-        principal_names::is_printable,
-        token_digest::TokenDigest,
-        verified_token::VerifiedToken,
-    },
-    config::TenantMapping,
+use crate::auth::{
+    caller::{AuthenticatedCaller, Caller},
+    expiry::CredentialExpiry,
+    keyring::Keyring,
+    principal_names::is_printable,
+    token_digest::TokenDigest,
+    verified_token::VerifiedToken,
 };
 
 impl TokenIssuer {

@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
+use config::spec::TransportSpec;
 use protocol::capabilities::ClientCapabilities;
 use rules::link_sharing::{self, LinkScope, WireKind};
 
 use super::Backend;
-use crate::{
-    backends::link::{Era, Link, LinkUser},
-    config::spec::TransportSpec,
-};
+use crate::backends::link::{Era, Link, LinkUser};
 
 /// Every capability of a client, for the catalog's link. Some servers offer a tool only to clients
 /// that can answer its questions, or that show apps.

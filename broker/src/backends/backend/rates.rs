@@ -2,17 +2,15 @@
 
 use std::sync::Arc;
 
+use config::{
+    Limits,
+    spec::{BackendLimits, TenantLimits},
+};
 use protocol::error::Refusal;
 use rules::{gcra::Rate, shared_rate_limit::SharedRateLimiter};
 
 use super::Backend;
-use crate::{
-    admission::rate_limiter::RateScope,
-    config::{
-        Limits,
-        spec::{BackendLimits, TenantLimits},
-    },
-};
+use crate::admission::rate_limiter::RateScope;
 
 impl Backend {
     /// Takes one request from the rate of the tool, and from that of the backend. `tenant` holds the

@@ -355,6 +355,7 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use config::{Config, spec::BackendSpec};
     use proptest::prelude::*;
     use protocol::{
         capabilities::ClientCapabilities,
@@ -372,7 +373,6 @@ mod tests {
             backend::Backend,
             link::{Era, Link},
         },
-        config::{Config, spec::BackendSpec},
         context::Context,
         persistence::{Persistence, Stores},
         telemetry::traces::Tracer,

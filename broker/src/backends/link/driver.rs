@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use config::spec::TransportSpec;
 use futures_util::future::BoxFuture;
 use protocol::{capabilities::ClientCapabilities, ids::PrincipalId, version::Version};
 use rules::{catalog::ListKind, link_sharing::LinkScope};
@@ -16,7 +17,7 @@ use super::{
     stateless::{feed_streams, handshake},
     stdio, tcp, websocket,
 };
-use crate::{backends::backend::Backend, config::spec::TransportSpec, metrics::Side};
+use crate::{backends::backend::Backend, metrics::Side};
 
 impl Link {
     pub fn new(

@@ -10,9 +10,8 @@ use std::{
     time::Duration,
 };
 
+use config::spec::ProtocolChoice;
 use tokio::sync::{Notify, watch};
-
-use crate::config::spec::ProtocolChoice;
 
 /// The two eras of MCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -44,6 +44,7 @@ use std::{
 };
 
 use arc_swap::ArcSwapOption;
+use config::spec::TransportSpec;
 use futures_util::future::BoxFuture;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::{
@@ -74,7 +75,6 @@ use super::{
     backend::Backend, link_client::LinkClient, link_lists::LinkLists, requester::Requester,
     subscriptions::Subscriptions,
 };
-use crate::config::spec::TransportSpec;
 
 /// Does what a link needs requests for. The wires and the requests over them are above the link.
 trait LinkDriver: fmt::Debug + Send + Sync {
@@ -319,7 +319,7 @@ impl Link {
             Err(_) => {
                 let text = format!(
                     "no answer to initialize within {}",
-                    crate::config::units::format_duration(limit)
+                    config::units::format_duration(limit)
                 );
                 Err(OpenError::Failed(Failure::NotSent(text)))
             }

@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use config::{spec::TransportSpec, stdio::EffectiveChildLimits};
 use protocol::characters;
 use rules::limits::{CHILD_IDLE_CHECK_INTERVAL, CHILD_WRITE_STALL_MAX};
 use transport::child_process::{self, Child, ChildLimits, ChildProcess, ChildSpec};
@@ -28,7 +29,6 @@ use crate::{
         children::{ChildPermit, PROGRAM},
         provenance,
     },
-    config::{spec::TransportSpec, stdio::EffectiveChildLimits},
     sandbox,
 };
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use config::spec::TcpTls;
 use rules::limits::BACKEND_WRITE_STALL_MAX;
 use transport::tcp;
 
 use super::{Link, connection::Connection, failure::Failure, pipe};
-use crate::config::spec::TcpTls;
 
 /// Connects and performs the handshake.
 pub(super) async fn open(

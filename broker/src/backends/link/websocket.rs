@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
+use config::spec::Credentials;
 use http::{HeaderMap, HeaderName, HeaderValue, header::AUTHORIZATION};
 use rules::limits::BACKEND_WRITE_STALL_MAX;
 use transport::websocket::{self, ConnectOptions, Limits};
 
 use super::{Link, connection::Connection, failure::Failure, pipe};
-use crate::config::spec::Credentials;
 
 /// Connects and performs the handshakes.
 pub(super) async fn open(link: &Arc<Link>, url: &str) -> Result<Arc<Connection>, Failure> {

@@ -3,6 +3,11 @@
 use std::{path::Path, time::Duration};
 
 use arc_swap::ArcSwapOption;
+use config::{
+    load_from,
+    spec::{BackendSpec, ConfiguredRoot, TenantSpec},
+    validation::parse_backend_spec,
+};
 use protocol::ids::{BackendId, KeyId, ToolsetId};
 use records::{AdminChange, PinKey, PinKind, PinSighting};
 use rules::{access::Verdict, toolsets::ToolsetDocument};
@@ -13,11 +18,6 @@ use tokio::time::Instant;
 use super::{super::registry::tenant_settings, *};
 use crate::{
     backends::lists_for_tests::lists_with_tool,
-    config::{
-        load_from,
-        spec::{BackendSpec, ConfiguredRoot, TenantSpec},
-        validation::parse_backend_spec,
-    },
     control::{
         Author, ControlError, NewKey, PinBlockItem, PinBlockRequest, Preconditions, tests::Rig,
     },

@@ -19,6 +19,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use config::{TokenHash, private_url::is_loopback_host};
 use rules::{
     operators::Operator,
     sign_in_failures::{Plane, SignInFailureReason},
@@ -32,7 +33,6 @@ use super::{
 };
 use crate::{
     auth::{AuthError, AuthSettings, OperatorTokens},
-    config::{TokenHash, private_url::is_loopback_host},
     control::Control,
 };
 

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{Json, extract::State, response::IntoResponse};
+use config::{serde_units::optional_duration, units::DurationText};
 use protocol::ids::ApprovalId;
 use records::{ApprovalListPosition, ApprovalState};
 use serde::{Deserialize, Serialize};
@@ -14,10 +15,7 @@ use super::{
     permissions::SignedIn,
     problem::Problem,
 };
-use crate::{
-    config::{serde_units::optional_duration, units::DurationText},
-    control::{ApprovalView, Author, Control, NewDecision},
-};
+use crate::control::{ApprovalView, Author, Control, NewDecision};
 
 /// Entries of a page without a limit.
 const LIMIT_DEFAULT: u32 = 100;

@@ -14,6 +14,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
+use config::units::parse_duration;
 use futures_util::stream;
 use http_body_util::BodyExt as _;
 use protocol::ids::TenantId;
@@ -23,7 +24,6 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{input::QueryParams, page::LIMIT_MAX, permissions::SignedIn, problem::Problem};
 use crate::{
-    config::units::parse_duration,
     control::{AuditedAction, Author, Control},
     listeners::trusted_proxies::ClientAddress,
     telemetry::request::{self, RequestName},

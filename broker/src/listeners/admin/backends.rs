@@ -3,6 +3,11 @@
 use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::IntoResponse};
+use config::{
+    sandbox::SandboxRules,
+    spec::{BackendSpec, TransportSpec},
+    validation::parse_backend_spec,
+};
 use rules::operators::{Operator, Role};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -16,11 +21,6 @@ use super::{
     tenants::stored,
 };
 use crate::{
-    config::{
-        sandbox::SandboxRules,
-        spec::{BackendSpec, TransportSpec},
-        validation::parse_backend_spec,
-    },
     control::{Author, BackendView, Control, Preconditions},
     metrics::BACKEND_STATES,
 };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::IntoResponse};
+use config::BodySchema;
 use protocol::ids::BackendId;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,10 +13,7 @@ use super::{
     problem::Problem,
     tenants::PageParams,
 };
-use crate::{
-    config::BodySchema,
-    control::{ConnectLinkView, ConnectionTestView, ConnectionView, Control},
-};
+use crate::control::{ConnectLinkView, ConnectionTestView, ConnectionView, Control};
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct ConnectionList {

@@ -8,6 +8,7 @@ use axum::{
     extract::{FromRequest, FromRequestParts, Query, RawPathParams, Request},
     http::{HeaderMap, StatusCode, header, request::Parts},
 };
+use config::BodySchema;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use protocol::{
     ids::{BackendId, TenantId, ToolsetId},
@@ -20,7 +21,6 @@ use transport::framing::ChunksTooLong;
 use utoipa::ToSchema;
 
 use super::problem::Problem;
-use crate::config::BodySchema;
 
 /// Enough for a backend's settings with a long argument list, which have a few kilobytes.
 pub(super) const BODY_BYTES_MAX: usize = 1024 * 1024;

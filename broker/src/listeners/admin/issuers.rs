@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use axum::{extract::State, http::StatusCode, response::IntoResponse};
+use config::IssuerEntry;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -12,10 +13,7 @@ use super::{
     problem::Problem,
     tenants::{PageParams, stored},
 };
-use crate::{
-    config::IssuerEntry,
-    control::{Author, Control, IssuerView, Preconditions},
-};
+use crate::control::{Author, Control, IssuerView, Preconditions};
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(super) struct IssuerList {

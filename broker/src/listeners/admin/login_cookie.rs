@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, uri::Authority};
+use config::private_url::is_loopback_host;
 use rules::limits::{
     console::{CONSOLE_COOKIE_BYTES_MAX, CONSOLE_LOGIN_LIFE, PAGE_KEY_BYTES_MIN},
     oauth::CONNECT_REQUEST_LIFE,
@@ -20,7 +21,6 @@ use serde::{Deserialize, Serialize};
 use super::problem::Problem;
 use crate::{
     auth::{SealKey, unix_seconds},
-    config::private_url::is_loopback_host,
     oauth::{StartedLogin, digest_of, random_text},
 };
 

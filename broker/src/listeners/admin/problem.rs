@@ -5,12 +5,13 @@ use axum::{
     http::{HeaderValue, Method, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
+use config::FieldError;
 use rules::access::PolicyFault;
 use serde::Serialize;
 use storage::StoreError;
 use utoipa::ToSchema;
 
-use crate::{config::FieldError, control::ControlError};
+use crate::control::ControlError;
 
 /// Reason why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, ToSchema)]

@@ -3,6 +3,10 @@
 use std::sync::Arc;
 
 use axum::{Json, extract::State, http::StatusCode, response::IntoResponse};
+use config::{
+    roots::root_faults,
+    spec::{ConfiguredRoot, RootRules},
+};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -10,13 +14,7 @@ use super::{
     input::{BackendName, JsonBody, QueryParams, TenantName, read_as},
     problem::Problem,
 };
-use crate::{
-    config::{
-        roots::root_faults,
-        spec::{ConfiguredRoot, RootRules},
-    },
-    control::{Author, Control},
-};
+use crate::control::{Author, Control};
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]

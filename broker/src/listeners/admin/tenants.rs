@@ -3,6 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use axum::{extract::State, http::StatusCode, response::IntoResponse};
+use config::{
+    serde_units::optional_duration, spec::TenantSpec, units::DurationText,
+    validation::parse_tenant_spec,
+};
 use protocol::ids::KeyId;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -14,15 +18,9 @@ use super::{
     preconditions::shown,
     problem::Problem,
 };
-use crate::{
-    config::{
-        serde_units::optional_duration, spec::TenantSpec, units::DurationText,
-        validation::parse_tenant_spec,
-    },
-    control::{
-        Author, Control, KeyAttributes, KeyShown, KeyView, NewKey, Preconditions, PutOutcome,
-        TenantView,
-    },
+use crate::control::{
+    Author, Control, KeyAttributes, KeyShown, KeyView, NewKey, Preconditions, PutOutcome,
+    TenantView,
 };
 
 #[derive(Debug, Serialize, Deserialize, ToSchema)]

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use config::MessageWire;
 use protocol::{
     envelope::Message,
     error::{ErrorKind, Refusal},
@@ -15,7 +16,6 @@ use super::incoming::{ConnectionParams, IncomingConnection};
 use crate::{
     auth::{AuthenticatedCaller, Caller, CredentialExpiry, PresentedCertificate},
     broker::{Broker, tenant_gone},
-    config::MessageWire,
     listeners::tls_acceptor::CertificateCaller,
     sessions::{stateless::StatelessClient, tenant::SharedPermit},
 };

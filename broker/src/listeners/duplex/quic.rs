@@ -5,6 +5,7 @@
 use std::{convert::Infallible, net::IpAddr, sync::Arc};
 
 use bytes::Bytes;
+use config::Config;
 use protocol::{
     envelope::{Kind, Message, RefusedMessage},
     error::{ErrorKind, Refusal},
@@ -42,7 +43,6 @@ use super::{
 };
 use crate::{
     broker::Broker,
-    config::Config,
     listeners::{
         connection_limits::ConnectionLimiter,
         tls_acceptor::CertificateCaller,

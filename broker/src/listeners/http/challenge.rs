@@ -1,5 +1,6 @@
 //! The challenge of a refused request: `WWW-Authenticate` (RFC 6750, RFC 9728; MCP 2025-11-25 and 2026-07-28, Authorization).
 
+use config::AuthConfig;
 use http::{
     HeaderMap, HeaderValue, Response, StatusCode, Uri,
     header::{AUTHORIZATION, WWW_AUTHENTICATE},
@@ -8,7 +9,6 @@ use protocol::error::Refusal;
 use rules::endpoint::Endpoint;
 
 use super::listed_issuers::ListedIssuers;
-use crate::config::AuthConfig;
 
 /// Path of the metadata of the resource ([`super::resource_metadata`]).
 pub(super) const METADATA: &str = "/.well-known/oauth-protected-resource";

@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use bytes::Bytes;
+use config::MessageWire;
 use futures_util::stream;
 use http::{
     HeaderValue, Method as HttpMethod, Request, Response, StatusCode,
@@ -41,7 +42,6 @@ use super::{
 use crate::{
     auth::{AuthenticatedCaller, Caller, RemotePeer},
     broker::Broker,
-    config::MessageWire,
     listeners::duplex::{self, ConnectionParams, IncomingConnection},
     sessions::unread_answer::UnreadAnswer,
 };

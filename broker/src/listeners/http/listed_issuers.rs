@@ -3,10 +3,9 @@
 
 use std::sync::Arc;
 
+use config::{AuthConfig, IssuerConfig, TenantMapping};
 use http::Uri;
 use protocol::ids::TenantId;
-
-use crate::config::{AuthConfig, IssuerConfig, TenantMapping};
 
 /// Issuers for a client, and the resource that their tokens are for.
 pub(super) struct ListedIssuers<'a> {

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use config::MessageWire;
 use http::{HeaderValue, Response, StatusCode};
 use protocol::{
     envelope::{Body as Frames, Kind, Message, RefusedMessage, decode_body},
@@ -33,7 +34,6 @@ use super::{
 };
 use crate::{
     boxed::box_pin_with,
-    config::MessageWire,
     listeners::{
         replicas::{
             forward::initialize_elsewhere,

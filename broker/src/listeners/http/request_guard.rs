@@ -3,13 +3,14 @@
 
 use std::net::SocketAddr;
 
+use config::private_url::is_loopback_host;
 use http::{
     HeaderMap, HeaderName, HeaderValue, Uri,
     header::{HOST, ORIGIN},
 };
 use protocol::error::{ErrorKind, Refusal};
 
-use crate::{auth::AuthSettings, config::private_url::is_loopback_host};
+use crate::auth::AuthSettings;
 
 /// Origin and Host rules of one listener (MCP 2025-11-25, Transports: Security).
 #[derive(Debug)]
@@ -112,8 +113,9 @@ fn host_name(host: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use config::AuthConfig;
+
     use super::*;
-    use crate::config::AuthConfig;
 
     fn guard(local: &str, origins: &[&str]) -> RequestGuard {
         let auth = AuthConfig {

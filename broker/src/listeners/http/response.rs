@@ -19,6 +19,8 @@ use protocol::{
 use rules::event_log::Event;
 
 pub(in crate::listeners) use super::response_body::{Body, BodyAborted};
+use config::EventLogStorage;
+
 use super::{
     challenge,
     connection_cache::ConnectionCache,
@@ -28,7 +30,6 @@ use super::{
 use crate::{
     admission::outbox_budget::UnreadOwner,
     auth::CredentialExpiry,
-    config::EventLogStorage,
     listeners::http2_requests::RunningRequest,
     metrics::{Direction, Side},
     sessions::{

@@ -67,6 +67,7 @@ pub(in crate::sessions) use self::{
     local_requests::{CancelScope, RequestContext},
     state::InFlight,
 };
+use config::MessageWire;
 use records::SessionKey;
 use rules::{
     access::Subject,
@@ -82,7 +83,7 @@ use self::{
     state::{FIRST_EPOCH, SessionState, SessionStreams},
 };
 use super::{shared::Shared, tenant::Tenant, tenant_access::TenantCatalog};
-use crate::{auth::Caller, config::MessageWire, views::SessionView};
+use crate::{auth::Caller, views::SessionView};
 
 /// The result of the handshake.
 #[derive(Debug)]

@@ -37,7 +37,6 @@ use super::{
     run::{RunPlan, TaskRun},
 };
 use crate::{
-    config,
     persistence::{self, StoreError, fault_point},
     sessions::{
         approvals::{HeldCall, OpenedApproval},

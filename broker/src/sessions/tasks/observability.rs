@@ -5,6 +5,7 @@
 use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
+use config::AuditLevel;
 use opentelemetry::KeyValue;
 use protocol::{
     ids::{ApprovalId, TaskId},
@@ -19,7 +20,6 @@ use rules::{
 use super::{TaskManager, digest, run::TaskRun};
 use crate::{
     auth::Caller,
-    config::AuditLevel,
     sessions::{shared::Shared, tenant::Tenant},
     telemetry::{
         audit::AuditDraft,

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
+use config::spec::TenantLimits;
 use protocol::{error::Refusal, ids::PrincipalId};
 use rules::{gcra::Rate, shared_rate_limit::SharedRateLimiter};
 
 use super::Tenant;
-use crate::{
-    admission::rate_limiter::RateScope, backends::backend::Backend, config::spec::TenantLimits,
-};
+use crate::{admission::rate_limiter::RateScope, backends::backend::Backend};
 
 impl Tenant {
     /// Takes one request from the principal's rate, then from the tenant's.

@@ -9,6 +9,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use config::spec::ProtocolChoice;
 use http::StatusCode;
 use rules::limits::ERA_SILENCE_MAX;
 use transport::{HttpResponse, ResponseBody};
@@ -20,12 +21,9 @@ use super::{
     http_wire::{HttpWire, PostEndpoint},
     setup::send_one_way,
 };
-use crate::{
-    backends::link::{
-        EraSupport, Link, connection::Connection, connection_guard::ConnectionGuard,
-        failure::Failure, wire::WireSender,
-    },
-    config::spec::ProtocolChoice,
+use crate::backends::link::{
+    EraSupport, Link, connection::Connection, connection_guard::ConnectionGuard, failure::Failure,
+    wire::WireSender,
 };
 
 /// Connects: the event stream, its endpoint, then the handshake.

@@ -12,6 +12,7 @@
 
 use std::{pin::pin, sync::Arc};
 
+use config::spec::ProtocolChoice;
 use protocol::{
     envelope::{Kind, Message},
     method::Method,
@@ -26,15 +27,12 @@ use super::{
     requests::{self, is_result},
     state::StatelessConnection,
 };
-use crate::{
-    backends::link::{
-        Link,
-        connection::{Connection, is_catalog_loop},
-        era::{Era, EraSupport},
-        failure::Failure,
-        wire::WireSender,
-    },
-    config::spec::ProtocolChoice,
+use crate::backends::link::{
+    Link,
+    connection::{Connection, is_catalog_loop},
+    era::{Era, EraSupport},
+    failure::Failure,
+    wire::WireSender,
 };
 
 /// The meaning of an answer to `server/discover`.

@@ -201,7 +201,7 @@ async fn body_of<B: RequestBody>(broker: &Broker, body: B) -> Result<Bytes, OAut
 }
 
 /// Returns the registered client of an issuer.
-fn registered(issuer: &AdaptedIssuer) -> Result<&crate::config::ClientRegistration, OAuthError> {
+fn registered(issuer: &AdaptedIssuer) -> Result<&config::ClientRegistration, OAuthError> {
     issuer.front().registration.as_ref().ok_or_else(|| OAuthError {
         status: StatusCode::NOT_FOUND,
         code: "not_found",

@@ -16,6 +16,7 @@ mod sign_in;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use config::private_url::is_loopback_host;
 use http::{
     HeaderValue, Method as HttpMethod, Request, Response, StatusCode,
     header::{HOST, LOCATION, ORIGIN, RETRY_AFTER, SET_COOKIE},
@@ -44,7 +45,6 @@ use super::{
 use crate::{
     auth::{RemotePeer, SealKey},
     broker::Broker,
-    config::private_url::is_loopback_host,
     oauth::{
         CALLBACK_PATH, CLIENT_METADATA_PATH, Connections, KEY_SET_PATH, LoginPermit, OauthError,
         UserTokens, client_metadata, digest_of, random_text, tenant_of_metadata,

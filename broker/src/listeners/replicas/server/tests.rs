@@ -13,6 +13,7 @@ use std::{
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use config::spec::TenantSpec;
 use futures_util::{StreamExt, stream};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -37,7 +38,6 @@ use crate::{
     admission::outbox_budget::UnreadOwner,
     auth::{Caller, Keyring, Keys},
     broker::{Broker, BrokerParts},
-    config::{self, spec::TenantSpec},
     listeners::{self, replicas::relayed_source::TunnelBytes},
     metrics::Metrics,
     persistence::Stores,

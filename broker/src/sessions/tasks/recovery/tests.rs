@@ -4,6 +4,7 @@
 use std::{collections::HashSet, time::Duration};
 
 use bytes::Bytes;
+use config::{AuditLevel, Config, spec::TenantSpec};
 use protocol::ids::{BackendId, TenantId};
 use records::{AuditFilter, TaskRecord, TaskStep};
 use rules::{
@@ -19,7 +20,6 @@ use super::{
 use crate::{
     auth::{Keyring, Keys},
     broker::{Broker, BrokerParts},
-    config::{AuditLevel, Config, spec::TenantSpec},
     metrics::Metrics,
     persistence::{
         Stores,

@@ -1,10 +1,11 @@
 //! Tests of the cost of failed lookups, and of requests whose replica runs but does not answer.
 
+use config::spec::TenantLimits;
 use records::NodeName;
 use rules::endpoint::Endpoint;
 
 use super::*;
-use crate::{config::spec::TenantLimits, sessions::session::Session};
+use crate::sessions::session::Session;
 
 const LEASE: Duration = Duration::from_millis(700);
 
