@@ -1,9 +1,10 @@
-//! Opens connections to backends: name resolution, egress policy, TCP, and TLS for the HTTP client.
+//! Opens connections to backends and replicas: name resolution, egress policy, TCP, and TLS for the
+//! HTTP client.
 //!
-//! Called by the pool of `http_client` when it has no connection to reuse, and by the clients of
-//! the other wires. Every connect checks the address against the egress policy, even when the URL
-//! contains the address itself. The client verifies every certificate. All steps together take at
-//! most the connect timeout.
+//! The callers are the pool of `http_client` without a connection to reuse, the clients of the
+//! other wires, and the client of replicas. Every connect to a backend checks the address against
+//! the egress policy, even when the URL contains the address itself. The client verifies every
+//! certificate. All steps together take at most the connect timeout.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -22,7 +23,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     connect_error::ConnectError, descriptor_reserve, egress::EgressPolicy,
-    http_client_tls::HttpClientTls, send_error::SendError, socket_options,
+    http_client_tls::HttpClientTls, resolver::Resolver, send_error::SendError, socket_options,
 };
 
 /// Head start of one address before the next attempt begins (RFC 8305 recommends 250 ms).
@@ -95,6 +96,17 @@ pub(crate) fn host_without_brackets(host: &str) -> &str {
     host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host)
 }
 
+/// Splits an address. An IPv6 address must have brackets.
+pub(crate) fn host_and_port(address: &str) -> Result<(&str, u16), ConnectError> {
+    let parts = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let parts = parts
+        .filter(|(host, _)| !host.is_empty() && (host.starts_with('[') || !host.contains(':')));
+    let (host, port) = parts.ok_or_else(|| ConnectError::Unreachable {
+        reason: format!("{address:?} is not an address, host:port is expected"),
+    })?;
+    Ok((host_without_brackets(host), port))
+}
+
 /// Opens a TCP connection to the first allowed address of the host that answers, with the socket
 /// options of every wire.
 pub(crate) async fn open(
@@ -107,21 +119,37 @@ pub(crate) async fn open(
     Ok(tcp)
 }
 
+/// Opens a TCP connection to the first address of a replica (`host:port`) that answers. The egress
+/// policy and the reserve of descriptors are for backends, so neither applies.
+pub(crate) async fn open_replica(
+    resolver: &Resolver,
+    address: &str,
+) -> Result<TcpStream, ConnectError> {
+    let (host, port) = host_and_port(address)?;
+    let addresses = alternate_families(resolved(resolver, host, port).await?);
+    race(addresses, connect_one).await
+}
+
+async fn resolved(
+    resolver: &Resolver,
+    host: &str,
+    port: u16,
+) -> Result<Vec<SocketAddr>, ConnectError> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    resolver.addresses(host, port).await.map_err(|reason| ConnectError::Unreachable {
+        reason: format!("host {host} could not be resolved: {reason}"),
+    })
+}
+
 /// Resolves the host and returns the addresses that the policy allows, in the order to try.
 pub(crate) async fn allowed_addresses(
     host: &str,
     port: u16,
     egress: &EgressPolicy,
 ) -> Result<Vec<SocketAddr>, ConnectError> {
-    let found: Vec<SocketAddr> = match host.parse::<IpAddr>() {
-        Ok(address) => vec![SocketAddr::new(address, port)],
-        Err(_) => tokio::net::lookup_host((host, port))
-            .await
-            .map_err(|error| ConnectError::Unreachable {
-                reason: format!("host {host} could not be resolved: {error}"),
-            })?
-            .collect(),
-    };
+    let found = resolved(Resolver::shared(), host, port).await?;
     let mut allowed = Vec::new();
     let mut denied = None;
     for address in found {
@@ -159,8 +187,7 @@ fn alternate_families(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     }
 }
 
-/// Returns the first connection that comes up. Each further attempt starts after a head start or
-/// when the attempt before it has failed.
+/// Returns the first connection that comes up, unless only descriptors of the reserve are free.
 pub(crate) async fn race_addresses<T, Attempt>(
     addresses: Vec<SocketAddr>,
     attempt: impl Fn(SocketAddr) -> Attempt,
@@ -174,6 +201,19 @@ where
             reason: descriptor_reserve::DESCRIPTORS_EXHAUSTED.to_owned(),
         });
     }
+    race(addresses, attempt).await
+}
+
+/// Returns the first connection that comes up. Each further attempt starts after a head start or
+/// when the attempt before it has failed.
+async fn race<T, Attempt>(
+    addresses: Vec<SocketAddr>,
+    attempt: impl Fn(SocketAddr) -> Attempt,
+) -> Result<T, ConnectError>
+where
+    T: Send + 'static,
+    Attempt: Future<Output = Result<T, ConnectError>> + Send + 'static,
+{
     if let [address] = addresses[..] {
         return attempt(address).await;
     }

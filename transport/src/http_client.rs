@@ -12,24 +12,22 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::{Request, uri::Scheme};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper_util::client::legacy::{Client, Error as ClientError};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use rustls::pki_types::CertificateDer;
+use hyper_util::client::legacy::Error as ClientError;
 
 use crate::connect::Connector;
-use crate::egress::EgressPolicy;
 use crate::framing::ChunksTooLong;
+pub use crate::http_client_config::HttpClientConfig;
 use crate::http_client_tls::HttpClientTls;
 pub use crate::http_client_tls::TlsSetupError;
 use crate::http1_client::{self, BodyStreamError, Http1Body, Pool};
 use crate::http1_server::PIECE_BYTES_MAX;
+use crate::https_client::HttpsClient;
 use crate::message_bound::{MessageMemory, WaitRefused};
 use crate::response::HttpResponse;
 use crate::send_error::SendError;
@@ -38,45 +36,12 @@ use crate::vectored_body::VectoredBody;
 
 /// The HTTP library refuses smaller buffers than this.
 const HEAD_BYTES_MIN: usize = 8 * 1024;
-/// Interval between pings on an HTTP/2 connection with open streams, and the time limit for the
-/// answer.
-const HTTP2_PING_INTERVAL: Duration = Duration::from_secs(20);
-const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(20);
-
-#[derive(Debug, Clone)]
-pub struct HttpClientConfig {
-    /// Time limit for name resolution, connect and TLS handshake together.
-    pub connect_timeout: Duration,
-    /// Time an unused connection is kept. It should be shorter than the idle timeout of servers,
-    /// often 5 s: a request sent while the server closes the connection has an unknown result.
-    pub idle_timeout: Duration,
-    /// Unused connections kept for one scheme, host and port.
-    pub idle_per_host: usize,
-    /// Certificate authorities trusted in addition to those of the system.
-    pub extra_roots: Vec<CertificateDer<'static>>,
-    pub egress: Arc<EgressPolicy>,
-    /// Largest response head, in bytes. At least 8 KiB are always accepted.
-    pub head_bytes_max: usize,
-}
-
-impl Default for HttpClientConfig {
-    fn default() -> Self {
-        Self {
-            connect_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_secs(4),
-            idle_per_host: 64,
-            extra_roots: Vec::new(),
-            egress: Arc::new(EgressPolicy::default()),
-            head_bytes_max: 64 * 1024,
-        }
-    }
-}
 
 /// A shared client. Clones use the same connections.
 #[derive(Clone)]
 pub struct HttpClient {
     /// Client for URLs with TLS.
-    client: Client<Connector, Full<Bytes>>,
+    secure: Arc<HttpsClient>,
     /// Client for URLs without TLS.
     plain: Pool,
     connector: Connector,
@@ -117,21 +82,9 @@ impl HttpClient {
             connect_timeout: config.connect_timeout,
         };
         let head_bytes_max = config.head_bytes_max.max(HEAD_BYTES_MIN);
-        let client = Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(config.idle_timeout)
-            .pool_max_idle_per_host(config.idle_per_host)
-            // Repeats only a request that was never written, for example on a pooled connection
-            // that had just been closed.
-            .retry_canceled_requests(true)
-            .http1_max_buf_size(head_bytes_max)
-            .http2_max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX))
-            .http2_keep_alive_interval(Some(HTTP2_PING_INTERVAL))
-            .http2_keep_alive_timeout(HTTP2_PING_TIMEOUT)
-            .build(connector.clone());
-        let plain = Pool::new(config.idle_timeout, config.idle_per_host, head_bytes_max);
-        Ok(Self { client, plain, connector, config })
+        let secure = HttpsClient::new(config.clone(), connector.clone(), head_bytes_max);
+        let plain = Pool::new(&config, head_bytes_max);
+        Ok(Self { secure: Arc::new(secure), plain, connector, config })
     }
 
     /// Sends the request and waits for the response's head. The URI must be absolute, as
@@ -157,7 +110,7 @@ impl HttpClient {
         }
         // Boxed because the futures above would otherwise contain space for it.
         let response =
-            Box::pin(self.client.request(request)).await.map_err(|error| classify(&error))?;
+            Box::pin(self.secure.request(request)).await.map_err(|error| classify(&error))?;
         let (head, body) = response.into_parts();
         Ok(HttpResponse::new(Arc::new(head), ResponseBody(BodyKind::Hyper(body))))
     }

@@ -18,7 +18,7 @@ use tokio::{
 use tokio_rustls::TlsStream;
 
 use crate::{
-    connect::{self, host_without_brackets},
+    connect::{self, host_and_port},
     connect_error::ConnectError,
     egress::EgressPolicy,
     lines::{LineReader, LineWriter},
@@ -51,17 +51,6 @@ pub async fn connect(
         }
     };
     timeout(limit, connecting).await.unwrap_or(Err(ConnectError::Timeout))
-}
-
-/// Splits an address. An IPv6 address must have brackets.
-pub(crate) fn host_and_port(address: &str) -> Result<(&str, u16), ConnectError> {
-    let parts = address.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
-    let parts = parts
-        .filter(|(host, _)| !host.is_empty() && (host.starts_with('[') || !host.contains(':')));
-    let (host, port) = parts.ok_or_else(|| ConnectError::Unreachable {
-        reason: format!("{address:?} is not an address, host:port is expected"),
-    })?;
-    Ok((host_without_brackets(host), port))
 }
 
 impl Stream {

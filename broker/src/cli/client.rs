@@ -114,10 +114,9 @@ impl AdminClient {
             connect_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(5),
             idle_per_host: 1,
-            extra_roots: Vec::new(),
             // The operator chooses the address. The policy is for addresses from other sources.
             egress: Arc::new(EgressPolicy { allow: any, deny: Vec::new(), loopback: true }),
-            head_bytes_max: 64 * 1024,
+            ..HttpClientConfig::default()
         });
         let http = http.map_err(|error| ClientError::Internal(error.to_string()))?;
         Ok(Self {

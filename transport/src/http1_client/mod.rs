@@ -37,6 +37,7 @@ pub use self::body::BodyStreamError;
 pub(crate) use self::body::Http1Body;
 use self::head::{CachedHead, ResponseHead};
 use crate::{
+    http_client_config::HttpClientConfig,
     response::HttpResponse,
     send_error::SendError,
     vectored_body::{COPIED_BYTES_MAX, VectoredBody},
@@ -55,6 +56,7 @@ struct ClientConnection {
     /// Host and port of the server.
     server: Arc<str>,
     socket: TcpStream,
+    opened_at: Instant,
     /// Bytes read and not taken yet.
     buffer: BytesMut,
     read_bytes: usize,
@@ -86,6 +88,7 @@ struct PoolShared {
     idle: Mutex<IdleConnections>,
     idle_timeout: Duration,
     idle_per_host: usize,
+    connection_age_max: Duration,
     head_bytes_max: usize,
 }
 
@@ -140,11 +143,12 @@ enum SendOutcome {
 }
 
 impl Pool {
-    pub(crate) fn new(idle_timeout: Duration, idle_per_host: usize, head_bytes_max: usize) -> Self {
+    pub(crate) fn new(config: &HttpClientConfig, head_bytes_max: usize) -> Self {
         Self(Arc::new(PoolShared {
             idle: Mutex::default(),
-            idle_timeout,
-            idle_per_host,
+            idle_timeout: config.idle_timeout,
+            idle_per_host: config.idle_per_host,
+            connection_age_max: config.connection_age_max,
             head_bytes_max,
         }))
     }
@@ -211,6 +215,7 @@ impl Pool {
         let connection = ClientConnection {
             server: server.into(),
             socket,
+            opened_at: Instant::now(),
             buffer,
             read_bytes: READ_BYTES_MIN,
             unsent,
@@ -274,8 +279,10 @@ impl Pool {
     }
 
     fn put(&self, mut connection: Box<ClientConnection>) {
+        let now = Instant::now();
+        let is_old = now - connection.opened_at >= self.0.connection_age_max;
         // Data after a response does not belong to any request.
-        if !connection.buffer.is_empty() {
+        if is_old || !connection.buffer.is_empty() {
             return;
         }
         connection.buffer = BytesMut::new();
@@ -285,7 +292,7 @@ impl Pool {
             None => idle.by_server.entry(connection.server.clone()).or_default(),
         };
         if resting.len() < self.0.idle_per_host {
-            resting.push(IdleConnection { connection, since: Instant::now() });
+            resting.push(IdleConnection { connection, since: now });
         }
         if !std::mem::replace(&mut idle.is_swept, true) {
             tokio::spawn(sweep(Arc::downgrade(&self.0)));

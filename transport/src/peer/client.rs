@@ -31,7 +31,6 @@ use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::{
     io::BufReader,
-    net::TcpStream,
     sync::{OwnedSemaphorePermit, Semaphore},
     time::timeout,
 };
@@ -45,7 +44,7 @@ use super::{
     coalesced_writes::CoalescedWrites,
     until_unanswered,
 };
-use crate::send_error::SendError;
+use crate::{connect::open_replica, resolver::Resolver, send_error::SendError};
 
 /// One attempt on the open connection, and one on a new connection if the first was closing.
 const ATTEMPTS: usize = 2;
@@ -54,6 +53,7 @@ const ATTEMPTS: usize = 2;
 #[derive(Clone)]
 pub struct PeerClient {
     tls: TlsConnector,
+    resolver: Resolver,
     peers: Arc<Mutex<HashMap<String, Arc<Peer>>>>,
 }
 
@@ -96,7 +96,12 @@ struct ConnectionState {
 
 impl PeerClient {
     pub fn new(identity: &PeerIdentity) -> Self {
-        Self { tls: TlsConnector::from(Arc::clone(&identity.client)), peers: Arc::default() }
+        Self {
+            tls: TlsConnector::from(Arc::clone(&identity.client)),
+            // Silent names of backends must not delay replicas.
+            resolver: Resolver::of_system(),
+            peers: Arc::default(),
+        }
     }
 
     /// Sends the request to the replica at `address` (`host:port`) and waits for the response's
@@ -114,7 +119,7 @@ impl PeerClient {
         let permit = connection.acquire_stream()?;
         let mut reason = String::new();
         for _ in 0..ATTEMPTS {
-            let mut sender = connection.sender(&self.tls, address).await?;
+            let mut sender = connection.sender(self, address).await?;
             let response = match send_whole(&mut sender, request) {
                 Ok(response) => response.await,
                 Err(error) => {
@@ -148,7 +153,7 @@ impl PeerClient {
         let peer = self.peer(address);
         let connection = peer.connection();
         let permit = connection.acquire_stream()?;
-        let mut sender = connection.sender(&self.tls, address).await?;
+        let mut sender = connection.sender(self, address).await?;
         let (response, stream) =
             sender.send_request(Request::from_parts(head, ()), false).map_err(not_sent)?;
         let upload = Upload::start(body, stream);
@@ -170,6 +175,53 @@ impl PeerClient {
         let peer = Arc::<Peer>::default();
         peers.insert(address.to_owned(), Arc::clone(&peer));
         peer
+    }
+
+    async fn connect(&self, address: &str) -> Result<SendRequest<Bytes>, SendError> {
+        let unreachable =
+            |error: &dyn Error| SendError::Connect { reason: format!("{address}: {error}") };
+        let socket = open_replica(&self.resolver, address).await?;
+        let _ = socket.set_nodelay(true);
+        let name = ServerName::try_from(PEER_NAME)
+            .map_err(|error| SendError::Tls { reason: error.to_string() })?;
+        let stream = self
+            .tls
+            .connect(name, BufReader::with_capacity(READ_BYTES, socket))
+            .await
+            .map_err(|error| SendError::Tls { reason: error.to_string() })?;
+        if stream.get_ref().1.alpn_protocol() != Some(ALPN_H2) {
+            return Err(SendError::Tls { reason: format!("{address} does not speak http/2") });
+        }
+        let (sender, mut connection) = client::Builder::new()
+            .enable_push(false)
+            .initial_max_send_streams(STREAMS_MAX as usize)
+            .initial_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .data_frame_budget(DATA_FRAME_BUDGET)
+            .max_header_list_size(HEAD_BYTES_MAX)
+            // Clients that hang up cause many reset streams. Late frames of the peer on them are not
+            // a fault.
+            .max_concurrent_reset_streams(GIVEN_UP_STREAMS_MAX)
+            .max_local_error_reset_streams(None)
+            .handshake(CoalescedWrites::new(stream))
+            .await
+            .map_err(|error| unreachable(&error))?;
+        let pings = connection.ping_pong();
+        let address = address.to_owned();
+        tokio::spawn(async move {
+            // Dropping the connection ends its streams with an error.
+            tokio::select! {
+                // An answer that has arrived counts, however late this task reads it.
+                biased;
+                ended = connection => if let Err(error) = ended {
+                    tracing::debug!(%address, %error, "the connection to a replica ended");
+                },
+                () = until_unanswered(pings) => {
+                    tracing::debug!(%address, "a replica answers no ping: its connection is closed");
+                }
+            }
+        });
+        Ok(sender)
     }
 }
 
@@ -193,7 +245,7 @@ impl PeerConnection {
 
     async fn sender(
         &self,
-        tls: &TlsConnector,
+        client: &PeerClient,
         address: &str,
     ) -> Result<SendRequest<Bytes>, SendError> {
         let failures_before = self.failures.load(Ordering::Relaxed);
@@ -213,7 +265,7 @@ impl PeerConnection {
         {
             return Err(failure.clone());
         }
-        match timeout(CONNECT_TIMEOUT, connect(tls, address))
+        match timeout(CONNECT_TIMEOUT, client.connect(address))
             .await
             .unwrap_or(Err(SendError::ConnectTimeout))
         {
@@ -239,52 +291,6 @@ impl PeerConnection {
 fn is_open(sender: &SendRequest<Bytes>) -> bool {
     let mut context = Context::from_waker(Waker::noop());
     !matches!(sender.clone().poll_ready(&mut context), Poll::Ready(Err(_)))
-}
-
-async fn connect(tls: &TlsConnector, address: &str) -> Result<SendRequest<Bytes>, SendError> {
-    let unreachable =
-        |error: &dyn Error| SendError::Connect { reason: format!("{address}: {error}") };
-    let socket = TcpStream::connect(address).await.map_err(|error| unreachable(&error))?;
-    let _ = socket.set_nodelay(true);
-    let name = ServerName::try_from(PEER_NAME)
-        .map_err(|error| SendError::Tls { reason: error.to_string() })?;
-    let stream = tls
-        .connect(name, BufReader::with_capacity(READ_BYTES, socket))
-        .await
-        .map_err(|error| SendError::Tls { reason: error.to_string() })?;
-    if stream.get_ref().1.alpn_protocol() != Some(ALPN_H2) {
-        return Err(SendError::Tls { reason: format!("{address} does not speak http/2") });
-    }
-    let (sender, mut connection) = client::Builder::new()
-        .enable_push(false)
-        .initial_max_send_streams(STREAMS_MAX as usize)
-        .initial_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .data_frame_budget(DATA_FRAME_BUDGET)
-        .max_header_list_size(HEAD_BYTES_MAX)
-        // Clients that hang up cause many reset streams. Late frames of the peer on them are not a
-        // fault.
-        .max_concurrent_reset_streams(GIVEN_UP_STREAMS_MAX)
-        .max_local_error_reset_streams(None)
-        .handshake(CoalescedWrites::new(stream))
-        .await
-        .map_err(|error| unreachable(&error))?;
-    let pings = connection.ping_pong();
-    let address = address.to_owned();
-    tokio::spawn(async move {
-        // Dropping the connection ends its streams with an error.
-        tokio::select! {
-            // An answer that has arrived counts, however late this task reads it.
-            biased;
-            ended = connection => if let Err(error) = ended {
-                tracing::debug!(%address, %error, "the connection to a replica ended");
-            },
-            () = until_unanswered(pings) => {
-                tracing::debug!(%address, "a replica answers no ping: its connection is closed");
-            }
-        }
-    });
-    Ok(sender)
 }
 
 /// Sends a request with its body, both in one write. An error means that neither was sent.
@@ -345,7 +351,31 @@ fn was_not_processed(error: &h2::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
+    use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_silent_address_of_a_replica_leaves_time_for_its_next_one() {
+        let live = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let answering = live.local_addr().unwrap();
+        let silent = SocketAddr::from(([127, 0, 0, 2], answering.port()));
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(silent).unwrap();
+        let _listening = socket.listen(0).unwrap();
+        // The kernel answers no further connect to a listener with a full queue.
+        let _queued = TcpStream::connect(silent).await.unwrap();
+        let mut client = PeerClient::new(&PeerIdentity::from_secret(&[7; 32]).unwrap());
+        client.resolver = Resolver::new(move |_| Ok(vec![silent, answering]));
+        let (address, request) =
+            (format!("replica.test:{}", answering.port()), Request::new(Bytes::new()));
+        tokio::select! {
+            connected = live.accept() => drop(connected.unwrap()),
+            sent = client.send(&address, &request) => panic!("no connection arrived: {sent:?}"),
+        }
+    }
 
     #[tokio::test]
     async fn a_request_beyond_the_streams_of_its_connection_is_refused() {

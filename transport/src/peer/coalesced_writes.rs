@@ -1,8 +1,8 @@
 //! Collects the frames of many requests, and writes them to the other replica together.
 //!
-//! Used round each connection between replicas, on both sides. The HTTP/2 library flushes after
-//! each frame that a task hands to it. A write for each frame costs a TLS record, a system call and
-//! a wake-up of the peer, which together exceed the cost of the frame.
+//! Both sides of each connection between replicas use it. The HTTP/2 library flushes after each
+//! frame. A separate write costs a TLS record, a system call and a wake-up of the peer. Together
+//! they cost more than the frame itself.
 
 use std::{
     io,

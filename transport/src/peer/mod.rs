@@ -67,6 +67,8 @@ const PEER_CONNECTIONS_MAX: usize = 1_024;
 const HANDSHAKES_MAX: usize = 256;
 
 const _: () = assert!(CONNECTION_WINDOW_BYTES / STREAM_WINDOW_BYTES > 32_000); // slow readers leave space for others
+// The library counts at most 256 for each piece, so a window of single bytes ends no connection.
+const _: () = assert!(DATA_FRAME_BUDGET / 256 > CONNECTION_WINDOW_BYTES as usize);
 const _: () = assert!(PING_INTERVAL.as_secs() + PING_TIMEOUT.as_secs() <= 4); // about two leases: who is silent longer lost its sessions
 
 /// Pings the peer. Resolves when an answer does not come in time.

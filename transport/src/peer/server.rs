@@ -5,14 +5,7 @@
 //!   authority.
 //! - Connections that never finish a handshake do not use up the connections for replicas.
 
-use std::{
-    future::poll_fn,
-    io,
-    net::SocketAddr,
-    pin::pin,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{future::poll_fn, io, net::SocketAddr, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use h2::{
@@ -26,7 +19,7 @@ use tokio::{
     io::BufReader,
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -318,7 +311,77 @@ async fn answer<ResponseBody>(
 
 #[cfg(test)]
 mod tests {
+    use http_body_util::Full;
+    use socket2::{Domain, Socket, Type};
+    use tracing::{
+        Event, Level, Metadata, Subscriber,
+        field::{Field, Visit},
+        span,
+    };
+
     use super::*;
+
+    /// Collects the numbers of lines left out from the warnings of a server. Stops it after three.
+    #[derive(Clone, Default)]
+    struct Warnings {
+        left_out: Arc<Mutex<Vec<u64>>>,
+        stop: CancellationToken,
+    }
+
+    impl Visit for Warnings {
+        fn record_u64(&mut self, field: &Field, value: u64) {
+            let mut left_out = self.left_out.lock();
+            if field.name() == "left_out" {
+                left_out.push(value);
+            }
+            if left_out.len() == 3 {
+                self.stop.cancel();
+            }
+        }
+
+        fn record_debug(&mut self, _field: &Field, _value: &dyn std::fmt::Debug) {}
+    }
+
+    impl Subscriber for Warnings {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            *metadata.level() == Level::WARN
+        }
+
+        fn new_span(&self, _span: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+
+        fn record(&self, _span: &span::Id, _values: &span::Record<'_>) {}
+
+        fn record_follows_from(&self, _span: &span::Id, _follows: &span::Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            event.record(&mut self.clone());
+        }
+
+        fn enter(&self, _span: &span::Id) {}
+
+        fn exit(&self, _span: &span::Id) {}
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failed_accepts_are_retried_and_get_one_line_in_each_interval() {
+        let warnings = Warnings::default();
+        let _logged = tracing::subscriber::set_default(warnings.clone());
+        // Every accept fails at a socket that does not listen.
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let listener = TcpListener::from_std(socket.into()).unwrap();
+        let server = PeerServer::new(&PeerIdentity::from_secret(&[7; 32]).unwrap());
+        let handler =
+            |_request: Request<PeerBody>| async { Response::new(Full::<Bytes>::default()) };
+        server.serve(listener, warnings.stop.cancelled(), handler).await;
+        let left_out = warnings.left_out.lock();
+        assert_eq!((left_out.len(), left_out[0]), (3, 0), "{left_out:?}");
+        let attempts = LOG_INTERVAL.as_millis() / ACCEPT_RETRY.as_millis();
+        let are_many = left_out[1..].iter().all(|count| u128::from(*count) > attempts / 2);
+        assert!(are_many, "{left_out:?} of {attempts} attempts in each interval");
+    }
 
     #[test]
     fn refusals_get_one_line_in_each_interval_with_the_number_left_out() {

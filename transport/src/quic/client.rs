@@ -17,11 +17,10 @@ use super::{
     gso::GsoLimitRuntime,
 };
 use crate::{
-    connect,
+    connect::{self, host_and_port},
     connect_error::ConnectError,
     egress::EgressPolicy,
     frame::{CloseReason, FrameSink, WriteError},
-    tcp::host_and_port,
     tls::ClientTls,
 };
 

@@ -82,6 +82,27 @@ async fn requests_one_after_the_other_share_a_connection() {
 }
 
 #[tokio::test]
+async fn an_old_connection_gets_no_further_request_and_keeps_its_responses() {
+    let authority = Authority::new();
+    let servers = [Server::plain().await, Server::tls(authority.server(&["localhost"])).await];
+    let client = HttpClient::new(HttpClientConfig {
+        extra_roots: vec![authority.certificate.clone()],
+        connection_age_max: Duration::ZERO,
+        ..local()
+    })
+    .unwrap();
+    for (scheme, server) in ["http", "https"].into_iter().zip(&servers) {
+        let url = format!("{scheme}://localhost:{}/", server.port);
+        let unread = send(&client, &url).await.unwrap();
+        for _ in 0..2 {
+            assert_eq!(text(send(&client, &url).await.unwrap()).await, "ping", "{scheme}");
+        }
+        assert_eq!(text(unread).await, "ping", "{scheme}");
+        assert_eq!((server.connections(), server.requests()), (3, 3), "{scheme}");
+    }
+}
+
+#[tokio::test]
 async fn a_name_with_several_addresses_reaches_the_one_that_listens() {
     let server = Server::plain().await;
     let client = HttpClient::new(local()).unwrap();

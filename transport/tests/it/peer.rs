@@ -484,6 +484,28 @@ async fn f_19_unread_small_pieces_are_merged() {
     assert!(all.eq(first.into_iter().chain(rest)));
 }
 
+/// The HTTP/2 library ends a connection that got more than 100 empty frames.
+#[tokio::test]
+async fn f_19_empty_pieces_do_not_end_the_connection() {
+    let (replica, client) = (Replica::start(SECRET), client(SECRET));
+    let (other, address) = (client.clone(), replica.address.clone());
+    let waiting =
+        tokio::spawn(async move { other.send(&address, &post("/silent", "")).await.map(drop) });
+    until("the other request arrives", || replica.requests() == 1).await;
+    let (pieces, request) = streamed("/echo");
+    let sending = tokio::spawn(async move {
+        for size in std::iter::repeat_n(0, 200).chain([3]) {
+            pieces.send(Bytes::from(vec![b'a'; size])).await.unwrap();
+        }
+    });
+    let response =
+        soon("the answer", client.send_streaming(&replica.address, request)).await.unwrap();
+    assert_eq!(soon("the body", body_of(response)).await, "aaa");
+    sending.await.unwrap();
+    assert!(!waiting.is_finished(), "its connection is still there");
+    waiting.abort();
+}
+
 #[tokio::test]
 async fn f_19_uploads_of_small_pieces_that_are_not_read_do_not_delay_others() {
     let (replica, client) = (Replica::start(SECRET), client(SECRET));

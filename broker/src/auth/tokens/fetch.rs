@@ -237,6 +237,8 @@ mod tests {
             json!({"issuer": "https://a.example", "jwks_uri": "http://keys.example/k"}),
             json!({"issuer": "https://a.example", "jwks_uri": "http://127.0.0.1/k"}),
             json!({"issuer": "https://a.example", "jwks_uri": "https://localhost/k"}),
+            json!({"issuer": "https://a.example", "jwks_uri": "https://localhost./k"}),
+            json!({"issuer": "https://a.example", "jwks_uri": "https://[::ffff:127.0.0.1]/k"}),
             json!({"issuer": "https://a.example", "jwks_uri": "file:///etc/passwd"}),
             json!([]),
         ] {
