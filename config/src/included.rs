@@ -43,6 +43,10 @@ pub(super) const MAPS: [&str; 2] = ["tenants", "backends"];
 /// Endings of the files that count. A folder may hold others, such as a README.
 const ENDINGS: [&str; 2] = ["yaml", "yml"];
 
+/// Link to the folder with the version of a mounted ConfigMap. Kubernetes replaces it, and so all
+/// files at once.
+const MOUNTED_FILES: &str = "..data";
+
 /// The tenants and backends of one file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IncludedFile {
@@ -109,17 +113,46 @@ pub struct FoundFile {
     pub text: Result<String, FieldError>,
 }
 
-/// Reads the files of the folder, in the order of their names.
+/// Reads the files of the folder, in the order of their names. Those of a mounted ConfigMap have
+/// one version: otherwise an entry that moves from one file to another could be missing in both.
 pub fn read_folder(folder: &Path) -> Result<Vec<FoundFile>, FieldError> {
+    read_one_version(folder, read_file)
+}
+
+fn read_one_version(
+    folder: &Path,
+    mut read: impl FnMut(&Path) -> Result<String, FieldError>,
+) -> Result<Vec<FoundFile>, FieldError> {
+    let version = || std::fs::read_link(folder.join(MOUNTED_FILES)).ok();
+    let before = version();
+    let found = read_files(folder, before.as_deref(), &mut read);
+    let after = version();
+    if after == before {
+        return found;
+    }
+    // Kubernetes removes the files of the last version. The next change comes seconds later.
+    read_files(folder, after.as_deref(), read)
+}
+
+/// Reads the files of the folder, and those of the version of a mounted ConfigMap. With a version,
+/// ignores the links to its files, which change later than the version.
+fn read_files(
+    folder: &Path,
+    version: Option<&Path>,
+    mut read: impl FnMut(&Path) -> Result<String, FieldError>,
+) -> Result<Vec<FoundFile>, FieldError> {
     let unreadable = |error: std::io::Error| {
         let wrong = format!("{} cannot be read: {error}", folder.display());
         FieldError::new("include.folder", wrong, "a folder that the broker can read")
     };
+    let mounted = version.map(|version| folder.join(version));
     let mut paths = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
-        let path = entry.map_err(unreadable)?.path();
-        if counts(&path) {
-            paths.push(path);
+    for folder in [Some(folder), mounted.as_deref()].into_iter().flatten() {
+        for entry in std::fs::read_dir(folder).map_err(unreadable)? {
+            let path = entry.map_err(unreadable)?.path();
+            if !(mounted.is_some() && is_mounted_link(&path)) && counts(&path) {
+                paths.push(path);
+            }
         }
     }
     if paths.len() > INCLUDED_FILES_MAX {
@@ -130,12 +163,17 @@ pub fn read_folder(folder: &Path) -> Result<Vec<FoundFile>, FieldError> {
             format!("at most {INCLUDED_FILES_MAX}"),
         ));
     }
-    paths.sort();
+    paths.sort_by(|one, other| one.file_name().cmp(&other.file_name()));
     let found = paths.into_iter().filter_map(|path| {
         let name = path.file_name()?.to_string_lossy().into_owned();
-        Some(FoundFile { name, text: read_file(&path) })
+        Some(FoundFile { name, text: read(&path) })
     });
     Ok(found.collect())
+}
+
+/// Returns whether the path leads to a file of a mounted ConfigMap.
+fn is_mounted_link(path: &Path) -> bool {
+    std::fs::read_link(path).is_ok_and(|target| target.starts_with(MOUNTED_FILES))
 }
 
 /// Returns the files with secrets that the valid files of the folder name.
@@ -202,6 +240,52 @@ mod tests {
         assert_eq!(found.iter().map(|file| &file.name).collect::<Vec<_>>(), ["a.yaml", "b.yml"]);
         let gone = read_folder(&folder.path().join("none")).unwrap_err();
         assert!(gone.to_string().starts_with("include.folder: "), "{gone}");
+    }
+
+    #[test]
+    fn an_entry_that_moves_within_a_mounted_configmap_is_never_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let link = |target: &str, name: &str| {
+            std::os::unix::fs::symlink(target, path("..new")).unwrap();
+            std::fs::rename(path("..new"), path(name)).unwrap();
+        };
+        for (version, files) in [
+            ("..1", &[("a.yaml", ""), ("b.yaml", "entry")][..]),
+            ("..2", &[("a.yaml", "entry"), ("b.yaml", "")]),
+            ("..3", &[("c.yaml", "entry")]),
+        ] {
+            std::fs::create_dir(path(version)).unwrap();
+            for (name, text) in files {
+                std::fs::write(path(version).join(name), text).unwrap();
+            }
+        }
+        link("..1", MOUNTED_FILES);
+        link("..data/a.yaml", "a.yaml");
+        link("..data/b.yaml", "b.yaml");
+        // The version changes after the first file was read.
+        let mut reads = 0;
+        let found = read_one_version(folder.path(), |file| {
+            let text = read_file(file);
+            reads += 1;
+            if reads == 1 {
+                link("..2", MOUNTED_FILES);
+                std::fs::remove_dir_all(path("..1")).unwrap();
+            }
+            text
+        });
+        let texts = |found: Vec<FoundFile>| -> Vec<(String, String)> {
+            found.into_iter().map(|file| (file.name, file.text.unwrap())).collect()
+        };
+        let of = |name: &str, text: &str| (name.to_owned(), text.to_owned());
+        assert_eq!(texts(found.unwrap()), [of("a.yaml", "entry"), of("b.yaml", "")]);
+        // Kubernetes has not made the link to the new file yet.
+        link("..3", MOUNTED_FILES);
+        assert_eq!(texts(read_folder(folder.path()).unwrap()), [of("c.yaml", "entry")]);
+        // The version cannot be found out.
+        link("..data/c.yaml", "c.yaml");
+        let found = read_files(folder.path(), None, read_file);
+        assert_eq!(texts(found.unwrap()), [of("c.yaml", "entry")], "no entry is missing");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //!   loader of the system obeys some of them.
 
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io;
 use std::os::unix::{ffi::OsStrExt, process::CommandExt};
 use std::process::{Command, ExitCode};
@@ -33,6 +34,13 @@ const PASSED_PREFIX: &str = "MCP_BROKER_CHILD_";
 const EXIT_NOT_STARTED: u8 = 127;
 /// Exit code for a process that could not be prepared.
 const EXIT_NOT_PREPARED: u8 = 126;
+
+/// File with the number that the kernel adds to the badness of this process. If memory runs out,
+/// the kernel ends the process with the greatest badness.
+const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
+/// Difference between that number of a child and that of the broker, in thousandths of the memory.
+const OOM_SCORE_OVER_BROKER: i32 = 500;
+const OOM_SCORE_MAX: i32 = 1_000;
 
 /// Resource limits of one child process. A limit that is `None` stays as the broker has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -163,6 +171,9 @@ fn prepare(
     let system =
         |what| move |source: rustix::io::Errno| LaunchError::System { what, source: source.into() };
     let sandbox = sandbox.map(Sandbox::prepare).transpose()?;
+    // Before a change of the user, after which the file belongs to root. It does not restrict the
+    // child, so the child also starts on a system that refuses it.
+    let _refused = raise_oom_score();
     if let Some(sandbox) = &sandbox {
         sandbox.change_user()?;
     }
@@ -191,6 +202,15 @@ fn prepare(
         sandbox.enforce()?;
     }
     Ok((command, name))
+}
+
+/// Makes the kernel end this process before the broker if memory runs out. Processes that it starts
+/// inherit that.
+fn raise_oom_score() -> io::Result<()> {
+    let inherited = fs::read_to_string(OOM_SCORE_FILE)?;
+    let inherited: i32 = inherited.trim().parse().map_err(io::Error::other)?;
+    let raised = inherited.saturating_add(OOM_SCORE_OVER_BROKER).min(OOM_SCORE_MAX);
+    fs::write(OOM_SCORE_FILE, raised.to_string())
 }
 
 #[cfg(test)]

@@ -190,20 +190,21 @@ type Sampling = Box<dyn FnOnce() + Send>;
 fn watch(
     overload: &Weak<OverloadManager>,
     runtime: &tokio::runtime::Handle,
-    memory: Option<MemoryLimit>,
+    mut memory: Option<MemoryLimit>,
     queue_delay: Duration,
 ) {
     let mut late = 0;
     loop {
         std::thread::sleep(OVERLOAD_SAMPLE_INTERVAL);
         let Some(overload) = overload.upgrade() else { return };
-        // A reading that fails, for lack of descriptors for example, changes nothing.
-        if let Some(limit) = &memory
-            && let Some(used) = limit.used()
-        {
-            let sheds = overload.reasons.load(Ordering::Relaxed) & MEMORY != 0;
-            let why = format!("{used} of {} bytes are used", limit.bytes);
-            overload.set(MEMORY, "memory", limit.is_exceeded(used, sheds), &why);
+        if let Some(limit) = &mut memory {
+            limit.refresh();
+            // A reading that fails, for lack of descriptors for example, changes nothing.
+            if let Some(used) = limit.used() {
+                let sheds = overload.reasons.load(Ordering::Relaxed) & MEMORY != 0;
+                let why = format!("{used} of {} bytes are used", limit.bytes);
+                overload.set(MEMORY, "memory", limit.is_exceeded(used, sheds), &why);
+            }
         }
         if !queue_delay.is_zero() {
             let waited = overload.queue_delay(runtime);
@@ -246,6 +247,15 @@ impl MemoryLimit {
         Some(Self { bytes, percent, cgroup: Some(cgroup) })
     }
 
+    /// Reads the limit of the cgroup again: that of a running container can change. A limit that
+    /// cannot be read stays.
+    fn refresh(&mut self) {
+        let limits = self.cgroup.iter().flat_map(|cgroup| &cgroup.max);
+        if let Some(bytes) = limits.filter_map(|file| limit_in(file)).min() {
+            self.bytes = bytes;
+        }
+    }
+
     /// Returns the number of used bytes from which new requests are refused.
     fn mark(&self) -> u64 {
         self.bytes / 100 * self.percent
@@ -273,6 +283,9 @@ impl MemoryLimit {
 /// The files of a memory controller (cgroup v2 or v1).
 #[derive(Debug, Clone)]
 struct Cgroup {
+    /// Files with the limits of the group and of the groups around it: a higher limit of the group
+    /// does not exceed theirs.
+    max: Vec<String>,
     current: String,
     stat: String,
     /// Prefix of the names in `stat`.
@@ -304,18 +317,19 @@ impl Cgroup {
         let mut path = path.trim_end_matches('/');
         loop {
             let folder = format!("{root}{path}");
-            let limit = fs::read_to_string(format!("{folder}/{max}"))
-                .ok()
-                .and_then(|text| text.trim().parse::<u64>().ok());
-            if let Some(limit) = limit.filter(|limit| *limit < NO_LIMIT)
+            let max = format!("{folder}/{max}");
+            if let Some(limit) = limit_in(&max)
                 && tightest.as_ref().is_none_or(|(_, known)| limit < *known)
             {
                 let cgroup = Self {
+                    max: vec![max],
                     current: format!("{folder}/{current}"),
                     stat: format!("{folder}/memory.stat"),
                     prefix,
                 };
                 tightest = Some((cgroup, limit));
+            } else if let Some((cgroup, _)) = &mut tightest {
+                cgroup.max.push(max);
             }
             match path.rsplit_once('/') {
                 Some((parent, _)) => path = parent,
@@ -336,8 +350,15 @@ impl Cgroup {
     }
 }
 
-/// Returns the bytes that the kernel can reclaim when memory is needed: clean pages of files. Pages
-/// of files in memory (tmpfs) do not count.
+/// Returns the limit in a file of a cgroup, or `None` without one.
+fn limit_in(file: &str) -> Option<u64> {
+    let limit: u64 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
+    (limit < NO_LIMIT).then_some(limit)
+}
+
+/// Returns the bytes that the kernel can reclaim when memory is needed: clean pages of files, and
+/// caches of names and inodes, which v1 does not report. Pages of files in memory (tmpfs) do not
+/// count.
 fn reclaimable(stat: &str, prefix: &str) -> u64 {
     // v1 and v2 use different names for pages that are being written.
     let of = |name: &str| {
@@ -348,7 +369,8 @@ fn reclaimable(stat: &str, prefix: &str) -> u64 {
     let sum =
         |names: &[&str]| names.iter().filter_map(|name| of(name)).fold(0_u64, u64::saturating_add);
     let unwritten = sum(&["dirty", "writeback", "file_dirty", "file_writeback"]);
-    sum(&["inactive_file", "active_file"]).saturating_sub(unwritten)
+    let clean = sum(&["inactive_file", "active_file"]).saturating_sub(unwritten);
+    clean.saturating_add(sum(&["slab_reclaimable"]))
 }
 
 /// Returns the limit of the bytes that wait for all clients. Logs a warning if the configured value
@@ -493,8 +515,8 @@ mod tests {
 
     #[test]
     fn r19_memory_that_the_kernel_can_reclaim_is_not_counted_as_used() {
-        let v2 = "anon 5000\nfile 9000\nshmem 700\nfile_dirty 200\nfile_writeback 100\ninactive_file 3000\nactive_file 4000\n";
-        assert_eq!(reclaimable(v2, ""), 6_700);
+        let v2 = "anon 5000\nfile 9000\nshmem 700\nfile_dirty 200\nfile_writeback 100\ninactive_file 3000\nactive_file 4000\nslab_reclaimable 600\nslab_unreclaimable 50\nslab 650\n";
+        assert_eq!(reclaimable(v2, ""), 7_300);
         let v1 = "cache 1\ninactive_file 1\nactive_file 1\ntotal_cache 9000\ntotal_dirty 200\ntotal_writeback 0\ntotal_inactive_file 3000\ntotal_active_file 4000\n";
         assert_eq!(reclaimable(v1, "total_"), 6_800);
         assert_eq!(
@@ -508,11 +530,12 @@ mod tests {
             path.to_string_lossy().into_owned()
         };
         let group = Cgroup {
+            max: vec![file("memory.max", "20000\n")],
             current: file("memory.current", "16000\n"),
             stat: file("memory.stat", v2),
             prefix: "",
         };
-        assert_eq!(group.used().unwrap(), 9_300);
+        assert_eq!(group.used().unwrap(), 8_700);
         let without_stat = Cgroup { stat: "/no/such/file".to_owned(), ..group };
         assert_eq!(without_stat.used().unwrap(), 16_000);
     }
@@ -521,11 +544,36 @@ mod tests {
     fn a_reading_that_fails_does_not_look_like_free_memory() {
         let used_by = |current: &str| {
             let (current, stat) = (current.to_owned(), String::new());
-            let cgroup = Some(Cgroup { current, stat, prefix: "" });
+            let cgroup = Some(Cgroup { max: Vec::new(), current, stat, prefix: "" });
             MemoryLimit { bytes: 1_000_000, percent: 90, cgroup }.used()
         };
         assert_eq!(used_by("/"), None, "a folder cannot be read");
         assert!(used_by("/no/such/file").is_some(), "the process has left the cgroup");
+    }
+
+    #[test]
+    fn a_changed_limit_of_the_cgroup_is_in_force() {
+        let folder = tempfile::tempdir().unwrap();
+        let [max, outer] = ["memory.max", "outer"].map(|name| folder.path().join(name));
+        let cgroup = Cgroup {
+            max: [&max, &outer].map(|file| file.to_string_lossy().into_owned()).to_vec(),
+            current: String::new(),
+            stat: String::new(),
+            prefix: "",
+        };
+        let mut limit = MemoryLimit { bytes: 2_000_000, percent: 90, cgroup: Some(cgroup) };
+        let mut exceeds = |text: &str, used: u64| {
+            fs::write(&max, text).unwrap();
+            limit.refresh();
+            limit.is_exceeded(used, false)
+        };
+        assert!(!exceeds("2000000\n", 950_000));
+        assert!(exceeds("1000000\n", 950_000));
+        assert!(!exceeds("4000000\n", 3_000_000));
+        assert!(exceeds("max\n", 3_700_000), "without a limit, the last one stays");
+        fs::write(&outer, "3000000\n").unwrap();
+        assert!(exceeds("4000000\n", 2_800_000), "the limit of the group around it is lower");
+        assert!(!exceeds("4000000\n", 2_600_000));
     }
 
     #[test]

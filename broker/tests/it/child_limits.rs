@@ -135,6 +135,26 @@ fn a_fork_bomb_is_bounded() {
     );
 }
 
+/// The child of another user too: the file belongs to root after the change of the user.
+#[test]
+fn the_kernel_ends_a_child_before_the_broker_if_memory_runs_out() {
+    const FILE: &str = "/proc/self/oom_score_adj";
+    let own: i32 = std::fs::read_to_string(FILE).unwrap().trim().parse().unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    let users = [None, is_root.then_some("--user=54321")];
+    for user in users {
+        let output = Command::new(binary())
+            .arg("exec-child")
+            .args(user)
+            .args(["--", "cat", FILE])
+            .current_dir("/")
+            .output()
+            .unwrap();
+        let expected = format!("{}\n", (own + 500).min(1_000));
+        assert_eq!(String::from_utf8_lossy(&output.stdout), expected, "{user:?}: {output:?}");
+    }
+}
+
 #[test]
 fn a_launcher_that_is_used_wrongly_starts_nothing() {
     for arguments in [
