@@ -27,6 +27,7 @@ pub mod session_location;
 pub mod sessions;
 mod sync;
 pub mod telemetry;
+mod ticks;
 pub mod views;
 
 /// Returns the name of the current request for answers and the log. Outside a request, returns a

@@ -343,7 +343,7 @@ const TIMEOUTS: &[ConfigKey] = &[
         "websocket_ping",
         KeyKind::Duration { min: Duration::from_millis(100), max: HOUR },
         "30s",
-        "Interval between two pings to a WebSocket client.",
+        "Interval between two pings to a WebSocket client, at most half of `timeouts.websocket_idle`.",
     ),
     key(
         "websocket_idle",

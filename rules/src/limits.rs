@@ -267,7 +267,8 @@ pub const ERA_RETRIES_MAX: u32 = 2;
 pub const CAPABILITIES_REMEMBERED_MAX: usize = 64;
 /// Time in which the broker still reads a notification stream after its replacement has begun.
 pub const LISTEN_OVERLAP: Duration = Duration::from_millis(200);
-/// Wait before the broker asks a backend again for a notification stream that it does not support.
+/// Wait before the broker requests a stream again that a backend refused: a notification stream, or
+/// a GET stream that ended.
 pub const LISTEN_REFUSED_PAUSE: Duration = Duration::from_secs(300);
 /// Notification streams of one connection to a backend. Above that, each has more resources.
 pub const LISTEN_STREAMS_MAX: usize = 32;

@@ -23,13 +23,14 @@ use rules::{
 };
 use tokio::{
     sync::{Notify, watch},
-    time::{MissedTickBehavior, interval, timeout},
+    time::timeout,
 };
 
 use super::replica_sharing::{ReplicaSharing, SharedLimit};
 use crate::{
     metrics::Metrics,
     persistence::{PermitsLifetime, PermitsRequest, Persistence},
+    ticks::ticks,
 };
 
 const LIFETIME: PermitsLifetime = PermitsLifetime { lease: PERMITS_LEASE, kept: PERMITS_KEPT };
@@ -236,8 +237,7 @@ impl PermitLimiter {
         if !self.sharing.has_redis() {
             return;
         }
-        let mut ticks = interval(PERMITS_RETURN_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = ticks(PERMITS_RETURN_INTERVAL);
         let (mut renewed, mut renewals) = (None::<Instant>, 0_u32);
         loop {
             // Both are cancel-safe: a notification, and an interval's tick.

@@ -195,6 +195,16 @@ impl Subscriptions {
         }
     }
 
+    /// Sends an `updated` to the listeners of every subscription, because updates may have been
+    /// missed.
+    pub(super) fn notify_all(&self, backend: &BackendId) {
+        let by_uri = self.lock();
+        let subscribed = by_uri.iter().filter(|(_, one)| one.subscribed_on.is_some());
+        let uris: Vec<String> = subscribed.map(|(uri, _)| uri.clone()).collect();
+        drop(by_uri);
+        uris.iter().for_each(|uri| self.notify_listeners(backend, uri));
+    }
+
     fn listeners(&self, uri: &str) -> Vec<Arc<dyn LinkClient>> {
         self.lock()
             .get(uri)

@@ -19,10 +19,11 @@ use super::Broker;
 use crate::{
     backends::backend::Backend,
     sessions::session::{Session, SessionPersister, expiry},
+    ticks::ticks,
 };
 
 pub(super) async fn run(broker: Weak<Broker>) {
-    let mut tick = tokio::time::interval(REAPER_INTERVAL);
+    let mut tick = ticks(REAPER_INTERVAL);
     let writing = Arc::new(AtomicBool::new(false));
     loop {
         tick.tick().await;

@@ -20,6 +20,7 @@ use super::Broker;
 use crate::{
     auth::{AuthError, RemotePeer},
     telemetry::audit,
+    ticks::ticks,
 };
 
 impl Broker {
@@ -104,7 +105,7 @@ fn too_many_sign_ins(wait: Duration) -> Refusal {
 
 /// Reports the failures of each minute that is over, until the broker is dropped.
 pub(super) async fn run_reports(broker: Weak<Broker>) {
-    let mut tick = tokio::time::interval(SIGN_IN_CLOSE_INTERVAL);
+    let mut tick = ticks(SIGN_IN_CLOSE_INTERVAL);
     loop {
         tick.tick().await;
         let Some(broker) = broker.upgrade() else { return };

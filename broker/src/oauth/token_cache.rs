@@ -1,5 +1,6 @@
-//! Tokens of principals that this process has at hand, so that a call needs neither the database
-//! nor a server. And the heads of POSTs with them, encoded once.
+//! Cache of the principals' access tokens in this process. With a cached token, a call needs
+//! neither the database nor an authorization server. The cache also keeps the encoded head of a
+//! POST with the token.
 
 use std::{
     collections::HashMap,
@@ -32,6 +33,8 @@ struct CachedToken {
     header: TokenHeader,
     read_at: Instant,
     renew_at_us: Option<i64>,
+    /// End of the token, as far as it is known.
+    ends_at_us: Option<i64>,
 }
 
 /// A token at hand.
@@ -69,13 +72,18 @@ impl TokenCache {
         })
     }
 
-    /// Uses the token of a principal for another interval, unless it is due. For a time in which
-    /// this process cannot find out whether it has changed.
+    /// Uses the token of a principal for another interval, unless it has ended. For a time in which
+    /// this process can neither find out whether it has changed nor get another one.
     pub(super) fn extend(&self, principal: &PrincipalId) -> Option<TokenHeader> {
         let mut tokens = self.tokens.lock();
         let cached = tokens.get_mut(principal)?;
-        if cached.renew_at_us.is_some_and(|at| at <= now_us()) {
+        let now = now_us();
+        if cached.ends_at_us.is_some_and(|at| at <= now) {
             return None;
+        }
+        // Else each request of the interval would wait for the database, one after the other.
+        if cached.renew_at_us.is_some_and(|at| at <= now) {
+            cached.renew_at_us = cached.ends_at_us;
         }
         cached.read_at = Instant::now();
         Some(cached.header.clone())
@@ -86,13 +94,25 @@ impl TokenCache {
         self.changes.load(Ordering::Acquire)
     }
 
-    /// Remembers a token. `renew_at_us`: the time from which another one is sought.
+    /// Remembers a token. `renew_at_us`: the time from which another one is sought, which is also
+    /// its end.
     pub fn put(&self, principal: &PrincipalId, header: TokenHeader, renew_at_us: Option<i64>) {
+        self.put_until(principal, header, renew_at_us, renew_at_us);
+    }
+
+    /// Remembers a token that ends later than another one is sought.
+    pub(super) fn put_until(
+        &self,
+        principal: &PrincipalId,
+        header: TokenHeader,
+        renew_at_us: Option<i64>,
+        ends_at_us: Option<i64>,
+    ) {
         let mut tokens = self.tokens.lock();
-        if tokens.len() >= GRANT_CACHED_MAX {
+        if tokens.len() >= GRANT_CACHED_MAX && !tokens.contains_key(principal) {
             tokens.clear();
         }
-        let cached = CachedToken { header, read_at: Instant::now(), renew_at_us };
+        let cached = CachedToken { header, read_at: Instant::now(), renew_at_us, ends_at_us };
         tokens.insert(principal.clone(), cached);
         self.changes.fetch_add(1, Ordering::Release);
     }
@@ -185,9 +205,26 @@ mod tests {
         assert_eq!(cache.extend(&ann).unwrap(), "Bearer 3");
         assert!(cache.extend(&bob).is_some() && cache.extend(&PrincipalId::new("cat")).is_none());
         cache.put(&bob, token("Bearer c"), Some(now_us()));
-        assert!(cache.extend(&bob).is_none(), "it is due");
+        assert!(cache.extend(&bob).is_none(), "it has ended");
+        cache.put_until(&bob, token("Bearer d"), Some(now_us()), Some(i64::MAX));
+        assert!(cache.get(&bob).is_none(), "it is due");
+        assert_eq!(cache.extend(&bob).unwrap(), "Bearer d", "and valid to its end");
+        assert_eq!(cache.get(&bob).unwrap().header, "Bearer d", "for another interval");
         cache.remove(&ann);
         assert!(cache.extend(&ann).is_none());
         assert!(posts.last(cache.changes()).is_none() && cache.get(&ann).is_none());
+    }
+
+    #[test]
+    fn another_token_of_a_known_principal_displaces_no_other_one() {
+        let cache = TokenCache::default();
+        let principal = |number: usize| PrincipalId::new(number.to_string());
+        let put = |number| cache.put(&principal(number), HeaderValue::from_static("Bearer"), None);
+        (0..GRANT_CACHED_MAX).for_each(put);
+        put(0);
+        assert!(cache.extend(&principal(GRANT_CACHED_MAX - 1)).is_some());
+        put(GRANT_CACHED_MAX);
+        assert!(cache.tokens.lock().len() <= GRANT_CACHED_MAX, "it is bounded");
+        assert!(cache.extend(&principal(GRANT_CACHED_MAX)).is_some());
     }
 }

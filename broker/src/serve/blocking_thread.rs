@@ -10,15 +10,16 @@ use std::{
     time::Duration,
 };
 
-use tokio::{task::spawn_blocking, time::MissedTickBehavior};
+use tokio::task::spawn_blocking;
+
+use crate::ticks::ticks;
 
 /// Shorter than the time after which tokio ends an idle thread.
 const USE_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Uses a thread again and again, so that it is never idle for long.
 pub(super) async fn keep_alive() {
-    let mut ticks = tokio::time::interval(USE_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = ticks(USE_INTERVAL);
     loop {
         ticks.tick().await;
         use_thread().await;

@@ -5,7 +5,7 @@
 
 use std::{hint::black_box, time::Duration};
 
-use tokio::time::MissedTickBehavior;
+use crate::ticks::ticks;
 
 const RETURN_INTERVAL: Duration = Duration::from_secs(1);
 /// Size of a block that the allocator takes from the system's memory, not from a page of blocks.
@@ -13,8 +13,7 @@ const LARGE_BLOCK_BYTES: usize = 2 * 1024 * 1024;
 
 /// Frees a large block again and again. The block is never written, so it needs no memory.
 pub(super) async fn run() {
-    let mut ticks = tokio::time::interval(RETURN_INTERVAL);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticks = ticks(RETURN_INTERVAL);
     loop {
         ticks.tick().await;
         drop(black_box(Vec::<u8>::with_capacity(LARGE_BLOCK_BYTES)));

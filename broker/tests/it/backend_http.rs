@@ -148,6 +148,22 @@ async fn b_http_08_a_stream_that_ends_early_is_resumed_by_get() {
 }
 
 #[tokio::test]
+async fn b_http_08_a_silent_call_may_be_polled_for_any_number_of_times() {
+    let backend = FakeBackend::with_tool("poll", |call| async move {
+        call.raw("id: ev-1\nretry: 1\ndata:\n\n").await;
+        for _ in 0..8 {
+            call.end_until_resumed("ev-1").await;
+        }
+        Reply::text("late")
+    })
+    .await;
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    assert_eq!(text_of(&client.call("b__poll", json!({})).await), "late");
+    assert_eq!(backend.recorded_of("tools/call").len(), 1);
+}
+
+#[tokio::test]
 async fn b_http_08_a_cut_connection_is_resumed_from_the_last_event() {
     let backend = FakeBackend::with_tool("cut", |call| async move {
         call.raw("id: c-1\nretry: 1\ndata:\n\n").await;
@@ -255,6 +271,11 @@ async fn b_18_a_get_stream_without_the_earlier_events_may_use_their_ids_again() 
         assert_eq!(message["params"]["uri"], "b+test://one", "stream {start}");
         backend.end_get_streams().await;
         backend.wait_get_stream_of(session).await;
+        // The gap is reported at once. A report of the next one waits (`STABLE_AFTER`).
+        if start == 0 {
+            let (_, message) = events.next_message().await.unwrap();
+            assert_eq!(message["params"]["uri"], "b+test://one", "the gap after the stream");
+        }
     }
     let repeated = [("kind", "repeated")];
     backend.push_raw(&format!("id: 1\ndata: {update}\n\n").repeat(2)).await;

@@ -137,6 +137,25 @@ async fn res_03_a_subscription_that_cannot_be_restored_is_tried_again() {
 }
 
 #[tokio::test]
+async fn res_03_a_gap_in_the_get_stream_of_a_backend_is_reported_to_subscribers() {
+    let backend = FakeBackend::echo().await;
+    with_a_resource(&backend);
+    backend.sessions();
+    let broker = broker_with(&backend).await;
+    let client = broker.connected(json!({})).await;
+    let mut stream = client.open_get_stream().await;
+    client.result("resources/subscribe", json!({"uri": "b+test://one"})).await;
+    let subscription =
+        backend.wait_for("the subscription", |seen| seen.is("resources/subscribe")).await;
+    backend.wait_get_stream_of(subscription.header("mcp-session-id").unwrap()).await;
+    // The stream had no event id, so the backend cannot repeat what it sends before the next one.
+    backend.end_get_streams().await;
+    let updated =
+        stream.find(|message| message["method"] == "notifications/resources/updated").await;
+    assert_eq!(updated["params"]["uri"], "b+test://one");
+}
+
+#[tokio::test]
 async fn the_subscriptions_of_a_removed_backend_are_removed() {
     let backend = FakeBackend::echo().await;
     with_a_resource(&backend);

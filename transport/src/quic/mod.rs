@@ -45,6 +45,9 @@ const FIRST_CLIENT_WINDOW_BYTES: u32 = 64 * 1024;
 /// Bytes sent and not acknowledged, for all streams of a connection.
 const SEND_WINDOW_BYTES: u64 = 2 * 1024 * 1024;
 
+/// Keep-alive packets that a client sends at least in the idle timeout of a connection.
+const KEEP_ALIVES_PER_IDLE_TIMEOUT: u32 = 3;
+
 /// Request streams that a client may open before the server has accepted the first one. After that
 /// the full limit applies. The library allocates a slot for each allowed stream, and most
 /// connections open none.
@@ -64,7 +67,7 @@ pub struct Limits {
     pub request_bytes_max: usize,
     /// Silence of the peer after which the connection ends.
     pub idle_timeout: Duration,
-    /// Interval of a client's keep-alive packets.
+    /// Interval of a client's keep-alive packets. It sends some in each `idle_timeout` in any case.
     pub keep_alive: Duration,
     /// Time a write may make no progress.
     pub stall_max: Duration,
@@ -116,8 +119,14 @@ impl Limits {
             .max_concurrent_bidi_streams(VarInt::from_u32(0))
             .stream_receive_window(VarInt::from_u32(STREAM_WINDOW_BYTES))
             .receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES))
-            .keep_alive_interval(Some(self.keep_alive));
+            .keep_alive_interval(Some(self.keep_alive_interval()));
         Arc::new(transport)
+    }
+
+    /// Returns the interval of a client's keep-alive packets. A quiet server answers some of them
+    /// before its silence ends the connection.
+    fn keep_alive_interval(&self) -> Duration {
+        self.keep_alive.min(self.idle_timeout / KEEP_ALIVES_PER_IDLE_TIMEOUT)
     }
 }
 
@@ -129,4 +138,20 @@ fn streams_allowed(request_streams: u32) -> VarInt {
 /// Converts to the milliseconds of the wire. A longer time becomes the maximum.
 fn idle_timeout(silence_max: Duration) -> IdleTimeout {
     IdleTimeout::try_from(silence_max).unwrap_or(IdleTimeout::from(VarInt::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_keeps_a_quiet_connection_alive_with_any_idle_timeout() {
+        assert_eq!(Limits::default().keep_alive_interval(), Limits::default().keep_alive);
+        for seconds in [1, 15, 20, 3_600] {
+            let idle_timeout = Duration::from_secs(seconds);
+            let limits = Limits { idle_timeout, ..Limits::default() };
+            let interval = limits.keep_alive_interval();
+            assert!(interval * 2 < idle_timeout && interval <= limits.keep_alive, "{seconds} s");
+        }
+    }
 }

@@ -67,6 +67,12 @@ enum Phase {
     Failed,
 }
 
+/// Returns the interval of pings. A peer that only answers pings gets one before its silence ends the
+/// connection.
+fn ping_interval(limits: &Limits) -> Duration {
+    limits.ping_interval.min(limits.idle_timeout / 2).max(PING_INTERVAL_MIN)
+}
+
 impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
     pub(super) fn new(
         reader: R,
@@ -75,6 +81,7 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
         outgoing: Arc<SharedWriter<W>>,
         limits: &Limits,
     ) -> Self {
+        let ping_interval = ping_interval(limits);
         Self {
             reader,
             buffer: ReadBuffer::new(prefix),
@@ -82,11 +89,11 @@ impl<R: AsyncRead + Unpin + Send, W: AsyncWrite + Unpin + Send> WsSource<R, W> {
             decoder,
             messages: MessageSplitter::default(),
             outgoing,
-            ping_interval: limits.ping_interval.max(PING_INTERVAL_MIN),
+            ping_interval,
             silence_max: limits.idle_timeout,
             silent_since: Instant::now(),
             is_handled: false,
-            timer: Box::pin(sleep(limits.ping_interval.min(limits.idle_timeout))),
+            timer: Box::pin(sleep(ping_interval.min(limits.idle_timeout))),
             phase: Phase::Open,
         }
     }

@@ -19,7 +19,7 @@ use redis::{
 };
 use tokio::{
     sync::{broadcast, mpsc, oneshot, watch},
-    time::timeout,
+    time::{MissedTickBehavior, timeout},
 };
 
 use super::{
@@ -165,6 +165,7 @@ impl Subscriber {
     async fn listen(&self, subscription: Subscription) -> &'static str {
         let Subscription { client, mut sink, mut stream } = subscription;
         let mut ping = tokio::time::interval(PING_EVERY);
+        ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut pings = 0;
         loop {
             // Both are cancel-safe: a stream's next item, and an interval's tick.

@@ -37,6 +37,16 @@ async fn a_peer_that_answers_pings_stays_connected() {
 }
 
 #[tokio::test]
+async fn a_peer_is_pinged_before_its_silence_ends_the_connection() {
+    let limits = Limits { ping_interval: Duration::from_secs(3_600), ..impatient() };
+    let (mut raw, mut source, _sink) = connection(1024, &limits);
+    tokio::select! {
+        frame = raw.receive() => assert_eq!(frame, Some((PING, vec![]))),
+        end = source.next() => panic!("it got no ping: {end:?}"),
+    }
+}
+
+#[tokio::test]
 async fn messages_received_while_no_one_reads_count_as_activity() {
     let (mut raw, mut source, _sink) = connection(1024, &impatient());
     raw.send(&masked(FINAL | TEXT, b"{}")).await;

@@ -53,7 +53,7 @@ impl HttpWire {
     async fn changed_to_stateless(&self, link: &Arc<Link>, connection: &Arc<Connection>) -> bool {
         let mut is_changed = self.era_check.lock().await;
         if !*is_changed {
-            *is_changed = link.probed_era(connection).await == Some(Era::Stateless);
+            *is_changed = link.probe_era(connection).await == Some(Era::Stateless);
         }
         *is_changed
     }
@@ -115,7 +115,8 @@ impl HttpWire {
 
     /// Handles an error status of a request of 2026-07-28. An error message is an answer, even
     /// without an id, and gets the id of the request. Any other body comes from a server without
-    /// that revision, or from a proxy that refuses this request only, such as one with a long header.
+    /// that revision, or from a proxy. A proxy can refuse one request only, such as one with a long
+    /// header.
     /// `is_discover` is true for `server/discover`.
     pub(super) async fn handle_stateless_refusal(
         &self,
@@ -168,7 +169,7 @@ impl HttpWire {
         if connection.is_closed() {
             return Failure::SessionGone;
         }
-        match link.probed_era(connection).await {
+        match link.probe_era(connection).await {
             Some(Era::Sessions) => era_mismatch(link, connection),
             Some(Era::Stateless) | None => Failure::Denied(format!("status {status}")),
         }

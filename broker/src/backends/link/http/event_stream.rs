@@ -1,13 +1,17 @@
 //! Reader of a backend's event stream, over one or more responses (MCP 2025-11-25, Transports:
 //! Resumability).
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use http_body_util::BodyExt;
 use protocol::sse::{SseError, SseEvent, SseParser};
 use rules::limits::{
     ERROR_BODY_BYTES_MAX, EVENT_ID_BYTES_MAX, RESUME_ATTEMPTS_MAX, RETRY_DEFAULT, RETRY_MAX,
-    RETRY_MIN, STREAM_DRAIN,
+    RETRY_MIN, STABLE_AFTER, STREAM_DRAIN,
 };
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -114,7 +118,16 @@ impl EventStreamReader {
     async fn read_and_resume(&mut self, mut body: ResponseBody) -> Option<Failure> {
         let mut attempts = 0;
         loop {
-            match self.read(&mut body).await {
+            let opened_at = Instant::now();
+            let end = self.read(&mut body).await;
+            // A backend that polls ends its streams in order, and may do so as long as its call
+            // runs. A proxy cuts long silent streams. Only streams in a row count that broke soon,
+            // without a message.
+            let was_of_use = self.taken > 0
+                || matches!(end, BodyEnd::Ended)
+                || opened_at.elapsed() >= STABLE_AFTER;
+            attempts = if was_of_use { 0 } else { attempts };
+            match end {
                 BodyEnd::Answered => {
                     drain_later(&self.link, body);
                     return None;
@@ -132,9 +145,6 @@ impl EventStreamReader {
                 }
                 BodyEnd::Ended | BodyEnd::Broken(_) => {}
             }
-            // A backend that polls may do so as long as its call runs. Only attempts in a row
-            // without a message count.
-            attempts = if self.taken > 0 { 0 } else { attempts };
             body = match self.resumed(&mut attempts).await {
                 Ok(body) => body,
                 Err(failure) => return Some(failure),

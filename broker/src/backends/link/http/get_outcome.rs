@@ -11,6 +11,8 @@ pub(super) enum GetOutcome {
     Open,
     /// The backend has no GET stream. Calls work without it.
     Unsupported,
+    /// The backend had a GET stream and refuses another one, perhaps for a while only.
+    Refused,
     /// The backend cannot resume from the event id. The session may still exist.
     UnknownEvent,
     /// The backend forgot the session.
@@ -58,7 +60,7 @@ impl GetOutcome {
             (StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST, GetPurpose::Reopen) => {
                 GetOutcome::SessionGone
             }
-            (status, GetPurpose::Reopen) if status.is_client_error() => GetOutcome::Unsupported,
+            (status, GetPurpose::Reopen) if status.is_client_error() => GetOutcome::Refused,
             (_, GetPurpose::Reopen) => GetOutcome::RetryLater,
         }
     }
@@ -70,13 +72,14 @@ mod tests {
 
     #[test]
     fn b_http_07_an_answer_without_events_is_judged_by_the_kind_of_get() {
-        use GetOutcome::{RetryLater, SessionGone, UnknownEvent, Unsupported};
+        use GetOutcome::{Refused, RetryLater, SessionGone, UnknownEvent, Unsupported};
         for (status, first, again, to_resume) in [
             (200, Unsupported, RetryLater, UnknownEvent),
             (204, Unsupported, RetryLater, UnknownEvent),
             (302, Unsupported, RetryLater, UnknownEvent),
             (400, Unsupported, SessionGone, UnknownEvent),
-            (403, Unsupported, Unsupported, UnknownEvent),
+            (401, Unsupported, Refused, UnknownEvent),
+            (403, Unsupported, Refused, UnknownEvent),
             (404, Unsupported, SessionGone, UnknownEvent),
             (405, Unsupported, Unsupported, Unsupported),
             (409, RetryLater, RetryLater, RetryLater),

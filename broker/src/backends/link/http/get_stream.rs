@@ -1,12 +1,14 @@
 //! The GET stream of a link: messages of a backend outside calls (MCP 2025-11-25, Transports).
 //!
 //! The stream opens before the first call, because some servers lose messages that they cannot
-//! deliver at once. It opens again after each end, until the connection is closed.
+//! deliver at once. It opens again after each end, until the connection is closed. A backend that
+//! refuses to open it again gets another request after [`LISTEN_REFUSED_PAUSE`], because the refusal
+//! may pass: credentials can expire while a connection is open for days.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
-use rules::limits::{BACKOFF_FIRST, BACKOFF_MAX};
-use tokio::sync::oneshot;
+use rules::limits::{BACKOFF_FIRST, BACKOFF_MAX, LISTEN_REFUSED_PAUSE, STABLE_AFTER};
+use tokio::{sync::oneshot, time::Instant};
 
 use super::{
     event_stream::{BodyEnd, EventStreamReader},
@@ -43,6 +45,7 @@ async fn keep_open(
     let mut opened = Some(opened);
     let mut was_open = false;
     let mut failures = 0_u32;
+    let mut gaps = GapReports::default();
     loop {
         if reading.last_event_id.is_none() {
             reading.forget_seen();
@@ -60,10 +63,12 @@ async fn keep_open(
         match (outcome, response) {
             (GetOutcome::Open, Ok(response)) => {
                 was_open = true;
-                if link.has_no_client() && !is_first {
-                    link.backend.refresh(); // messages sent meanwhile are lost when the backend keeps no log
+                if !is_first {
+                    gaps.add(purpose);
                 }
-                failures = match reading.read(&mut response.into_body()).await {
+                let mut body = response.into_body();
+                let read = reading.read(&mut body);
+                failures = match report_until(read, &mut gaps, link).await {
                     // The backend would send the same event again after the last id.
                     BodyEnd::Broken(failure) if !matches!(failure, Failure::Lost(_)) => {
                         let (tenant, backend) = (&link.backend.tenant, &link.backend.id);
@@ -82,11 +87,89 @@ async fn keep_open(
                 reading.last_event_id = None;
                 continue;
             }
-            (GetOutcome::Unsupported, _) => return std::future::pending().await,
+            (GetOutcome::Unsupported, _) => {
+                return report_until(std::future::pending(), &mut gaps, link).await;
+            }
+            (GetOutcome::Refused, _) => {
+                report_until(tokio::time::sleep(LISTEN_REFUSED_PAUSE), &mut gaps, link).await;
+                continue;
+            }
             (GetOutcome::SessionGone, _) => return,
             _ => failures += 1,
         }
-        tokio::time::sleep(pause(failures, reading.retry)).await;
+        let pause = tokio::time::sleep(pause(failures, reading.retry));
+        report_until(pause, &mut gaps, link).await;
+    }
+}
+
+/// Waits for a future. Meanwhile, reports gaps when the report is due.
+async fn report_until<T>(
+    awaited: impl Future<Output = T>,
+    gaps: &mut GapReports,
+    link: &Link,
+) -> T {
+    let mut awaited = pin!(awaited);
+    loop {
+        tokio::select! {
+            biased;
+            () = gaps.due() => report(gaps.take(), link),
+            output = &mut awaited => return output,
+        }
+    }
+}
+
+/// Reports that messages of the backend may be lost. The lists are read again after a resumption
+/// too, which some backends permit without a log.
+fn report(missed: MissedMessages, link: &Link) {
+    if link.has_no_client() {
+        link.backend.refresh();
+    }
+    if missed == MissedMessages::AlsoUpdates {
+        link.subscriptions.notify_all(&link.backend.id);
+    }
+}
+
+/// What a backend may have sent between two streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MissedMessages {
+    /// The stream was resumed.
+    OnlyWithoutLog,
+    AlsoUpdates,
+}
+
+/// Reports of gaps between two streams. A backend that ends each stream at once causes one report in
+/// [`STABLE_AFTER`], not one for each stream.
+#[derive(Default)]
+struct GapReports {
+    /// Time of the next report. `None`: there was no gap since the last one.
+    next_at: Option<Instant>,
+    last_at: Option<Instant>,
+    /// True if a stream since the last report was not resumed.
+    lost_updates: bool,
+}
+
+impl GapReports {
+    fn add(&mut self, purpose: GetPurpose) {
+        let earliest = self.last_at.map_or_else(Instant::now, |last| last + STABLE_AFTER);
+        self.next_at.get_or_insert(earliest);
+        self.lost_updates |= purpose != GetPurpose::Resume;
+    }
+
+    /// Resolves at the time of the next report, if there is one.
+    async fn due(&self) {
+        match self.next_at {
+            Some(at) => tokio::time::sleep_until(at).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Returns what the report covers. The next one covers only later gaps.
+    fn take(&mut self) -> MissedMessages {
+        (self.next_at, self.last_at) = (None, Some(Instant::now()));
+        match std::mem::take(&mut self.lost_updates) {
+            true => MissedMessages::AlsoUpdates,
+            false => MissedMessages::OnlyWithoutLog,
+        }
     }
 }
 
@@ -95,5 +178,28 @@ fn pause(failures: u32, retry: Duration) -> Duration {
         retry
     } else {
         BACKOFF_FIRST.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn gaps_in_quick_succession_get_one_report() {
+        let mut gaps = GapReports::default();
+        let started = Instant::now();
+        gaps.add(GetPurpose::Resume);
+        gaps.due().await;
+        assert_eq!(gaps.take(), MissedMessages::OnlyWithoutLog);
+        assert_eq!(started.elapsed(), Duration::ZERO, "the first gap is reported at once");
+        for purpose in [GetPurpose::Reopen, GetPurpose::Resume, GetPurpose::Resume] {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            gaps.add(purpose);
+        }
+        gaps.due().await;
+        assert_eq!(gaps.take(), MissedMessages::AlsoUpdates);
+        assert_eq!(started.elapsed(), STABLE_AFTER);
+        assert_eq!(gaps.next_at, None);
     }
 }

@@ -41,7 +41,7 @@ impl HttpWire {
                     .is_some_and(|name| name == Method::ServerDiscover.name())
             });
         let response = self.send_post(request.frame, request.headers).await?;
-        if request.opening
+        if request.is_initialize
             && let Some(session) = response.headers().get(SESSION_ID)
         {
             let _set_once = self.session.set(session.clone());

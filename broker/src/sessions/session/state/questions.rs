@@ -97,8 +97,31 @@ pub(in crate::sessions) struct Questions {
     next_number: u64,
     /// Ids of URL elicitations that were sent to this client, the oldest first.
     elicited: VecDeque<String>,
-    /// Tasks that this client runs for a backend, with the connection of the request.
-    client_tasks: HashMap<String, Weak<Connection>>,
+    client_tasks: ClientTasks<Connection>,
+}
+
+/// Tasks that this client runs for backends, each with the connection of the request. The oldest come
+/// first.
+#[derive(Debug)]
+struct ClientTasks<C>(VecDeque<(String, Weak<C>)>);
+
+impl<C> ClientTasks<C> {
+    fn connection(&self, id: &str) -> Option<Arc<C>> {
+        let known = self.0.iter().rev().find(|(known, _)| known == id);
+        known.and_then(|(_, connection)| connection.upgrade())
+    }
+
+    /// Notes a task. A client does not report the end of each one, so the oldest make room for it.
+    fn record(&mut self, id: &str, connection: &Arc<C>) {
+        if id.len() > ELICITATION_ID_BYTES_MAX {
+            return;
+        }
+        self.0.retain(|(known, connection)| known != id && connection.strong_count() > 0);
+        if self.0.len() >= CLIENT_TASKS_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back((id.to_owned(), Arc::downgrade(connection)));
+    }
 }
 
 impl Questions {
@@ -108,7 +131,7 @@ impl Questions {
             open: HashMap::new(),
             next_number: first,
             elicited: VecDeque::new(),
-            client_tasks: HashMap::new(),
+            client_tasks: ClientTasks(VecDeque::new()),
         }
     }
 
@@ -206,7 +229,7 @@ impl Questions {
 
     /// Returns the connection of the backend that the client runs this task for.
     pub(in crate::sessions) fn client_task(&self, id: &str) -> Option<Arc<Connection>> {
-        self.client_tasks.get(id).and_then(Weak::upgrade)
+        self.client_tasks.connection(id)
     }
 
     pub(in crate::sessions) fn record_client_task(
@@ -214,10 +237,7 @@ impl Questions {
         id: &str,
         connection: &Arc<Connection>,
     ) {
-        self.client_tasks.retain(|_, connection| connection.strong_count() > 0);
-        if self.client_tasks.len() < CLIENT_TASKS_MAX && id.len() <= ELICITATION_ID_BYTES_MAX {
-            self.client_tasks.insert(id.to_owned(), Arc::downgrade(connection));
-        }
+        self.client_tasks.record(id, connection);
     }
 }
 
@@ -273,6 +293,25 @@ mod tests {
         assert!(!questions.was_elicited("a"), "the oldest made room");
         assert_eq!(questions.take_elicited("1").len(), 111);
         assert_eq!(questions.elicited().next().map(String::as_str), Some("0"), "the order stays");
+    }
+
+    #[test]
+    fn the_oldest_tasks_of_a_client_make_room_for_new_ones() {
+        let (one, other) = (Arc::new(1), Arc::new(2));
+        let mut tasks = ClientTasks(VecDeque::new());
+        for number in 0..CLIENT_TASKS_MAX {
+            tasks.record(&number.to_string(), &one);
+        }
+        tasks.record("0", &other);
+        assert_eq!(tasks.0.len(), CLIENT_TASKS_MAX, "a known task takes no more room");
+        tasks.record("new", &other);
+        assert_eq!(tasks.connection("new"), Some(other.clone()));
+        assert_eq!(tasks.connection("0"), Some(other.clone()), "it was named again");
+        assert!(tasks.connection("1").is_none() && tasks.connection("2").is_some());
+        tasks.record(&"x".repeat(ELICITATION_ID_BYTES_MAX + 1), &other);
+        drop(one);
+        tasks.record("last", &other);
+        assert_eq!(tasks.0.len(), 3, "the connection of the others has ended");
     }
 
     #[test]
