@@ -35,7 +35,8 @@ use std::{
 };
 
 use config::{Config, ConfigSource, sandbox::SandboxMode};
-use rules::limits::{CLOSE_WAIT, shutdown::FORWARDED_ANSWERED_WITHIN};
+use records::RestoreSummary;
+use rules::limits::{ADMIN_LIST_MAX, CLOSE_WAIT, shutdown::FORWARDED_ANSWERED_WITHIN};
 use tokio::time::timeout;
 
 pub use self::{check_config::check_config, embedded::EmbeddedBroker, error::ServeError};
@@ -78,12 +79,7 @@ pub fn run(options: ServeOptions) -> ExitCode {
 /// Updates the database schema and exits.
 pub fn migrate(file: Option<&Path>) -> ExitCode {
     let migrated = || {
-        let source = ConfigSource::read(file)?;
-        let warnings = source.ignored_variables();
-        let warnings: String =
-            warnings.iter().map(|warning| format!("mcp-broker: {warning}\n")).collect();
-        let _unread = io::stderr().write_all(warnings.as_bytes());
-        let config = source.load([])?;
+        let config = config_of_command(file)?;
         runtime()?.block_on(async {
             let database = stores::migrate(&config).await?;
             print_line(&format!("the schema of {database} is up to date"));
@@ -91,6 +87,30 @@ pub fn migrate(file: Option<&Path>) -> ExitCode {
         })
     };
     exit(migrated())
+}
+
+/// Ends the state of a restored database that must not continue, and exits.
+pub fn after_restore(file: Option<&Path>) -> ExitCode {
+    let ended = || {
+        let config = config_of_command(file)?;
+        let RestoreSummary { sessions, tasks, approvals } =
+            runtime()?.block_on(stores::end_restored_state(&config))?;
+        print_line(&format!(
+            "ended sessions: {sessions}, approvals: {approvals}; unfinished tasks that count as sent: {tasks}"
+        ));
+        Ok(())
+    };
+    exit(ended())
+}
+
+/// Reads the configuration of a command that uses the database itself.
+fn config_of_command(file: Option<&Path>) -> Result<Config, ServeError> {
+    let source = ConfigSource::read(file)?;
+    let warnings = source.ignored_variables();
+    let warnings: String =
+        warnings.iter().map(|warning| format!("mcp-broker: {warning}\n")).collect();
+    let _unread = io::stderr().write_all(warnings.as_bytes());
+    Ok(source.load([])?)
 }
 
 /// Prints the outcome of a command. A closed pipe is not an error.
@@ -201,6 +221,7 @@ impl RunningBroker {
             config: Arc::clone(&config),
             metrics: Arc::clone(&metrics),
             log: logging,
+            list_max: ADMIN_LIST_MAX,
         };
         let control = Control::new(parts);
         let bound = BoundListeners::bind(&config, &acceptors[0], &quic_secret, inherited)?;

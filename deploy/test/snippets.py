@@ -131,6 +131,7 @@ class Page:
         (here / "keys.yaml").write_text(yaml.safe_dump({"backends": demo, "auth": {"required": True}}))
         for secret in ["secret", "admin-token", "scraper-token", "acme-sre-token", "entra-secret"]:
             (here / "etc/mcp-broker" / secret).write_text(f"0123456789abcdef-{secret}\n")
+        (here / "etc/mcp-broker/node-secret").symlink_to("secret")
         (here / "etc/mcp-broker/database-url").write_text("postgres://u:p@database/broker\n")
         (here / "etc/mcp-broker/redis-url").write_text("redis://:p@redis:6379\n")
         self.stand_ins.mkdir()
@@ -150,6 +151,7 @@ class Page:
         places = {"127.0.0.1:8080": self.http, "127.0.0.1:9090": self.admin, "https://weather.example.com/mcp": self.weather.url, "a-token": self.weather.token}
         for there, local in places.items():
             code = code.replace(there, local)
+        code = code.replace("/run/secrets/mcp-broker/", "/etc/mcp-broker/")
         code = re.sub(r"(?<![\w.])/(srv|etc|backup)/", rf"{self.here}/\1/", code)
         return code.replace("mcpb_…", self.key) if self.key else code
 
@@ -316,7 +318,7 @@ class Page:
                 return False
             match language:
                 case "bash" | "sh":
-                    if not SERVES.search(code) and re.search(r"mcp-broker (?!config-example|check-config|migrate)|curl ", code) and "docker compose" not in code:
+                    if not SERVES.search(code) and re.search(r"mcp-broker (?!config-example|check-config|migrate|after-restore)|curl ", code) and "docker compose" not in code:
                         self.need_broker()
                     self.bash(code)
                 case "console":

@@ -9,8 +9,10 @@ mod config;
 mod event;
 mod grant;
 mod kept_result;
+mod named;
 mod node;
 mod pin;
+mod restore;
 mod seal;
 mod session;
 mod task;
@@ -43,6 +45,7 @@ pub use pin::{
     PIN_APPROVED_MAX, PIN_HASH_CHARS, PinApproval, PinBlock, PinDefinitions, PinKey, PinKind,
     PinSighting, StoredPin, approved_hashes,
 };
+pub use restore::RestoreSummary;
 pub use seal::{ROOT_SECRET_ID_BYTES, RootSecretId, SealedLocation, SealedValue, StoredRoot};
 pub use session::{
     SESSION_KEY_BYTES, SessionClaimOutcome, SessionIdentity, SessionKey, SessionListPosition,

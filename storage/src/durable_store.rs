@@ -2,7 +2,7 @@
 //! is on disk.
 
 use async_trait::async_trait;
-use records::{WriteOp, WriteOutcome};
+use records::{RestoreSummary, WriteOp, WriteOutcome};
 
 use crate::{
     ApprovalStore, AuditStore, ConfigStore, GrantStore, NodeStore, PinStore, ResultStore,
@@ -41,4 +41,14 @@ pub trait DurableStore:
     /// Carries out a batch in one transaction. When this returns, all of it is on disk, or none of
     /// it. The outcomes are in the order of the writes.
     async fn write(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError>;
+
+    /// Ends what must not continue in a database that was restored from an older copy:
+    ///
+    /// - Sessions are deleted.
+    /// - Approvals that permit a call, or wait for a decision, expire. Windows close.
+    /// - The call of an unfinished task counts as sent. The epoch of the task exceeds those of owners
+    ///   after the copy, so no number of a question is used twice.
+    ///
+    /// The caller ensures that no node has a lease. After an error, a repeated call ends the rest.
+    async fn end_restored_state(&self) -> Result<RestoreSummary, StoreError>;
 }

@@ -16,7 +16,7 @@ pub(super) use super::{
     root::RootCommand,
 };
 use super::{
-    common_args::{BackendListArgs, OutputOptions, TenantArg},
+    common_args::{BackendListArgs, ConfigFileArg, OutputOptions, TenantArg},
     counts::{backend_limit, count, tenant_limit, weight},
     import::ServerImport,
 };
@@ -51,11 +51,9 @@ pub(super) enum Command {
         locked: Option<PathBuf>,
     },
     /// Bring the database schema up to date and exit
-    Migrate {
-        /// The configuration file; without one, every key has its default
-        #[arg(long, value_name = "FILE")]
-        config: Option<PathBuf>,
-    },
+    Migrate(ConfigFileArg),
+    /// End sessions and approvals of a database that was restored from an older copy, and exit
+    AfterRestore(ConfigFileArg),
     /// Print a commented configuration with every key and its default
     ConfigExample,
     /// Print the admin API's OpenAPI document

@@ -1,5 +1,7 @@
 //! Arguments that many commands share.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use protocol::ids::TenantId;
 
@@ -14,6 +16,14 @@ pub(super) struct OutputOptions {
 pub(super) struct TenantArg {
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = TenantId::parse)]
     pub(super) tenant: TenantId,
+}
+
+/// Argument of commands that use the database themselves.
+#[derive(Debug, Clone, Args)]
+pub(super) struct ConfigFileArg {
+    /// The configuration file; without one, every key has its default
+    #[arg(long, value_name = "FILE")]
+    pub(super) config: Option<PathBuf>,
 }
 
 /// Arguments of `backend list`.

@@ -81,7 +81,8 @@ pub fn main() -> ExitCode {
         Command::Serve { config } => serve::run(serve::ServeOptions { config, demo: false }),
         Command::Demo => serve::run(serve::ServeOptions { config: None, demo: true }),
         Command::CheckConfig { file, locked } => serve::check_config(&file, locked.as_deref()),
-        Command::Migrate { config } => serve::migrate(config.as_deref()),
+        Command::Migrate(file) => serve::migrate(file.config.as_deref()),
+        Command::AfterRestore(file) => serve::after_restore(file.config.as_deref()),
         Command::ConfigExample => print(&config::example::yaml()),
         Command::Openapi => {
             match serde_json::to_string_pretty(&listeners::admin::openapi::document()) {

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use config::{Config, EventLogStorage};
+use records::RestoreSummary;
 use storage::{
     DurableStore, EventStore, HotStore, MemoryHotStore, PostgresOptions, PostgresStore,
     RedisOptions, RedisStore, SqliteOptions, SqliteStore, StoreError,
@@ -11,6 +12,7 @@ use storage::{
 use super::{ServeError, database_wait::DatabaseWait};
 use crate::{
     auth::{Keys, KeysError, OpenRoot, RootSecrets},
+    control::LoadError,
     persistence::Stores,
 };
 
@@ -101,4 +103,48 @@ pub(super) async fn migrate(config: &Config) -> Result<String, StoreError> {
         config::DatabaseConfig::Sqlite(path) => path.display().to_string(),
         config::DatabaseConfig::Postgres(_) => "the PostgreSQL database".to_owned(),
     })
+}
+
+/// Ends the state of a restored database that must not continue. Ends nothing while a replica has
+/// a lease, or if the root secret does not open the database.
+pub(super) async fn end_restored_state(config: &Config) -> Result<RestoreSummary, ServeError> {
+    let database = open_existing(config).await?;
+    let durable = database.durable();
+    refuse_replicas(durable).await?;
+    let root = open_root(config, durable, &DatabaseWait::new(config)).await?;
+    if root.keys.newly_created {
+        RootSecrets::remove_new_file(config);
+        return Err(LoadError::SecretMissing.into());
+    }
+    refuse_replicas(durable).await?; // opening the root key may have waited for the database
+    let summary = durable.end_restored_state().await?;
+    // A replica that started meanwhile may have continued something before it ended.
+    refuse_replicas(durable).await?;
+    durable.close().await;
+    Ok(summary)
+}
+
+/// Opens a database that a broker has used. A missing or empty one is an error, because it is not
+/// the restored one.
+async fn open_existing(config: &Config) -> Result<OpenDatabase, StoreError> {
+    match OpenDatabase::open(config, false).await {
+        Err(StoreError::SchemaOlder { found: 0, .. }) => {
+            Err(StoreError::Corrupt { detail: "it is missing or empty".to_owned() })
+        }
+        Err(StoreError::SchemaOlder { .. }) if config.storage.migrate_on_start => {
+            OpenDatabase::open(config, true).await
+        }
+        opened => opened,
+    }
+}
+
+/// Returns an error if a replica has a lease.
+async fn refuse_replicas(durable: &dyn DurableStore) -> Result<(), StoreError> {
+    match durable.live_nodes().await?.first() {
+        None => Ok(()),
+        Some(replica) => {
+            let detail = format!("the replica {} has a lease", replica.node);
+            Err(StoreError::Busy { detail })
+        }
+    }
 }

@@ -320,6 +320,51 @@ fn a_database_file_of_another_build_ends_the_start() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_restore_needs_the_secret_and_a_database_without_a_broker() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = |broker: &Broker| -> std::net::SocketAddr {
+        let mut fields = broker.ready.split_whitespace();
+        fields.find_map(|pair| pair.strip_prefix("http=")).unwrap().parse().unwrap()
+    };
+    let after_restore = || {
+        let ended = run(folder.path(), &["after-restore", "--config", "b.yaml"], &[]);
+        (ended.status.code(), text(&ended.stdout), text(&ended.stderr))
+    };
+    let broker = Broker::start(folder.path(), "");
+    let client = TestClient::new(address(&broker), "/mcp").connected(json!({})).await;
+    let (code, _, sentence) = after_restore();
+    assert_eq!(code, Some(69), "{sentence}");
+    assert!(sentence.contains("in use by another broker"), "{sentence}");
+    broker.signal(Signal::TERM);
+    assert_eq!(broker.ended().code(), Some(0));
+
+    let elsewhere = ("MCP_BROKER__STORAGE__URL", "sqlite:elsewhere/b.db");
+    let missing = run(folder.path(), &["after-restore", "--config", "b.yaml"], &[elsewhere]);
+    assert_eq!(missing.status.code(), Some(69), "{}", text(&missing.stderr));
+    assert!(!folder.path().join("elsewhere").exists(), "it creates no database");
+
+    let secret = folder.path().join("data/secret.key");
+    let kept = std::fs::read(&secret).unwrap();
+    std::fs::remove_file(&secret).unwrap();
+    let (code, _, sentence) = after_restore();
+    assert_eq!(code, Some(70), "{sentence}");
+    assert!(!secret.exists(), "the next start must find it missing too");
+    std::fs::write(&secret, kept).unwrap();
+    for sessions in [1, 0] {
+        let line = format!(
+            "ended sessions: {sessions}, approvals: 0; unfinished tasks that count as sent: 0\n"
+        );
+        let (code, printed, sentence) = after_restore();
+        assert_eq!((code, printed), (Some(0), line), "{sentence}");
+    }
+    let broker = Broker::start(folder.path(), "");
+    let ping = r#"{"jsonrpc":"2.0","id":9,"method":"ping"}"#;
+    assert_eq!(client.to(address(&broker)).post(ping).await.status, 404);
+    broker.signal(Signal::TERM);
+    assert_eq!(broker.ended().code(), Some(0));
+}
+
 #[test]
 fn the_first_line_has_the_addresses_and_both_signals_stop_the_broker() {
     let folder = tempfile::tempdir().unwrap();

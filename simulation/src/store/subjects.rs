@@ -202,4 +202,9 @@ impl DurableStore for SimulatedStore {
         let work = self.engine.store.write(batch);
         self.execute("write", OperationKind::Write, work).await
     }
+
+    async fn end_restored_state(&self) -> Result<RestoreSummary, StoreError> {
+        let work = self.engine.store.end_restored_state();
+        self.execute("end_restored_state", OperationKind::Any, work).await
+    }
 }

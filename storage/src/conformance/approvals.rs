@@ -340,7 +340,7 @@ pub async fn approvals_end_with_their_backend_and_their_tenant(
     Ok(())
 }
 
-async fn open(
+pub(super) async fn open(
     store: &dyn DurableStore,
     record: &ApprovalRecord,
 ) -> Result<StoredApproval, StoreError> {
@@ -350,15 +350,18 @@ async fn open(
     }
 }
 
-async fn state(store: &dyn DurableStore, name: &str) -> Result<Option<ApprovalState>, StoreError> {
+pub(super) async fn state(
+    store: &dyn DurableStore,
+    name: &str,
+) -> Result<Option<ApprovalState>, StoreError> {
     Ok(store.approval(&id(name)).await?.map(|found| found.state))
 }
 
-fn id(name: &str) -> ApprovalId {
+pub(super) fn id(name: &str) -> ApprovalId {
     ApprovalId::new(name)
 }
 
-fn decision(name: &str, approves: bool) -> ApprovalDecision {
+pub(super) fn decision(name: &str, approves: bool) -> ApprovalDecision {
     ApprovalDecision {
         tenant: tenant("acme"),
         id: id(name),
@@ -369,7 +372,7 @@ fn decision(name: &str, approves: bool) -> ApprovalDecision {
     }
 }
 
-fn record(name: &str, arguments: u8) -> ApprovalRecord {
+pub(super) fn record(name: &str, arguments: u8) -> ApprovalRecord {
     ApprovalRecord {
         id: id(name),
         binding: ApprovalBinding {

@@ -98,6 +98,10 @@ macro_rules! durable_conformance {
                 expired_approvals_are_removed_by_an_age_of_their_own
                 approvals_end_with_their_backend_and_their_tenant
             }
+            restores {
+                a_restored_copy_continues_no_session_and_no_approval
+                a_restored_copy_sends_no_queued_task
+            }
             audit_chain {
                 s15_records_form_a_chain_for_each_tenant
                 s15_writers_at_the_same_time_extend_one_chain
@@ -389,6 +393,7 @@ mod tests {
             include_str!("events.rs"),
             include_str!("hot.rs"),
             include_str!("nodes.rs"),
+            include_str!("restores.rs"),
             include_str!("sessions.rs"),
             include_str!("task_inputs.rs"),
             include_str!("task_limits.rs"),

@@ -25,6 +25,7 @@ pub mod hot;
 mod lists;
 pub mod nodes;
 pub mod pins;
+pub mod restores;
 pub mod results;
 pub mod seals;
 pub mod sessions;

@@ -179,7 +179,7 @@ impl ApprovalStore for PostgresStore {
             |_| sqlx::query("SELECT state, count(*) AS approvals FROM approvals GROUP BY state");
         let rows = self.rows(select).await?;
         let read = |row: &PgRow| {
-            let state = ApprovalState::of_name(get(row, "state").ok()?)?;
+            let state = ApprovalState::parse(get(row, "state").ok()?)?;
             Some((state, count(row, "approvals").ok()?))
         };
         Ok(rows.iter().filter_map(read).collect())
@@ -213,7 +213,7 @@ impl ApprovalStore for PostgresStore {
 
 fn stored(row: &PgRow) -> Result<StoredApproval, StoreError> {
     let state: &str = get(row, "state")?;
-    let state = ApprovalState::of_name(state).ok_or_else(|| StoreError::Corrupt {
+    let state = ApprovalState::parse(state).ok_or_else(|| StoreError::Corrupt {
         detail: format!("an approval has the unknown state {state:?}"),
     })?;
     let is_open = matches!(state, ApprovalState::Pending | ApprovalState::Approved);

@@ -180,7 +180,7 @@ impl GrantStore for PostgresStore {
             |_| sqlx::query("SELECT state, count(*) AS grants FROM upstream_grants GROUP BY state");
         let rows = self.rows(select).await?;
         let read = |row: &PgRow| {
-            Some((GrantState::of_name(get(row, "state").ok()?)?, count(row, "grants").ok()?))
+            Some((GrantState::parse(get(row, "state").ok()?)?, count(row, "grants").ok()?))
         };
         Ok(rows.iter().filter_map(read).collect())
     }
@@ -297,11 +297,11 @@ fn stored(row: &PgRow) -> Result<StoredGrant, StoreError> {
             },
             issuer: get(row, "issuer")?,
             sealed: get(row, "sealed")?,
-            state: GrantState::of_name(state).ok_or_else(|| StoreError::Corrupt {
+            state: GrantState::parse(state).ok_or_else(|| StoreError::Corrupt {
                 detail: format!("a grant has the unknown state {state:?}"),
             })?,
             expires_at_us: get(row, "expires_at_us")?,
-            last_error: get::<Option<&str>>(row, "last_error")?.and_then(GrantError::of_name),
+            last_error: get::<Option<&str>>(row, "last_error")?.and_then(GrantError::parse),
         },
         version: get(row, "version")?,
         remaining_lease: Duration::from_micros(

@@ -18,6 +18,7 @@ mod grants;
 mod nodes;
 mod pins;
 mod pool;
+mod restored;
 mod results;
 mod rows;
 mod schema;

@@ -148,7 +148,7 @@ fn stored_pin(row: &PgRow) -> Result<StoredPin, StoreError> {
     let kind: &str = get(row, "kind")?;
     Ok(StoredPin {
         key: PinKey {
-            kind: PinKind::of_name(kind).ok_or_else(|| StoreError::Corrupt {
+            kind: PinKind::parse(kind).ok_or_else(|| StoreError::Corrupt {
                 detail: format!("a pin has the unknown kind {kind:?}"),
             })?,
             name: get(row, "name")?,

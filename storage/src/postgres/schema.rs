@@ -188,6 +188,12 @@ const MIGRATIONS: &[(i64, &str, &str, [&str; 2])] = &[
         include_str!("../../../migrations/postgres/0027_answers_by_bytes.sql"),
         ["migration.27.begun", "migration.27.applied"],
     ),
+    (
+        28,
+        "versions by the clock",
+        include_str!("../../../migrations/postgres/0028_versions_by_the_clock.sql"),
+        ["migration.28.begun", "migration.28.applied"],
+    ),
 ];
 
 /// Returns the version that this build works with.

@@ -23,7 +23,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use records::{TaskLimit, WriteOp, WriteOutcome};
+use records::{RestoreSummary, TaskLimit, WriteOp, WriteOutcome};
 use sqlx::postgres::PgRow;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -59,6 +59,10 @@ impl DurableStore for PostgresStore {
 
     fn unreadable_rows(&self) -> u64 {
         self.unreadable.load(Ordering::Relaxed)
+    }
+
+    async fn end_restored_state(&self) -> Result<RestoreSummary, StoreError> {
+        self.end_restored().await
     }
 
     async fn write(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {

@@ -21,6 +21,7 @@ mod grants;
 mod nodes;
 mod pins;
 mod process_lock;
+mod restored;
 mod results;
 mod rows;
 mod schema;
@@ -45,9 +46,10 @@ use std::{
 
 use sqlx::{
     Sqlite, Transaction,
+    query::Query,
     sqlite::{
-        SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool, SqlitePoolOptions,
-        SqliteSynchronous,
+        SqliteArguments, SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqlitePool,
+        SqlitePoolOptions, SqliteSynchronous,
     },
 };
 use tokio::sync::{Mutex, MutexGuard};
@@ -172,6 +174,22 @@ impl SqliteStore {
         let turn = self.turn.lock().await;
         let transaction = pool.begin_with("BEGIN IMMEDIATE").await.map_err(map_error)?;
         Ok(WriteTransaction { transaction, _turn: turn })
+    }
+
+    /// Executes one statement in a transaction of its own; returns the number of rows that it
+    /// changed. `statement` is called when the transaction has begun, so a time in it is that moment.
+    async fn write_one<'q>(
+        &self,
+        what: &'static str,
+        statement: impl FnOnce() -> Query<'q, Sqlite, SqliteArguments> + Send,
+    ) -> Result<u64, StoreError> {
+        with_deadline(what, async {
+            let mut writing = self.begin().await?;
+            let done = statement().execute(writing.connection()).await.map_err(map_error)?;
+            writing.commit().await?;
+            Ok(done.rows_affected())
+        })
+        .await
     }
 
     fn count_unreadable(&self) {

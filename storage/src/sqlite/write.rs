@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use records::{WriteOp, WriteOutcome};
+use records::{RestoreSummary, WriteOp, WriteOutcome};
 use sqlx::sqlite::SqliteConnection;
 
 use super::{
@@ -26,6 +26,10 @@ impl DurableStore for SqliteStore {
 
     fn unreadable_rows(&self) -> u64 {
         self.unreadable.load(Ordering::Relaxed)
+    }
+
+    async fn end_restored_state(&self) -> Result<RestoreSummary, StoreError> {
+        self.end_restored().await
     }
 
     async fn write(&self, batch: &[WriteOp]) -> Result<Vec<WriteOutcome>, StoreError> {

@@ -15,7 +15,9 @@ use sqlx::{
 };
 use testkit::{Direction, FaultProxy, PostgresServer};
 
-use super::{PostgresStore, behind_proxy, create, end, end_as, key, open, open_session, update};
+use super::{
+    PostgresStore, behind_proxy, create, end, end_as, key, on_server, open, open_session, update,
+};
 use crate::{
     ConfigStore, DurableStore, EventStore, NodeStore, SessionStore, StoreError, TaskStore,
 };
@@ -282,6 +284,29 @@ async fn a_change_repeated_after_a_lost_answer_leaves_a_later_one_in_place() {
     let stored = other.tenants().await.unwrap();
     let acme = stored.into_iter().find(|stored| stored.tenant == later.tenant).unwrap();
     assert_eq!(acme.settings, "later");
+}
+
+#[tokio::test]
+async fn a_version_that_a_failover_lost_is_not_used_again() {
+    let (server, store) = on_server().await;
+    let record = |name: &str| TenantRecord {
+        tenant: TenantId::parse(name).unwrap(),
+        settings: "{}".to_owned(),
+        created_at_us: 1,
+        updated_at_us: 1,
+    };
+    store.apply(AdminChange::PutTenant(&record("acme")), None).await.unwrap();
+    let shipped = store.config_version().await.unwrap();
+    store.apply(AdminChange::PutTenant(&record("lost")), None).await.unwrap();
+    let lost = store.config_version().await.unwrap();
+    // The standby that takes over did not get the second change.
+    let back = format!(
+        "DELETE FROM tenants WHERE tenant = 'lost'; UPDATE config_version SET version = {shipped}"
+    );
+    server.sql(&server.url(), &back).await;
+    store.apply(AdminChange::PutTenant(&record("later")), None).await.unwrap();
+    let later = store.config_version().await.unwrap();
+    assert!(later > lost, "{later} after {lost}: a replica at {lost} would not read the change");
 }
 
 #[tokio::test]
