@@ -203,13 +203,23 @@ impl SharedRateLimiter {
         shares: ReplicaShare,
         now: Duration,
     ) {
-        add(&self.stock, got.granted);
+        let share = got.remaining / shares.replicas.max(1);
+        add(&self.stock, got.granted - self.settle_excess(share, got.granted));
         self.stocked_at_ns.store(nanoseconds(now), Ordering::Relaxed);
         let none_until = if got.remaining == 0 { nanoseconds(now + got.wait) } else { 0 };
         self.none_until_ns.store(none_until, Ordering::Relaxed);
-        let own = (got.remaining / shares.replicas.max(1))
-            .saturating_sub(self.unreported.load(Ordering::Relaxed));
+        let own = share.saturating_sub(self.unreported.load(Ordering::Relaxed));
         self.own.set_remaining(want.rate, shares.replicas, now, own);
+    }
+
+    /// Settles use during the exchange beyond this replica's share of the budget with the granted
+    /// requests, which the hot store has counted. Returns how many of them it uses up.
+    fn settle_excess(&self, share: u32, granted: u32) -> u32 {
+        let excess = |unreported: u32| unreported.saturating_sub(share).min(granted);
+        let without = |unreported: u32| Some(unreported - excess(unreported));
+        let (Ok(before) | Err(before)) =
+            self.unreported.fetch_update(Ordering::Relaxed, Ordering::Relaxed, without);
+        excess(before)
     }
 
     /// Keeps the use for a later report, because the hot store did not answer.
@@ -311,6 +321,20 @@ mod tests {
         assert_eq!(taken_at_once(&meter, THREE, START), 4);
         assert_eq!(meter.try_acquire(RATE, THREE, START), Err(Duration::from_millis(7)));
         assert_eq!(meter.next_request(THREE, START).used, 0, "it was told once");
+    }
+
+    #[test]
+    fn use_during_an_exchange_does_not_overdraw_the_budget() {
+        let (meter, single) = (meter(), ReplicaShare { replicas: 1, ..THREE });
+        assert!((0..28).all(|_| meter.try_acquire(RATE, single, START).is_ok()));
+        let want = meter.next_request(single, START);
+        assert_eq!(want.used, 28);
+        // The store grants one of the last two requests. This replica uses both meanwhile.
+        assert_eq!(taken_at_once(&meter, single, START), 2);
+        let got = QuotaGrant { granted: 1, remaining: 1, wait: Duration::ZERO };
+        meter.apply_grant(want, got, single, START);
+        assert_eq!(taken_at_once(&meter, single, START), 0, "the budget is used up");
+        assert_eq!(meter.next_request(single, START).used, 1, "the store counted the other");
     }
 
     #[test]

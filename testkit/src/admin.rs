@@ -102,17 +102,18 @@ impl AdminClient {
 
     async fn json(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         let response = self.send(method, path, body).await;
-        let status = response.status;
+        let (status, tag) = (response.status, response.header("etag").map(str::to_owned));
         let text = response.text().await;
         let answer = serde_json::from_str(&text).unwrap_or(Value::String(text));
         if (200..300).contains(&status) {
-            self.settled(method, path, &answer).await;
+            self.settled(method, path, &answer, tag.as_deref()).await;
         }
         (status, answer)
     }
 
-    /// Waits until the other replicas have taken over a change of tenants, keys or backends.
-    async fn settled(&self, method: &str, path: &str, answer: &Value) {
+    /// Waits until the other replicas have applied a change of anything of a tenant. `tag`: the
+    /// entity tag of the answer. It is the same on every replica.
+    async fn settled(&self, method: &str, path: &str, answer: &Value, tag: Option<&str>) {
         if !path.starts_with("/admin/v1/tenants/") {
             return;
         }
@@ -128,6 +129,10 @@ impl AdminClient {
                             .await
                             .status
                             != 401
+                    }
+                    // A policy, a toolset and a prompt have no time.
+                    ("PUT", _) if answer["updated_at"].is_null() => {
+                        admin.send("GET", path, None).await.header("etag") == tag
                     }
                     ("PUT", _) => {
                         Box::pin(admin.get(path)).await.1["updated_at"] == answer["updated_at"]

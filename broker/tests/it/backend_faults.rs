@@ -9,7 +9,7 @@ use std::sync::{
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Gate, GateAnswer, Reply, TestBroker, backend::tool, eventually};
 
-use crate::{broker_with, builder, echo, kind, text_of};
+use crate::{broker_with, builder, configured, configured_alone, echo, kind, text_of};
 
 /// Calls the tool and returns the error.
 async fn failing(broker: &TestBroker, tool: &str) -> Value {
@@ -24,7 +24,7 @@ async fn failing(broker: &TestBroker, tool: &str) -> Value {
 async fn an_event_that_is_too_large_is_not_requested_again() {
     let backend = FakeBackend::echo().await;
     let config = json!({"limits": {"message_bytes": "256KiB"}});
-    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(config, backend.spec()).await;
     broker.admin().wait_backend_state("default", "b", "ready").await;
     backend.wait_get_streams(1).await;
     let event = |id: &str, text: &str| {
@@ -251,7 +251,7 @@ async fn b_08_an_answer_over_the_limit_is_refused_as_too_large() {
     });
     backend.tool("fine", |_| async { Reply::text("fine") });
     let config = json!({"limits": {"message_bytes": "256KiB"}});
-    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(config, backend.spec()).await;
     for name in ["json", "stream"] {
         let error = failing(&broker, name).await;
         assert_eq!(
@@ -387,11 +387,9 @@ async fn f_11_no_call_fails_when_a_backend_closes_idle_connections() {
 #[tokio::test]
 async fn a_request_that_cannot_be_sent_shows_that_the_backend_is_gone() {
     let backend = FakeBackend::echo().await;
-    let broker = builder()
-        .backend("default", "b", backend.spec())
-        .config(json!({"timeouts": {"ping_interval": "10m"}}))
-        .start()
-        .await;
+    // Another replica would notice it by its own requests and pings.
+    let config = json!({"timeouts": {"ping_interval": "10m"}});
+    let broker = configured_alone(config, backend.spec()).await;
     let client = broker.connected(json!({})).await;
     client.result("tools/call", json!({"name": "b__echo", "arguments": {"message": "m"}})).await;
     backend.die().await;

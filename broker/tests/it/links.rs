@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::json;
 use testkit::{FakeBackend, Gate, RecordedRequest, Reply};
 
-use crate::{broker_with, echo, kind, text_of};
+use crate::{alone_with, broker_with, echo, kind, text_of};
 
 fn is_resumption(seen: &RecordedRequest) -> bool {
     seen.http == "GET" && seen.header("last-event-id").is_some()
@@ -62,14 +62,15 @@ async fn a_get_stream_that_cannot_be_resumed_is_reopened_and_ends_no_call() {
     })
     .await;
     backend.sessions().no_resumption();
-    let broker = broker_with(&backend).await;
+    // One stream is of the catalog, which each process reads for itself. The other is the client's.
+    let broker = alone_with(&backend).await;
     let call = broker.connected(json!({})).await.start_call("b__slow", json!({}));
     backend.wait_for("the call", |seen| seen.calls("slow")).await;
     backend.wait_get_streams(2).await;
     let message = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": 1}});
     backend.push_raw(&format!("id: 7\nretry: 100\ndata: {message}\n\n")).await;
     backend.end_get_streams().await;
-    backend.wait_count("both streams are asked to go on", 2, is_resumption).await;
+    backend.wait_count("requests to resume both streams", 2, is_resumption).await;
     backend.wait_get_streams(2).await;
     gate.open();
     assert_eq!(text_of(&call.result().await), "done");

@@ -4,7 +4,7 @@ use std::{collections::HashSet, sync::Arc};
 
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use testkit::{FakeClock, TestBroker, TokenRequest, authorization::now, eventually};
+use testkit::{FakeClock, TestBroker, TokenRequest, Topology, authorization::now, eventually};
 
 use crate::{
     accounts::{Browser, World, call, callback_of, member, parameter},
@@ -151,7 +151,8 @@ async fn a_registration_is_used_until_its_secret_expires() {
         "token_endpoint_auth_method": "client_secret_post",
     }))
     .await;
-    let builder = builder().single_process();
+    // A registration ends by the clock of the database. That of SQLite is the broker's.
+    let builder = builder().on(Topology::Sqlite);
     let env = clock.env();
     let broker = env.iter().fold(builder, |builder, (name, value)| builder.env(name, value));
     let broker = broker.start().await;

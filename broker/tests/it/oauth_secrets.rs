@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 use testkit::{
-    AuthorizationServer, BrokerBuilder, Collector, PostgresServer, RedisServer, eventually,
+    AuthorizationServer, BrokerBuilder, Collector, PostgresServer, RedisServer, Topology,
+    eventually,
 };
 
 use crate::{
@@ -92,11 +93,7 @@ async fn run(broker: BrokerBuilder) -> Run {
     let request = browser.start_login().await;
     let (code, state) = (canary("code", 0), parameter(&request, "state").unwrap());
     assert_eq!(browser.answer(&request, &format!("&code={code}")).await, 200);
-    eventually("the tools of both", || async {
-        let names = client.tool_names().await;
-        if names == ["b__echo", "x__echo"] { Ok(()) } else { Err(names) }
-    })
-    .await;
+    client.wait_tools(&["b__echo", "x__echo"]).await;
 
     // Calls in both eras, a task, and a token that is not accepted any more.
     for tool in ["b__echo", "x__echo"] {
@@ -157,7 +154,7 @@ impl Run {
 
 #[tokio::test]
 async fn received_tokens_are_in_no_sqlite_file_and_at_no_backend() {
-    let run = run(builder().single_process()).await;
+    let run = run(builder().on(Topology::Sqlite)).await;
     assert!(
         run.has_argument(".db") || run.has_argument("-wal"),
         "the search finds what the database holds: {:?}",

@@ -1,7 +1,7 @@
 //! Secrets put in at every source they may come from, and searched for in every output (LOG-03).
 
 use serde_json::json;
-use testkit::{FakeBackend, Reply, TestBroker, eventually};
+use testkit::{FakeBackend, Reply, TestBroker, Topology, eventually};
 
 use crate::{builder, refused, request, stdio};
 
@@ -114,7 +114,7 @@ async fn outputs_for_clients(broker: &TestBroker, key: &str) -> Vec<(String, Str
 }
 
 /// Returns a broker with a backend that has credentials, a child with a secret environment, and an
-/// unreachable backend.
+/// unreachable backend. Its database is a file that the test reads.
 async fn broker(backend: &FakeBackend) -> TestBroker {
     let mut http = backend.spec();
     http["transport"]["url"] = json!(format!("{}?token={}", backend.url(), secret("url")));
@@ -127,6 +127,7 @@ async fn broker(backend: &FakeBackend) -> TestBroker {
     });
     let config = json!({"telemetry": {"log": "trace"}, "node": {"secret": secret("node")}, "backends": {"down": down}});
     let builder = builder()
+        .on(Topology::Sqlite)
         .config(config)
         .auth_required()
         .admin_token(&secret("admin"))

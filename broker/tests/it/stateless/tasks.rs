@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testkit::{DuplexClient, FakeBackend, Gate, Reply, TestBroker, eventually};
 
 use super::{Modern, listening, meta};
-use crate::{builder, kind, text_of};
+use crate::{builder, configured, configured_alone, kind, text_of};
 
 const EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
@@ -19,11 +19,7 @@ pub(crate) fn with_tasks(mut capabilities: Value) -> Value {
 
 /// Starts a broker whose calls become tasks soon.
 pub(super) async fn broker_for(spec: Value) -> TestBroker {
-    builder()
-        .config(json!({"tasks": {"promote_after": "150ms"}}))
-        .backend("default", "b", spec)
-        .start()
-        .await
+    configured(json!({"tasks": {"promote_after": "150ms"}}), spec).await
 }
 
 pub(super) fn client_of(broker: &TestBroker) -> Modern {
@@ -98,11 +94,7 @@ async fn n_task_06_only_the_extension_of_tasks_is_advertised() {
         assert_eq!(found["capabilities"]["extensions"], json!({EXTENSION: {}}));
         assert!(found["capabilities"].get("tasks").is_none());
     }
-    let off = builder()
-        .config(json!({"tasks": {"enabled": false}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let off = configured(json!({"tasks": {"enabled": false}}), backend.spec()).await;
     let client = client_of(&off);
     assert!(
         client.result("server/discover", json!({})).await["capabilities"]
@@ -188,14 +180,8 @@ async fn n_task_03_a_tool_error_completes_a_task_and_a_protocol_error_fails_it()
         Reply::Result(json!({"content": [{"type": "text", "text": "no"}], "isError": true}))
     })
     .await;
-    let broken = done.clone();
-    backend.tool("broken", move |_| {
-        let done = broken.clone();
-        async move {
-            done.passed().await;
-            Reply::Error(json!({"code": -32050, "message": "it broke", "data": {"why": 1}}))
-        }
-    });
+    let broken = json!({"code": -32050, "message": "it broke", "data": {"why": 1}});
+    backend.tool("broken", done.before(Reply::Error(broken)));
     let broker = broker_for(backend.spec()).await;
     let client = client_of(&broker);
     let (sad, broken) =
@@ -413,7 +399,8 @@ async fn n_task_05_inputs_needed_before_a_task_are_requested_in_the_answer() {
             Reply::text(answer["result"]["content"]["name"].as_str().unwrap())
         }
     });
-    let broker = broker_for(backend.spec()).await;
+    // Long enough for the first contact with the backend on a busy machine.
+    let broker = configured(json!({"tasks": {"promote_after": "5s"}}), backend.spec()).await;
     let client = client_of(&broker);
     let required = client.call("b__ask", json!({})).await;
     assert_eq!(
@@ -534,12 +521,7 @@ async fn a_call_that_cannot_become_a_task_stays_a_call() {
     let done = Gate::new();
     let backend = gated(&done, || Reply::text("done")).await;
     let config = json!({"tasks": {"promote_after": "100ms", "running_per_tenant": 1}});
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, backend.spec()).await;
     let client = client_of(&broker);
     let id = task(&client, "b__job", json!({})).await;
     let second = client.clone();
@@ -563,12 +545,7 @@ async fn n_task_02_tasks_work_over_a_connection() {
     let done = Gate::new();
     let backend = gated(&done, || Reply::text("done")).await;
     let config = json!({"tasks": {"promote_after": "100ms"}, "listen": {"tcp": "127.0.0.1:0"}});
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, backend.spec()).await;
     let client = DuplexClient::builder().tcp(broker.tcp_address()).await;
     let with = |mut params: Value| {
         params["_meta"] = meta(with_tasks(json!({})));

@@ -1,4 +1,4 @@
-//! The era of a backend: detected, remembered, and detected again.
+//! The era of a backend: detected, remembered, and detected again, by each process for itself.
 
 use serde_json::{Value, json};
 use testkit::{FakeBackend, PipeBackend, Reply, StatelessBackend, StatelessReply};
@@ -86,7 +86,7 @@ async fn nb_era_02_a_modern_error_never_leads_to_initialize() {
 async fn nb_ver_01_a_backend_that_changes_its_era_is_detected_again() {
     let backend = StatelessBackend::http().await;
     backend.list("tools", vec![testkit::backend::tool("echo")]);
-    let broker = broker_with(&backend).await;
+    let broker = builder().single_process().backend("default", "b", backend.spec()).start().await;
     let client = broker.connected(json!({})).await;
     assert_eq!(text_of(&client.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#);
     // It now refuses 2026-07-28 and names 2025-11-25: the broker chooses that, and makes the call.
@@ -157,7 +157,7 @@ async fn br_01_a_backend_of_both_eras_is_used_in_the_era_of_its_clients() {
         let found = found.clone();
         async move { Reply::Result(found) }
     });
-    let broker = crate::broker_with(&backend).await;
+    let broker = crate::alone_with(&backend).await;
     let client = broker.connected(json!({})).await;
     assert_eq!(text_of(&client.call("b__echo", json!({"n": 1})).await), r#"{"n":1}"#);
     assert_eq!(revision(&broker).await, "2025-11-25", "what need not be translated is not");

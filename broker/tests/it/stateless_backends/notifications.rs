@@ -285,14 +285,6 @@ fn tools(names: &[&str]) -> Vec<Value> {
     names.iter().map(|name| testkit::backend::tool(name)).collect()
 }
 
-async fn wait_tools(client: &TestClient, wanted: &[&str]) {
-    eventually("the changed list", || async {
-        let names = client.tool_names().await;
-        if names == wanted { Ok(()) } else { Err(names) }
-    })
-    .await;
-}
-
 /// Refuses streams of notifications for now.
 fn is_busy(backend: &StatelessBackend) {
     backend.on("subscriptions/listen", |_| async { StatelessReply::error(-32603, "later") });
@@ -310,12 +302,12 @@ async fn nb_sub_01_lists_that_changed_before_the_first_stream_are_read_again() {
         });
         let broker = broker_with(&backend).await;
         let client = broker.connected(json!({})).await;
-        wait_tools(&client, &["b__one"]).await;
+        client.wait_tools(&["b__one"]).await;
         let is_listen = |seen: &testkit::RecordedRequest| seen.is("subscriptions/listen");
         backend.wait_count("a second attempt", 2, is_listen).await;
         backend.list("tools", tools(&["one", "two"]));
         backend.built_in("subscriptions/listen");
-        wait_tools(&client, &["b__one", "b__two"]).await;
+        client.wait_tools(&["b__one", "b__two"]).await;
     }
 }
 
@@ -336,10 +328,10 @@ async fn nb_sub_01_lists_that_are_older_than_the_acknowledgement_are_read_again(
     });
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
-    wait_tools(&client, &["b__one"]).await;
+    client.wait_tools(&["b__one"]).await;
     backend.list("tools", tools(&["one", "two"]));
     gate.open();
-    wait_tools(&client, &["b__one", "b__two"]).await;
+    client.wait_tools(&["b__one", "b__two"]).await;
 }
 
 #[tokio::test]

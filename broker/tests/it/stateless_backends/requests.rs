@@ -5,7 +5,7 @@ use testkit::{Gate, StatelessBackend, StatelessReply, eventually};
 
 use super::{broker_with, on_both_wires};
 use crate::{
-    builder, kind,
+    configured, kind,
     stateless::{Modern, meta},
     text_of,
 };
@@ -426,7 +426,7 @@ async fn nb_meta_02_a_stateless_request_has_its_own_log_level() {
     for backend in on_both_wires().await {
         backend.list("tools", vec![testkit::backend::tool("echo")]);
         let config = json!({"limits": {"batch_calls": 5}});
-        let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+        let broker = configured(config, backend.spec()).await;
         let client = Modern::of(&broker, "/mcp");
         let batch = json!({"calls": [{"tool": "b__echo", "arguments": {}}]});
         for (tool, arguments, level) in [

@@ -1,14 +1,25 @@
-//! Keys of issuers: found, changed, and unavailable (A-07, AUTH-09).
+//! Keys of issuers: found, changed, and unavailable (A-07, AUTH-09). Each process fetches them for
+//! itself, so these tests have one.
 
-use serde_json::json;
+use serde_json::{Value, json};
 use testkit::{
-    AuthorizationServer, FakeBackend, IssuerBehavior, SigningKey, TestBroker, eventually_within,
+    AuthorizationServer, BrokerBuilder, FakeBackend, IssuerBehavior, SigningKey, TestBroker,
+    eventually_within,
 };
 
-use super::{client, guarded, started, status, until_status};
+use super::{client, status, until_status};
 
 /// Longer than the pause after keys were fetched.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
+
+fn guarded(server: &AuthorizationServer, backend: &FakeBackend, more: Value) -> BrokerBuilder {
+    super::guarded(server, backend, more).single_process()
+}
+
+async fn started() -> (TestBroker, AuthorizationServer, FakeBackend) {
+    let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
+    (guarded(&server, &backend, json!({})).start().await, server, backend)
+}
 
 async fn eventually_let_in(broker: &TestBroker, token: &str) {
     eventually_within(PATIENCE, "a token to be taken", || async {

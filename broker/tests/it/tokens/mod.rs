@@ -22,7 +22,7 @@ use testkit::{
     eventually,
 };
 
-use crate::{builder, initialize_body};
+use crate::{builder, initialize_body, restarts::back};
 
 /// Path of the metadata of the resource.
 const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
@@ -62,18 +62,15 @@ fn client(broker: &TestBroker, token: &str) -> TestClient {
 
 /// Returns a client of the same session with another token.
 fn with_token(broker: &TestBroker, client: &TestClient, token: &str) -> TestClient {
-    let other = self::client(broker, token);
-    other.set_session(client.session().as_deref());
-    other.set_version(Some("2025-11-25"));
-    other
+    back(broker, client).bearer(token)
 }
 
 /// Returns the status of an `initialize` with a token.
-async fn status(broker: &TestBroker, token: &str) -> u16 {
+pub(crate) async fn status(broker: &TestBroker, token: &str) -> u16 {
     client(broker, token).post(initialize_body("2025-11-25")).await.status
 }
 
-async fn until_status(broker: &TestBroker, token: &str, wanted: u16) {
+pub(crate) async fn until_status(broker: &TestBroker, token: &str, wanted: u16) {
     eventually(&format!("the status {wanted}"), || async {
         match status(broker, token).await {
             found if found == wanted => Ok(()),

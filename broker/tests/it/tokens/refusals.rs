@@ -8,7 +8,7 @@ use testkit::{
 };
 
 use super::{client, guarded, started, status, until_status};
-use crate::{builder, initialize_body, kind, refused};
+use crate::{configured, initialize_body, kind, refused};
 
 #[tokio::test]
 async fn auth_03_auth_09_a_06_all_forged_tokens_are_refused_equally() {
@@ -130,11 +130,7 @@ async fn a_token_of_a_tenant_that_is_unknown_or_disabled_is_refused_at_once() {
 #[tokio::test]
 async fn without_required_auth_only_a_bad_token_is_refused() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::echo().await);
-    let broker = builder()
-        .config(server.config("default", json!({})))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured(server.config("default", json!({})), backend.spec()).await;
     let anonymous = broker.connected(json!({})).await;
     assert_eq!(anonymous.tool_names().await, ["b__echo"]);
     assert_eq!(status(&broker, &server.token_with("ann", json!({"exp": 1}))).await, 401);

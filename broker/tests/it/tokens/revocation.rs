@@ -166,14 +166,7 @@ async fn one_token_is_revoked_by_its_id() {
 async fn a_revoked_token_ends_no_request_of_another_token() {
     let (server, backend) = (AuthorizationServer::start().await, FakeBackend::start().await);
     let done = Gate::new();
-    let gate = done.clone();
-    backend.tool("wait", move |_| {
-        let gate = gate.clone();
-        async move {
-            gate.passed().await;
-            Reply::text("done")
-        }
-    });
+    backend.tool("wait", done.before(Reply::text("done")));
     let broker = guarded(&server, &backend, json!({})).single_process().start().await;
     let [one, two] = ["one", "two"].map(|id| server.token_with("ann", json!({"jti": id})));
     until_status(&broker, &one, 200).await;
