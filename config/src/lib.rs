@@ -94,7 +94,7 @@ pub use login_client::LoginClient;
 pub use message_sizes::{MessageSizes, MessageWire};
 pub use observability::{AuditConfig, AuditLevel, RATIO_WHOLE, TraceConfig};
 pub use operator_scope::parse_operator_scope;
-pub use operators::{DeclaredOperator, TokenHash};
+pub use operators::{DECLARED_OPERATORS_MAX, DeclaredOperator, TokenHash};
 pub use reload_scope::{is_reloaded, sections_needing_restart};
 pub use resilience::{BreakerConfig, RetryConfig};
 pub use secret_files::{PREVIOUS_ROOT_FILE, ROOT_FILE};

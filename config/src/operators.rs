@@ -29,7 +29,7 @@ static ENTRY: LazyLock<BodySchema<DeclaredOperatorEntry>> = LazyLock::new(BodySc
 
 const PATH: &str = "auth.operators";
 /// Largest number of declared operators.
-const OPERATORS_MAX: usize = 256;
+pub const DECLARED_OPERATORS_MAX: usize = 256;
 const TOKEN_BYTES_MIN: usize = 16;
 /// Longest name in characters.
 const NAME_CHARS_MAX: usize = 128;
@@ -99,8 +99,8 @@ impl ConfigReader<'_> {
             self.report(PATH, &invalid_value(written), &allowed);
             return Vec::new();
         };
-        if entries.len() > OPERATORS_MAX {
-            self.report(PATH, "has too many entries", &format!("at most {OPERATORS_MAX}"));
+        if entries.len() > DECLARED_OPERATORS_MAX {
+            self.report(PATH, "has too many entries", &format!("at most {DECLARED_OPERATORS_MAX}"));
         }
         let named = self.raw.source_name(PATH);
         let admin_token = admin_token.map(|token| TokenHash::new(token.expose()));

@@ -316,9 +316,8 @@ impl Operator {
         is_in_scope && self.role.permits(permission)
     }
 
-    /// Returns whether the operator has the name of a principal, or made a trial as it. An operator
-    /// who signed in with a token of an issuer has the name of the principal that the same person
-    /// is as an MCP client.
+    /// Returns whether the operator has the name of a principal, or made a trial as it. With a
+    /// token of an issuer, a person has the same name as an operator and as an MCP client.
     pub fn is_person(&self, principal: &str) -> bool {
         let tries = principal.strip_prefix(TRIAL_PREFIX);
         let by = tries.and_then(|tries| tries.split_once(TRIAL_SEPARATOR));

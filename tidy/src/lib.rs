@@ -1,5 +1,5 @@
 //! The rules of the house that a test can check: length of files, imports, names of types, fields of
-//! log lines, avoided words, and the contents of the documentation.
+//! log lines, indexes of migrations, avoided words, and the contents of the documentation.
 //!
 //! The crate holds tests only. They read the sources of the repository as text or as syntax trees,
 //! so they run without the broker being built. Tests on sources in memory show how the checks fail.
@@ -20,6 +20,8 @@ mod graph;
 mod layers;
 #[cfg(test)]
 mod log_fields;
+#[cfg(test)]
+mod migrations;
 #[cfg(test)]
 mod prose;
 #[cfg(test)]

@@ -23,7 +23,7 @@ use rules::{
 use super::{
     backend::{Backend, BackendState, links::CATALOG_CAPABILITIES},
     fault_lines::RepeatedFault,
-    link::{Era, Link},
+    link::{Era, Link, LinkParams},
     list_fetch::{self, FetchedLists},
     policy::Policy,
     principal_lists::{PrincipalRead, PrincipalView, ReadFailure, ReadLists},
@@ -156,8 +156,13 @@ pub async fn test(backend: &Arc<Backend>, principal: &PrincipalId) -> Result<(),
 fn reader_of(backend: &Arc<Backend>, principal: &PrincipalId) -> Arc<Link> {
     let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES)
         .unwrap_or_else(|_| ClientCapabilities::none());
-    let owner = Some(principal.clone());
-    Link::new(backend.clone(), LinkScope::Probe, owner, declared, Era::Sessions)
+    let params = LinkParams {
+        scope: LinkScope::Probe,
+        principal: Some(principal.clone()),
+        declared,
+        client_era: Era::Sessions,
+    };
+    Link::new(backend.clone(), params)
 }
 
 /// Returns whether the principal lacks an account or a token.
@@ -186,8 +191,12 @@ async fn read_once(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
+    use std::{
+        pin::pin,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
 
+    use config::spec::{BackendSpec, CatalogAuth};
     use rules::limits::own_lists::OWN_LISTS_BYTES_MAX;
     use serde_json::json;
 
@@ -197,14 +206,45 @@ mod tests {
         persistence::Stores,
     };
 
+    /// Returns a broker with a backend that shows each principal lists of its own.
+    async fn with_backend(caller: &Caller, id: &BackendId) -> (Arc<Broker>, Arc<Backend>) {
+        let broker = Broker::over(Stores::in_memory().await);
+        let transport = json!({"type": "http", "url": "http://127.0.0.1:9/mcp"});
+        let spec = json!({"transport": transport});
+        let mut spec: BackendSpec = serde_json::from_value(spec).unwrap();
+        spec.auth.catalog_auth = CatalogAuth::PerPrincipal;
+        broker.put_backend(&caller.tenant, id, spec);
+        let backend = broker.tenant(&caller.tenant).unwrap().backend(id).unwrap();
+        (broker, backend)
+    }
+
+    #[tokio::test]
+    async fn a_read_waits_for_the_one_that_runs_and_uses_its_lists() {
+        let (caller, id) = (Caller::anonymous(), BackendId::parse("b").unwrap());
+        let (_broker, backend) = with_backend(&caller, &id).await;
+        let (lists, principal) = (&backend.principal_lists, &caller.principal);
+        let turn = lists.turn(principal);
+        let running = turn.lock().await;
+        assert!(lists.is_reading(principal) && is_due(&backend, principal));
+        let kept = AtomicUsize::new(0);
+        let keep = |_read: ReadLists| {
+            kept.fetch_add(1, Ordering::Relaxed);
+        };
+        let mut second = pin!(read(&backend, principal, Vec::new, keep));
+        assert!(futures_util::poll!(&mut second).is_pending());
+        let (at, good_for) = (Instant::now(), PRINCIPAL_LISTS_AGE_MAX);
+        let first = PrincipalRead { at, good_for, for_sessions: true, is_failure: false };
+        lists.record(principal, first, lists.changes_of(principal), None);
+        drop(running);
+        second.await;
+        assert_eq!(kept.load(Ordering::Relaxed), 0, "the backend was read once");
+        assert!(!lists.is_reading(principal) && !is_due(&backend, principal));
+    }
+
     #[tokio::test]
     async fn lists_that_do_not_fit_into_memory_are_read_again_soon() {
-        let broker = Broker::over(Stores::in_memory().await);
         let (caller, id) = (Caller::anonymous(), BackendId::parse("b").unwrap());
-        let transport = json!({"type": "http", "url": "http://127.0.0.1:9/mcp"});
-        let spec = serde_json::from_value(json!({"transport": transport})).unwrap();
-        broker.put_backend(&caller.tenant, &id, spec);
-        let backend = broker.tenant(&caller.tenant).unwrap().backend(&id).unwrap();
+        let (_broker, backend) = with_backend(&caller, &id).await;
         let store_read_at = |at: Instant| {
             let good_for = PRINCIPAL_LISTS_AGE_MAX;
             let read = PrincipalRead { at, good_for, for_sessions: true, is_failure: false };

@@ -14,6 +14,8 @@ use super::{client::ClientError, table};
 
 /// Exit code of a process that a signal ended, without the number of the signal.
 const EXIT_SIGNAL: i32 = 128;
+/// Character that suspends a process at most terminals, Ctrl-Z.
+const SUSPEND: char = '\u{1a}';
 
 /// Returns whether a person can answer a prompt.
 pub(super) fn is_possible() -> bool {
@@ -36,12 +38,17 @@ pub(super) async fn read_value(question: &str, is_secret: bool) -> Result<String
     if silence.is_some() {
         let _unseen = writeln!(terminal); // the line end was not shown either
     }
-    let line = read?.map_err(failed)?;
-    let value = line.trim_end_matches(['\r', '\n']);
+    let value = value_of(&read?.map_err(failed)?, is_secret);
     match value.is_empty() {
         true => Err(ClientError::Usage(format!("{question}: a value is needed"))),
-        false => Ok(value.to_owned()),
+        false => Ok(value),
     }
+}
+
+/// Returns the value in a typed line. Ctrl-Z at a hidden prompt has no effect.
+fn value_of(line: &str, is_secret: bool) -> String {
+    let typed = line.trim_end_matches(['\r', '\n']);
+    if is_secret { typed.replace(SUSPEND, "") } else { typed.to_owned() }
 }
 
 /// Returns the prompt for a question. Its text may come from an untrusted document.
@@ -49,36 +56,41 @@ fn shown(question: &str) -> String {
     format!("{}: ", table::clean(question))
 }
 
-/// A terminal that does not show what is typed.
-struct Silence;
+/// A terminal that does not show what is typed. Its keys also do not suspend the process, because
+/// the shell would get a terminal that shows nothing.
+struct Silence {
+    /// Settings of the terminal before, as `stty` reads them.
+    settings: String,
+}
 
 impl Silence {
     fn start() -> Result<Self, ClientError> {
-        match end_at_signals().is_ok() && set_echo("-echo") {
-            true => Ok(Self),
-            false => {
-                let text = "the terminal cannot hide a secret; give it with --input NAME from a variable of this shell";
-                Err(ClientError::Usage(text.to_owned()))
-            }
-        }
+        let refused = || {
+            let text = "the terminal cannot hide a secret; give it with --input NAME from a variable of this shell";
+            ClientError::Usage(text.to_owned())
+        };
+        let settings = stty(&["-g"]).ok_or_else(refused)?;
+        end_at_signals(&settings).map_err(|_| refused())?;
+        let silence = Self { settings };
+        stty(&["-echo", "susp", "undef"]).map(|_| silence).ok_or_else(refused)
     }
 }
 
 impl Drop for Silence {
     fn drop(&mut self) {
-        set_echo("echo");
+        stty(&[&self.settings]);
     }
 }
 
-/// Makes signals of the terminal end the process after it has set the echo again. They keep this
-/// effect until the process ends.
-fn end_at_signals() -> io::Result<()> {
+/// Makes signals of the terminal end the process after it has restored the settings. They keep
+/// this effect until the process ends.
+fn end_at_signals(settings: &str) -> io::Result<()> {
     // Not SIGTERM: in the background, where the terminal would stop this process, it must end it.
     for kind in [SignalKind::interrupt(), SignalKind::hangup(), SignalKind::quit()] {
-        let mut arrived = signal(kind)?;
+        let (mut arrived, settings) = (signal(kind)?, settings.to_owned());
         tokio::spawn(async move {
             arrived.recv().await;
-            set_echo("echo");
+            stty(&[&settings]);
             let _unseen = writeln!(io::stderr());
             std::process::exit(EXIT_SIGNAL + kind.as_raw_value());
         });
@@ -86,16 +98,23 @@ fn end_at_signals() -> io::Result<()> {
     Ok(())
 }
 
-/// Sets the echo of the terminal at the standard input. Returns whether it did.
-fn set_echo(mode: &str) -> bool {
-    let mut stty = Command::new("stty");
-    stty.arg(mode).stdin(Stdio::inherit()).stdout(Stdio::null()).stderr(Stdio::null());
-    stty.status().is_ok_and(|status| status.success())
+/// Reads or changes the settings of the terminal at the standard input. Returns what `stty` prints,
+/// or `None` if it failed.
+fn stty(arguments: &[&str]) -> Option<String> {
+    let output = Command::new("stty").args(arguments).stdin(Stdio::inherit()).output().ok()?;
+    output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ctrl_z_is_no_part_of_a_secret() {
+        assert_eq!(value_of("k-e\u{1a}-y\r\n", true), "k-e-y");
+        assert_eq!(value_of("\u{1a}\n", true), "");
+        assert_eq!(value_of(" north \n", false), " north ");
+    }
 
     #[test]
     fn a_question_cannot_control_the_terminal() {

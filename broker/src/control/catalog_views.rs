@@ -1,4 +1,5 @@
-//! Toolsets and hosted prompts as operators see them, and what lists cost the context of a model.
+//! Toolsets and hosted prompts as operators see them, and the number of tokens that lists take in
+//! the context of a model.
 
 use std::sync::Arc;
 

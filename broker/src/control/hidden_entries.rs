@@ -1,5 +1,6 @@
-//! A declaration hides a stored entry of its name. A replica that does not declare the name may
-//! store the entry. When the declaration ends, the stored entry is in force, as after a restart.
+//! Stored entries that a declaration of the same name hides. Another replica, which does not
+//! declare the name, may have stored the entry. When the declaration ends, the stored entry is in
+//! force, as after a restart.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

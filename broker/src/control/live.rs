@@ -378,6 +378,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_list_has_the_rows_of_all_queries() {
+        let folder = tempfile::tempdir().unwrap();
+        let control = Rig::start(folder.path(), "").await.control;
+        let owner = NodeName::new("other/1");
+        control.store().join(&owner, None, Duration::from_secs(600)).await.unwrap();
+        let names: Vec<String> = (0..=ADMIN_PAGE_ROWS).map(|number| format!("t{number}")).collect();
+        let creations = names.iter().map(|name| task_creation(task_record(name), owner.clone()));
+        control.store().write(&creations.collect::<Vec<_>>()).await.unwrap();
+        let range = ListRange { after: None, entries_max: names.len() };
+        let part = control.tasks(None, None, range).await.unwrap();
+        let mut ids: Vec<String> = part.entries.into_iter().map(|view| view.id).collect();
+        let mut expected: Vec<String> =
+            names.into_iter().map(|name| tasks::digest(&TaskId::new(name))).collect();
+        ids.sort();
+        expected.sort();
+        assert_eq!(ids, expected);
+    }
+
+    #[tokio::test]
     async fn a_digest_is_compared_with_tasks_of_the_given_tenants_only() {
         let folder = tempfile::tempdir().unwrap();
         let control = Rig::start(folder.path(), "").await.control;

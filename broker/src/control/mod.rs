@@ -123,6 +123,8 @@ use crate::{
 pub const TENANTS_MAX: usize = 10_000;
 pub const KEYS_PER_TENANT_MAX: usize = 1_000;
 pub const BACKENDS_PER_TENANT_MAX: usize = 500;
+/// Operators that the admin API stored.
+pub const OPERATORS_MAX: usize = 1_000;
 const NAME_CHARS_MAX: usize = 128;
 
 /// Components that [`Control`] uses.
@@ -134,6 +136,8 @@ pub struct ControlParts {
     pub metrics: Arc<Metrics>,
     /// `None`: the log is the caller's own affair.
     pub log: Option<LogFilterHandle>,
+    /// Maximum number of sessions or tasks in one answer.
+    pub list_max: usize,
 }
 
 /// Entry point of all changes by operators.
@@ -143,6 +147,8 @@ pub struct Control {
     pub metrics: Arc<Metrics>,
     /// Generation of the configuration in force.
     pub generation: ConfigGeneration,
+    /// Maximum number of sessions or tasks in one answer.
+    pub list_max: usize,
     log: Option<LogFilterHandle>,
     /// Tokens of the named operators.
     operators: OperatorTokens,
@@ -187,12 +193,13 @@ pub struct Tagged<View> {
 
 impl Control {
     pub fn new(parts: ControlParts) -> Arc<Self> {
-        let ControlParts { broker, keyring, keys, config, metrics, log } = parts;
+        let ControlParts { broker, keyring, keys, config, metrics, log, list_max } = parts;
         Arc::new(Self {
             broker,
             config,
             metrics,
             generation: ConfigGeneration::default(),
+            list_max,
             log,
             operators: OperatorTokens::new(keys.operator.clone()),
             keyring,

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    Author, Control, ControlError, LoadError,
+    Author, Control, ControlError, LoadError, OPERATORS_MAX,
     registry::EntryOrigin,
     resource_views::moment,
     validation::{check_label, now_us, refuse_more},
@@ -21,8 +21,6 @@ use crate::auth::OperatorEntry;
 
 /// Shown instead of a role that cannot be read.
 const UNREADABLE: &str = "unreadable";
-/// Maximum number of operators.
-pub(super) const OPERATORS_MAX: usize = 1_000;
 
 /// Settings of a new operator.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -381,6 +379,48 @@ mod tests {
         assert!(fault.contains("`toolsets`") && fault.ends_with("revoke the operator"), "{fault}");
         control.delete_operator("o1".to_owned(), Author::default()).await.unwrap();
         control.check_without_operators(&tenant).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_operator_blocks_the_removal_of_the_tenants_that_it_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let control = Rig::start(folder.path(), "").await.control;
+        let settings = [
+            ("broker", r#"{"role":"admin"}"#),
+            ("other", r#"{"role":"viewer","tenants":["zoo"]}"#),
+            ("empty", r#"{"role":"viewer","tenants":[]}"#),
+            ("tenants", r#"{"role":"viewer","tenants":["zoo","acme"]}"#),
+            ("backends", r#"{"role":"backend_owner","backends":[["acme","files"]]}"#),
+        ];
+        for (number, (name, settings)) in (1..).zip(settings) {
+            let record = OperatorRecord {
+                operator: format!("o{number}"),
+                name: name.to_owned(),
+                hash: vec![number; 32],
+                settings: settings.to_owned(),
+                created_at_us: 1,
+            };
+            entry(record.clone()).expect("this build reads it");
+            control.store().apply(AdminChange::PutOperator(&record), None).await.unwrap();
+        }
+        let named_by = async |tenant: &str| {
+            let tenant = TenantId::parse(tenant).unwrap();
+            match control.check_without_operators(&tenant).await {
+                Ok(()) => Vec::new(),
+                Err(ControlError::NamedByOperators { mut operators }) => {
+                    operators.sort();
+                    operators
+                }
+                Err(error) => panic!("{error}"),
+            }
+        };
+        assert_eq!(named_by("acme").await, ["backends", "tenants"]);
+        assert_eq!(named_by("zoo").await, ["other", "tenants"]);
+        assert_eq!(named_by("acm").await, [""; 0]);
+        control.close().await;
+        let tenant = TenantId::parse("acm").unwrap();
+        let unread = control.check_without_operators(&tenant).await.unwrap_err();
+        assert!(matches!(unread, ControlError::Store(_)), "{unread}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The broker at one glance, and the catalog of a tenant, as operators see them. Both read the state
-//! of this process only.
+//! The overview of the broker and the catalog of a tenant, as operators see them. Both read the
+//! state of this process only.
 
 use std::{collections::BTreeMap, env};
 

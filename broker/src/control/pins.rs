@@ -291,7 +291,7 @@ fn open_items(pins: &[PinView]) -> Vec<(PinKey, String)> {
         [PinState::Pending, PinState::Changed].iter().any(|state| state.name() == pin.state)
     };
     let item = |pin: &PinView| {
-        let kind = PinKind::of_name(&pin.kind)?;
+        let kind = PinKind::parse(&pin.kind)?;
         Some((PinKey { kind, name: pin.name.clone() }, pin.hash.clone()))
     };
     pins.iter().filter(is_open).filter_map(item).collect()
@@ -321,7 +321,7 @@ fn named_items(items: Vec<PinApprovalItem>) -> Result<Vec<(PinKey, String)>, Con
 
 fn key(at: usize, kind: &str, name: &str) -> Result<PinKey, ControlError> {
     let allowed = PinKind::ALL.map(PinKind::name).join(", ");
-    let kind = PinKind::of_name(kind)
+    let kind = PinKind::parse(kind)
         .ok_or_else(|| fault(&format!("items[{at}].kind"), "is not a kind of pins", &allowed))?;
     Ok(PinKey { kind, name: name.to_owned() })
 }

@@ -32,7 +32,7 @@ pub struct ReloadSummary {
 }
 
 impl Control {
-    /// Applies the tenants, the backends and the settings of sign-in of `config`. Protects its
+    /// Applies the tenants, the backends and the settings of sign-in of `config`, and protects its
     /// files with secrets. Ignores its other sections.
     pub async fn reload(&self, config: &Config) -> Result<ReloadSummary, LoadError> {
         let _turn = self.changing.lock().await;
@@ -96,7 +96,7 @@ impl Control {
             let was_declared =
                 old.tenants.get(tenant).is_some_and(|old| old.origin == EntryOrigin::Declared);
             let settings = match entry.origin {
-                EntryOrigin::Declared if !is_placeholder && record.is_none_or(yields) => {
+                EntryOrigin::Declared if !is_placeholder && record.is_none_or(is_replaceable) => {
                     DECLARED.to_owned()
                 }
                 EntryOrigin::Stored
@@ -151,24 +151,7 @@ impl Control {
         for (tenant, entry) in opened {
             self.apply_tenant(tenant, Arc::clone(entry));
         }
-        for (tenant, backend) in
-            old.backends.keys().filter(|name| !next.backends.contains_key(*name))
-        {
-            self.broker.remove_backend(tenant, backend);
-            reloaded.backends += 1;
-        }
-        for ((tenant, backend), entry) in &next.backends {
-            let before = old.backends.get(&(tenant.clone(), backend.clone()));
-            let is_other = before.is_some_and(|before| before.is_other_row(entry));
-            if is_other {
-                // Removed and registered again: the new one inherits neither pins nor lists.
-                self.broker.remove_backend(tenant, backend);
-            }
-            if is_other || before.is_none_or(|before| before.spec != entry.spec) {
-                self.broker.put_backend(tenant, backend, entry.spec.clone());
-                reloaded.backends += 1;
-            }
-        }
+        reloaded.backends = self.apply_backends(old, &next);
         for declared in &old.auth.operators {
             if !next.auth.operators.contains(declared) {
                 self.broker.end_trials_of(&declared.operator);
@@ -181,6 +164,30 @@ impl Control {
         }
         self.registry.store(Arc::new(next));
         reloaded
+    }
+
+    /// Removes, replaces and registers backends. Returns the number of backends that changed.
+    fn apply_backends(&self, old: &Registry, next: &Registry) -> usize {
+        let mut changed = 0;
+        for (tenant, backend) in
+            old.backends.keys().filter(|name| !next.backends.contains_key(*name))
+        {
+            self.broker.remove_backend(tenant, backend);
+            changed += 1;
+        }
+        for ((tenant, backend), entry) in &next.backends {
+            let before = old.backends.get(&(tenant.clone(), backend.clone()));
+            let is_other = before.is_some_and(|before| before.is_other_row(entry));
+            if is_other {
+                // Removed and registered again: the new one inherits neither pins nor lists.
+                self.broker.remove_backend(tenant, backend);
+            }
+            if is_other || before.is_none_or(|before| before.spec != entry.spec) {
+                self.broker.put_backend(tenant, backend, entry.spec.clone());
+                changed += 1;
+            }
+        }
+        changed
     }
 }
 
@@ -198,7 +205,7 @@ fn is_placeholder(record: &TenantRecord) -> bool {
 }
 
 /// Returns whether a declaration may replace the row: no operator changed it.
-fn yields(record: &TenantRecord) -> bool {
+fn is_replaceable(record: &TenantRecord) -> bool {
     let is_untouched = || {
         record.tenant.as_str() == DEFAULT_TENANT
             && stored_tenant(record).is_ok_and(|entry| entry.spec == TenantSpec::default())
@@ -244,6 +251,7 @@ fn changed_entries<Name: Ord, Spec>(
     changed + old.keys().filter(|name| !next.contains_key(*name)).count()
 }
 
+/// Returns the entries that are in force after a reload of `config`.
 fn next_registry(
     old: &Registry,
     records: &BTreeMap<TenantId, TenantRecord>,
@@ -252,6 +260,23 @@ fn next_registry(
     let now = now_us();
     let mut next =
         Registry { auth: Arc::new(old.auth.reloaded(&config.auth)), ..Registry::default() };
+    declare_tenants(&mut next, old, records, config, now)?;
+    declare_backends(&mut next, old, config, now)?;
+    next.issuers.clone_from(&old.issuers);
+    declare_policies(&mut next, old, config, now)?;
+    next.toolsets = reloaded_documents(old, &config.toolsets)?;
+    next.prompts = reloaded_documents(old, &config.prompts)?;
+    Ok(next)
+}
+
+/// Adds the stored tenants and those of `config`. An entry that did not change stays the same one.
+fn declare_tenants(
+    next: &mut Registry,
+    old: &Registry,
+    records: &BTreeMap<TenantId, TenantRecord>,
+    config: &Config,
+    now: i64,
+) -> Result<(), LoadError> {
     for (tenant, entry) in &old.tenants {
         let entry = match entry.origin {
             EntryOrigin::Stored => Arc::clone(entry),
@@ -262,16 +287,27 @@ fn next_registry(
         next.tenants.insert(tenant.clone(), entry);
     }
     for (tenant, spec) in &config.tenants {
-        let of = old.tenants.get(tenant).filter(|entry| entry.origin == EntryOrigin::Declared);
-        if of.is_none() && records.get(tenant).is_some_and(|record| !yields(record)) {
+        let declared =
+            old.tenants.get(tenant).filter(|entry| entry.origin == EntryOrigin::Declared);
+        if declared.is_none() && records.get(tenant).is_some_and(|record| !is_replaceable(record)) {
             return Err(LoadError::Twice { what: format!("tenant {tenant}") });
         }
-        let unchanged = of.filter(|entry| entry.spec == *spec);
+        let unchanged = declared.filter(|entry| entry.spec == *spec);
         next.tenants.insert(
             tenant.clone(),
             unchanged.map_or_else(|| RegistryEntry::declared(spec.clone(), now), Arc::clone),
         );
     }
+    Ok(())
+}
+
+/// Adds the stored backends and those of `config`, whose tenants `next` has already.
+fn declare_backends(
+    next: &mut Registry,
+    old: &Registry,
+    config: &Config,
+    now: i64,
+) -> Result<(), LoadError> {
     let stored = old.backends.iter().filter(|(_, entry)| entry.origin == EntryOrigin::Stored);
     next.backends = stored.map(|(name, entry)| (name.clone(), Arc::clone(entry))).collect();
     for declared in &config.backends {
@@ -287,7 +323,16 @@ fn next_registry(
         }
         next.backends.insert(name, entry);
     }
-    next.issuers.clone_from(&old.issuers);
+    Ok(())
+}
+
+/// Adds the stored policies and those of `config`.
+fn declare_policies(
+    next: &mut Registry,
+    old: &Registry,
+    config: &Config,
+    now: i64,
+) -> Result<(), LoadError> {
     let stored = old.policies.iter().filter(|(_, entry)| entry.origin == EntryOrigin::Stored);
     next.policies = stored.map(|(tenant, entry)| (tenant.clone(), Arc::clone(entry))).collect();
     for (tenant, document) in &config.policies {
@@ -301,9 +346,7 @@ fn next_registry(
             return Err(LoadError::Twice { what: format!("policy of tenant {tenant}") });
         }
     }
-    next.toolsets = reloaded_documents(old, &config.toolsets)?;
-    next.prompts = reloaded_documents(old, &config.prompts)?;
-    Ok(next)
+    Ok(())
 }
 
 #[cfg(test)]

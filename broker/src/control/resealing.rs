@@ -1,5 +1,6 @@
-//! Seals values of an earlier key again with the newest one. These are values without an end:
-//! settings of backends and issuers, grants, and secrets of the broker as an OAuth client.
+//! Replaces the seals of an earlier key by seals of the newest one. It does so for stored values
+//! that do not expire: settings of backends and issuers, grants, and secrets of the broker as an
+//! OAuth client.
 //!
 //! Runs once after each start. After a change of the root secret it replaces everything that the
 //! earlier key sealed; otherwise it finds nothing. A value that another process writes meanwhile

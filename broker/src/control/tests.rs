@@ -9,6 +9,7 @@ use std::path::Path;
 use config::{DatabaseConfig, spec::BackendSpec, validation::parse_backend_spec};
 use protocol::ids::BackendId;
 use records::{AuditKind, AuditRecord, NodeName};
+use rules::limits::ADMIN_LIST_MAX;
 use serde_json::json;
 use storage::{AuditStore as _, SealStore as _, SqliteOptions, SqliteStore};
 
@@ -37,7 +38,8 @@ impl Rig {
     async fn of_earlier_release(folder: &Path, secret: &[u8]) -> Self {
         let (stores, config) = (Self::stores(folder).await, Self::config(folder, ""));
         let stores = stores.expect("the folder is writable");
-        Self::with_keys(stores, config, Keys::from_root(secret)).await.expect("starts")
+        let keys = Keys::from_root(secret);
+        Self::with_keys(stores, config, keys, ADMIN_LIST_MAX).await.expect("starts")
     }
 
     async fn stores(folder: &Path) -> Result<Stores, LoadError> {
@@ -55,17 +57,31 @@ impl Rig {
 
     /// Returns one of several controls on the same stores.
     pub(crate) async fn on(stores: Stores, folder: &Path, yaml: &str) -> Result<Self, LoadError> {
+        Self::on_with_lists(stores, folder, yaml, ADMIN_LIST_MAX).await
+    }
+
+    async fn on_with_lists(
+        stores: Stores,
+        folder: &Path,
+        yaml: &str,
+        list_max: usize,
+    ) -> Result<Self, LoadError> {
         let config = Self::config(folder, yaml);
         let secrets = RootSecrets::load(&config).expect("the folder is writable");
         let durable = Arc::clone(&stores.durable);
         let root = OpenRoot::open(&secrets, durable.as_ref()).await;
         let root = root.expect("the secret opens the database");
-        let rig = Self::with_keys(stores, config, root.keys.clone()).await?;
+        let rig = Self::with_keys(stores, config, root.keys.clone(), list_max).await?;
         root.record(durable.as_ref()).await?;
         Ok(rig)
     }
 
-    async fn with_keys(stores: Stores, config: Arc<Config>, keys: Keys) -> Result<Self, LoadError> {
+    async fn with_keys(
+        stores: Stores,
+        config: Arc<Config>,
+        keys: Keys,
+        list_max: usize,
+    ) -> Result<Self, LoadError> {
         let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
         let metrics = Arc::new(Metrics::new(false));
         let broker = Broker::new(BrokerParts {
@@ -83,6 +99,7 @@ impl Rig {
             config,
             metrics,
             log: None,
+            list_max,
         });
         let rig = Self { control, keyring };
         match rig.control.load().await {
@@ -98,12 +115,50 @@ impl Rig {
         Self::try_start(folder, yaml).await.expect("starts")
     }
 
+    /// Starts with another number of sessions or tasks in one answer.
+    pub(crate) async fn start_with_lists(folder: &Path, yaml: &str, list_max: usize) -> Self {
+        let stores = Self::stores(folder).await.expect("the folder is writable");
+        Self::on_with_lists(stores, folder, yaml, list_max).await.expect("starts")
+    }
+
     async fn refusal(folder: &Path, yaml: &str) -> String {
         Self::try_start(folder, yaml).await.err().expect("start-up is refused").to_string()
     }
 
     async fn stop(self) {
         self.control.close().await;
+    }
+
+    async fn put_tenant(
+        &self,
+        name: &str,
+        spec: TenantSpec,
+    ) -> Result<PutOutcome<TenantView>, ControlError> {
+        let (condition, author) = (Preconditions::default(), Author::default());
+        self.control.put_tenant(tenant(name), spec, condition, author).await
+    }
+
+    async fn delete_tenant(&self, name: &str) -> Result<(), ControlError> {
+        let (condition, author) = (Preconditions::default(), Author::default());
+        self.control.delete_tenant(tenant(name), condition, author).await
+    }
+
+    async fn put_backend(
+        &self,
+        of: &str,
+        name: &str,
+        spec: BackendSpec,
+    ) -> Result<PutOutcome<BackendView>, ControlError> {
+        let (condition, author) = (Preconditions::default(), Author::default());
+        self.control.put_backend(tenant(of), backend(name), spec, false, condition, author).await
+    }
+
+    async fn create_key(&self, of: &str, wanted: NewKey) -> Result<KeyShown, ControlError> {
+        self.control.create_key(tenant(of), wanted, Author::default()).await
+    }
+
+    async fn delete_key(&self, of: &str, key: KeyId) -> Result<(), ControlError> {
+        self.control.delete_key(tenant(of), key, Author::default()).await
     }
 }
 
@@ -129,12 +184,7 @@ async fn the_default_tenant_exists_from_the_first_start() {
     assert!(rig.control.tenant(&tenant("default")).unwrap().view.enabled);
     assert!(rig.keyring.is_enabled(&tenant("default")));
     assert_eq!(rig.control.readiness(), Readiness::Ready);
-    assert!(matches!(
-        rig.control
-            .delete_tenant(tenant("default"), Preconditions::default(), Author::default())
-            .await,
-        Err(ControlError::DefaultTenant)
-    ));
+    assert!(matches!(rig.delete_tenant("default").await, Err(ControlError::DefaultTenant)));
 }
 
 #[tokio::test]
@@ -142,38 +192,13 @@ async fn tenants_keys_and_backends_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     let spec = TenantSpec { weight: 7, ..TenantSpec::default() };
-    assert!(
-        rig.control
-            .put_tenant(tenant("acme"), spec.clone(), Preconditions::default(), Author::default())
-            .await
-            .unwrap()
-            .created
-    );
-    assert!(
-        !rig.control
-            .put_tenant(tenant("acme"), spec, Preconditions::default(), Author::default())
-            .await
-            .unwrap()
-            .created
-    );
+    assert!(rig.put_tenant("acme", spec.clone()).await.unwrap().created);
+    assert!(!rig.put_tenant("acme", spec).await.unwrap().created);
     let wanted =
         NewKey { name: Some("laptop".into()), principal: Some("ann".into()), ..NewKey::default() };
-    let shown = rig.control.create_key(tenant("acme"), wanted, Author::default()).await.unwrap();
+    let shown = rig.create_key("acme", wanted).await.unwrap();
     assert_eq!(rig.keyring.verify(&shown.key).unwrap().caller.principal.as_str(), "ann");
-    assert!(
-        rig.control
-            .put_backend(
-                tenant("acme"),
-                backend("one"),
-                nowhere(),
-                false,
-                Preconditions::default(),
-                Author::default()
-            )
-            .await
-            .unwrap()
-            .created
-    );
+    assert!(rig.put_backend("acme", "one", nowhere()).await.unwrap().created);
     let before = (
         rig.control.tenant(&tenant("acme")).unwrap(),
         rig.control.keys_of(&tenant("acme")).await.unwrap(),
@@ -200,29 +225,14 @@ async fn tenants_keys_and_backends_survive_a_restart() {
 async fn no_secret_is_shown_and_none_is_on_disk() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    let put = rig
-        .control
-        .put_backend(
-            tenant("default"),
-            backend("one"),
-            nowhere(),
-            false,
-            Preconditions::default(),
-            Author::default(),
-        )
-        .await
-        .unwrap();
+    let put = rig.put_backend("default", "one", nowhere()).await.unwrap();
     let shown = serde_json::to_string(&put.entry.view).unwrap();
     assert!(
         shown.contains("http://127.0.0.1:9/mcp?k=***") && shown.contains("\"bearer\":true"),
         "{shown}"
     );
     assert!(!shown.contains("canary"), "{shown}");
-    let key = rig
-        .control
-        .create_key(tenant("default"), NewKey::default(), Author::default())
-        .await
-        .unwrap();
+    let key = rig.create_key("default", NewKey::default()).await.unwrap();
     let listed =
         serde_json::to_string(&rig.control.keys_of(&tenant("default")).await.unwrap()).unwrap();
     assert!(listed.contains(&key.info.id) && !listed.contains(&key.key), "{listed}");
@@ -323,41 +333,11 @@ async fn a_declared_tenant_is_read_only_but_takes_keys_and_backends() {
     let rig = Rig::start(folder.path(), DECLARES_ACME).await;
     let view = rig.control.tenant(&tenant("acme")).unwrap().view;
     assert_eq!((view.source.as_str(), view.weight), ("config", 3));
-    let refusal = rig
-        .control
-        .put_tenant(
-            tenant("acme"),
-            TenantSpec::default(),
-            Preconditions::default(),
-            Author::default(),
-        )
-        .await
-        .err()
-        .unwrap();
+    let refusal = rig.put_tenant("acme", TenantSpec::default()).await.err().unwrap();
     assert!(matches!(refusal, ControlError::Declared { .. }), "{refusal}");
-    assert!(matches!(
-        rig.control
-            .delete_tenant(tenant("acme"), Preconditions::default(), Author::default())
-            .await,
-        Err(ControlError::Declared { .. })
-    ));
-    let key = rig
-        .control
-        .create_key(tenant("acme"), NewKey::default(), Author::default())
-        .await
-        .unwrap()
-        .key;
-    rig.control
-        .put_backend(
-            tenant("acme"),
-            backend("one"),
-            nowhere(),
-            false,
-            Preconditions::default(),
-            Author::default(),
-        )
-        .await
-        .unwrap();
+    assert!(matches!(rig.delete_tenant("acme").await, Err(ControlError::Declared { .. })));
+    let key = rig.create_key("acme", NewKey::default()).await.unwrap().key;
+    rig.put_backend("acme", "one", nowhere()).await.unwrap();
     rig.stop().await;
 
     let rig = Rig::start(folder.path(), "").await;
@@ -377,15 +357,7 @@ async fn a_declared_tenant_is_read_only_but_takes_keys_and_backends() {
 async fn a_name_that_is_stored_and_declared_stops_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    rig.control
-        .put_tenant(
-            tenant("acme"),
-            TenantSpec::default(),
-            Preconditions::default(),
-            Author::default(),
-        )
-        .await
-        .unwrap();
+    rig.put_tenant("acme", TenantSpec::default()).await.unwrap();
     rig.stop().await;
     let refusal = Rig::refusal(folder.path(), DECLARES_ACME).await;
     assert!(refusal.contains("tenant acme is both stored and declared"), "{refusal}");
@@ -402,15 +374,7 @@ async fn a_declaration_replaces_the_default_tenant_unless_it_was_changed() {
     let rig = Rig::start(folder.path(), "").await;
     assert_eq!(rig.control.tenant(&tenant("default")).unwrap().view.weight, 1);
     assert!(rig.keyring.is_enabled(&tenant("default")));
-    rig.control
-        .put_tenant(
-            tenant("default"),
-            TenantSpec { weight: 5, ..TenantSpec::default() },
-            Preconditions::default(),
-            Author::default(),
-        )
-        .await
-        .unwrap();
+    rig.put_tenant("default", TenantSpec { weight: 5, ..TenantSpec::default() }).await.unwrap();
     rig.stop().await;
     let refusal = Rig::refusal(folder.path(), declared).await;
     assert!(refusal.contains("tenant default is both"), "{refusal}");
@@ -422,17 +386,7 @@ async fn another_secret_stops_the_start_on_a_database_of_an_earlier_release() {
     let secret = folder.path().join("secret.key");
     std::fs::write(&secret, [7; 32]).unwrap();
     let rig = Rig::of_earlier_release(folder.path(), &[7; 32]).await;
-    rig.control
-        .put_backend(
-            tenant("default"),
-            backend("one"),
-            nowhere(),
-            false,
-            Preconditions::default(),
-            Author::default(),
-        )
-        .await
-        .unwrap();
+    rig.put_backend("default", "one", nowhere()).await.unwrap();
     rig.stop().await;
     let kept = std::fs::read(&secret).unwrap();
     std::fs::remove_file(&secret).unwrap();

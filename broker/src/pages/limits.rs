@@ -5,7 +5,7 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use config::{documented_keys, units};
+use config::{DECLARED_OPERATORS_MAX, documented_keys, units};
 use protocol::error::ErrorKind;
 use rules::limits::{
     access::{POLICY_RULES_MAX, REVOCATIONS_MAX},
@@ -27,7 +27,7 @@ use rules::limits::{
 };
 
 use super::assert_current;
-use crate::control::{BACKENDS_PER_TENANT_MAX, KEYS_PER_TENANT_MAX, TENANTS_MAX};
+use crate::control::{BACKENDS_PER_TENANT_MAX, KEYS_PER_TENANT_MAX, OPERATORS_MAX, TENANTS_MAX};
 
 /// Effect of a reached limit.
 enum Effect {
@@ -370,7 +370,7 @@ fn met() -> Vec<Fixed> {
         QUESTIONS_MAX Other("the broker answers the question of the backend with an error", "");
         CLIENT_TEXT_BYTES_MAX Refused(ErrorKind::InvalidParams);
         INSTRUCTIONS_BYTES_MAX Other("the rest is cut", "");
-        CLIENT_TASKS_MAX Other("the broker does not forward the outcome of further ones", "");
+        CLIENT_TASKS_MAX Other("the broker does not forward the outcome of the oldest", "");
         ELICITATIONS_MAX Other("the broker does not forward the outcome of the oldest", "");
         ELICITATION_BYTES_PER_SESSION_MAX Other("the broker does not forward the outcome of the oldest", "");
         ELICITATIONS_PER_ANSWER_MAX Other("the broker does not forward the outcome of further ones", "");
@@ -710,7 +710,8 @@ fn the_page_of_limits_is_up_to_date() {
         | backends of a tenant that the admin API stored; the configuration file has no limit | {BACKENDS_PER_TENANT_MAX} | 409 `too-many` |\n\
         | toolsets of a tenant | {TOOLSETS_PER_TENANT_MAX} | 409 `too-many` |\n\
         | hosted prompts of a tenant | {HOSTED_PROMPTS_PER_TENANT_MAX} | 409 `too-many` |\n\
-        | operators that the admin API stored | 1000 | 409 `too-many` |\n\
+        | operators that the admin API stored | {OPERATORS_MAX} | 409 `too-many` |\n\
+        | operators of the configuration file | {DECLARED_OPERATORS_MAX} | the configuration is refused |\n\
         | revocations of a tenant | {REVOCATIONS_MAX} | 409 `too-many` |\n\
         | rules of an access policy | {POLICY_RULES_MAX} | 422 `invalid-policy` |\n\n\
         ## Settings\n\n{}\n\

@@ -332,6 +332,31 @@ mod tests {
     }
 
     #[test]
+    fn s03_a_user_that_is_taken_or_may_be_taken_is_not_assigned() {
+        let folder = tempfile::tempdir().unwrap();
+        // This process and the folders of the test have this user.
+        let own = geteuid().as_raw();
+        assert_eq!(free_user(folder.path(), "acme", &(own..=own)).unwrap(), None);
+        let (free, missing) = (3_000_000_000..=3_000_000_000, folder.path().join("missing"));
+        assert_eq!(free_user(folder.path(), "acme", &free).unwrap(), Some(3_000_000_000));
+        let unread = free_user(&missing, "acme", &free).unwrap_err();
+        assert_eq!(unread.kind(), io::ErrorKind::NotFound, "the owners of homes are unknown");
+    }
+
+    #[test]
+    fn s03_without_a_free_user_a_tenant_has_no_home() {
+        let folder = tempfile::tempdir().unwrap();
+        let (homes, own) = (homes(folder.path()), geteuid().as_raw());
+        let refused = homes.open("acme", Some(&(own..=own))).unwrap_err();
+        assert_eq!(refused, "every user of stdio.uid_range owns a home or runs a process");
+        assert!(!folder.path().join("acme").exists());
+        // The incomplete home does not prevent another attempt.
+        assert!(folder.path().join(format!("{DRAFT}acme")).exists());
+        let again = homes.open("acme", Some(&(own..=own))).unwrap_err();
+        assert_eq!(again, refused);
+    }
+
+    #[test]
     fn s03_tenants_never_share_a_user_and_keep_theirs() {
         if !geteuid().is_root() {
             eprintln!("not run: only root gives folders to other users");

@@ -3515,7 +3515,7 @@ export interface operations {
                 tenant?: string;
                 /** @description Number of the entry after which the list begins. */
                 after?: number;
-                /** @description Maximum number of entries; 200 by default. */
+                /** @description Maximum number of entries; absent: 200. */
                 limit?: number;
             };
             header?: never;
@@ -3559,7 +3559,7 @@ export interface operations {
                 order?: string;
                 /** @description Number of the record after which the page begins, in this order. */
                 after?: number;
-                /** @description Maximum number of records on a page; 100 by default. */
+                /** @description Maximum number of records on a page; absent: 100, and for an export 1000. */
                 limit?: number;
             };
             header?: never;
@@ -3593,7 +3593,7 @@ export interface operations {
             query?: {
                 /** @description `next` of the page before. */
                 after?: string;
-                /** @description Maximum number of chains on a page; 500 by default. */
+                /** @description Maximum number of chains on a page; absent: 500. */
                 limit?: number;
             };
             header?: never;
@@ -3637,7 +3637,7 @@ export interface operations {
                 order?: string;
                 /** @description Number of the record after which the page begins, in this order. */
                 after?: number;
-                /** @description Maximum number of records on a page; 100 by default. */
+                /** @description Maximum number of records on a page; absent: 100, and for an export 1000. */
                 limit?: number;
             };
             header?: never;
@@ -3673,7 +3673,7 @@ export interface operations {
                 tenant?: string;
                 /** @description `next` of the page before. */
                 after?: string;
-                /** @description Maximum number of records on a page; 500 by default. */
+                /** @description Maximum number of records on a page; absent: 500. */
                 limit?: number;
                 /**
                  * @description A checkpoint of this chain from outside the database, as JSON. The chain must still match
@@ -4172,7 +4172,7 @@ export interface operations {
             query?: {
                 /** @description Only this tenant. */
                 tenant?: string;
-                /** @description Maximum number of entries on a page; absent: all entries. */
+                /** @description Maximum number of entries on a page; absent: 20000. */
                 limit?: number;
                 /** @description `next` of the page before. */
                 after?: string;
@@ -4306,7 +4306,7 @@ export interface operations {
                 tenant?: string;
                 /** @description Only tasks with this status. */
                 status?: string;
-                /** @description Maximum number of entries on a page; absent: all entries. */
+                /** @description Maximum number of entries on a page; absent: 20000. */
                 limit?: number;
                 /** @description `next` of the page before. */
                 after?: string;

@@ -4,7 +4,7 @@ import { useState } from 'preact/hooks';
 import { call, type Schemas } from '../api/client';
 import { useLive } from '../live';
 import { may, operator } from '../session';
-import { Button, Confirm, Dialog, Empty, Input, Loading, Refused, Secret, Select, Tag, tell, useSubmit } from '../ui/controls';
+import { Button, Confirm, Dialog, Empty, Input, Loading, Note, Refused, Secret, Select, Tag, tell, useSubmit } from '../ui/controls';
 import { Page } from '../ui/page';
 import { Table } from '../ui/table';
 import { Text, Time } from '../ui/text';
@@ -27,6 +27,7 @@ export function Operators() {
   const [revoking, setRevoking] = useState<View>();
   const live = useLive(() => call<Schemas['OperatorList']>('GET /admin/v1/operators'), [], 10_000);
   const rows = live.value?.operators ?? [];
+  const refused = rows.filter(row => row.fault);
   const mayRevoke = may('DELETE /admin/v1/operators/{id}');
   return (
     <Page
@@ -49,6 +50,18 @@ export function Operators() {
           </Empty>
         </div>
       )}
+      {refused.length > 0 && (
+        <Note tone="bad">
+          <strong>The broker refuses the tokens of these operators:</strong>
+          <ul>
+            {refused.map(row => (
+              <li key={row.id}>
+                <Text>{`${row.name}: ${row.fault}`}</Text>
+              </li>
+            ))}
+          </ul>
+        </Note>
+      )}
       {rows.length > 0 && (
         <Table
           label="Operators"
@@ -69,8 +82,8 @@ export function Operators() {
                 </>
               ),
             },
-            { title: 'Role', width: '130px', by: row => row.role, cell: row => row.role.replace('_', ' ') },
-            { title: 'Sees', wide: true, cell: row => <Text>{row.backends?.join(', ') ?? row.tenants?.join(', ') ?? 'all tenants'}</Text> },
+            { title: 'Role', width: '130px', by: row => row.role, cell: row => (row.fault ? <Tag tone="bad">{row.role}</Tag> : row.role.replace('_', ' ')) },
+            { title: 'Sees', wide: true, cell: row => <Text>{(row.backends?.join(', ') ?? row.tenants?.join(', ') ?? 'all tenants') || '–'}</Text> },
             { title: 'From', width: '150px', wide: true, by: row => row.source, cell: row => (row.source === 'config' ? 'the configuration' : <Time at={row.created_at} />) },
             ...(mayRevoke ? [{ title: 'Act', width: '90px', end: true, cell: (row: View) => row.source === 'api' && <Button kind="quiet" label={`Revoke ${row.name}`} run={() => setRevoking(row)}>Revoke</Button> }] : []),
           ]}

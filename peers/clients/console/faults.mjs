@@ -201,6 +201,20 @@ async function strangeAnswers() {
   ok('strange answers');
 }
 
+/** An operator that the broker cannot read is in the list, with the reason. */
+async function unreadableOperator() {
+  const fault = 'the broker cannot read the stored settings (unknown field `toolsets`), refuses the token, and removes no tenant';
+  const ann = { id: 'o1', name: 'ann', role: 'unreadable', tenants: [], source: 'api', created_at: '2026-01-01T00:00:00Z', fault };
+  await page.route(at('/admin/v1/operators'), route => route.fulfill({ json: { operators: [ann] } }));
+  await person.open('operators');
+  await page.locator('.note.bad').getByText(`ann: ${fault}`).waitFor();
+  await person.row('ann').getByText('unreadable', { exact: true }).waitFor();
+  await person.row('ann').getByText('–', { exact: true }).waitFor();
+  await person.judge('an operator that the broker cannot read');
+  await page.unrouteAll();
+  ok('an operator that the broker cannot read');
+}
+
 /** A form is sent once, and after a removal the focus is in the view. */
 async function oneKey() {
   await person.open('keys');
@@ -349,7 +363,7 @@ async function silentBroker() {
 
 try {
   await person.signIn(token);
-  for (const part of [approvesWhatWasShown, refusedDecisions, partsOfTheOverview, strangeAnswers, oneKey, endedLogin, silentBroker]) await part();
+  for (const part of [approvesWhatWasShown, refusedDecisions, partsOfTheOverview, strangeAnswers, unreadableOperator, oneKey, endedLogin, silentBroker]) await part();
   person.check();
 } catch (error) {
   console.error(error, (await page.locator('body').innerText()).slice(0, 3_000), person.complaints);

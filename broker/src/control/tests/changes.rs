@@ -6,24 +6,11 @@ use super::*;
 async fn a_change_completes_even_if_its_caller_disconnects() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
-    let mut change = Box::pin(rig.control.put_tenant(
-        tenant("acme"),
-        TenantSpec::default(),
-        Preconditions::default(),
-        Author::default(),
-    ));
+    let mut change = Box::pin(rig.put_tenant("acme", TenantSpec::default()));
     assert!(futures_util::poll!(&mut change).is_pending());
     drop(change);
     // Changes run in order: when the next one is done, the abandoned one is done too.
-    rig.control
-        .put_tenant(
-            tenant("umbrella"),
-            TenantSpec::default(),
-            Preconditions::default(),
-            Author::default(),
-        )
-        .await
-        .unwrap();
+    rig.put_tenant("umbrella", TenantSpec::default()).await.unwrap();
     assert!(rig.control.tenant(&tenant("acme")).is_ok());
 }
 
@@ -32,17 +19,7 @@ async fn a_refused_write_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     rig.control.close().await;
-    let refusal = rig
-        .control
-        .put_tenant(
-            tenant("acme"),
-            TenantSpec::default(),
-            Preconditions::default(),
-            Author::default(),
-        )
-        .await
-        .err()
-        .unwrap();
+    let refusal = rig.put_tenant("acme", TenantSpec::default()).await.err().unwrap();
     assert!(matches!(refusal, ControlError::Store(StoreError::Unavailable { .. })), "{refusal}");
     assert!(rig.control.tenant(&tenant("acme")).is_err());
     assert!(!rig.keyring.is_enabled(&tenant("acme")));
@@ -170,10 +147,7 @@ async fn an_entity_tag_matches_the_settings_in_the_same_response() {
     let folder = tempfile::tempdir().unwrap();
     let rig = Rig::start(folder.path(), "").await;
     let weight = |weight| TenantSpec { weight, ..TenantSpec::default() };
-    rig.control
-        .put_tenant(tenant("acme"), weight(1), Preconditions::default(), Author::default())
-        .await
-        .unwrap();
+    rig.put_tenant("acme", weight(1)).await.unwrap();
     let control = Arc::clone(&rig.control);
     let changing = tokio::spawn(async move {
         for round in 0..60 {

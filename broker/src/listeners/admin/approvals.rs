@@ -121,7 +121,7 @@ pub(super) async fn decide(
 }
 
 fn read_state(name: &str) -> Result<ApprovalState, Problem> {
-    ApprovalState::of_name(name).ok_or_else(|| {
+    ApprovalState::parse(name).ok_or_else(|| {
         let allowed = ApprovalState::ALL.map(ApprovalState::name).join(", ");
         Problem::invalid("state", format!("is not a state; allowed: {allowed}"))
     })

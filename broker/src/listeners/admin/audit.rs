@@ -81,7 +81,7 @@ pub(super) struct AuditParams {
     order: Option<String>,
     /// Number of the record after which the page begins, in this order.
     after: Option<i64>,
-    /// Maximum number of records on a page; 100 by default.
+    /// Maximum number of records on a page; absent: 100, and for an export 1000.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }

@@ -19,7 +19,7 @@ const LIMIT_USUAL: u32 = 500;
 pub(super) struct ChainParams {
     /// `next` of the page before.
     after: Option<String>,
-    /// Maximum number of chains on a page; 500 by default.
+    /// Maximum number of chains on a page; absent: 500.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }
@@ -32,7 +32,7 @@ pub(super) struct VerifyParams {
     tenant: Option<String>,
     /// `next` of the page before.
     after: Option<String>,
-    /// Maximum number of records on a page; 500 by default.
+    /// Maximum number of records on a page; absent: 500.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// A checkpoint of this chain from outside the database, as JSON. The chain must still match

@@ -29,16 +29,37 @@ const ID_BYTES_MAX: usize = 128;
 /// Longest name of a member in a refusal.
 const MEMBER_CHARS_MAX: usize = 200;
 
-/// `{tenant}` of the path.
-pub(super) struct TenantName(pub(super) TenantId);
-/// `{backend}` of the path.
-pub(super) struct BackendName(pub(super) BackendId);
-/// `{issuer}` of the path: the name of a stored issuer.
-pub(super) struct IssuerName(pub(super) BackendId);
-/// `{toolset}` of the path.
-pub(super) struct ToolsetName(pub(super) ToolsetId);
-/// `{prompt}` of the path: the name of a hosted prompt.
-pub(super) struct PromptName(pub(super) String);
+/// Defines extractors of names in the path, which a parser checks.
+macro_rules! path_names {
+    ($($(#[$about:meta])* $name:ident($of:ty) = $parameter:literal, $parse:expr;)+) => {$(
+        $(#[$about])*
+        pub(super) struct $name(pub(super) $of);
+
+        impl<S: Send + Sync> FromRequestParts<S> for $name {
+            type Rejection = Problem;
+
+            async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+                let name = path_parameter(parts, state, $parameter).await?;
+                let parsed = $parse(&name);
+                parsed.map(Self).map_err(|error| Problem::invalid($parameter, error.to_string()))
+            }
+        }
+    )+};
+}
+
+path_names! {
+    /// `{tenant}` of the path.
+    TenantName(TenantId) = "tenant", TenantId::parse;
+    /// `{backend}` of the path.
+    BackendName(BackendId) = "backend", BackendId::parse;
+    /// `{issuer}` of the path: the name of a stored issuer.
+    IssuerName(BackendId) = "issuer", BackendId::parse;
+    /// `{toolset}` of the path.
+    ToolsetName(ToolsetId) = "toolset", ToolsetId::parse;
+    /// `{prompt}` of the path: the name of a hosted prompt.
+    PromptName(String) = "prompt", parse_prompt_name;
+}
+
 /// `{principal}` of the path.
 pub(super) struct PrincipalName(pub(super) String);
 /// `{node}` of the path: the name of a replica, or its `node.id`.
@@ -49,61 +70,6 @@ pub(super) struct PathId(pub(super) String);
 pub(super) struct QueryParams<T>(pub(super) T);
 /// JSON body without duplicate members. `None` without a body.
 pub(super) struct JsonBody(pub(super) Option<Value>);
-
-impl<S: Send + Sync> FromRequestParts<S> for TenantName {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let name = path_parameter(parts, state, "tenant").await?;
-        TenantId::parse(&name)
-            .map(Self)
-            .map_err(|error| Problem::invalid("tenant", error.to_string()))
-    }
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for BackendName {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let name = path_parameter(parts, state, "backend").await?;
-        BackendId::parse(&name)
-            .map(Self)
-            .map_err(|error| Problem::invalid("backend", error.to_string()))
-    }
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for IssuerName {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let name = path_parameter(parts, state, "issuer").await?;
-        BackendId::parse(&name)
-            .map(Self)
-            .map_err(|error| Problem::invalid("issuer", error.to_string()))
-    }
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for ToolsetName {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let name = path_parameter(parts, state, "toolset").await?;
-        ToolsetId::parse(&name)
-            .map(Self)
-            .map_err(|error| Problem::invalid("toolset", error.to_string()))
-    }
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for PromptName {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let name = path_parameter(parts, state, "prompt").await?;
-        parse_prompt_name(&name)
-            .map(Self)
-            .map_err(|error| Problem::invalid("prompt", error.to_string()))
-    }
-}
 
 impl<S: Send + Sync> FromRequestParts<S> for PrincipalName {
     type Rejection = Problem;

@@ -35,13 +35,27 @@ pub(super) struct NodeList {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
+pub(super) struct SessionFilter {
+    /// Only this tenant.
+    #[param(value_type = Option<String>)]
+    tenant: Option<TenantId>,
+    /// Maximum number of entries on a page; absent: 20000.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<u32>,
+    /// `next` of the page before.
+    after: Option<String>,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
 pub(super) struct TaskFilter {
     /// Only this tenant.
     #[param(value_type = Option<String>)]
     tenant: Option<TenantId>,
     /// Only tasks with this status.
     status: Option<String>,
-    /// Maximum number of entries on a page; absent: all entries.
+    /// Maximum number of entries on a page; absent: 20000.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
     /// `next` of the page before.
@@ -50,21 +64,23 @@ pub(super) struct TaskFilter {
 
 /// Lists the client sessions of all replicas, oldest first.
 /// Their ids are digests, because a session id is a secret of its client.
-#[utoipa::path(get, operation_id = "list_sessions", path = "/admin/v1/sessions", tag = "sessions", params(OfTenant), responses(
+#[utoipa::path(get, operation_id = "list_sessions", path = "/admin/v1/sessions", tag = "sessions", params(SessionFilter), responses(
     (status = 200, body = SessionList), (status = "default", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn sessions(
     State(control): State<Arc<Control>>,
     signed_in: SignedIn,
-    QueryParams(of): QueryParams<OfTenant>,
+    QueryParams(filter): QueryParams<SessionFilter>,
 ) -> Result<impl IntoResponse, Problem> {
-    let page = of.page(&signed_in, &control)?;
+    signed_in.check_filter(&control, filter.tenant.as_ref())?;
+    let page = Page::new(filter.limit, filter.after)?;
+    let range = page.range(control.list_max);
     let sort_key = |view: &SessionView| creation_key(&view.created_at, &view.id);
     let mut sessions = ListPart::default();
-    for tenant in signed_in.listed_tenants(of.tenant.as_ref()) {
-        sessions.add(control.sessions(tenant.as_ref(), page.range()).await?);
+    for tenant in signed_in.listed_tenants(filter.tenant.as_ref()) {
+        sessions.add(control.sessions(tenant.as_ref(), range).await?);
     }
     sessions.entries = signed_in.seen_of(sessions.entries, |view| &view.tenant);
-    Ok(axum::Json(SessionList::from(page.of_part(sessions, sort_key))))
+    Ok(axum::Json(SessionList::from(page.of_part(range, sessions, sort_key))))
 }
 
 /// Shows one session.
@@ -114,13 +130,14 @@ pub(super) async fn tasks(
         .map(|status| TaskStatus::parse(status).ok_or_else(|| wrong(status)))
         .transpose()?;
     let page = Page::new(filter.limit, filter.after)?;
+    let range = page.range(control.list_max);
     let mut tasks = ListPart::default();
     for tenant in signed_in.listed_tenants(filter.tenant.as_ref()) {
-        tasks.add(control.tasks(tenant.as_ref(), status, page.range()).await?);
+        tasks.add(control.tasks(tenant.as_ref(), status, range).await?);
     }
     tasks.entries = signed_in.seen_of(tasks.entries, |view| &view.tenant);
     let sort_key = |view: &TaskView| creation_key(&view.created_at, &view.id);
-    Ok(axum::Json(TaskList::from(page.of_part(tasks, sort_key))))
+    Ok(axum::Json(TaskList::from(page.of_part(range, tasks, sort_key))))
 }
 
 /// Shows one task with its history.

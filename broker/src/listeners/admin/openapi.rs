@@ -191,7 +191,10 @@ pub(super) async fn serve() -> impl IntoResponse {
 
 #[cfg(test)]
 mod tests {
-    use rules::limits::results::{RESULT_TOKENS_MAX, RESULT_TOKENS_MIN};
+    use rules::limits::{
+        ADMIN_LIST_MAX,
+        results::{RESULT_TOKENS_MAX, RESULT_TOKENS_MIN},
+    };
     use serde_json::{Value, json};
 
     use super::*;
@@ -210,6 +213,17 @@ mod tests {
                 (&json!(RESULT_TOKENS_MIN), &json!(RESULT_TOKENS_MAX)),
                 "{name}"
             );
+        }
+    }
+
+    #[test]
+    fn the_document_states_the_longest_answer_with_sessions_or_tasks() {
+        let paths = &as_json()["paths"];
+        for path in ["/admin/v1/sessions", "/admin/v1/tasks"] {
+            let parameters = paths[path]["get"]["parameters"].as_array().unwrap();
+            let limit = parameters.iter().find(|parameter| parameter["name"] == "limit").unwrap();
+            let text = limit["description"].as_str().unwrap();
+            assert!(text.ends_with(&format!("absent: {ADMIN_LIST_MAX}.")), "{path}: {text}");
         }
     }
 

@@ -14,7 +14,10 @@ const ADMIN: &str = "correct-horse-battery-staple";
 
 /// Starts an admin plane with two tenants, each with a backend and a key.
 async fn two_tenants() -> Admin {
-    let admin = Admin::start(WITH_TOKEN, super::tests::LOOPBACK).await;
+    with_two_tenants(Admin::start(WITH_TOKEN, super::tests::LOOPBACK).await).await
+}
+
+async fn with_two_tenants(admin: Admin) -> Admin {
     for tenant in ["acme", "zoo"] {
         let path = format!("/admin/v1/tenants/{tenant}");
         assert_eq!(admin.as_operator(ADMIN, "PUT", &path, Some(json!({}))).await.0, 201);
@@ -192,6 +195,53 @@ async fn an_operator_of_a_tenant_sees_no_other() {
         let names: Vec<_> =
             mine["tenants"].as_array().unwrap().iter().map(|view| view["tenant"].clone()).collect();
         assert_eq!(names, ["acme"], "{role}");
+    }
+}
+
+/// Returns the ids of a list of sessions or tasks, in the order of its parts.
+async fn listed_in_parts(admin: &Admin, token: &str, list: &str, part_max: usize) -> Vec<String> {
+    let (mut ids, mut after, mut query) = (Vec::new(), String::new(), String::new());
+    loop {
+        let path = format!("/admin/v1/{list}{query}");
+        let (status, part) = admin.as_operator(token, "GET", &path, None).await;
+        assert_eq!(status, 200, "{part}");
+        let entries = part[list].as_array().unwrap();
+        assert!(entries.len() <= part_max, "{part}");
+        ids.extend(entries.iter().map(|entry| entry["id"].as_str().unwrap().to_owned()));
+        let Some(next) = part["next"].as_str() else { return ids };
+        assert!(next > after.as_str(), "the part ends where it began: {part}");
+        next.clone_into(&mut after);
+        query = format!("?after={next}");
+    }
+}
+
+#[tokio::test]
+async fn a_list_that_is_longer_than_one_answer_continues_in_the_next() {
+    const LIST_MAX: usize = 2;
+    let admin = with_two_tenants(Admin::start_with_lists(LIST_MAX).await).await;
+    let (mut sessions, mut tasks) = (Vec::new(), Vec::new());
+    for (number, tenant) in (1..).zip(["acme", "acme", "acme", "zoo", "default", "zoo", "acme"]) {
+        let [session, task] = admin.stored_elsewhere(tenant, number).await;
+        sessions.push((tenant, session));
+        tasks.push((tenant, task));
+    }
+    let scopes = [json!(["acme"]), json!(["acme", "zoo"]), json!(["zoo", "default"])];
+    for (list, stored) in [("sessions", sessions), ("tasks", tasks)] {
+        let of = |tenants: &[&str]| {
+            let seen = stored.iter().filter(|(tenant, _)| tenants.contains(tenant));
+            seen.map(|(_, id)| id.clone()).collect::<Vec<_>>()
+        };
+        let all = listed_in_parts(&admin, ADMIN, list, LIST_MAX).await;
+        assert_eq!(all, of(&["acme", "default", "zoo"]), "{list}");
+        for tenants in &scopes {
+            let name = format!("a viewer of {list} in {tenants}");
+            let body = json!({"name": name, "role": "viewer", "tenants": tenants});
+            let token = admin.operator(body).await;
+            let names = tenants.as_array().unwrap().iter().map(|tenant| tenant.as_str().unwrap());
+            let expected = of(&names.collect::<Vec<_>>());
+            let seen = listed_in_parts(&admin, &token, list, LIST_MAX).await;
+            assert_eq!(seen, expected, "{name}");
+        }
     }
 }
 

@@ -86,7 +86,7 @@ pub(super) struct ActivityParams {
     tenant: Option<TenantId>,
     /// Number of the entry after which the list begins.
     after: Option<u64>,
-    /// Maximum number of entries; 200 by default.
+    /// Maximum number of entries; absent: 200.
     #[param(minimum = 1, maximum = 1000)]
     limit: Option<u32>,
 }

@@ -1,7 +1,6 @@
 //! Pages of long lists. `limit` is the number of entries, `after` is the `next` of the page before.
 
 use protocol::ids::TenantId;
-use rules::limits::ADMIN_LIST_MAX;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -57,7 +56,7 @@ impl OfTenant {
 /// Requested part of a list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Page {
-    /// `None`: all entries.
+    /// `None`: all entries, or those of one answer if the list is long.
     limit: Option<usize>,
     after: Option<String>,
 }
@@ -77,15 +76,17 @@ impl Page {
         Ok(Self { limit, after })
     }
 
-    /// Returns the part of a long list that has the page.
-    pub(super) fn range(&self) -> ListRange<'_> {
-        let entries_max = self.limit.unwrap_or(ADMIN_LIST_MAX);
+    /// Returns the part of a long list that has the page. Without a limit, the page has `list_max`
+    /// entries at most.
+    pub(super) fn range(&self, list_max: usize) -> ListRange<'_> {
+        let entries_max = self.limit.unwrap_or(list_max);
         ListRange { after: self.after.as_deref(), entries_max }
     }
 
     /// Returns the page of a long list from [`Self::range`] of it.
     pub(super) fn of_part<T>(
         &self,
+        range: ListRange<'_>,
         part: ListPart<T>,
         sort_key: impl Fn(&T) -> String,
     ) -> (Vec<T>, Option<String>) {
@@ -93,7 +94,7 @@ impl Page {
         if let Some(end) = &complete_to {
             entries.retain(|entry| sort_key(entry) <= *end);
         }
-        let limit = Some(self.range().entries_max);
+        let limit = Some(range.entries_max);
         let (entries, next) = Self { limit, ..self.clone() }.sorted(entries, sort_key);
         (entries, next.or(complete_to))
     }
@@ -154,15 +155,19 @@ mod tests {
             entries: all.iter().rev().cloned().collect(),
             complete_to: complete_to.map(str::to_owned),
         };
-        let of_part = |limit, end| Page::new(limit, None).unwrap().of_part(part(end), Clone::clone);
-        let (entries, next) = of_part(None, Some("t19/~"));
+        let of_part = |limit, list_max, end| {
+            let page = Page::new(limit, None).unwrap();
+            page.of_part(page.range(list_max), part(end), Clone::clone)
+        };
+        let (entries, next) = of_part(None, 25, Some("t19/~"));
         assert_eq!(
             (&entries[..], next.as_deref()),
             (&all[..20], Some("t19/~")),
             "a list that is cut"
         );
-        assert_eq!(of_part(Some(5), Some("t19/~")).1.as_deref(), Some("t04"));
-        assert_eq!(of_part(None, None), (all.clone(), None));
+        assert_eq!(of_part(Some(5), 25, Some("t19/~")).1.as_deref(), Some("t04"));
+        assert_eq!(of_part(None, 25, None), (all.clone(), None));
+        assert_eq!(of_part(None, 7, None).1.as_deref(), Some("t06"), "a page without a limit");
         Page::new(Some(0), None).unwrap_err();
         Page::new(Some(LIMIT_MAX + 1), None).unwrap_err();
     }

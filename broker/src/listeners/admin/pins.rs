@@ -40,7 +40,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PinName {
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let kind = path_parameter(parts, state, "kind").await?;
         let name = path_parameter(parts, state, "name").await?;
-        let kind = PinKind::of_name(&kind).ok_or_else(|| {
+        let kind = PinKind::parse(&kind).ok_or_else(|| {
             let allowed = PinKind::ALL.map(PinKind::name).join(", ");
             Problem::invalid("kind", format!("is not a kind of pins; allowed: {allowed}"))
         })?;

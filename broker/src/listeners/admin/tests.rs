@@ -38,6 +38,24 @@ impl Admin {
     pub(super) async fn start(yaml: &str, address: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let control = Rig::start(folder.path(), yaml).await.control;
+        Self::of(control, address, folder)
+    }
+
+    /// Starts an admin plane that requires the token, with another number of sessions or tasks in
+    /// one answer.
+    pub(super) async fn start_with_lists(list_max: usize) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let control = Rig::start_with_lists(folder.path(), WITH_TOKEN, list_max).await.control;
+        Self::of(control, LOOPBACK, folder)
+    }
+
+    /// Stores a session and a task of another replica. Returns the ids that lists show.
+    pub(super) async fn stored_elsewhere(&self, tenant: &str, number: u8) -> [String; 2] {
+        let (key, task) = stored_elsewhere(&self.control, tenant, number).await;
+        [key.digest(), tasks::digest(&task)]
+    }
+
+    fn of(control: Arc<Control>, address: &str, folder: tempfile::TempDir) -> Self {
         let access =
             Access::new(control.broker.auth_settings(), address.parse::<SocketAddr>().unwrap());
         Self { router: router(Arc::clone(&control), access), control, _folder: folder }
@@ -490,13 +508,13 @@ async fn web_pages_cannot_reach_a_loopback_listener() {
     }
 }
 
-/// Stores a session of another replica, and a task of that session.
-async fn stored_elsewhere(control: &Control) -> (SessionKey, TaskId) {
+/// Stores a session of another replica, and a task of that session. The number is in their ids.
+async fn stored_elsewhere(control: &Control, tenant: &str, number: u8) -> (SessionKey, TaskId) {
     let store = &control.broker.shared.persistence.store;
     let other = NodeName::new("other/1");
     store.join(&other, Some("127.0.0.1:1"), Duration::from_secs(600)).await.unwrap();
-    let (key, task) = (SessionKey::new([7; 32]), TaskId::new("task-1"));
-    let tenant = protocol::ids::TenantId::parse("default").unwrap();
+    let (key, task) = (SessionKey::new([number; 32]), TaskId::new(format!("task-{number}")));
+    let tenant = protocol::ids::TenantId::parse(tenant).unwrap();
     let principal = protocol::ids::PrincipalId::new("ann");
     let session = SessionRecord {
         key,
@@ -533,7 +551,7 @@ async fn stored_elsewhere(control: &Control) -> (SessionKey, TaskId) {
 #[tokio::test]
 async fn sessions_and_tasks_of_other_replicas_are_listed_and_can_be_ended() {
     let admin = Admin::open().await;
-    let (key, task) = stored_elsewhere(&admin.control).await;
+    let (key, task) = stored_elsewhere(&admin.control, "default", 7).await;
     let path = format!("/admin/v1/sessions/{}", key.digest());
     let (_, list) = admin.request("GET", "/admin/v1/sessions?tenant=default", None).await;
     let (status, shown) = admin.request("GET", &path, None).await;
