@@ -12,14 +12,10 @@ use std::{
 use anyhow::{Context as _, ensure};
 use benches::{Scale, Table, median, shown};
 use broker::sessions::tenant_access::TenantCatalog;
-use bytes::Bytes;
 use protocol::{
-    capabilities::ServerCapabilities,
     error::{ErrorKind, Refusal},
-    handshake::InitializeResult,
     ids::{BackendId, PrincipalId, TenantId},
     method::Method,
-    version::Version,
 };
 use rules::{
     access::{AccessCheck, Attribute, Object, Policy, Subject},
@@ -131,21 +127,8 @@ fn catalog() -> anyhow::Result<Catalog> {
     let backend = BackendId::parse("files")?;
     let page = read_page(ListKind::Tools, &backend, TaskHost::Broker, list.as_bytes());
     let lists = BackendLists {
-        server: Arc::new(InitializeResult {
-            version: Version::LATEST_WITH_SESSIONS,
-            capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).context("capabilities")?,
-            server_info: Bytes::from_static(b"{}"),
-            server_name: "files".to_owned(),
-            server_version: String::new(),
-            instructions: None,
-        }),
         tools: page.map_err(anyhow::Error::msg)?.entries,
-        prompts: Vec::new(),
-        resources: Vec::new(),
-        resource_templates: Vec::new(),
-        stale: false,
-        held: Default::default(),
-        marks: Default::default(),
+        ..BackendLists::declaring(br#"{"tools":{}}"#).context("capabilities")?
     };
     let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &[1; 32]);
     let tenant = TenantId::parse("acme")?;

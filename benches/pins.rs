@@ -12,19 +12,10 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use benches::{Scale, Table, broker_binary, median, shown};
-use bytes::Bytes;
 use loadtest::process;
-use protocol::{
-    capabilities::ServerCapabilities,
-    handshake::InitializeResult,
-    ids::{BackendId, TenantId},
-    version::Version,
-};
+use protocol::ids::{BackendId, TenantId};
 use rules::{
-    catalog::{
-        BackendLists, Catalog, CatalogMarks, HeldParts, ListAllowance, ListKind, TaskHost,
-        read_page_pinned,
-    },
+    catalog::{BackendLists, Catalog, ListAllowance, ListKind, TaskHost, read_page_pinned},
     pins::{EntryPin, IgnoredMembers, Neighbours, PinBook, PinMode},
 };
 use serde_json::json;
@@ -146,21 +137,8 @@ fn read(
         }
     }
     let mut lists = BackendLists {
-        server: Arc::new(InitializeResult {
-            version: Version::LATEST_WITH_SESSIONS,
-            capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).context("capabilities")?,
-            server_info: Bytes::from_static(b"{}"),
-            server_name: "files".to_owned(),
-            server_version: String::new(),
-            instructions: None,
-        }),
         tools: page.entries,
-        prompts: Vec::new(),
-        resources: Vec::new(),
-        resource_templates: Vec::new(),
-        stale: false,
-        held: HeldParts::default(),
-        marks: CatalogMarks::default(),
+        ..BackendLists::declaring(br#"{"tools":{}}"#).context("capabilities")?
     };
     if is_pinned {
         lists.mark_held(&PinBook::default(), PinMode::Observe, EntryPin::default());

@@ -13,13 +13,7 @@ use std::{
 use anyhow::{Context as _, ensure};
 use benches::{Scale, Table, median, shown};
 use broker::sessions::tenant_access::TenantCatalog;
-use bytes::Bytes;
-use protocol::{
-    capabilities::ServerCapabilities,
-    handshake::InitializeResult,
-    ids::{BackendId, PrincipalId, TenantId, ToolsetId},
-    version::Version,
-};
+use protocol::ids::{BackendId, PrincipalId, TenantId, ToolsetId};
 use rules::{
     access::{Policy, Subject},
     catalog::{BackendLists, Catalog, ListKind, TaskHost, read_page},
@@ -137,21 +131,8 @@ fn backend(number: usize) -> anyhow::Result<(BackendId, Arc<BackendLists>)> {
     let list = json!({"tools": tools}).to_string();
     let page = read_page(ListKind::Tools, &id, TaskHost::Backend, list.as_bytes());
     let lists = BackendLists {
-        server: Arc::new(InitializeResult {
-            version: Version::LATEST_WITH_SESSIONS,
-            capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).context("capabilities")?,
-            server_info: Bytes::from_static(b"{}"),
-            server_name: "bench".to_owned(),
-            server_version: String::new(),
-            instructions: None,
-        }),
         tools: page.map_err(anyhow::Error::msg)?.entries,
-        prompts: Vec::new(),
-        resources: Vec::new(),
-        resource_templates: Vec::new(),
-        stale: false,
-        held: Default::default(),
-        marks: Default::default(),
+        ..BackendLists::declaring(br#"{"tools":{}}"#).context("capabilities")?
     };
     Ok((id, Arc::new(lists)))
 }

@@ -150,13 +150,6 @@ async fn backend(gate: &Gate) -> FakeBackend {
         }
         Reply::text("done")
     });
-    let gate = gate.clone();
-    backend.tool("wait", move |_| {
-        let gate = gate.clone();
-        async move {
-            gate.passed().await;
-            Reply::text("done")
-        }
-    });
+    backend.tool("wait", gate.before(Reply::text("done")));
     backend
 }

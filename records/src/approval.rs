@@ -5,37 +5,21 @@ use std::time::Duration;
 use aws_lc_rs::digest::{Context, SHA256};
 use protocol::ids::{ApprovalId, BackendId, PrincipalId, TenantId};
 
-/// State of an approval. Denied, expired and used are final.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ApprovalState {
-    /// No person has decided.
-    Pending,
-    /// One call may be executed.
-    Approved,
-    Denied,
-    /// No person decided in time, or no call used the approval in time.
-    Expired,
-    /// A call used the approval.
-    Used,
-}
+use crate::named::named;
 
-impl ApprovalState {
-    pub const ALL: [Self; 5] =
-        [Self::Pending, Self::Approved, Self::Denied, Self::Expired, Self::Used];
-
-    /// Returns the name in the admin API and in the database.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Approved => "approved",
-            Self::Denied => "denied",
-            Self::Expired => "expired",
-            Self::Used => "used",
-        }
-    }
-
-    pub fn of_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.name() == name)
+named! {
+    /// State of an approval. Denied, expired and used are final.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum ApprovalState {
+        /// No person has decided.
+        Pending = "pending",
+        /// One call may be executed.
+        Approved = "approved",
+        Denied = "denied",
+        /// No person decided in time, or no call used the approval in time.
+        Expired = "expired",
+        /// A call used the approval.
+        Used = "used",
     }
 }
 

@@ -1,30 +1,19 @@
 //! The audit log: a record of each action and its author. Records are added and read. No record is
 //! changed, and none is removed before its retention ends.
 
+use crate::named::named;
+
 /// Length of [`AuditRecord::id`].
 pub const AUDIT_ID_BYTES: usize = 16;
 
-/// Subject of a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AuditKind {
-    /// An operator made a change, or tried to make one.
-    Admin,
-    /// A client sent a request.
-    Call,
-}
-
-impl AuditKind {
-    pub const ALL: [Self; 2] = [Self::Admin, Self::Call];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Admin => "admin",
-            Self::Call => "call",
-        }
-    }
-
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
+named! {
+    /// Subject of a record.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum AuditKind {
+        /// An operator made a change, or tried to make one.
+        Admin = "admin",
+        /// A client sent a request.
+        Call = "call",
     }
 }
 
@@ -48,26 +37,13 @@ pub struct StoredAuditRecord {
     pub record: AuditRecord,
 }
 
-/// Order of records by their numbers.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum AuditOrder {
-    #[default]
-    OldestFirst,
-    NewestFirst,
-}
-
-impl AuditOrder {
-    pub const ALL: [Self; 2] = [Self::OldestFirst, Self::NewestFirst];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::OldestFirst => "oldest",
-            Self::NewestFirst => "newest",
-        }
-    }
-
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|order| order.name() == name)
+named! {
+    /// Order of records by their numbers.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub enum AuditOrder {
+        #[default]
+        OldestFirst = "oldest",
+        NewestFirst = "newest",
     }
 }
 

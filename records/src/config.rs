@@ -3,6 +3,8 @@
 
 use protocol::ids::{BackendId, KeyId, PrincipalId, TenantId};
 
+use crate::named::named;
+
 /// Length of [`KeyRecord::hash`].
 pub const HASH_BYTES: usize = 32;
 
@@ -57,25 +59,12 @@ pub struct CatalogDocumentRecord {
     pub updated_at_us: i64,
 }
 
-/// The kinds of documents in a catalog.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum CatalogDocumentKind {
-    Toolset,
-    Prompt,
-}
-
-impl CatalogDocumentKind {
-    /// Returns the name under which a store keeps the kind.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Toolset => "toolset",
-            Self::Prompt => "prompt",
-        }
-    }
-
-    /// Returns the kind with this name. `None`: a later build wrote it.
-    pub fn parse(name: &str) -> Option<Self> {
-        [Self::Toolset, Self::Prompt].into_iter().find(|kind| kind.name() == name)
+named! {
+    /// The kinds of documents in a catalog.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum CatalogDocumentKind {
+        Toolset = "toolset",
+        Prompt = "prompt",
     }
 }
 

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use protocol::ids::{BackendId, PrincipalId, TenantId};
 
+use crate::named::named;
+
 /// Key of a grant. A grant belongs to one principal.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GrantKey {
@@ -13,53 +15,26 @@ pub struct GrantKey {
     pub principal: PrincipalId,
 }
 
-/// Whether a grant can be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GrantState {
-    Connected,
-    /// The principal must connect again.
-    Reconnect,
-}
-
-impl GrantState {
-    pub const ALL: [Self; 2] = [Self::Connected, Self::Reconnect];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Connected => "connected",
-            Self::Reconnect => "reconnect",
-        }
-    }
-
-    pub fn of_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.name() == name)
+named! {
+    /// Whether a grant can be used.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum GrantState {
+        Connected = "connected",
+        /// The principal must connect again.
+        Reconnect = "reconnect",
     }
 }
 
-/// Reason why the last renewal of a grant's token failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GrantError {
-    /// The server does not accept the refresh token any more (`invalid_grant`, RFC 6749, 5.2).
-    InvalidGrant,
-    /// The server refuses the request, or its metadata does not permit it.
-    Refused,
-    /// The server cannot be reached, or gives no usable answer.
-    Unavailable,
-}
-
-impl GrantError {
-    pub const ALL: [Self; 3] = [Self::InvalidGrant, Self::Refused, Self::Unavailable];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::InvalidGrant => "invalid_grant",
-            Self::Refused => "refused",
-            Self::Unavailable => "unavailable",
-        }
-    }
-
-    pub fn of_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|error| error.name() == name)
+named! {
+    /// Reason why the last renewal of a grant's token failed.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum GrantError {
+        /// The server does not accept the refresh token any more (`invalid_grant`, RFC 6749, 5.2).
+        InvalidGrant = "invalid_grant",
+        /// The server refuses the request, or its metadata does not permit it.
+        Refused = "refused",
+        /// The server cannot be reached, or gives no usable answer.
+        Unavailable = "unavailable",
     }
 }
 

@@ -3,51 +3,27 @@
 
 use protocol::ids::{BackendId, TenantId};
 
+use crate::named::named;
+
 /// Characters of a stored hash: the version, a colon and a SHA-256 in hexadecimal.
 pub const PIN_HASH_CHARS: usize = 67;
 /// Number of approved hashes that a pin keeps, the newest first.
 pub const PIN_APPROVED_MAX: usize = 8;
 
-/// Kind of a pinned object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum PinKind {
-    Tool,
-    Prompt,
-    Resource,
-    Template,
-    /// The instructions of the server.
-    Instructions,
-    /// The program of a stdio backend.
-    Command,
-    /// The contents of a user interface that a tool links (MCP Apps).
-    App,
-}
-
-impl PinKind {
-    pub const ALL: [Self; 7] = [
-        Self::Tool,
-        Self::Prompt,
-        Self::Resource,
-        Self::Template,
-        Self::Instructions,
-        Self::Command,
-        Self::App,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tool => "tool",
-            Self::Prompt => "prompt",
-            Self::Resource => "resource",
-            Self::Template => "template",
-            Self::Instructions => "instructions",
-            Self::Command => "command",
-            Self::App => "app",
-        }
-    }
-
-    pub fn of_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
+named! {
+    /// Kind of a pinned object.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum PinKind {
+        Tool = "tool",
+        Prompt = "prompt",
+        Resource = "resource",
+        Template = "template",
+        /// The instructions of the server.
+        Instructions = "instructions",
+        /// The program of a stdio backend.
+        Command = "command",
+        /// The contents of a user interface that a tool links (MCP Apps).
+        App = "app",
     }
 }
 

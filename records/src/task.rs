@@ -4,37 +4,21 @@ use std::time::Duration;
 
 use protocol::ids::{BackendId, PrincipalId, TaskId, TenantId};
 
-use crate::{NodeName, SessionKey};
+use crate::{NodeName, SessionKey, named::named};
 
-/// MCP 2025-11-25, Tasks: task status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum TaskStatus {
-    Working,
-    InputRequired,
-    Completed,
-    Failed,
-    Cancelled,
+named! {
+    /// MCP 2025-11-25, Tasks: task status.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+    pub enum TaskStatus {
+        Working = "working",
+        InputRequired = "input_required",
+        Completed = "completed",
+        Failed = "failed",
+        Cancelled = "cancelled",
+    }
 }
 
 impl TaskStatus {
-    pub const ALL: [Self; 5] =
-        [Self::Working, Self::InputRequired, Self::Completed, Self::Failed, Self::Cancelled];
-
-    /// Returns the name on the wire and in the database.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Working => "working",
-            Self::InputRequired => "input_required",
-            Self::Completed => "completed",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-        }
-    }
-
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.name() == text)
-    }
-
     /// Returns true if the task can no longer change.
     pub const fn is_finished(self) -> bool {
         matches!(self, Self::Completed | Self::Failed | Self::Cancelled)

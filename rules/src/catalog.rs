@@ -8,6 +8,7 @@
 mod alike;
 mod app_tools;
 mod backend_lists;
+mod empty_lists;
 mod fixed_arguments;
 mod held;
 mod hosted_prompt;
@@ -492,8 +493,6 @@ fn digest_of(entries: &[Bytes]) -> u128 {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{handshake::InitializeResult, version::Version};
-
     use super::*;
     use crate::{limits::LIST_ENTRY_VALUES_MAX, pins};
 
@@ -513,24 +512,8 @@ mod tests {
             format!(r#"{{"tools":[{}]}}"#, body.join(",")).as_bytes(),
         )
         .unwrap();
-        let lists = BackendLists {
-            server: Arc::new(InitializeResult {
-                version: Version::LATEST_WITH_SESSIONS,
-                capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
-                server_info: Bytes::from_static(b"{}"),
-                server_name: name.to_owned(),
-                server_version: String::new(),
-                instructions: None,
-            }),
-            tools: page.entries,
-            prompts: vec![],
-            resources: vec![],
-            resource_templates: vec![],
-            stale: false,
-            held: HeldParts::default(),
-            marks: CatalogMarks::default(),
-        };
-        (id, Arc::new(lists))
+        let none = BackendLists::declaring(br#"{"tools":{}}"#).unwrap();
+        (id, Arc::new(BackendLists { tools: page.entries, ..none }))
     }
 
     fn catalog(backends: impl IntoIterator<Item = (BackendId, Arc<BackendLists>)>) -> Catalog {

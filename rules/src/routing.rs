@@ -502,7 +502,6 @@ mod tests {
 
     use aws_lc_rs::hmac;
     use protocol::{
-        handshake::InitializeResult,
         ids::{TenantId, ToolsetId},
         splice::Splice,
     };
@@ -521,21 +520,9 @@ mod tests {
             read_page(kind, &id, TaskHost::Broker, list.as_bytes()).unwrap().entries
         };
         let lists = BackendLists {
-            server: Arc::new(InitializeResult {
-                version: Version::LATEST_WITH_SESSIONS,
-                capabilities: ServerCapabilities::parse(capabilities.as_bytes()).unwrap(),
-                server_info: Bytes::from_static(b"{}"),
-                server_name: name.to_owned(),
-                server_version: String::new(),
-                instructions: None,
-            }),
             tools: entries(ListKind::Tools, tools),
             prompts: entries(ListKind::Prompts, prompts),
-            resources: vec![],
-            resource_templates: vec![],
-            stale: false,
-            held: Default::default(),
-            marks: Default::default(),
+            ..BackendLists::declaring(capabilities.as_bytes()).unwrap()
         };
         (id, Arc::new(lists))
     }

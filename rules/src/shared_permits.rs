@@ -569,8 +569,9 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever replicas take, return, report, lose and die of, together they use at most the
-        /// limit; the permits of the dead are free after their lease, and no permit leaks.
+        /// In every order of takes, returns, reports, losses and crashes, all replicas together use
+        /// at most the limit. The permits of a crashed replica are free after its lease. No permit
+        /// leaks.
         #[test]
         fn replicas_never_use_more_than_the_limit_and_leak_no_permit(
             steps in steps(),

@@ -27,7 +27,7 @@ use call::CallEvent;
 
 use crate::{
     abort_on_drop::AbortOnDrop,
-    deadline::within,
+    deadline::{eventually, within},
     events::EventReader,
     http::{Http2Connection, HttpVersion, RawResponse, post},
     judge::Judge,
@@ -445,6 +445,15 @@ impl TestClient {
             .iter()
             .map(|tool| tool["name"].as_str().unwrap_or("").to_owned())
             .collect()
+    }
+
+    /// Waits until `tools/list` has exactly these names.
+    pub async fn wait_tools(&self, wanted: &[&str]) {
+        eventually("the list of tools", || async {
+            let names = self.tool_names().await;
+            if names == wanted { Ok(()) } else { Err(names) }
+        })
+        .await;
     }
 
     /// Sends a GET for events; returns the answer, whatever its status.

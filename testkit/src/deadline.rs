@@ -6,6 +6,7 @@
 
 use std::{fmt::Debug, future::Future, time::Duration};
 
+use futures_util::future::BoxFuture;
 use tokio::{
     sync::watch,
     time::{Instant, timeout},
@@ -95,5 +96,23 @@ impl Gate {
     pub async fn passed(&self) {
         let mut state = self.0.subscribe();
         let _ = state.wait_for(|open| *open).await;
+    }
+
+    /// Returns a handler of a backend that gives this answer once the gate is open.
+    pub fn before<C, R>(
+        &self,
+        reply: R,
+    ) -> impl Fn(C) -> BoxFuture<'static, R> + Send + Sync + use<C, R>
+    where
+        R: Clone + Send + Sync + 'static,
+    {
+        let gate = self.clone();
+        move |_| {
+            let (gate, reply) = (gate.clone(), reply.clone());
+            Box::pin(async move {
+                gate.passed().await;
+                reply
+            })
+        }
     }
 }

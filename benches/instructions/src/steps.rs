@@ -12,10 +12,8 @@ use broker::{
 use bytes::Bytes;
 use http::{HeaderValue, Method as HttpMethod, Request, header::AUTHORIZATION};
 use protocol::{
-    capabilities::ServerCapabilities,
     envelope::Message,
     error::{ErrorKind, Refusal},
-    handshake::InitializeResult,
     ids::{BackendId, PrincipalId, TenantId},
     json::Limits,
     method::Method,
@@ -213,21 +211,8 @@ fn catalog_of(tools: usize) -> Catalog {
         .expect("a good list")
         .entries;
     let lists = BackendLists {
-        server: Arc::new(InitializeResult {
-            version: Version::LATEST_WITH_SESSIONS,
-            capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).expect("good capabilities"),
-            server_info: Bytes::from_static(b"{}"),
-            server_name: "files".to_owned(),
-            server_version: String::new(),
-            instructions: None,
-        }),
         tools,
-        prompts: Vec::new(),
-        resources: Vec::new(),
-        resource_templates: Vec::new(),
-        stale: false,
-        held: Default::default(),
-        marks: Default::default(),
+        ..BackendLists::declaring(br#"{"tools":{}}"#).expect("good capabilities")
     };
     let key = hmac::Key::new(hmac::HMAC_SHA256, &[1; 32]);
     let tenant = TenantId::parse("acme").expect("a good name");

@@ -21,8 +21,8 @@ use protocol::{
 };
 use rules::{
     catalog::{
-        self, BackendLists, CatalogEntry, CatalogMarks, HeldParts, ListAllowance, ListKind,
-        SkippedEntry, TaskHost,
+        self, BackendLists, CatalogEntry, CatalogMarks, ListAllowance, ListKind, SkippedEntry,
+        TaskHost,
     },
     limits::{
         CATALOG_MARKS_MAX, CURSOR_BYTES_MAX, LIST_PAGES_MAX, REFRESH_INTERVAL_MIN,
@@ -64,16 +64,7 @@ pub(super) async fn fetch(
         )
     };
     let agreed = connection.negotiated().ok_or_else(unavailable)?;
-    let mut lists = BackendLists {
-        server: agreed.clone(),
-        tools: Vec::new(),
-        prompts: Vec::new(),
-        resources: Vec::new(),
-        resource_templates: Vec::new(),
-        stale: false,
-        held: HeldParts::default(),
-        marks: CatalogMarks::default(),
-    };
+    let mut lists = BackendLists::empty(agreed.clone());
     let (mut definitions, mut kept_for) = (Vec::new(), None);
     for kind in ListKind::ALL {
         if offered(kind, &agreed.capabilities) {

@@ -1,4 +1,4 @@
-//! Holds the lists of one backend to its pins, before a client sees them.
+//! Compares the lists of one backend with its pins, before a client sees them.
 //!
 //! The catalog refresh hands every list that it read to [`PinKeeper::admit`], and every own list of
 //! a link to [`PinKeeper::admit_own`]. Both store what they see first, so that a crash cannot make a
@@ -372,8 +372,8 @@ fn stored_sighting(pin: StoredPin) -> (PinKey, StoredSighting) {
 
 type PinChanges = (Vec<(PinSighting, PinState)>, Vec<PinKey>);
 
-/// Returns what the store does not have yet, with the state that it has here, and what it has but
-/// the backend does not list any more.
+/// Returns the sightings that the store lacks, with their states here, and the keys that the
+/// backend no longer lists.
 fn changes(
     loaded: &mut LoadedPins,
     definitions: Vec<PinDefinition>,

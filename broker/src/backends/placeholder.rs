@@ -14,9 +14,7 @@ use protocol::{
     ids::BackendId,
     json::{self, quote},
 };
-use rules::catalog::{
-    BackendLists, CatalogMarks, HeldParts, ListAllowance, ListKind, TaskHost, read_page_pinned,
-};
+use rules::catalog::{BackendLists, ListAllowance, ListKind, TaskHost, read_page_pinned};
 use serde_json::{Map, Value, json};
 
 use super::pins::PinKeeper;
@@ -86,14 +84,6 @@ pub(super) fn empty(capabilities: &Map<String, Value>, stale: bool) -> Option<Ba
         "serverInfo": {"name": "unknown", "version": "0"},
     }});
     let answer = Message::decode(Bytes::from(text.to_string()), &json::Limits::default()).ok()?;
-    Some(BackendLists {
-        server: Arc::new(InitializeResult::parse(&answer).ok()?),
-        tools: Vec::new(),
-        prompts: Vec::new(),
-        resources: Vec::new(),
-        resource_templates: Vec::new(),
-        stale,
-        held: HeldParts::default(),
-        marks: CatalogMarks::default(),
-    })
+    let server = Arc::new(InitializeResult::parse(&answer).ok()?);
+    Some(BackendLists { stale, ..BackendLists::empty(server) })
 }

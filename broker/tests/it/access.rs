@@ -464,11 +464,7 @@ async fn a_policy_holds_on_every_replica_and_after_a_restart() {
     .await;
     let client = client.connected(json!({})).await;
     put(&one, &readers()).await;
-    eventually("the policy is in force on the other replica", || async {
-        let listed = client.tool_names().await;
-        if listed == ["b__read"] { Ok(()) } else { Err(listed) }
-    })
-    .await;
+    client.wait_tools(&["b__read"]).await;
 }
 
 #[tokio::test]

@@ -399,11 +399,7 @@ async fn r26_sighup_applies_a_changed_file_and_a_bad_one_changes_nothing() {
     broker.signal(rustix::process::Signal::HUP);
     broker.admin().wait_backend_state("default", "two", "ready").await;
     stream.find(|message| message["method"] == "notifications/tools/list_changed").await;
-    testkit::eventually("the new list", || async {
-        let names = client.tool_names().await;
-        if names == ["two__echo"] { Ok(()) } else { Err(names) }
-    })
-    .await;
+    client.wait_tools(&["two__echo"]).await;
 }
 
 /// Rules that protect callers are among the settings that are shown, so an operator who changes

@@ -7,7 +7,7 @@ use testkit::{
 };
 
 use crate::{
-    alone_with, broker_with, builder, kind,
+    alone_with, broker_with, builder, configured, kind,
     stateless::{Modern, VERSION},
     stdio, text_of,
 };
@@ -156,11 +156,7 @@ async fn app_names_resolve_only_to_backends_visible_to_the_caller() {
 #[tokio::test]
 async fn names_of_apps_can_be_switched_off() {
     let backend = with_app("one").await;
-    let broker = builder()
-        .config(json!({"compat": {"app_names": false}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured(json!({"compat": {"app_names": false}}), backend.spec()).await;
     let client = broker.connected(host()).await;
     let refusal = client.error("tools/call", json!({"name": "poll", "arguments": {}})).await;
     assert_eq!(kind(&refusal), "tool_not_found");

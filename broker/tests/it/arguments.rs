@@ -12,7 +12,7 @@ use std::{
 use serde_json::{Value, json};
 use testkit::{FakeBackend, TestBroker, TestClient, eventually_within};
 
-use crate::{builder, kind, text_of};
+use crate::{builder, configured, kind, text_of};
 
 /// Nearly as many bytes as arguments may have.
 const SIZE: usize = 1024 * 1024 - 256;
@@ -303,11 +303,7 @@ async fn s07_duplicate_members_are_refused_when_arguments_are_validated() {
 async fn s07_duplicate_members_are_refused_when_arguments_are_audited() {
     let (backend, spec) =
         tools(&[("t", json!({"type": "object"}))], json!({"validate_timeout": "10s"})).await;
-    let broker = builder()
-        .config(json!({"audit": {"calls": "arguments"}}))
-        .backend("default", "b", spec)
-        .start()
-        .await;
+    let broker = configured(json!({"audit": {"calls": "arguments"}}), spec).await;
     refuses_duplicate_members(&broker.connected(json!({})).await, &backend).await;
 }
 

@@ -8,7 +8,7 @@ use testkit::{
 };
 
 use crate::{
-    builder, stdio,
+    builder, configured, stdio,
     tasks::{start, task_digest},
 };
 
@@ -215,11 +215,7 @@ async fn calls_are_recorded_as_configured() {
 async fn a_changed_definition_has_another_hash_and_a_task_has_its_outcome() {
     let backend = FakeBackend::start().await;
     backend.tool("job", |_| async { Reply::text("done") });
-    let broker = builder()
-        .config(json!({"audit": {"calls": "metadata"}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured(json!({"audit": {"calls": "metadata"}}), backend.spec()).await;
     let client = broker.connected(json!({})).await;
     client.call("b__job", json!({})).await;
     let before = calls(&broker, 1).await[0]["definition"].clone();
@@ -251,11 +247,7 @@ async fn a_changed_definition_has_another_hash_and_a_task_has_its_outcome() {
 async fn the_end_of_a_cancelled_task_is_recorded_once() {
     let backend = FakeBackend::start().await;
     backend.tool("job", |_| async { std::future::pending::<Reply>().await });
-    let broker = builder()
-        .config(json!({"audit": {"calls": "metadata"}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured(json!({"audit": {"calls": "metadata"}}), backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let mut ids = Vec::new();
     for _ in 0..2 {

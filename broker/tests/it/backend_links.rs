@@ -246,14 +246,7 @@ async fn calls_that_were_given_up_do_not_open_their_link_in_turn() {
     let client = broker.connected(json!({})).await;
     let handshakes = backend.recorded_of("initialize").len();
     let may_fail = Gate::new();
-    let gate = may_fail.clone();
-    backend.on("initialize", move |_| {
-        let gate = gate.clone();
-        async move {
-            gate.passed().await;
-            Reply::status(500)
-        }
-    });
+    backend.on("initialize", may_fail.before(Reply::status(500)));
     let call =
         |id: u64| client.start_request_with_id(json!(id), "tools/call", json!({"name": "b__echo"}));
     let in_flight = async |wanted: usize| {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Gate, Reply};
 
-use crate::{broker_with, builder, echo, kind, raw_http, refused, request};
+use crate::{broker_with, configured, configured_alone, echo, kind, raw_http, refused, request};
 
 /// Returns the files of the JSON Test Suite whose name starts with `prefix`.
 pub(crate) fn suite(prefix: &str) -> Vec<(String, Vec<u8>)> {
@@ -164,17 +164,9 @@ async fn every_error_has_kind_retryable_and_request_id_and_is_counted() {
 #[tokio::test]
 async fn excess_calls_in_flight_are_refused_and_the_others_continue() {
     let gate = Gate::new();
-    let wait = gate.clone();
-    let backend = FakeBackend::with_tool("wait", move |_| {
-        let wait = wait.clone();
-        async move {
-            wait.passed().await;
-            Reply::text("waited")
-        }
-    })
-    .await;
+    let backend = FakeBackend::with_tool("wait", gate.before(Reply::text("waited"))).await;
     let config = json!({"limits": {"calls_in_flight_per_session": 3}});
-    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(config, backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let calls: Vec<_> = (0..3).map(|_| client.start_call("b__wait", json!({}))).collect();
     backend.wait_count("three calls", 3, |seen| seen.calls("wait")).await;
@@ -273,12 +265,7 @@ async fn a_flood_of_bad_input_does_not_affect_another_session() {
 async fn sessions_per_principal_and_connections_per_address_are_bounded() {
     let backend = FakeBackend::echo().await;
     let config = json!({"limits": {"sessions_per_principal": 2, "connections_per_address": 5}});
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, backend.spec()).await;
     let clients = [broker.connected(json!({})).await, broker.connected(json!({})).await];
     let (status, error) =
         refused(broker.client("/mcp").post(crate::initialize_body("2025-11-25")).await).await;
@@ -310,15 +297,7 @@ async fn sessions_per_principal_and_connections_per_address_are_bounded() {
 #[tokio::test]
 async fn a_tenants_calls_in_flight_are_bounded_over_all_its_sessions() {
     let gate = Gate::new();
-    let wait = gate.clone();
-    let backend = FakeBackend::with_tool("wait", move |_| {
-        let wait = wait.clone();
-        async move {
-            wait.passed().await;
-            Reply::text("waited")
-        }
-    })
-    .await;
+    let backend = FakeBackend::with_tool("wait", gate.before(Reply::text("waited"))).await;
     let broker = broker_with(&backend).await;
     broker
         .admin()

@@ -7,7 +7,7 @@ use testkit::{
 };
 use tokio::sync::Barrier;
 
-use crate::{builder, kind, stateless::Modern};
+use crate::{builder, configured, kind, stateless::Modern};
 
 /// A backend with tools that answer, fail, wait for ever, meet each other, or ask the client.
 async fn backend() -> FakeBackend {
@@ -44,7 +44,7 @@ async fn started(backend: &FakeBackend, more: Value) -> TestBroker {
             config[section][key] = value.clone();
         }
     }
-    builder().config(config).backend("default", "b", backend.spec()).start().await
+    configured(config, backend.spec()).await
 }
 
 fn call_of(tool: &str, text: &str) -> Value {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Gate, Reply, TestClient, backend::text};
 
-use crate::{broker_with, builder, echo, refused, text_of};
+use crate::{broker_with, configured, echo, refused, text_of};
 
 /// Returns every response message of an answer to a batch, whichever form it has.
 async fn responses(client: &TestClient, batch: Value) -> Vec<Value> {
@@ -81,17 +81,9 @@ async fn v_01_each_request_of_a_batch_is_answered() {
 #[tokio::test]
 async fn v_01_a_silent_batch_gets_a_stream_with_keep_alives_that_can_be_resumed() {
     let done = Gate::new();
-    let wait = done.clone();
-    let backend = FakeBackend::with_tool("job", move |_| {
-        let wait = wait.clone();
-        async move {
-            wait.passed().await;
-            Reply::text("late")
-        }
-    })
-    .await;
+    let backend = FakeBackend::with_tool("job", done.before(Reply::text("late"))).await;
     let config = json!({"events": {"keepalive": "50ms"}});
-    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(config, backend.spec()).await;
     let client = broker.client("/mcp");
     client.initialize("2025-03-26", json!({})).await;
     let batch = json!([

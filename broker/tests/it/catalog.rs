@@ -124,15 +124,8 @@ async fn a_backend_that_hangs_never_delays_a_list_or_another_backends_call() {
 #[tokio::test]
 async fn a_backend_whose_list_hangs_never_delays_a_list() {
     let gate = Gate::new();
-    let wait = gate.clone();
     let slow = FakeBackend::start().await;
-    slow.on("tools/list", move |_| {
-        let wait = wait.clone();
-        async move {
-            wait.passed().await;
-            Reply::Result(json!({"tools": [tool("late")]}))
-        }
-    });
+    slow.on("tools/list", gate.before(Reply::Result(json!({"tools": [tool("late")]}))));
     let (broker, _good) = good_and(slow.spec()).await;
     slow.wait_for("the list", |seen| seen.is("tools/list")).await;
     let client = broker.connected(json!({})).await;

@@ -12,20 +12,12 @@ use testkit::{
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::{
-    alone_with, builder, initialize_body, kind, read_answer, read_to_close, refused, request,
-    text_of,
+    alone_with, builder, configured, initialize_body, kind, read_answer, read_to_close, refused,
+    request, text_of,
 };
 
 async fn waiting(gate: &Gate) -> FakeBackend {
-    let gate = gate.clone();
-    FakeBackend::with_tool("wait", move |_| {
-        let gate = gate.clone();
-        async move {
-            gate.passed().await;
-            Reply::text("finished")
-        }
-    })
-    .await
+    FakeBackend::with_tool("wait", gate.before(Reply::text("finished"))).await
 }
 
 /// Waits until the readiness check reports that the broker drains.
@@ -132,11 +124,7 @@ async fn f_04_a_drain_closes_answered_connections_and_waits_for_no_idle_one() {
 async fn sse_02_streams_get_a_retry_time_at_a_shutdown() {
     let gate = Gate::new();
     let backend = waiting(&gate).await;
-    let mut broker = builder()
-        .config(json!({"events": {"retry": "1234ms"}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let mut broker = configured(json!({"events": {"retry": "1234ms"}}), backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let mut stream = client.open_get_stream().await;
     stream.next().await.unwrap();
@@ -169,7 +157,7 @@ async fn the_admin_api_and_both_signals_start_the_same_drain() {
 async fn f_05_a_call_that_never_ends_is_aborted_after_the_grace_period() {
     let backend = waiting(&Gate::new()).await;
     let config = json!({"shutdown": {"grace": "300ms"}});
-    let mut broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let mut broker = configured(config, backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let mut call = client.start_call("b__wait", json!({}));
     backend.wait_for("the call", |seen| seen.calls("wait")).await;
@@ -185,7 +173,7 @@ async fn f_05_a_call_that_never_ends_is_aborted_after_the_grace_period() {
 async fn f_05_a_client_that_cannot_resume_gets_an_answer_at_the_end_of_the_grace_period() {
     let backend = waiting(&Gate::new()).await;
     let config = json!({"shutdown": {"grace": "300ms"}});
-    let mut broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let mut broker = configured(config, backend.spec()).await;
     for version in ["2025-06-18", "2025-03-26"] {
         // These revisions have no first event, so the client has no event id before the answer.
         let client = broker.client("/mcp");
@@ -204,11 +192,7 @@ async fn f_05_a_client_that_cannot_resume_gets_an_answer_at_the_end_of_the_grace
 #[tokio::test]
 async fn f_06_a_second_signal_ends_the_broker_at_once() {
     let backend = waiting(&Gate::new()).await;
-    let mut broker = builder()
-        .config(json!({"shutdown": {"grace": "60s"}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let mut broker = configured(json!({"shutdown": {"grace": "60s"}}), backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let _call = client.start_call("b__wait", json!({}));
     backend.wait_for("the call", |seen| seen.calls("wait")).await;
@@ -224,11 +208,7 @@ async fn f_06_a_second_signal_ends_the_broker_at_once() {
 async fn a_drain_does_not_wait_for_idle_sessions() {
     let backend = FakeBackend::echo().await;
     backend.sessions();
-    let mut broker = builder()
-        .config(json!({"shutdown": {"grace": "60s"}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let mut broker = configured(json!({"shutdown": {"grace": "60s"}}), backend.spec()).await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
     let asked = Instant::now();

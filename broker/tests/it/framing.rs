@@ -17,7 +17,9 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{builder, raw_http, read_answer, read_to_close, request};
+use crate::{
+    configured_alone, hostile_http::answers_in, raw_http, read_answer, read_to_close, request,
+};
 
 /// A request whose framing could be read in two ways.
 struct Ambiguous {
@@ -202,14 +204,6 @@ fn call(session: &str, text: &str) -> String {
     )
 }
 
-fn answers_in(text: &str) -> usize {
-    // Answer texts mention HTTP/1.1 too.
-    text.split("HTTP/1.1 ")
-        .skip(1)
-        .filter(|rest| rest.starts_with(|first: char| first.is_ascii_digit()))
-        .count()
-}
-
 struct Rig {
     broker: TestBroker,
     backend: FakeBackend,
@@ -220,12 +214,7 @@ struct Rig {
 impl Rig {
     async fn start(config: Value) -> Self {
         let backend = FakeBackend::echo().await;
-        let broker = builder()
-            .single_process()
-            .config(config)
-            .backend("default", "b", backend.spec())
-            .start()
-            .await;
+        let broker = configured_alone(config, backend.spec()).await;
         let client = broker.client("/mcp").connected(json!({})).await;
         let session = client.session().unwrap();
         Self { broker, backend, _client: client, session }

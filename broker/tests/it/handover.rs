@@ -320,15 +320,7 @@ async fn connections_are_accepted_during_the_readiness_delay() {
 async fn a_drain_sends_goaway_over_http_2_and_close_over_http_1() {
     const GOAWAY: u8 = 7;
     let gate = Gate::new();
-    let wait = gate.clone();
-    let backend = FakeBackend::with_tool("wait", move |_| {
-        let wait = wait.clone();
-        async move {
-            wait.passed().await;
-            Reply::text("finished")
-        }
-    })
-    .await;
+    let backend = FakeBackend::with_tool("wait", gate.before(Reply::text("finished"))).await;
     let mut broker =
         builder().single_process().backend("default", "b", backend.spec()).start().await;
     let mut stream = TcpStream::connect(broker.http_address()).await.unwrap();

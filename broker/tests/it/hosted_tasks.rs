@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use testkit::{FakeBackend, Gate, Reply, TestBroker, TestClient};
 
 use crate::{
-    broker_with, builder, echo, kind, stdio,
+    broker_with, builder, configured, echo, kind, stdio,
     tasks::{start, wait_status},
     text_of,
 };
@@ -21,15 +21,7 @@ const RELATED: &str = "io.modelcontextprotocol/related-task";
 
 /// Returns a backend with a tool `job` that waits at the gate.
 async fn waiting(done: &Gate) -> FakeBackend {
-    let done = done.clone();
-    FakeBackend::with_tool("job", move |_| {
-        let done = done.clone();
-        async move {
-            done.passed().await;
-            Reply::text("done")
-        }
-    })
-    .await
+    FakeBackend::with_tool("job", done.before(Reply::text("done"))).await
 }
 
 fn job(extra: Value) -> Value {
@@ -67,15 +59,8 @@ async fn task_02_every_tool_of_a_backend_without_tasks_may_run_as_one() {
 async fn task_04_task_07_a_plain_tool_runs_as_a_task_and_gives_the_same_result() {
     let done = Gate::new();
     let backend = FakeBackend::start().await;
-    let gate = done.clone();
     let content = r#"{"content":[{"type":"text","text":"x", "annotations" : {"priority":1.0}},{"type":"resource_link","uri":"file:///a","name":"a"}],"structuredContent":{"n":1.50}}"#;
-    backend.tool("job", move |_| {
-        let gate = gate.clone();
-        async move {
-            gate.passed().await;
-            Reply::ResultText(content.to_owned())
-        }
-    });
+    backend.tool("job", done.before(Reply::ResultText(content.to_owned())));
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({})).await;
     let made = client.result("tools/call", job(json!({"arguments": {"y": 2}}))).await;
@@ -407,7 +392,7 @@ async fn task_15_open_questions_count_as_bytes_of_their_tenant() {
         }
     });
     let config = json!({"tasks": {"bytes_per_tenant": "1MiB", "result_bytes": "64KiB"}});
-    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(config, backend.spec()).await;
     let client = broker
         .client("/mcp")
         .answers(|_, _| Ok(json!({"action": "accept", "content": {}})))
@@ -439,7 +424,7 @@ async fn task_15_an_answer_beyond_the_bytes_of_its_tenant_becomes_an_error() {
     })
     .await;
     let config = json!({"tasks": {"bytes_per_tenant": "1MiB", "result_bytes": "64KiB"}});
-    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(config, backend.spec()).await;
     let client = broker
         .client("/mcp")
         .answers(|_, _| Ok(json!({"action": "accept", "content": {"x": "x".repeat(1_100_000)}})))
@@ -589,7 +574,7 @@ async fn an_unavailable_backend_fails_the_task_after_the_call_timeout() {
     let spec = backend.spec();
     // Longer than the longest back-off, so that there is an attempt after the return.
     let timeouts = json!({"timeouts": {"call": "5s"}});
-    let broker = builder().config(timeouts).backend("default", "b", spec).start().await;
+    let broker = configured(timeouts, spec).await;
     let client = broker.connected(json!({})).await;
     let address = backend.die().await;
     let id = start(&client, "b__echo").await;
@@ -657,11 +642,7 @@ async fn f_31_a_lost_answer_is_unknown_unless_the_tool_is_declared_harmless() {
 async fn a_task_may_run_longer_than_a_plain_call() {
     let done = Gate::new();
     let backend = waiting(&done).await;
-    let broker = builder()
-        .config(json!({"timeouts": {"call": "1s"}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured(json!({"timeouts": {"call": "1s"}}), backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let id = start(&client, "b__job").await;
     assert_eq!(

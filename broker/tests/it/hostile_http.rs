@@ -9,7 +9,9 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{alone_with, builder, echo, initialize_body, raw_http, read_answer, request};
+use crate::{
+    alone_with, builder, configured_alone, echo, initialize_body, raw_http, read_answer, request,
+};
 
 const ACCEPT: &str = "accept: application/json, text/event-stream\r\n";
 /// A text that would be a request if a reader took it for one.
@@ -22,7 +24,7 @@ fn post(framing: &str, body: &str) -> String {
     )
 }
 
-fn answers_in(text: &str) -> usize {
+pub(crate) fn answers_in(text: &str) -> usize {
     // Answer texts mention HTTP/1.1 too.
     text.split("HTTP/1.1 ")
         .skip(1)
@@ -358,12 +360,7 @@ async fn h_09_encoded_bodies_are_refused_unread() {
 async fn h_11_a_missing_body_is_refused_at_the_deadline() {
     let backend = FakeBackend::echo().await;
     let deadline = json!({"timeouts": {"request_read": "300ms"}});
-    let broker = builder()
-        .single_process()
-        .config(deadline)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(deadline, backend.spec()).await;
     let answer = raw_http(
         broker.http_address(),
         post("expect: 100-continue\r\ncontent-length: 100\r\n", "").as_bytes(),

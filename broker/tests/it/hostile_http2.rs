@@ -10,7 +10,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{alone_with, builder, initialize_body, request};
+use crate::{alone_with, configured_alone, initialize_body, request};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -360,12 +360,8 @@ async fn h_23_unread_answers_end_the_connection_after_a_while() {
 #[tokio::test]
 async fn an_unused_connection_ends_and_an_open_stream_keeps_its_connection() {
     let backend = FakeBackend::echo().await;
-    let broker = builder()
-        .single_process()
-        .config(json!({"timeouts": {"request_read": "1s"}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker =
+        configured_alone(json!({"timeouts": {"request_read": "1s"}}), backend.spec()).await;
     let canary = broker.connected(json!({})).await;
     let session = canary.session().unwrap();
     let get = [

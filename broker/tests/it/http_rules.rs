@@ -8,8 +8,8 @@ use testkit::{FakeBackend, HttpVersion, TestClient, client::ACCEPT_BOTH, within}
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use crate::{
-    broker_with, builder, echo, initialize_body, kind, raw_http, read_answer, read_to_close,
-    refused, request,
+    broker_with, builder, configured, configured_alone, echo, initialize_body, kind, raw_http,
+    read_answer, read_to_close, refused, request,
 };
 
 const LATEST: &str = "2025-11-25";
@@ -66,7 +66,7 @@ async fn http_02_a_hostile_origin_is_refused_on_every_method() {
 async fn http_02_loopback_and_configured_origins_are_served() {
     let backend = FakeBackend::echo().await;
     let origins = json!({"auth": {"allowed_origins": ["https://app.example.com"]}});
-    let broker = builder().config(origins).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(origins, backend.spec()).await;
     let client = broker.connected(json!({})).await;
     for origin in [
         "http://localhost:3000",
@@ -397,7 +397,7 @@ async fn http_16_options_answers_allowed_origins_only() {
 async fn http_17_a_body_over_the_limit_is_413() {
     let backend = FakeBackend::echo().await;
     let limit = json!({"limits": {"message_bytes": "64KiB"}});
-    let broker = builder().config(limit).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(limit, backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let body = request(
         1,
@@ -464,7 +464,7 @@ async fn http_18_pipelined_requests_are_answered_in_order() {
 async fn http_18_life_11_slow_heads_and_bodies_are_refused_at_the_deadline() {
     let backend = FakeBackend::echo().await;
     let deadline = json!({"timeouts": {"request_read": "300ms"}});
-    let broker = builder().config(deadline).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(deadline, backend.spec()).await;
     let head = "POST /mcp HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
     for (what, bytes) in [
         ("half a head", head.to_owned()),
@@ -491,12 +491,7 @@ async fn http_18_a_connection_stays_open_while_requests_arrive_in_time() {
     let wait = Duration::from_secs(1);
     let backend = FakeBackend::echo().await;
     let deadline = json!({"timeouts": {"request_read": "1s"}});
-    let broker = builder()
-        .single_process()
-        .config(deadline)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(deadline, backend.spec()).await;
     let client = broker.connected(json!({})).await;
     // Three connections: plain POSTs alone; one that another request has handed to the library; one
     // whose next request has begun and not ended.

@@ -154,6 +154,16 @@ async fn alone_with(backend: &FakeBackend) -> TestBroker {
     builder().single_process().backend("default", "b", backend.spec()).start().await
 }
 
+/// Starts a broker with this configuration, whose tenant `default` has the backend `b`.
+async fn configured(config: Value, backend: Value) -> TestBroker {
+    builder().config(config).backend("default", "b", backend).start().await
+}
+
+/// Starts a broker with this configuration and the backend `b`, always as one process.
+async fn configured_alone(config: Value, backend: Value) -> TestBroker {
+    builder().single_process().config(config).backend("default", "b", backend).start().await
+}
+
 /// Starts a broker with an echo backend `b`.
 async fn echo() -> (TestBroker, FakeBackend) {
     let backend = FakeBackend::echo().await;

@@ -3,7 +3,7 @@
 use serde_json::json;
 use testkit::{FakeBackend, Gate, Reply, TestBroker, eventually};
 
-use crate::{broker_with, builder, initialize_body, tasks};
+use crate::{broker_with, builder, configured, configured_alone, initialize_body, tasks};
 
 #[tokio::test]
 async fn tasks_are_counted_by_their_status() {
@@ -41,14 +41,7 @@ async fn frames_queued_for_a_slow_backend_are_counted_until_they_are_sent() {
     const CHANGED: &str = "notifications/roots/list_changed";
     let gate = Gate::new();
     let backend = FakeBackend::echo().await;
-    let open = gate.clone();
-    backend.on(CHANGED, move |_| {
-        let open = open.clone();
-        async move {
-            open.passed().await;
-            Reply::Http { status: 202, headers: vec![], body: "".into() }
-        }
-    });
+    backend.on(CHANGED, gate.before(Reply::Http { status: 202, headers: vec![], body: "".into() }));
     let broker = broker_with(&backend).await;
     let client = broker.connected(json!({"roots": {"listChanged": true}})).await;
     client.call("b__echo", json!({})).await;
@@ -75,11 +68,7 @@ async fn frames_queued_for_a_slow_backend_are_counted_until_they_are_sent() {
 #[tokio::test]
 async fn requests_are_counted_by_tenant_where_that_is_configured() {
     let backend = FakeBackend::echo().await;
-    let broker = builder()
-        .config(json!({"telemetry": {"tenant_labels": true}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured(json!({"telemetry": {"tenant_labels": true}}), backend.spec()).await;
     let client = broker.connected(json!({})).await;
     client.call("b__echo", json!({})).await;
     client.result("ping", json!({})).await;
@@ -97,28 +86,13 @@ async fn requests_are_counted_by_tenant_where_that_is_configured() {
 
 /// Starts a broker with metrics by tenant.
 pub(super) async fn with_tenant_labels(backend: &FakeBackend) -> TestBroker {
-    builder()
-        .single_process()
-        .config(json!({"telemetry": {"tenant_labels": true}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await
+    configured_alone(json!({"telemetry": {"tenant_labels": true}}), backend.spec()).await
 }
 
 #[tokio::test]
 async fn tenants_with_backends_of_one_name_have_their_own_series() {
     let gate = Gate::new();
-    let backend = FakeBackend::with_tool("wait", {
-        let gate = gate.clone();
-        move |_| {
-            let gate = gate.clone();
-            async move {
-                gate.passed().await;
-                Reply::text("finished")
-            }
-        }
-    })
-    .await;
+    let backend = FakeBackend::with_tool("wait", gate.before(Reply::text("finished"))).await;
     let broker = with_tenant_labels(&backend).await;
     let admin = broker.admin();
     admin.put_tenant("acme", json!({"limits": {"sessions_per_tenant": 1}})).await;

@@ -44,14 +44,6 @@ async fn listed(client: &Modern) -> Vec<String> {
     tools.map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
 }
 
-async fn sees(client: &TestClient, wanted: &[&str]) {
-    eventually("these tools", || async {
-        let names = client.tool_names().await;
-        if names == wanted { Ok(()) } else { Err(names) }
-    })
-    .await;
-}
-
 #[tokio::test]
 async fn lists_of_one_user_are_never_shown_to_another() {
     let protected = personal().await;
@@ -109,7 +101,7 @@ async fn lists_of_one_user_are_never_shown_to_another() {
     })
     .await;
     answer.find(|message| message["method"] == "notifications/tools/list_changed").await;
-    sees(&clients[0], &["b__shared", "b__new-of-ann"]).await;
+    clients[0].wait_tools(&["b__shared", "b__new-of-ann"]).await;
     assert_eq!(listed(&modern).await, ["b__shared", "b__new-of-ann"]);
 
     // After a restart the lists are read again, each with the token of its user.
@@ -118,9 +110,9 @@ async fn lists_of_one_user_are_never_shown_to_another() {
     broker.restart().await;
     let ann = back(&broker, &clients[0]).bearer(&tokens[0]);
     let bob = back(&broker, &clients[1]).bearer(&tokens[1]);
-    sees(&ann, &["b__shared", "b__new-of-ann"]).await;
-    sees(&bob, &["b__shared", "b__new-of-bob"]).await;
-    sees(&back(&broker, &stranger).bearer(&key), &["b__connect"]).await;
+    ann.wait_tools(&["b__shared", "b__new-of-ann"]).await;
+    bob.wait_tools(&["b__shared", "b__new-of-bob"]).await;
+    back(&broker, &stranger).bearer(&key).wait_tools(&["b__connect"]).await;
     for (token, user) in tokens.iter().zip(["ann", "bob"]) {
         let modern = Modern::of(&broker, "/mcp").bearer(token);
         assert_eq!(listed(&modern).await, ["b__shared".to_owned(), format!("b__new-of-{user}")]);
@@ -136,7 +128,7 @@ async fn a_backend_that_fails_for_one_user_keeps_its_listed_tools() {
     let auth = json!({"type": "token_exchange", "catalog_auth": "per_principal"});
     let broker = broker_for(&issuer, true, &protected.spec(auth)).await;
     let client = broker.client("/mcp").bearer(&issuer.token("ann")).connected(json!({})).await;
-    sees(&client, &["b__shared", "b__only-of-ann"]).await;
+    client.wait_tools(&["b__shared", "b__only-of-ann"]).await;
     protected.backend.on("tools/list", |_| async { Reply::status(503) });
     // An operator has the lists read again.
     let (status, _) =
@@ -183,7 +175,7 @@ async fn a_user_sees_its_own_lists_once_its_account_is_connected() {
                 && message["params"]["elicitationId"] == id
         })
         .await;
-    sees(&client, &["b__echo"]).await;
+    client.wait_tools(&["b__echo"]).await;
     // The session was opened before, and sees the prompts too.
     assert_eq!(client.list_all("prompts/list", "prompts").await[0]["name"], "b__hello");
     assert_eq!(listed(&modern).await, ["b__echo"]);
@@ -303,7 +295,7 @@ async fn lists_declared_by_an_operator_are_served_without_the_backend() {
     spec["auth"]["catalog"]["tools"][0]["name"] = json!("other");
     assert_eq!(broker.admin().put_backend("default", "b", &spec).await.0, 200);
     answer.find(|message| message["method"] == "notifications/tools/list_changed").await;
-    sees(&client, &["b__other"]).await;
+    client.wait_tools(&["b__other"]).await;
 }
 
 #[tokio::test]
@@ -325,7 +317,7 @@ async fn a_connect_tool_is_listed_for_a_backend_before_its_first_caller() {
     let first = Modern::of(&broker, "/mcp").bearer(&issuer.token("ann"));
     assert_eq!(listed(&first).await, ["b__echo"]);
     events.find(|message| message["method"] == "notifications/tools/list_changed").await;
-    sees(&client, &["b__echo"]).await;
+    client.wait_tools(&["b__echo"]).await;
 }
 
 #[tokio::test]

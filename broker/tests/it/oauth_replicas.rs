@@ -51,11 +51,7 @@ async fn completes(events: &mut EventReader, id: &Value) {
 }
 
 async fn works(client: &TestClient) {
-    eventually("the tools", || async {
-        let names = client.tool_names().await;
-        if names == ["b__echo"] { Ok(()) } else { Err(names) }
-    })
-    .await;
+    client.wait_tools(&["b__echo"]).await;
     assert_ne!(call(client, "b__echo").await["isError"], true);
     let again = call(client, "b__connect").await;
     assert!(text_of(&again).contains("is connected"), "{again}");

@@ -16,7 +16,7 @@ use testkit::{
     eventually, eventually_within,
 };
 
-use crate::{builder, kind, stdio, text_of};
+use crate::{builder, configured_alone, kind, stdio, text_of};
 
 /// Longest time from a healthy backend to a call that succeeds.
 const RECOVERY: Duration = Duration::from_secs(5);
@@ -344,12 +344,7 @@ async fn answered_errors_and_cancelled_calls_are_not_failures() {
         Reply::Hang
     });
     let config = json!({"limits": {"message_bytes": "256KiB"}});
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, backend.spec()).await;
     let client = broker.connected(json!({})).await;
     for _ in 0..8 {
         client.result("tools/call", json!({"name": "b__sad"})).await;

@@ -11,7 +11,7 @@ use std::{
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Gate, Reply, TestBroker, backend::tool, eventually, within};
 
-use crate::{builder, kind, text_of};
+use crate::{builder, configured_alone, kind, text_of};
 
 /// Returns a backend whose tools, and whose `prompts/get`, never answer.
 async fn silent(tools: &[&str]) -> FakeBackend {
@@ -144,12 +144,7 @@ async fn retries_are_limited_to_a_tenth_of_calls_and_can_be_disabled() {
     for (enabled, sent_most) in [(true, 60 + 1 + 6), (false, 60)] {
         let (backend, failures) = flaky(true).await;
         let config = json!({"breaker": {"enabled": false}, "retries": {"enabled": enabled}});
-        let broker = builder()
-            .single_process()
-            .config(config)
-            .backend("default", "b", backend.spec())
-            .start()
-            .await;
+        let broker = configured_alone(config, backend.spec()).await;
         let client = broker.connected(json!({})).await;
         failures.store(usize::MAX, Ordering::SeqCst);
         for _ in 0..60 {
@@ -168,14 +163,7 @@ async fn retries_are_limited_to_a_tenth_of_calls_and_can_be_disabled() {
 async fn gated(gate: &Gate) -> FakeBackend {
     let backend = FakeBackend::start().await;
     for name in ["t", "patient"] {
-        let door = gate.clone();
-        backend.tool(name, move |_| {
-            let door = door.clone();
-            async move {
-                door.passed().await;
-                Reply::text("done")
-            }
-        });
+        backend.tool(name, gate.before(Reply::text("done")));
     }
     backend
 }

@@ -168,21 +168,8 @@ async fn until_its_own_ping_is_answered_a_replica_sends_one_call_at_a_time() {
     const CALLS: usize = 10;
     let patient = Patient::new().await;
     let (ping, work) = (Gate::new(), Gate::new());
-    let (pinged, worked) = (ping.clone(), work.clone());
-    patient.backend.tool("work", move |_| {
-        let worked = worked.clone();
-        async move {
-            worked.passed().await;
-            Reply::text("worked")
-        }
-    });
-    patient.backend.on("ping", move |_| {
-        let pinged = pinged.clone();
-        async move {
-            pinged.passed().await;
-            Reply::Result(json!({}))
-        }
-    });
+    patient.backend.tool("work", work.before(Reply::text("worked")));
+    patient.backend.on("ping", ping.before(Reply::Result(json!({}))));
     let (cluster, clients) = cluster(&patient, 2).await;
     until_open(&clients[0], "b__sick").await;
     let verdict = eventually("the verdict to arrive", || async {

@@ -11,18 +11,14 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-use crate::{builder, initialize_body, read_answer, read_to_close};
+use crate::{builder, configured_alone, initialize_body, read_answer, read_to_close};
 
 /// Network from which proxies of tests connect.
 const TRUSTED: &str = "127.0.0.1/32";
 
 async fn started(listen: Value) -> TestBroker {
     let backend = FakeBackend::echo().await;
-    builder()
-        .single_process()
-        .config(json!({"listen": listen, "audit": {"calls": "metadata"}}))
-        .backend("default", "b", backend.spec())
-        .start()
+    configured_alone(json!({"listen": listen, "audit": {"calls": "metadata"}}), backend.spec())
         .await
 }
 

@@ -7,7 +7,7 @@ use std::path::{Component, Path, PathBuf};
 use serde_json::{Value, json};
 use testkit::{FakeBackend, Reply, TestBroker, eventually};
 
-use crate::{builder, kind, stateless::Modern};
+use crate::{builder, configured_alone, kind, stateless::Modern};
 
 const SECRET: &str = "canary-outside-of-the-roots";
 
@@ -195,12 +195,7 @@ async fn targets(broker: &TestBroker, wanted: usize) -> Vec<Value> {
 #[tokio::test]
 async fn s06_the_audit_log_shows_every_possible_path_of_a_uri() {
     let backend = careless_backend().await;
-    let broker = builder()
-        .single_process()
-        .config(json!({"audit": {"calls": "metadata"}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(json!({"audit": {"calls": "metadata"}}), backend.spec()).await;
     let client = broker.connected(json!({})).await;
     for uri in [
         "b+file:///srv/a?/../../etc/passwd",

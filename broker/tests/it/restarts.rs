@@ -15,7 +15,7 @@ use testkit::{
     backend::tool, eventually,
 };
 
-use crate::{builder, kind, refused, request, session_lists, text_of};
+use crate::{builder, configured_alone, kind, refused, request, session_lists, text_of};
 
 /// Way in which a process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -539,14 +539,7 @@ async fn calls_that_ended_with_the_process_are_answered_on_their_streams() {
 
 /// Makes the backend wait at the gate before it answers a list of tools.
 fn slow_to_start(backend: &FakeBackend, gate: &Gate) {
-    let at = gate.clone();
-    backend.on("tools/list", move |_| {
-        let at = at.clone();
-        async move {
-            at.passed().await;
-            Reply::Result(json!({"tools": [tool("echo")]}))
-        }
-    });
+    backend.on("tools/list", gate.before(Reply::Result(json!({"tools": [tool("echo")]}))));
 }
 
 /// Returns a broker after a crash whose backend cannot be reached before the gate is open, and a
@@ -615,18 +608,14 @@ async fn a_call_waits_for_the_handshake_of_its_backend_not_only_for_a_control_re
     let mut broker = builder().backend("default", "b", impatient(&backend)).start().await;
     let client = broker.connected(json!({})).await;
     let gate = Gate::new();
-    let at = gate.clone();
-    backend.on("initialize", move |_| {
-        let at = at.clone();
-        async move {
-            at.passed().await;
-            Reply::Result(json!({
-                "protocolVersion": "2025-11-25",
-                "capabilities": {"tools": {}, "resources": {}},
-                "serverInfo": {"name": "late", "version": "1"},
-            }))
-        }
-    });
+    backend.on(
+        "initialize",
+        gate.before(Reply::Result(json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {}, "resources": {}},
+            "serverInfo": {"name": "late", "version": "1"},
+        }))),
+    );
     restart(&mut broker, End::Crash).await;
     let client = back(&broker, &client);
     let call = tokio::spawn(async move { client.call("b__echo", json!({"text": "late"})).await });
@@ -746,12 +735,7 @@ async fn ses_06_a_foreign_caller_finds_no_session_after_a_restart() {
 async fn ses_07_the_time_without_a_process_counts_as_idle() {
     let backend = backend().await;
     let config = json!({"session": {"idle": "2s"}});
-    let mut broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let mut broker = configured_alone(config, backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let soon = broker.connected(json!({})).await;
     broker.kill().await;

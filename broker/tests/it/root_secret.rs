@@ -80,11 +80,7 @@ async fn works(broker: &TestBroker, plain: &FakeBackend, key: &str) {
     let client = broker.client("/mcp").bearer(key);
     assert_eq!(client.post(initialize_body("2025-11-25")).await.status, 200);
     let client = broker.connected(json!({})).await;
-    eventually("the tools of both backends", || async {
-        let names = client.tool_names().await;
-        if names == ["b__echo", "plain__echo"] { Ok(()) } else { Err(names) }
-    })
-    .await;
+    client.wait_tools(&["b__echo", "plain__echo"]).await;
     for tool in ["b__echo", "plain__echo"] {
         let result = call(&client, tool).await;
         assert_ne!(result["isError"], true, "{result}");
@@ -95,11 +91,7 @@ async fn works(broker: &TestBroker, plain: &FakeBackend, key: &str) {
 
 async fn lists(broker: &TestBroker) {
     let client = broker.connected(json!({})).await;
-    eventually("the tools", || async {
-        let names = client.tool_names().await;
-        if names == ["b__echo"] { Ok(()) } else { Err(names) }
-    })
-    .await;
+    client.wait_tools(&["b__echo"]).await;
 }
 
 #[tokio::test]

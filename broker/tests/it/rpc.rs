@@ -249,14 +249,7 @@ async fn rpc_09_an_unknown_method_is_32601() {
 /// Returns a backend whose tool `wait` answers once the gate is open.
 async fn waiting_backend() -> (FakeBackend, Gate) {
     let gate = Gate::new();
-    let wait = gate.clone();
-    let backend = FakeBackend::with_tool("wait", move |_| {
-        let wait = wait.clone();
-        async move {
-            wait.passed().await;
-            Reply::text("first")
-        }
-    });
+    let backend = FakeBackend::with_tool("wait", gate.before(Reply::text("first")));
     (backend.await, gate)
 }
 

@@ -6,7 +6,10 @@ use serde_json::json;
 use testkit::{FakeBackend, Gate, Reply, eventually, within};
 use tokio::{io::AsyncWriteExt as _, net::TcpStream};
 
-use crate::{broker_with, builder, echo, initialize_body, kind, refused, request, text_of};
+use crate::{
+    broker_with, builder, configured, configured_alone, echo, initialize_body, kind, refused,
+    request, text_of,
+};
 
 #[tokio::test]
 async fn ses_01_ses_02_session_ids_are_long_visible_and_never_the_same() {
@@ -200,11 +203,7 @@ async fn ses_06_a_session_belongs_to_its_endpoint() {
 #[tokio::test]
 async fn ses_07_an_idle_session_expires() {
     let backend = FakeBackend::echo().await;
-    let broker = builder()
-        .config(json!({"session": {"idle": "300ms"}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured(json!({"session": {"idle": "300ms"}}), backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let admin = broker.admin();
     eventually("the session's expiry", || async {
@@ -219,7 +218,7 @@ async fn ses_07_an_idle_session_expires() {
 async fn ses_07_a_session_with_an_open_stream_is_not_idle() {
     let backend = FakeBackend::echo().await;
     let config = json!({"session": {"idle": "300ms"}, "events": {"keepalive": "100ms"}});
-    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(config, backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let _stream = client.open_get_stream().await;
     let other = broker.connected(json!({})).await;
@@ -238,12 +237,7 @@ async fn ses_07_a_session_with_an_open_stream_is_not_idle() {
 async fn ses_07_a_session_is_idle_from_the_end_of_its_last_stream() {
     let backend = FakeBackend::echo().await;
     let config = json!({"session": {"idle": "5s"}, "events": {"keepalive": "100ms"}});
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let stream = client.open_get_stream().await;
     let admin = broker.admin();
@@ -295,11 +289,7 @@ async fn ses_08_same_ids_and_tokens_in_two_sessions_never_cross() {
 #[tokio::test]
 async fn sessions_over_the_limit_are_refused_with_429() {
     let backend = FakeBackend::echo().await;
-    let broker = builder()
-        .config(json!({"limits": {"sessions_per_tenant": 2}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured(json!({"limits": {"sessions_per_tenant": 2}}), backend.spec()).await;
     let first = broker.connected(json!({})).await;
     let _second = broker.connected(json!({})).await;
     let (status, error) =

@@ -14,7 +14,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::{builder, counts::count, initialize_body, request, stdio};
+use crate::{builder, configured_alone, counts::count, initialize_body, request, stdio};
 
 /// Time that the listener waits for a head or a body.
 const ALLOWED: Duration = Duration::from_secs(2);
@@ -183,12 +183,7 @@ async fn r17_many_slow_clients_are_cut_and_others_are_not_affected() {
         "limits": {"connections_per_address": 10_000, "connection_burst_per_address": 20_000, "connections": 10_000},
     });
     let backend = testkit::FakeBackend::echo().await;
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, backend.spec()).await;
     let canary = broker.connected(json!({})).await;
     canary.call("b__echo", json!({})).await;
     let open = async || broker.admin().metric("process_open_fds", &[]).await.unwrap();

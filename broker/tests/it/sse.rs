@@ -9,7 +9,7 @@ use testkit::{
     within,
 };
 
-use crate::{broker_with, builder, echo, kind, refused, request, text_of};
+use crate::{broker_with, configured, echo, kind, refused, request, text_of};
 
 /// Returns a backend whose tool `steps` sends `count` progress notifications and waits for the gate
 /// before it answers.
@@ -338,7 +338,7 @@ async fn sse_12_a_resumption_from_an_evicted_event_is_refused() {
         }
     });
     let config = json!({"events": {"stream_events": 5}});
-    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(config, backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let mut call = client.start_raw(json!(1), steps_body(1, 1, "x"));
     let priming = first_id(&mut call).await;
@@ -368,7 +368,7 @@ async fn r16_delivered_events_of_all_streams_are_bounded_in_bytes() {
     // Delivered events may have an eighth of 270 MiB.
     let config =
         json!({"overload": {"memory_bytes": "300MiB"}, "events": {"stream_bytes": "16MiB"}});
-    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(config, backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let mut first_ids = Vec::new();
     for id in 1..=5 {
@@ -387,11 +387,7 @@ async fn sse_12_a_finished_stream_expires() {
     let gate = Gate::new();
     gate.open();
     let backend = stepping(&gate).await;
-    let broker = builder()
-        .config(json!({"events": {"retain": "50ms"}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured(json!({"events": {"retain": "50ms"}}), backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let priming =
         client.post_stream(steps_body(1, 1, "x")).await.rest().await[0].id.clone().unwrap();
@@ -439,7 +435,7 @@ async fn sse_13_line_breaks_in_a_backends_json_never_break_the_framing() {
 async fn sse_13_a_silent_stream_is_kept_alive_by_comments() {
     let backend = FakeBackend::echo().await;
     let config = json!({"events": {"keepalive": "30ms"}});
-    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(config, backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let mut get = client.open_get_stream().await;
     get.next().await;
@@ -469,7 +465,7 @@ async fn a_client_that_never_reads_loses_its_stream_and_affects_no_other() {
     })
     .await;
     let config = json!({"events": {"stream_bytes": "256KiB", "stream_events": 50}});
-    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(config, backend.spec()).await;
     let slow = broker.connected(json!({})).await;
     let _never_read = slow.post(request(1, "tools/call", json!({"name": "b__flood"}))).await;
     let other = broker.connected(json!({})).await;
@@ -506,7 +502,7 @@ async fn sse_12_a_client_can_open_its_stream_again_after_an_overflow() {
     let backend = FakeBackend::echo().await;
     backend.sessions();
     let config = json!({"events": {"stream_events": 5}});
-    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(config, backend.spec()).await;
     let client = broker.connected(json!({"roots": {}})).await;
     client.call("b__echo", json!({})).await;
     backend.wait_get_streams(2).await;

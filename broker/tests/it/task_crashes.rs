@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testkit::{FakeBackend, Gate, Reply, TestBroker, TestClient};
 
 use crate::{
-    builder,
+    builder, configured,
     tasks::{start, wait_status, with_tasks},
     text_of,
 };
@@ -199,15 +199,7 @@ async fn f_35_a_task_killed_with_an_open_question_has_an_unknown_outcome() {
 async fn r_1_acknowledged_tasks_survive_a_kill() {
     let folder = tempfile::tempdir().unwrap();
     let done = Gate::new();
-    let gate = done.clone();
-    let backend = FakeBackend::with_tool("job", move |_| {
-        let gate = gate.clone();
-        async move {
-            gate.passed().await;
-            Reply::text("done")
-        }
-    })
-    .await;
+    let backend = FakeBackend::with_tool("job", done.before(Reply::text("done"))).await;
     backend.tool("quick", |_| async { Reply::text("quick") });
     let mut first = broker_on(folder.path(), None, Some(&backend)).await;
     let key = first.admin().create_key("default").await;
@@ -248,14 +240,7 @@ async fn r_9_a_drain_releases_tasks_and_the_next_process_resumes_them() {
     keeping.sessions();
     let plain = FakeBackend::start().await;
     for tool in ["read", "write"] {
-        let gate = gate.clone();
-        plain.tool(tool, move |_| {
-            let gate = gate.clone();
-            async move {
-                gate.passed().await;
-                Reply::text("done")
-            }
-        });
+        plain.tool(tool, gate.before(Reply::text("done")));
     }
     let described = |name: &str, read_only: bool| json!({"name": name, "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": read_only}});
     plain.list("tools", vec![described("read", true), described("write", false)]);
@@ -319,7 +304,7 @@ async fn task_15_limits_of_tasks_are_enforced() {
     backend.tool("large", |_| async { Reply::text(&"x".repeat(5_000)) });
     let tasks =
         json!({"tasks": {"running_per_tenant": 2, "stored_per_tenant": 4, "result_bytes": "4KiB"}});
-    let broker = builder().config(tasks).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(tasks, backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let large = start(&client, "b__large").await;
     let error = client.error("tasks/result", json!({"taskId": large})).await;
@@ -341,11 +326,7 @@ async fn task_15_limits_of_tasks_are_enforced() {
 #[tokio::test]
 async fn task_01_tasks_can_be_switched_off() {
     let backend = FakeBackend::echo().await;
-    let broker = builder()
-        .config(json!({"tasks": {"enabled": false}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured(json!({"tasks": {"enabled": false}}), backend.spec()).await;
     let client = broker.client("/mcp");
     let offered = client.initialize("2025-11-25", json!({})).await;
     assert!(offered["capabilities"].get("tasks").is_none(), "{offered}");

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use testkit::{AdminClient, FakeBackend, Reply, TestBroker, TestClient, backend::tool};
 
-use crate::{builder, kind, refused, request, text_of};
+use crate::{builder, kind, refused, request, restarts::back, text_of};
 
 const TENANTS: [&str; 2] = ["red", "blue"];
 
@@ -270,9 +270,7 @@ async fn a_revoked_key_also_ends_the_sessions_that_it_continued() {
     let opener = client(&broker, &text(&keys[0]), "red");
     let other = opener.fresh().connected(json!({})).await;
     let opened = opener.connected(json!({})).await;
-    let joined = broker.client("/mcp").bearer(&text(&keys[1]));
-    joined.set_session(opened.session().as_deref());
-    joined.set_version(Some("2025-11-25"));
+    let joined = back(&broker, &opened).bearer(&text(&keys[1]));
     let mut events = joined.open_get_stream().await;
     // The latest credential of the session is the first key again.
     opened.result("ping", json!({})).await;
@@ -292,16 +290,12 @@ async fn a_revoked_key_also_ends_the_sessions_that_it_continued_after_a_restart(
     let opened = client(&broker, &text(&keys[0]), "red").connected(json!({})).await;
     assert!(broker.terminate().await.success());
     broker.restart().await;
-    let joined = broker.client("/mcp").bearer(&text(&keys[1]));
-    joined.set_session(opened.session().as_deref());
-    joined.set_version(Some("2025-11-25"));
+    let joined = back(&broker, &opened).bearer(&text(&keys[1]));
     let mut events = joined.open_get_stream().await;
     let id = keys[1]["id"].as_str().unwrap();
     assert_eq!(broker.admin().delete(&format!("/admin/v1/tenants/red/keys/{id}")).await.0, 204);
     events.rest().await;
-    let opener = broker.client("/mcp").bearer(&text(&keys[0]));
-    opener.set_session(opened.session().as_deref());
-    opener.set_version(Some("2025-11-25"));
+    let opener = back(&broker, &opened).bearer(&text(&keys[0]));
     assert_eq!(opener.post(request(1, "ping", json!({}))).await.status, 404);
 }
 

@@ -748,30 +748,36 @@ fn asking_server() -> Value {
     })
 }
 
-/// Runs a command at a terminal and presses Ctrl-C at the prompt for a secret. Prints whether the
-/// terminal hid the secret, whether it shows what is typed afterwards, and the exit code.
-const CTRL_C: &str = "import os, pty, sys, termios
+/// Runs a command at a terminal, and presses Ctrl-Z and then Ctrl-C at the prompt for a secret.
+/// Prints whether the terminal shows what is typed and whether it can suspend, at the prompt and
+/// afterwards, and the exit code.
+const CTRL_Z_AND_C: &str = "import os, pty, sys, termios
 child, terminal = pty.fork()
 if child == 0:
     os.execv(sys.argv[1], sys.argv[1:])
 shown = b''
 while b'(secret)' not in shown:
     shown += os.read(terminal, 1024)
-echo = lambda: bool(termios.tcgetattr(terminal)[3] & termios.ECHO)
-hidden = not echo()
-os.write(terminal, b'\\x03')
+def settings():
+    _, _, _, flags, _, _, keys = termios.tcgetattr(terminal)
+    return bool(flags & termios.ECHO), keys[termios.VSUSP] != b'\\0'
+prompt = settings()
+os.write(terminal, b'\\x1a\\x03')
 status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-print(hidden, echo(), status)";
+print(*prompt, *settings(), status)";
 
 #[tokio::test]
-async fn ctrl_c_at_a_hidden_prompt_restores_the_terminal() {
+async fn a_hidden_prompt_is_not_suspended_and_ctrl_c_restores_the_terminal() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("asks.json");
     std::fs::write(&file, asking_server().to_string()).unwrap();
     let mut python = tokio::process::Command::new("python3");
-    python.args(["-c", CTRL_C, &binary(), "backend", "add", "asks", "--server-json"]).arg(&file);
+    python
+        .args(["-c", CTRL_Z_AND_C, &binary(), "backend", "add", "asks", "--server-json"])
+        .arg(&file);
     let output = within("the end", python.kill_on_drop(true).output()).await.unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "True True 130", "{output:?}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(printed.trim(), "False False True True 130", "{output:?}");
 }
 
 #[tokio::test]

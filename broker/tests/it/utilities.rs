@@ -12,7 +12,7 @@ use testkit::{
     eventually,
 };
 
-use crate::{broker_with, builder, echo, kind, text_of};
+use crate::{broker_with, builder, configured, echo, kind, text_of};
 
 /// Returns a backend whose tool `wait` reports each call. It answers when the gate opens, or never
 /// if it is cancelled.
@@ -58,14 +58,7 @@ async fn can_01_a_cancellation_has_the_id_of_the_same_call_at_the_backend() {
 async fn can_02_initialize_is_never_cancelled() {
     let backend = FakeBackend::start().await;
     let gate = Gate::new();
-    let wait = gate.clone();
-    backend.on("initialize", move |_| {
-        let wait = wait.clone();
-        async move {
-            wait.passed().await;
-            Reply::error(-32603, "too late")
-        }
-    });
+    backend.on("initialize", gate.before(Reply::error(-32603, "too late")));
     let mut spec = backend.spec();
     spec["timeouts"] = json!({"initialize": "200ms"});
     let broker = builder().start().await;
@@ -350,7 +343,7 @@ async fn ping_02_a_backend_that_stops_answering_is_detected_and_reconnected() {
     }
     let config =
         json!({"timeouts": {"ping_interval": "100ms", "control": "300ms", "initialize": "300ms"}});
-    let broker = builder().config(config).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(config, backend.spec()).await;
     backend.wait_count("pings of a backend that answers", 2, |seen| seen.is("ping")).await;
     assert_eq!(broker.admin().backend("default", "b").await["state"], "ready");
     silent.store(true, answering);

@@ -12,7 +12,7 @@ use tokio::{
 };
 use transport::{
     framing::FramingGuard,
-    http1_server::{NextRequest, PlainRequest, ServerConnection},
+    http1_server::{AfterAnswer, NextRequest, PlainRequest, ServerConnection},
 };
 
 use super::{
@@ -46,8 +46,9 @@ fn check(input: &[u8]) -> Outcome {
                 NextRequest::Post | NextRequest::EventStream => {
                     let Some(request) = taken(&mut posts).await else { break };
                     read.push(request);
-                    let keeps = posts.respond_full("HTTP/1.1 200 OK\r\n", Bytes::new(), true).await;
-                    if !keeps.expect("the answer fits into the socket") {
+                    let (head, after) = ("HTTP/1.1 200 OK\r\n", AfterAnswer::KeepAlive);
+                    let keeps_open = posts.respond_full(head, Bytes::new(), after).await;
+                    if !keeps_open.expect("the answer fits into the socket") {
                         break;
                     }
                 }

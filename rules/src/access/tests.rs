@@ -3,14 +3,10 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use aws_lc_rs::hmac;
-use bytes::Bytes;
 use proptest::prelude::*;
 use protocol::{
-    capabilities::ServerCapabilities,
     error::{ErrorKind, Refusal},
-    handshake::InitializeResult,
     ids::{PrincipalId, TenantId},
-    version::Version,
 };
 
 use super::*;
@@ -426,23 +422,8 @@ fn lists(tools: &[(String, bool)]) -> Arc<BackendLists> {
         format!(r#"{{"tools":[{}]}}"#, entries.join(",")).as_bytes(),
     )
     .unwrap();
-    Arc::new(BackendLists {
-        server: Arc::new(InitializeResult {
-            version: Version::LATEST_WITH_SESSIONS,
-            capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
-            server_info: Bytes::from_static(b"{}"),
-            server_name: "s".to_owned(),
-            server_version: String::new(),
-            instructions: None,
-        }),
-        tools: page.entries,
-        prompts: vec![],
-        resources: vec![],
-        resource_templates: vec![],
-        stale: false,
-        held: Default::default(),
-        marks: Default::default(),
-    })
+    let none = BackendLists::declaring(br#"{"tools":{}}"#).unwrap();
+    Arc::new(BackendLists { tools: page.entries, ..none })
 }
 
 pub(super) fn catalog(tools: &[(String, bool)]) -> Arc<Catalog> {

@@ -100,11 +100,7 @@ impl AppTools {
 #[cfg(test)]
 mod tests {
     use aws_lc_rs::hmac;
-    use bytes::Bytes;
-    use protocol::{
-        capabilities::ServerCapabilities, handshake::InitializeResult, ids::TenantId,
-        version::Version,
-    };
+    use protocol::ids::TenantId;
 
     use super::*;
     use crate::{
@@ -118,25 +114,8 @@ mod tests {
         let id = BackendId::parse(name).unwrap();
         let page = format!(r#"{{"tools":[{tools}]}}"#);
         let page = read_page(ListKind::Tools, &id, TaskHost::Backend, page.as_bytes()).unwrap();
-        let server = InitializeResult {
-            version: Version::LATEST_WITH_SESSIONS,
-            capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
-            server_info: Bytes::from_static(b"{}"),
-            server_name: name.to_owned(),
-            server_version: String::new(),
-            instructions: None,
-        };
-        let lists = BackendLists {
-            server: Arc::new(server),
-            tools: page.entries,
-            prompts: vec![],
-            resources: vec![],
-            resource_templates: vec![],
-            stale: false,
-            held: Default::default(),
-            marks: Default::default(),
-        };
-        (id, Arc::new(lists))
+        let none = BackendLists::declaring(br#"{"tools":{}}"#).unwrap();
+        (id, Arc::new(BackendLists { tools: page.entries, ..none }))
     }
 
     fn catalog(backends: &[(&str, &str)]) -> Catalog {

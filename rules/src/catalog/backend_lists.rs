@@ -219,20 +219,6 @@ impl BackendLists {
         ListKind::ALL.iter().any(|kind| !self.entries(*kind).is_empty())
     }
 
-    /// Returns the same backend with empty lists.
-    pub fn without_entries(&self) -> Self {
-        Self {
-            server: self.server.clone(),
-            tools: Vec::new(),
-            prompts: Vec::new(),
-            resources: Vec::new(),
-            resource_templates: Vec::new(),
-            stale: self.stale,
-            held: self.held,
-            marks: self.marks.clone(),
-        }
-    }
-
     pub fn entries(&self, kind: ListKind) -> &[CatalogEntry] {
         match kind {
             ListKind::Tools => &self.tools,

@@ -11,18 +11,15 @@ use std::{
 
 use bytes::Bytes;
 use protocol::{
-    capabilities::ServerCapabilities,
     error::{ErrorKind, Refusal},
-    handshake::InitializeResult,
     ids::BackendId,
     json::{self, Document, ValueKind},
-    version::Version,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use utoipa::ToSchema;
 
-use super::{BackendLists, CatalogMarks, HeldParts, ListKind, TaskHost, read_page};
+use super::{BackendLists, ListKind, TaskHost, read_page};
 use crate::limits::{
     COMPLETION_VALUES_MAX,
     toolsets::{
@@ -344,24 +341,8 @@ impl HostedPrompts {
             entry.exposed_key.clone_from(&entry.key);
             entry.exposed = entry.native.clone();
         }
-        let server = InitializeResult {
-            version: Version::LATEST_WITH_SESSIONS,
-            capabilities: ServerCapabilities::parse(br#"{"prompts":{},"completions":{}}"#).ok()?,
-            server_info: Bytes::from_static(b"{}"),
-            server_name: String::new(),
-            server_version: String::new(),
-            instructions: None,
-        };
-        Some(BackendLists {
-            server: Arc::new(server),
-            tools: Vec::new(),
-            prompts,
-            resources: Vec::new(),
-            resource_templates: Vec::new(),
-            stale: false,
-            held: HeldParts::default(),
-            marks: CatalogMarks::default(),
-        })
+        let none = BackendLists::declaring(br#"{"prompts":{},"completions":{}}"#).ok()?;
+        Some(BackendLists { prompts, ..none })
     }
 }
 

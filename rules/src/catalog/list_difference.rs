@@ -92,14 +92,10 @@ fn are_same(one: &[CatalogEntry], other: &[CatalogEntry]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use bytes::Bytes;
-    use protocol::{
-        capabilities::ServerCapabilities, handshake::InitializeResult, ids::BackendId,
-        version::Version,
-    };
+    use protocol::ids::BackendId;
 
     use super::*;
-    use crate::catalog::{CatalogMarks, HeldParts, TaskHost, read_page};
+    use crate::catalog::{TaskHost, read_page};
 
     fn tools(names: &[&str]) -> Vec<CatalogEntry> {
         let body: Vec<String> = names
@@ -112,24 +108,7 @@ mod tests {
     }
 
     fn shared(names: &[&str]) -> BackendLists {
-        let server = InitializeResult {
-            version: Version::LATEST_WITH_SESSIONS,
-            capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
-            server_info: Bytes::from_static(b"{}"),
-            server_name: "b".to_owned(),
-            server_version: String::new(),
-            instructions: None,
-        };
-        BackendLists {
-            server: Arc::new(server),
-            tools: tools(names),
-            prompts: vec![],
-            resources: vec![],
-            resource_templates: vec![],
-            stale: false,
-            held: HeldParts::default(),
-            marks: CatalogMarks::default(),
-        }
+        BackendLists { tools: tools(names), ..BackendLists::declaring(br#"{"tools":{}}"#).unwrap() }
     }
 
     #[test]

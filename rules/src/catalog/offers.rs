@@ -150,13 +150,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use aws_lc_rs::hmac;
-    use bytes::Bytes;
-    use protocol::{
-        capabilities::ServerCapabilities,
-        handshake::InitializeResult,
-        ids::{BackendId, TenantId},
-        version::Version,
-    };
+    use protocol::ids::{BackendId, TenantId};
 
     use super::*;
     use crate::{
@@ -178,24 +172,7 @@ mod tests {
         let backend = BackendId::parse("b").unwrap();
         let page =
             read_page(ListKind::Tools, &backend, TaskHost::Backend, page.as_bytes()).unwrap();
-        let server = InitializeResult {
-            version: Version::LATEST_WITH_SESSIONS,
-            capabilities: ServerCapabilities::parse(br#"{"tools":{}}"#).unwrap(),
-            server_info: Bytes::from_static(b"{}"),
-            server_name: "b".to_owned(),
-            server_version: String::new(),
-            instructions: None,
-        };
-        BackendLists {
-            server: Arc::new(server),
-            tools: page.entries,
-            prompts: vec![],
-            resources: vec![],
-            resource_templates: vec![],
-            stale: false,
-            held: Default::default(),
-            marks: Default::default(),
-        }
+        BackendLists { tools: page.entries, ..BackendLists::declaring(br#"{"tools":{}}"#).unwrap() }
     }
 
     fn listed(catalog: &Arc<Catalog>, client: QuestionKinds) -> Vec<String> {

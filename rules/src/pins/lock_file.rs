@@ -55,7 +55,7 @@ impl LockFile {
         }
         for (backend, kinds) in &file.backends {
             for (kind, names) in kinds {
-                if PinKind::of_name(kind).is_none() {
+                if PinKind::parse(kind).is_none() {
                     let allowed = PinKind::ALL.map(PinKind::name).join(", ");
                     faults.push(format!(
                         "backends.{backend}.{kind}: is not a kind of object; allowed: {allowed}"

@@ -6,9 +6,7 @@ use aws_lc_rs::hmac;
 use bytes::Bytes;
 use proptest::prelude::*;
 use protocol::{
-    capabilities::ServerCapabilities,
     envelope::Message,
-    handshake::InitializeResult,
     ids::{PrincipalId, TenantId},
     json,
     version::Version,
@@ -37,22 +35,9 @@ fn lists(name: &str, tools: &[Value], resources: &[&str]) -> (BackendId, Arc<Bac
     };
     let resources = resources.iter().map(|uri| json!({"uri": uri, "name": uri})).collect();
     let lists = BackendLists {
-        server: Arc::new(InitializeResult {
-            version: Version::LATEST_WITH_SESSIONS,
-            capabilities: ServerCapabilities::parse(br#"{"tools":{},"resources":{},"prompts":{}}"#)
-                .unwrap(),
-            server_info: Bytes::from_static(b"{}"),
-            server_name: name.to_owned(),
-            server_version: String::new(),
-            instructions: None,
-        }),
         tools: entries(ListKind::Tools, tools.to_vec()),
-        prompts: Vec::new(),
         resources: entries(ListKind::Resources, resources),
-        resource_templates: Vec::new(),
-        stale: false,
-        held: Default::default(),
-        marks: Default::default(),
+        ..BackendLists::declaring(br#"{"tools":{},"resources":{},"prompts":{}}"#).unwrap()
     };
     (id, Arc::new(lists))
 }
@@ -560,8 +545,8 @@ fn policies() -> impl Strategy<Value = Value> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
-    /// For random toolsets and policies: a tool is listed exactly if the toolset holds it and the
-    /// policy allows it, each under one name, and exactly the listed names can be called.
+    /// For random toolsets and policies: a tool is listed, under one name, exactly if the toolset
+    /// holds it and the policy allows it. Exactly the listed names can be called.
     #[test]
     fn exactly_the_listed_tools_are_callable(
         document in documents(), policy in policies(), is_dev in any::<bool>(),

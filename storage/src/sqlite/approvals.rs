@@ -77,35 +77,27 @@ impl ApprovalStore for SqliteStore {
     }
 
     async fn use_approval(&self, id: &ApprovalId, user: &str) -> Result<bool, StoreError> {
-        with_deadline("using an approval", async {
-            let mut writing = self.begin().await?;
-            let used = sqlx::query(
+        let done = self.write_one("using an approval", || {
+            sqlx::query(
                 "UPDATE approvals SET state = 'used', used_by = ?1, changed_at_us = ?2
                  WHERE approval = ?3 AND ((state = 'approved' AND expires_at_us > ?2) OR (state = 'used' AND used_by = ?1))",
             )
             .bind(user)
             .bind(now_us())
-            .bind(id.as_str());
-            let used = used.execute(writing.connection()).await.map_err(map_error)?;
-            writing.commit().await?;
-            Ok(used.rows_affected() > 0)
-        })
-        .await
+            .bind(id.as_str())
+        });
+        Ok(done.await? > 0)
     }
 
     async fn void_approval(&self, id: &ApprovalId) -> Result<bool, StoreError> {
-        with_deadline("ending an approval", async {
-            let mut writing = self.begin().await?;
-            let ended = sqlx::query(
+        let done = self.write_one("ending an approval", || {
+            sqlx::query(
                 "UPDATE approvals SET state = 'expired', used_by = 'no call: the tool changed', changed_at_us = ?1 WHERE approval = ?2 AND state = 'approved'",
             )
             .bind(now_us())
-            .bind(id.as_str());
-            let ended = ended.execute(writing.connection()).await.map_err(map_error)?;
-            writing.commit().await?;
-            Ok(ended.rows_affected() > 0)
-        })
-        .await
+            .bind(id.as_str())
+        });
+        Ok(done.await? > 0)
     }
 
     async fn settled_approvals(&self, ids: &[ApprovalId]) -> Result<Vec<ApprovalId>, StoreError> {
@@ -183,7 +175,7 @@ impl ApprovalStore for SqliteStore {
                 .await
                 .map_err(map_error)?;
             let read = |row: &SqliteRow| -> Option<(ApprovalState, u64)> {
-                let state = ApprovalState::of_name(row.try_get(0).ok()?)?;
+                let state = ApprovalState::parse(row.try_get(0).ok()?)?;
                 Some((state, u64::try_from(row.try_get::<i64, _>(1).ok()?).ok()?))
             };
             Ok(rows.iter().filter_map(read).collect())
@@ -192,20 +184,16 @@ impl ApprovalStore for SqliteStore {
     }
 
     async fn expire_approvals(&self, limit: u32) -> Result<u64, StoreError> {
-        with_deadline("expiring approvals", async {
-            let mut writing = self.begin().await?;
-            let expired = sqlx::query(
+        let done = self.write_one("expiring approvals", || {
+            sqlx::query(
                 "UPDATE approvals SET state = 'expired', arguments = x'', changed_at_us = ?1 WHERE approval IN (
                      SELECT approval FROM approvals INDEXED BY approvals_by_state
                      WHERE state IN ('pending', 'approved') AND expires_at_us <= ?1 LIMIT ?2)",
             )
             .bind(now_us())
-            .bind(limit);
-            let expired = expired.execute(writing.connection()).await.map_err(map_error)?;
-            writing.commit().await?;
-            Ok(expired.rows_affected())
-        })
-        .await
+            .bind(limit)
+        });
+        done.await
     }
 
     async fn remove_approvals(
@@ -214,11 +202,10 @@ impl ApprovalStore for SqliteStore {
         expired_age: Duration,
         limit: u32,
     ) -> Result<u64, StoreError> {
-        with_deadline("removing approvals", async {
+        let done = self.write_one("removing approvals", || {
             let now = now_us();
-            let mut writing = self.begin().await?;
             // Each half is a range of the index.
-            let removed = sqlx::query(
+            sqlx::query(
                 "DELETE FROM approvals WHERE approval IN (
                      SELECT approval FROM approvals INDEXED BY approvals_by_state
                      WHERE state IN ('denied', 'used') AND changed_at_us <= ?1 AND coalesce(window_until_us, 0) <= ?3
@@ -230,12 +217,9 @@ impl ApprovalStore for SqliteStore {
             .bind(now.saturating_sub(micros(age)))
             .bind(now.saturating_sub(micros(expired_age)))
             .bind(now)
-            .bind(limit);
-            let removed = removed.execute(writing.connection()).await.map_err(map_error)?;
-            writing.commit().await?;
-            Ok(removed.rows_affected())
-        })
-        .await
+            .bind(limit)
+        });
+        done.await
     }
 }
 
@@ -336,7 +320,7 @@ fn stored(row: &SqliteRow) -> Result<StoredApproval, UnreadableColumn> {
     let expires_at_us: i64 = get(row, "expires_at_us")?;
     let remaining =
         Duration::from_micros(u64::try_from(expires_at_us.saturating_sub(now_us())).unwrap_or(0));
-    let state = ApprovalState::of_name(get(row, "state")?).ok_or(UnreadableColumn("state"))?;
+    let state = ApprovalState::parse(get(row, "state")?).ok_or(UnreadableColumn("state"))?;
     let is_open = matches!(state, ApprovalState::Pending | ApprovalState::Approved);
     let ttl: i64 = get(row, "ttl_us")?;
     let (definition, pin) = ApprovalBinding::read_definition(get(row, "definition")?)

@@ -84,10 +84,9 @@ impl GrantStore for SqliteStore {
         version: i64,
         lease: Duration,
     ) -> Result<bool, StoreError> {
-        with_deadline("leasing a grant", async {
+        let done = self.write_one("leasing a grant", || {
             let now = now_us();
-            let mut writing = self.begin().await?;
-            let leased = sqlx::query(
+            sqlx::query(
                 "UPDATE upstream_grants SET lease_until_us = ? WHERE tenant = ? AND backend = ? AND principal = ? AND version = ? AND NOT lease_until_us BETWEEN ? AND ?",
             )
             .bind(now.saturating_add(micros(lease)))
@@ -96,12 +95,9 @@ impl GrantStore for SqliteStore {
             .bind(key.principal.as_str())
             .bind(version)
             .bind(now.saturating_add(1))
-            .bind(now.saturating_add(micros(lease.saturating_mul(2))));
-            let leased = leased.execute(writing.connection()).await.map_err(map_error)?;
-            writing.commit().await?;
-            Ok(leased.rows_affected() > 0)
-        })
-        .await
+            .bind(now.saturating_add(micros(lease.saturating_mul(2))))
+        });
+        Ok(done.await? > 0)
     }
 
     async fn record_grant_error(
@@ -111,9 +107,8 @@ impl GrantStore for SqliteStore {
         error: GrantError,
         lease_ends_in: Option<Duration>,
     ) -> Result<(), StoreError> {
-        with_deadline("noting the error of a grant", async {
-            let mut writing = self.begin().await?;
-            let recorded = sqlx::query(
+        let done = self.write_one("noting the error of a grant", || {
+            sqlx::query(
                 "UPDATE upstream_grants
                  SET last_error = ?, lease_until_us = min(lease_until_us, coalesce(?, lease_until_us))
                  WHERE tenant = ? AND backend = ? AND principal = ? AND version = ?",
@@ -123,11 +118,9 @@ impl GrantStore for SqliteStore {
             .bind(key.tenant.as_str())
             .bind(key.backend.as_str())
             .bind(key.principal.as_str())
-            .bind(version);
-            recorded.execute(writing.connection()).await.map_err(map_error)?;
-            writing.commit().await
-        })
-        .await
+            .bind(version)
+        });
+        done.await.map(drop)
     }
 
     async fn remove_grant(&self, key: &GrantKey) -> Result<Option<StoredGrant>, StoreError> {
@@ -180,7 +173,7 @@ impl GrantStore for SqliteStore {
                 .await
                 .map_err(map_error)?;
             let read = |row: &SqliteRow| -> Option<(GrantState, u64)> {
-                let state = GrantState::of_name(row.try_get(0).ok()?)?;
+                let state = GrantState::parse(row.try_get(0).ok()?)?;
                 Some((state, u64::try_from(row.try_get::<i64, _>(1).ok()?).ok()?))
             };
             Ok(rows.iter().filter_map(read).collect())
@@ -243,10 +236,9 @@ impl GrantStore for SqliteStore {
         sealed: &[u8],
         life: Duration,
     ) -> Result<(), StoreError> {
-        with_deadline("adding a secret", async {
+        let done = self.write_one("adding a secret", || {
             let now = now_us();
-            let mut writing = self.begin().await?;
-            let added = sqlx::query(
+            sqlx::query(
                 "INSERT INTO upstream_secrets (kind, tenant, name, sealed, expires_at_us) VALUES (?, ?, ?, ?, ?)
                  ON CONFLICT (kind, tenant, name) DO UPDATE SET sealed = excluded.sealed, expires_at_us = excluded.expires_at_us
                  WHERE upstream_secrets.expires_at_us <= ?",
@@ -256,11 +248,9 @@ impl GrantStore for SqliteStore {
             .bind(key.name.as_str())
             .bind(sealed)
             .bind(now.saturating_add(micros(life)))
-            .bind(now);
-            added.execute(writing.connection()).await.map_err(map_error)?;
-            writing.commit().await
-        })
-        .await
+            .bind(now)
+        });
+        done.await.map(drop)
     }
 
     async fn secret(&self, key: &SecretKey) -> Result<Option<Vec<u8>>, StoreError> {
@@ -303,19 +293,16 @@ impl GrantStore for SqliteStore {
     }
 
     async fn remove_secret(&self, key: &SecretKey, sealed: &[u8]) -> Result<(), StoreError> {
-        with_deadline("removing a secret", async {
-            let mut writing = self.begin().await?;
-            let removed = sqlx::query(
+        let done = self.write_one("removing a secret", || {
+            sqlx::query(
                 "DELETE FROM upstream_secrets WHERE kind = ? AND tenant = ? AND name = ? AND sealed = ?",
             )
             .bind(key.kind.name())
             .bind(key.tenant.as_str())
             .bind(key.name.as_str())
-            .bind(sealed);
-            removed.execute(writing.connection()).await.map_err(map_error)?;
-            writing.commit().await
-        })
-        .await
+            .bind(sealed)
+        });
+        done.await.map(drop)
     }
 }
 
@@ -333,9 +320,9 @@ fn stored(row: &SqliteRow) -> Result<StoredGrant, UnreadableColumn> {
             },
             issuer: get(row, "issuer")?,
             sealed: get(row, "sealed")?,
-            state: GrantState::of_name(get(row, "state")?).ok_or(UnreadableColumn("state"))?,
+            state: GrantState::parse(get(row, "state")?).ok_or(UnreadableColumn("state"))?,
             expires_at_us: get(row, "expires_at_us")?,
-            last_error: get::<Option<&str>>(row, "last_error")?.and_then(GrantError::of_name),
+            last_error: get::<Option<&str>>(row, "last_error")?.and_then(GrantError::parse),
         },
         version: get(row, "version")?,
         remaining_lease: Duration::from_micros(u64::try_from(remaining).unwrap_or(0)),

@@ -257,7 +257,7 @@ fn pin_name(row: &SqliteRow) -> String {
 fn stored_pin(row: &SqliteRow) -> Result<StoredPin, UnreadableColumn> {
     Ok(StoredPin {
         key: PinKey {
-            kind: PinKind::of_name(get(row, "kind")?).ok_or(UnreadableColumn("kind"))?,
+            kind: PinKind::parse(get(row, "kind")?).ok_or(UnreadableColumn("kind"))?,
             name: get(row, "name")?,
         },
         first_hash: get(row, "first_hash")?,

@@ -55,18 +55,14 @@ impl ResultStore for SqliteStore {
     }
 
     async fn remove_results(&self, limit: u32) -> Result<u64, StoreError> {
-        with_deadline("removing results", async {
-            let mut writing = self.begin().await?;
-            let removed = sqlx::query(
+        let done = self.write_one("removing results", || {
+            sqlx::query(
                 "DELETE FROM results WHERE result IN (SELECT result FROM results WHERE expires_at_us <= ? LIMIT ?)",
             )
             .bind(now_us())
-            .bind(limit);
-            let removed = removed.execute(writing.connection()).await.map_err(map_error)?;
-            writing.commit().await?;
-            Ok(removed.rows_affected())
-        })
-        .await
+            .bind(limit)
+        });
+        done.await
     }
 }
 

@@ -10,6 +10,7 @@ use config::ResourceParameter;
 use protocol::form::form_decoded;
 
 use super::{AdaptedIssuer, IssuerMetadata};
+use crate::auth::form_encoded;
 
 /// Scopes that belong to OpenID Connect. They have no prefix.
 const GENERAL_SCOPES: [&str; 6] =
@@ -166,17 +167,8 @@ impl AdaptedIssuer {
 
 /// Encodes a text as in forms (WHATWG URL, 5.2).
 pub(super) fn encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'*' | b'-' | b'.' | b'_' => {
-                out.push(char::from(byte))
-            }
-            // Not `+`: a query is not read as a form everywhere.
-            byte => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
+    // Not `+`: a query is not read as a form everywhere.
+    form_encoded(text).replace('+', "%20")
 }
 
 #[cfg(test)]

@@ -93,14 +93,7 @@ impl Desk {
     /// opens.
     async fn with_one_permit() -> (Self, Gate) {
         let (backend, done) = (bank().await, Gate::new());
-        let passed = done.clone();
-        backend.tool("read", move |_| {
-            let passed = passed.clone();
-            async move {
-                passed.passed().await;
-                Reply::text("read")
-            }
-        });
+        backend.tool("read", done.before(Reply::text("read")));
         let mut spec = backend.spec();
         spec["limits"] = json!({"calls_in_flight": 1});
         let broker = builder().single_process().auth_required().backend("default", "b", spec);

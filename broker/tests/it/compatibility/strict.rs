@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use testkit::{FakeBackend, Reply, TestBroker, TestClient};
 
 use super::{REVISIONS, features};
-use crate::builder;
+use crate::{builder, configured};
 
 const LATEST: usize = 3;
 
@@ -74,11 +74,7 @@ const SINCE: [(&str, &str); 8] = [
 #[tokio::test]
 async fn v_04_a_strict_client_gets_only_members_of_its_revision() {
     let backend = talkative().await;
-    let strict = builder()
-        .config(json!({"compat": {"strict": true}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let strict = configured(json!({"compat": {"strict": true}}), backend.spec()).await;
     let lenient = builder().backend("default", "b", backend.spec()).start().await;
     for revision in &REVISIONS[..=LATEST] {
         let all_of = |received: &[(&str, Value)]| {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use testkit::{Direction, FakeBackend, FaultProxy, PipeBackend, Reply, eventually};
 
 use super::flipped;
-use crate::{builder, kind, stdio, text_of};
+use crate::{builder, configured_alone, kind, stdio, text_of};
 
 /// Cuts the answer to a call after the first byte, the second and so on, until it is whole.
 async fn cut_at_every_byte(
@@ -19,8 +19,7 @@ async fn cut_at_every_byte(
     let has_link = spec["links"] == "per-session";
     let calls_each = if has_link { 2 } else { 1 };
     let config = json!({"breaker": {"enabled": false}});
-    let broker =
-        builder().single_process().config(config).backend("default", "b", spec).start().await;
+    let broker = configured_alone(config, spec).await;
     let connected = async || {
         let client = broker.client("/mcp/b").connected(json!({})).await;
         // The link to the backend is there, and quiet.
@@ -135,12 +134,7 @@ async fn f_17_flipped_bits_in_answers_fail_only_their_calls_and_are_counted() {
         r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"mine"}]}}"#;
     let backend = PipeBackend::tcp(&stdio()).await;
     let config = json!({"breaker": {"enabled": false}});
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, backend.spec()).await;
     let client = broker.client("/mcp/b").connected(json!({})).await;
     client.content_is_invalid_on_purpose("the backend says what no schema allows");
     client.call("echo", json!({})).await;

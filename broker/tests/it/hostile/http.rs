@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use testkit::{FakeBackend, TestClient, eventually, within};
 
 use super::raw_http::{RawAnswer, RawHttp, json_answer};
-use crate::{builder, kind};
+use crate::{builder, configured_alone, kind};
 
 const ANSWER: &str =
     r#"{"jsonrpc":"2.0","id":@ID@,"result":{"content":[{"type":"text","text":"mine"}]}}"#;
@@ -171,12 +171,7 @@ async fn b_04_b_05_b_07_b_08_b_11_b_13_a_bad_http_answer_fails_only_its_call() {
     })
     .await;
     let config = json!({"limits": {"message_bytes": "256KiB"}, "timeouts": {"call": "1s"}});
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, backend.spec()).await;
     let client = session(&broker).await;
     for (name, _, expect) in table {
         let before = backend.calls();
@@ -211,12 +206,7 @@ async fn b_11_an_endless_stream_ends_with_its_call() {
     })
     .await;
     let config = json!({"limits": {"message_bytes": "64KiB"}, "timeouts": {"call": "500ms"}});
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, backend.spec()).await;
     let client = session(&broker).await;
     for tool in ["comments", "one_line", "body", "head"] {
         let answer = call(&client, tool).await;

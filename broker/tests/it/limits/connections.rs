@@ -4,17 +4,12 @@ use serde_json::json;
 use testkit::{Authority, QuicPeer, TestBroker, eventually};
 use tokio::{io::AsyncReadExt, net::TcpStream};
 
-use crate::{builder, kind, refused, stdio};
+use crate::{builder, configured_alone, kind, refused, stdio};
 
 #[tokio::test]
 async fn connections_and_open_streams_of_a_tenant_are_limited() {
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": {"connections_per_tenant": 2}});
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", stdio().spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, stdio().spec()).await;
     let tcp = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let http = broker.connected(json!({})).await;
     let stream = http.open_get_stream().await;

@@ -11,7 +11,7 @@ use testkit::{
 
 use super::{assert_rate_limited, assert_too_many_requests};
 use crate::{
-    builder, request,
+    configured_alone, request,
     stateless::{Modern, meta},
     stdio, text_of,
 };
@@ -79,7 +79,7 @@ async fn listening(authority: &Authority) -> TestBroker {
         "tls": {"cert_file": server.cert, "key_file": server.key},
         "limits": rate(),
     });
-    builder().single_process().config(config).backend("default", "b", stdio().spec()).start().await
+    configured_alone(config, stdio().spec()).await
 }
 
 #[tokio::test]
@@ -173,12 +173,7 @@ async fn until_refused(client: &TestClient) -> testkit::RawResponse {
 #[tokio::test]
 async fn s09_a_post_of_a_notification_over_the_rate_gets_429() {
     let backend = FakeBackend::echo().await;
-    let broker = builder()
-        .single_process()
-        .config(json!({"limits": rate()}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(json!({"limits": rate()}), backend.spec()).await;
     let client = broker.connected(with_roots()).await;
     let refused = until_refused(&client).await;
     let labels = [("kind", "rate_limited")];
@@ -206,12 +201,7 @@ async fn s09_a_post_of_a_notification_over_the_rate_gets_429() {
 #[tokio::test]
 async fn s09_each_notification_of_a_batch_is_counted() {
     let backend = FakeBackend::echo().await;
-    let broker = builder()
-        .single_process()
-        .config(json!({"limits": rate()}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(json!({"limits": rate()}), backend.spec()).await;
     let client = broker.client("/mcp");
     client.initialize("2025-03-26", with_roots()).await;
     let started = Instant::now();
@@ -228,21 +218,8 @@ async fn s09_each_notification_of_a_batch_is_counted() {
 #[tokio::test]
 async fn s09_a_cancellation_of_a_pending_call_is_accepted_once_over_the_rate() {
     let gate = Gate::new();
-    let at_gate = gate.clone();
-    let backend = FakeBackend::with_tool("wait", move |_| {
-        let gate = at_gate.clone();
-        async move {
-            gate.passed().await;
-            Reply::text("late")
-        }
-    })
-    .await;
-    let broker = builder()
-        .single_process()
-        .config(json!({"limits": rate()}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let backend = FakeBackend::with_tool("wait", gate.before(Reply::text("late"))).await;
+    let broker = configured_alone(json!({"limits": rate()}), backend.spec()).await;
     let client = broker.connected(with_roots()).await;
     let calls = [client.start_call("b__wait", json!({})), client.start_call("b__wait", json!({}))];
     backend.wait_count("the calls", 2, |seen| seen.calls("wait")).await;
@@ -282,12 +259,7 @@ async fn s09_answers_to_questions_are_not_counted_as_notifications() {
         }
     })
     .await;
-    let broker = builder()
-        .single_process()
-        .config(json!({"limits": rate()}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(json!({"limits": rate()}), backend.spec()).await;
     let client = broker
         .client("/mcp")
         .answers(|_, _| Ok(json!({"roots": []})))
@@ -304,12 +276,7 @@ async fn s09_answers_to_questions_are_not_counted_as_notifications() {
 async fn s09_the_initialized_notification_is_accepted_once_over_the_rate() {
     let backend = FakeBackend::echo().await;
     let limits = json!({"requests_per_second": 1, "burst": 2});
-    let broker = builder()
-        .single_process()
-        .config(json!({"limits": limits}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(json!({"limits": limits}), backend.spec()).await;
     let client = broker.client("/mcp");
     client.initialize_only("2025-11-25", with_roots()).await;
     until_refused(&client).await;
@@ -334,8 +301,7 @@ async fn s09_many_roots_list_changed_queue_once_for_each_backend() {
         json!(backend.url().replace(&backend.address().to_string(), &proxy.address().to_string()));
     // The first notification is not given up meanwhile.
     let patient = json!({"timeouts": {"control": "1m"}});
-    let broker =
-        builder().single_process().config(patient).backend("default", "b", spec).start().await;
+    let broker = configured_alone(patient, spec).await;
     let client = broker.connected(with_roots()).await;
     client.call("b__echo", json!({})).await;
     proxy.hold(Direction::Downstream, true);

@@ -13,20 +13,14 @@ use tokio::{
 };
 
 use crate::{
-    builder, initialize_body, kind, refused, request, slow_clients::send_calls_without_reading,
+    builder, configured_alone, initialize_body, kind, refused, request,
+    slow_clients::send_calls_without_reading,
 };
 
 /// Returns a backend whose tool `wait` answers once the gate is open.
 async fn waiting(gate: &Gate, answer_bytes: usize) -> FakeBackend {
-    let gate = gate.clone();
-    let backend = FakeBackend::with_tool("wait", move |_| {
-        let gate = gate.clone();
-        async move {
-            gate.passed().await;
-            Reply::text(&"x".repeat(answer_bytes))
-        }
-    })
-    .await;
+    let backend =
+        FakeBackend::with_tool("wait", gate.before(Reply::text(&"x".repeat(answer_bytes)))).await;
     backend.list("tools", vec![tool("wait"), tool("echo")]);
     backend
 }
@@ -40,12 +34,7 @@ async fn r15_excess_requests_are_refused_and_cancellations_are_accepted() {
     let gate = Gate::new();
     let backend = waiting(&gate, 1).await;
     let config = json!({"overload": {"requests_pending": 2}, "listen": {"tcp": "127.0.0.1:0"}});
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let tcp = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let calls = [client.start_call("b__wait", json!({})), client.start_call("b__wait", json!({}))];
@@ -101,12 +90,7 @@ async fn r19_f_22_with_little_memory_clients_are_refused_and_operators_served() 
     let backend = FakeBackend::echo().await;
     // Less memory than any broker has.
     let config = json!({"overload": {"memory_bytes": "16MiB"}, "listen": {"tcp": "127.0.0.1:0"}});
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, backend.spec()).await;
     broker
         .admin()
         .wait_metric("mcp_overloaded", &[("reason", "memory")], |holds| holds == 1.0)
@@ -161,12 +145,7 @@ async fn r16_f_19_the_unread_bytes_of_all_clients_are_bounded() {
     let backend = waiting(&gate, 200_000).await;
     let limits = json!({"outbox_bytes": "64MiB", "outbox_bytes_total": "2MiB"});
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": limits});
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, backend.spec()).await;
     let other = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let _socket =
         send_calls_without_reading(broker.tcp_address(), ANSWERS, "b__wait", json!({})).await;
@@ -216,12 +195,8 @@ async fn r16_unread_answers_over_http_count_in_the_unread_bytes() {
     let gate = Gate::new();
     gate.open();
     let backend = waiting(&gate, ANSWER_BYTES).await;
-    let broker = builder()
-        .single_process()
-        .config(json!({"limits": {"outbox_bytes_total": "12MiB"}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker =
+        configured_alone(json!({"limits": {"outbox_bytes_total": "12MiB"}}), backend.spec()).await;
     let client = broker.connected(json!({})).await;
     let session = client.session().unwrap();
     let scope = [("scope", "outbox_bytes_total")];

@@ -44,15 +44,7 @@ async fn cluster(
 
 /// Returns a backend whose tool `wait` answers once the gate is open.
 async fn waiting_backend(gate: &Gate) -> FakeBackend {
-    let wait = gate.clone();
-    FakeBackend::with_tool("wait", move |_| {
-        let wait = wait.clone();
-        async move {
-            wait.passed().await;
-            Reply::text("waited")
-        }
-    })
-    .await
+    FakeBackend::with_tool("wait", gate.before(Reply::text("waited"))).await
 }
 
 async fn key_of(cluster: &TestCluster, tenant: &str, principal: &str) -> String {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use testkit::{Authority, DuplexClient, QuicPeer};
 
 use super::{assert_rate_limited, assert_too_many_requests};
-use crate::{builder, request, stdio};
+use crate::{configured_alone, request, stdio};
 
 /// Sends requests until one is refused; returns the refusal.
 async fn refusal_on(client: &DuplexClient) -> Value {
@@ -26,12 +26,7 @@ async fn an_exhausted_rate_is_reported_equally_on_every_wire() {
         "tls": {"cert_file": server.cert, "key_file": server.key},
         "limits": {"requests_per_second": 1, "burst": 30},
     });
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", stdio().spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, stdio().spec()).await;
     let http = broker.connected(json!({})).await;
     let tcp = broker.duplex().tcp(broker.tcp_address()).await.connected(json!({})).await;
     let websocket = broker

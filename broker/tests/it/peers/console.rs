@@ -307,7 +307,7 @@ async fn the_console_says_what_went_wrong_and_keeps_what_was_entered() {
     held["pins"] = json!("hold_all");
     let broker = builder().backend("default", "b", held).start().await;
     broker.admin().wait_backend_state("default", "b", "ready").await;
-    passes("faults.mjs", &[&origin(&broker), ADMIN], 7, || broker.log()).await;
+    passes("faults.mjs", &[&origin(&broker), ADMIN], 8, || broker.log()).await;
 }
 
 #[tokio::test]

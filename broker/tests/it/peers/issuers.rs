@@ -11,14 +11,13 @@ use serde_json::{Value, json};
 use testkit::{
     FakeBackend, TestBroker,
     authorization::RESOURCE,
-    eventually,
     http::{RawResponse, send_http1},
     within,
 };
 use tokio::process::Command;
 
 use super::{install::Peers, process::Server};
-use crate::{builder, initialize_body};
+use crate::{builder, tokens::until_status};
 
 /// The authorization server, and what a machine does there.
 struct Issuer(Server);
@@ -83,20 +82,6 @@ impl Issuer {
         assert_eq!(broker.admin().put(path, &policy).await.0, 201);
         broker
     }
-}
-
-async fn status(broker: &TestBroker, token: &str) -> u16 {
-    broker.client("/mcp").bearer(token).post(initialize_body("2025-11-25")).await.status
-}
-
-async fn until_status(broker: &TestBroker, token: &str, wanted: u16) {
-    eventually(&format!("the status {wanted}"), || async {
-        match status(broker, token).await {
-            found if found == wanted => Ok(()),
-            found => Err(found),
-        }
-    })
-    .await;
 }
 
 /// Returns whether a call of the tool succeeds. A refusal has to ask for the missing scope.

@@ -29,7 +29,10 @@ use tokio::{
 };
 
 use super::{install::Peers, process::Server};
-use crate::{builder, initialize_body};
+use crate::{
+    builder, initialize_body,
+    tokens::{status, until_status},
+};
 
 const REDIRECT: &str = "http://127.0.0.1:1/callback";
 const VERIFIER: &str = "a-verifier-of-tests-that-has-at-least-43-characters";
@@ -151,20 +154,6 @@ async fn tools(broker: &TestBroker, token: &str) -> Vec<String> {
     let listed = client.result("tools/list", json!({})).await;
     let tools = listed["tools"].as_array().unwrap();
     tools.iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
-}
-
-async fn status(broker: &TestBroker, token: &str) -> u16 {
-    broker.client("/mcp").bearer(token).post(initialize_body("2025-11-25")).await.status
-}
-
-async fn until_status(broker: &TestBroker, token: &str, wanted: u16) {
-    eventually(&format!("the status {wanted}"), || async {
-        match status(broker, token).await {
-            found if found == wanted => Ok(()),
-            found => Err(found),
-        }
-    })
-    .await;
 }
 
 fn by_secret() -> Value {

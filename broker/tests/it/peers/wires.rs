@@ -14,7 +14,7 @@ use super::{
     install::Peers,
     process::{Ended, run},
 };
-use crate::{builder, initialize_body, request, stdio, text_of};
+use crate::{builder, configured_alone, initialize_body, request, stdio, text_of};
 
 const RUN_WITHIN: Duration = Duration::from_secs(120);
 
@@ -77,12 +77,7 @@ async fn q_03_invalid_transport_parameters_are_refused() {
 #[tokio::test]
 async fn python_websockets_clients_use_the_websocket_endpoint() {
     let config = json!({"limits": {"message_bytes": 1 << 20}, "timeouts": {"websocket_ping": "100ms", "websocket_idle": "500ms"}});
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", stdio().spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, stdio().spec()).await;
     let mut client = script("websocket_wire.py");
     client.arg(format!("ws://{}/ws", broker.http_address()));
     passes(client, 7).await;

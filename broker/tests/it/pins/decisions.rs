@@ -6,7 +6,7 @@ use testkit::{AdminClient, FakeBackend};
 
 use super::{
     PINS, approve, approve_all, backend_of_each_kind, broker_with, described, item, pin, pinned,
-    pins, refused_call, show_tools, wait_state, wait_tools,
+    pins, refused_call, show_tools, wait_state,
 };
 use crate::builder;
 
@@ -48,7 +48,7 @@ async fn a_blocked_object_is_held_in_every_mode() {
     let body = json!({"items": [{"kind": "tool", "name": "read"}]});
     let (status, answer) = admin.post(&format!("{PINS}/block"), &body).await;
     assert_eq!(status, 200, "{answer}");
-    wait_tools(&client, &["b__write"]).await;
+    client.wait_tools(&["b__write"]).await;
     assert_eq!(refused_call(&client, "b__read").await, "tool_held");
     show_tools(&backend, vec![described("read", "Another one."), described("write", "Writes.")])
         .await;
@@ -62,7 +62,7 @@ async fn a_blocked_object_is_held_in_every_mode() {
     let blocked = pin(&admin, "tool", "read").await.unwrap();
     assert_eq!((&blocked["state"], &blocked["held"]), (&json!("blocked"), &json!(true)));
     approve(&admin, json!({"items": [item(&blocked)]})).await;
-    wait_tools(&client, &["b__read", "b__write"]).await;
+    client.wait_tools(&["b__read", "b__write"]).await;
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use testkit::{FakeBackend, backend::tool};
 
-use super::{PINS, described, pin, pinned, wait_state, wait_tools};
+use super::{PINS, described, pin, pinned, wait_state};
 use crate::{builder, stdio};
 
 fn rules(pin: &Value) -> Vec<&str> {
@@ -20,7 +20,7 @@ async fn a_new_tool_with_a_serious_finding_is_held() {
     let spec = pinned(&backend, json!("hold_changed"));
     let broker = builder().single_process().backend("default", "b", spec).start().await;
     let (admin, client) = (broker.admin(), broker.connected(json!({})).await);
-    wait_tools(&client, &["b__sub"]).await;
+    client.wait_tools(&["b__sub"]).await;
     let add = wait_state(&admin, "tool", "add", "pending").await;
     assert_eq!(add["held"], true);
     let found = rules(&add);
@@ -32,7 +32,7 @@ async fn a_new_tool_with_a_serious_finding_is_held() {
     broker.wait_for_log("the scanner has serious findings in a definition").await;
     let looked_at = json!({"items": [super::item(&add)]});
     assert_eq!(admin.post(&format!("{PINS}/approve"), &looked_at).await.0, 200);
-    wait_tools(&client, &["b__add", "b__sub"]).await;
+    client.wait_tools(&["b__add", "b__sub"]).await;
     admin.delete("/admin/v1/tenants/default/backends/b").await;
     admin.wait_metric("mcp_catalog_findings", &[("severity", "serious")], |n| n == 0.0).await;
     admin.wait_metric("mcp_catalog_pins", &[("state", "trusted")], |n| n == 0.0).await;

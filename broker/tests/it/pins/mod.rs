@@ -98,15 +98,6 @@ async fn approve_all(admin: &AdminClient) {
     assert_eq!(status, 200, "{answer}");
 }
 
-/// Waits until a client's list of tools is this one.
-async fn wait_tools(client: &TestClient, wanted: &[&str]) {
-    eventually("the list of tools", || async {
-        let names = client.tool_names().await;
-        if names == wanted { Ok(()) } else { Err(names) }
-    })
-    .await;
-}
-
 /// Returns the kind of the refusal of a call.
 async fn refusal(client: &TestClient, method: &str, params: Value) -> String {
     let answer = client.request(method, params).await;

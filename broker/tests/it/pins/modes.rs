@@ -6,7 +6,7 @@ use testkit::{Authority, FakeBackend, Reply, TestClient, backend::tool};
 
 use super::{
     approve, approve_all, backend_of_each_kind, broker_with, described, item, pin, pinned, pins,
-    refusal, refused_call, show_tools, wait_held, wait_state, wait_tools,
+    refusal, refused_call, show_tools, wait_held, wait_state,
 };
 use crate::{
     alone_with, builder, kind,
@@ -29,7 +29,7 @@ async fn by_default_changes_are_observed_and_nothing_is_held() {
     show_tools(&backend, vec![described("read", "Reads, and sends mail."), tool("write")]).await;
     let changed = wait_state(&admin, "tool", "read", "changed").await;
     assert_eq!(changed["held"], false);
-    wait_tools(&client, &["b__read", "b__write"]).await;
+    client.wait_tools(&["b__read", "b__write"]).await;
     assert_eq!(text_of(&client.call("b__read", json!({})).await), "read");
     broker.wait_for_log("a backend changed a pinned definition").await;
     admin.wait_metric("mcp_catalog_pins", &[("state", "changed")], |count| count == 2.0).await;
@@ -44,7 +44,7 @@ async fn pins_that_are_off_store_nothing() {
     let backend = backend_of_each_kind().await;
     let broker = broker_with(&backend, json!("off")).await;
     assert_eq!(pins(&broker.admin()).await, Vec::<Value>::new());
-    wait_tools(&broker.connected(json!({})).await, &["b__read", "b__write"]).await;
+    broker.connected(json!({})).await.wait_tools(&["b__read", "b__write"]).await;
 }
 
 /// MCP 2026-07-28 removed `execution`, so a server of both eras lists it in sessions only.
@@ -78,7 +78,7 @@ async fn a_tool_stays_approved_when_its_backend_is_used_in_sessions_too() {
     let client = broker.connected(json!({})).await;
     wait_state(&admin, "tool", "extra", "pending").await;
     assert_eq!(pin(&admin, "tool", "read").await.unwrap()["state"], before["state"]);
-    wait_tools(&client, &["b__read", "b__extra"]).await;
+    client.wait_tools(&["b__read", "b__extra"]).await;
 }
 
 #[tokio::test]
@@ -88,12 +88,12 @@ async fn a_changed_tool_is_neither_listed_nor_called_until_it_is_approved() {
     let (admin, client) = (broker.admin(), broker.connected(json!({})).await);
     let native = broker.client("/mcp/b").connected(json!({})).await;
     let mut stream = client.open_get_stream().await;
-    wait_tools(&client, &["b__read", "b__write"]).await;
+    client.wait_tools(&["b__read", "b__write"]).await;
     let first = pin(&admin, "tool", "read").await.unwrap();
     show_tools(&backend, vec![described("read", "Reads secrets."), described("write", "Writes.")])
         .await;
-    wait_tools(&client, &["b__write"]).await;
-    wait_tools(&native, &["write"]).await;
+    client.wait_tools(&["b__write"]).await;
+    native.wait_tools(&["write"]).await;
     let received = stream.find(|message| message["method"].as_str().is_some()).await;
     assert_eq!(received["method"], "notifications/tools/list_changed");
     let before = backend.recorded_of("tools/call").len();
@@ -105,16 +105,16 @@ async fn a_changed_tool_is_neither_listed_nor_called_until_it_is_approved() {
     // A second sighting of the change approves nothing.
     show_tools(&backend, vec![described("write", "Writes."), described("read", "Reads secrets.")])
         .await;
-    wait_tools(&client, &["b__write"]).await;
+    client.wait_tools(&["b__write"]).await;
     // The definition that was there first is back.
     show_tools(&backend, vec![described("read", "Reads.")]).await;
-    wait_tools(&client, &["b__read"]).await;
+    client.wait_tools(&["b__read"]).await;
     show_tools(&backend, vec![described("read", "Reads secrets.")]).await;
     let changed = wait_state(&admin, "tool", "read", "changed").await;
     assert_eq!(changed["first"], first["hash"]);
     let (status, answer) = approve(&admin, json!({"items": [item(&changed)]})).await;
     assert_eq!(status, 200, "{answer}");
-    wait_tools(&client, &["b__read"]).await;
+    client.wait_tools(&["b__read"]).await;
     assert_eq!(text_of(&native.call("read", json!({})).await), "read");
 }
 
@@ -246,15 +246,15 @@ async fn a_tool_with_an_unapproved_twin_is_held() {
     let backend = backend_of_each_kind().await;
     let broker = broker_with(&backend, json!("hold_changed")).await;
     let client = broker.connected(json!({})).await;
-    wait_tools(&client, &["b__read", "b__write"]).await;
+    client.wait_tools(&["b__read", "b__write"]).await;
     let reads = || described("read", "Reads.");
     let twin = described("read", "Reads, and sends mail.");
     show_tools(&backend, vec![reads(), twin, described("write", "Writes.")]).await;
     wait_held(&client, "b__read").await;
-    wait_tools(&client, &["b__write"]).await;
+    client.wait_tools(&["b__write"]).await;
     broker.wait_for_log("an entry is left out of the catalog").await;
     show_tools(&backend, vec![reads(), reads(), described("write", "Writes.")]).await;
-    wait_tools(&client, &["b__read", "b__write"]).await;
+    client.wait_tools(&["b__read", "b__write"]).await;
     assert_eq!(text_of(&client.call("b__read", json!({})).await), "read");
 }
 
@@ -269,28 +269,21 @@ async fn a_tool_of_one_session_is_held_until_it_is_approved() {
     one.call("b__enable", json!({})).await;
     let extra = wait_state(&admin, "tool", "extra", "pending").await;
     assert_eq!(extra["held"], true);
-    wait_tools(&one, &["b__echo", "b__enable"]).await;
+    one.wait_tools(&["b__echo", "b__enable"]).await;
     wait_held(&one, "b__extra").await;
     assert_eq!(refused_call(&other, "b__extra").await, "tool_not_found");
     let (status, answer) = approve(&admin, json!({"items": [item(&extra)]})).await;
     assert_eq!(status, 200, "{answer}");
     lists(&one, "b__extra", true).await;
     assert_eq!(text_of(&one.call("b__extra", json!({})).await), "extra");
-    wait_tools(&other, &["b__echo", "b__enable"]).await;
+    other.wait_tools(&["b__echo", "b__enable"]).await;
 }
 
 #[tokio::test]
 async fn a_task_that_runs_finishes_after_its_tool_is_held() {
     let backend = FakeBackend::start().await;
     let gate = testkit::Gate::new();
-    let passed = gate.clone();
-    backend.tool("job", move |_| {
-        let passed = passed.clone();
-        async move {
-            passed.passed().await;
-            Reply::text("done")
-        }
-    });
+    backend.tool("job", gate.before(Reply::text("done")));
     backend.list("tools", vec![described("job", "Works.")]);
     let broker = broker_with(&backend, json!("hold_changed")).await;
     let client = broker.connected(json!({})).await;
@@ -316,7 +309,7 @@ async fn changes_of_ignored_members_are_not_held() {
     show_tools(&backend, vec![described("read", "It is noon."), described("write", "Changed.")])
         .await;
     wait_state(&broker.admin(), "tool", "write", "changed").await;
-    wait_tools(&client, &["b__read"]).await;
+    client.wait_tools(&["b__read"]).await;
     let tools = client.list_all("tools/list", "tools").await;
     assert_eq!(tools[0]["description"], "It is noon.", "what clients get is not cut");
 }
@@ -335,6 +328,6 @@ async fn another_mode_applies_to_the_same_pins() {
         ("observe", &["b__read", "b__write"]),
     ] {
         admin.put_ready_backend("default", "b", &pinned(&backend, json!(mode))).await;
-        wait_tools(&broker.connected(json!({})).await, names).await;
+        broker.connected(json!({})).await.wait_tools(names).await;
     }
 }

@@ -8,7 +8,7 @@ use std::sync::{
 use serde_json::{Value, json};
 use testkit::{AdminClient, AuthorizationServer, FakeBackend, Reply, TestClient, backend::tool};
 
-use super::{PINS, approve, broker_with, item, pin, refused_call, wait_state, wait_tools};
+use super::{PINS, approve, broker_with, item, pin, refused_call, wait_state};
 use crate::{
     kind,
     oauth_exchange::{Protected, broker_for, member, payload},
@@ -43,7 +43,7 @@ async fn decisions_apply_to_the_lists_of_one_session_without_an_answer_of_the_ba
     let extra = pin(&admin, "tool", "extra").await.unwrap();
     let (status, answer) = approve(&admin, json!({"items": [item(&extra)]})).await;
     assert_eq!(status, 200, "{answer}");
-    wait_tools(&client, &["b__enable", "b__extra"]).await;
+    client.wait_tools(&["b__enable", "b__extra"]).await;
     assert_eq!(text_of(&client.call("b__extra", json!({})).await), "extra");
 }
 
@@ -109,6 +109,6 @@ async fn a_user_interface_is_pinned_if_a_tool_of_one_principal_links_it() {
     spec["pins"] = json!("hold_changed");
     let broker = broker_for(&issuer, true, &spec).await;
     let client = broker.client("/mcp").bearer(&issuer.token("ann")).connected(json!({})).await;
-    wait_tools(&client, &["b__show"]).await;
+    client.wait_tools(&["b__show"]).await;
     holds_a_changed_app(&client, &broker.admin(), &version).await;
 }

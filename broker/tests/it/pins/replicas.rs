@@ -11,7 +11,7 @@ use testkit::{BrokerBuilder, FakeBackend, GateAnswer, PostgresServer, Reply};
 
 use super::{
     PINS, approve, backend_of_each_kind, described, item, pin, pinned, refused_call, show_tools,
-    wait_held, wait_state, wait_tools,
+    wait_held, wait_state,
 };
 use crate::builder;
 
@@ -25,13 +25,13 @@ async fn decisions_apply_on_every_replica() {
         cluster.client_of(1, "/mcp").connected(json!({})).await,
     ];
     for client in &clients {
-        wait_tools(client, &["b__read", "b__write"]).await;
+        client.wait_tools(&["b__read", "b__write"]).await;
     }
     backend.wait_get_streams(2).await;
     show_tools(&backend, vec![described("read", "Two."), described("write", "Writes.")]).await;
     for client in &clients {
         wait_held(client, "b__read").await;
-        wait_tools(client, &["b__write"]).await;
+        client.wait_tools(&["b__write"]).await;
     }
     let admin = cluster.admin(0);
     let changed = wait_state(&admin, "tool", "read", "changed").await;
@@ -39,14 +39,14 @@ async fn decisions_apply_on_every_replica() {
     let (status, answer) = approve(&admin, json!({"items": [item(&changed)]})).await;
     assert_eq!(status, 200, "{answer}");
     for client in &clients {
-        wait_tools(client, &["b__read", "b__write"]).await;
+        client.wait_tools(&["b__read", "b__write"]).await;
     }
     let body = json!({"items": [{"kind": "tool", "name": "write"}]});
     let (status, answer) = cluster.admin(1).post(&format!("{PINS}/block"), &body).await;
     assert_eq!(status, 200, "{answer}");
     for client in &clients {
         wait_held(client, "b__write").await;
-        wait_tools(client, &["b__read"]).await;
+        client.wait_tools(&["b__read"]).await;
     }
 }
 
@@ -124,7 +124,7 @@ async fn a_changed_definition_is_not_trusted_after_a_crash_at_any_step() {
             first.admin().put_ready_backend("default", "b", &spec).await;
             let read = wait_state(&first.admin(), "tool", "read", "pending").await;
             assert_eq!(approve(&first.admin(), json!({"items": [item(&read)]})).await.0, 200);
-            wait_tools(&first.connected(json!({})).await, &["b__read"]).await;
+            first.connected(json!({})).await.wait_tools(&["b__read"]).await;
             first.terminate().await;
             let changed = vec![described("read", "Reads secrets."), described("new", "")];
             held.backend.list("tools", changed);
@@ -138,7 +138,7 @@ async fn a_changed_definition_is_not_trusted_after_a_crash_at_any_step() {
             assert_eq!(refused_call(&client, "b__read").await, "tool_held", "{point}");
             // What was approved is trusted again as soon as it is back.
             show_tools(&held.backend, vec![described("read", "Reads.")]).await;
-            wait_tools(&client, &["b__read"]).await;
+            client.wait_tools(&["b__read"]).await;
             next.admin().delete("/admin/v1/tenants/default/backends/b").await;
             next.terminate().await;
         }

@@ -3,9 +3,7 @@
 use serde_json::{Value, json};
 use testkit::TestBroker;
 
-use super::{
-    backend_of_each_kind, broker_with, described, pinned, show_tools, wait_state, wait_tools,
-};
+use super::{backend_of_each_kind, broker_with, described, pinned, show_tools, wait_state};
 use crate::builder;
 
 async fn ok(broker: &TestBroker, arguments: &[&str]) -> String {
@@ -37,12 +35,12 @@ async fn definitions_are_listed_and_approved_from_a_shell() {
     assert!(moved.stderr.contains("has changed and now has the hash"), "{moved:?}");
     let hash = diff["hash"].as_str().unwrap();
     ok(&broker, &["pins", "approve", "b/read", "--hash", hash]).await;
-    wait_tools(&client, &["b__read"]).await;
+    client.wait_tools(&["b__read"]).await;
     ok(&broker, &["pins", "block", "b/tool/read"]).await;
-    wait_tools(&client, &[]).await;
+    client.wait_tools(&[]).await;
     ok(&broker, &["pins", "approve", "b/read"]).await;
     ok(&broker, &["pins", "approve", "--all", "--backend", "b"]).await;
-    wait_tools(&client, &["b__read", "b__write"]).await;
+    client.wait_tools(&["b__read", "b__write"]).await;
     for wrong in [&["pins", "approve"][..], &["pins", "approve", "--all"], &["pins", "diff", "b"]] {
         assert_eq!(broker.cli(wrong).await.code, Some(64), "{wrong:?}");
     }
@@ -63,7 +61,7 @@ async fn a_lock_file_contains_accepted_definitions_and_reports_differences() {
     // What the file holds is approved, as a reviewed change of a repository is.
     ok(&broker, &["pins", "approve", "--locked", path]).await;
     let client = broker.connected(json!({})).await;
-    wait_tools(&client, &["b__read", "b__write"]).await;
+    client.wait_tools(&["b__read", "b__write"]).await;
     show_tools(&backend, vec![described("read", "Other."), described("new", "New.")]).await;
     wait_state(&admin, "tool", "write", "gone").await;
     let differs = broker.cli(&["pins", "verify", path]).await;

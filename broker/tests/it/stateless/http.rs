@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use testkit::{Direction, FakeBackend, FaultProxy, Gate, StatelessBackend, StatelessReply};
 
 use super::{Modern, VERSION, meta};
-use crate::{broker_with, builder, echo, initialize_body, kind, refused, request};
+use crate::{broker_with, builder, configured, echo, initialize_body, kind, refused, request};
 
 fn with(headers: &[(String, String)], name: &str, value: Option<&str>) -> Vec<(String, String)> {
     let mut headers: Vec<_> = headers.iter().filter(|(known, _)| known != name).cloned().collect();
@@ -495,13 +495,8 @@ async fn n_ver_02_n_id_01_both_eras_are_served_on_one_endpoint() {
 #[tokio::test]
 async fn n_ver_03_one_era_can_be_turned_off() {
     let backend = FakeBackend::echo().await;
-    let only = async |eras: &str| {
-        builder()
-            .config(json!({"compat": {"eras": eras}}))
-            .backend("default", "b", backend.spec())
-            .start()
-            .await
-    };
+    let only =
+        async |eras: &str| configured(json!({"compat": {"eras": eras}}), backend.spec()).await;
     let modern = only("modern").await;
     let (status, error) =
         refused(modern.client("/mcp").post(initialize_body("2025-11-25")).await).await;

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use testkit::{FakeBackend, PipeBackend, Reply, StatelessBackend, StatelessReply, eventually};
 
 use super::{Modern, meta};
-use crate::{broker_with, builder, kind, stdio, text_of};
+use crate::{broker_with, builder, configured, kind, stdio, text_of};
 
 fn everything() -> Value {
     json!({"sampling": {}, "roots": {}, "elicitation": {"form": {}, "url": {}}})
@@ -299,11 +299,7 @@ async fn n_mrtr_03_n_mrtr_04_n_mrtr_06_a_state_is_valid_once_for_its_request() {
 #[tokio::test]
 async fn n_mrtr_05_a_client_that_never_retries_leaves_no_state() {
     let backend = backend_with_questions().await;
-    let broker = builder()
-        .config(json!({"timeouts": {"client_request": "1s"}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured(json!({"timeouts": {"client_request": "1s"}}), backend.spec()).await;
     let client = Modern::of(&broker, "/mcp").with(everything());
     let arguments = with_requests(&[("elicitation/create", form())]);
     let required = client.call("b__ask", arguments.clone()).await;
@@ -407,11 +403,7 @@ async fn a_retry_above_the_rate_can_be_repeated_with_its_state() {
         Reply::text(answer["result"]["action"].as_str().unwrap_or("nothing"))
     });
     let limits = json!({"requests_per_second_per_principal": 1, "burst_per_principal": 1});
-    let broker = builder()
-        .config(json!({"limits": limits}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured(json!({"limits": limits}), backend.spec()).await;
     let client = Modern::of(&broker, "/mcp/b").with(everything());
     for (tool, wanted) in [("login", "welcome"), ("ask", "accept")] {
         let required = eventually("the first answer", || async {

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use testkit::{EventReader, FakeBackend, Gate, Reply, backend::tool};
 
 use super::Modern;
-use crate::{broker_with, builder};
+use crate::{broker_with, builder, configured};
 
 pub(super) const ID: &str = "io.modelcontextprotocol/subscriptionId";
 
@@ -73,14 +73,7 @@ async fn n_sub_01_n_sub_02_requested_notifications_have_the_id_of_their_request(
 #[tokio::test]
 async fn br_05_a_disconnected_listener_does_not_decide_for_others() {
     let (backend, gate) = (watched().await, Gate::new());
-    let hold = gate.clone();
-    backend.on("resources/subscribe", move |_| {
-        let hold = hold.clone();
-        async move {
-            hold.passed().await;
-            Reply::error(-32603, "no")
-        }
-    });
+    backend.on("resources/subscribe", gate.before(Reply::error(-32603, "no")));
     let mut spec = backend.spec();
     spec["links"] = json!("shared");
     let broker = builder().backend("default", "b", spec).start().await;
@@ -154,7 +147,7 @@ async fn n_sub_03_n_can_02_a_stopping_broker_ends_streams_with_a_result() {
 async fn listeners_are_limited_and_malformed_filters_are_refused() {
     let backend = watched().await;
     let limits = json!({"limits": {"sessions_per_principal": 2}});
-    let broker = builder().config(limits).backend("default", "b", backend.spec()).start().await;
+    let broker = configured(limits, backend.spec()).await;
     let client = Modern::of(&broker, "/mcp");
     for bad in [json!(7), json!({"toolsListChanged": "yes"}), json!({"resourceSubscriptions": [1]})]
     {

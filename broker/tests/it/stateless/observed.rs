@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use testkit::{Collector, FakeBackend, eventually};
 
 use super::{Modern, VERSION, meta};
-use crate::builder;
+use crate::configured;
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 const CLIENT_SPAN: &str = "b7ad6b7169203331";
@@ -20,11 +20,7 @@ fn traced(mut params: Value) -> Value {
 async fn a_request_answered_by_the_broker_has_a_span() {
     let (collector, backend) = (Collector::start().await, FakeBackend::echo().await);
     let traces = json!({"endpoint": collector.endpoint(), "trusted": ["*"], "ratio": 0});
-    let broker = builder()
-        .config(json!({"telemetry": {"traces": traces}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured(json!({"telemetry": {"traces": traces}}), backend.spec()).await;
     let client = Modern::of(&broker, "/mcp");
     client.result("server/discover", traced(json!({}))).await;
     client.result("tools/list", traced(json!({}))).await;
@@ -76,11 +72,7 @@ async fn a_request_answered_by_the_broker_has_a_span() {
 #[tokio::test]
 async fn discovery_and_streams_are_in_the_audit_log_and_lists_are_not() {
     let backend = FakeBackend::echo().await;
-    let broker = builder()
-        .config(json!({"audit": {"calls": "metadata"}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured(json!({"audit": {"calls": "metadata"}}), backend.spec()).await;
     let client = Modern::of(&broker, "/mcp");
     client.result("tools/list", json!({})).await;
     client.result("server/discover", json!({})).await;

@@ -13,28 +13,20 @@ use super::{
     Modern, meta,
     tasks::{client_of, task, wait, with_tasks},
 };
-use crate::{builder, kind, text_of};
+use crate::{builder, configured_alone, kind, text_of};
 
 /// Longer than the broker looks for a commit whose answer was lost.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Returns a backend with a tool `job` that waits at the gate.
 async fn gated(done: &Gate) -> FakeBackend {
-    let done = done.clone();
-    FakeBackend::with_tool("job", move |_| {
-        let done = done.clone();
-        async move {
-            done.passed().await;
-            Reply::text("done")
-        }
-    })
-    .await
+    FakeBackend::with_tool("job", done.before(Reply::text("done"))).await
 }
 
 async fn broker_on(folder: &Path, after: &str, spec: Value) -> TestBroker {
     let url = format!("sqlite:{}", folder.join("broker.db").display());
     let config = json!({"storage": {"url": url}, "tasks": {"promote_after": after}});
-    builder().single_process().config(config).backend("default", "b", spec).start().await
+    configured_alone(config, spec).await
 }
 
 /// The backend is reached for the first time while the call waits.

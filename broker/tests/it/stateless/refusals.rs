@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use testkit::{BackendCall, DuplexClient, FakeBackend, Reply};
 
 use super::{Modern, inputs::backend_with_questions, meta};
-use crate::{broker_with, builder, text_of};
+use crate::{broker_with, builder, configured_alone, text_of};
 
 fn everything() -> Value {
     json!({"sampling": {}, "roots": {}, "elicitation": {"form": {}, "url": {}}})
@@ -146,12 +146,7 @@ async fn br_07_questions_during_lists_completions_and_subscriptions_are_refused(
 async fn br_07_notifications_of_no_request_are_dropped_and_counted() {
     let backend = FakeBackend::echo().await;
     backend.sessions();
-    let broker = builder()
-        .single_process()
-        .config(json!({"listen": {"tcp": "127.0.0.1:0"}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(json!({"listen": {"tcp": "127.0.0.1:0"}}), backend.spec()).await;
     let client = DuplexClient::builder().tcp(broker.tcp_address()).await;
     let own = json!({"_meta": meta(json!({"roots": {}})), "name": "b__echo", "arguments": {}});
     client.request("tools/call", own.clone()).await;

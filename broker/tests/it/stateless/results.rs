@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use testkit::{FakeBackend, Gate, Reply};
 
 use super::{Modern, VERSION, meta};
-use crate::{broker_with, builder, text_of};
+use crate::{broker_with, configured, text_of};
 
 fn server_info(result: &Value) -> &Value {
     &result["_meta"]["io.modelcontextprotocol/serverInfo"]
@@ -43,11 +43,9 @@ async fn everything() -> FakeBackend {
 async fn n_disc_01_a_discover_result_describes_the_endpoint() {
     let backend = everything().await;
     backend.server_info(json!({"name": "weather", "version": "7"}), Some("ask about the sky"));
-    let broker = builder()
-        .config(json!({"compat": {"list_ttl": "5s", "list_scope": "public"}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker =
+        configured(json!({"compat": {"list_ttl": "5s", "list_scope": "public"}}), backend.spec())
+            .await;
     let single = Modern::of(&broker, "/mcp/b").result("server/discover", json!({})).await;
     assert_eq!(
         single["supportedVersions"],

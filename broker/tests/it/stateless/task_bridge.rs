@@ -13,6 +13,7 @@ use super::{
 use crate::{
     builder,
     cluster::two,
+    configured,
     stateless_backends::tasks::{done, needs_a_name, state, with_task},
     tasks::{task_digest, with_tasks as legacy_with_tasks},
     text_of,
@@ -47,11 +48,7 @@ async fn n_task_01_br_06_a_backend_task_gets_an_id_of_the_broker() {
 async fn br_06_a_call_of_a_batch_follows_the_task_of_its_backend() {
     let backend = StatelessBackend::http().await;
     with_task(&backend, done("ready", false));
-    let broker = builder()
-        .config(json!({"limits": {"batch_calls": 5}}))
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured(json!({"limits": {"batch_calls": 5}}), backend.spec()).await;
     let client = client_of(&broker);
     let calls = json!({"calls": [{"tool": "b__job", "arguments": {}}]});
     let result = client.call("execute_batch", calls).await;
@@ -153,15 +150,9 @@ async fn br_06_a_found_tool_that_requires_a_task_starts_as_a_task() {
 #[tokio::test]
 async fn br_06_a_task_is_the_same_from_a_session_and_without_one() {
     let done = Gate::new();
-    let gate = done.clone();
-    let backend = FakeBackend::with_tool("job", move |_| {
-        let done = gate.clone();
-        async move {
-            done.passed().await;
-            Reply::Result(json!({"content": [{"type": "text", "text": "no"}], "isError": true}))
-        }
-    })
-    .await;
+    let failed =
+        Reply::Result(json!({"content": [{"type": "text", "text": "no"}], "isError": true}));
+    let backend = FakeBackend::with_tool("job", done.before(failed)).await;
     let broker = builder().auth_required().backend("default", "b", backend.spec()).start().await;
     let key = broker.admin().create_key("default").await;
     let session = broker.client("/mcp").bearer(&key).connected(json!({})).await;
@@ -248,15 +239,7 @@ async fn n_task_02_r1_a_backend_task_is_watched_again_by_the_next_process() {
 #[tokio::test]
 async fn a_call_with_an_idempotency_key_starts_as_a_task_and_is_found_again() {
     let done = Gate::new();
-    let gate = done.clone();
-    let backend = FakeBackend::with_tool("job", move |_| {
-        let done = gate.clone();
-        async move {
-            done.passed().await;
-            Reply::text("done")
-        }
-    })
-    .await;
+    let backend = FakeBackend::with_tool("job", done.before(Reply::text("done"))).await;
     let broker = builder().backend("default", "b", backend.spec()).start().await;
     let nobody = client_of(&broker);
     let client = nobody.bearer(&broker.admin().create_key("default").await);
@@ -343,14 +326,7 @@ async fn an_open_subscription_reports_no_task_of_a_tool_that_is_denied_meanwhile
     let gates = [Gate::new(), Gate::new()];
     let backend = FakeBackend::start().await;
     for (name, gate) in ["denied", "allowed"].into_iter().zip(&gates) {
-        let gate = gate.clone();
-        backend.tool(name, move |_| {
-            let gate = gate.clone();
-            async move {
-                gate.passed().await;
-                Reply::text("done")
-            }
-        });
+        backend.tool(name, gate.before(Reply::text("done")));
     }
     let broker = broker_for(backend.spec()).await;
     let client = client_of(&broker);

@@ -8,7 +8,7 @@ use testkit::{
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use super::meta;
-use crate::{builder, request, text_of};
+use crate::{builder, configured_alone, request, text_of};
 
 /// Starts a broker that listens on TCP, and its backend.
 async fn listening() -> (TestBroker, FakeBackend) {
@@ -18,15 +18,7 @@ async fn listening() -> (TestBroker, FakeBackend) {
     });
     backend.tool("hang", |_| async { Reply::Hang });
     let tcp = json!({"listen": {"tcp": "127.0.0.1:0"}});
-    (
-        builder()
-            .single_process()
-            .config(tcp)
-            .backend("default", "b", backend.spec())
-            .start()
-            .await,
-        backend,
-    )
+    (configured_alone(tcp, backend.spec()).await, backend)
 }
 
 fn params(capabilities: Value, mut params: Value) -> Value {
@@ -126,22 +118,10 @@ async fn a_connection_may_open_a_session_after_a_discover_request() {
 #[tokio::test]
 async fn f_19_a_client_without_a_session_that_does_not_read_is_cut() {
     let gate = Gate::new();
-    let at_gate = gate.clone();
-    let backend = FakeBackend::with_tool("large", move |_| {
-        let gate = at_gate.clone();
-        async move {
-            gate.passed().await;
-            Reply::text(&"x".repeat(200_000))
-        }
-    })
-    .await;
+    let backend =
+        FakeBackend::with_tool("large", gate.before(Reply::text(&"x".repeat(200_000)))).await;
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": {"outbox_bytes": "1MiB"}});
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, backend.spec()).await;
     let mut socket = TcpStream::connect(broker.tcp_address()).await.unwrap();
     socket2::SockRef::from(&socket).set_recv_buffer_size(4096).unwrap();
     // More than the buffers of two sockets and the outbox hold together.
@@ -166,12 +146,7 @@ async fn f_19_a_client_without_a_session_that_does_not_read_is_cut() {
 async fn connections_without_sessions_count_for_their_tenant() {
     let backend = FakeBackend::echo().await;
     let config = json!({"listen": {"tcp": "127.0.0.1:0"}, "limits": {"connections_per_tenant": 1}});
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, backend.spec()).await;
     let list = || params(json!({}), json!({}));
     let first = DuplexClient::builder().tcp(broker.tcp_address()).await;
     first.result("tools/list", list()).await;
@@ -237,12 +212,7 @@ async fn stateless_requests_work_over_quic() {
     let backend = FakeBackend::echo().await;
     backend.tool("hang", |_| async { Reply::Hang });
     let config = json!({"listen": {"quic": "127.0.0.1:0"}, "tls": {"cert_file": server.cert, "key_file": server.key}});
-    let broker = builder()
-        .single_process()
-        .config(config)
-        .backend("default", "b", backend.spec())
-        .start()
-        .await;
+    let broker = configured_alone(config, backend.spec()).await;
     let peer = QuicPeer::connect(broker.quic_address(), &authority, None, "mcp").await.unwrap();
     let client = broker.duplex().speaking(Revision::V2026_07_28).over(peer.control().await);
     assert_eq!(

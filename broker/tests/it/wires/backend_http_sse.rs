@@ -4,17 +4,8 @@ use http::Method;
 use serde_json::{Value, json};
 use testkit::{AdminClient, FakeBackend, Gate, HttpSseBackend, Reply, TestBroker, eventually};
 
-use super::{answering, everything, features, listening};
+use super::{answering, everything, features, listening, serves_again};
 use crate::{builder, kind, stdio, text_of};
-
-async fn serves_again(client: &testkit::TestClient) {
-    eventually("a new connection", || async {
-        let answer =
-            client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
-        answer["result"].is_object().then_some(()).ok_or(answer)
-    })
-    .await;
-}
 
 async fn hanging(broker: &TestBroker, client: &testkit::TestClient) -> testkit::Call {
     let hanging = client.start_call("b__hang", json!({}));

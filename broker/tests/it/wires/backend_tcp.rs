@@ -3,7 +3,7 @@
 use serde_json::json;
 use testkit::{PipeBackend, TestBroker, eventually};
 
-use super::listening;
+use super::{listening, serves_again};
 use crate::{builder, kind, stdio, text_of};
 
 async fn http_client(broker: &TestBroker) -> testkit::TestClient {
@@ -25,12 +25,7 @@ async fn a_connection_that_is_lost_is_opened_again() {
     client.call("b__echo", json!({})).await; // so that what was asked before it is on its way
     backend.cut();
     assert_eq!(kind(&hanging.error().await), "outcome_unknown");
-    eventually("a new connection", || async {
-        let answer =
-            client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
-        answer["result"].is_object().then_some(()).ok_or(answer)
-    })
-    .await;
+    serves_again(&client).await;
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
 //! The broker as a client of backends over WebSocket.
 
 use serde_json::json;
-use testkit::{PipeBackend, eventually};
+use testkit::PipeBackend;
 
-use super::{answering, everything, features, listening};
+use super::{answering, everything, features, listening, serves_again};
 use crate::{builder, kind, stdio};
 
 #[tokio::test]
@@ -29,10 +29,5 @@ async fn a_connection_that_is_lost_is_opened_again() {
     client.call("b__echo", json!({})).await; // so that what was asked before it is on its way
     backend.cut();
     assert_eq!(kind(&hanging.error().await), "outcome_unknown");
-    eventually("a new connection", || async {
-        let answer =
-            client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
-        answer["result"].is_object().then_some(()).ok_or(answer)
-    })
-    .await;
+    serves_again(&client).await;
 }

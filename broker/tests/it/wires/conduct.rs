@@ -71,24 +71,10 @@ impl Topology {
             Reply::text("done")
         });
         let gate = Gate::new();
-        let passing = gate.clone();
-        backend.tool("large", move |_| {
-            let gate = passing.clone();
-            async move {
-                gate.passed().await;
-                Reply::text(&"x".repeat(ANSWER_BYTES))
-            }
-        });
+        backend.tool("large", gate.before(Reply::text(&"x".repeat(ANSWER_BYTES))));
         backend.tool("hang", |_| async { Reply::Hang });
         let held = Gate::new();
-        let passing = held.clone();
-        backend.tool("held", move |_| {
-            let gate = passing.clone();
-            async move {
-                gate.passed().await;
-                Reply::text("held no longer")
-            }
-        });
+        backend.tool("held", held.before(Reply::text("held no longer")));
         backend.tool("flood", |call| async move {
             for _ in 0..FLOOD {
                 call.notify(

@@ -23,7 +23,10 @@ mod tls;
 mod websocket;
 
 use serde_json::{Value, json};
-use testkit::{BrokerBuilder, PipeBackend, TestBroker, duplex::DuplexBuilder, eventually, within};
+use testkit::{
+    BrokerBuilder, DuplexClient, PipeBackend, TestBroker, TestClient, duplex::DuplexBuilder,
+    eventually, within,
+};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -66,6 +69,25 @@ async fn sse_endpoint(stream: &mut TcpStream) -> String {
         head.push_str(str::from_utf8(&piece[..count]).unwrap());
     }
     head.split("data: ").nth(1).unwrap().lines().next().unwrap().to_owned()
+}
+
+/// Opens a session on a client's connection; returns its id.
+async fn session_of(client: &DuplexClient, capabilities: Value) -> String {
+    let answer = client.initialize(capabilities, json!({})).await;
+    let id = answer["result"]["_meta"]["dev.mcp-broker/session"].as_str();
+    let id = id.unwrap_or_else(|| panic!("{answer}")).to_owned();
+    client.notify("notifications/initialized", json!({})).await;
+    id
+}
+
+/// Waits until a call of the backend's tool has a result, on a new connection.
+async fn serves_again(client: &TestClient) {
+    eventually("a new connection", || async {
+        let answer =
+            client.request("tools/call", json!({"name": "b__echo", "arguments": {}})).await;
+        answer["result"].is_object().then_some(()).ok_or(answer)
+    })
+    .await;
 }
 
 /// Returns the configuration of brokers that log when a client ends its half of a connection.

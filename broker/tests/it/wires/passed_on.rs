@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use testkit::{DuplexClient, FakeBackend, Gate, Reply, TestCluster};
 
-use super::{answering, everything, features};
+use super::{answering, everything, features, session_of};
 use crate::{builder, stdio, text_of};
 
 /// Opens a client's connection to one replica.
@@ -22,12 +22,7 @@ async fn at(
 /// Opens a session at the first replica; returns its client and its id.
 async fn opened(cluster: &TestCluster, capabilities: Value) -> (DuplexClient, String) {
     let client = at(cluster, 0, &[]).await.unwrap();
-    let answer = client.initialize(capabilities, json!({})).await;
-    let id = answer["result"]["_meta"]["dev.mcp-broker/session"]
-        .as_str()
-        .unwrap_or_else(|| panic!("{answer}"))
-        .to_owned();
-    client.notify("notifications/initialized", json!({})).await;
+    let id = session_of(&client, capabilities).await;
     (client, id)
 }
 
@@ -55,14 +50,7 @@ async fn every_feature_works_through_another_replica() {
 #[tokio::test]
 async fn unreceived_messages_are_delivered_through_another_replica() {
     let (backend, gate) = (FakeBackend::echo().await, Gate::new());
-    let passed = gate.clone();
-    backend.on("tools/call", move |_| {
-        let gate = passed.clone();
-        async move {
-            gate.passed().await;
-            Reply::text("at last")
-        }
-    });
+    backend.on("tools/call", gate.before(Reply::text("at last")));
     let cluster = builder().backend("default", "b", backend.spec()).cluster(2).start().await;
     let (client, id) = opened(&cluster, json!({})).await;
     let call = client.start_call("b__echo", json!({})).await;

@@ -204,15 +204,8 @@ async fn an_answer_arrives_before_the_end_of_its_connection_over_any_network() {
         (vec![list], meta(json!({}))),
     ] {
         let gate = Gate::new();
-        let at_gate = gate.clone();
-        let backend = FakeBackend::with_tool("large", move |_| {
-            let gate = at_gate.clone();
-            async move {
-                gate.passed().await;
-                Reply::text(&"x".repeat(5 * LARGE))
-            }
-        })
-        .await;
+        let backend =
+            FakeBackend::with_tool("large", gate.before(Reply::text(&"x".repeat(5 * LARGE)))).await;
         let (broker, authority) = started(&backend, json!({})).await;
         let network = HeldNetwork::start(broker.quic_address()).await;
         let peer = QuicPeer::connect(network.address, &authority, None, "mcp").await.unwrap();

@@ -13,8 +13,11 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{answering, everything, features};
-use crate::{broker_with, builder, initialize_body, kind, request, stateless, stdio, text_of};
+use super::{answering, everything, features, session_of};
+use crate::{
+    broker_with, builder, configured_alone, initialize_body, kind, request, stateless, stdio,
+    text_of,
+};
 
 /// Time that the broker waits for answers if one half of a connection is closed.
 const HALF_CLOSED_MAX: std::time::Duration = std::time::Duration::from_secs(10);
@@ -27,12 +30,7 @@ async fn broker() -> TestBroker {
 async fn opened(broker: &TestBroker, capabilities: Value) -> (DuplexClient, String) {
     let (client, _) =
         answering(broker.duplex()).websocket(broker.http_address(), "/ws", &[]).await.unwrap();
-    let answer = client.initialize(capabilities, json!({})).await;
-    let id = answer["result"]["_meta"]["dev.mcp-broker/session"]
-        .as_str()
-        .unwrap_or_else(|| panic!("{answer}"))
-        .to_owned();
-    client.notify("notifications/initialized", json!({})).await;
+    let id = session_of(&client, capabilities).await;
     (client, id)
 }
 
@@ -476,12 +474,7 @@ async fn a_normal_close_cancels_the_requests_of_a_client_without_a_session() {
 
 #[tokio::test]
 async fn a_client_that_does_not_reconnect_loses_its_session() {
-    let broker = builder()
-        .single_process()
-        .config(json!({"session": {"resume": "100ms"}}))
-        .backend("default", "b", stdio().spec())
-        .start()
-        .await;
+    let broker = configured_alone(json!({"session": {"resume": "100ms"}}), stdio().spec()).await;
     let (client, id) = opened(&broker, json!({})).await;
     client.disconnect();
     broker.admin().wait_sessions("default", 0).await;
@@ -528,12 +521,7 @@ async fn a_session_survives_a_restart_of_the_broker() {
 #[tokio::test]
 async fn w_07_a_silent_client_is_disconnected() {
     let timeouts = json!({"timeouts": {"websocket_ping": "100ms", "websocket_idle": "2s"}});
-    let broker = builder()
-        .single_process()
-        .config(timeouts)
-        .backend("default", "b", stdio().spec())
-        .start()
-        .await;
+    let broker = configured_alone(timeouts, stdio().spec()).await;
     // This client answers pings, though it sends no request.
     let (quiet, _) = opened(&broker, json!({})).await;
     let mut deaf = TcpStream::connect(broker.http_address()).await.unwrap();
@@ -551,12 +539,7 @@ async fn w_07_a_silent_client_is_disconnected() {
 #[tokio::test]
 async fn w_07_a_vanished_client_is_disconnected_and_its_session_is_kept() {
     let timeouts = json!({"timeouts": {"websocket_ping": "200ms", "websocket_idle": "3s"}});
-    let broker = builder()
-        .single_process()
-        .config(timeouts)
-        .backend("default", "b", stdio().spec())
-        .start()
-        .await;
+    let broker = configured_alone(timeouts, stdio().spec()).await;
     let network = FaultProxy::start(broker.http_address()).await;
     let (client, _) = broker.duplex().websocket(network.address(), "/ws", &[]).await.unwrap();
     let answer = client.initialize(json!({}), json!({})).await;
@@ -602,12 +585,7 @@ async fn a_draining_broker_accepts_no_new_sessions() {
 
 #[tokio::test]
 async fn an_earlier_disconnect_does_not_end_a_resumed_session() {
-    let broker = builder()
-        .single_process()
-        .config(json!({"session": {"resume": "1500ms"}}))
-        .backend("default", "b", stdio().spec())
-        .start()
-        .await;
+    let broker = configured_alone(json!({"session": {"resume": "1500ms"}}), stdio().spec()).await;
     let (mut client, id) = opened(&broker, json!({})).await;
     let headers = [("mcp-session-id", id.as_str())];
     let started = std::time::Instant::now();
