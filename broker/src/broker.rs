@@ -11,6 +11,7 @@ mod pins;
 mod policies;
 mod revocations;
 pub mod session_lookup;
+mod session_opening;
 mod sessions;
 mod sign_in_failure_log;
 mod sign_in_failures;

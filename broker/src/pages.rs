@@ -180,9 +180,10 @@ fn bodies_to_paste_are_valid() {
 
 /// Returns every Rust source of the repository, as one text.
 fn sources() -> String {
-    let mut folders: Vec<_> = ["broker", "config", "protocol", "rules", "storage", "testkit", "transport"]
-        .map(|name| format!("{}/../{name}", env!("CARGO_MANIFEST_DIR")))
-        .into();
+    let mut folders: Vec<_> =
+        ["broker", "config", "protocol", "rules", "storage", "testkit", "transport"]
+            .map(|name| format!("{}/../{name}", env!("CARGO_MANIFEST_DIR")))
+            .into();
     let mut text = String::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).unwrap().flatten() {

@@ -1,6 +1,6 @@
-//! The way in which this replica shares rates and permits with the others: through Redis, or by its
-//! part. A cluster has them on different servers, so one of the two can be away alone. The log and
-//! the metric show both as one, so that an outage shows once.
+//! Whether this replica shares rates and permits with the others through Redis, or uses its part of
+//! each limit. In a Redis cluster, rates and permits are on different servers, so that one of them
+//! can be unavailable alone. The log and the metric report both as one outage.
 
 use std::sync::{
     Arc,

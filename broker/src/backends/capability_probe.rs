@@ -20,7 +20,7 @@ use rules::{
 
 use super::{
     backend::{Backend, links::CATALOG_CAPABILITIES},
-    link::{Era, Link, connection::Connection, failure::Failure},
+    link::{Era, Link, LinkParams, connection::Connection, failure::Failure},
     list_fetch,
 };
 
@@ -135,5 +135,11 @@ fn probe_link(backend: &Arc<Backend>, kinds: QuestionKinds) -> Arc<Link> {
     let declared = serde_json::Value::Object(declared).to_string();
     let declared = ClientCapabilities::parse(declared.as_bytes())
         .unwrap_or_else(|_| ClientCapabilities::none());
-    Link::new(backend.clone(), LinkScope::Probe, None, declared, Era::Sessions)
+    let params = LinkParams {
+        scope: LinkScope::Probe,
+        principal: None,
+        declared,
+        client_era: Era::Sessions,
+    };
+    Link::new(backend.clone(), params)
 }

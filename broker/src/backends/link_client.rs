@@ -16,21 +16,20 @@ pub trait LinkClient: Inbound {
     /// Sends a notification about `topic` to the client, unless an equal one is queued already.
     fn deliver(&self, topic: Topic, frame: Bytes);
 
-    /// Returns the client's name of a resource of this backend. It is borrowed if both names are
+    /// Returns the client's URI of a resource of this backend. It is borrowed if both URIs are
     /// equal.
     fn exposed_uri<'u>(&self, backend: &BackendId, uri: &'u str) -> Cow<'u, str>;
 
     /// Subscribes again to the client's resources of the backend, over another link.
     fn resubscribe(self: Arc<Self>, backend: BackendId);
 
-    /// Takes notice that the own lists of a link changed.
+    /// Handles a change of the own lists of a link.
     fn on_own_lists_changed(&self);
 
-    /// Reads the lists again that backends show to the principal of the client alone, where they are
-    /// due.
+    /// Reads the lists of the client's principal again, at the backends where they are due.
     fn on_principal_lists_due(&self);
 
-    /// Notes the session that the link has at the backend.
+    /// Records the session that the link has at the backend.
     fn record_backend_session(&self, backend: &BackendId, session: Option<BackendSession>);
 }
 

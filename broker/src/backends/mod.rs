@@ -7,8 +7,8 @@
 //! 2. [`backend`] with its [`link`]: each holds the other.
 //! 3. [`inbound`] routes what a backend sends.
 //! 4. `link/connection/` sends requests, `link/http/` and `link/stateless/` carry them.
-//! 5. `link/driver.rs` opens connections, restores subscriptions and reads lists. A link calls it by
-//!    a trait.
+//! 5. `link/driver.rs` opens a connection over the wire of its backend, restores the state of a lost
+//!    one, and reads lists. A link calls it through the trait `LinkDriver`.
 //! 6. `backend/links.rs` makes links. Refreshes of the catalog and probes use them.
 //!
 //! Nothing here knows a session. Three traits connect it to the rest:

@@ -1,8 +1,10 @@
-//! The clients of a connection. A [`Requester`] sends a request: calls of sessions and
-//! runs of tasks do. An [`Inbound`] receives what the backend sends: sessions do too.
+//! The traits by which a connection reaches its users.
 //!
-//! A connection keeps the sender until the answer has come. Answers do not pass the trait: they end
-//! by wire id.
+//! - An [`Inbound`] receives messages of the backend: sessions, calls and runs of tasks.
+//! - A [`Requester`] is an [`Inbound`] that sends requests: calls and runs of tasks.
+//!
+//! A connection keeps the requester until the answer has come. The answer itself goes to the waiter
+//! of its wire id, and to no trait.
 
 use std::{fmt, pin::Pin, sync::Arc, time::Instant};
 

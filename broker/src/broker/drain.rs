@@ -14,7 +14,7 @@ use records::SessionKey;
 use rules::limits::{CLOSE_WAIT, RELEASED_AT_ONCE};
 
 use super::Broker;
-use crate::sessions::session::{ReleaseOutcome, Session, SessionRelease};
+use crate::sessions::session::{ReleaseMode, ReleaseOutcome, Session, SessionRelease};
 
 /// Divisor of the grace period. In that part of it calls of tasks may finish that could be sent
 /// again elsewhere.
@@ -51,8 +51,13 @@ impl Broker {
         self.shared.draining.cancelled().await;
     }
 
-    /// Releases one session, if nothing of it is in flight or if `forced`.
-    pub async fn release(self: &Arc<Self>, session: &Arc<Session>, forced: bool) -> ReleaseOutcome {
+    /// Releases one session, or leaves it here if it is busy and the mode is
+    /// [`ReleaseMode::Graceful`].
+    pub async fn release(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        mode: ReleaseMode,
+    ) -> ReleaseOutcome {
         let (broker, session) = (self.clone(), session.clone());
         // The release runs in a task of its own, so that it is completed even if the caller is
         // dropped.
@@ -60,9 +65,9 @@ impl Broker {
             let lock = broker.adoption_locks.lock(&session.key);
             let _only_one = lock.lock().await;
             if session.transport.ends_with_connection() {
-                return broker.end_here(&session, forced).await;
+                return broker.end_here(&session, mode).await;
             }
-            let released = SessionRelease::new(&session, forced).release().await;
+            let released = SessionRelease::new(&session, mode).release().await;
             if released == ReleaseOutcome::Done {
                 broker.shared.persistence.hot.remove_owner_hint(&session.key).await;
                 broker.remove_session(&session);
@@ -72,10 +77,14 @@ impl Broker {
         releasing.await.unwrap_or(ReleaseOutcome::Gone)
     }
 
-    /// Ends a session whose client could not find it elsewhere, on the same terms.
-    async fn end_here(self: &Arc<Self>, session: &Arc<Session>, forced: bool) -> ReleaseOutcome {
+    /// Ends a session that belongs to its connection, so that no other replica can continue it.
+    async fn end_here(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        mode: ReleaseMode,
+    ) -> ReleaseOutcome {
         const WHY: &str = "the broker is shutting down";
-        let released = SessionRelease::new(session, forced).quiesce_and_end(WHY).await;
+        let released = SessionRelease::new(session, mode).quiesce_and_end(WHY).await;
         if released == ReleaseOutcome::Done {
             self.close_session(session, WHY);
         }
@@ -101,7 +110,7 @@ impl Broker {
             }
         };
         let all_gone = async {
-            while self.release_all(false).await > 0
+            while self.release_all(ReleaseMode::Graceful).await > 0
                 || self.tasks.running() > 0
                 || self.stateless.calls_in_flight() > 0
                 || !self.shared.oauth.renewals.is_empty()
@@ -125,7 +134,7 @@ impl Broker {
             );
             self.stateless.end_all();
             self.give_up_tasks().await;
-            self.release_all(true).await;
+            self.release_all(ReleaseMode::Forced).await;
         }
         self.tenants.iter().for_each(|tenant| {
             tenant.value().backends().iter().for_each(|backend| backend.close())
@@ -156,10 +165,10 @@ impl Broker {
     }
 
     /// Releases all sessions. Returns how many stay because they are busy.
-    async fn release_all(self: &Arc<Self>, forced: bool) -> usize {
+    async fn release_all(self: &Arc<Self>, mode: ReleaseMode) -> usize {
         let all = self.all_sessions();
         let released = stream::iter(&all)
-            .map(|session| self.release(session, forced))
+            .map(|session| self.release(session, mode))
             .buffer_unordered(RELEASED_AT_ONCE);
         released.filter(|released| future::ready(*released == ReleaseOutcome::Busy)).count().await
     }

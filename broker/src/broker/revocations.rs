@@ -1,5 +1,5 @@
-//! Ends of what a revoked credential opened: sessions, streams and links. Each replica does this for
-//! its own.
+//! Ends the sessions, streams and links of a revoked credential. Each replica ends those that it
+//! has.
 
 use std::sync::Arc;
 

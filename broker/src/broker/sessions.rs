@@ -1,39 +1,29 @@
-//! Sessions by id: how they are opened, found and ended. A session that ends leaves the store
-//! before its client gets the answer.
+//! Sessions by id: how they are found and ended. A session that ends leaves the store before its
+//! client gets the answer.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::future::join_all;
 use protocol::{
-    downlevel::Translator,
-    envelope::Message,
     error::{ErrorKind, Refusal},
-    handshake::{self, InitializeParams},
     ids::{BackendId, PrincipalId, SessionId, TenantId},
-    version::Version,
 };
 use records::{AdminChange, SessionKey, WriteOp, WriteOutcome};
 use rules::{
     client_transport::Transport,
     endpoint::Endpoint,
     endpoint_info::EndpointInfo,
-    limits::{
-        CLIENT_TEXT_BYTES_MAX, DISPLAY_CHARS_MAX, END_RETRY_FIRST, END_RETRY_PAUSE_MAX,
-        FIRST_CATALOG_WAIT,
-    },
+    limits::{END_RETRY_FIRST, END_RETRY_PAUSE_MAX, FIRST_CATALOG_WAIT},
 };
 
-use super::{Broker, tenant_gone, unknown_backend, unknown_toolset};
+use super::{Broker, unknown_backend, unknown_toolset};
 use crate::{
     auth::Caller,
     backends::{backend::BackendState, link::Era, principal_reads},
-    metrics::Side,
     oauth::TokenSource,
     session_location::no_session,
     sessions::{
-        loop_guard,
-        session::{Agreement, Session, SessionParams, SessionPersister, questions},
+        session::{Session, questions},
         tenant::Tenant,
     },
 };
@@ -99,103 +89,6 @@ impl Broker {
             self.readmit_caller(caller)?;
         }
         Ok(Some(session))
-    }
-
-    /// Performs the server's half of the handshake. Returns the new session and the result of
-    /// `initialize`.
-    pub async fn open_session(
-        self: &Arc<Self>,
-        caller: Caller,
-        endpoint: Endpoint,
-        transport: Transport,
-        message: &Message,
-    ) -> Result<(Arc<Session>, Bytes), Refusal> {
-        self.admits_sessions()?;
-        self.shared.overload.admits()?;
-        let params = InitializeParams::parse(message)?;
-        if message.params.is_some_and(|params| params.len() > CLIENT_TEXT_BYTES_MAX) {
-            let text =
-                format!("params of initialize must have at most {CLIENT_TEXT_BYTES_MAX} bytes");
-            return Err(Refusal::new(ErrorKind::InvalidParams, text));
-        }
-        let tenant = self.tenant(&caller.tenant).ok_or_else(tenant_gone)?;
-        tenant.take_budget(&caller.principal)?;
-        loop_guard::refuse_own_request(&tenant, message)?;
-        let offer = self.offer(&tenant, &endpoint, Era::Sessions, &caller).await?;
-        let version = Version::negotiate(&params.requested_version);
-        let offer = offer.restricted_to(version);
-        let reader = Translator { version, strict: self.shared.config.compat.strict };
-        let server_info =
-            reader.server_info(&offer.server_info).map_or(offer.server_info, Bytes::from);
-        let result = handshake::initialize_result(
-            version,
-            offer.capabilities.raw(),
-            &server_info,
-            offer.instructions.as_deref(),
-        );
-        let agreement = Agreement {
-            version,
-            client: params.capabilities,
-            client_name: display(&params.client_name),
-            client_version: display(&params.client_version),
-            advertised: offer.capabilities,
-        };
-        let params = SessionParams { tenant: tenant.clone(), caller, endpoint, transport };
-        let session = Session::open(params, agreement, self.shared.clone());
-        let parts = Some((self.clone(), session.clone()));
-        let mut unclaimed = UnclaimedSession { parts, may_be_stored: false };
-        // The session is registered first, so that a drain or a removal of the tenant finds it.
-        self.sessions.insert(session.id.clone(), session.clone());
-        let admitted = tenant
-            .open_session(&session)
-            .await
-            .and_then(|()| self.admits_sessions())
-            .and_then(|()| self.recheck_admission(&session));
-        if let Err(refusal) = admitted {
-            unclaimed.disarm();
-            self.forget_session(&session, "refused");
-            return Err(refusal);
-        }
-        unclaimed.may_be_stored = true;
-        if let Err(refusal) = SessionPersister::new(&session).store_new().await {
-            // An error is possible although the session was stored.
-            unclaimed.may_be_stored = self.shared.persistence.may_have_stored(&session.key);
-            return Err(refusal);
-        }
-        // The name may have lapsed during the write, so that the reclaim missed the session.
-        if session.is_leaving() || !session.is_owned_by(&self.shared.persistence.node()) {
-            self.admits_sessions()?;
-            return Err(Refusal::new(
-                ErrorKind::StoreUnavailable,
-                "the broker could not keep the session, try again",
-            ));
-        }
-        unclaimed.disarm();
-        self.shared.metrics.version_negotiated(version, Side::Client);
-        tracing::info!(session = %session.digest, tenant = %tenant.id, principal = %session.caller.principal, client = ?session.client_name, version = version.as_str(), "session opened");
-        Ok((session, result))
-    }
-
-    fn admits_sessions(&self) -> Result<(), Refusal> {
-        if self.draining() {
-            return Err(Refusal::new(
-                ErrorKind::Draining,
-                "the broker is shutting down and takes no new sessions",
-            ));
-        }
-        Ok(())
-    }
-
-    /// Checks the credential and the tenant again. A later revocation of either finds the session.
-    fn recheck_admission(&self, session: &Session) -> Result<(), Refusal> {
-        let is_revoked = session.caller.key.as_ref().is_some_and(|key| !self.keyring.contains(key));
-        if is_revoked || session.caller.is_revoked() || !session.tenant.enabled() {
-            return Err(Refusal::new(
-                ErrorKind::Unauthorized,
-                "the key or token was revoked, or the tenant was disabled",
-            ));
-        }
-        Ok(())
     }
 
     /// Returns the endpoint's offer, once each backend has had a first attempt to connect.
@@ -327,7 +220,7 @@ impl Broker {
     }
 
     /// Ends a session in this process.
-    fn forget_session(&self, session: &Arc<Session>, why: &str) {
+    pub(super) fn forget_session(&self, session: &Arc<Session>, why: &str) {
         self.remove_session(session);
         session.end(why);
     }
@@ -462,39 +355,9 @@ impl Drop for EndingSession {
     }
 }
 
-/// A session whose client does not know its id yet. If the client hangs up or is refused, the drop
-/// ends the session, which would otherwise stay until it is idle.
-struct UnclaimedSession {
-    parts: Option<(Arc<Broker>, Arc<Session>)>,
-    /// False: its end needs no write, which an outage of the store would keep in memory.
-    may_be_stored: bool,
-}
-
-impl UnclaimedSession {
-    fn disarm(mut self) {
-        self.parts = None;
-    }
-}
-
-impl Drop for UnclaimedSession {
-    fn drop(&mut self) {
-        let Some((broker, session)) = self.parts.take() else { return };
-        let why = "its client never received the session";
-        match self.may_be_stored {
-            true => broker.close_session(&session, why),
-            false => broker.forget_session(&session, why),
-        }
-    }
-}
-
 /// Refuses a session that began on another transport, as a missing session.
 pub fn check_transport(session: &Session, transport: Transport) -> Result<(), Refusal> {
     if session.transport == transport { Ok(()) } else { Err(no_session()) }
-}
-
-/// Returns a peer's text in a form that is safe to display.
-fn display(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(DISPLAY_CHARS_MAX).collect()
 }
 
 #[cfg(test)]
@@ -502,7 +365,7 @@ mod tests {
     use std::time::Duration;
 
     use parking_lot::Mutex;
-    use protocol::{ids::RequestId, json, method::Method};
+    use protocol::{envelope::Message, handshake, ids::RequestId, json, method::Method};
     use storage::{DurableStore as _, SessionStore as _, hot::MemoryHotStore};
     use tokio::time::Instant;
 

@@ -257,11 +257,11 @@ fn named(object: &str) -> Result<(BackendId, PinKind, String), ClientError> {
     let (backend, rest) = object.split_once('/').ok_or_else(usage)?;
     let backend = BackendId::parse(backend).map_err(|_| usage())?;
     if let Some((kind, name)) = rest.split_once('/')
-        && let Some(kind) = PinKind::of_name(kind)
+        && let Some(kind) = PinKind::parse(kind)
     {
         return Ok((backend, kind, name.to_owned()));
     }
-    match PinKind::of_name(rest) {
+    match PinKind::parse(rest) {
         Some(kind @ (PinKind::Instructions | PinKind::Command)) => {
             Ok((backend, kind, kind.name().to_owned()))
         }
@@ -286,7 +286,7 @@ fn lock_of(of: &TenantArg, pins: &[Value], hash: fn(&Value) -> Option<&str>) -> 
     let mut lock = LockFile::new(of.tenant.as_str());
     for pin in pins {
         let text = |member: &str| pin[member].as_str().unwrap_or_default();
-        if let (Some(kind), Some(hash)) = (PinKind::of_name(text("kind")), hash(pin)) {
+        if let (Some(kind), Some(hash)) = (PinKind::parse(text("kind")), hash(pin)) {
             lock.add(text("backend"), kind, text("name"), hash);
         }
     }

@@ -1,5 +1,5 @@
-//! Checks and starts a stateless request (MCP 2026-07-28) after its wire has identified the caller.
-//! The same for every wire.
+//! Checks and starts a stateless request (MCP 2026-07-28) of any wire, after the wire has
+//! identified the caller.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use protocol::{
     },
     version::Version,
 };
-use rules::{catalog::ListKind, limits::CLIENT_TEXT_BYTES_MAX};
+use rules::{catalog::ListKind, endpoint_info::EndpointInfo, limits::CLIENT_TEXT_BYTES_MAX};
 
 use crate::{
     broker::Broker,
@@ -188,40 +188,45 @@ async fn start(
             let listening = Box::pin(client.listen(&request, &offer)).await?;
             Ok(StatelessOutcome::Notifications(Box::new(listening)))
         }
-        _ => {
-            let state = request
-                .message
-                .text(request.message.fields.request_state)
-                .filter(|_| may_require_input(method));
-            let Some(state) = state else {
-                let exchange = client.start(request, &offer, None).await?;
-                return Ok(StatelessOutcome::Exchange(exchange));
-            };
-            let returned = match client.returned_state(&state, &request.message) {
-                Ok(returned) => returned,
-                Err(error) => {
-                    client.tenant.take_budget(&client.caller.principal)?;
-                    return Err(error.refusal().into());
-                }
-            };
-            let suspension = match returned {
-                ReturnedState::Suspension(suspension) => suspension,
-                ReturnedState::Approval(approval) => {
-                    drop(state);
-                    let starting = client.start(request, &offer, Some(approval));
-                    let exchange = Box::pin(starting).await?;
-                    return Ok(StatelessOutcome::Exchange(exchange));
-                }
-            };
-            if !client.shared.persistence.names().iter().any(|own| own.as_str() == suspension.node)
-            {
+        _ if has_request_state(&request.message) => {
+            Box::pin(start_with_state(client, request, &offer)).await
+        }
+        _ => Ok(StatelessOutcome::Exchange(client.start(request, &offer, None).await?)),
+    }
+}
+
+/// Returns whether the client sends back a request state that the broker reads.
+fn has_request_state(message: &Message) -> bool {
+    may_require_input(message.method) && message.text(message.fields.request_state).is_some()
+}
+
+/// Continues the exchange that the request state names, or starts the call whose approval it names.
+async fn start_with_state(
+    client: &StatelessClient,
+    request: Box<StatelessRequest>,
+    offer: &EndpointInfo,
+) -> Result<StatelessOutcome, RequestRefusal> {
+    let message = &request.message;
+    let state = message.text(message.fields.request_state).unwrap_or_default();
+    let returned = match client.returned_state(&state, message) {
+        Ok(returned) => returned,
+        Err(error) => {
+            client.tenant.take_budget(&client.caller.principal)?;
+            return Err(error.refusal().into());
+        }
+    };
+    drop(state);
+    let exchange = match returned {
+        ReturnedState::Approval(approval) => client.start(request, offer, Some(approval)).await?,
+        ReturnedState::Suspension(suspension) => {
+            let names = client.shared.persistence.names();
+            if !names.iter().any(|own| own.as_str() == suspension.node) {
                 return Ok(StatelessOutcome::OtherReplica(suspension));
             }
-            drop(state);
-            let exchange = Box::pin(client.resume(request, &suspension, &offer)).await?;
-            Ok(StatelessOutcome::Exchange(exchange))
+            client.resume(request, &suspension, offer).await?
         }
-    }
+    };
+    Ok(StatelessOutcome::Exchange(exchange))
 }
 
 /// Returns the refusal of `initialize` where sessions are not supported.

@@ -204,16 +204,7 @@ impl UserTokens {
     ) -> Result<ConnectedAccount, OauthError> {
         let login = login.0;
         let code = answer.code_of(&login.issuer, login.sends_issuer)?;
-        if login.url != self.target.url() {
-            let text = "the backend has another URL than at the start of the sign-in";
-            return Err(OauthError::Refused(text.to_owned()));
-        }
-        // A code is not sent to a server that the backend does not name.
-        let server = self.discovered_now().await?;
-        if server.issuer != login.issuer {
-            let text = "the backend now names another authorization server than at the start of the sign-in";
-            return Err(OauthError::Refused(text.to_owned()));
-        }
+        let server = self.server_of_login(&login).await?;
         let principal = PrincipalId::new(login.principal.as_str());
         let key = self.key(&principal);
         let settings = self.settings(&key, Some(&login.redirect_uri))?;
@@ -222,7 +213,7 @@ impl UserTokens {
             ("grant_type", "authorization_code".to_owned()),
             ("code", code),
             ("redirect_uri", login.redirect_uri.clone()),
-            ("code_verifier", login.verifier),
+            ("code_verifier", login.verifier.clone()),
         ];
         form.extend(for_resource(&login.resource));
         let request = signed(&client, &server.token_endpoint, &server.issuer, form)?;
@@ -230,21 +221,8 @@ impl UserTokens {
         let token = requested.inspect_err(|error| self.count_failed(error))?;
         self.metrics.oauth.requested("granted");
         let token = self.target.usable(token);
-        let grant = Grant {
-            access_token: String::new(),
-            refresh_token: None,
-            id_token: None,
-            renew_at_us: None,
-            scopes: login.scopes.clone(),
-            wanted: login.scopes,
-            lacks_scopes: false,
-            resource: login.resource,
-            redirect_uri: login.redirect_uri,
-            client_id: client.client_id().to_owned(),
-            url: self.target.url().to_owned(),
-            revocation_endpoint: server.text("revocation_endpoint").map(str::to_owned),
-        };
-        let account = ConnectedAccount { key, grant: with_token(grant, &token), client, server };
+        let grant = with_token(self.new_grant(&login, client.client_id(), &server), &token);
+        let account = ConnectedAccount { key, grant, client, server };
         let ConnectedAccount { key, grant, client, server } = &account;
         if self.target.is_provider() {
             let claim = principal_claim(&server.issuer);
@@ -266,6 +244,42 @@ impl UserTokens {
         }
         self.forget(&principal);
         Ok(account)
+    }
+
+    /// Returns the server of the backend. Refuses a login that began at another URL or server,
+    /// because the broker sends a code only to the server that the backend names.
+    async fn server_of_login(
+        &self,
+        login: &StoredLogin,
+    ) -> Result<Arc<DiscoveredServer>, OauthError> {
+        if login.url != self.target.url() {
+            let text = "the backend has another URL than at the start of the sign-in";
+            return Err(OauthError::Refused(text.to_owned()));
+        }
+        let server = self.discovered_now().await?;
+        if server.issuer != login.issuer {
+            let text = "the backend now names another authorization server than at the start of the sign-in";
+            return Err(OauthError::Refused(text.to_owned()));
+        }
+        Ok(server)
+    }
+
+    /// Returns the grant of a login, which has no tokens yet.
+    fn new_grant(&self, login: &StoredLogin, client_id: &str, server: &DiscoveredServer) -> Grant {
+        Grant {
+            access_token: String::new(),
+            refresh_token: None,
+            id_token: None,
+            renew_at_us: None,
+            scopes: login.scopes.clone(),
+            wanted: login.scopes.clone(),
+            lacks_scopes: false,
+            resource: login.resource.clone(),
+            redirect_uri: login.redirect_uri.clone(),
+            client_id: client_id.to_owned(),
+            url: self.target.url().to_owned(),
+            revocation_endpoint: server.text("revocation_endpoint").map(str::to_owned),
+        }
     }
 
     /// Returns whether a grant was stored although its write ended in an error.
@@ -360,7 +374,7 @@ impl UserTokens {
         let known: HashSet<&String> = held.iter().collect();
         if challenge.scopes.iter().all(|scope| known.contains(scope)) {
             // The account may have been connected again at another process.
-            let header = self.remember(principal, &open.grant)?;
+            let header = self.remember(principal, &open.grant, open.stored.record.expires_at_us)?;
             return Ok((header != *refused).then_some(header));
         }
         let wanted = with_demanded(held, &self.auth.scopes, &challenge.scopes);

@@ -1,7 +1,7 @@
-//! The end of connections: the grant is removed here, and its tokens are revoked at the authorization
-//! server if it can (RFC 7009).
+//! The end of a connected account: the broker removes the grant, and revokes its tokens at the
+//! authorization server if the server supports that (RFC 7009).
 //!
-//! Invariant: tokens are revoked in the name of the client that got them.
+//! Invariant: the broker revokes tokens as the client that got them.
 
 use std::{sync::Arc, time::Instant};
 

@@ -7,9 +7,9 @@
 //! The broker does not store the tokens. It can exchange the other token again while that is valid.
 //!
 //! Invariants:
-//! - Every look-up takes a principal. Only the link of the catalog uses the token of any of them.
-//! - A token is used no longer than the token or the grant that it was made of.
-//! - Of the tokens of one principal, one is requested at a time.
+//! - Every look-up takes a principal. Only the link of the catalog uses the token of any principal.
+//! - A token ends with the token or the grant for which the server exchanged it, at the latest.
+//! - One token request for each principal runs at a time.
 
 use std::{
     collections::HashMap,

@@ -1,6 +1,6 @@
 //! The last known metadata of the issuers at which people log in, and the number of logins that use
-//! an issuer at the same time. A stranger can begin a login, so an issuer gets few requests,
-//! whatever browsers send.
+//! an issuer at the same time. Any peer can begin a login, so the broker limits its requests to an
+//! issuer.
 //!
 //! Invariants:
 //! - At most one request for the metadata of an issuer runs at a time in a process. A pause follows
@@ -108,8 +108,8 @@ impl LoginServers {
         fetching.await.unwrap_or_else(|_| Err(ended()))
     }
 
-    /// Warns at the first login at an issuer that does not identify itself in its answers, if the
-    /// answers of another such issuer come to the same redirect URI.
+    /// Warns at the first login at an issuer that does not identify itself in its answers (RFC
+    /// 9207). Does so only if another such issuer has the same redirect URI.
     pub(super) fn warn_of_unnamed(&self, issuer: &str, redirect_uri: &str) {
         if let Some(other) = self.note_unnamed(issuer, redirect_uri) {
             tracing::warn!(

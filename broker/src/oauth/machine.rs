@@ -1,5 +1,5 @@
-//! Tokens for a backend that the broker gets as a client of its own (client credentials). All links
-//! of the backend share them.
+//! Tokens for a backend that the broker gets for itself, by the grant `client_credentials`. All
+//! links of the backend share them.
 //!
 //! Invariants:
 //! - At most one token request per backend runs at a time in a process.

@@ -1,4 +1,4 @@
-//! Operators log in to the console at an issuer (`auth.issuers[].admin.login`), and out again.
+//! Logins and logouts of operators at an issuer, for the console (`auth.issuers[].admin.login`).
 //!
 //! Invariant: the result of a login is a token, which is verified like any other before its holder is
 //! an operator.

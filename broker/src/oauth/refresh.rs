@@ -1,5 +1,5 @@
-//! The use of refresh tokens: under a lease of the grant's row, and written over the leased version
-//! only.
+//! The use of a refresh token, under a lease of the grant's row. The broker writes the result only
+//! over the version that it leased.
 
 use std::{
     sync::Arc,

@@ -3,9 +3,8 @@
 //!
 //! Invariants:
 //! - A registration and a configured credential belong to one issuer.
-//! - A registration at a server that does not identify itself in its answers has a redirect URI of
-//!   its own, so that an answer to another server's request is not taken for its own (RFC 9700,
-//!   4.4.2.2).
+//! - A server that does not identify itself in its answers gets a separate redirect URI. The broker
+//!   therefore does not take the answer of another server for its answer (RFC 9700, 4.4.2.2).
 
 use std::time::Duration;
 
@@ -59,7 +58,7 @@ struct StoredClient {
     method: String,
 }
 
-/// What decides about the client.
+/// The settings and stores from which the broker's client at a server follows.
 pub(super) struct ClientSettings<'a> {
     pub(super) auth: &'a BackendAuth,
     pub(super) vault: &'a Vault,

@@ -1,5 +1,5 @@
-//! The scopes of token requests. Those that a backend demands in its challenges add up, within a
-//! limit.
+//! The scopes of token requests. The broker adds the scopes that a backend demands in its
+//! challenges, within a limit.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! The authorization server of a backend as it was found last, for a credential of the operator's.
+//! Cache of a backend's authorization server, for token requests with a credential of the operator.
 //!
 //! Invariant: the credential goes to the issuer of the settings, or else to the first one that was
 //! found.

@@ -1,8 +1,9 @@
-//! People sign in at the connect page with an issuer of callers, as OpenID Connect Core 1.0 has it.
-//! What the ID token proves is judged by `auth`.
+//! The sign-in of a person at the connect page, with an issuer whose tokens the broker accepts
+//! (OpenID Connect Core 1.0). `auth` decides which principal the ID token proves.
 //!
-//! Invariant: the broker keeps nothing of a sign-in that waits for its answer. The browser has it,
-//! sealed, because a stranger can begin any number of them.
+//! Invariant: the broker stores nothing about a sign-in that waits for its answer. The browser
+//! keeps it, sealed. Otherwise an unknown peer could fill the memory with sign-ins that it never
+//! finishes.
 
 use std::sync::Arc;
 

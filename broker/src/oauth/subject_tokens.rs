@@ -1,5 +1,5 @@
-//! Access tokens with which callers came, for exchanges at authorization servers of backends. Only
-//! tokens whose issuer permits exchanges are noted.
+//! Access tokens of callers, which the broker exchanges at the authorization servers of backends.
+//! It keeps only tokens whose issuer permits exchanges.
 //!
 //! For each principal, the broker uses the token of its latest request. A token is sealed into the
 //! database too ([`SubjectRows`]): another replica may carry out the call, and a task may outlive

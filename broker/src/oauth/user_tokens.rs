@@ -231,15 +231,17 @@ impl UserTokens {
         turns.entry(principal.clone()).or_default().clone()
     }
 
+    /// Remembers the token of a grant. `ends_at_us`: its end, as far as it is known.
     pub(super) fn remember(
         &self,
         principal: &PrincipalId,
         grant: &Grant,
+        ends_at_us: Option<i64>,
     ) -> Result<TokenHeader, OauthError> {
         let unusable =
             || OauthError::Refused("the access token is not a valid header value".to_owned());
         let header = bearer(&grant.access_token).ok_or_else(unusable)?;
-        self.state.cache.put(principal, header.clone(), grant.renew_at_us);
+        self.state.cache.put_until(principal, header.clone(), grant.renew_at_us, ends_at_us);
         Ok(header)
     }
 
@@ -261,18 +263,14 @@ impl UserTokens {
                 found => found?,
             };
             self.state.cache.remove(principal);
-            let open = Arc::new(found.ok_or(OauthError::Unconnected(ConnectReason::New))?);
-            if open.stored.record.state != GrantState::Connected
-                || open.grant.url != self.target.url()
-            {
-                return Err(OauthError::Unconnected(ConnectReason::Ended));
-            }
+            let open = self.connected_grant(found)?;
             let is_refused =
                 refused.is_some() && bearer(&open.grant.access_token).as_ref() == refused;
             let is_due = open.grant.renew_at_us.is_some_and(|at| at <= now_us());
-            let is_over = open.stored.record.expires_at_us.is_some_and(|at| at <= now_us());
+            let ends_at_us = open.stored.record.expires_at_us;
+            let is_over = ends_at_us.is_some_and(|at| at <= now_us());
             if !is_refused && !is_due {
-                return self.remember(principal, &open.grant).map(stored);
+                return self.remember(principal, &open.grant, ends_at_us).map(stored);
             }
             let must_wait = is_refused || is_over;
             if open.grant.refresh_token.is_none() {
@@ -280,7 +278,7 @@ impl UserTokens {
                     self.ended(&key, &open).await?;
                     continue;
                 }
-                return self.remember(principal, &open.grant).map(stored);
+                return self.remember(principal, &open.grant, ends_at_us).map(stored);
             }
             let refreshed = match bearer(&open.grant.access_token).filter(|_| !must_wait) {
                 Some(valid) => self.refresh_meanwhile(&key, &open, &valid).await,
@@ -288,7 +286,9 @@ impl UserTokens {
             };
             match refreshed {
                 Ok(Refresh::Done(grant)) => {
-                    return self.remember(principal, &grant).map(RenewedToken::issued);
+                    // The next look finds the end of its token.
+                    let remembered = self.remember(principal, &grant, grant.renew_at_us);
+                    return remembered.map(RenewedToken::issued);
                 }
                 Ok(Refresh::Changed) => continue,
                 Ok(Refresh::Leased) => {}
@@ -298,10 +298,7 @@ impl UserTokens {
                 Err(error) => return Err(error),
             }
             if !must_wait {
-                let header = self.remember(principal, &open.grant)?;
-                // Looks again before the interval is over, because another process renews it.
-                self.state.cache.put(principal, header.clone(), Some(now_us() + 1_000_000));
-                return Ok(stored(header));
+                return self.remember_briefly(principal, &open).map(stored);
             }
             if Instant::now() >= until {
                 let text = "another process did not finish the renewal of the token in time";
@@ -311,8 +308,30 @@ impl UserTokens {
         }
     }
 
-    /// Uses the refresh token of a grant. Meanwhile, other requests of the principal use the access
-    /// token, which is still valid, as long as the grant stays the same.
+    /// Returns a stored grant whose token the principal can use at this backend.
+    fn connected_grant(&self, found: Option<OpenGrant>) -> Result<Arc<OpenGrant>, OauthError> {
+        let open = found.ok_or(OauthError::Unconnected(ConnectReason::New))?;
+        let is_connected = open.stored.record.state == GrantState::Connected;
+        if !is_connected || open.grant.url != self.target.url() {
+            return Err(OauthError::Unconnected(ConnectReason::Ended));
+        }
+        Ok(Arc::new(open))
+    }
+
+    /// Remembers the token of a grant for a second, because another process renews it.
+    fn remember_briefly(
+        &self,
+        principal: &PrincipalId,
+        open: &OpenGrant,
+    ) -> Result<TokenHeader, OauthError> {
+        let end_us = open.stored.record.expires_at_us;
+        let header = self.remember(principal, &open.grant, end_us)?;
+        self.state.cache.put_until(principal, header.clone(), Some(now_us() + 1_000_000), end_us);
+        Ok(header)
+    }
+
+    /// Uses the refresh token of a grant. Until the grant changes, other requests of the principal
+    /// use the access token, which is still valid.
     async fn refresh_meanwhile(
         self: &Arc<Self>,
         key: &GrantKey,

@@ -1,4 +1,5 @@
-//! Grants of principals, registrations and one-time secrets as values: sealed, each for its row.
+//! Encodes and seals grants, registrations and one-time secrets for the store. Each seal is for one
+//! row.
 //!
 //! Invariant: a grant opens for its tenant, backend, principal and issuer only.
 

@@ -9,20 +9,16 @@ use rules::{
 };
 
 use super::tenant::Tenant;
-use crate::{metrics::Metrics, telemetry::request};
+use crate::telemetry::request;
 
 /// Counts the decision about one request, adds it to the request's span, and logs it. A plain allow
 /// is logged only for debugging, and for requests whose trace is sampled. A request without an
 /// object, such as one for an unknown name, has no decision.
-pub(super) fn record(
-    metrics: &Metrics,
-    tenant: &Tenant,
-    subject: &Subject,
-    check: AccessCheck<'_>,
-) {
+pub(super) fn record(tenant: &Tenant, subject: &Subject, check: AccessCheck<'_>) {
     if !check.has_decided() {
         return;
     }
+    let metrics = &tenant.shared.metrics;
     let Some(recorded) = check.into_recorded() else {
         metrics.access.allowed();
         let is_traced = request::with_current(|request| {
@@ -67,9 +63,9 @@ pub(super) enum CheckAttempt {
     Repeated,
 }
 
-/// Refuses the use of a tool that no list has to show. `absent` is the answer for a hidden one.
+/// Refuses a tool that the subject may not use, also if no list shows the tool. `absent` is the
+/// answer for a hidden one.
 pub(super) fn check_tool(
-    metrics: &Metrics,
     tenant: &Tenant,
     endpoint: &Endpoint,
     subject: &Subject,
@@ -81,7 +77,7 @@ pub(super) fn check_tool(
     let check = AccessCheck::new(&view, subject);
     let result = check.check_unlisted(Method::ToolsCall, object, absent);
     if attempt == CheckAttempt::First || result.is_err() {
-        record(metrics, tenant, subject, check);
+        record(tenant, subject, check);
     }
     result
 }

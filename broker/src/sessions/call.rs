@@ -14,6 +14,7 @@ mod answer_rules;
 mod approval;
 mod call_clock;
 mod call_future;
+mod call_target;
 mod interrupt;
 mod open_call;
 mod requester;
@@ -53,7 +54,9 @@ use self::{
     answer_rules::AnswerRule,
     approval::{AttemptEnd, CallApproval},
     call_clock::CallClock,
+    call_target::CallTarget,
     interrupt::{Interrupt, InterruptReason},
+    requester::ClientProgress,
     sent_call::SentCall,
 };
 pub use self::{
@@ -61,15 +64,14 @@ pub use self::{
     task_handoff::{OfferedTask, TaskHandoff},
 };
 use super::{
+    approvals::HeldCall,
     deadline_list::{DeadlineStatus, Expirable},
-    progress::ProgressSeries,
     session::{RequestContext, Session},
     stream::EventStream,
 };
 use crate::{
     backends::{
         backend::Backend,
-        backend_admission::call_kind,
         link::{failure::Failure, request::BackendRequest},
         policy::ArgumentsCheck,
         requester::{Requester, SentRequest},
@@ -80,41 +82,46 @@ use crate::{
 /// One request in flight.
 #[derive(Debug)]
 pub struct Call {
-    pub client_id: RequestId,
-    pub method: Method,
-    pub session: Arc<Session>,
-    /// The stream that the answer goes to.
-    pub stream: Arc<EventStream>,
-    pub backend: BackendId,
-    /// The backend of that name, if it was registered when the call began.
-    registered_backend: Option<Arc<Backend>>,
-    /// Number of its kind at the backend, which other calls of its tool have too.
-    kind: u64,
-    /// The request as it was admitted, where an access policy decides about its questions.
+    /// The id of the client's request.
+    client_id: RequestId,
+    method: Method,
+    session: Arc<Session>,
+    /// The stream that gets the answer.
+    stream: Arc<EventStream>,
+    target: CallTarget,
+    /// The request as it was admitted. Present if an access policy decides about it again later.
     admitted: Option<Box<Message>>,
-    /// True if the call can be repeated without a further effect.
-    is_repeatable: bool,
-    /// The client's progress token, as sent.
-    pub progress_token: Option<Bytes>,
-    progress: ProgressSeries,
-    interrupt: Interrupt,
-    /// Reason of the client for its cancellation, as sent.
-    cancel_reason: Mutex<Option<Bytes>>,
-    clock: CallClock,
-    settled: AtomicBool,
-    sent: SentCall,
-    /// The request as the log, its trace and the audit log record it.
-    pub observed: Option<Arc<RequestTelemetry>>,
     /// The approval that the call needs, if it needs one.
-    approval: OnceLock<Box<CallApproval>>,
-    /// Handoff to a task. Present if the client accepts a task as the answer.
-    pub task_handoff: Option<TaskHandoff>,
+    approval: Option<Box<CallApproval>>,
+    progress: ClientProgress,
+    clock: CallClock,
+    /// What the backend got of the call so far.
+    sent: SentCall,
+    interrupt: Interrupt,
+    /// Set when the call has ended.
+    settled: AtomicBool,
     /// The rule for the answer, if the request has one.
-    answer_rule: OnceLock<Box<AnswerRule>>,
-    /// Headers of the request that repeat arguments which no schema known here names.
-    forwarded_headers: OnceLock<HeaderMap>,
-    /// The answer as parsed, for an exchange that rewrites it.
+    answer_rule: Option<Box<AnswerRule>>,
+    /// The parsed answer, for an exchange that rewrites it.
     parsed_answer: Mutex<Option<Message>>,
+    /// Headers of the client's request that the backend gets unchanged. Set before the call runs.
+    forwarded_headers: OnceLock<HeaderMap>,
+    /// The request as the log, its trace and the audit log record it.
+    pub(in crate::sessions) observed: Option<Arc<RequestTelemetry>>,
+    /// Handoff to a task. Present if the client accepts a task as the answer.
+    pub(in crate::sessions) task_handoff: Option<TaskHandoff>,
+}
+
+/// An admitted request that becomes a call.
+pub(in crate::sessions) struct NewCall<'a> {
+    pub(in crate::sessions) session: &'a Arc<Session>,
+    pub(in crate::sessions) message: &'a Message,
+    pub(in crate::sessions) request: &'a RequestContext<'a>,
+    pub(in crate::sessions) plan: &'a Plan,
+    /// The backend that the plan names, if it is registered.
+    pub(in crate::sessions) backend: Option<Arc<Backend>>,
+    /// Present if a person has to approve the call.
+    pub(in crate::sessions) held: Option<HeldCall>,
 }
 
 /// Settles the call when its future panics.
@@ -143,50 +150,37 @@ pub enum CallOutcome {
 }
 
 impl Call {
-    pub(in crate::sessions) fn new(
-        session: &Arc<Session>,
-        message: &Message,
-        request: &RequestContext<'_>,
-        plan: &Plan,
-        registered_backend: Option<Arc<Backend>>,
-    ) -> Arc<Self> {
-        let (method, tool) = (message.method, plan.target.tool());
-        let tool_name = tool.map(|tool| tool.name.as_str());
-        let kind = registered_backend.as_ref().map(|one| call_kind(one, method, tool_name));
+    pub(in crate::sessions) fn new(new: NewCall<'_>) -> Arc<Self> {
+        let NewCall { session, message, request, plan, backend, held } = new;
+        let method = message.method;
+        let tool_name = plan.target.tool().map(|tool| tool.name.as_str());
+        let deadline = session.tenant.deadline(backend.as_deref(), method, tool_name);
+        let has_policy = session.tenant.has_policy(&session.endpoint);
+        let accepts_task = session.kind.accepts_tasks() && method == Method::ToolsCall;
         Arc::new(Self {
-            clock: CallClock::new(
-                request.started_at,
-                session.tenant.deadline(registered_backend.as_deref(), method, tool_name),
-            ),
-            kind: kind.unwrap_or_default(),
-            admitted: session
-                .tenant
-                .has_policy(&session.endpoint)
-                .then(|| Box::new(message.clone())),
-            is_repeatable: tool.map_or(method.is_idempotent(), |tool| tool.is_repeatable),
-            registered_backend,
             client_id: request.id.clone(),
             method,
             session: session.clone(),
             stream: request.stream.clone(),
-            backend: plan.backend.clone(),
-            progress_token: message
-                .fields
-                .meta_progress_token
-                .map(|span| span.slice(&message.frame)),
-            progress: ProgressSeries::default(),
-            interrupt: Interrupt::default(),
-            cancel_reason: Mutex::new(None),
-            settled: AtomicBool::new(false),
+            admitted: has_policy.then(|| Box::new(message.clone())),
+            approval: held.map(|held| Box::new(CallApproval::new(held))),
+            progress: ClientProgress::of(message),
+            clock: CallClock::new(request.started_at, deadline),
             sent: SentCall::default(),
-            observed: request::current(),
-            approval: OnceLock::new(),
-            task_handoff: (session.kind.accepts_tasks() && method == Method::ToolsCall)
-                .then(TaskHandoff::default),
-            answer_rule: OnceLock::new(),
-            forwarded_headers: OnceLock::new(),
+            interrupt: Interrupt::default(),
+            settled: AtomicBool::new(false),
+            answer_rule: AnswerRule::of(plan, backend.as_deref()).map(Box::new),
+            target: CallTarget::new(method, plan, backend),
             parsed_answer: Mutex::new(None),
+            forwarded_headers: OnceLock::new(),
+            observed: request::current(),
+            task_handoff: accepts_task.then(TaskHandoff::default),
         })
+    }
+
+    /// Returns the name of the backend that gets the call.
+    pub(in crate::sessions) fn backend(&self) -> &BackendId {
+        &self.target.backend
     }
 
     /// Runs the call to its end. The session holds it in its table already.
@@ -249,9 +243,10 @@ impl Call {
             return Ok(CallOutcome::NotApproved(notice));
         }
         let backend = self
-            .registered_backend
+            .target
+            .registered
             .as_ref()
-            .ok_or_else(|| self.session.backend_gone(&self.backend))?;
+            .ok_or_else(|| self.session.backend_gone(self.backend()))?;
         backend.check_breaker()?;
         backend.earn_retry();
         let (principal, session) = (&self.session.caller.principal, &self.session.key);
@@ -270,7 +265,8 @@ impl Call {
                 }
                 Err(AttemptEnd::Failed(attempt, refusal)) => (attempt, refusal),
             };
-            if !retries::may_retry(attempt, self.is_repeatable, retries) || !backend.spend_retry() {
+            let may_retry = retries::may_retry(attempt, self.target.is_repeatable, retries);
+            if !may_retry || !backend.spend_retry() {
                 return Err(refusal);
             }
             tokio::time::sleep(retries::backoff(retries, rand::random())).await;
@@ -288,7 +284,7 @@ impl Call {
         // A backend that forgot its session did not process the call. The call is sent once more
         // over a new session.
         for attempt in 0..2 {
-            let link = self.session.link_to(&self.backend).map_err(over)?;
+            let link = self.session.link_to(self.backend()).map_err(over)?;
             link.backend.check_breaker().map_err(over)?;
             let connection = link.connection().await.map_err(unconnected)?;
             connection.permits(self.method).map_err(over)?;
@@ -311,7 +307,7 @@ impl Call {
             }
             // Calls that became tasks do not count.
             if !self.task_handoff.as_ref().is_some_and(TaskHandoff::is_done) {
-                link.backend.record_call_duration(self.kind, &answer, took);
+                link.backend.record_call_duration(self.target.kind, &answer, took);
             }
             match answer {
                 Ok(answer) => return Ok((answer, uris)),
@@ -327,7 +323,7 @@ impl Call {
                 }
             }
         }
-        Err(over(Failure::SessionGone.refusal(&self.backend)))
+        Err(over(Failure::SessionGone.refusal(self.backend())))
     }
 
     /// Finds the URIs to rewrite in an answer. An answer in which they cannot be found, or in which
@@ -396,11 +392,9 @@ impl Call {
             return;
         };
         self.session.record_abandoned_call();
-        let reason = self
-            .cancel_reason
-            .lock()
-            .take()
-            .map(|reason| format!(",\"reason\":{}", String::from_utf8_lossy(&reason)));
+        let reason = self.interrupt.take_client_reason();
+        let reason =
+            reason.map(|reason| format!(",\"reason\":{}", String::from_utf8_lossy(&reason)));
         let params = format!("{{\"requestId\":{wire_id}{}}}", reason.unwrap_or_default());
         connection.send_later(handshake::notification(Method::Cancelled, Some(params.as_bytes())));
     }

@@ -1,5 +1,5 @@
-//! Calls of the tool `connect` that no list shows any more. It stood for the lists of a backend until
-//! its user connected an account, and clients that were requested to do that repeat the call.
+//! Calls of the tool `connect`, after the lists of its backend have replaced it. A client calls it
+//! again after its user connected an account, as the first call requested.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Stored results of calls, as their principal reads them.
+//! Reads of kept results: the principal of a call requests a page of the stored whole.
 
 use std::sync::Arc;
 

@@ -43,7 +43,7 @@ use tokio::sync::oneshot;
 use super::{
     access_checks, access_log,
     approvals::HeldCall,
-    call::{Call, CallFuture},
+    call::{Call, CallFuture, NewCall},
     connect_tool, kept_results, loop_guard,
     session::{
         CancelScope, InFlight, RequestContext, ResumedStream, Session, StreamResumption,
@@ -91,14 +91,14 @@ pub async fn submit_and_wait_for_start(
     message: Message,
     stream: &Arc<EventStream>,
 ) -> Result<Option<CallFuture>, Refusal> {
-    let mut later = None;
+    let mut deferred = None;
     let permit = session.tenant.wait_for_call().await;
-    let call = submit_observed(session, message, stream, Some(&mut later))?;
+    let call = submit_observed(session, message, stream, Some(&mut deferred))?;
     drop(permit);
-    match later {
+    match deferred {
         None => Ok(call),
         // Without a call the request has its answer.
-        Some(later) => Ok(later.await.ok().flatten()),
+        Some(deferred) => Ok(deferred.await.ok().flatten()),
     }
 }
 
@@ -107,13 +107,13 @@ fn submit_observed(
     session: &Arc<Session>,
     message: Message,
     stream: &Arc<EventStream>,
-    later: Option<&mut CallLater>,
+    deferred: Option<&mut DeferredCall>,
 ) -> Result<Option<CallFuture>, Refusal> {
     let started_at = Instant::now();
     let request = observation::start(session, &message, started_at);
     request::enter(request, || {
         let method = message.method;
-        let result = check_and_start(session, message, stream, started_at, later);
+        let result = check_and_start(session, message, stream, started_at, deferred);
         match &result {
             Ok(_) => {}
             // The session's next owner gets the request, observes it and counts it.
@@ -164,7 +164,7 @@ fn check_and_start(
     mut message: Message,
     stream: &Arc<EventStream>,
     started_at: Instant,
-    later: Option<&mut CallLater>,
+    deferred: Option<&mut DeferredCall>,
 ) -> Result<Option<CallFuture>, Refusal> {
     let id = message
         .id
@@ -186,25 +186,27 @@ fn check_and_start(
         })?;
     }
     let request = RequestContext { id, method: message.method, stream, started_at };
-    decide_and_start(session, message, request, Unlisted::Waits(later))
+    decide_and_start(session, message, request, UnlistedName::Waits(deferred))
 }
 
-/// What becomes of a request whose name is not listed while a backend makes its first attempt to
-/// connect.
-enum Unlisted<'a> {
-    /// The holder of the call, if it polls a call that starts only after the wait.
-    Waits(Option<&'a mut CallLater>),
+/// Treatment of a request for an unlisted name while a backend makes its first attempt to connect.
+enum UnlistedName<'a> {
+    /// The request waits for the attempt. The slot gets the receiver of its call, if the caller
+    /// wants to poll the call.
+    Waits(Option<&'a mut DeferredCall>),
     IsRefused,
 }
 
-/// Yields the call of a request that waits to be decided. `None` if it does not wait.
-type CallLater = Option<oneshot::Receiver<Option<CallFuture>>>;
+/// The receiver of a call that starts after a wait. `None` if the request does not wait.
+type DeferredCall = Option<oneshot::Receiver<Option<CallFuture>>>;
 
+/// Decides where the request goes, checks it by the policy and the rates of its backend, and starts
+/// it.
 fn decide_and_start(
     session: &Arc<Session>,
     mut message: Message,
     request: RequestContext<'_>,
-    unlisted: Unlisted<'_>,
+    unlisted: UnlistedName<'_>,
 ) -> Result<Option<CallFuture>, Refusal> {
     let subject = session.subject();
     // One snapshot: a policy that changes meanwhile is for the next request.
@@ -224,7 +226,7 @@ fn decide_and_start(
     let access = view.as_ref().map(|view| AccessCheck::new(view, &subject));
     let decided = decide(&message, access.as_ref());
     if let Some(access) = access.filter(|_| names_object(message.method)) {
-        access_log::record(&session.shared.metrics, &session.tenant, &subject, access);
+        access_log::record(&session.tenant, &subject, access);
     }
     let mut decision = match decided {
         Ok(decision) => decision,
@@ -336,15 +338,18 @@ fn start_call(
     let held = HeldCall::of_plan(session, &message, &plan)?;
     let tool = plan.target.tool();
     observation::record_backend(session, &plan.backend, tool.map(|tool| tool.name.as_str()));
-    let call = Call::new(session, &message, &request, &plan, checked.backend);
-    if let Some(held) = held {
-        call.hold(held);
-    }
-    call.record_answer_rule(&plan);
+    let CheckedBackend { backend, arguments_check } = checked;
+    let call = Call::new(NewCall {
+        session,
+        message: &message,
+        request: &request,
+        plan: &plan,
+        backend,
+        held,
+    });
     let Plan { edits, .. } = plan;
     session.open_request(request.id, InFlight::Call(call.clone()))?;
-    let work =
-        box_pin_with(|| call.clone().run(message, edits, checked.arguments_check.map(Box::new)));
+    let work = box_pin_with(|| call.clone().run(message, edits, arguments_check.map(Box::new)));
     Ok(CallFuture::new(work, &session.shared.running).with_call(call))
 }
 

@@ -1,5 +1,5 @@
 //! The refusal for a tenant whose tasks have reached a limit. A client gets it for a call that would
-//! become a task or for the answer to a question of a task, and a backend for its question.
+//! become a task, and for its answer to a question of a task. A backend gets it for its question.
 
 use protocol::error::{ErrorKind, Refusal};
 use records::TaskLimit;

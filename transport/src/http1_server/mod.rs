@@ -1,7 +1,7 @@
 //! HTTP/1.1 server without TLS for plain POSTs, and for plain GETs of event streams. The task that
 //! serves a request reads and answers it.
 //!
-//! Used by the HTTP listener for the calls of clients. A general server passes requests, bodies and
+//! The HTTP listener uses it for the calls of clients. A general server passes requests, bodies and
 //! responses between a connection and a service, and parses every head. This server has no queues,
 //! and does not parse a head that repeats the last one.
 //!
@@ -56,6 +56,15 @@ const READ_BYTES_MAX: usize = 128 * 1024;
 const MOVED_BYTES_MIN: usize = 256 * 1024;
 /// Time without progress after which the rest is moved.
 const MOVED_AFTER: Duration = Duration::from_millis(500);
+
+/// What happens to a connection after an answer (RFC 9112, 9.3).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterAnswer {
+    /// The connection stays open for a further request, if the client permits it.
+    KeepAlive,
+    /// The connection closes.
+    Close,
+}
 
 /// A connection of a client, while the client sends only plain requests.
 #[derive(Debug)]
@@ -240,49 +249,58 @@ impl ServerConnection {
         })
     }
 
-    /// Answers the request that was taken last. Returns true if another request may follow. `keeps`
-    /// is the caller's request for another one.
-    pub async fn respond<B>(&mut self, response: Response<B>, keeps: bool) -> io::Result<bool>
+    /// Answers the request that was taken last. Returns true if another request may follow.
+    pub async fn respond<B>(
+        &mut self,
+        response: Response<B>,
+        after: AfterAnswer,
+    ) -> io::Result<bool>
     where
         B: Body<Data = Bytes> + Unpin,
     {
-        let keeps = self.finish_request(keeps);
+        let keeps_open = self.finish_request(after);
         let (parts, body) = response.into_parts();
         let framing = ResponseFraming::of(parts.status, body.size_hint().exact());
         let mut out = Vec::with_capacity(HEAD_BYTES_USUAL);
-        response_head::head(&mut out, &parts, framing, keeps);
+        response_head::head(&mut out, &parts, framing, keeps_open);
         yield_before_write(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX)).await;
         if framing == ResponseFraming::Absent {
             self.write(&out, Bytes::new()).await?;
         } else {
             self.write_body(out, body, framing).await?;
         }
-        self.answered(keeps).await
+        self.answered(keeps_open).await
     }
 
     /// Works as [`ServerConnection::respond`] with a prepared head: the status line and headers,
     /// each with its line end.
-    pub async fn respond_full(&mut self, head: &str, body: Bytes, keeps: bool) -> io::Result<bool> {
-        let keeps = self.finish_request(keeps);
+    pub async fn respond_full(
+        &mut self,
+        head: &str,
+        body: Bytes,
+        after: AfterAnswer,
+    ) -> io::Result<bool> {
+        let keeps_open = self.finish_request(after);
         let is_copied = body.len() <= COPIED_BYTES_MAX;
         let copied = if is_copied { &body[..] } else { &[] };
         let mut out = Vec::with_capacity(HEAD_BYTES_USUAL + copied.len());
         out.extend_from_slice(head.as_bytes());
-        response_head::end(&mut out, ResponseFraming::Exactly(body.len() as u64), keeps);
+        response_head::end(&mut out, ResponseFraming::Exactly(body.len() as u64), keeps_open);
         out.extend_from_slice(copied);
         yield_before_write(body.len()).await;
         self.write(&out, if is_copied { Bytes::new() } else { body }).await?;
-        self.answered(keeps).await
+        self.answered(keeps_open).await
     }
 
     /// Ends the request that was taken last. Returns whether another request may follow.
-    fn finish_request(&mut self, keeps: bool) -> bool {
+    fn finish_request(&mut self, after: AfterAnswer) -> bool {
         let remaining = self.remaining.get_mut();
         if *remaining <= self.buffer.len() {
             self.buffer.advance(std::mem::take(remaining)); // its reader did not take it
         }
-        let keeps =
-            keeps && *remaining == 0 && self.head.as_ref().is_some_and(|head| head.keep_alive);
+        let keeps_open = after == AfterAnswer::KeepAlive
+            && *remaining == 0
+            && self.head.as_ref().is_some_and(|head| head.keep_alive);
         // The start of the next request must not keep the large buffer of this one.
         if is_wasteful(&self.buffer, self.buffer.len()) {
             self.buffer = BytesMut::from(&self.buffer[..]);
@@ -290,19 +308,19 @@ impl ServerConnection {
         if self.head.as_ref().is_some_and(|head| !head.is_cacheable()) {
             self.head = None;
         }
-        keeps
+        keeps_open
     }
 
     /// Runs after the answer is written. Closes the connection after the last answer.
-    async fn answered(&mut self, keeps: bool) -> io::Result<bool> {
-        if !keeps {
+    async fn answered(&mut self, keeps_open: bool) -> io::Result<bool> {
+        if !keeps_open {
             self.socket.shutdown().await?;
             if *self.remaining.get_mut() > 0 || !self.buffer.is_empty() {
                 let mut linger = Linger::new();
                 poll_fn(|context| linger.poll(self.socket.get_mut(), context)).await;
             }
         }
-        Ok(keeps)
+        Ok(keeps_open)
     }
 
     /// Writes a body as it becomes available. Data that is ready together is written together.
@@ -382,8 +400,8 @@ impl ServerConnection {
         self.write(&out, Bytes::new()).await
     }
 
-    /// Writes both. While the client takes nothing, the rest of a large `second` gets memory of its
-    /// own, so that the part that the client has taken needs none.
+    /// Writes `first`, then `second`. If the client stops reading, the unwritten rest of a large
+    /// `second` is copied, so that the written part can be freed.
     async fn write(&mut self, mut first: &[u8], mut second: Bytes) -> io::Result<()> {
         let mut held = second.len();
         while !first.is_empty() || !second.is_empty() {

@@ -36,7 +36,7 @@ impl ResponseFraming {
 pub(super) const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 
 /// Appends the head of a response.
-pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, framing: ResponseFraming, keeps: bool) {
+pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, framing: ResponseFraming, keeps_open: bool) {
     match parts.status {
         // Nearly every answer has this status, so it skips the lookup of the reason phrase.
         StatusCode::OK => out.extend_from_slice(b"HTTP/1.1 200 OK\r\n"),
@@ -58,11 +58,11 @@ pub(super) fn head(out: &mut Vec<u8>, parts: &Parts, framing: ResponseFraming, k
             out.extend_from_slice(b"\r\n");
         }
     }
-    end(out, framing, keeps);
+    end(out, framing, keeps_open);
 }
 
 /// Appends the framing headers of the answer and the end of its head.
-pub(super) fn end(out: &mut Vec<u8>, framing: ResponseFraming, keeps: bool) {
+pub(super) fn end(out: &mut Vec<u8>, framing: ResponseFraming, keeps_open: bool) {
     match framing {
         ResponseFraming::Absent => {}
         ResponseFraming::Exactly(bytes) => {
@@ -72,7 +72,7 @@ pub(super) fn end(out: &mut Vec<u8>, framing: ResponseFraming, keeps: bool) {
         }
         ResponseFraming::Chunked => out.extend_from_slice(b"transfer-encoding: chunked\r\n"),
     }
-    if !keeps {
+    if !keeps_open {
         out.extend_from_slice(b"connection: close\r\n");
     }
     out.extend_from_slice(b"date: ");

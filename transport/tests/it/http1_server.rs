@@ -19,7 +19,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
     sync::oneshot,
 };
-use transport::http1_server::{NextRequest, PlainRequest, ServerConnection};
+use transport::http1_server::{AfterAnswer, NextRequest, PlainRequest, ServerConnection};
 
 use crate::soon;
 
@@ -98,7 +98,9 @@ async fn requests_are_separated_in_pieces_of_any_size() {
                 seen == ("/mcp".to_owned(), body.len().to_string(), (*body).to_owned()),
                 "pieces of {size}"
             );
-            assert!(soon("an answer", posts.respond(full("ok"), true)).await.unwrap());
+            assert!(
+                soon("an answer", posts.respond(full("ok"), AfterAnswer::KeepAlive)).await.unwrap()
+            );
         }
         drop(sending.await.unwrap());
     }
@@ -113,7 +115,7 @@ async fn a_head_is_marked_as_repeated_only_if_it_equals_the_previous_one() {
             assert_eq!(soon("a request", posts.next()).await.unwrap(), NextRequest::Post);
         }
         assert_eq!(posts.take_request().unwrap().is_repeated, repeats, "{more}");
-        assert!(posts.respond(full("ok"), true).await.unwrap());
+        assert!(posts.respond(full("ok"), AfterAnswer::KeepAlive).await.unwrap());
     }
 }
 
@@ -148,7 +150,7 @@ async fn a_request_that_is_not_a_plain_post_is_returned_unread() {
             client.write_all(format!("{before}{text}").as_bytes()).await.unwrap();
             if !before.is_empty() {
                 asked(&mut posts).await;
-                posts.respond(full("ok"), true).await.unwrap();
+                posts.respond(full("ok"), AfterAnswer::KeepAlive).await.unwrap();
             }
             assert_eq!(soon("the next", posts.next()).await.unwrap(), NextRequest::Other, "{text}");
             assert!(posts.take_request().is_none());
@@ -182,10 +184,10 @@ async fn a_plain_get_of_an_event_stream_is_served_between_posts() {
                 ("GET", "/mcp", false)
             );
             assert!(soon("no body", body.collect()).await.unwrap().to_bytes().is_empty());
-            assert!(server.respond(full("ok"), true).await.unwrap());
+            assert!(server.respond(full("ok"), AfterAnswer::KeepAlive).await.unwrap());
         }
         assert_eq!(asked(&mut server).await.2, "a");
-        assert!(server.respond(full("ok"), true).await.unwrap());
+        assert!(server.respond(full("ok"), AfterAnswer::KeepAlive).await.unwrap());
     }
 }
 
@@ -245,7 +247,8 @@ async fn a_body_of_the_largest_possible_length_can_be_declared() {
             posts.take_request().unwrap().head.headers["content-length"],
             length.to_string()
         );
-        let serving = tokio::spawn(async move { posts.respond(full("no"), true).await });
+        let serving =
+            tokio::spawn(async move { posts.respond(full("no"), AfterAnswer::KeepAlive).await });
         assert!(until_closed(&mut client).await.ends_with("no"));
         drop(client);
         assert!(!serving.await.unwrap().unwrap());
@@ -265,7 +268,7 @@ async fn an_answer_has_its_declared_length_or_ends_the_connection() {
     asked(&mut posts).await;
     let mut nothing = Response::new(pieces(3));
     *nothing.status_mut() = StatusCode::NO_CONTENT;
-    assert!(!posts.respond(nothing, false).await.unwrap());
+    assert!(!posts.respond(nothing, AfterAnswer::Close).await.unwrap());
     let text = until_closed(&mut client).await;
     assert!(
         text.ends_with("GMT\r\n\r\n")
@@ -278,7 +281,7 @@ async fn an_answer_has_its_declared_length_or_ends_the_connection() {
         client.write_all(post("", "a").as_bytes()).await.unwrap();
         asked(&mut posts).await;
         let body = Announced(pieces(bytes));
-        assert!(posts.respond(Response::new(body), true).await.is_err());
+        assert!(posts.respond(Response::new(body), AfterAnswer::KeepAlive).await.is_err());
     }
 }
 
@@ -309,13 +312,13 @@ async fn answers_declare_their_length_and_keep_the_connection() {
         asked(&mut posts).await;
         let mut response = full("{}");
         response.headers_mut().insert("content-type", "application/json".parse().unwrap());
-        assert!(posts.respond(response, true).await.unwrap());
+        assert!(posts.respond(response, AfterAnswer::KeepAlive).await.unwrap());
     }
     client.write_all(post("", "a").as_bytes()).await.unwrap();
     asked(&mut posts).await;
     let mut nothing = full("");
     *nothing.status_mut() = StatusCode::ACCEPTED;
-    assert!(!posts.respond(nothing, false).await.unwrap());
+    assert!(!posts.respond(nothing, AfterAnswer::Close).await.unwrap());
     let text = until_closed(&mut client).await;
     let answers: Vec<&str> = text.split_inclusive("GMT\r\n\r\n").collect();
     assert!(
@@ -340,7 +343,7 @@ async fn a_request_with_close_ends_the_connection_after_the_answer() {
     let (mut posts, mut client) = connected().await;
     client.write_all(post("Connection: Close\r\n", "a").as_bytes()).await.unwrap();
     asked(&mut posts).await;
-    assert!(!posts.respond(full("bye"), true).await.unwrap());
+    assert!(!posts.respond(full("bye"), AfterAnswer::KeepAlive).await.unwrap());
     assert!(until_closed(&mut client).await.ends_with("\r\n\r\nbye"));
 }
 
@@ -350,12 +353,13 @@ async fn an_incomplete_unread_body_ends_the_connection() {
     client.write_all(post("", "unwanted").as_bytes()).await.unwrap();
     assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
     posts.take_request().unwrap();
-    assert!(posts.respond(full("no"), true).await.unwrap(), "it was all there");
+    assert!(posts.respond(full("no"), AfterAnswer::KeepAlive).await.unwrap(), "it was all there");
     let begun = post("", &"x".repeat(100_000));
     client.write_all(&begun.as_bytes()[..200]).await.unwrap();
     assert_eq!(posts.next().await.unwrap(), NextRequest::Post);
     posts.take_request().unwrap();
-    let serving = tokio::spawn(async move { posts.respond(full("no"), true).await });
+    let serving =
+        tokio::spawn(async move { posts.respond(full("no"), AfterAnswer::KeepAlive).await });
     // The server does not read these bytes, but the client must still get the answer.
     client.write_all(&begun.as_bytes()[200..]).await.unwrap();
     assert!(until_closed(&mut client).await.ends_with("no"));
@@ -374,7 +378,8 @@ async fn answers_of_unknown_length_are_sent_in_chunks_without_delay() {
         .chain(stream::once(async { receiver.await.unwrap() }))
         .map(|piece| Ok::<_, Infallible>(Frame::data(piece)));
     let body = StreamBody::new(Box::pin(pieces));
-    let serving = tokio::spawn(async move { posts.respond(Response::new(body), false).await });
+    let serving =
+        tokio::spawn(async move { posts.respond(Response::new(body), AfterAnswer::Close).await });
     let mut read = Vec::new();
     while !read.ends_with(b"yy\r\n") {
         soon("the first pieces", client.read_buf(&mut read)).await.unwrap();
@@ -399,7 +404,12 @@ async fn a_broken_answer_has_its_first_part_and_no_final_chunk() {
     asked(&mut posts).await;
     let pieces =
         stream::iter([Ok(Frame::data(Bytes::from_static(b"half"))), Err(io::Error::other("lost"))]);
-    assert!(posts.respond(Response::new(StreamBody::new(pieces)), true).await.is_err());
+    assert!(
+        posts
+            .respond(Response::new(StreamBody::new(pieces)), AfterAnswer::KeepAlive)
+            .await
+            .is_err()
+    );
     drop(posts);
     let text = until_closed(&mut client).await;
     assert!(text.starts_with("HTTP/1.1 200") && text.ends_with("\r\n4\r\nhalf\r\n"), "{text}");
@@ -415,14 +425,13 @@ async fn a_disconnect_is_detected_and_not_confused_with_pipelining() {
     client.write_all(post("", "next").as_bytes()).await.unwrap();
     let hung_up = tokio::time::timeout(Duration::from_millis(50), waiting.disconnected()).await;
     assert!(hung_up.is_err(), "it only asks on");
-    posts.respond(full("ok"), true).await.unwrap();
+    posts.respond(full("ok"), AfterAnswer::KeepAlive).await.unwrap();
     assert_eq!(asked(&mut posts).await.2, "next");
     // This repeats the check while an answer is being written.
     let never = stream::pending::<Result<Frame<Bytes>, Infallible>>();
-    let serving =
-        tokio::spawn(
-            async move { posts.respond(Response::new(StreamBody::new(never)), true).await },
-        );
+    let serving = tokio::spawn(async move {
+        posts.respond(Response::new(StreamBody::new(never)), AfterAnswer::KeepAlive).await
+    });
     drop(client);
     assert!(soon("the end", serving).await.unwrap().is_err());
 }
@@ -460,7 +469,7 @@ async fn the_sent_part_of_a_large_answer_is_freed() {
     let (alive, freed) = oneshot::channel();
     let answer = Bytes::from_owner(Tracked(text.clone(), alive));
     let serving = tokio::spawn(async move {
-        posts.respond_full("HTTP/1.1 200 OK\r\n", answer, false).await.unwrap();
+        posts.respond_full("HTTP/1.1 200 OK\r\n", answer, AfterAnswer::Close).await.unwrap();
     });
     let mut read = vec![0; BYTES / 2];
     soon("half of the answer", client.read_exact(&mut read)).await.unwrap();

@@ -1,5 +1,5 @@
-//! Token requests on their way to the issuer (RFC 6749, 3.2): the form as the front changes it, and
-//! the issuer's answer as it is.
+//! Token requests that the broker forwards to the issuer (RFC 6749, 3.2). It changes the form as
+//! the front requires, and returns the issuer's answer unchanged.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use bytes::Bytes;

@@ -297,8 +297,9 @@ impl Answers {
     }
 }
 
-/// Returns the time until the token expires. The request that asked must find the answer, so an
-/// expired token is remembered for a moment; its expiry is checked like that of a JWT.
+/// Returns the time for which the broker caches the token: until it expires, and for one second at
+/// least. The request that waits for the introspection reads the cache, and checks the expiry
+/// itself.
 fn remaining_lifetime(claims: &[u8]) -> Duration {
     const MOMENT: Duration = Duration::from_secs(1);
     expiry(claims)

@@ -7,7 +7,7 @@ use protocol::capabilities::ClientCapabilities;
 use rules::link_sharing::{self, LinkScope, WireKind};
 
 use super::Backend;
-use crate::backends::link::{Era, Link, LinkUser};
+use crate::backends::link::{Era, Link, LinkParams, LinkUser};
 
 /// Every capability of a client, for the catalog's link. Some servers offer a tool only to clients
 /// that can answer its questions, or that show apps.
@@ -46,16 +46,19 @@ impl Backend {
         if self.roots.are_configured() && wire != WireKind::Stateless {
             declared = declared.with_roots(); // the broker answers for every client
         }
-        let owner = (scope != LinkScope::Tenant).then(|| principal.clone());
+        let params = LinkParams {
+            scope: scope.clone(),
+            principal: (scope != LinkScope::Tenant).then(|| principal.clone()),
+            declared,
+            client_era: era,
+        };
         let mut links = self.links.lock();
         if self.stop.is_cancelled() {
             return None; // the close of the backend has closed its links
         }
-        let known = links.entry(scope.clone()).or_insert_with(|| {
-            Link::new(self.clone(), scope.clone(), owner.clone(), declared.clone(), era)
-        });
+        let known = links.entry(scope).or_insert_with(|| Link::new(self.clone(), params.clone()));
         if known.is_closed() {
-            *known = Link::new(self.clone(), scope, owner, declared, era);
+            *known = Link::new(self.clone(), params);
         }
         Some(known.clone())
     }
@@ -74,7 +77,13 @@ impl Backend {
     pub fn catalog_link(self: &Arc<Self>) -> Arc<Link> {
         let declared = ClientCapabilities::parse(CATALOG_CAPABILITIES)
             .unwrap_or_else(|_| ClientCapabilities::none());
-        let link = Link::new(self.clone(), LinkScope::Catalog, None, declared, Era::Sessions);
+        let params = LinkParams {
+            scope: LinkScope::Catalog,
+            principal: None,
+            declared,
+            client_era: Era::Sessions,
+        };
+        let link = Link::new(self.clone(), params);
         *self.reader.lock() = Arc::downgrade(&link);
         link
     }

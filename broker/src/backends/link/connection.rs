@@ -1,5 +1,5 @@
-//! One open connection of a link: its requests and its end. The files below it send requests over
-//! it.
+//! One open connection of a link: its state, its pending requests and its end. The files of
+//! `connection/` send requests over it.
 //!
 //! Every request to a backend gets a wire id of the broker, which is its progress token too. An
 //! answer is matched by that id only, whichever stream it arrives on. An answer without a waiting
@@ -57,13 +57,13 @@ pub struct Connection {
     /// The fault that ended it, if known. It may hold text of the backend, so only operators see
     /// it.
     fault: OnceLock<String>,
-    /// The limit of a message that ended it.
+    /// The size limit that a message exceeded, if that ended the connection.
     overlong: OnceLock<usize>,
     /// Set when the connection is closed because the backend forgot the session.
     forgotten: AtomicBool,
-    /// Set while the link counts it as open, after the handshake.
+    /// Set while the backend counts the connection as open.
     counted_open: AtomicBool,
-    /// Set when the loss of its calls is counted.
+    /// Set when the metrics have the loss of its calls.
     loss_counted: AtomicBool,
     /// Cancelled when every queued frame was written or dropped.
     flushed: CancellationToken,
@@ -149,7 +149,7 @@ impl Connection {
         let _set_once = self.stateless.set(Arc::new(stateless));
     }
 
-    /// Returns the failure of a request that begins after the end.
+    /// Returns the failure of a request that starts after the end of the connection.
     fn why_closed(&self) -> Failure {
         if self.is_forgotten() {
             Failure::SessionGone
@@ -175,7 +175,7 @@ impl Connection {
         let _first_counts = self.overlong.set(max);
     }
 
-    /// Returns the failure of a request whose answer did not come before the end.
+    /// Returns the failure of a request whose answer did not come before the end of the connection.
     pub(super) fn loss(&self) -> Failure {
         match self.overlong.get() {
             Some(max) => Failure::Overlong { max: *max },
@@ -371,7 +371,7 @@ mod tests {
         auth::Keys,
         backends::{
             backend::Backend,
-            link::{Era, Link},
+            link::{Era, Link, LinkParams},
         },
         context::Context,
         persistence::{Persistence, Stores},
@@ -406,7 +406,13 @@ mod tests {
             context,
             Arc::default(),
         );
-        Link::new(backend, LinkScope::Catalog, None, ClientCapabilities::none(), Era::Sessions)
+        let params = LinkParams {
+            scope: LinkScope::Catalog,
+            principal: None,
+            declared: ClientCapabilities::none(),
+            client_era: Era::Sessions,
+        };
+        Link::new(backend, params)
     }
 
     fn message(text: String) -> Message {

@@ -1,14 +1,15 @@
-//! The driver of all links: opens their connections, and sends the requests that they need.
+//! The driver of all links: opens a connection over the wire of its backend, and restores the state
+//! of the last one.
 
 use std::sync::Arc;
 
 use config::spec::TransportSpec;
 use futures_util::future::BoxFuture;
-use protocol::{capabilities::ClientCapabilities, ids::PrincipalId, version::Version};
-use rules::{catalog::ListKind, link_sharing::LinkScope};
+use protocol::version::Version;
+use rules::catalog::ListKind;
 
 use super::{
-    Link, LinkDriver,
+    Link, LinkDriver, LinkParams,
     connection::Connection,
     era::Era,
     failure::Failure,
@@ -20,23 +21,12 @@ use super::{
 use crate::{backends::backend::Backend, metrics::Side};
 
 impl Link {
-    pub fn new(
-        backend: Arc<Backend>,
-        scope: LinkScope,
-        principal: Option<PrincipalId>,
-        declared: ClientCapabilities,
-        wants: Era,
-    ) -> Arc<Self> {
-        Self::driven_by(&WireDriver, backend, scope, principal, declared, wants)
-    }
-
-    /// Returns whether the last failed attempt to connect does not show an unhealthy backend. The
-    /// backend refused the connection, or the broker lacked a token or a child process.
-    pub fn is_last_failure_harmless(&self) -> bool {
-        self.backoff.lock().is_harmless
+    pub fn new(backend: Arc<Backend>, params: LinkParams) -> Arc<Self> {
+        Self::with_driver(&WireDriver, backend, params)
     }
 }
 
+/// Connects over the wire that the settings of the backend name.
 #[derive(Debug)]
 struct WireDriver;
 
@@ -57,12 +47,12 @@ impl LinkDriver for WireDriver {
         link.read_own_lists(kinds);
     }
 
-    fn probed_era<'a>(
+    fn probe_era<'a>(
         &self,
         link: &'a Arc<Link>,
         connection: &'a Arc<Connection>,
     ) -> BoxFuture<'a, Option<Era>> {
-        Box::pin(handshake::probed_era(connection, link))
+        Box::pin(handshake::probe_era(connection, link))
     }
 }
 

@@ -5,7 +5,8 @@
 //! and restores them on a new connection. A link of a session from another process resumes the
 //! session at its backend, if the backend still has it.
 //!
-//! The wires and the requests over them need the link. It reaches them through [`LinkDriver`] alone.
+//! The wires and the requests of a connection are in the layers above, which import this file. A
+//! link calls them through the trait [`LinkDriver`] alone.
 
 mod attachments;
 pub mod backend_session;
@@ -18,6 +19,7 @@ pub mod failure;
 mod http;
 mod log_level;
 mod malformed_answer;
+mod opening;
 pub mod pending;
 mod pipe;
 mod queue;
@@ -52,12 +54,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     ids::PrincipalId,
 };
-use rules::{
-    catalog::ListKind,
-    limits::{BACKOFF_MAX, ERA_RETRIES_MAX, STABLE_AFTER},
-    link_sharing::LinkScope,
-    log_level::LogLevel,
-};
+use rules::{catalog::ListKind, limits::BACKOFF_MAX, link_sharing::LinkScope, log_level::LogLevel};
 use tokio_util::sync::CancellationToken;
 
 pub use self::{
@@ -67,16 +64,14 @@ pub use self::{
     tls_clients::TlsClients,
     users::LinkUser,
 };
-use self::{
-    backoff::Backoff, connection::Connection, connection_guard::ConnectionGuard, failure::Failure,
-    users::LinkUsers,
-};
+use self::{backoff::Backoff, connection::Connection, failure::Failure, users::LinkUsers};
 use super::{
     backend::Backend, link_client::LinkClient, link_lists::LinkLists, requester::Requester,
     subscriptions::Subscriptions,
 };
 
-/// Does what a link needs requests for. The wires and the requests over them are above the link.
+/// Connects a link to its backend, and sends the requests of the link itself. The layer of the
+/// wires implements it.
 trait LinkDriver: fmt::Debug + Send + Sync {
     /// Opens a connection over the wire of the backend.
     fn open<'a>(&self, link: &'a Arc<Link>) -> BoxFuture<'a, Result<Arc<Connection>, Failure>>;
@@ -92,14 +87,27 @@ trait LinkDriver: fmt::Debug + Send + Sync {
     /// Reads lists in the background that the backend announced as changed.
     fn read_lists(&self, link: &Arc<Link>, kinds: &[ListKind]);
 
-    /// Asks the backend for its era. `None`: it did not answer.
-    fn probed_era<'a>(
+    /// Asks the backend for its era, over this connection. `None`: it did not answer.
+    fn probe_era<'a>(
         &self,
         link: &'a Arc<Link>,
         connection: &'a Arc<Connection>,
     ) -> BoxFuture<'a, Option<Era>>;
 }
 
+/// The parts of a link that its users determine.
+#[derive(Debug, Clone)]
+pub struct LinkParams {
+    pub scope: LinkScope,
+    /// The principal of its users, if all have the same one.
+    pub principal: Option<PrincipalId>,
+    /// Capabilities that the broker declares to the backend.
+    pub declared: ClientCapabilities,
+    /// The era of its clients.
+    pub client_era: Era,
+}
+
+/// The access of one or more clients to a backend.
 #[derive(Debug)]
 pub struct Link {
     driver: &'static dyn LinkDriver,
@@ -107,7 +115,7 @@ pub struct Link {
     pub scope: LinkScope,
     /// Capabilities that the broker declares to the backend.
     pub declared: ClientCapabilities,
-    /// The principal of its users, if it has only one.
+    /// The principal of its users, if all have the same one.
     pub(super) principal: Option<PrincipalId>,
     /// The era of its clients.
     client_era: Era,
@@ -140,21 +148,19 @@ struct Resumption {
 }
 
 impl Link {
-    fn driven_by(
+    fn with_driver(
         driver: &'static dyn LinkDriver,
         backend: Arc<Backend>,
-        scope: LinkScope,
-        principal: Option<PrincipalId>,
-        declared: ClientCapabilities,
-        wants: Era,
+        params: LinkParams,
     ) -> Arc<Self> {
+        let LinkParams { scope, principal, declared, client_era } = params;
         Arc::new(Self {
             driver,
             backend,
             scope,
             principal,
             declared,
-            client_era: wants,
+            client_era,
             subscriptions: Subscriptions::default(),
             lists: LinkLists::default(),
             current: ArcSwapOption::empty(),
@@ -182,8 +188,8 @@ impl Link {
     /// Returns the era of its clients. The catalog's link uses 2026-07-28 until the first client
     /// with a session arrives.
     pub(super) fn client_era(&self) -> Era {
-        let nobody_yet = self.has_no_client() && !self.backend.era.sessions_wanted();
-        if nobody_yet { Era::Stateless } else { self.client_era }
+        let awaits_sessions = self.has_no_client() && !self.backend.era.sessions_wanted();
+        if awaits_sessions { Era::Stateless } else { self.client_era }
     }
 
     /// Returns the open connection, or opens one.
@@ -220,11 +226,11 @@ impl Link {
     }
 
     /// Asks the backend for its era, over a connection of this link. `None`: it did not answer.
-    async fn probed_era(self: &Arc<Self>, connection: &Arc<Connection>) -> Option<Era> {
-        self.driver.probed_era(self, connection).await
+    async fn probe_era(self: &Arc<Self>, connection: &Arc<Connection>) -> Option<Era> {
+        self.driver.probe_era(self, connection).await
     }
 
-    /// Makes the next request open another connection. Open requests stay on this one.
+    /// Makes the next request open another connection. Requests in flight stay on this one.
     fn retire(&self, connection: &Arc<Connection>) {
         let current = self.current.load();
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, connection)) {
@@ -240,113 +246,6 @@ impl Link {
     /// Clears the back-off for a probe, which has already waited.
     pub fn clear_backoff(&self) {
         self.backoff.lock().not_before = None;
-    }
-
-    async fn open_once(self: Arc<Self>) -> Result<Arc<Connection>, Refusal> {
-        if let Some(connection) = self.live() {
-            return Ok(connection);
-        }
-        if !self.has_no_client() {
-            self.backend.check_breaker()?;
-        }
-        if let Some(last) = self.current.swap(None) {
-            // A backend that forgot its sessions is reachable and reports that at once. One that
-            // forgets each new session gets pauses.
-            let lived = last.opened.elapsed();
-            if !last.is_forgotten()
-                || lived < STABLE_AFTER && self.was_forgotten.swap(true, Ordering::Relaxed)
-            {
-                self.backoff.lock().record_lifetime(lived);
-            }
-            if lived >= STABLE_AFTER {
-                self.was_forgotten.store(false, Ordering::Relaxed);
-            }
-            // The last connection may have ended abruptly. Its orderly close runs in the
-            // background. A connection whose writing failed closes itself, after its last answers.
-            if last.is_closed() {
-                self.backend.context.running.spawn(async move { last.close().await });
-            }
-        }
-        let gone = || {
-            Refusal::new(
-                ErrorKind::BackendUnavailable,
-                format!("the link to backend {} is closed", self.backend.id),
-            )
-        };
-        let opened = tokio::select! {
-            biased;
-            () = self.closed.cancelled() => return Err(gone()),
-            opened = self.open_in_time() => opened,
-        };
-        match opened {
-            Ok(connection) => {
-                self.forget_own_lists();
-                self.current.store(Some(connection.clone()));
-                self.backend.link_opened(&self, &connection);
-                self.backend.record_attempts(self.backoff.lock().failures, None);
-                self.record_backend_session(&connection);
-                if self.is_closed() {
-                    // The close of the link came before this connection was stored.
-                    self.end_connection(&connection).await;
-                    return Err(gone());
-                }
-                self.driver.restore(&self, &connection).await;
-                Ok(connection)
-            }
-            Err(OpenError::Waiting(refusal)) => Err(refusal),
-            Err(OpenError::Failed(failure)) => {
-                self.backoff.lock().record_failed_attempt(&failure);
-                // The catalog connects again forever, so its failures count for a suspect alone.
-                let counts = !self.has_no_client() || self.backend.admission.is_suspected();
-                if counts && failure.counts_for_breaker() {
-                    self.backend.record_failure(Duration::ZERO);
-                }
-                let Backoff { failures, not_before, .. } = *self.backoff.lock();
-                self.backend.record_attempts(failures, not_before);
-                Err(self.backend.report_failure(&failure))
-            }
-        }
-    }
-
-    async fn open_in_time(self: &Arc<Self>) -> Result<Arc<Connection>, OpenError> {
-        let delay = self.backoff.lock().delay(&self.backend.id);
-        tokio::time::sleep(delay.map_err(OpenError::Waiting)?).await;
-        let limit = self.backend.timeouts().initialize;
-        match tokio::time::timeout(limit, self.open_in_matching_era()).await {
-            // No call has started, so the outcome is not unknown.
-            Ok(Err(Failure::Unclear(text))) => Err(OpenError::Failed(Failure::busy(text))),
-            Ok(opened) => opened.map_err(OpenError::Failed),
-            Err(_) => {
-                let text = format!(
-                    "no answer to initialize within {}",
-                    config::units::format_duration(limit)
-                );
-                Err(OpenError::Failed(Failure::NotSent(text)))
-            }
-        }
-    }
-
-    /// Opens a connection that closes when it is dropped. A failure of it changes nothing of the
-    /// backend.
-    pub(super) async fn open_probe(self: &Arc<Self>) -> Result<ConnectionGuard, Failure> {
-        let silent = || Failure::NotSent("no answer to initialize".to_owned());
-        let limit = self.backend.timeouts().initialize;
-        let opened = tokio::time::timeout(limit, self.driver.open(self)).await;
-        let connection = opened.map_err(|_| silent())??;
-        Ok(ConnectionGuard::new(&connection, &self.backend.context.running))
-    }
-
-    async fn open_in_matching_era(self: &Arc<Self>) -> Result<Arc<Connection>, Failure> {
-        let mut retries = ERA_RETRIES_MAX;
-        loop {
-            let useful = self.backend.era.retries_useful();
-            match self.driver.open(self).await {
-                Err(_) if retries > 0 && self.backend.era.retries_useful() != useful => {
-                    retries -= 1;
-                }
-                opened => return opened,
-            }
-        }
     }
 
     /// Opens the link for its subscribers. Retries until it is open (`true`) or without
@@ -423,7 +322,7 @@ impl Link {
         self.driver.read_lists(self, kinds);
     }
 
-    /// Waits, but not longer than until the link is closed.
+    /// Waits for this time, or until the link is closed.
     pub(in crate::backends) async fn wait_or_closed(&self, wait: Duration) {
         let _closed = tokio::time::timeout(wait, self.closed.cancelled()).await;
     }
@@ -475,7 +374,7 @@ impl Link {
         self.lock().is_unused()
     }
 
-    /// Returns whether unrelated requests may share the link.
+    /// Returns whether stateless clients use the link. Their requests are unrelated to each other.
     pub fn has_stateless_clients(&self) -> bool {
         self.clients().iter().any(|client| client.client_era() == Era::Stateless)
     }
@@ -488,11 +387,4 @@ impl Link {
     fn lock(&self) -> MutexGuard<'_, LinkUsers> {
         self.users.lock()
     }
-}
-
-/// Reason for which no connection was opened.
-enum OpenError {
-    /// The back-off does not permit an attempt yet.
-    Waiting(Refusal),
-    Failed(Failure),
 }

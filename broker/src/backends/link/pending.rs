@@ -72,27 +72,28 @@ struct PendingRequest {
     requester: Option<Arc<dyn Requester>>,
 }
 
-/// The answer of a wait, with one waker for the answer and for the end of the connection. Both are
-/// nearly always still to come. A separate wait for the end would add each request to a list and
-/// remove it again.
+/// The answer to one request, with one waker for the answer and for the end of the connection. With
+/// a separate waker for the end, each request would enter and leave a list of waiters.
 #[derive(Debug, Default)]
 struct AnswerCell {
     answer: Mutex<Option<Result<Message, Failure>>>,
     waiter: AtomicWaker,
 }
 
-/// The owner of a backend's request that waits for its answer: a client, or the record of a task.
+/// The receiver of a backend's request that waits for its answer.
 #[derive(Debug, Clone)]
 pub struct QuestionOwner {
-    pub who: Weak<dyn Inbound>,
+    /// The session, or the run of a task, that got the question.
+    pub inbound: Weak<dyn Inbound>,
+    /// The number under which it has the question.
     pub number: u64,
 }
 
 impl QuestionOwner {
     /// Withdraws the request, because its answer is not needed any more.
     pub fn withdraw(&self, why: &str) {
-        if let Some(who) = self.who.upgrade() {
-            who.withdraw(self.number, why);
+        if let Some(inbound) = self.inbound.upgrade() {
+            inbound.withdraw(self.number, why);
         }
     }
 }
@@ -249,7 +250,7 @@ impl PendingRequests {
 }
 
 impl AnswerSlot<'_> {
-    /// Waits for the answer. Never resolves without one: dropping the wait gives it up.
+    /// Waits for the answer. Does not resolve if none comes: the caller drops the wait.
     pub(super) async fn answered(&self) -> Result<Message, Failure> {
         self.until(|| self.take()).await
     }
@@ -264,8 +265,8 @@ impl AnswerSlot<'_> {
         self.until(|| self.pending.has_ended().then_some(())).await;
     }
 
-    /// Calls `look` after each possible change. Both kinds of wait must run in one task, because
-    /// they share a waker.
+    /// Calls `look` after each possible change, until it returns a value. Both kinds of wait must
+    /// run in one task, because they share a waker.
     async fn until<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
         poll_fn(|context| {
             self.answer.waiter.register(context.waker());

@@ -1,4 +1,4 @@
-//! A request to a backend: as its client gives it, and as it goes out on the wire.
+//! A request to a backend, in two forms: as its client sent it, and as the wire sends it.
 
 use std::{sync::Arc, time::Instant};
 
@@ -17,14 +17,27 @@ pub struct BackendRequest<'a> {
     pub sent_at: Instant,
 }
 
-/// One request with its purpose.
+/// A request in the form in which a wire sends it.
 pub(super) struct WireRequest<'a> {
     pub(super) wire_id: u64,
     pub(super) frame: VectoredBody,
+    /// The sender of the request. `None` for a request of the broker itself.
     pub(super) requester: Option<&'a Arc<dyn Requester>>,
-    /// True for `initialize`, whose response carries the session id.
-    pub(super) opening: bool,
+    /// True for `initialize`. The headers of its response have the session id.
+    pub(super) is_initialize: bool,
     /// Headers of a request of 2026-07-28. `None` for a request of a session. On the heap, because
     /// the request is moved several times.
     pub(super) headers: Option<Box<HeaderMap>>,
+}
+
+impl<'a> WireRequest<'a> {
+    /// Returns a request of the broker itself, for a connection with a session.
+    pub(super) fn new(wire_id: u64, frame: VectoredBody) -> Self {
+        Self { wire_id, frame, requester: None, is_initialize: false, headers: None }
+    }
+
+    /// Returns the request as one of `requester`.
+    pub(super) fn for_requester(self, requester: &'a Arc<dyn Requester>) -> Self {
+        Self { requester: Some(requester), ..self }
+    }
 }

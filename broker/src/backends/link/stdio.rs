@@ -55,13 +55,13 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
         .children
         .acquire(tenant, stdio.children_per_tenant)
         .map_err(|full| Failure::OwnLimit(full.to_string()))?;
-    let rules = stdio.effective_limits(limits);
+    let effective = stdio.effective_limits(limits);
     let mut spec = ChildSpec::new(command.clone());
     spec.args = args.clone();
     spec.env = env.clone();
     spec.cwd = cwd.as_ref().map(PathBuf::from);
     spec.launcher = Some(Path::new(PROGRAM).to_owned());
-    spec.resources = rules.resources.clone();
+    spec.resources = effective.resources.clone();
     spec.guardian = Some(link.backend.resources.children.guardian().clone());
     let spec = confined(link, spec).await?;
     provenance::record_command(&link.backend.pins, command, &spec).await;
@@ -75,7 +75,8 @@ pub(super) async fn open(link: &Arc<Link>) -> Result<Arc<Connection>, Failure> {
 
     let Pipe { connection, writing } = pipe::start(link, reader, writer);
     let running = &link.backend.context.running;
-    running.spawn(watch(link.clone(), connection.clone(), process, writing, rules, permit));
+    let child = RunningChild { process, writing, limits: effective, _permit: permit };
+    running.spawn(watch(link.clone(), connection.clone(), child));
     let guard = ConnectionGuard::new(&connection, running);
     stateless::handshake::agree(&connection, link).await?;
     guard.disarm();
@@ -115,15 +116,19 @@ async fn confined(link: &Arc<Link>, mut spec: ChildSpec) -> Result<ChildSpec, Fa
     }
 }
 
-/// Waits for the end of the process or of the link, and ends the whole process group.
-async fn watch(
-    link: Arc<Link>,
-    connection: Arc<Connection>,
-    mut process: ChildProcess,
+/// A running child.
+struct RunningChild {
+    process: ChildProcess,
+    /// The task that writes to its standard input.
     writing: tokio::task::JoinHandle<()>,
-    rules: EffectiveChildLimits,
+    limits: EffectiveChildLimits,
+    /// Held until all processes of the child have ended.
     _permit: ChildPermit,
-) {
+}
+
+/// Waits for the end of the process or of the link, and ends the whole process group.
+async fn watch(link: Arc<Link>, connection: Arc<Connection>, child: RunningChild) {
+    let RunningChild { mut process, writing, limits, _permit } = child;
     let pid = process.pid();
     tokio::select! {
         // The end of its output is mostly noticed before the end of the process.
@@ -140,7 +145,7 @@ async fn watch(
             // of the pipe, unless a descendant of the child keeps it open.
             let _read_to_its_end = tokio::time::timeout(LAST_WRITE_WAIT, connection.closed()).await;
         }
-        why = expired(&link, &connection, &rules) => {
+        why = expired(&link, &connection, &limits) => {
             tracing::info!(tenant = %link.backend.tenant, backend = %link.backend.id, pid, why, "the broker ends a child process; the next request starts another one");
             link.retire(&connection);
             // Requests that took the connection a moment ago still get an answer.
@@ -195,15 +200,15 @@ fn shown_line(line: &str) -> String {
     line.trim().chars().filter(is_shown).take(CHILD_LINE_CHARS_MAX).collect()
 }
 
-/// Waits until a child without open requests reached its idle limit or its lifetime. A child with
-/// subscribers sends updates, so it is not idle. The catalog's child reports changes and never
+/// Waits until a child without requests in flight has reached its idle time or its lifetime. A child
+/// with subscribers sends updates, so it is not idle. The catalog's child reports changes and never
 /// expires.
 async fn expired(
     link: &Link,
     connection: &Connection,
-    rules: &EffectiveChildLimits,
+    limits: &EffectiveChildLimits,
 ) -> &'static str {
-    if link.has_no_client() || (rules.idle.is_none() && rules.lifetime.is_none()) {
+    if link.has_no_client() || (limits.idle.is_none() && limits.lifetime.is_none()) {
         return std::future::pending().await;
     }
     let mut idle = IdleTimer { since: Instant::now(), requests_sent: connection.requests_sent() };
@@ -211,13 +216,13 @@ async fn expired(
         tokio::time::sleep(CHILD_IDLE_CHECK_INTERVAL).await;
         let has_tasks = link.has_backend_tasks();
         let quiet_for = idle.idle_for(connection, has_tasks || !link.subscriptions.is_empty());
-        if rules.lifetime.is_some_and(|lifetime| connection.opened.elapsed() >= lifetime)
+        if limits.lifetime.is_some_and(|lifetime| connection.opened.elapsed() >= lifetime)
             && !connection.has_pending()
             && !has_tasks
         {
             return "the child reached its maximum lifetime";
         }
-        if rules.idle.is_some_and(|idle| quiet_for >= idle) {
+        if limits.idle.is_some_and(|idle| quiet_for >= idle) {
             return "the child reached its idle time";
         }
     }

@@ -10,10 +10,10 @@ use super::{http::http_wire::HttpWire, queue::FrameQueue};
 /// Size of a request from which writing it in pieces costs less than copying it.
 const IN_PIECES_BYTES_MIN: usize = 8 * 1024;
 
-/// The kind of wire.
+/// The part of a connection that sends frames.
 #[derive(Debug)]
 pub enum WireSender {
-    /// The queue of the task that writes.
+    /// A queue, which the task of the pipe writes.
     Pipe(FrameQueue),
     /// One POST per frame.
     Http(Arc<HttpWire>),

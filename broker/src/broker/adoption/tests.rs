@@ -13,7 +13,7 @@ use crate::{
     broker::sessions::EndingSession,
     persistence::Stores,
     sessions::{
-        session::{ReleaseOutcome, SessionPersister, StreamResumption, outbox},
+        session::{ReleaseMode, ReleaseOutcome, SessionPersister, StreamResumption, outbox},
         submit,
     },
 };
@@ -89,7 +89,7 @@ async fn an_adopted_session_is_complete_and_fences_the_old_owner() {
 async fn a_request_for_the_next_owner_of_a_session_is_not_counted_as_refused() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
-    assert_eq!(replicas.one.release(&session, true).await, ReleaseOutcome::Done);
+    assert_eq!(replicas.one.release(&session, ReleaseMode::Forced).await, ReleaseOutcome::Done);
     let id = protocol::ids::RequestId::from_u64(2);
     let ping = handshake::request(&id, Method::Ping, None);
     let ping = Message::decode(ping, &json::Limits::default()).unwrap();
@@ -124,8 +124,8 @@ async fn concurrent_adoptions_of_a_session_return_the_same_session() {
 async fn a_released_session_can_be_adopted_and_is_removed_here() {
     let replicas = Replicas::start().await;
     let session = replicas.opened().await;
-    assert_eq!(replicas.one.release(&session, true).await, ReleaseOutcome::Done);
-    assert_eq!(replicas.one.release(&session, true).await, ReleaseOutcome::Gone);
+    assert_eq!(replicas.one.release(&session, ReleaseMode::Forced).await, ReleaseOutcome::Done);
+    assert_eq!(replicas.one.release(&session, ReleaseMode::Forced).await, ReleaseOutcome::Gone);
     assert!(replicas.one.all_sessions().is_empty());
     let stored = replicas.store.list_sessions(None, None, 10).await.unwrap();
     assert!(stored[0].owner.is_none(), "{stored:?}");

@@ -1,4 +1,4 @@
-//! Answers that run to their end, whether their client waits for them or not.
+//! Requests that the broker executes to their end, also if their client disconnects.
 //!
 //! The HTTP library drops the future of a client that hangs up, even before its first poll. Such a
 //! future frees its HTTP/2 stream, so the answers that run without one have a limit of their own.

@@ -1,13 +1,13 @@
-//! Fast path for plain POSTs over HTTP/1.1, the form of all calls, and for plain GETs of event
-//! streams, which rest for long. `transport::http1_server` serves them until another kind of request
-//! comes.
+//! Fast path for plain POSTs and plain GETs of event streams over HTTP/1.1.
+//! `transport::http1_server` serves them. At the first request of another kind, the connection goes
+//! to hyper.
 
 use std::{future::poll_fn, io, pin::pin, sync::Arc};
 
 use bytes::Bytes;
 use rules::limits::{CLIENT_WRITE_STALL_MAX, REQUEST_HEAD_BYTES_MAX};
 use tokio::{net::TcpStream, time::Instant};
-use transport::http1_server::{NextRequest, PlainRequest, ServerConnection};
+use transport::http1_server::{AfterAnswer, NextRequest, PlainRequest, ServerConnection};
 
 use super::{
     connection::{BoxError, ConnectionContext},
@@ -74,7 +74,10 @@ pub(super) async fn serve(
         };
         // The close header of HTTP/1 during a drain: the client opens its next connection to
         // another process.
-        let keeps_open = !broker.draining();
+        let after = match broker.draining() {
+            true => AfterAnswer::Close,
+            false => AfterAnswer::KeepAlive,
+        };
         let unread =
             UnreadAnswer::count(&broker.shared.unread_budget, answer.whole_bytes(), || {
                 cache.validated_head.unread_owner()
@@ -82,9 +85,9 @@ pub(super) async fn serve(
         let sending = async {
             match answer {
                 ServerResponse::Json { version, text } => {
-                    connection.respond_full(document_head(version), text, keeps_open).await
+                    connection.respond_full(document_head(version), text, after).await
                 }
-                ServerResponse::Other(response) => connection.respond(*response, keeps_open).await,
+                ServerResponse::Other(response) => connection.respond(*response, after).await,
             }
         };
         let stays_open = match unread {

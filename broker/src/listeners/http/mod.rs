@@ -280,7 +280,8 @@ impl HttpConnection<GuardedIo<PrefixedStream<Stream>>> {
     }
 }
 
-/// Returns the service for each request. It notifies `first` of the first one.
+/// Returns the service for each request. It notifies `first` of the first one. `requests` counts
+/// the requests of an HTTP/2 connection; it is `None` for HTTP/1.
 fn service(
     broker: Arc<Broker>,
     guard: Arc<RequestGuard>,
@@ -289,7 +290,10 @@ fn service(
     requests: Option<Arc<RunningRequests>>,
 ) -> impl Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send> + Send
 {
-    let is_http1 = requests.is_none();
+    let version = match requests {
+        None => HttpVersion::Http1,
+        Some(_) => HttpVersion::Http2,
+    };
     let detached = DetachedAnswers::new(broker.shared.running.clone());
     service_fn(move |mut request: Request<Incoming>| {
         first.notify_one();
@@ -304,7 +308,7 @@ fn service(
             || request.method() == Method::GET && connect::is_callback(request.uri().path());
         let (broker, guard, context) = (broker.clone(), guard.clone(), context.clone());
         let answer = async move {
-            let response = answer(&broker, &guard, &context, request, is_http1).await;
+            let response = answer(&broker, &guard, &context, request, version).await;
             Ok(match running {
                 Some(running) => response::track(response, running),
                 None => response,
@@ -328,8 +332,9 @@ async fn answer(
     guard: &Arc<RequestGuard>,
     context: &Arc<ConnectionContext>,
     request: Request<Incoming>,
-    is_http1: bool,
+    version: HttpVersion,
 ) -> Response<Body> {
+    let is_http1 = version == HttpVersion::Http1;
     if is_http1 && let Some(violation) = FramingViolation::from_headers(request.headers()) {
         return framing_violation(broker, violation);
     }

@@ -28,7 +28,7 @@ use super::{
     response::{self, Body, ServerResponse},
 };
 use crate::{
-    auth::{AuthenticatedCaller, Caller, RemotePeer},
+    auth::{AuthError, AuthenticatedCaller, Caller, RemotePeer},
     boxed::box_pin_with,
     broker::{Broker, check_endpoint_of, tenant_gone},
     listeners::replicas::replica_headers::{client_address, forwarded_caller},
@@ -106,13 +106,7 @@ async fn dispatch(
 ) -> Result<ServerResponse, RefusedMessage> {
     let endpoint =
         cache.validated_head.endpoint(|| endpoint(head.uri.path())).map_err(refuse_without_id)?;
-    if let RequestSource::Client(guard, _) = source {
-        let edition = guard.edition();
-        if !cache.validated_head.passed_guard(edition) {
-            guard.check_origin_and_host(&head.headers, &head.uri).map_err(refuse_without_id)?;
-            cache.validated_head.record_guard(edition);
-        }
-    }
+    check_guard(source, head, cache).map_err(refuse_without_id)?;
     let method = head.method.clone();
     if method == HttpMethod::OPTIONS {
         return Ok(preflight(&head.headers).into());
@@ -123,30 +117,14 @@ async fn dispatch(
             "this endpoint supports only GET, POST and DELETE",
         )));
     }
-    let proven = match source {
-        RequestSource::Client(..) => authenticate_cached(broker, head, &cache.validated_head),
-        RequestSource::Operator(caller) => broker.admit_authenticated(caller.clone().into()),
-        RequestSource::Replica => {
-            forwarded_caller(broker, &head.headers).map(AuthenticatedCaller::from)
-        }
-    };
-    let AuthenticatedCaller { caller, until, .. } = match proven {
-        Ok(proven) => proven,
-        Err(denied) => match source {
-            RequestSource::Client(_, remote) => {
-                Box::pin(retry_authentication(broker, head, denied, remote))
-                    .await
-                    .map_err(refuse_without_id)?
-            }
-            RequestSource::Operator(_) | RequestSource::Replica => {
-                return Err(refuse_without_id(broker.refuse(
-                    denied,
-                    Plane::Internal,
-                    RemotePeer::default(),
-                )));
-            }
-        },
-    };
+    let AuthenticatedCaller { caller, until, .. } =
+        match authenticate_source(broker, source, head, cache) {
+            Ok(proven) => proven,
+            // Boxed, because it is rare and would enlarge the future of every request.
+            Err(denied) => Box::pin(retry_or_refuse(broker, source, head, denied))
+                .await
+                .map_err(refuse_without_id)?,
+        };
     cache.validated_head.record_unread_owner(&caller);
     let tenant = cache.validated_head.tenant(broker, &caller.tenant);
     check_endpoint_of(tenant.as_deref(), &caller, &endpoint).map_err(refuse_without_id)?;
@@ -163,6 +141,55 @@ async fn dispatch(
             .await
             .map(|response| ServerResponse::from(response).end_with(inbound.until.as_ref()))
             .map_err(refuse_without_id)
+    }
+}
+
+/// Checks the origin and the host of a client's request, unless an equal head of the connection
+/// passed before.
+fn check_guard(
+    source: RequestSource<'_>,
+    head: &HeadParts,
+    cache: &ConnectionCache,
+) -> Result<(), Refusal> {
+    let RequestSource::Client(guard, _) = source else { return Ok(()) };
+    let edition = guard.edition();
+    if !cache.validated_head.passed_guard(edition) {
+        guard.check_origin_and_host(&head.headers, &head.uri)?;
+        cache.validated_head.record_guard(edition);
+    }
+    Ok(())
+}
+
+/// Authenticates the sender without waiting for the keys of an issuer.
+fn authenticate_source(
+    broker: &Arc<Broker>,
+    source: RequestSource<'_>,
+    head: &HeadParts,
+    cache: &ConnectionCache,
+) -> Result<AuthenticatedCaller, AuthError> {
+    match source {
+        RequestSource::Client(..) => authenticate_cached(broker, head, &cache.validated_head),
+        RequestSource::Operator(caller) => broker.admit_authenticated(caller.clone().into()),
+        RequestSource::Replica => {
+            forwarded_caller(broker, &head.headers).map(AuthenticatedCaller::from)
+        }
+    }
+}
+
+/// Authenticates a client again, after a wait for the keys of its issuer. Refuses other senders.
+async fn retry_or_refuse(
+    broker: &Arc<Broker>,
+    source: RequestSource<'_>,
+    head: &HeadParts,
+    denied: AuthError,
+) -> Result<AuthenticatedCaller, Refusal> {
+    match source {
+        RequestSource::Client(_, remote) => {
+            retry_authentication(broker, head, denied, remote).await
+        }
+        RequestSource::Operator(_) | RequestSource::Replica => {
+            Err(broker.refuse(denied, Plane::Internal, RemotePeer::default()))
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use protocol::{
     method::Method,
     stateless::{
         headers::{self, METHOD, NAME, PARAM_PREFIX, PROTOCOL_VERSION},
+        request::RequestMeta,
         tool_headers::{self, ParamHeader},
     },
 };
@@ -112,24 +113,7 @@ async fn answer_stateless(
         return Ok(response::empty(StatusCode::ACCEPTED).into());
     }
     let headers = &inbound.head.headers;
-    let meta = match read_meta(inbound.broker, &message) {
-        // Members that are missing from the body come first. Other faults come after the comparison
-        // with the headers.
-        Err(refusal)
-            if compares_headers(inbound)
-                && matches!(
-                    refusal.kind,
-                    ErrorKind::UnsupportedProtocolVersion | ErrorKind::MethodNotFound
-                ) =>
-        {
-            version_header(headers, &message)?;
-            if refusal.kind == ErrorKind::MethodNotFound {
-                check_repeated_header(headers, &METHOD_HEADER, &message.method_text(), "method")?;
-            }
-            return Err(refusal);
-        }
-        meta => meta?,
-    };
+    let meta = checked_meta(inbound, &message)?;
     let mut request = StatelessRequest::read(message, meta)?;
     let client = inbound.broker.stateless_client_of(
         inbound.tenant.clone(),
@@ -173,6 +157,25 @@ async fn answer_stateless(
             Ok(proxied_response(proxied, inbound).into())
         }
     }
+}
+
+/// Returns the metadata of a request. Refuses members that are missing from the body first, and
+/// other faults after the comparison with the headers.
+fn checked_meta(inbound: &InboundRequest<'_>, message: &Message) -> Result<RequestMeta, Refusal> {
+    let refusal = match read_meta(inbound.broker, message) {
+        Ok(meta) => return Ok(meta),
+        Err(refusal) => refusal,
+    };
+    let headers = &inbound.head.headers;
+    let is_unknown_method = refusal.kind == ErrorKind::MethodNotFound;
+    let is_in_headers = is_unknown_method || refusal.kind == ErrorKind::UnsupportedProtocolVersion;
+    if compares_headers(inbound) && is_in_headers {
+        version_header(headers, message)?;
+        if is_unknown_method {
+            check_repeated_header(headers, &METHOD_HEADER, &message.method_text(), "method")?;
+        }
+    }
+    Err(refusal)
 }
 
 /// Compares the `Mcp-Param-*` headers with the arguments that the tool's schema maps to headers.

@@ -1,4 +1,4 @@
-//! The way of a call past its approval: the wait for the decision, then the one use of it.
+//! The wait of a call for the decision about its approval, and the single use of the approval.
 
 use std::{
     sync::Arc,
@@ -19,15 +19,24 @@ use tokio::time::sleep_until;
 
 use crate::{persistence::fault_point, sessions::shared::Shared};
 
+/// What a drain does to the wait for a decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::sessions) enum OnDrain {
+    /// The drain ends the wait.
+    EndWait,
+    /// The wait continues. Its caller ends it in another way.
+    KeepWaiting,
+}
+
 /// Waits until an approval is decided or expires, and until `until` at most. Returns its last
-/// state, or `None` if it was removed. With `is_drained` the wait ends early when the process
-/// drains.
+/// state, or `None` if it was removed.
 pub(in crate::sessions) async fn await_decision(
     shared: &Arc<Shared>,
     id: &ApprovalId,
     until: Instant,
-    is_drained: bool,
+    on_drain: OnDrain,
 ) -> Result<Option<StoredApproval>, Refusal> {
+    let ends_on_drain = on_drain == OnDrain::EndWait;
     let wait = shared.approval_waits.wait_for(&shared.persistence, id);
     loop {
         let decided = wait.decided();
@@ -47,14 +56,14 @@ pub(in crate::sessions) async fn await_decision(
             return Ok(found);
         };
         let now = Instant::now();
-        if now >= until || (is_drained && shared.draining.is_cancelled()) {
+        if now >= until || (ends_on_drain && shared.draining.is_cancelled()) {
             return Ok(found);
         }
         let expires = now + pending.remaining_time + Duration::from_millis(1);
         tokio::select! {
             () = &mut decided => {}
             () = sleep_until(until.min(expires).into()) => {}
-            () = shared.draining.cancelled(), if is_drained => {}
+            () = shared.draining.cancelled(), if ends_on_drain => {}
         }
     }
 }

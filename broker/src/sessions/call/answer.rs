@@ -78,12 +78,12 @@ impl Call {
                 let refusal = match self.sent.was_sent() {
                     true => Refusal::new(
                         ErrorKind::Timeout,
-                        format!("backend {} did not answer in time", self.backend),
+                        format!("backend {} did not answer in time", self.backend()),
                     ),
                     false => {
                         let text = format!(
                             "the broker could not send the call to backend {} before its deadline",
-                            self.backend
+                            self.backend()
                         );
                         Refusal::new(ErrorKind::Timeout, text).mark_idempotent()
                     }
@@ -103,7 +103,7 @@ impl Call {
         if let Some(span) = id_span {
             splice.replace(span, self.client_id.raw());
         }
-        uris.expose(&self.backend, &mut splice);
+        uris.expose(self.backend(), &mut splice);
         if answer.bytes(answer.fields.error_code) == Some(b"-32042") {
             if let Some(converted) = self.urls_as_result(&answer) {
                 return converted;

@@ -1,5 +1,5 @@
-//! What becomes of an answer before its client gets it: hidden characters are found, user interfaces
-//! are held to their pins, and long results are shortened.
+//! The changes and checks of an answer before the client gets it. The broker scans it for hidden
+//! characters, compares user interfaces with their pins, and shortens long results.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,8 @@ pub(super) enum AnswerRule {
 }
 
 impl AnswerRule {
-    fn of(plan: &Plan, backend: Option<&Backend>) -> Option<Self> {
+    /// Returns the rule for the answer to a request with this plan, if it has one.
+    pub(super) fn of(plan: &Plan, backend: Option<&Backend>) -> Option<Self> {
         match &plan.target {
             BackendTarget::Tool(tool) => {
                 let tokens = plan.result_tokens?;
@@ -63,16 +64,9 @@ fn links_read_as(uri: &str, links: impl Iterator<Item = String>) -> BTreeSet<Str
 }
 
 impl Call {
-    /// Sets the rule for the answer, if the request has one. Called before the call runs.
-    pub fn record_answer_rule(&self, plan: &Plan) {
-        if let Some(rule) = AnswerRule::of(plan, self.registered_backend.as_deref()) {
-            let _set_once = self.answer_rule.set(Box::new(rule));
-        }
-    }
-
     /// Returns whether a rule changes or may refuse this answer.
     pub(super) fn is_ruled(&self, answer: &Message) -> bool {
-        let Some(rule) = self.answer_rule.get() else { return false };
+        let Some(rule) = &self.answer_rule else { return false };
         match (&**rule, answer.result.filter(|_| answer.kind == Kind::Result)) {
             (_, None) => false,
             (AnswerRule::Budget { tokens, .. }, Some(result)) => {
@@ -82,13 +76,13 @@ impl Call {
         }
     }
 
-    /// Returns the answer as the rule of the call makes it.
+    /// Applies the rule of the call to the answer.
     pub(super) async fn apply_rule(
         &self,
         answer: Message,
         uris: ResourceUris,
     ) -> Result<(Message, ResourceUris), Refusal> {
-        match self.answer_rule.get().map(|rule| &**rule) {
+        match self.answer_rule.as_deref() {
             Some(AnswerRule::Budget { tokens, tool }) => {
                 Ok(self.shorten(*tokens, tool, answer, uris).await)
             }
@@ -100,11 +94,11 @@ impl Call {
         }
     }
 
-    /// Holds a user interface to its pin, if a tool of its backend links it under this or another
+    /// Compares a user interface with its pin. Does so if a tool of the backend links it, under any
     /// spelling of its URI. The tool is in the shared lists, or in those of this session or
     /// principal.
     async fn admit_app(&self, uri: &str, answer: &Message) -> Result<(), Refusal> {
-        let Some(backend) = &self.registered_backend else { return Ok(()) };
+        let Some(backend) = &self.target.registered else { return Ok(()) };
         let lists = [backend.lists.load_full(), session::lists_of(&self.session, &backend.id)];
         let tools = lists.iter().flatten().flat_map(|lists| &lists.tools);
         let links = tools.flat_map(CatalogEntry::ui_links);
@@ -115,9 +109,9 @@ impl Call {
         Ok(())
     }
 
-    /// Applies the settings of its backend for hidden characters to the result of a tool.
+    /// Applies the backend's settings for hidden characters to the result of a tool.
     pub(super) fn scanned(&self, answer: Message) -> Message {
-        let Some(backend) = &self.registered_backend else { return answer };
+        let Some(backend) = &self.target.registered else { return answer };
         let scan = backend.pins.results;
         if scan == ResultScan::Off || self.method != Method::ToolsCall {
             return answer;

@@ -1,8 +1,9 @@
 //! A call in flight that waits for the approval of a person, up to its deadline.
 //!
-//! Invariants: the call uses its approval directly before its first request to the backend. A call
-//! that is not sent leaves its approval for the next one. The tool is then the approved one, also if
-//! a window lets the call pass.
+//! Invariants:
+//! - The call uses its approval directly before its first request to the backend. A call that is
+//!   not sent leaves its approval for the next call.
+//! - At that moment the tool is the approved one, also if a window lets the call pass.
 
 use std::{
     sync::{
@@ -22,7 +23,8 @@ use super::Call;
 use crate::{
     backends::requester::Requester as _,
     sessions::approvals::{
-        HeldCall, OpenedApproval, await_decision, ended_unused, unusable, use_approval, use_window,
+        HeldCall, OnDrain, OpenedApproval, await_decision, ended_unused, unusable, use_approval,
+        use_window,
     },
     telemetry::request,
 };
@@ -49,26 +51,14 @@ pub(super) enum AttemptEnd {
 }
 
 impl Call {
-    /// Holds the call until a person has approved it. Called before the call runs.
-    pub(in crate::sessions) fn hold(&self, held: HeldCall) {
-        let approval = CallApproval {
-            held,
-            answers_at_once: AtomicBool::new(false),
-            returned_for: OnceLock::new(),
-            passage: OnceLock::new(),
-            is_used: AtomicBool::new(false),
-            notice: OnceLock::new(),
-        };
-        let _set_once = self.approval.set(Box::new(approval));
-    }
-
+    /// Returns whether a person has to approve the call.
     pub fn is_held(&self) -> bool {
-        self.approval.get().is_some()
+        self.approval.is_some()
     }
 
     /// Makes a held call end at once if it has to wait. Called before the call runs.
     pub fn answer_at_once(&self) {
-        if let Some(approval) = self.approval.get() {
+        if let Some(approval) = &self.approval {
             approval.answers_at_once.store(true, Ordering::Relaxed);
         }
     }
@@ -76,19 +66,19 @@ impl Call {
     /// Notes the approval for which the client of a held call comes back. Called before the call
     /// runs.
     pub fn return_for(&self, id: ApprovalId) {
-        if let Some(approval) = self.approval.get() {
+        if let Some(approval) = &self.approval {
             let _set_once = approval.returned_for.set(id);
         }
     }
 
     /// Returns why the call ended without being sent, if it lacked its approval.
     pub fn approval_notice(&self) -> Option<&ApprovalNotice> {
-        self.approval.get()?.notice.get()
+        self.approval.as_ref()?.notice.get()
     }
 
     /// Waits for the approval of the call. Returns why the call may not leave, if it may not.
     pub(super) async fn await_approval(&self) -> Result<Option<ApprovalNotice>, Refusal> {
-        let Some(approval) = self.approval.get() else { return Ok(None) };
+        let Some(approval) = &self.approval else { return Ok(None) };
         let notice = self.request_approval(approval).await?;
         // The wait is not silence of the backend.
         self.touch();
@@ -122,7 +112,7 @@ impl Call {
             true => Instant::now(),
             false => self.clock.approval_deadline(),
         };
-        let decided = await_decision(shared, id, until, true).await?;
+        let decided = await_decision(shared, id, until, OnDrain::EndWait).await?;
         let Some(decided) = decided else {
             return Ok(Some(ApprovalNotice::new(&opened, ApprovalStanding::Expired)));
         };
@@ -141,7 +131,7 @@ impl Call {
 
     /// Uses the approval of a held call, once. Called before each attempt to send it.
     pub(super) async fn use_approval(&self) -> Result<(), AttemptEnd> {
-        let Some(approval) = self.approval.get() else { return Ok(()) };
+        let Some(approval) = &self.approval else { return Ok(()) };
         let Some(passage) = approval.passage.get() else { return Ok(()) };
         if approval.is_used.load(Ordering::Relaxed) {
             return Ok(());
@@ -176,6 +166,17 @@ impl Call {
 }
 
 impl CallApproval {
+    pub(super) fn new(held: HeldCall) -> Self {
+        Self {
+            held,
+            answers_at_once: AtomicBool::new(false),
+            returned_for: OnceLock::new(),
+            passage: OnceLock::new(),
+            is_used: AtomicBool::new(false),
+            notice: OnceLock::new(),
+        }
+    }
+
     /// Notes why the call was not sent.
     fn end_with(&self, notice: ApprovalNotice) -> ApprovalNotice {
         self.notice.get_or_init(|| notice).clone()

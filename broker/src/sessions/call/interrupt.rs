@@ -7,7 +7,9 @@ use std::{
     task::Poll,
 };
 
+use bytes::Bytes;
 use futures_util::task::AtomicWaker;
+use parking_lot::Mutex;
 
 /// The signal of one call, with one waiter. A token shared by many calls would keep a list of
 /// waiters behind a lock.
@@ -15,6 +17,8 @@ use futures_util::task::AtomicWaker;
 pub(super) struct Interrupt {
     is_cancelled: AtomicBool,
     is_expired: AtomicBool,
+    /// The client's reason for its cancellation, as sent.
+    client_reason: Mutex<Option<Bytes>>,
     waker: AtomicWaker,
 }
 
@@ -28,13 +32,20 @@ pub(super) enum InterruptReason {
 }
 
 impl Interrupt {
-    pub(super) fn cancel(&self) {
+    /// Ends the call for its client. `client_reason` is the reason that the client gave.
+    pub(super) fn cancel(&self, client_reason: Option<Bytes>) {
+        *self.client_reason.lock() = client_reason;
         self.is_cancelled.store(true, Ordering::Release);
         self.waker.wake();
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
         self.is_cancelled.load(Ordering::Acquire)
+    }
+
+    /// Returns the client's reason for its cancellation, once.
+    pub(super) fn take_client_reason(&self) -> Option<Bytes> {
+        self.client_reason.lock().take()
     }
 
     pub(super) fn expire(&self) {
@@ -78,11 +89,11 @@ mod tests {
         cut_short.expire();
         assert_eq!(hearing.await.unwrap(), InterruptReason::Expired);
         assert!(!cut_short.is_cancelled());
-        cut_short.cancel();
+        cut_short.cancel(None);
         assert_eq!(
             cut_short.interrupted().await,
             InterruptReason::Cancelled,
-            "who wants no answer is told of no timeout"
+            "a client that cancelled its request gets no timeout"
         );
     }
 }

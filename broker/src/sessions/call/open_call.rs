@@ -30,10 +30,9 @@ impl OpenCall for Call {
     }
 
     fn cancel(&self, reason: Option<Bytes>) {
-        *self.cancel_reason.lock() = reason;
-        self.interrupt.cancel();
-        // This comes at once, before the end of a session closes the link. A request that is just
-        // being sent is cancelled when the call settles.
+        self.interrupt.cancel(reason);
+        // The backend gets the cancellation now, because the end of a session closes the link. If
+        // the request is being sent at this moment, the call sends it when it settles.
         if !self.settled.load(Ordering::Acquire) {
             self.send_cancelled();
         }

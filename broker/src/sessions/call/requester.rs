@@ -19,8 +19,26 @@ use crate::{
         link::{Era, connection::Connection},
         requester::{ClientIdentity, Inbound, Requester, SentRequest, TaskFollower, client_info},
     },
-    sessions::session::{OpenCall as _, questions},
+    sessions::{
+        progress::ProgressSeries,
+        session::{OpenCall as _, questions},
+    },
 };
+
+/// The progress notifications of a call.
+#[derive(Debug)]
+pub(super) struct ClientProgress {
+    /// The client's token, as sent. `None` if the client requested no progress.
+    token: Option<Bytes>,
+    series: ProgressSeries,
+}
+
+impl ClientProgress {
+    pub(super) fn of(request: &Message) -> Self {
+        let token = request.fields.meta_progress_token.map(|span| span.slice(&request.frame));
+        Self { token, series: ProgressSeries::default() }
+    }
+}
 
 impl Inbound for Call {
     fn need_input(
@@ -90,8 +108,8 @@ impl Requester for Call {
     }
 
     fn progress(&self, message: &Message, token: Span, value: f64) {
-        let Some(client_token) = &self.progress_token else { return };
-        if !self.progress.advances(value) {
+        let Some(client_token) = &self.progress.token else { return };
+        if !self.progress.series.advances(value) {
             self.session.shared.metrics.dropped_notification("progress");
             return;
         }
@@ -136,7 +154,7 @@ impl Call {
     /// Begins a new series of progress, because the client continues the call with a request that
     /// has a token of its own.
     pub(in crate::sessions) fn restart_progress(&self) {
-        self.progress.restart();
+        self.progress.series.restart();
     }
 
     fn deliver(&self, kind: EventKind, frame: Bytes) {

@@ -39,7 +39,7 @@ impl Call {
                 principal: self.session.caller.principal.clone(),
                 id,
             },
-            backend: self.backend.clone(),
+            backend: self.backend().clone(),
             tool: tool.to_owned(),
             mime_type: short.mime_type.to_owned(),
             page_bytes: u32::try_from(short.page_bytes).unwrap_or(u32::MAX),
@@ -50,11 +50,11 @@ impl Call {
         match persistence.timed("put_result", putting).await {
             Ok(true) => (converted, ResourceUris::default()),
             Ok(false) => {
-                tracing::warn!(tenant = %kept.key.tenant, backend = %self.backend, tool, "the broker does not shorten a long result: the tenant reached its limit of stored results");
+                tracing::warn!(tenant = %kept.key.tenant, backend = %self.backend(), tool, "the broker does not shorten a long result: the tenant reached its limit of stored results");
                 (answer, uris)
             }
             Err(refusal) => {
-                tracing::warn!(tenant = %kept.key.tenant, backend = %self.backend, tool, %refusal, "the broker does not shorten a long result, because it could not store the whole result");
+                tracing::warn!(tenant = %kept.key.tenant, backend = %self.backend(), tool, %refusal, "the broker does not shorten a long result, because it could not store the whole result");
                 (answer, uris)
             }
         }
@@ -69,7 +69,7 @@ impl Call {
         id: &str,
     ) -> Option<(ShortenedResult, Message)> {
         let mut splice = Splice::new(&answer.frame);
-        uris.expose(&self.backend, &mut splice);
+        uris.expose(self.backend(), &mut splice);
         let frame = splice.finish();
         let decoded = |frame: bytes::Bytes| {
             let limits = json::Limits::with_bytes_max(frame.len());

@@ -35,7 +35,7 @@ impl Session {
         let catalog = &view.catalog;
         let decision =
             routing::decide(message, endpoint, advertised, self.version, catalog, Some(&check));
-        access_log::record(&self.shared.metrics, &self.tenant, subject, check);
+        access_log::record(&self.tenant, subject, check);
         decision.map(drop)
     }
 

@@ -44,8 +44,7 @@ impl Session {
             claimed.stored;
         let key = super::record::session_key(&id);
         let mut state = Self::new_state(
-            &params.tenant,
-            &params.caller,
+            &params,
             &key,
             claimed.epoch,
             SessionPhase::Ready,

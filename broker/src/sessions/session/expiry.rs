@@ -1,4 +1,4 @@
-//! Expiry of what a session keeps for its client only for some time.
+//! Expiry of a session's questions and streams.
 
 use std::{sync::Arc, time::Instant};
 

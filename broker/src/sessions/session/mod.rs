@@ -58,7 +58,7 @@ pub use self::{
     local_requests::Reply,
     open_call::OpenCall,
     persisted_state::SessionPersister,
-    release::{ReleaseOutcome, SessionRelease},
+    release::{ReleaseMode, ReleaseOutcome, SessionRelease},
     requests::count_refused,
     resumption::{ResumedStream, StreamResumption},
     state::session_moved,
@@ -107,7 +107,7 @@ pub struct SessionParams {
 #[derive(Debug)]
 pub struct Session {
     pub id: SessionId,
-    /// The key that the session is stored under.
+    /// The key of the session's row.
     pub key: SessionKey,
     /// Name of the session in logs and in the admin API. The id itself is the client's secret.
     pub digest: String,
@@ -126,7 +126,7 @@ pub struct Session {
     pub kind: SessionKind,
     created_at: jiff::Timestamp,
     touched_ms: AtomicU64,
-    /// Last time that a request was in flight or a stream connected, as [`Self::idle_for`] noted it.
+    /// Last time at which [`Self::idle_for`] found a request in flight or a connected stream.
     busy_ms: AtomicU64,
     /// Number of answers that are being written to their streams.
     answers_in_delivery: AtomicUsize,
@@ -134,15 +134,15 @@ pub struct Session {
     epoch: AtomicI64,
     /// Set when the session has left, is leaving, or is over. It accepts nothing new then.
     leaving: AtomicBool,
-    /// Set when a call was given up that its backend may still work on.
+    /// Set when the broker gave up a call that the backend may still execute.
     has_abandoned_call: AtomicBool,
     /// Questions that the client can answer, as far as its lists depend on them. Those of stateless
     /// clients do not (MCP 2026-07-28, Tools).
     pub question_kinds: QuestionKinds,
     /// Set once a link of the session had own lists.
     has_own_lists: AtomicBool,
-    /// Locked while stored state is made and written, so that an older state never overwrites a
-    /// newer one.
+    /// Locked while the broker builds and writes the stored state. An older state therefore never
+    /// overwrites a newer one.
     persisted: tokio::sync::Mutex<PersistedState>,
     /// The last stored time of a message from the client.
     seen_stored_ms: AtomicU64,
@@ -378,18 +378,17 @@ impl Session {
 
     /// Returns the state of a session that begins here, without anything in it.
     fn new_state(
-        tenant: &Tenant,
-        caller: &Caller,
+        params: &SessionParams,
         key: &SessionKey,
         epoch: i64,
         phase: SessionPhase,
         announced: ListDigests,
     ) -> SessionState {
-        let shared = &tenant.shared;
+        let (tenant, shared) = (&params.tenant, &params.tenant.shared);
         let log = shared.persistence.event_log.as_ref();
         let log = log.map(|log| (log.for_tenant(&tenant.logged_events), *key));
         let streams = SessionStreams::new(shared.stream_limits(), epoch, log)
-            .with_unread_budget(&shared.unread_budget, caller.into())
+            .with_unread_budget(&shared.unread_budget, (&params.caller).into())
             .with_retained_budget(&tenant.retained);
         SessionState::new(phase, epoch, shared.persistence.node(), streams, announced)
     }
@@ -420,8 +419,7 @@ impl SessionParts {
         let id = SessionId::new(URL_SAFE_NO_PAD.encode(rand::random::<[u8; SESSION_ID_BYTES]>()));
         let is_pooled = !kind.has_client();
         let mut state = Session::new_state(
-            &params.tenant,
-            &params.caller,
+            &params,
             &record::session_key(&id),
             FIRST_EPOCH,
             if is_pooled { SessionPhase::Ready } else { SessionPhase::AwaitingInitialized },
@@ -481,7 +479,8 @@ fn tenant_catalog(session: &Session) -> Arc<TenantCatalog> {
     shared.with_own_lists(&own)
 }
 
-/// Returns the whole lists that a backend shows to a session, for what no client sees.
+/// Returns the lists that a backend shows to a session. They include the objects that the policy or
+/// a toolset hides from the client.
 pub(in crate::sessions) fn lists_of(
     session: &Session,
     backend: &BackendId,

@@ -131,8 +131,9 @@ fn record_question(
     let mut state = session.lock();
     let number = state.admit_question(message)?;
     if let Destination::Backend { connection, backend_id, .. } = &question.destination {
-        let who: Weak<Session> = Arc::downgrade(session);
-        connection.pending().record_question(backend_id.clone(), QuestionOwner { who, number });
+        let inbound: Weak<Session> = Arc::downgrade(session);
+        let owner = QuestionOwner { inbound, number };
+        connection.pending().record_question(backend_id.clone(), owner);
     }
     let frame = question_frame(message, number, question.span.as_ref());
     state.questions.insert(number, question);
@@ -265,9 +266,9 @@ pub fn handle_malformed_answer(session: &Session, rejected: &RefusedMessage) {
     }
 }
 
-/// Stores the client's answer to a question of a task. The first one counts, from any session. The
-/// backend gets an error instead of an answer for which the tenant's tasks have no bytes left,
-/// because a response of the client gets no answer. The error is short, and not refused.
+/// Stores the client's answer to a question of a task. The first answer counts, from any session.
+/// If the tenant's tasks have no bytes left for the answer, the broker stores a short error
+/// instead. The backend gets that error, because the broker cannot refuse a response of the client.
 async fn answer_input(
     session: Arc<Session>,
     task: TaskId,

@@ -33,21 +33,29 @@ pub enum ReleaseOutcome {
     Gone,
 }
 
+/// Treatment of a busy session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReleaseMode {
+    /// A busy session stays, so that its calls can end.
+    Graceful,
+    /// A busy session leaves too. Its calls in flight are cut.
+    Forced,
+}
+
 /// The release of one session to its next owner.
 #[derive(Debug, Clone, Copy)]
 pub struct SessionRelease<'s> {
     session: &'s Arc<Session>,
-    /// True if calls in flight may be cut.
-    forced: bool,
+    mode: ReleaseMode,
 }
 
 impl<'s> SessionRelease<'s> {
-    pub fn new(session: &'s Arc<Session>, forced: bool) -> Self {
-        Self { session, forced }
+    pub fn new(session: &'s Arc<Session>, mode: ReleaseMode) -> Self {
+        Self { session, mode }
     }
 
     /// Releases the session: stores its state, releases the row, and makes its client reconnect.
-    /// Calls in flight are not cut, unless forced. The caller must not cancel this.
+    /// The caller must not cancel this.
     pub async fn release(self) -> ReleaseOutcome {
         if let Err(outcome) = self.quiesce().await {
             return outcome;
@@ -74,7 +82,7 @@ impl<'s> SessionRelease<'s> {
         ReleaseOutcome::Done
     }
 
-    /// Ends a session whose client could not find it elsewhere, on the terms of
+    /// Ends a session that no other replica can continue. A busy session is treated as in
     /// [`SessionRelease::release`].
     pub async fn quiesce_and_end(self, why: &str) -> ReleaseOutcome {
         if let Err(outcome) = self.quiesce().await {
@@ -89,12 +97,12 @@ impl<'s> SessionRelease<'s> {
 
     /// Begins to leave when only transferable requests are in flight, and hands those off.
     async fn quiesce(self) -> Result<(), ReleaseOutcome> {
-        let mut attempt = self.try_start(self.forced);
+        let mut attempt = self.try_start(self.mode);
         if attempt == ReleaseAttempt::Quiescing {
             let quiesced = async {
                 loop {
                     tokio::time::sleep(QUIESCE_POLL).await;
-                    let again = self.try_start(false);
+                    let again = self.try_start(ReleaseMode::Graceful);
                     if matches!(again, ReleaseAttempt::Leaving | ReleaseAttempt::Gone) {
                         return again;
                     }
@@ -117,8 +125,9 @@ impl<'s> SessionRelease<'s> {
         Ok(())
     }
 
-    /// Begins to leave unless the session is busy. Nothing new begins in it after that.
-    fn try_start(self, forced: bool) -> ReleaseAttempt {
+    /// Begins to leave, unless the mode lets a busy session stay. A leaving session accepts nothing
+    /// new.
+    fn try_start(self, mode: ReleaseMode) -> ReleaseAttempt {
         let mut state = self.session.lock();
         if self.session.is_leaving() {
             return ReleaseAttempt::Gone;
@@ -126,7 +135,7 @@ impl<'s> SessionRelease<'s> {
         let is_busy = state.questions.any_of_backends()
             || self.session.answers_in_delivery.load(Ordering::Relaxed) > 0
             || state.in_flight.values().any(|request| !request.is_transferable());
-        if is_busy && !forced {
+        if is_busy && mode == ReleaseMode::Graceful {
             let calls = state.calls();
             return state.ownership.quiesce.record_busy(calls);
         }

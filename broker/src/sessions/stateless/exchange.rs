@@ -32,7 +32,7 @@ use rules::{
 
 use super::{
     StatelessClient, StatelessRequest, SuspensionId,
-    pending_exchange::{PendingExchange, PendingPromotion},
+    pending_exchange::{PendingExchange, PendingPromotion, TaskAcceptance},
     suspended::RequestedInput,
 };
 use crate::sessions::{
@@ -160,10 +160,14 @@ impl StatelessClient {
         // A call that waits for an approval was not sent. The record of a task would show that.
         let is_held = waiting.as_ref().is_some_and(PendingExchange::is_held);
         let may_become_task = request.meta.tasks && offer.capabilities.tasks_tools_call && !is_held;
+        let acceptance = match may_become_task {
+            true => TaskAcceptance::Accepted,
+            false => TaskAcceptance::Declined,
+        };
         Box::new(Exchange {
             promoting: PendingPromotion::new(
                 waiting.as_ref(),
-                may_become_task,
+                acceptance,
                 self.shared.task_settings().promotion_delay(),
             ),
             client: self.clone(),
@@ -260,7 +264,7 @@ impl Exchange {
                 None => tokio::select! {
                     biased;
                     next = waiting.next() => Some(next),
-                    () = self.promoting.is_time() => None,
+                    () = self.promoting.due() => None,
                 },
                 Some((_, until)) => match tokio::time::timeout_at(*until, waiting.next()).await {
                     Ok(next) => Some(next),

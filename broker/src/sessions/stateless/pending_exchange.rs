@@ -174,10 +174,18 @@ impl Drop for PendingExchange {
     }
 }
 
+/// Whether a client accepts a task as the answer to its call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TaskAcceptance {
+    Accepted,
+    Declined,
+}
+
 /// Promotion of a call to a task, and its time.
 #[derive(Debug)]
 pub(super) struct PendingPromotion {
-    /// The time of the promotion. `None`: only if the backend makes a task of the call.
+    /// The time of the promotion. `None`: the broker promotes the call only if its backend makes a
+    /// task of it.
     due: Option<Instant>,
     /// The call, if its client accepts a task as the answer.
     call: Option<Arc<Call>>,
@@ -193,20 +201,22 @@ enum PromotionResult {
 }
 
 impl PendingPromotion {
-    /// Prepares the promotion. `may` is true if the client accepts a task for this request.
+    /// Prepares the promotion of a call `after` this time. `None`: the broker promotes a call only
+    /// if its backend makes a task of it.
     pub(super) fn new(
         pending_call: Option<&PendingExchange>,
-        may: bool,
+        acceptance: TaskAcceptance,
         after: Option<Duration>,
     ) -> Self {
+        let is_accepted = acceptance == TaskAcceptance::Accepted;
         let call = pending_call
             .filter(|pending_call| pending_call.session().kind.accepts_tasks())
             .and_then(PendingExchange::call);
         // An earlier request with another capability may have started the call.
-        if let Some(handover) = call.as_ref().and_then(|call| call.task_handoff.as_ref()) {
-            handover.set_accepting(may);
+        if let Some(handoff) = call.as_ref().and_then(|call| call.task_handoff.as_ref()) {
+            handoff.set_accepting(is_accepted);
         }
-        let call = call.filter(|_| may);
+        let call = call.filter(|_| is_accepted);
         Self {
             due: after.filter(|_| call.is_some()).map(|after| Instant::now() + after),
             call,
@@ -215,15 +225,15 @@ impl PendingPromotion {
     }
 
     /// Resolves when it is time to make a task of the call. Cancel-safe.
-    pub(super) async fn is_time(&self) {
-        let Some(handover) = self.call.as_ref().and_then(|call| call.task_handoff.as_ref()) else {
+    pub(super) async fn due(&self) {
+        let Some(handoff) = self.call.as_ref().and_then(|call| call.task_handoff.as_ref()) else {
             return std::future::pending().await;
         };
         match self.due {
             Some(due) => {
-                let _sooner = tokio::time::timeout_at(due.into(), handover.wait_for_offer()).await;
+                let _sooner = tokio::time::timeout_at(due.into(), handoff.wait_for_offer()).await;
             }
-            None => handover.wait_for_offer().await,
+            None => handoff.wait_for_offer().await,
         }
     }
 
@@ -264,10 +274,10 @@ impl PendingPromotion {
             Ok(PromotionResult::Task(task)) => Ok(task),
             Ok(PromotionResult::Unchanged(pending_call)) => {
                 // The call itself follows the backend's task.
-                if let Some(handover) =
+                if let Some(handoff) =
                     self.call.as_ref().and_then(|call| call.task_handoff.as_ref())
                 {
-                    drop(handover.take());
+                    drop(handoff.take());
                 }
                 self.due = self.due.map(|_| Instant::now() + PROMOTE_RETRY_INTERVAL);
                 Err(Some(pending_call))

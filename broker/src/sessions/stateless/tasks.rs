@@ -92,9 +92,8 @@ impl StatelessClient {
             ));
         }
         let task = load_visible(
-            &self.shared,
-            &self.audience(),
             &self.tenant,
+            &self.audience(),
             &self.caller.subject,
             &named_task(&request.message)?,
             CheckAttempt::First,

@@ -20,7 +20,7 @@ use super::{
         connect_tool,
         session::{RequestContext, Session, local_requests::decide_after},
     },
-    CallLater, Unlisted, decide_and_start,
+    DeferredCall, UnlistedName, decide_and_start,
 };
 use crate::backends::{
     backend::{Backend, BackendState},
@@ -34,7 +34,7 @@ pub(super) fn refuse_or_wait(
     message: Message,
     request: RequestContext<'_>,
     refusal: Refusal,
-    unlisted: Unlisted<'_>,
+    unlisted: UnlistedName<'_>,
 ) -> Result<(), Refusal> {
     if let Some(backend) = connect_tool::meant_by(session, &message, &refusal) {
         return connect_tool::answer(session, request, backend);
@@ -44,10 +44,10 @@ pub(super) fn refuse_or_wait(
         let _not_awaited =
             session.tenant.read_lists_of(&session.endpoint, &session.caller.principal);
     }
-    if let Unlisted::Waits(later) = unlisted
+    if let UnlistedName::Waits(deferred) = unlisted
         && unreached.iter().any(|backend| is_connecting(backend))
     {
-        return decide_after_first_attempts(session, message, request, unreached, later);
+        return decide_after_first_attempts(session, message, request, unreached, deferred);
     }
     Err(unavailable_if_unreached(refusal, &unreached))
 }
@@ -105,12 +105,12 @@ fn decide_after_first_attempts(
     message: Message,
     request: RequestContext<'_>,
     backends: Vec<Arc<Backend>>,
-    later: Option<&mut CallLater>,
+    deferred: Option<&mut DeferredCall>,
 ) -> Result<(), Refusal> {
     let (id, stream) = (request.id.clone(), request.stream.clone());
-    let holder = later.map(|later| {
+    let holder = deferred.map(|deferred| {
         let (sender, receiver) = oneshot::channel();
-        *later = Some(receiver);
+        *deferred = Some(receiver);
         sender
     });
     let wait = async move {
@@ -122,7 +122,7 @@ fn decide_after_first_attempts(
     let (method, started_at, waiting) = (request.method, request.started_at, session.clone());
     decide_after(session, request, wait, move || {
         let request = RequestContext { id, method, stream: &stream, started_at };
-        let call = decide_and_start(&waiting, message, request, Unlisted::IsRefused)?;
+        let call = decide_and_start(&waiting, message, request, UnlistedName::IsRefused)?;
         // A call that is dropped here continues as a task of the runtime.
         drop(holder.map(|holder| holder.send(call)));
         Ok(())

@@ -36,7 +36,6 @@ use crate::{
         access_checks,
         access_log::{self, CheckAttempt},
         session::{Session, local_requests::Reply, questions},
-        shared::Shared,
         stream::EventStream,
         tenant::Tenant,
     },
@@ -48,22 +47,21 @@ fn not_found() -> Refusal {
 
 /// Loads a task that this audience may see, and whose tool the subject may call.
 pub(in crate::sessions) async fn load_visible(
-    shared: &Shared,
-    audience: &TaskAudience,
     tenant: &Tenant,
+    audience: &TaskAudience,
     subject: &Subject,
     task: &TaskId,
     attempt: CheckAttempt,
 ) -> Result<StoredTask, Refusal> {
-    let found = shared.persistence.timed("get_task", shared.persistence.store.task(task)).await?;
+    let persistence = &tenant.shared.persistence;
+    let found = persistence.timed("get_task", persistence.store.task(task)).await?;
     let found = found.filter(|found| audience.may_see(&found.record)).ok_or_else(not_found)?;
-    check_tool(shared, tenant, subject, &found.record, attempt)?;
+    check_tool(tenant, subject, &found.record, attempt)?;
     Ok(found)
 }
 
 /// Refuses a task whose tool the subject may not call any more.
 fn check_tool(
-    shared: &Shared,
     tenant: &Tenant,
     subject: &Subject,
     record: &TaskRecord,
@@ -74,8 +72,7 @@ fn check_tool(
     }
     let endpoint = created_at(record);
     with_tool(tenant, &endpoint, record, |object| {
-        let metrics = &shared.metrics;
-        access_log::check_tool(metrics, tenant, &endpoint, subject, object, not_found, attempt)
+        access_log::check_tool(tenant, &endpoint, subject, object, not_found, attempt)
     })
 }
 
@@ -128,7 +125,7 @@ async fn own_task(
     attempt: CheckAttempt,
 ) -> Result<StoredTask, Refusal> {
     let (audience, subject) = (TaskCreator::new(session).audience(), session.subject());
-    load_visible(&session.shared, &audience, &session.tenant, &subject, task, attempt).await
+    load_visible(&session.tenant, &audience, &subject, task, attempt).await
 }
 
 fn object(session: &Session, task: &StoredTask) -> Bytes {

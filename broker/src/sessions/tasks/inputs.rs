@@ -32,7 +32,7 @@ use rules::{
 
 use super::{
     reply_route::ReplyRoute,
-    run::{OpenInput, StopReason, TaskRun},
+    run::{OpenInput, RunState, StopReason, TaskRun},
 };
 use crate::{
     backends::link::{connection::Connection, pending::QuestionOwner},
@@ -76,22 +76,7 @@ pub(super) fn accept_question_via(
         if run.is_stopped() {
             return Err(Refusal::new(ErrorKind::InvalidRequest, "the task has ended"));
         }
-        let waiting = state.inputs.len().max(state.inputs_storing);
-        let opened = usize::try_from(state.inputs_opened).unwrap_or(usize::MAX);
-        if opened >= BACKEND_TASK_INPUTS_MAX {
-            return Err(Refusal::new(
-                ErrorKind::Overloaded,
-                format!(
-                    "the backend has made {BACKEND_TASK_INPUTS_MAX} requests to the client of this task, which is the limit"
-                ),
-            ));
-        }
-        if waiting >= TASK_INPUTS_MAX {
-            return Err(Refusal::new(
-                ErrorKind::Overloaded,
-                "too many requests of the backend wait for the client of this task",
-            ));
-        }
+        check_input_limits(&state)?;
         state.inputs_opened += 1;
         let number = run.epoch() * NUMBERS_PER_EPOCH + state.inputs_opened;
         let span = span.map(|span| Arc::new(Mutex::new(Some(span))));
@@ -109,7 +94,7 @@ pub(super) fn accept_question_via(
     if let ReplyRoute::Backend { connection, id } = reply_route {
         connection.pending().record_question(
             id,
-            QuestionOwner { who: run.this.clone(), number: number.cast_unsigned() },
+            QuestionOwner { inbound: run.this.clone(), number: number.cast_unsigned() },
         );
         if connection.is_closed() {
             // The thread that closed the connection may have looked for questions before this one
@@ -122,6 +107,26 @@ pub(super) fn accept_question_via(
     run.lock().inputs_storing += 1;
     let storing = StoringInput(run.clone());
     run.shared.running.spawn(store(storing, number, request));
+    Ok(())
+}
+
+/// Refuses one more question to the client of a task that has reached a limit.
+fn check_input_limits(state: &RunState) -> Result<(), Refusal> {
+    let opened = usize::try_from(state.inputs_opened).unwrap_or(usize::MAX);
+    if opened >= BACKEND_TASK_INPUTS_MAX {
+        return Err(Refusal::new(
+            ErrorKind::Overloaded,
+            format!(
+                "the backend has made {BACKEND_TASK_INPUTS_MAX} requests to the client of this task, which is the limit"
+            ),
+        ));
+    }
+    if state.inputs.len().max(state.inputs_storing) >= TASK_INPUTS_MAX {
+        return Err(Refusal::new(
+            ErrorKind::Overloaded,
+            "too many requests of the backend wait for the client of this task",
+        ));
+    }
     Ok(())
 }
 

@@ -127,7 +127,7 @@ async fn store(
             "the call does not go to a backend any more",
         ));
     };
-    if plan.backend != call.backend {
+    if plan.backend != *call.backend() {
         return Err(Refusal::new(ErrorKind::Internal, "the name now belongs to another backend"));
     }
     let creator = TaskCreator::new(session);

@@ -50,6 +50,14 @@ struct AdmittedConnection {
     permit: Permit,
 }
 
+/// The form of a call to a backend with sessions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CallForm {
+    Plain,
+    /// With the member `task`: the answer is a task of the backend.
+    Task,
+}
+
 /// Repetitions of one call.
 struct CallRetries {
     timer: RetryTimer,
@@ -70,14 +78,14 @@ pub(super) async fn send_call(run: &Arc<TaskRun>) -> Result<RunOutcome, RunOutco
         let Some(admitted) = retries.commit_sent(run, approval.as_ref(), admitted).await? else {
             continue;
         };
-        let as_task = becomes_a_task(run, &admitted.connection, &message);
-        record_maybe_sent(run, as_task).map_err(RunOutcome::Stopped)?;
-        let answer = exchange(run, &admitted, &message, as_task).await;
+        let form = call_form(run, &admitted.connection, &message);
+        record_maybe_sent(run, form).map_err(RunOutcome::Stopped)?;
+        let answer = exchange(run, &admitted, &message, form).await;
         let AdmittedConnection { link, connection, permit } = admitted;
         drop(permit);
         run.lock().creating = false;
         match answer {
-            Ok(answer) => return Ok(read_answer(run, &link, &connection, answer, as_task).await),
+            Ok(answer) => return Ok(read_answer(run, &link, &connection, answer, form).await),
             Err(failure) => retries.wait_after(run, &link, &failure).await?,
         }
     }
@@ -126,10 +134,13 @@ async fn exchange(
     run: &Arc<TaskRun>,
     AdmittedConnection { link, connection, .. }: &AdmittedConnection,
     message: &Message,
-    as_task: bool,
+    form: CallForm,
 ) -> Result<Message, Failure> {
     let requester: Arc<dyn Requester> = run.clone();
-    let edits = if as_task { vec![task_member(run, message)] } else { Vec::new() };
+    let edits = match form {
+        CallForm::Plain => Vec::new(),
+        CallForm::Task => vec![task_member(run, message)],
+    };
     let sent_at = Instant::now();
     let request = BackendRequest { message, edits: &edits, requester: &requester, sent_at };
     let answer = connection.exchange(link, request).await;
@@ -144,10 +155,10 @@ async fn read_answer(
     link: &Arc<Link>,
     connection: &Arc<Connection>,
     answer: Message,
-    as_task: bool,
+    form: CallForm,
 ) -> RunOutcome {
     fault_point::hit("task.answered");
-    if !is_backend_task(run, &answer, as_task) {
+    if !is_backend_task(run, &answer, form) {
         return RunOutcome::Answered(answer, None);
     }
     match answer.bytes(answer.result).and_then(BackendTask::read) {
@@ -219,14 +230,15 @@ impl CallRetries {
 }
 
 /// Returns whether the answer is a task that the backend made of the call.
-fn is_backend_task(run: &TaskRun, answer: &Message, as_task: bool) -> bool {
-    let is_expected = as_task || run.lock().backend_task.is_some();
+fn is_backend_task(run: &TaskRun, answer: &Message, form: CallForm) -> bool {
+    let is_expected = form == CallForm::Task || run.lock().backend_task.is_some();
     is_expected && answer.fields.task_task_id.is_some()
 }
 
 /// Notes that the call may have been sent. Fails for a run that was stopped meanwhile: its call is
 /// still unsent, so another process can send it.
-fn record_maybe_sent(run: &TaskRun, as_task: bool) -> Result<(), StopReason> {
+fn record_maybe_sent(run: &TaskRun, form: CallForm) -> Result<(), StopReason> {
+    let as_task = form == CallForm::Task;
     let mut state = run.lock();
     if let Some(stop) = state.stop_reason {
         return Err(stop);
@@ -235,9 +247,9 @@ fn record_maybe_sent(run: &TaskRun, as_task: bool) -> Result<(), StopReason> {
     Ok(())
 }
 
-/// Returns whether the call is sent as a task. MCP 2025-11-25, Tasks: the backend and the tool must
-/// both support tasks.
-fn becomes_a_task(run: &TaskRun, connection: &Connection, message: &Message) -> bool {
+/// Returns the form in which the broker sends the call. MCP 2025-11-25, Tasks: the backend and the
+/// tool must both support tasks.
+fn call_form(run: &TaskRun, connection: &Connection, message: &Message) -> CallForm {
     let has_tasks = connection
         .negotiated()
         .is_some_and(|agreed| agreed.capabilities.tasks_tools_call && agreed.version.tasks());
@@ -247,7 +259,10 @@ fn becomes_a_task(run: &TaskRun, connection: &Connection, message: &Message) -> 
         .catalog_of(&run.record.principal)
         .traits(&run.record.backend, &tool)
         .map(|traits| traits.task_support);
-    has_tasks && support != Some(TaskSupport::Forbidden)
+    match has_tasks && support != Some(TaskSupport::Forbidden) {
+        true => CallForm::Task,
+        false => CallForm::Plain,
+    }
 }
 
 /// Returns the edit that adds `task` to the call.

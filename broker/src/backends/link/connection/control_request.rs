@@ -26,8 +26,7 @@ impl Connection {
         }
         let wire_id = self.next_wire_id();
         let frame = handshake::request(&RequestId::from_u64(wire_id), method, params).into();
-        let request =
-            WireRequest { wire_id, frame, requester: None, opening: false, headers: None };
+        let request = WireRequest::new(wire_id, frame);
         tokio::time::timeout(limit, self.send_and_wait(link, request))
             .await
             .unwrap_or(Err(Failure::TimedOut(method)))

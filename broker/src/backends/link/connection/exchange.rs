@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use protocol::{envelope::Message, handshake, ids::RequestId, method::Method, splice::Splice};
+use transport::VectoredBody;
 
 use super::Connection;
 use crate::{
@@ -32,40 +33,11 @@ impl Connection {
             return Box::pin(exchange::exchange(self, link, outgoing)).await;
         }
         let wire_id = self.next_wire_id();
-        // In a block, so that its variables are dropped before the wait for the answer.
-        let (frame, span) = {
-            let mut buffer = itoa::Buffer::new();
-            let digits = buffer.format(wire_id).as_bytes();
-            let mut splice = Splice::new(&outgoing.message.frame);
-            if let Some(span) = outgoing.message.id_span {
-                splice.replace(span, digits);
-            }
-            if let Some(span) = outgoing.message.fields.meta_progress_token {
-                splice.replace(span, digits);
-            }
-            for (span, text) in outgoing.edits {
-                splice.replace(*span, &text[..]);
-            }
-            let in_meta = matches!(self.wire, WireSender::Pipe(_));
-            let span = ChildSpan::attempt(
-                outgoing.message,
-                link.backend.id.as_str(),
-                link.backend.transport(),
-                in_meta,
-                &mut splice,
-            );
-            (self.wire.finished(splice), span)
-        };
+        let (frame, span) = self.edited(link, wire_id, outgoing);
         outgoing
             .requester
             .sent_as(SentRequest { connection: self.clone(), wire_id }, outgoing.sent_at);
-        let request = WireRequest {
-            wire_id,
-            frame,
-            requester: Some(outgoing.requester),
-            opening: false,
-            headers: None,
-        };
+        let request = WireRequest::new(wire_id, frame).for_requester(outgoing.requester);
         let answer = match &span {
             // Boxed, because it would enlarge the future of every call.
             Some(span) => {
@@ -86,6 +58,37 @@ impl Connection {
         answer
     }
 
+    /// Returns the client's request as the backend gets it, and the span of this attempt. The wire
+    /// id replaces the id and the progress token of the client.
+    fn edited(
+        &self,
+        link: &Link,
+        wire_id: u64,
+        outgoing: BackendRequest<'_>,
+    ) -> (VectoredBody, Option<ChildSpan>) {
+        let mut buffer = itoa::Buffer::new();
+        let digits = buffer.format(wire_id).as_bytes();
+        let mut splice = Splice::new(&outgoing.message.frame);
+        if let Some(span) = outgoing.message.id_span {
+            splice.replace(span, digits);
+        }
+        if let Some(span) = outgoing.message.fields.meta_progress_token {
+            splice.replace(span, digits);
+        }
+        for (span, text) in outgoing.edits {
+            splice.replace(*span, &text[..]);
+        }
+        let in_meta = matches!(self.wire, WireSender::Pipe(_));
+        let span = ChildSpan::attempt(
+            outgoing.message,
+            link.backend.id.as_str(),
+            link.backend.transport(),
+            in_meta,
+            &mut splice,
+        );
+        (self.wire.finished(splice), span)
+    }
+
     /// Sends a request of the broker on behalf of `requester`, and waits for as long as the backend
     /// needs. The backend may send questions for `requester` meanwhile.
     pub async fn request_for(
@@ -100,16 +103,7 @@ impl Connection {
         }
         let wire_id = self.next_wire_id();
         let frame = handshake::request(&RequestId::from_u64(wire_id), method, Some(params)).into();
-        self.send_and_wait(
-            link,
-            WireRequest {
-                wire_id,
-                frame,
-                requester: Some(requester),
-                opening: false,
-                headers: None,
-            },
-        )
-        .await
+        let request = WireRequest::new(wire_id, frame).for_requester(requester);
+        self.send_and_wait(link, request).await
     }
 }

@@ -33,12 +33,8 @@ impl Connection {
             format!("{{{}}}", link.backend.mark.member()).as_bytes(),
         )
         .into();
-        let answer = self
-            .send_and_wait(
-                link,
-                WireRequest { wire_id, frame, requester: None, opening: true, headers: None },
-            )
-            .await;
+        let request = WireRequest { is_initialize: true, ..WireRequest::new(wire_id, frame) };
+        let answer = self.send_and_wait(link, request).await;
         // The outcome of a client's request is never unknown here, because none was in flight.
         let answer = answer.map_err(|failure| match failure {
             Failure::Unclear(text) => Failure::busy(text),
@@ -66,11 +62,7 @@ impl Connection {
             let wire_id = self.next_wire_id();
             let frame =
                 handshake::request(&RequestId::from_u64(wire_id), Method::Ping, None).into();
-            self.send_and_wait(
-                link,
-                WireRequest { wire_id, frame, requester: None, opening: false, headers: None },
-            )
-            .await?;
+            self.send_and_wait(link, WireRequest::new(wire_id, frame)).await?;
         }
         Ok(())
     }

@@ -26,7 +26,7 @@ pub(in crate::backends::link) async fn control_request(
     match method {
         // This revision has no ping. The broker sends a request that each server answers.
         Method::Ping => {
-            requests::send_own(connection, link, Method::ServerDiscover, None, None).await
+            requests::send_of_broker(connection, link, Method::ServerDiscover, None, None).await
         }
         Method::ResourcesSubscribe | Method::ResourcesUnsubscribe => {
             let uri = params.and_then(uri_of).unwrap_or_default();
@@ -41,9 +41,9 @@ pub(in crate::backends::link) async fn control_request(
         | Method::ResourcesList
         | Method::ResourcesTemplatesList => {
             stateless.listening.first().lock().has_read_lists = true;
-            requests::send_own(connection, link, method, params, None).await
+            requests::send_of_broker(connection, link, method, params, None).await
         }
-        _ => requests::send_own(connection, link, method, params, None).await,
+        _ => requests::send_of_broker(connection, link, method, params, None).await,
     }
 }
 

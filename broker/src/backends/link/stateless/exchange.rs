@@ -238,7 +238,8 @@ impl<'a> BackendExchange<'a> {
         }
         let frame = connection.wire().finished(splice);
         let headers = requests::is_http(connection).then(|| requests::call_headers(link, outgoing));
-        WireRequest { wire_id, frame, requester: Some(outgoing.requester), opening: false, headers }
+        let request = WireRequest::new(wire_id, frame).for_requester(outgoing.requester);
+        WireRequest { headers, ..request }
     }
 
     async fn next_step(&mut self, answer: &Message) -> Result<NextStep, Failure> {
@@ -282,7 +283,7 @@ impl<'a> BackendExchange<'a> {
             Some(HEADER_MISMATCH) if requester.forwarded_headers().is_empty() => {
                 Err(Failure::Protocol("the backend refused the headers of a request".to_owned()))
             }
-            Some(UNSUPPORTED_PROTOCOL_VERSION) => Err(requests::changed_its_mind(connection, link)),
+            Some(UNSUPPORTED_PROTOCOL_VERSION) => Err(requests::end_outdated_era(connection, link)),
             _ => requests::for_the_requester(answer, outgoing.message.method, requester)
                 .map(NextStep::Return),
         }
@@ -301,6 +302,8 @@ pub(in crate::backends::link) async fn request_for(
     match method {
         // The state of a task that is over contains its outcome.
         Method::TasksResult => tasks::result(link, requester, params).await,
-        _ => requests::send_own(connection, link, method, Some(params), Some(requester)).await,
+        _ => {
+            requests::send_of_broker(connection, link, method, Some(params), Some(requester)).await
+        }
     }
 }

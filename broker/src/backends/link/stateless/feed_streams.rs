@@ -299,7 +299,7 @@ async fn open(
 ) -> Result<FeedStream, FeedOpenError> {
     let params = format!("{{\"notifications\":{}}}", filter.to_json());
     let identity = RequestIdentity::broker(connection, link);
-    let request = requests::own(
+    let request = requests::broker_request(
         connection,
         link,
         Method::SubscriptionsListen,

@@ -96,12 +96,12 @@ pub(in crate::backends::link) async fn agree(
         {
             initialize_or_discover(connection, link).await
         }
-        (ProtocolChoice::Auto, _) => probe_era(connection, link).await,
+        (ProtocolChoice::Auto, _) => discover_or_initialize(connection, link).await,
     }
 }
 
-/// Opens a session with a backend that answered `server/discover` on an earlier connection, or uses
-/// it in the form of 2026-07-28 if it has no sessions.
+/// Opens a session with a backend that answered `server/discover` on an earlier connection. Sends
+/// stateless requests if the backend has no sessions.
 async fn initialize_or_discover(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
@@ -146,7 +146,10 @@ async fn try_initialize(
     }
 }
 
-async fn probe_era(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<(), Failure> {
+async fn discover_or_initialize(
+    connection: &Arc<Connection>,
+    link: &Arc<Link>,
+) -> Result<(), Failure> {
     let mut discovery = pin!(discover(connection, link));
     let answer = tokio::select! {
         biased;
@@ -233,9 +236,9 @@ async fn discover(connection: &Arc<Connection>, link: &Arc<Link>) -> Result<Mess
     answer
 }
 
-/// Asks the backend for its era over an open connection. An answer that is not MCP is one of a
+/// Asks the backend for its era over an open connection. An answer that is not MCP comes from a
 /// backend without 2026-07-28. `None`: the backend did not answer in time.
-pub(in crate::backends::link) async fn probed_era(
+pub(in crate::backends::link) async fn probe_era(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
 ) -> Option<Era> {

@@ -77,7 +77,7 @@ pub(super) async fn probe(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
 ) -> Result<Message, Failure> {
-    let request = own(
+    let request = broker_request(
         connection,
         link,
         Method::ServerDiscover,
@@ -92,7 +92,7 @@ pub(super) async fn probe(
 
 /// Sends a request of the broker, on behalf of `requester` if there is one. The answer is a
 /// complete result or an error, as the backend wrote it.
-pub(super) async fn send_own(
+pub(super) async fn send_of_broker(
     connection: &Arc<Connection>,
     link: &Arc<Link>,
     method: Method,
@@ -104,9 +104,10 @@ pub(super) async fn send_own(
         |requester| RequestIdentity::of(connection, requester),
     );
     let answer =
-        send(connection, link, own(connection, link, method, params, &identity, None)).await?;
+        send(connection, link, broker_request(connection, link, method, params, &identity, None))
+            .await?;
     if downgrade::error_code(&answer) == Some(UNSUPPORTED_PROTOCOL_VERSION) {
-        return Err(changed_its_mind(connection, link));
+        return Err(end_outdated_era(connection, link));
     }
     match ResultType::of(&answer) {
         ResultType::Complete => Ok(answer),
@@ -119,16 +120,17 @@ pub(super) async fn send_own(
     }
 }
 
-/// Closes the connection so that the next one negotiates the era again. The backend dropped this
-/// revision and did not process the request.
-pub(super) fn changed_its_mind(connection: &Connection, link: &Arc<Link>) -> Failure {
+/// Closes a connection whose revision the backend no longer supports. The next connection
+/// negotiates the era again. The backend did not process the request.
+pub(super) fn end_outdated_era(connection: &Connection, link: &Arc<Link>) -> Failure {
     connection.close_forgotten();
     link.backend.on_era_changed(link);
     Failure::SessionGone
 }
 
-/// Builds a request with these params and this identity. `requester` gets its progress.
-pub(super) fn own<'a>(
+/// Builds a request of the broker with these params and this identity. `requester` gets its
+/// progress.
+pub(super) fn broker_request<'a>(
     connection: &Connection,
     link: &Link,
     method: Method,
@@ -162,7 +164,7 @@ pub(super) fn own<'a>(
         let name = named.and_then(|(message, span)| message.text(span).map(Cow::into_owned));
         header_map(link, method, name.as_deref(), None, HeaderMap::new())
     });
-    WireRequest { wire_id, frame: frame.into(), requester, opening: false, headers }
+    WireRequest { requester, headers, ..WireRequest::new(wire_id, frame.into()) }
 }
 
 pub(super) fn is_http(connection: &Connection) -> bool {

@@ -319,7 +319,7 @@ async fn persistently(
     loop {
         if let Ok(connection) = link.connection().await {
             let exchange =
-                requests::send_own(&connection, link, method, Some(params), Some(requester));
+                requests::send_of_broker(&connection, link, method, Some(params), Some(requester));
             match tokio::time::timeout(limit, exchange).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(failure @ (Failure::Protocol(_) | Failure::TooLarge { .. }))) => {

@@ -1,4 +1,5 @@
-//! Questions of the backend in an exchange, which become input requests in its answer for now.
+//! Questions of a backend during an exchange. The broker answers the exchange with them as input
+//! requests, and the client sends its request again with the input.
 
 use protocol::{
     envelope::{Kind, Message},

@@ -5,7 +5,7 @@ use records::NodeName;
 use rules::endpoint::Endpoint;
 
 use super::*;
-use crate::sessions::session::Session;
+use crate::sessions::session::{ReleaseMode, Session};
 
 const LEASE: Duration = Duration::from_millis(700);
 
@@ -148,7 +148,7 @@ async fn failed_lookups_of_other_callers_do_not_hide_a_session() {
     );
     // A released session has no owner, but it still exists.
     let session = edge.session(&id).unwrap();
-    edge.broker.release(&session, true).await;
+    edge.broker.release(&session, ReleaseMode::Forced).await;
     assert_eq!(edge.request_kind(&id).await, (200, String::new()));
     assert_eq!(edge.request(Method::DELETE, Some(&id), "").await.status(), StatusCode::NO_CONTENT);
     assert_eq!(edge.request_kind(&id).await.0, 404);
