@@ -14,7 +14,7 @@ mod passage;
 pub(in crate::sessions) use self::{
     held_call::{HeldCall, OpenedApproval},
     passage::{
-        OnDrain, await_decision, ended_unused, removed, tool_changed, unusable, use_approval,
+        DrainMode, await_decision, ended_unused, removed, tool_changed, unusable, use_approval,
         use_window,
     },
 };

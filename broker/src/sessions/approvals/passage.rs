@@ -21,7 +21,7 @@ use crate::{persistence::fault_point, sessions::shared::Shared};
 
 /// What a drain does to the wait for a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::sessions) enum OnDrain {
+pub(in crate::sessions) enum DrainMode {
     /// The drain ends the wait.
     EndWait,
     /// The wait continues. Its caller ends it in another way.
@@ -34,9 +34,9 @@ pub(in crate::sessions) async fn await_decision(
     shared: &Arc<Shared>,
     id: &ApprovalId,
     until: Instant,
-    on_drain: OnDrain,
+    drain_mode: DrainMode,
 ) -> Result<Option<StoredApproval>, Refusal> {
-    let ends_on_drain = on_drain == OnDrain::EndWait;
+    let ends_on_drain = drain_mode == DrainMode::EndWait;
     let wait = shared.approval_waits.wait_for(&shared.persistence, id);
     loop {
         let decided = wait.decided();

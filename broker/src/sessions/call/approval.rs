@@ -23,7 +23,7 @@ use super::Call;
 use crate::{
     backends::requester::Requester as _,
     sessions::approvals::{
-        HeldCall, OnDrain, OpenedApproval, await_decision, ended_unused, unusable, use_approval,
+        DrainMode, HeldCall, OpenedApproval, await_decision, ended_unused, unusable, use_approval,
         use_window,
     },
     telemetry::request,
@@ -112,7 +112,7 @@ impl Call {
             true => Instant::now(),
             false => self.clock.approval_deadline(),
         };
-        let decided = await_decision(shared, id, until, OnDrain::EndWait).await?;
+        let decided = await_decision(shared, id, until, DrainMode::EndWait).await?;
         let Some(decided) = decided else {
             return Ok(Some(ApprovalNotice::new(&opened, ApprovalStanding::Expired)));
         };

@@ -21,7 +21,7 @@ use rules::{
 };
 
 use super::{outcome::RunOutcome, run::TaskRun};
-use crate::sessions::approvals::{OnDrain, await_decision, removed, tool_changed, use_approval};
+use crate::sessions::approvals::{DrainMode, await_decision, removed, tool_changed, use_approval};
 
 /// Interval at which a task looks for the tools of a backend that was not read so far.
 const CATALOG_LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -42,7 +42,7 @@ impl TaskApproval {
         let Some(id) = run.details.approval.as_deref().map(ApprovalId::new) else {
             return Ok(None);
         };
-        let found = await_decision(&run.shared, &id, run.deadline, OnDrain::KeepWaiting).await;
+        let found = await_decision(&run.shared, &id, run.deadline, DrainMode::KeepWaiting).await;
         let found = found.map_err(RunOutcome::Refused)?;
         let found = found.ok_or_else(|| RunOutcome::Refused(removed()))?;
         Ok(Some(Self::Approval(Box::new(found))))
