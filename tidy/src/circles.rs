@@ -77,11 +77,7 @@ struct Exception {
 
 const EXCEPTIONS: [Exception; 3] = [
     Exception { folder: "transport/src", files: 2, reason: "TCP and TLS connect each other" },
-    Exception {
-        folder: "broker/src/backends",
-        files: 3,
-        reason: "a connection and its requesters",
-    },
+    Exception { folder: "broker/src/backends", files: 2, reason: "a backend and its links" },
     Exception { folder: "broker/src/sessions", files: 8, reason: "a session and its tenant" },
 ];
 

@@ -34,8 +34,14 @@ use rules::{
 
 use super::{
     fault_lines::RepeatedFault,
-    link::{Link, connection::Connection, era::Era},
-    requester::{Inbound, Requester},
+    link::{
+        Link,
+        connection::{
+            Connection,
+            requester::{Inbound, Requester},
+        },
+        era::Era,
+    },
 };
 
 /// Decodes one message of a backend, or a batch of one that speaks 2025-03-26.

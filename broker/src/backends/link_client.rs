@@ -9,7 +9,7 @@ use bytes::Bytes;
 use protocol::ids::BackendId;
 use rules::event_log::Topic;
 
-use super::{link::backend_session::BackendSession, requester::Inbound};
+use super::link::{backend_session::BackendSession, connection::requester::Inbound};
 
 /// Receives messages of a link that belong to no request.
 pub trait LinkClient: Inbound {

@@ -13,9 +13,9 @@
 //!
 //! Nothing here knows a session. Three traits connect it to the rest:
 //!
-//! - A [`Requester`](requester::Requester) sends a request.
+//! - A [`Requester`](link::connection::requester::Requester) sends a request.
 //! - A [`LinkClient`](link_client::LinkClient) uses a link.
-//! - An [`Inbound`](requester::Inbound) receives the messages of a backend.
+//! - An [`Inbound`](link::connection::requester::Inbound) receives the messages of a backend.
 
 mod admission_state;
 pub mod backend;
@@ -43,7 +43,6 @@ pub mod principal_lists;
 pub mod principal_reads;
 pub mod prober;
 pub mod provenance;
-pub mod requester;
 pub mod resources;
 pub mod roots;
 pub mod schema_cache;

@@ -72,9 +72,12 @@ use super::{
 use crate::{
     backends::{
         backend::Backend,
-        link::{failure::Failure, request::BackendRequest},
+        link::{
+            connection::requester::{Requester, SentRequest},
+            failure::Failure,
+            request::BackendRequest,
+        },
         policy::ArgumentsCheck,
-        requester::{Requester, SentRequest},
     },
     telemetry::request::{self, RequestTelemetry},
 };

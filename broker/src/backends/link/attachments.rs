@@ -7,11 +7,8 @@ use std::{
 
 use rules::{limits::LINK_IDLE_MAX, link_sharing::LinkScope};
 
-use super::Link;
-use crate::backends::{
-    link_client::{LinkClient, is_same},
-    requester::Requester,
-};
+use super::{Link, connection::requester::Requester};
+use crate::backends::link_client::{LinkClient, is_same};
 
 impl Link {
     /// Adds a client to the users of the link. Returns `false` if the link is closed, which may be

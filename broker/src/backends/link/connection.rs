@@ -1,5 +1,5 @@
 //! One open connection of a link: its state, its pending requests and its end. The files of
-//! `connection/` send requests over it.
+//! `connection/` send requests over it, and define its requesters.
 //!
 //! Every request to a backend gets a wire id of the broker, which is its progress token too. An
 //! answer is matched by that id only, whichever stream it arrives on. An answer without a waiting
@@ -8,6 +8,8 @@
 mod control_request;
 mod exchange;
 mod initialize;
+pub mod pending;
+pub mod requester;
 mod send;
 
 use std::{
@@ -29,13 +31,13 @@ use protocol::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    backend_session::BackendSession, failure::Failure, malformed_answer, pending::PendingRequests,
-    queue::FrameQueue, request_streams::RequestStreams, stateless::state::StatelessConnection,
-    wire::WireSender,
+    backend_session::BackendSession, failure::Failure, malformed_answer, queue::FrameQueue,
+    request_streams::RequestStreams, stateless::state::StatelessConnection, wire::WireSender,
 };
 use crate::metrics::Metrics;
 
 pub(super) use self::initialize::is_catalog_loop;
+use self::pending::PendingRequests;
 
 /// Characters of the fault of a connection.
 const FAULT_LETTERS_MAX: usize = 300;

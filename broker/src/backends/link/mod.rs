@@ -20,7 +20,6 @@ mod http;
 mod log_level;
 mod malformed_answer;
 mod opening;
-pub mod pending;
 mod pipe;
 mod queue;
 mod quic;
@@ -64,10 +63,14 @@ pub use self::{
     tls_clients::TlsClients,
     users::LinkUser,
 };
-use self::{backoff::Backoff, connection::Connection, failure::Failure, users::LinkUsers};
+use self::{
+    backoff::Backoff,
+    connection::{Connection, requester::Requester},
+    failure::Failure,
+    users::LinkUsers,
+};
 use super::{
-    backend::Backend, link_client::LinkClient, link_lists::LinkLists, requester::Requester,
-    subscriptions::Subscriptions,
+    backend::Backend, link_client::LinkClient, link_lists::LinkLists, subscriptions::Subscriptions,
 };
 
 /// Connects a link to its backend, and sends the requests of the link itself. The layer of the

@@ -6,7 +6,7 @@ use http::HeaderMap;
 use protocol::{envelope::Message, json::Span};
 use transport::VectoredBody;
 
-use crate::backends::requester::Requester;
+use super::connection::requester::Requester;
 
 /// A request of a client, with the edits to apply before it is sent.
 #[derive(Debug, Clone, Copy)]

@@ -6,7 +6,8 @@ use protocol::{capabilities::ClientCapabilities, ids::PrincipalId};
 use rules::link_sharing::LinkScope;
 use tokio::sync::watch;
 
-use crate::backends::{link_client::LinkClient, requester::Requester};
+use super::connection::requester::Requester;
+use crate::backends::link_client::LinkClient;
 
 /// The user that requests a link of a backend.
 #[derive(Debug)]

@@ -21,7 +21,7 @@ use rules::{
 
 use super::Call;
 use crate::{
-    backends::requester::Requester as _,
+    backends::link::connection::requester::Requester as _,
     sessions::approvals::{
         DrainMode, HeldCall, OpenedApproval, await_decision, ended_unused, unusable, use_approval,
         use_window,

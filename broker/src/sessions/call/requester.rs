@@ -15,9 +15,14 @@ use rules::{event_log::EventKind, log_level::LogLevel, tasks::BackendTask};
 
 use super::Call;
 use crate::{
-    backends::{
-        link::{Era, connection::Connection},
-        requester::{ClientIdentity, Inbound, Requester, SentRequest, TaskFollower, client_info},
+    backends::link::{
+        Era,
+        connection::{
+            Connection,
+            requester::{
+                ClientIdentity, Inbound, Requester, SentRequest, TaskFollower, client_info,
+            },
+        },
     },
     sessions::{
         progress::ProgressSeries,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::backends::{link::Link, requester::SentRequest};
+use crate::backends::link::{Link, connection::requester::SentRequest};
 
 /// The link of a call and its last request.
 #[derive(Debug, Default)]

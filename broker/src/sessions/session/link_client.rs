@@ -14,9 +14,11 @@ use rules::{
 
 use super::{Session, questions, subscriptions};
 use crate::backends::{
-    link::{BackendSession, Era, connection::Connection},
+    link::{
+        BackendSession, Era,
+        connection::{Connection, requester::Inbound},
+    },
     link_client::LinkClient,
-    requester::Inbound,
 };
 
 impl Inbound for Session {

@@ -33,7 +33,7 @@ use super::{
     state::{Destination, Question, SessionState},
 };
 use crate::{
-    backends::link::{connection::Connection, pending::QuestionOwner},
+    backends::link::connection::{Connection, pending::QuestionOwner},
     oauth::{self, TokenSource},
     persistence::{StoreRetry, Wakeup, fault_point},
     sessions::{session::OpenCall, stream::EventStream, task_limits::task_limit_refusal},

@@ -29,9 +29,10 @@ use super::{
 };
 use crate::{
     auth::SealError,
-    backends::{
-        link::{BackendSession, Link, connection::Connection, failure::Failure},
-        requester::Requester,
+    backends::link::{
+        BackendSession, Link,
+        connection::{Connection, requester::Requester},
+        failure::Failure,
     },
     persistence::fault_point,
 };

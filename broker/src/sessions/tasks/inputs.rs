@@ -35,7 +35,7 @@ use super::{
     run::{OpenInput, RunState, StopReason, TaskRun},
 };
 use crate::{
-    backends::link::{connection::Connection, pending::QuestionOwner},
+    backends::link::connection::{Connection, pending::QuestionOwner},
     persistence::fault_point,
     sessions::task_limits::task_limit_refusal,
     telemetry::child_span::ChildSpan,

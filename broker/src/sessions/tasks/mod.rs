@@ -43,9 +43,12 @@ use rules::limits::{TASK_DEFER_FIRST, TASK_DEFER_MAX, TASK_RUNS_MAX, TASKS_DEFER
 
 pub use crate::telemetry::audit::task_digest as digest;
 use crate::{
-    backends::{
-        link::{Link, connection::Connection},
-        requester::{Requester, SentRequest},
+    backends::link::{
+        Link,
+        connection::{
+            Connection,
+            requester::{Requester, SentRequest},
+        },
     },
     telemetry::audit::TASK_DIGEST_BYTES,
 };

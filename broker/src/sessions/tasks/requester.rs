@@ -14,9 +14,14 @@ use rules::{
 
 use super::{inputs, run::TaskRun};
 use crate::{
-    backends::{
-        link::{Era, connection::Connection},
-        requester::{ClientIdentity, Inbound, Requester, SentRequest, TaskFollower, client_info},
+    backends::link::{
+        Era,
+        connection::{
+            Connection,
+            requester::{
+                ClientIdentity, Inbound, Requester, SentRequest, TaskFollower, client_info,
+            },
+        },
     },
     sessions::session::questions,
 };

@@ -37,8 +37,7 @@ use crate::{
     backends::{
         backend::EffectiveTimeouts,
         backend_admission::CallOwner,
-        link::{Link, LinkHold, LinkUser},
-        requester::SentRequest,
+        link::{Link, LinkHold, LinkUser, connection::requester::SentRequest},
     },
     persistence::{StoreRetry, Wakeup},
     sessions::{session::Session, shared::Shared, tenant::Tenant},

@@ -35,7 +35,7 @@ use super::{
     send_call,
 };
 use crate::{
-    backends::{link::failure::Failure, requester::SentRequest},
+    backends::link::{connection::requester::SentRequest, failure::Failure},
     persistence::{StoreRetry, fault_point},
     sessions::shared::Shared,
     telemetry::request,

@@ -37,8 +37,12 @@ use super::{
 use crate::{
     backends::{
         backend_admission::Permit,
-        link::{Link, connection::Connection, failure::Failure, request::BackendRequest},
-        requester::Requester,
+        link::{
+            Link,
+            connection::{Connection, requester::Requester},
+            failure::Failure,
+            request::BackendRequest,
+        },
     },
     persistence::fault_point,
 };

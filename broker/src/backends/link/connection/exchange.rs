@@ -5,17 +5,17 @@ use std::sync::Arc;
 use protocol::{envelope::Message, handshake, ids::RequestId, method::Method, splice::Splice};
 use transport::VectoredBody;
 
-use super::Connection;
+use super::{
+    Connection,
+    requester::{Requester, SentRequest},
+};
 use crate::{
-    backends::{
-        link::{
-            Link,
-            failure::Failure,
-            request::{BackendRequest, WireRequest},
-            stateless::exchange,
-            wire::WireSender,
-        },
-        requester::{Requester, SentRequest},
+    backends::link::{
+        Link,
+        failure::Failure,
+        request::{BackendRequest, WireRequest},
+        stateless::exchange,
+        wire::WireSender,
     },
     telemetry::{child_span::ChildSpan, request},
 };

@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use protocol::{envelope::Message, splice};
 
-use super::Connection;
+use super::{Connection, pending::AnswerSlot};
 use crate::{
     backends::link::{
-        Link, failure::Failure, http::post_outcome::PostOutcome, pending::AnswerSlot,
-        request::WireRequest, request_streams::RequestStreams, stream_request, wire::WireSender,
+        Link, failure::Failure, http::post_outcome::PostOutcome, request::WireRequest,
+        request_streams::RequestStreams, stream_request, wire::WireSender,
     },
     metrics::{Direction, Side},
     persistence::fault_point,

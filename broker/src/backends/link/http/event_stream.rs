@@ -24,8 +24,11 @@ use super::{
 use crate::{
     backends::{
         inbound,
-        link::{Link, connection::Connection, failure::Failure},
-        requester::Requester,
+        link::{
+            Link,
+            connection::{Connection, requester::Requester},
+            failure::Failure,
+        },
     },
     metrics::{Direction, Side},
 };

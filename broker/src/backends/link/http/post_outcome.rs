@@ -8,8 +8,11 @@ use tokio_util::sync::DropGuard;
 
 use crate::backends::{
     inbound,
-    link::{Link, connection::Connection, failure::Failure},
-    requester::Requester,
+    link::{
+        Link,
+        connection::{Connection, requester::Requester},
+        failure::Failure,
+    },
 };
 
 /// The outcome of a POST.

@@ -39,12 +39,14 @@ use super::{
 use crate::backends::{
     link::{
         Link,
-        connection::Connection,
+        connection::{
+            Connection,
+            requester::{Requester, SentRequest},
+        },
         failure::Failure,
         request::{BackendRequest, WireRequest},
     },
     list_fetch,
-    requester::{Requester, SentRequest},
 };
 
 /// Additions to a request that is sent again.

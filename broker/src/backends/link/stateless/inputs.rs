@@ -15,8 +15,11 @@ use rules::{limits::inputs::ELICITATION_ID_BYTES, tasks::decoded};
 
 use crate::backends::{
     inbound,
-    link::{Link, connection::Connection, failure::Failure},
-    requester::Requester,
+    link::{
+        Link,
+        connection::{Connection, requester::Requester},
+        failure::Failure,
+    },
 };
 
 /// Open input requests. Dropping it withdraws those that are still open.

@@ -22,15 +22,15 @@ use protocol::{
 };
 use rules::{catalog::ListKind, log_level::LogLevel, tasks::decoded};
 
-use crate::backends::{
-    link::{
-        Era, Link,
-        connection::Connection,
-        failure::Failure,
-        request::{BackendRequest, WireRequest},
-        wire::WireSender,
+use crate::backends::link::{
+    Era, Link,
+    connection::{
+        Connection,
+        requester::{ClientIdentity, Requester},
     },
-    requester::{ClientIdentity, Requester},
+    failure::Failure,
+    request::{BackendRequest, WireRequest},
+    wire::WireSender,
 };
 
 /// The client of a request.

@@ -34,9 +34,13 @@ use super::{
     inputs,
     requests::{self, for_the_requester},
 };
-use crate::backends::{
-    link::{Link, connection::Connection, failure::Failure},
-    requester::{Requester, TaskFollower},
+use crate::backends::link::{
+    Link,
+    connection::{
+        Connection,
+        requester::{Requester, TaskFollower},
+    },
+    failure::Failure,
 };
 
 /// Handles a result that announces a task for a call.

@@ -17,7 +17,8 @@ use protocol::{
 };
 use rules::{event_log::EventKind, log_level::LogLevel, tasks::BackendTask};
 
-use super::link::{connection::Connection, era::Era};
+use super::Connection;
+use crate::backends::link::era::Era;
 
 /// Receives messages of a backend that are not answers. Sessions, calls and runs of tasks implement
 /// it.

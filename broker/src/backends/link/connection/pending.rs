@@ -4,7 +4,7 @@
 //! [`Connection`] owns the table. A wire id is in it from before its frame is sent until its wait
 //! ends.
 //!
-//! [`Connection`]: super::connection::Connection
+//! [`Connection`]: super::Connection
 
 use std::{
     collections::HashMap,
@@ -26,11 +26,8 @@ use protocol::{
     json,
 };
 
-use super::failure::Failure;
-use crate::backends::{
-    requester::{Inbound, Requester},
-    roots::BackendRoots,
-};
+use super::requester::{Inbound, Requester};
+use crate::backends::{link::failure::Failure, roots::BackendRoots};
 
 #[derive(Debug, Default)]
 pub struct PendingRequests {
@@ -99,7 +96,7 @@ impl QuestionOwner {
 }
 
 /// The wait for one answer. It frees its wire id when it ends.
-pub(super) struct AnswerSlot<'a> {
+pub(in crate::backends::link) struct AnswerSlot<'a> {
     pending: &'a PendingRequests,
     wire_id: u64,
     answer: Arc<AnswerCell>,
@@ -107,7 +104,7 @@ pub(super) struct AnswerSlot<'a> {
 
 impl PendingRequests {
     /// Registers a wait for the answer to this wire id.
-    pub(super) fn expect(
+    pub(in crate::backends::link) fn expect(
         &self,
         wire_id: u64,
         requester: Option<&Arc<dyn Requester>>,
