@@ -8,6 +8,7 @@
 mod alike;
 mod app_tools;
 mod backend_lists;
+mod build;
 mod empty_lists;
 mod fixed_arguments;
 mod held;
@@ -29,13 +30,11 @@ use std::{
 
 use aws_lc_rs::{digest, hmac};
 use bytes::Bytes;
-use memchr::memmem;
 use protocol::{
     capabilities::ServerCapabilities,
     error::{ErrorKind, Refusal},
     ids::{BackendId, TenantId, ToolsetId},
-    json::{self, Document},
-    stateless::tool_headers::{self, ParamHeader},
+    stateless::tool_headers::ParamHeader,
 };
 
 use self::{
@@ -156,97 +155,6 @@ impl Catalog {
         let (merged, is_searched) = (Endpoint::Aggregated, false);
         let origin = CatalogOrigin { merged, tenant, key, hosted, is_searched, batch_calls_max };
         Self::build_at(origin, backends)
-    }
-
-    fn build_at(
-        origin: CatalogOrigin,
-        mut backends: BTreeMap<BackendId, Arc<BackendLists>>,
-    ) -> Self {
-        for lists in backends.values_mut() {
-            if let Some(unique) = lists.without_repeated() {
-                *lists = Arc::new(unique);
-            }
-        }
-        let mut capabilities =
-            ServerCapabilities::merge(backends.values().map(|lists| &lists.server.capabilities));
-        // The rest of a result is read as a resource.
-        if backends.values().flat_map(|lists| &lists.tools).any(|tool| tool.result_tokens.is_some())
-            && let Ok(resources) = ServerCapabilities::parse(br#"{"resources":{}}"#)
-        {
-            capabilities = ServerCapabilities::merge([&capabilities, &resources].into_iter());
-        }
-        let mut catalog = Self {
-            capabilities,
-            tools: FastMap::default(),
-            prompts: FastMap::default(),
-            facts: FastMap::default(),
-            mirrored: FastMap::default(),
-            apps: AppTools::of(&backends),
-            limited: LimitedCatalogs::of(
-                backends
-                    .values()
-                    .flat_map(|lists| ListKind::ALL.map(|kind| lists.entries(kind)))
-                    .flatten(),
-            ),
-            lists: FastMap::default(),
-            held: HeldEntries::of(&backends),
-            backends: BTreeMap::new(),
-            search: OnceLock::new(),
-            batching: Vec::new(),
-            origin,
-        };
-        for (backend, lists) in &backends {
-            let facts = lists
-                .listed(ListKind::Tools)
-                .map(|tool| (tool.key.clone(), ToolFacts::of(tool)))
-                .collect();
-            catalog.facts.insert(backend.clone(), facts);
-            let mirrored = mirrored(lists.listed(ListKind::Tools));
-            if !mirrored.is_empty() {
-                catalog.mirrored.insert(backend.clone(), mirrored);
-            }
-            for (kind, map) in
-                [(ListKind::Tools, &mut catalog.tools), (ListKind::Prompts, &mut catalog.prompts)]
-            {
-                for entry in lists.listed(kind) {
-                    map.entry(entry.exposed_key.clone())
-                        .or_insert_with(|| Target::of_entry(backend, entry));
-                }
-            }
-            if catalog.origin.merged != Endpoint::Aggregated {
-                continue; // the endpoint of a backend shows the tenant's snapshot
-            }
-            for kind in ListKind::ALL {
-                let endpoint = Endpoint::Single(backend.clone());
-                let entries = lists.listed(kind).map(|entry| (entry.key.as_str(), &entry.native));
-                let stale = lists.stale.then_some(backend).into_iter();
-                let own = entries.collect();
-                let pages = catalog.paginate_with_batch(&endpoint, kind, own, stale);
-                catalog.lists.insert((endpoint, kind), pages);
-            }
-        }
-        let merged = catalog.origin.merged.clone();
-        for kind in ListKind::ALL {
-            let mut entries: Vec<&CatalogEntry> =
-                backends.values().flat_map(|lists| lists.listed(kind)).collect();
-            if merged != Endpoint::Aggregated {
-                entries.sort_by_key(|entry| entry.rank); // stable: then by backend and name
-            }
-            let entries =
-                entries.into_iter().map(|entry| (entry.exposed_key.as_str(), &entry.exposed));
-            let stale =
-                backends.iter().filter(|(_, lists)| lists.stale).map(|(backend, _)| backend);
-            let pages = if kind == ListKind::Tools && catalog.origin.is_searched {
-                let entries = SearchTool::entries();
-                let entries = entries.iter().map(|(name, entry)| (*name, entry)).collect();
-                catalog.paginate_with_batch(&merged, kind, entries, stale)
-            } else {
-                catalog.paginate_with_batch(&merged, kind, entries.collect(), stale)
-            };
-            catalog.lists.insert((merged.clone(), kind), pages);
-        }
-        catalog.backends = backends;
-        catalog
     }
 
     /// Builds the snapshot of the same tenant and endpoint with other lists.
@@ -458,25 +366,6 @@ impl Catalog {
     fn scope<'a>(&'a self, endpoint: &'a str, kind: ListKind) -> CursorScope<'a> {
         CursorScope { tenant: self.origin.tenant.as_str(), endpoint, list: kind.member() }
     }
-}
-
-/// Returns the arguments that tools want repeated in headers. A tool with an invalid annotation is
-/// left out of the map.
-fn mirrored<'a>(
-    tools: impl Iterator<Item = &'a CatalogEntry>,
-) -> FastMap<String, Vec<ParamHeader>> {
-    let has_param_headers =
-        |tool: &&CatalogEntry| memmem::find(&tool.exposed, b"x-mcp-header").is_some();
-    let headers = |tool: &CatalogEntry| {
-        let document =
-            Document::parse(&tool.exposed, &json::Limits::with_bytes_max(tool.exposed.len()))
-                .ok()?;
-        tool_headers::param_headers(document.root().get("inputSchema")?.raw()).ok()
-    };
-    tools
-        .filter(has_param_headers)
-        .filter_map(|tool| Some((tool.key.clone(), headers(tool)?)))
-        .collect()
 }
 
 const _: () = assert!(PAGE_ENTRIES > 0 && PAGE_ENTRIES <= LIST_ENTRIES_MAX);
