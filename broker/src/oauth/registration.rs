@@ -14,7 +14,7 @@ use config::{
     spec::{BackendAuth, ClientAuthMethod},
 };
 use http::{
-    HeaderValue, Method, Request, StatusCode,
+    HeaderValue, Method, Request, StatusCode, Uri,
     header::{ACCEPT, CONTENT_TYPE},
 };
 use http_body_util::Full;
@@ -22,7 +22,7 @@ use protocol::ids::TenantId;
 use records::{GrantKey, SecretKey, SecretKind};
 use rules::limits::oauth::REGISTRATION_BYTES_MAX;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use transport::parse_http_url;
 
 use super::{
@@ -288,9 +288,37 @@ impl ClientSettings<'_> {
         &self,
         server: &DiscoveredServer,
     ) -> Result<(StoredClient, Duration), OauthError> {
+        let endpoint = self.registration_endpoint(server)?;
+        let wanted = self.wanted_method(server);
+        let request = self.registration_request(&endpoint, wanted);
+        let (status, answer) = self.fetcher.send(request).await?;
+        let refused =
+            || OauthError::Refused(format!("{endpoint} answers {status} to a registration"));
+        let is_made = [StatusCode::CREATED, StatusCode::OK].contains(&status);
+        let answer = object(&answer).filter(|_| is_made).ok_or_else(refused)?;
+        let client_secret =
+            text_member(&answer, "client_secret").filter(|secret| !secret.is_empty());
+        let method = registered_method(&answer, client_secret.is_some(), wanted, &endpoint)?;
+        // A client without a secret stays, and so does one whose secret ends at 0 (RFC 7591, 3.2.1).
+        let ends_at = client_secret.as_ref().and(answer.get("client_secret_expires_at"));
+        let ends_at = ends_at.and_then(Value::as_i64).filter(|seconds| *seconds != 0);
+        let life = ends_at.map_or(REGISTRATION_LIFE, remaining);
+        let client_id = text_member(&answer, "client_id").ok_or_else(refused)?;
+        let secret_bytes = client_secret.as_ref().map_or(0, String::len);
+        if client_id.len() + secret_bytes > REGISTRATION_BYTES_MAX {
+            return Err(OauthError::Refused(format!(
+                "{endpoint} returned a client of more than {REGISTRATION_BYTES_MAX} bytes"
+            )));
+        }
+        let client =
+            StoredClient { issuer: server.issuer.clone(), client_id, client_secret, method };
+        Ok((client, life))
+    }
+
+    fn registration_endpoint(&self, server: &DiscoveredServer) -> Result<Uri, OauthError> {
         let endpoint =
             server.text("registration_endpoint").and_then(|url| self.fetcher.permitted(url));
-        let endpoint = endpoint.ok_or_else(|| {
+        endpoint.ok_or_else(|| {
             let why = match server.flag(ACCEPTS_DOCUMENTS) && !server.flag(SENDS_ISSUER) {
                 true => " and does not announce that its answers name it (RFC 9207)",
                 false => "",
@@ -299,16 +327,23 @@ impl ClientSettings<'_> {
                 "{} registers no clients{why}: register the broker there and set auth.client_id",
                 server.issuer
             ))
-        })?;
+        })
+    }
+
+    /// Returns the authentication method that the broker requests for the client.
+    fn wanted_method(&self, server: &DiscoveredServer) -> &'static str {
         let supported = server.texts("token_endpoint_auth_methods_supported");
         let methods = ["client_secret_basic", "client_secret_post", "none"];
-        let wanted = match self.keys_of() {
+        match self.keys_of() {
             Some(_) => PRIVATE_KEY_JWT,
             None => methods
                 .into_iter()
                 .find(|method| supported.iter().any(|known| known == method))
                 .unwrap_or("client_secret_basic"),
-        };
+        }
+    }
+
+    fn registration_request(&self, endpoint: &Uri, wanted: &str) -> Request<Full<Bytes>> {
         let mut body = client_metadata(&self.base, self.keys_of());
         body["token_endpoint_auth_method"] = json!(wanted);
         body["redirect_uris"] = json!([self.redirect_uri]);
@@ -321,39 +356,34 @@ impl ClientSettings<'_> {
         let json = HeaderValue::from_static("application/json");
         request.headers_mut().insert(CONTENT_TYPE, json.clone());
         request.headers_mut().insert(ACCEPT, json);
-        let (status, answer) = self.fetcher.send(request).await?;
-        let refused =
-            || OauthError::Refused(format!("{endpoint} answers {status} to a registration"));
-        let is_made = [StatusCode::CREATED, StatusCode::OK].contains(&status);
-        let answer = object(&answer).filter(|_| is_made).ok_or_else(refused)?;
-        let member = |name| answer.get(name).and_then(Value::as_str).map(str::to_owned);
-        let client_secret = member("client_secret").filter(|secret| !secret.is_empty());
-        let is_named = client_secret.is_some() || wanted == PRIVATE_KEY_JWT;
-        let method = member("token_endpoint_auth_method")
-            .unwrap_or_else(|| if is_named { wanted } else { "none" }.to_owned());
-        if wanted == PRIVATE_KEY_JWT && method != PRIVATE_KEY_JWT {
-            return Err(OauthError::Refused(format!(
-                "{endpoint} does not register clients with private_key_jwt"
-            )));
-        }
-        if client_secret.is_none() && !["none", PRIVATE_KEY_JWT].contains(&method.as_str()) {
-            return Err(OauthError::Refused(format!("{endpoint} returned no client_secret")));
-        }
-        // A client without a secret stays, and so does one whose secret ends at 0 (RFC 7591, 3.2.1).
-        let ends_at = client_secret.as_ref().and(answer.get("client_secret_expires_at"));
-        let ends_at = ends_at.and_then(Value::as_i64).filter(|seconds| *seconds != 0);
-        let life = ends_at.map_or(REGISTRATION_LIFE, remaining);
-        let client_id = member("client_id").ok_or_else(refused)?;
-        let secret_bytes = client_secret.as_ref().map_or(0, String::len);
-        if client_id.len() + secret_bytes > REGISTRATION_BYTES_MAX {
-            return Err(OauthError::Refused(format!(
-                "{endpoint} returned a client of more than {REGISTRATION_BYTES_MAX} bytes"
-            )));
-        }
-        let client =
-            StoredClient { issuer: server.issuer.clone(), client_id, client_secret, method };
-        Ok((client, life))
+        request
     }
+}
+
+fn text_member(answer: &Map<String, Value>, name: &str) -> Option<String> {
+    answer.get(name).and_then(Value::as_str).map(str::to_owned)
+}
+
+/// Returns the method by which a registered client authenticates. Refuses one for which the client
+/// lacks its key or secret.
+fn registered_method(
+    answer: &Map<String, Value>,
+    has_secret: bool,
+    wanted: &str,
+    endpoint: &Uri,
+) -> Result<String, OauthError> {
+    let is_named = has_secret || wanted == PRIVATE_KEY_JWT;
+    let method = text_member(answer, "token_endpoint_auth_method")
+        .unwrap_or_else(|| if is_named { wanted } else { "none" }.to_owned());
+    if wanted == PRIVATE_KEY_JWT && method != PRIVATE_KEY_JWT {
+        return Err(OauthError::Refused(format!(
+            "{endpoint} does not register clients with private_key_jwt"
+        )));
+    }
+    if !has_secret && !["none", PRIVATE_KEY_JWT].contains(&method.as_str()) {
+        return Err(OauthError::Refused(format!("{endpoint} returned no client_secret")));
+    }
+    Ok(method)
 }
 
 /// Returns the time until a moment, which is at most the life of a registration.
