@@ -13,10 +13,7 @@ use hyper::{
     body::Incoming,
     upgrade::{OnUpgrade, Upgraded},
 };
-use protocol::{
-    envelope::RefusedMessage,
-    error::{ErrorKind, Refusal},
-};
+use protocol::error::{ErrorKind, Refusal};
 use rules::{client_transport::Transport, endpoint::Endpoint, limits::CLIENT_WRITE_STALL_MAX};
 use transport::websocket;
 
@@ -25,7 +22,6 @@ use super::{
     challenge,
     connection::{ConnectionContext, Http1Stream},
     headers::{SESSION_ID, session_id},
-    inbound_request::refuse_without_id,
     request_guard::RequestGuard,
     response::{self, Body},
 };
@@ -74,8 +70,8 @@ pub(super) async fn handle(
             }
             response
         }
-        Err(RefusedMessage { refusal, id, .. }) => {
-            let response = response::refusal_response(&broker.shared, &refusal, id.as_ref());
+        Err(refusal) => {
+            let response = response::refusal_response(&broker.shared, &refusal, None);
             challenge::complete(&broker.auth(), &uri, "", shown, response)
         }
     }
@@ -107,20 +103,19 @@ async fn prepare_upgrade(
     guard: &RequestGuard,
     request: Request<Incoming>,
     remote: RemotePeer,
-) -> Result<UpgradeResponse, RefusedMessage> {
-    let endpoint = endpoint(request.uri().path()).map_err(refuse_without_id)?;
-    guard.check_origin_and_host(request.headers(), request.uri()).map_err(refuse_without_id)?;
+) -> Result<UpgradeResponse, Refusal> {
+    let endpoint = endpoint(request.uri().path())?;
+    guard.check_origin_and_host(request.headers(), request.uri())?;
     if request.method() != HttpMethod::GET {
-        return Err(refuse_without_id(Refusal::new(
+        return Err(Refusal::new(
             ErrorKind::MethodNotAllowed,
             "a WebSocket must be opened with GET",
-        )));
+        ));
     }
     let accepted = websocket::accept(&request);
     let (head, _) = request.into_parts();
-    let AuthenticatedCaller { caller, until, .. } =
-        authenticate(broker, &head, remote).await.map_err(refuse_without_id)?;
-    broker.check_endpoint(&caller, &endpoint).map_err(refuse_without_id)?;
+    let AuthenticatedCaller { caller, until, .. } = authenticate(broker, &head, remote).await?;
+    broker.check_endpoint(&caller, &endpoint)?;
     let mut response = match accepted {
         Ok(response) => with_text(response, String::new()),
         // RFC 6455 defines the response to a failed handshake.
@@ -131,36 +126,27 @@ async fn prepare_upgrade(
             });
         }
     };
-    broker.shared.overload.admits().map_err(refuse_without_id)?;
-    let permit = duplex::acquire_connection(broker, &caller).await.map_err(refuse_without_id)?;
+    broker.shared.overload.admits()?;
+    let permit = duplex::acquire_connection(broker, &caller).await?;
     let known = ConnectionParams { caller, until, endpoint, can_come_back: true, permit };
-    let plan = match session_id(&head.headers).map_err(refuse_without_id)? {
+    let plan = match session_id(&head.headers)? {
         None if broker.draining() => {
-            return Err(refuse_without_id(Refusal::new(
+            return Err(Refusal::new(
                 ErrorKind::Draining,
                 "the broker is shutting down and takes no new sessions",
-            )));
+            ));
         }
         None => UpgradeAction::Open(known),
         Some(id) => {
-            let plan =
-                match locate_session(broker, id, &known, &head).await.map_err(refuse_without_id)? {
-                    UpgradeTarget::Local(session) => {
-                        let outbox = resume(&session, &head.headers).map_err(refuse_without_id)?;
-                        let (broker, ConnectionParams { caller, permit, until, .. }) =
-                            (broker.clone(), known);
-                        let resumed = (session, &outbox);
-                        let attached =
-                            SessionConnection::again(broker, resumed, &caller, permit, until);
-                        UpgradeAction::Resume(attached, outbox)
-                    }
-                    UpgradeTarget::Remote(tunnel) => {
-                        UpgradeAction::Proxy(tunnel, known.permit, known.until)
-                    }
-                    UpgradeTarget::Answered(response) => {
-                        return Ok(UpgradeResponse { response, plan: None });
-                    }
-                };
+            let plan = match locate_session(broker, id, &known, &head).await? {
+                UpgradeTarget::Local(session) => resume_here(broker, session, known, &head)?,
+                UpgradeTarget::Remote(tunnel) => {
+                    UpgradeAction::Proxy(tunnel, known.permit, known.until)
+                }
+                UpgradeTarget::Answered(response) => {
+                    return Ok(UpgradeResponse { response, plan: None });
+                }
+            };
             if let Ok(value) = HeaderValue::from_str(id) {
                 response.headers_mut().insert(SESSION_ID, value);
             }
@@ -168,6 +154,20 @@ async fn prepare_upgrade(
         }
     };
     Ok(UpgradeResponse { response, plan: Some(plan) })
+}
+
+/// Attaches the connection to a session of this replica.
+fn resume_here(
+    broker: &Arc<Broker>,
+    session: Arc<Session>,
+    known: ConnectionParams,
+    head: &request::Parts,
+) -> Result<UpgradeAction, Refusal> {
+    let outbox = resume(&session, &head.headers)?;
+    let (broker, ConnectionParams { caller, permit, until, .. }) = (broker.clone(), known);
+    let resumed = (session, &outbox);
+    let attached = SessionConnection::again(broker, resumed, &caller, permit, until);
+    Ok(UpgradeAction::Resume(attached, outbox))
 }
 
 /// Returns the endpoint of `/ws`, `/ws/{backend}` and `/ws/t/{toolset}`, nothing else.
