@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::StatusCode;
 use protocol::{envelope::Body, method::Method, stateless::headers};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use transport::ResponseBody;
 
 use super::{
     content_kind::ContentKind,
@@ -16,7 +18,12 @@ use super::{
 use crate::{
     backends::{
         inbound,
-        link::{Link, connection::Connection, failure::Failure, request::WireRequest},
+        link::{
+            Link,
+            connection::{Connection, requester::Requester},
+            failure::Failure,
+            request::WireRequest,
+        },
     },
     metrics::{Direction, Side},
 };
@@ -32,7 +39,7 @@ impl HttpWire {
         if self.is_one_stream() {
             return Ok(self.post_in_background(connection, link, request));
         }
-        let is_modern = request.headers.is_some();
+        let is_stateless = request.headers.is_some();
         // Calls have a requester, so they do not pay for the lookup.
         let is_discover = request.requester.is_none()
             && request.headers.as_ref().is_some_and(|headers| {
@@ -40,6 +47,7 @@ impl HttpWire {
                     .get(headers::METHOD)
                     .is_some_and(|name| name == Method::ServerDiscover.name())
             });
+        let (wire_id, requester) = (request.wire_id, request.requester);
         let response = self.send_post(request.frame, request.headers).await?;
         if request.is_initialize
             && let Some(session) = response.headers().get(SESSION_ID)
@@ -50,51 +58,59 @@ impl HttpWire {
         let kind = ContentKind::of(&response);
         match (status, kind) {
             (StatusCode::OK, ContentKind::EventStream) => {
-                let (failed, failure) = oneshot::channel();
-                let stop = CancellationToken::new();
                 let mut reading = EventStreamReader::new(
                     self,
                     link,
                     connection,
-                    Some(request.wire_id),
-                    request.requester.cloned(),
+                    Some(wire_id),
+                    requester.cloned(),
                 );
-                reading.resumable = !is_modern;
-                link.backend.context.running.spawn(reading.until_answered(
-                    response.into_body(),
-                    stop.clone(),
-                    failed,
-                ));
-                Ok(PostOutcome::Stream(AnswerStream { failure, _stop: stop.drop_guard() }))
+                reading.resumable = !is_stateless;
+                Ok(PostOutcome::Stream(read_in_background(link, reading, response.into_body())))
             }
             (StatusCode::OK, ContentKind::Json) => {
                 let body = self.body(response, self.limits.bytes_max).await?;
-                link.backend.context.metrics.bytes(Direction::In, Side::Backend, body.len());
-                let body = inbound::decode(connection, body, &self.limits)
-                    .map_err(|rejected| Failure::Protocol(rejected.refusal.to_string()))?;
-                match body {
-                    Body::One(message) => accept_answer(connection, request.wire_id, message),
-                    Body::Batch(messages) => {
-                        let (wire_id, requester) = (request.wire_id, request.requester);
-                        accept_batch(link, connection, wire_id, requester, messages)
-                    }
-                }
+                self.accept_json(link, connection, wire_id, requester, body)
             }
             // Boxed, because they are rare and would enlarge the future of every call.
-            _ if is_modern => {
+            _ if is_stateless => {
                 Box::pin(self.handle_stateless_refusal(
                     link,
                     connection,
-                    request.wire_id,
+                    wire_id,
                     is_discover,
                     response,
                 ))
                 .await
             }
-            _ => {
-                Box::pin(self.handle_session_refusal(link, connection, request.wire_id, response))
-                    .await
-            }
+            _ => Box::pin(self.handle_session_refusal(link, connection, wire_id, response)).await,
         }
     }
+
+    /// Decodes the body of a JSON response, and returns the answer to the request.
+    fn accept_json(
+        &self,
+        link: &Arc<Link>,
+        connection: &Arc<Connection>,
+        wire_id: u64,
+        requester: Option<&Arc<dyn Requester>>,
+        body: Bytes,
+    ) -> Result<PostOutcome, Failure> {
+        link.backend.context.metrics.bytes(Direction::In, Side::Backend, body.len());
+        let body = inbound::decode(connection, body, &self.limits)
+            .map_err(|rejected| Failure::Protocol(rejected.refusal.to_string()))?;
+        match body {
+            Body::One(message) => accept_answer(connection, wire_id, message),
+            Body::Batch(messages) => accept_batch(link, connection, wire_id, requester, messages),
+        }
+    }
+}
+
+/// Reads an event stream in a task of its own, until the answer has come or the returned value is
+/// dropped.
+fn read_in_background(link: &Link, reading: EventStreamReader, body: ResponseBody) -> AnswerStream {
+    let (failed, failure) = oneshot::channel();
+    let stop = CancellationToken::new();
+    link.backend.context.running.spawn(reading.until_answered(body, stop.clone(), failed));
+    AnswerStream { failure, _stop: stop.drop_guard() }
 }
