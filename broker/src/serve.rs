@@ -51,7 +51,7 @@ use self::{
     stores::{OpenDatabase, open_root},
 };
 use crate::{
-    auth::{Keyring, OpenRoot},
+    auth::{Keyring, Keys, OpenRoot},
     broker::{Broker, BrokerParts},
     control::{Control, ControlParts},
     metrics::Metrics,
@@ -195,49 +195,13 @@ impl RunningBroker {
         let certificates = ListenerCertificates::load(&config)?;
         let acceptors = certificates.acceptors();
         let wait = DatabaseWait::new(&config);
-        let (stores, root) = match stores {
-            Some(stores) => {
-                let root = open_root(&config, stores.durable.as_ref(), &wait).await?;
-                (stores, root)
-            }
-            None => open_stores(&config, &wait).await?,
-        };
-        let keys = root.keys.clone();
-        let quic_secret = keys.quic;
-        let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
-        let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
-        let parts = BrokerParts {
-            config: Arc::clone(&config),
-            metrics: Arc::clone(&metrics),
-            keys: keys.clone(),
-            keyring: Arc::clone(&keyring),
-            stores,
-        };
-        let broker = Broker::new(parts)?;
-        let parts = ControlParts {
-            broker: Arc::clone(&broker),
-            keyring,
-            keys,
-            config: Arc::clone(&config),
-            metrics: Arc::clone(&metrics),
-            log: logging,
-            list_max: ADMIN_LIST_MAX,
-        };
-        let control = Control::new(parts);
-        let bound = BoundListeners::bind(&config, &acceptors[0], &quic_secret, inherited)?;
+        let (stores, root) = open_stores(&config, stores, &wait).await?;
+        let control = assemble(&config, &root.keys, stores, logging)?;
+        let (broker, metrics) = (Arc::clone(&control.broker), Arc::clone(&control.metrics));
+        let bound = BoundListeners::bind(&config, &acceptors[0], &root.keys.quic, inherited)?;
         bound.close_to_children(&broker);
         let node = join(&control, &metrics, bound.address_for_replicas.clone(), &wait).await?;
-        let loaded = wait.repeat(async || control.load().await).await?;
-        let store = broker.shared.persistence.store.as_ref();
-        wait.repeat(async || root.record(store).await).await?;
-        files.follow(&control).await;
-        control.warn_of_unused_settings().await;
-        tracing::info!(
-            tenants = loaded.tenants,
-            keys = loaded.keys,
-            backends = loaded.backends,
-            "loaded"
-        );
+        load(&control, &root, &mut files, &wait).await?;
         broker.start_tasks();
         if config.stdio.sandbox == SandboxMode::Off {
             tracing::warn!(
@@ -246,16 +210,8 @@ impl RunningBroker {
         }
         let listeners = bound.serve(&broker, &control, acceptors)?;
         warn_of_open_listeners(&config, listeners.data());
-        control.start_store_sync();
-        control.start_audit_maintenance();
-        control.start_resealing();
         report_certificates(acceptors, &metrics);
-        tokio::spawn(memory_return::run());
-        tokio::spawn(persistence::sweep(
-            Arc::clone(&broker.shared.persistence),
-            Arc::clone(&config),
-            metrics,
-        ));
+        start_maintenance(&control);
         broker
             .shared
             .oauth
@@ -380,15 +336,48 @@ async fn follow_due(is_following: bool, interval: Duration) {
     }
 }
 
-/// Opens the configured stores. The store locks an SQLite database. Only then may the secret next
-/// to it be created.
+/// Opens the root key in these stores, or opens the configured stores. The store locks an SQLite
+/// database. Only then may the secret next to it be created.
 async fn open_stores(
     config: &Config,
+    stores: Option<Stores>,
     wait: &DatabaseWait,
 ) -> Result<(Stores, OpenRoot), ServeError> {
+    if let Some(stores) = stores {
+        let root = open_root(config, stores.durable.as_ref(), wait).await?;
+        return Ok((stores, root));
+    }
     let database = OpenDatabase::open(config, config.storage.migrate_on_start).await?;
     let root = open_root(config, database.durable(), wait).await?;
     Ok((database.into_stores(config, &root.keys).await?, root))
+}
+
+/// Creates the broker, and the access of operators to it.
+fn assemble(
+    config: &Arc<Config>,
+    keys: &Keys,
+    stores: Stores,
+    logging: Option<LogFilterHandle>,
+) -> Result<Arc<Control>, ServeError> {
+    let keyring = Arc::new(Keyring::new(keys.api_key.clone()));
+    let metrics = Arc::new(Metrics::new(config.telemetry.tenant_labels));
+    let parts = BrokerParts {
+        config: Arc::clone(config),
+        metrics: Arc::clone(&metrics),
+        keys: keys.clone(),
+        keyring: Arc::clone(&keyring),
+        stores,
+    };
+    let parts = ControlParts {
+        broker: Broker::new(parts)?,
+        keyring,
+        keys: keys.clone(),
+        config: Arc::clone(config),
+        metrics,
+        log: logging,
+        list_max: ADMIN_LIST_MAX,
+    };
+    Ok(Control::new(parts))
 }
 
 /// Joins the replicas. This process owns what it commits from now on, as long as it renews its
@@ -409,4 +398,38 @@ async fn join(
     let replica: Arc<dyn LeaseObserver> = Arc::clone(control) as _;
     tokio::spawn(Arc::clone(&node).keep(Arc::downgrade(&replica)));
     Ok(node)
+}
+
+/// Loads the stored and declared entries, and stores the root key if the database lacks it.
+async fn load(
+    control: &Control,
+    root: &OpenRoot,
+    files: &mut ConfigFiles,
+    wait: &DatabaseWait,
+) -> Result<(), ServeError> {
+    let loaded = wait.repeat(async || control.load().await).await?;
+    let store = control.broker.shared.persistence.store.as_ref();
+    wait.repeat(async || root.record(store).await).await?;
+    files.follow(control).await;
+    control.warn_of_unused_settings().await;
+    tracing::info!(
+        tenants = loaded.tenants,
+        keys = loaded.keys,
+        backends = loaded.backends,
+        "loaded"
+    );
+    Ok(())
+}
+
+/// Starts the work that no request waits for.
+fn start_maintenance(control: &Arc<Control>) {
+    control.start_store_sync();
+    control.start_audit_maintenance();
+    control.start_resealing();
+    tokio::spawn(memory_return::run());
+    tokio::spawn(persistence::sweep(
+        Arc::clone(&control.broker.shared.persistence),
+        Arc::clone(&control.config),
+        Arc::clone(&control.metrics),
+    ));
 }
