@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use config::Config;
 use dashmap::DashMap;
 use rules::catalog::MarkKey;
 use transport::{
@@ -29,30 +30,17 @@ use crate::{
     persistence::Stores,
 };
 #[cfg(test)]
-use config::{Config, spec::TenantSpec};
+use config::spec::TenantSpec;
 
 impl Broker {
     /// Starts the broker and its housekeeping. Must be called inside the runtime.
     pub fn new(parts: BrokerParts) -> Result<Arc<Broker>, TlsSetupError> {
-        let http = HttpClient::new(HttpClientConfig {
-            connect_timeout: parts.config.timeouts.connect,
-            egress: parts.config.egress.clone(),
-            ..HttpClientConfig::default()
-        })?;
+        let http = backend_client(&parts.config)?;
         let node = NodeSettings::fresh_name(&parts.config.node.id);
         let persistence =
             Persistence::new(parts.stores, node, parts.keys.seal, parts.metrics.clone());
         let session_locator = SessionLocator::new(&parts.keys.peer)?;
-        // The operator configures the collector's address, so the policy for backends does not
-        // apply.
-        let everywhere = EgressPolicy {
-            allow: vec!["0.0.0.0/0".parse(), "::/0".parse()].into_iter().flatten().collect(),
-            ..EgressPolicy::default()
-        };
-        let to_collector = HttpClient::new(HttpClientConfig {
-            egress: Arc::new(everywhere),
-            ..HttpClientConfig::default()
-        })?;
+        let to_collector = unrestricted_client()?;
         // This client also serves the issuers, whose addresses the operator configures too.
         let fetcher = KeyFetcher::new(to_collector.clone(), http.clone());
         let tokens = TokenVerifier::new(parts.keyring.clone(), fetcher, parts.metrics.clone());
@@ -100,16 +88,42 @@ impl Broker {
         });
         let tenants = Arc::downgrade(&broker);
         broker.tasks.set_tenant_lookup(Box::new(move |id| tenants.upgrade()?.tenant(id)));
-        tokio::spawn(housekeeping::run(Arc::downgrade(&broker)));
-        tokio::spawn(sign_in_failures::run_reports(Arc::downgrade(&broker)));
-        tokio::spawn(DeadlineList::run(Arc::downgrade(&broker.shared.deadlines)));
-        tokio::spawn(broker.shared.rates.clone().keep(Arc::downgrade(&broker.shared.persistence)));
-        tokio::spawn(
-            broker.shared.permits.clone().keep(Arc::downgrade(&broker.shared.persistence)),
-        );
+        spawn_housekeeping(&broker);
         broker.shared.overload.watch(&broker.shared.config.overload);
         Ok(broker)
     }
+}
+
+/// Returns the HTTP client for backends, to which the policy of outgoing connections applies.
+fn backend_client(config: &Config) -> Result<HttpClient, TlsSetupError> {
+    HttpClient::new(HttpClientConfig {
+        connect_timeout: config.timeouts.connect,
+        egress: config.egress.clone(),
+        ..HttpClientConfig::default()
+    })
+}
+
+/// Returns the HTTP client for addresses that the operator configures, so the policy for backends
+/// does not apply.
+fn unrestricted_client() -> Result<HttpClient, TlsSetupError> {
+    let everywhere = EgressPolicy {
+        allow: vec!["0.0.0.0/0".parse(), "::/0".parse()].into_iter().flatten().collect(),
+        ..EgressPolicy::default()
+    };
+    HttpClient::new(HttpClientConfig {
+        egress: Arc::new(everywhere),
+        ..HttpClientConfig::default()
+    })
+}
+
+/// Starts the tasks that run as long as the broker.
+fn spawn_housekeeping(broker: &Arc<Broker>) {
+    let persistence = Arc::downgrade(&broker.shared.persistence);
+    tokio::spawn(housekeeping::run(Arc::downgrade(broker)));
+    tokio::spawn(sign_in_failures::run_reports(Arc::downgrade(broker)));
+    tokio::spawn(DeadlineList::run(Arc::downgrade(&broker.shared.deadlines)));
+    tokio::spawn(broker.shared.rates.clone().keep(persistence.clone()));
+    tokio::spawn(broker.shared.permits.clone().keep(persistence));
 }
 
 #[cfg(test)]
