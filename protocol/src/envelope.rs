@@ -21,6 +21,7 @@ use crate::error::{ErrorKind, Refusal};
 use crate::ids::RequestId;
 use crate::json::{self, JsonError, Limits, Span, Walker};
 use crate::method::Method;
+use crate::version::Batches;
 
 pub use self::fields::Fields;
 use self::reader::Envelope;
@@ -130,13 +131,17 @@ impl Body {
 }
 
 /// Decodes a body. Arrays are batches where the revision has them (2025-03-26 only) and refused elsewhere.
-pub fn decode_body(frame: Bytes, limits: &Limits, batches: bool) -> Result<Body, RefusedMessage> {
+pub fn decode_body(
+    frame: Bytes,
+    limits: &Limits,
+    batches: Batches,
+) -> Result<Body, RefusedMessage> {
     let first = frame.iter().find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
     if first != Some(&b'[') {
         return Message::decode(frame, limits).map(Body::One);
     }
     let items = json::scan(&frame, limits, batch_items).map_err(RefusedMessage::from)?;
-    if !batches {
+    if batches == Batches::Refused {
         return Err(RefusedMessage::invalid(
             "batches were removed in 2025-06-18, send one message at a time",
         ));

@@ -32,4 +32,4 @@ pub use json::{Limits, Span};
 pub use method::{Direction, MessageKind, Method, MethodInfo, Route};
 pub use phase::{LinkPhase, SessionPhase};
 pub use splice::Splice;
-pub use version::Version;
+pub use version::{Batches, Version};

@@ -21,6 +21,13 @@ pub enum Version {
     V2026_07_28,
 }
 
+/// Whether a body may be a batch of messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Batches {
+    Permitted,
+    Refused,
+}
+
 impl Version {
     /// All revisions, oldest first.
     pub const ALL: [Self; 5] = [
@@ -74,9 +81,12 @@ impl Version {
         Self::LATEST_WITH_SESSIONS.at_least(self)
     }
 
-    /// Returns whether JSON-RPC batches may be received.
-    pub const fn batches(self) -> bool {
-        self.between(Self::V2025_03_26, Self::V2025_03_26)
+    /// Returns whether a body may be a JSON-RPC batch.
+    pub const fn batches(self) -> Batches {
+        match self {
+            Self::V2025_03_26 => Batches::Permitted,
+            _ => Batches::Refused,
+        }
     }
 
     /// Returns whether HTTP is Streamable HTTP, not HTTP+SSE.

@@ -23,7 +23,7 @@ use protocol::{
     method::Method,
     splice,
     stateless::inputs::name_missing_capability,
-    version::Version,
+    version::{Batches, Version},
 };
 use rules::{
     catalog::ListKind,
@@ -50,7 +50,8 @@ pub fn decode(
     frame: Bytes,
     limits: &Limits,
 ) -> Result<Body, RefusedMessage> {
-    let batches = connection.negotiated().is_some_and(|agreed| agreed.version.batches());
+    let batches =
+        connection.negotiated().map_or(Batches::Refused, |agreed| agreed.version.batches());
     decode_body(frame, limits, batches)
 }
 

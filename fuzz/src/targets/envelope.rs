@@ -4,7 +4,7 @@ use std::str;
 
 use bytes::Bytes;
 use protocol::{
-    Body, ErrorKind, Limits, Message, RefusedMessage, Span, decode_body,
+    Batches, Body, ErrorKind, Limits, Message, RefusedMessage, Span, decode_body,
     json::{Document, JsonError},
 };
 
@@ -54,7 +54,8 @@ const MORE_PARTS: [Part; 11] = [
 ];
 
 fn check(input: &[u8]) -> Outcome {
-    let decoded = decode_body(Bytes::copy_from_slice(input), &Limits::default(), true);
+    let decoded =
+        decode_body(Bytes::copy_from_slice(input), &Limits::default(), Batches::Permitted);
     let is_deep = Document::parse(
         input,
         &Limits { depth_max: json_oracle::SERDE_DEPTH_MAX, ..Limits::default() },

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use protocol::json::{Document, JsonError};
-use protocol::{ErrorKind, Limits, Message, decode_body};
+use protocol::{Batches, ErrorKind, Limits, Message, decode_body};
 
 fn corpus(prefix: &str) -> Vec<(String, Vec<u8>)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/json-test-suite");
@@ -31,8 +31,8 @@ fn as_argument(text: &[u8]) -> Bytes {
 #[test]
 fn invalid_json_is_refused_as_a_body_and_as_an_argument() {
     for (name, text) in corpus("n_") {
-        let body =
-            decode_body(Bytes::from(text.clone()), &Limits::default(), true).expect_err(&name);
+        let body = decode_body(Bytes::from(text.clone()), &Limits::default(), Batches::Permitted)
+            .expect_err(&name);
         // An unclosed or odd text that happens to be JSON would be `invalid_request`: none is.
         assert_eq!(body.refusal.kind, ErrorKind::ParseError, "{name} as a body");
         assert!(Document::parse(&text, &Limits::default()).is_err(), "{name} as a document");
@@ -59,7 +59,7 @@ fn texts_left_open_by_the_standard_never_crash_the_reader() {
     for (name, text) in corpus("i_") {
         let document = Document::parse(&text, &Limits::default()).is_ok();
         let argument = Message::decode(as_argument(&text), &Limits::default()).is_ok();
-        let body = decode_body(Bytes::from(text.clone()), &Limits::default(), true);
+        let body = decode_body(Bytes::from(text.clone()), &Limits::default(), Batches::Permitted);
         if name != "i_structure_UTF-8_BOM_empty_object.json" {
             assert_eq!(document, argument, "{name} is judged alike wherever it stands");
         }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use protocol::error::{REFUSAL_NUMBERS, kinds_markdown, refusal_numbers_markdown};
 use protocol::method::methods_markdown;
 use protocol::{
-    BackendId, Direction, ErrorKind, LinkPhase, MessageKind, Method, PrincipalId, Refusal,
+    BackendId, Batches, Direction, ErrorKind, LinkPhase, MessageKind, Method, PrincipalId, Refusal,
     RequestId, SessionPhase, TenantId, Version, WireId,
 };
 use std::time::Duration;
@@ -58,7 +58,7 @@ fn versions_keep_their_order_and_features() {
     assert!(Version::ALL.is_sorted());
     for version in Version::ALL {
         assert_eq!(Version::parse(version.as_str()), Some(version));
-        assert_eq!(version.batches(), version == Version::V2025_03_26);
+        assert_eq!(version.batches() == Batches::Permitted, version == Version::V2025_03_26);
         assert_eq!(version.tasks(), version == Version::V2025_11_25);
         assert_eq!(version.has_sessions(), version < Version::V2026_07_28);
     }

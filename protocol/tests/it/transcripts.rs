@@ -7,7 +7,7 @@
 use bytes::Bytes;
 use protocol::handshake::{InitializeParams, initialize_result, success};
 use protocol::{
-    Body, Kind, Limits, Message, Method, Refusal, RefusedMessage, SessionPhase, Version,
+    Batches, Body, Kind, Limits, Message, Method, Refusal, RefusedMessage, SessionPhase, Version,
     decode_body,
 };
 
@@ -25,7 +25,7 @@ impl Front {
     }
 
     fn receive(&mut self, text: &str) -> Vec<String> {
-        let batches = self.version.is_some_and(Version::batches);
+        let batches = self.version.map_or(Batches::Refused, Version::batches);
         match decode_body(Bytes::copy_from_slice(text.as_bytes()), &LIMITS, batches) {
             Ok(Body::One(message)) => vec![self.message(&message)],
             Ok(Body::Batch(items)) => items

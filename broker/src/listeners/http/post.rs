@@ -16,6 +16,7 @@ use protocol::{
     ids::RequestId,
     json::Limits,
     method::Method,
+    version::Batches,
 };
 use rules::{
     client_transport::Transport,
@@ -87,7 +88,8 @@ pub(super) async fn serve(
     let served = match request.cache.validated_head.session_id(given).map_err(refuse_without_id)? {
         Some(id) => serve_session(request, id, frame, &limits, parsed).await?,
         None => {
-            let frames = parsed.map_or_else(|| decode_body(frame, &limits, false), Ok)?;
+            let frames =
+                parsed.map_or_else(|| decode_body(frame, &limits, Batches::Refused), Ok)?;
             serve_frames(request, None, frames).await?
         }
     };
@@ -144,7 +146,8 @@ async fn serve_session(
             Err(refusal) => Err(refusal),
         };
         // Only sessions of 2025-03-26 support batches.
-        let batches = matches!(&session, Ok(session) if session.version.batches());
+        let batches =
+            session.as_ref().map_or(Batches::Refused, |session| session.version.batches());
         let frames = parsed.take().map_or_else(|| decode_body(frame.clone(), limits, batches), Ok);
         let frames = frames.inspect_err(|rejected| {
             if let Ok(session) = &session {
@@ -176,7 +179,7 @@ fn refuse_requests(
     frame: &Bytes,
     limits: &Limits,
 ) -> Result<(), RefusedMessage> {
-    match decode_body(frame.clone(), limits, true)? {
+    match decode_body(frame.clone(), limits, Batches::Permitted)? {
         Frames::One(message) if message.kind == Kind::Request && message.method != Method::Ping => {
             request
                 .broker

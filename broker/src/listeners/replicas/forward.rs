@@ -24,6 +24,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     json::Limits,
     sse,
+    version::Batches,
 };
 use rules::limits::RELAYED_WHOLE_BYTES_MAX;
 use tokio_util::sync::WaitForCancellationFutureOwned;
@@ -210,7 +211,7 @@ fn unknown_answers<'m>(shared: &Shared, messages: impl Iterator<Item = &'m Messa
 }
 
 fn frames_of(body: &Bytes) -> Option<Frames> {
-    decode_body(body.clone(), &Limits::with_bytes_max(body.len()), true).ok()
+    decode_body(body.clone(), &Limits::with_bytes_max(body.len()), Batches::Permitted).ok()
 }
 
 pub(super) async fn forward(

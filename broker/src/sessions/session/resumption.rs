@@ -14,6 +14,7 @@ use protocol::{
     error::{ErrorKind, Refusal},
     handshake, json,
     method::Method,
+    version::Batches,
 };
 use records::{LogEntry, StoredStream};
 use rules::event_log::{EventKind, Topic};
@@ -95,7 +96,7 @@ impl<'s> StreamResumption<'s> {
         };
         let stored = stored.map(|stored| {
             InheritedStream::new(stored, position)
-                .seen_with(request.as_ref(), self.session.version.batches())
+                .seen_with(request.as_ref(), self.session.version.batches() == Batches::Permitted)
         });
         match stored {
             Some(stored) if is_general(number) && !stored.gap => {
