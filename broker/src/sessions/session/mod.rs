@@ -14,6 +14,7 @@ mod access;
 mod adoption;
 mod delivery;
 pub mod expiry;
+mod kind;
 mod link_client;
 mod links;
 pub mod list_changes;
@@ -55,6 +56,7 @@ use protocol::{
 
 pub use self::{
     adoption::ClaimedSession,
+    kind::{SessionKind, TaskAcceptance},
     local_requests::Reply,
     open_call::OpenCall,
     persisted_state::SessionPersister,
@@ -163,12 +165,12 @@ impl Session {
     pub fn pooled(
         params: SessionParams,
         agreement: Agreement,
-        accepts_tasks: bool,
+        acceptance: TaskAcceptance,
         shared: Arc<Shared>,
     ) -> Arc<Self> {
         let announced = params.tenant.visible_catalog(&params.endpoint, &params.caller);
         let announced = announced.digests(&params.endpoint);
-        let kind = SessionKind::Pooled { accepts_tasks };
+        let kind = SessionKind::Pooled(acceptance);
         Self::build(SessionParts::with_new_id(params, agreement, kind, announced), shared)
     }
 
@@ -430,28 +432,6 @@ impl SessionParts {
         }
         let created_at = jiff::Timestamp::now();
         Self { id, epoch: FIRST_EPOCH, created_at, params, agreement, state, kind }
-    }
-}
-
-/// Use of a session.
-#[derive(Debug, Clone, Copy)]
-pub enum SessionKind {
-    /// One client, which has the id.
-    Client,
-    /// Stateless requests of several clients. The session is not stored, and its clients cannot
-    /// resume streams. `accepts_tasks` is set if they accept a task as the answer to a call (MCP
-    /// 2026-07-28, Tasks).
-    Pooled { accepts_tasks: bool },
-}
-
-impl SessionKind {
-    /// Returns whether a client has the id of the session.
-    pub fn has_client(self) -> bool {
-        matches!(self, Self::Client)
-    }
-
-    pub fn accepts_tasks(self) -> bool {
-        matches!(self, Self::Pooled { accepts_tasks: true })
     }
 }
 

@@ -32,12 +32,12 @@ use rules::{
 
 use super::{
     StatelessClient, StatelessRequest, SuspensionId,
-    pending_exchange::{PendingExchange, PendingPromotion, TaskAcceptance},
+    pending_exchange::{PendingExchange, PendingPromotion},
     suspended::RequestedInput,
 };
 use crate::sessions::{
     call::CallFuture,
-    session::local_requests::ensure_log_level,
+    session::{TaskAcceptance, local_requests::ensure_log_level},
     stream::{EventStream, StreamItem},
     submit,
     tasks::UnannouncedTask,
@@ -160,14 +160,10 @@ impl StatelessClient {
         // A call that waits for an approval was not sent. The record of a task would show that.
         let is_held = waiting.as_ref().is_some_and(PendingExchange::is_held);
         let may_become_task = request.meta.tasks && offer.capabilities.tasks_tools_call && !is_held;
-        let acceptance = match may_become_task {
-            true => TaskAcceptance::Accepted,
-            false => TaskAcceptance::Declined,
-        };
         Box::new(Exchange {
             promoting: PendingPromotion::new(
                 waiting.as_ref(),
-                acceptance,
+                TaskAcceptance::of(may_become_task),
                 self.shared.task_settings().promotion_delay(),
             ),
             client: self.clone(),

@@ -287,7 +287,7 @@ pub(super) mod tests {
     use super::*;
     use crate::{
         broker::Broker,
-        sessions::session::{Session, SessionParams},
+        sessions::session::{Session, SessionParams, TaskAcceptance},
     };
 
     /// Returns a session of the client without a credential, without a handshake.
@@ -300,7 +300,7 @@ pub(super) mod tests {
             transport: client.transport,
         };
         let agreement = session_pool::agreement(ClientCapabilities::none(), &empty_offer());
-        Session::pooled(params, agreement, false, client.shared)
+        Session::pooled(params, agreement, TaskAcceptance::Declined, client.shared)
     }
 
     /// Returns the client without a credential at `/mcp`.

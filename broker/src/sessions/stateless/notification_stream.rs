@@ -30,7 +30,7 @@ use super::{
 };
 use crate::sessions::{
     access_checks,
-    session::{Session, SessionParams, subscriptions},
+    session::{Session, SessionParams, TaskAcceptance, subscriptions},
     stream::{EventStream, StreamCursor, StreamEnd, StreamItem},
 };
 
@@ -81,7 +81,7 @@ impl StatelessClient {
         let session = Session::pooled(
             params,
             session_pool::agreement(ClientCapabilities::none(), offer),
-            false,
+            TaskAcceptance::Declined,
             self.shared.clone(),
         );
         let unreadable = || {

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use super::session_pool::SessionLease;
 use crate::sessions::{
     call::{Call, CallFuture},
-    session::{Session, questions},
+    session::{Session, TaskAcceptance, questions},
     stream::{EventStream, StreamCursor, StreamItem},
     tasks::{PendingCall, TaskManager, UnannouncedTask},
 };
@@ -172,13 +172,6 @@ impl Drop for PendingExchange {
         }
         self.session().cancel_request(&self.id);
     }
-}
-
-/// Whether a client accepts a task as the answer to its call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TaskAcceptance {
-    Accepted,
-    Declined,
 }
 
 /// Promotion of a call to a task, and its time.

@@ -39,7 +39,7 @@ use super::{StatelessClient, StatelessRequest};
 use crate::{
     auth::Caller,
     sessions::{
-        session::{Agreement, Session, SessionParams, expiry},
+        session::{Agreement, Session, SessionParams, TaskAcceptance, expiry},
         tenant::Tenant,
     },
 };
@@ -53,8 +53,7 @@ struct SessionPoolKey {
     transport: Transport,
     /// Capabilities as backends get them, always in the same text.
     capabilities: ClientCapabilities,
-    /// True if the calls may become tasks.
-    tasks: bool,
+    acceptance: TaskAcceptance,
     /// True if each session carries one request alone. Such a session may end with its request.
     alone: bool,
 }
@@ -229,7 +228,9 @@ impl SessionPools {
             subject: stateless_client.caller.subject.clone(),
             endpoint: stateless_client.endpoint.clone(),
             transport: stateless_client.transport,
-            tasks: request.meta.tasks && offer.capabilities.tasks_tools_call,
+            acceptance: TaskAcceptance::of(
+                request.meta.tasks && offer.capabilities.tasks_tools_call,
+            ),
             capabilities: client,
             alone,
         };
@@ -477,7 +478,7 @@ fn open(client: &StatelessClient, wanted: &SessionPoolKey, offer: &EndpointInfo)
     Session::pooled(
         params,
         agreement(wanted.capabilities.clone(), offer),
-        wanted.tasks,
+        wanted.acceptance,
         client.shared.clone(),
     )
 }
@@ -515,7 +516,7 @@ mod tests {
                 endpoint: client.endpoint.clone(),
                 transport: client.transport,
                 capabilities: ClientCapabilities::parse(declared.as_bytes()).unwrap(),
-                tasks: false,
+                acceptance: TaskAcceptance::Declined,
                 alone: false,
             };
             pools.try_lease(&client, &wanted, &offer)
