@@ -17,6 +17,14 @@ use super::{
     validation::{client_files, no_backend, no_tenant, now_us, refuse_declared, refuse_more},
 };
 
+/// Whether the registration of a backend waits for the first attempt to connect to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FirstAttempt {
+    /// The registration returns after the connection is open or has failed.
+    Awaited,
+    InBackground,
+}
+
 impl Control {
     pub fn backends(&self, tenant: &TenantId) -> Result<Vec<BackendView>, ControlError> {
         self.check_tenant(tenant)?;
@@ -49,13 +57,13 @@ impl Control {
         Tagged { view: self.backend_view(tenant, backend, entry), tag: self.tag(entry) }
     }
 
-    /// Registers a backend. With `wait`, returns after the connection is open or has failed.
+    /// Registers a backend.
     pub async fn put_backend(
         self: &Arc<Self>,
         tenant: TenantId,
         backend: BackendId,
         spec: BackendSpec,
-        wait: bool,
+        first_attempt: FirstAttempt,
         condition: Preconditions,
         author: Author,
     ) -> Result<PutOutcome<BackendView>, ControlError> {
@@ -78,7 +86,7 @@ impl Control {
             },
         );
         let (entry, created) = stored.await?;
-        if wait {
+        if first_attempt == FirstAttempt::Awaited {
             let waited = self.broker.wait_for_backend(&tenant, &backend, within).await.is_some();
             // A removal ends the wait before it reaches the registry.
             let is_removed = waited && self.broker.backend(&tenant, &backend).is_none();

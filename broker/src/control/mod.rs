@@ -78,6 +78,7 @@ pub use self::{
     audit::{AuditedAction, Author},
     audit_seal::CheckpointView,
     audit_verify::{ChainList, ChainView, MisfitView, Verdict},
+    backends::FirstAttempt,
     catalog_views::{CatalogCostView, HostedPromptView, ToolsetView},
     config_generation::{
         ConfigGeneration, ConfigurationView, IncludedFileState, IncludedFileView, now_text,

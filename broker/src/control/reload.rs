@@ -444,7 +444,7 @@ mod tests {
                 tenant("default"),
                 BackendId::parse("mine").unwrap(),
                 spec,
-                false,
+                crate::control::FirstAttempt::InBackground,
                 crate::control::Preconditions::default(),
                 crate::control::Author::default(),
             )

@@ -150,7 +150,16 @@ impl Rig {
         spec: BackendSpec,
     ) -> Result<PutOutcome<BackendView>, ControlError> {
         let (condition, author) = (Preconditions::default(), Author::default());
-        self.control.put_backend(tenant(of), backend(name), spec, false, condition, author).await
+        self.control
+            .put_backend(
+                tenant(of),
+                backend(name),
+                spec,
+                FirstAttempt::InBackground,
+                condition,
+                author,
+            )
+            .await
     }
 
     async fn create_key(&self, of: &str, wanted: NewKey) -> Result<KeyShown, ControlError> {
@@ -262,7 +271,7 @@ async fn a_missing_entry_is_named_in_the_error() {
                 ghost.clone(),
                 one.clone(),
                 nowhere(),
-                false,
+                FirstAttempt::InBackground,
                 Preconditions::default(),
                 Author::default(),
             )
@@ -310,7 +319,7 @@ async fn a_refused_address_is_refused_at_registration() {
                 tenant("default"),
                 backend("one"),
                 spec,
-                true,
+                FirstAttempt::Awaited,
                 Preconditions::default(),
                 Author::default(),
             )

@@ -19,7 +19,8 @@ use super::{super::registry::tenant_settings, *};
 use crate::{
     backends::lists_for_tests::lists_with_tool,
     control::{
-        Author, ControlError, NewKey, PinBlockItem, PinBlockRequest, Preconditions, tests::Rig,
+        Author, ControlError, FirstAttempt, NewKey, PinBlockItem, PinBlockRequest, Preconditions,
+        tests::Rig,
     },
     persistence::{Stores, tests::Meddled},
 };
@@ -108,7 +109,7 @@ async fn tenants_keys_and_backends_of_one_replica_apply_at_the_other() {
         tenant("acme"),
         backend("one"),
         at(9),
-        false,
+        FirstAttempt::InBackground,
         Preconditions::default(),
         Author::default(),
     )
@@ -129,7 +130,7 @@ async fn tenants_keys_and_backends_of_one_replica_apply_at_the_other() {
         tenant("acme"),
         backend("two"),
         at(8),
-        false,
+        FirstAttempt::InBackground,
         Preconditions::default(),
         Author::default(),
     )
@@ -209,7 +210,7 @@ async fn the_last_write_wins_on_both_replicas() {
                 tenant("default"),
                 backend("a"),
                 at(1),
-                false,
+                FirstAttempt::InBackground,
                 Preconditions::default(),
                 Author::default()
             ),
@@ -262,7 +263,7 @@ async fn declared_entries_stay_in_force_when_another_replica_changes_them() {
         tenant("default"),
         backend("mine"),
         at(8),
-        false,
+        FirstAttempt::InBackground,
         Preconditions::default(),
         Author::default(),
     )
@@ -285,7 +286,7 @@ async fn an_unreadable_row_does_not_affect_other_entries() {
         tenant("default"),
         backend("a"),
         at(1),
-        false,
+        FirstAttempt::InBackground,
         Preconditions::default(),
         Author::default(),
     )
@@ -299,7 +300,7 @@ async fn an_unreadable_row_does_not_affect_other_entries() {
         tenant("default"),
         backend("b"),
         at(2),
-        false,
+        FirstAttempt::InBackground,
         Preconditions::default(),
         Author::default(),
     )
@@ -333,7 +334,16 @@ async fn a_backend_that_is_registered_again_begins_without_pins_on_every_replica
         let (owner, name) = (tenant("default"), backend("a"));
         let put = async |spec| {
             let (any, author) = (Preconditions::default(), Author::default());
-            one.put_backend(owner.clone(), name.clone(), spec, false, any, author).await.unwrap();
+            one.put_backend(
+                owner.clone(),
+                name.clone(),
+                spec,
+                FirstAttempt::InBackground,
+                any,
+                author,
+            )
+            .await
+            .unwrap();
         };
         put(at(1)).await;
         let seen = PinSighting {
@@ -472,9 +482,16 @@ async fn what_another_replica_stored_is_in_force_when_its_declaration_ends() {
     let (acme, mine) = (tenant("acme"), backend("mine"));
     let any = Preconditions::default;
     one.refresh().await.unwrap();
-    one.put_backend(acme.clone(), mine.clone(), at(8), false, any(), Author::default())
-        .await
-        .unwrap();
+    one.put_backend(
+        acme.clone(),
+        mine.clone(),
+        at(8),
+        FirstAttempt::InBackground,
+        any(),
+        Author::default(),
+    )
+    .await
+    .unwrap();
     let policy = serde_json::from_value(json!({"default": "deny"})).unwrap();
     one.put_policy(acme.clone(), policy, any(), Author::default()).await.unwrap();
     let (toolset, all) = (ToolsetDocument::default(), ToolsetId::parse("all").unwrap());
@@ -539,9 +556,16 @@ async fn a_backend_that_replaces_an_unreadable_row_is_not_replaced_by_the_next_r
     assert!(two.backend(&owner, &name).is_err(), "it cannot be read");
 
     let any = Preconditions::default();
-    two.put_backend(owner.clone(), name.clone(), at(9), false, any, Author::default())
-        .await
-        .unwrap();
+    two.put_backend(
+        owner.clone(),
+        name.clone(),
+        at(9),
+        FirstAttempt::InBackground,
+        any,
+        Author::default(),
+    )
+    .await
+    .unwrap();
     let running = two.broker.tenant(&owner).unwrap().backend(&name).unwrap();
     replicas.first_stores(tenant("acme"), weight(2)).await;
     replicas.second_reads().await;
@@ -581,9 +605,16 @@ async fn roots_that_are_added_at_two_replicas_at_once_are_all_kept() {
     let (acme, files) = (tenant("acme"), backend("files"));
     replicas.first_stores(acme.clone(), weight(1)).await;
     let any = Preconditions::default;
-    one.put_backend(acme.clone(), files.clone(), at(9), false, any(), Author::default())
-        .await
-        .unwrap();
+    one.put_backend(
+        acme.clone(),
+        files.clone(),
+        at(9),
+        FirstAttempt::InBackground,
+        any(),
+        Author::default(),
+    )
+    .await
+    .unwrap();
     let adding = (0..20).map(|number| {
         let control = if number % 2 == 0 { one } else { two };
         let root = ConfiguredRoot { uri: format!("file:///{number}"), name: None };

@@ -40,7 +40,14 @@ async fn a_declared_entry_is_refused_as_such_whatever_the_conditions_are() {
     let refusals = [
         control.put_tenant(acme.clone(), spec, new(), author()).await.err(),
         control
-            .put_backend(default.clone(), mine.clone(), nowhere(), false, new(), author())
+            .put_backend(
+                default.clone(),
+                mine.clone(),
+                nowhere(),
+                FirstAttempt::InBackground,
+                new(),
+                author(),
+            )
             .await
             .err(),
         control.put_policy(acme.clone(), policy, new(), author()).await.err(),

@@ -21,7 +21,7 @@ use super::{
     tenants::stored,
 };
 use crate::{
-    control::{Author, BackendView, Control, Preconditions},
+    control::{Author, BackendView, Control, FirstAttempt, Preconditions},
     metrics::BACKEND_STATES,
 };
 
@@ -105,11 +105,11 @@ pub(super) async fn put(
 ) -> Result<impl IntoResponse, Problem> {
     let spec = parse_backend_spec(&body.required()?).map_err(|faults| Problem::faults(&faults))?;
     check_program(&control, &operator, &spec)?;
-    Ok(stored(
-        control
-            .put_backend(tenant, backend, spec, params.wait.unwrap_or(true), condition, author)
-            .await?,
-    ))
+    let first_attempt = match params.wait {
+        Some(false) => FirstAttempt::InBackground,
+        Some(true) | None => FirstAttempt::Awaited,
+    };
+    Ok(stored(control.put_backend(tenant, backend, spec, first_attempt, condition, author).await?))
 }
 
 /// Checks whether the operator can start this program on the broker's host. An operator who is not
