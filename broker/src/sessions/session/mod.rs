@@ -12,6 +12,7 @@
 
 mod access;
 mod adoption;
+mod clock;
 mod delivery;
 pub mod expiry;
 mod kind;
@@ -36,7 +37,7 @@ mod teardown;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -81,6 +82,7 @@ use rules::{
 };
 
 use self::{
+    clock::SessionClock,
     persisted_state::PersistedState,
     state::{FIRST_EPOCH, SessionState, SessionStreams},
 };
@@ -126,10 +128,7 @@ pub struct Session {
     pub advertised: ServerCapabilities,
     pub shared: Arc<Shared>,
     pub kind: SessionKind,
-    created_at: jiff::Timestamp,
-    touched_ms: AtomicU64,
-    /// Last time at which [`Self::idle_for`] found a request in flight or a connected stream.
-    busy_ms: AtomicU64,
+    clock: SessionClock,
     /// Number of answers that are being written to their streams.
     answers_in_delivery: AtomicUsize,
     /// The epoch under which this process owns the row.
@@ -146,8 +145,6 @@ pub struct Session {
     /// Locked while the broker builds and writes the stored state. An older state therefore never
     /// overwrites a newer one.
     persisted: tokio::sync::Mutex<PersistedState>,
-    /// The last stored time of a message from the client.
-    seen_stored_ms: AtomicU64,
     state: Mutex<SessionState>,
 }
 
@@ -201,8 +198,7 @@ impl Session {
             client_name: agreement.client_name,
             client_version: agreement.client_version,
             advertised: agreement.advertised,
-            touched_ms: AtomicU64::new(shared.uptime_ms()),
-            busy_ms: AtomicU64::new(shared.uptime_ms()),
+            clock: SessionClock::new(created_at, shared.uptime_ms()),
             answers_in_delivery: AtomicUsize::new(0),
             epoch: AtomicI64::new(epoch),
             leaving: AtomicBool::new(false),
@@ -211,10 +207,8 @@ impl Session {
             persisted: tokio::sync::Mutex::new(PersistedState {
                 announced_lists: state.lists.announced(),
             }),
-            seen_stored_ms: AtomicU64::new(shared.uptime_ms()),
             shared,
             kind,
-            created_at,
             state: Mutex::new(state),
         });
         session.shared.registry.add(&session);
@@ -294,7 +288,7 @@ impl Session {
 
     /// Notes a message from the client.
     pub fn touch(&self) {
-        self.touched_ms.store(self.shared.uptime_ms(), Ordering::Relaxed);
+        self.clock.touch(self.shared.uptime_ms());
     }
 
     /// Returns for how long the client has sent nothing, and has had neither a request in flight nor
@@ -306,16 +300,9 @@ impl Session {
         drop(state);
         let now = self.shared.uptime_ms();
         if is_busy {
-            self.busy_ms.store(now, Ordering::Relaxed);
+            self.clock.record_busy(now);
         }
-        let since_busy = now.saturating_sub(self.busy_ms.load(Ordering::Relaxed));
-        self.since_touched().min(Duration::from_millis(since_busy))
-    }
-
-    fn since_touched(&self) -> Duration {
-        Duration::from_millis(
-            self.shared.uptime_ms().saturating_sub(self.touched_ms.load(Ordering::Relaxed)),
-        )
+        self.clock.since_touched(now).min(self.clock.since_busy(now))
     }
 
     /// Returns the translator for the client's revision.
@@ -350,7 +337,7 @@ impl Session {
 
     pub fn view(&self) -> SessionView {
         let state = self.lock();
-        let idle = self.since_touched().as_secs();
+        let idle = self.clock.since_touched(self.shared.uptime_ms()).as_secs();
         SessionView {
             id: self.digest.clone(),
             tenant: self.tenant.id.to_string(),
@@ -373,7 +360,7 @@ impl Session {
             streams: Some(state.streams.connected()),
             subscriptions: state.subscriptions.len(),
             idle_seconds: idle,
-            created_at: self.created_at.to_string(),
+            created_at: self.clock.created_at.to_string(),
             node: Some(self.shared.persistence.node().to_string()),
         }
     }

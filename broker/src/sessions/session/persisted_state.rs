@@ -6,7 +6,7 @@
 //! off if another process owns the row now. The session is then abandoned.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -212,8 +212,7 @@ impl<'s> SessionPersister<'s> {
     /// intervals.
     fn is_sign_of_life_due(self, idle_limit: Duration) -> bool {
         let every = millis((idle_limit / 10).min(SEEN_STORED_EVERY_MAX));
-        let (now, stored) =
-            (self.session.shared.uptime_ms(), self.session.seen_stored_ms.load(Ordering::Relaxed));
+        let (now, stored) = (self.session.shared.uptime_ms(), self.session.clock.seen_stored_ms());
         now.saturating_sub(stored) >= every
             && now.saturating_sub(millis(self.session.idle_for())) > stored
     }
@@ -260,7 +259,7 @@ impl<'s> SessionPersister<'s> {
         };
         match self.try_write(update).await {
             Ok(()) => {
-                self.session.seen_stored_ms.store(now, Ordering::Relaxed);
+                self.session.clock.record_stored(now);
                 self.publish_location();
                 Ok(())
             }

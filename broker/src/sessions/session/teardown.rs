@@ -54,7 +54,8 @@ impl Session {
         }
         let mut state = self.lock();
         let is_busy = !state.in_flight.is_empty() || state.streams.any_connected();
-        if self.is_leaving() || is_busy || self.since_touched() <= limit {
+        let now = self.shared.uptime_ms();
+        if self.is_leaving() || is_busy || self.clock.since_touched(now) <= limit {
             return false;
         }
         let teardown = Teardown::start(self, &mut state);
