@@ -67,7 +67,7 @@ impl Broker {
         let session = Session::open(params, agreement, self.shared.clone());
         self.register_new(&tenant, &session).await?;
         self.shared.metrics.version_negotiated(version, Side::Client);
-        tracing::info!(session = %session.digest, tenant = %tenant.id, principal = %session.caller.principal, client = ?session.client_name, version = version.as_str(), "session opened");
+        tracing::info!(session = %session.digest, tenant = %tenant.id, principal = %session.caller.principal, client = ?session.agreement.client_name, version = version.as_str(), "session opened");
         Ok((session, result))
     }
 

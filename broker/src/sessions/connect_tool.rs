@@ -105,7 +105,8 @@ fn unconnected(
     let Ok(error) = Message::decode(frame.clone(), &json::Limits::default()) else {
         return Reply::Frame(frame, RequestOutcome::Refused);
     };
-    let opens_urls = session.client.elicitation_url && session.version.elicitation_url();
+    let agreement = &session.agreement;
+    let opens_urls = agreement.client.elicitation_url && agreement.version.elicitation_url();
     if session.kind.has_client() && opens_urls {
         questions::record_elicitations_required(session, &error);
     } else if session.kind.has_client()

@@ -220,8 +220,8 @@ fn decide_and_start(
     });
     let catalog = listed.as_ref().unwrap_or(catalog);
     let decide = |message: &Message, access: Option<&AccessCheck<'_>>| {
-        let (endpoint, advertised) = (&session.endpoint, &session.advertised);
-        routing::decide(message, endpoint, advertised, session.version, catalog, access)
+        let (endpoint, advertised) = (&session.endpoint, &session.agreement.advertised);
+        routing::decide(message, endpoint, advertised, session.agreement.version, catalog, access)
     };
     let access = view.as_ref().map(|view| AccessCheck::new(view, &subject));
     let decided = decide(&message, access.as_ref());

@@ -68,7 +68,7 @@ async fn an_adopted_session_is_complete_and_fences_the_old_owner() {
         panic!("it is to be had")
     };
     assert_eq!(
-        (adopted.epoch(), adopted.log_level(), adopted.client.roots),
+        (adopted.epoch(), adopted.log_level(), adopted.agreement.client.roots),
         (2, Some(LogLevel::Error), true)
     );
     assert_eq!(adopted.digest, session.digest);

@@ -154,7 +154,7 @@ pub(super) async fn read(
         session.touch();
         session.shared.metrics.bytes(Direction::In, Side::Client, frame.len());
         (in_a_row, bytes_in_a_row) = (in_a_row + 1, bytes_in_a_row + frame.len());
-        match decode_body(frame, &limits, session.version.batches()) {
+        match decode_body(frame, &limits, session.agreement.version.batches()) {
             Ok(Body::One(message)) => {
                 request::with_inbound_context(None, None, reader.handle_message(message)).await
             }

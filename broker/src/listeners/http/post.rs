@@ -146,8 +146,9 @@ async fn serve_session(
             Err(refusal) => Err(refusal),
         };
         // Only sessions of 2025-03-26 support batches.
-        let batches =
-            session.as_ref().map_or(Batches::Refused, |session| session.version.batches());
+        let batches = session
+            .as_ref()
+            .map_or(Batches::Refused, |session| session.agreement.version.batches());
         let frames = parsed.take().map_or_else(|| decode_body(frame.clone(), limits, batches), Ok);
         let frames = frames.inspect_err(|rejected| {
             if let Ok(session) = &session {
@@ -318,7 +319,10 @@ async fn respond(
     let response = match first {
         Some(StreamItem::Event(event)) if event.kind == EventKind::Answer => {
             session.shared.metrics.bytes(Direction::Out, Side::Client, event.frame.len());
-            return ServerResponse::Json { version: Some(session.version), text: event.frame };
+            return ServerResponse::Json {
+                version: Some(session.agreement.version),
+                text: event.frame,
+            };
         }
         Some(StreamItem::Event(event)) => start_stream(session, reader, &[event]),
         _ => start_stream(session, reader, &[]),

@@ -362,7 +362,7 @@ pub(super) fn event_stream_options(session: &Session) -> EventStreamOptions {
     let events = &session.shared.config.events;
     // Clients before 2025-11-25 may refuse an empty event as a broken message.
     EventStreamOptions {
-        priming: session.version.priming_event(),
+        priming: session.agreement.version.priming_event(),
         gap: false,
         ids: events.log != EventLogStorage::Off,
         retry: events.retry,
@@ -377,7 +377,7 @@ pub(super) fn with_protocol_version(
 ) -> Response<Body> {
     response
         .headers_mut()
-        .insert(PROTOCOL_VERSION, HeaderValue::from_static(session.version.as_str()));
+        .insert(PROTOCOL_VERSION, HeaderValue::from_static(session.agreement.version.as_str()));
     response
 }
 

@@ -134,7 +134,8 @@ impl Call {
     }
 
     fn opens_urls(&self) -> bool {
-        self.session.client.elicitation_url && self.session.version.elicitation_url()
+        let agreement = &self.session.agreement;
+        agreement.client.elicitation_url && agreement.version.elicitation_url()
     }
 
     /// Returns an error that requires URLs to be opened as a result, for a client that does not

@@ -99,13 +99,13 @@ impl Requester for Call {
     }
 
     fn identity(&self) -> ClientIdentity<'_> {
-        let session = &self.session;
+        let (session, agreement) = (&self.session, &self.session.agreement);
         // A pooled session carries requests of several clients.
         let info = session
             .kind
             .has_client()
-            .then(|| client_info(&session.client_name, &session.client_version));
-        ClientIdentity { capabilities: session.client.raw(), info, log_level: self.log_level() }
+            .then(|| client_info(&agreement.client_name, &agreement.client_version));
+        ClientIdentity { capabilities: agreement.client.raw(), info, log_level: self.log_level() }
     }
 
     fn forwarded_headers(&self) -> HeaderMap {
@@ -121,7 +121,8 @@ impl Requester for Call {
         let mut splice = Splice::new(&message.frame);
         splice.replace(token, client_token.to_vec());
         if let Some(params) = message.params.filter(|_| {
-            self.session.client_dialect().strict && !self.session.version.progress_message()
+            self.session.client_dialect().strict
+                && !self.session.agreement.version.progress_message()
         }) {
             splice.remove_member(params, "message");
         }

@@ -13,7 +13,7 @@ use rules::{
     exposed_names, routing,
 };
 
-use super::Session;
+use super::{Agreement, Session};
 use crate::sessions::{access_checks, access_log, stream::EventStream};
 
 impl Session {
@@ -31,10 +31,10 @@ impl Session {
             return Ok(());
         };
         let check = AccessCheck::new(&view, subject);
-        let (endpoint, advertised) = (&self.endpoint, &self.advertised);
-        let catalog = &view.catalog;
+        let Agreement { version, advertised, .. } = &self.agreement;
+        let (endpoint, catalog) = (&self.endpoint, &view.catalog);
         let decision =
-            routing::decide(message, endpoint, advertised, self.version, catalog, Some(&check));
+            routing::decide(message, endpoint, advertised, *version, catalog, Some(&check));
         access_log::record(&self.tenant, subject, check);
         decision.map(drop)
     }

@@ -79,7 +79,7 @@ impl Session {
 /// at the session's next owner.
 pub(super) fn can_resume_later(session: &Session, stream: &EventStream) -> bool {
     let is_logged = session.shared.persistence.event_log.is_some();
-    let has_event_id = stream.is_resumable() || session.version.priming_event();
+    let has_event_id = stream.is_resumable() || session.agreement.version.priming_event();
     // A stream of any other kind of connection exists only in this process.
     let is_bound = stream.is_outbox() || session.transport.ends_with_connection();
     is_logged && has_event_id && !is_bound

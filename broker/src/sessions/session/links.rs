@@ -52,7 +52,7 @@ impl Session {
         LinkUser {
             own: LinkScope::Session(self.id.clone()),
             principal: &self.caller.principal,
-            client: &self.client,
+            client: &self.agreement.client,
         }
     }
 

@@ -82,7 +82,7 @@ fn announce_lists(
         if kinds.is_empty() {
             return false;
         }
-        let methods = notifications_of(&session.advertised, &kinds);
+        let methods = notifications_of(&session.agreement.advertised, &kinds);
         let ready = state.phase == SessionPhase::Ready;
         state.lists.announce(&kinds, now);
         state.dirty.lists = true;
@@ -138,7 +138,7 @@ pub fn compare_lists(session: &Session) {
         }
         let Some(changed) = state.lists.compare(now) else { return };
         state.dirty.lists |= !changed.is_empty();
-        break notifications_of(&session.advertised, &changed);
+        break notifications_of(&session.agreement.advertised, &changed);
     };
     methods.into_iter().for_each(|method| send_list_changed(session, method));
     if session.has_own_lists.load(Ordering::Acquire) {

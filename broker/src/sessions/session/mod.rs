@@ -121,11 +121,7 @@ pub struct Session {
     subject: ArcSwap<Subject>,
     pub endpoint: Endpoint,
     pub transport: Transport,
-    pub version: Version,
-    pub client: ClientCapabilities,
-    pub client_name: String,
-    pub client_version: String,
-    pub advertised: ServerCapabilities,
+    pub agreement: Agreement,
     pub shared: Arc<Shared>,
     pub kind: SessionKind,
     clock: SessionClock,
@@ -188,16 +184,12 @@ impl Session {
             caller: params.caller,
             endpoint: params.endpoint,
             transport: params.transport,
-            version: agreement.version,
             question_kinds: if kind.has_client() {
                 QuestionKinds::of(&agreement.client)
             } else {
                 QuestionKinds::ALL
             },
-            client: agreement.client,
-            client_name: agreement.client_name,
-            client_version: agreement.client_version,
-            advertised: agreement.advertised,
+            agreement,
             clock: SessionClock::new(created_at, shared.uptime_ms()),
             answers_in_delivery: AtomicUsize::new(0),
             epoch: AtomicI64::new(epoch),
@@ -307,7 +299,7 @@ impl Session {
 
     /// Returns the translator for the client's revision.
     pub fn client_dialect(&self) -> Translator {
-        Translator { version: self.version, strict: self.shared.config.compat.strict }
+        Translator { version: self.agreement.version, strict: self.shared.config.compat.strict }
     }
 
     pub fn log_level(&self) -> Option<LogLevel> {
@@ -347,9 +339,9 @@ impl Session {
                 Endpoint::Aggregated => "aggregated".to_owned(),
                 named => named.name().into_owned(),
             },
-            protocol_version: self.version.as_str().to_owned(),
-            client_name: self.client_name.clone(),
-            client_version: self.client_version.clone(),
+            protocol_version: self.agreement.version.as_str().to_owned(),
+            client_name: self.agreement.client_name.clone(),
+            client_version: self.agreement.client_version.clone(),
             state: match state.phase {
                 SessionPhase::Ready => "ready",
                 SessionPhase::Closing | SessionPhase::Closed => "closing",

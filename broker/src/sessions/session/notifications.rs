@@ -77,7 +77,7 @@ fn cancelled(session: &Session, message: &Message) {
 
 /// Relays the notification to the backends that know of this client's roots.
 fn roots_changed(session: &Session, message: &Message) {
-    if !session.client.roots_list_changed {
+    if !session.agreement.client.roots_list_changed {
         return;
     }
     let links: Vec<_> = session.lock().links.all().cloned().collect();

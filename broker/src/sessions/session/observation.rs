@@ -22,7 +22,7 @@ pub(in crate::sessions) fn start(
         context: &session.shared,
         caller: &session.caller,
         session: Some(session.digest.as_str()),
-        version: session.version,
+        version: session.agreement.version,
         transport: session.transport,
     }
     .start(message, started_at)

@@ -28,7 +28,7 @@ use records::{SessionKey, TaskInput, TaskRecord, WriteOp, WriteOutcome};
 use rules::{event_log::EventKind, limits::ELICITATIONS_PER_ANSWER_MAX, tasks};
 
 use super::{
-    Session,
+    Agreement, Session,
     requests::without_private_meta,
     state::{Destination, Question, SessionState},
 };
@@ -47,8 +47,9 @@ pub fn send_question(
     message: &Message,
     call: Option<Arc<dyn OpenCall>>,
 ) -> Result<(), Refusal> {
-    session.client.permits(message, session.version)?;
-    let converted = downlevel::downgrade_request(session.version, message).and_then(tasks::decoded);
+    let Agreement { version, client, .. } = &session.agreement;
+    client.permits(message, *version)?;
+    let converted = downlevel::downgrade_request(*version, message).and_then(tasks::decoded);
     let message = converted.as_ref().unwrap_or(message);
     let backend_id = message
         .id
@@ -149,7 +150,7 @@ pub(in crate::sessions) fn send_task_input(
     stream: &Arc<EventStream>,
 ) -> Option<u64> {
     let message = tasks::decoded(Bytes::copy_from_slice(&input.request))?;
-    session.client.permits(&message, session.version).ok()?;
+    session.agreement.client.permits(&message, session.agreement.version).ok()?;
     if stream.is_unreachable() {
         return None;
     }

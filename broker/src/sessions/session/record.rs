@@ -120,22 +120,22 @@ pub(super) fn encode(session: &Session, changing: &MutableState) -> Option<Sessi
         identity: session_scope(&session.tenant.id, &session.caller.principal, &session.endpoint),
         api_key: session.caller.key.clone(),
         transport: session.transport.name().to_owned(),
-        version: session.version.as_str().to_owned(),
-        agreement: agreement_text(session)?,
+        version: session.agreement.version.as_str().to_owned(),
+        agreement: agreement_text(&session.agreement)?,
         state: mutable_state_text(changing),
         links: links_text(&session.shared.persistence.seal, &session.key, &HashMap::new()),
     })
 }
 
-fn agreement_text(session: &Session) -> Option<Vec<u8>> {
+fn agreement_text(agreement: &Agreement) -> Option<Vec<u8>> {
     let raw = |text: &[u8]| RawValue::from_string(String::from_utf8(text.to_vec()).ok()?).ok();
     let text = AgreementText {
         format: FORMAT,
-        version: session.version.as_str().to_owned(),
-        client: raw(session.client.raw())?,
-        client_name: session.client_name.clone(),
-        client_version: session.client_version.clone(),
-        advertised: raw(session.advertised.raw())?,
+        version: agreement.version.as_str().to_owned(),
+        client: raw(agreement.client.raw())?,
+        client_name: agreement.client_name.clone(),
+        client_version: agreement.client_version.clone(),
+        advertised: raw(agreement.advertised.raw())?,
     };
     serde_json::to_vec(&text).ok()
 }

@@ -95,8 +95,8 @@ impl<'s> StreamResumption<'s> {
             false => None,
         };
         let stored = stored.map(|stored| {
-            InheritedStream::new(stored, position)
-                .seen_with(request.as_ref(), self.session.version.batches() == Batches::Permitted)
+            let batches = self.session.agreement.version.batches() == Batches::Permitted;
+            InheritedStream::new(stored, position).seen_with(request.as_ref(), batches)
         });
         match stored {
             Some(stored) if is_general(number) && !stored.gap => {
@@ -168,10 +168,11 @@ impl<'s> StreamResumption<'s> {
     }
 
     fn change_notifications(self, state: &SessionState) -> Vec<(Topic, Bytes)> {
+        let advertised = &self.session.agreement.advertised;
         let lists = [
-            (self.session.advertised.tools_list_changed, Method::ToolsListChanged),
-            (self.session.advertised.prompts_list_changed, Method::PromptsListChanged),
-            (self.session.advertised.resources_list_changed, Method::ResourcesListChanged),
+            (advertised.tools_list_changed, Method::ToolsListChanged),
+            (advertised.prompts_list_changed, Method::PromptsListChanged),
+            (advertised.resources_list_changed, Method::ResourcesListChanged),
         ];
         let lists = lists.into_iter().filter(|(promised, _)| *promised);
         let lists =

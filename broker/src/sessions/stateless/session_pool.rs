@@ -312,7 +312,7 @@ impl SessionPools {
             // The flag is read first: it is cleared after its session has ended.
             let is_taken = alone && one.alone.load(Ordering::Acquire);
             let is_ending = one.session.is_leaving() || one.finishing.load(Ordering::Relaxed);
-            !is_taken && !is_ending && one.session.advertised == offer.capabilities
+            !is_taken && !is_ending && one.session.agreement.advertised == offer.capabilities
         };
         let known = pool.members.iter().find(usable).cloned();
         if known.is_none() {

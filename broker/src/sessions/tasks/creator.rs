@@ -50,9 +50,9 @@ impl<'s> TaskCreator<'s> {
     /// Returns the details that a run needs to carry out the call for this client.
     pub(super) fn details(self, target: TaskTarget) -> TaskDetails {
         let mut details = TaskDetails::new(
-            self.session.version.as_str(),
+            self.session.agreement.version.as_str(),
             &self.session.endpoint,
-            self.session.client.raw(),
+            self.session.agreement.client.raw(),
             target.traits,
             target.tool,
         );

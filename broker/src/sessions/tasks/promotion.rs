@@ -116,8 +116,8 @@ async fn store(
     let decision = routing::decide(
         &message,
         &session.endpoint,
-        &session.advertised,
-        session.version,
+        &session.agreement.advertised,
+        session.agreement.version,
         &session.visible_catalog(),
         None, // the call was admitted before
     )?;

@@ -80,9 +80,9 @@ impl Requester for TaskRun {
     fn touch(&self) {}
 
     fn identity(&self) -> ClientIdentity<'_> {
-        let info = self
-            .creator()
-            .map(|session| client_info(&session.client_name, &session.client_version));
+        let info = self.creator().map(|session| {
+            client_info(&session.agreement.client_name, &session.agreement.client_version)
+        });
         ClientIdentity { capabilities: self.client.raw(), info, log_level: self.log_level() }
     }
 
