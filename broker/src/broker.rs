@@ -433,7 +433,7 @@ impl Broker {
         {
             for backend in wanted.backends() {
                 for (uri, sessions) in
-                    backend.links().iter().flat_map(|link| link.subscriptions.counts())
+                    backend.links.all().iter().flat_map(|link| link.subscriptions.counts())
                 {
                     let (tenant, backend) = (wanted.id.to_string(), backend.id.to_string());
                     views.push(SubscriptionView { tenant, backend, uri, sessions });
@@ -447,8 +447,8 @@ impl Broker {
 
 /// Notifies every open connection of a backend that can ask for the roots of its operator.
 fn announce_roots(backend: &Backend) {
-    let reader = backend.reader.lock().upgrade();
-    for connection in backend.links().iter().chain(&reader).filter_map(|link| link.live()) {
+    let reader = backend.links.reader();
+    for connection in backend.links.all().iter().chain(&reader).filter_map(|link| link.live()) {
         connection.roots_changed(handshake::notification(Method::RootsListChanged, None));
     }
 }

@@ -1,13 +1,14 @@
 //! One registered backend: its links, its lists, its state as operators see it.
 
 mod link_events;
+mod link_set;
 pub(in crate::backends) mod links;
 mod rates;
 
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -27,12 +28,12 @@ use protocol::{
 use rules::{
     catalog::{BackendLists, CatalogMark, OfferTable},
     limits::{LATENCY_WEIGHT, LIST_ENTRIES_MAX, TOOLS_METERED_MAX},
-    link_sharing::{LinkScope, WireKind},
     shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
 };
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
+pub use self::link_set::LinkSet;
 use super::{
     admission_state::BackendAdmission,
     link::{Era, EraCache, Link, failure::Failure},
@@ -119,8 +120,6 @@ pub struct Backend {
     pub roots: Arc<BackendRoots>,
     /// What it offers only to clients with some capability.
     pub(super) offers: Mutex<ListProbe>,
-    /// The link that fetches the lists.
-    pub reader: Mutex<Weak<Link>>,
     /// Removes the secrets of the settings from messages for operators.
     pub redactor: Redactor,
     /// Source of its access tokens, if it wants any.
@@ -132,7 +131,7 @@ pub struct Backend {
     pub(super) suspicion: Notify,
     state: watch::Sender<BackendState>,
     status: Mutex<Status>,
-    links: Mutex<HashMap<LinkScope, Arc<Link>>>,
+    pub links: LinkSet<Link>,
     latency_us: AtomicU64,
     meter: Arc<SharedRateLimiter>,
     /// Rates of its tools, by the backend's own names.
@@ -155,9 +154,6 @@ struct Status {
     child_end: Option<String>,
     /// Set when the log has a line about the current outage.
     down_logged: bool,
-    /// The kind of wire, once a connection has shown it.
-    wire: Option<WireKind>,
-    open_links: usize,
     /// Consecutive failures of the link that failed last. `next_attempt` is the time of its next
     /// attempt.
     failed_attempts: u32,
@@ -203,7 +199,6 @@ impl Backend {
             id,
             roots: BackendRoots::new(&spec.roots),
             offers: Mutex::default(),
-            reader: Mutex::default(),
             redactor: Redactor::of(&spec),
             tokens: sources,
             spec,
@@ -221,7 +216,7 @@ impl Backend {
             suspicion: Notify::new(),
             state: watch::Sender::new(BackendState::Connecting),
             status: Mutex::default(),
-            links: Mutex::default(),
+            links: LinkSet::default(),
             latency_us: AtomicU64::new(0),
         })
     }
@@ -428,7 +423,7 @@ impl Backend {
             prompts: lists.as_ref().map_or(0, |lists| lists.prompts.len()),
             resources: lists.as_ref().map_or(0, |lists| lists.resources.len()),
             resource_templates: lists.as_ref().map_or(0, |lists| lists.resource_templates.len()),
-            links: status.open_links,
+            links: self.links.open_connections(),
             last_error: status.last_error_shown(),
             unchecked_tools: self.policy.unused_schemas(),
             latency_ms: (latency > 0).then_some(latency as f64 / 1000.0),

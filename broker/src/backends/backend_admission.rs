@@ -335,7 +335,7 @@ impl Backend {
 
     /// Ends the back-off of all links and refreshes the lists.
     fn on_recovered(self: &Arc<Self>) {
-        self.links().iter().for_each(|link| link.shorten_backoff());
+        self.links.all().iter().for_each(|link| link.shorten_backoff());
         self.refresh();
     }
 

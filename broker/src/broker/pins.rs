@@ -18,7 +18,7 @@ impl Broker {
             backend.refresh();
         }
         backend.pins.publish_again(&backend.lists);
-        backend.links().iter().for_each(|link| link.remark_own_lists());
+        backend.links.all().iter().for_each(|link| link.remark_own_lists());
         tenant.publish_catalog();
         tenant.remark_principal_lists(&backend);
         Ok(())

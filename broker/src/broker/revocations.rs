@@ -101,7 +101,7 @@ impl Broker {
         for backend in tenant.backends() {
             let is_own =
                 |scope: &LinkScope| matches!(scope, LinkScope::Principal(of, _) if of == principal);
-            let links = backend.links();
+            let links = backend.links.all();
             let unused = links.iter().filter(|link| is_own(&link.scope) && link.is_unused());
             unused.for_each(|link| backend.close_link(link));
         }

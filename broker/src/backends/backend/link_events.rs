@@ -10,21 +10,18 @@ use crate::backends::link::{Link, connection::Connection, wire::WireSender};
 
 impl Backend {
     pub fn link_opened(&self, link: &Arc<Link>, connection: &Connection) {
-        let counts = connection.count(true);
-        let mut status = self.status.lock();
-        status.open_links += usize::from(counts);
+        if connection.count(true) {
+            self.links.record_opened();
+            self.context.metrics.links(self.transport(), "open", 1);
+        }
         // Only connections that are sessions show how a backend treats sessions.
         if connection.stateless().is_none() {
-            status.wire = Some(match connection.wire() {
+            self.links.record_wire(match connection.wire() {
                 WireSender::Pipe(_) => WireKind::Pipe,
                 WireSender::Http(http) if http.is_one_stream() => WireKind::Pipe,
                 WireSender::Http(http) if http.has_session() => WireKind::HttpWithSessions,
                 WireSender::Http(_) => WireKind::HttpWithoutSessions,
             });
-        }
-        drop(status);
-        if counts {
-            self.context.metrics.links(self.transport(), "open", 1);
         }
         // It may have ended while it was being counted.
         if connection.is_closed() && self.uncount(connection) {
@@ -36,9 +33,7 @@ impl Backend {
     fn uncount(&self, connection: &Connection) -> bool {
         let was_counted = connection.count(false);
         if was_counted {
-            let mut status = self.status.lock();
-            status.open_links = status.open_links.saturating_sub(1);
-            drop(status);
+            self.links.record_ended();
             self.context.metrics.links(self.transport(), "open", -1);
         }
         was_counted
@@ -69,7 +64,7 @@ impl Backend {
     /// answer.
     pub fn on_era_changed(self: &Arc<Self>, link: &Arc<Link>) {
         self.era.forget();
-        self.status.lock().wire = None;
+        self.links.forget_wire();
         self.refresh(); // so that the catalog's connection notices too
         if link.has_no_client() {
             return;
@@ -82,18 +77,15 @@ impl Backend {
     /// Closes one link permanently.
     pub fn close_link(&self, link: &Arc<Link>) {
         link.shut();
-        let mut links = self.links.lock();
-        if links.get(&link.scope).is_some_and(|known| Arc::ptr_eq(known, link)) {
-            links.remove(&link.scope);
-        }
-        drop(links);
+        self.links.remove(&link.scope, link);
         let link = link.clone();
         self.context.running.spawn(async move { link.close().await });
     }
 
     /// Closes the links that have been idle for too long.
     pub fn close_idle_links(&self, now: Instant) {
-        self.links()
+        self.links
+            .all()
             .iter()
             .filter(|link| link.shut_if_idle(now))
             .for_each(|link| self.close_link(link));
@@ -104,11 +96,6 @@ impl Backend {
         self.stop.cancel();
         self.pins.end();
         self.admission.series.close();
-        let links: Vec<_> = self.links.lock().values().cloned().collect();
-        links.iter().for_each(|link| self.close_link(link));
-    }
-
-    pub fn links(&self) -> Vec<Arc<Link>> {
-        self.links.lock().values().cloned().collect()
+        self.links.all().iter().for_each(|link| self.close_link(link));
     }
 }

@@ -32,7 +32,7 @@ impl Backend {
         let wire = match self.era.to(self.spec.protocol, era) {
             Some(Era::Stateless) => WireKind::Stateless,
             // Until a connection has shown how the backend behaves, the cautious assumption holds.
-            _ => self.status.lock().wire.unwrap_or(match self.spec.transport {
+            _ => self.links.wire().unwrap_or(match self.spec.transport {
                 TransportSpec::Http { .. } => WireKind::HttpWithSessions,
                 TransportSpec::Tcp { .. }
                 | TransportSpec::Sse { .. }
@@ -52,15 +52,8 @@ impl Backend {
             declared,
             client_era: era,
         };
-        let mut links = self.links.lock();
-        if self.stop.is_cancelled() {
-            return None; // the close of the backend has closed its links
-        }
-        let known = links.entry(scope).or_insert_with(|| Link::new(self.clone(), params.clone()));
-        if known.is_closed() {
-            *known = Link::new(self.clone(), params);
-        }
-        Some(known.clone())
+        let make = || Link::new(self.clone(), params.clone());
+        self.links.get_or_make(scope, &self.stop, |link| !link.is_closed(), make)
     }
 
     /// Returns whether the backend's requests arrive on one pipe without a reference to the request
@@ -70,7 +63,7 @@ impl Backend {
             return false; // it requests input in its answers
         }
         let is_http = matches!(self.spec.transport, TransportSpec::Http { .. });
-        self.status.lock().wire.map_or(!is_http, |wire| wire == WireKind::Pipe)
+        self.links.wire().map_or(!is_http, |wire| wire == WireKind::Pipe)
     }
 
     /// Returns a new link for fetching the catalog.
@@ -84,7 +77,7 @@ impl Backend {
             client_era: Era::Sessions,
         };
         let link = Link::new(self.clone(), params);
-        *self.reader.lock() = Arc::downgrade(&link);
+        self.links.set_reader(&link);
         link
     }
 }
