@@ -1,5 +1,6 @@
 //! One registered backend: its links, its lists, its state as operators see it.
 
+mod health;
 mod link_events;
 mod link_set;
 pub(in crate::backends) mod links;
@@ -7,10 +8,7 @@ mod rates;
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -27,13 +25,16 @@ use protocol::{
 };
 use rules::{
     catalog::{BackendLists, CatalogMark, OfferTable},
-    limits::{LATENCY_WEIGHT, LIST_ENTRIES_MAX, TOOLS_METERED_MAX},
+    limits::{LIST_ENTRIES_MAX, TOOLS_METERED_MAX},
     shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
 };
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub use self::link_set::LinkSet;
+pub use self::{
+    health::{BackendHealth, BackendState},
+    link_set::LinkSet,
+};
 use super::{
     admission_state::BackendAdmission,
     link::{Era, EraCache, Link, failure::Failure},
@@ -48,32 +49,8 @@ use super::{
     tools_read::ToolsRead,
 };
 use crate::{
-    context::Context, oauth::TokenSource, sandbox::ConfinementLevel,
-    telemetry::redaction::Redactor, views::BackendStatus,
+    context::Context, oauth::TokenSource, telemetry::redaction::Redactor, views::BackendStatus,
 };
-
-/// Reachability of a backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BackendState {
-    /// Not reached yet. The current attempt is not over.
-    Connecting,
-    Ready,
-    /// Unreachable now. The broker serves its last good lists.
-    Degraded,
-    /// Unreachable since it was registered.
-    Failed,
-}
-
-impl BackendState {
-    pub fn name(self) -> &'static str {
-        match self {
-            BackendState::Connecting => "connecting",
-            BackendState::Ready => "ready",
-            BackendState::Degraded => "degraded",
-            BackendState::Failed => "failed",
-        }
-    }
-}
 
 /// Effective deadlines of one backend.
 #[derive(Debug, Clone, Copy)]
@@ -129,10 +106,8 @@ pub struct Backend {
     pub(super) last_tools_read: tokio::sync::Mutex<Option<ToolsRead>>,
     /// Set by a request that could not be sent while the backend counts as reachable.
     pub(super) suspicion: Notify,
-    state: watch::Sender<BackendState>,
-    status: Mutex<Status>,
+    pub health: BackendHealth,
     pub links: LinkSet<Link>,
-    latency_us: AtomicU64,
     meter: Arc<SharedRateLimiter>,
     /// Rates of its tools, by the backend's own names.
     tools: Mutex<RateLimiterMap<String>>,
@@ -145,31 +120,6 @@ pub struct Backend {
 pub(super) struct ListProbe {
     pub(super) table: Option<Arc<OfferTable>>,
     pub(super) began: Option<Instant>,
-}
-
-#[derive(Debug, Default)]
-struct Status {
-    last_error: Option<String>,
-    /// The unexpected end of a child process since the backend was ready last.
-    child_end: Option<String>,
-    /// Set when the log has a line about the current outage.
-    down_logged: bool,
-    /// Consecutive failures of the link that failed last. `next_attempt` is the time of its next
-    /// attempt.
-    failed_attempts: u32,
-    next_attempt: Option<Instant>,
-    /// The confinement of its children, known since the first start.
-    sandbox: Option<ConfinementLevel>,
-}
-
-impl Status {
-    /// Returns the last error, with the end of a child process if one ended.
-    fn last_error_shown(&self) -> Option<String> {
-        match (&self.last_error, &self.child_end) {
-            (Some(error), Some(end)) => Some(format!("{error}; {end}")),
-            (error, end) => error.as_ref().or(end.as_ref()).cloned(),
-        }
-    }
 }
 
 impl Backend {
@@ -214,10 +164,8 @@ impl Backend {
             list_refresh: ListRefresh::default(),
             last_tools_read: tokio::sync::Mutex::default(),
             suspicion: Notify::new(),
-            state: watch::Sender::new(BackendState::Connecting),
-            status: Mutex::default(),
+            health: BackendHealth::default(),
             links: LinkSet::default(),
-            latency_us: AtomicU64::new(0),
         })
     }
 
@@ -284,82 +232,45 @@ impl Backend {
         let leaving = self.stop.is_cancelled() || self.context.draining.is_cancelled();
         // The log already has a line about an outage. Further attempts are not logged.
         let is_usual = failure.needs_user_action();
-        if leaving || is_usual || self.state() != BackendState::Ready {
+        if leaving || is_usual || self.health.state() != BackendState::Ready {
             tracing::debug!(tenant = %self.tenant, backend = %self.id, failure = redacted, "a request to a backend failed");
         } else {
             tracing::warn!(tenant = %self.tenant, backend = %self.id, failure = redacted, "a request to a backend failed");
         }
         // An account that one user did not connect is not a fault of a backend that works.
-        let of_user = failure.needs_user_action() && self.state() == BackendState::Ready;
+        let of_user = failure.needs_user_action() && self.health.state() == BackendState::Ready;
         if !leaving && !of_user {
-            self.status.lock().last_error = Some(redacted);
+            self.health.record_error(redacted);
         }
-        if matches!(failure, Failure::NotSent(_)) && self.state() == BackendState::Ready {
+        if matches!(failure, Failure::NotSent(_)) && self.health.state() == BackendState::Ready {
             self.suspicion.notify_one();
         }
         failure.refusal(&self.id)
     }
 
-    /// Stores the number of failed attempts to open a link and the time of the next one. Both are
-    /// reset once a link is open.
-    pub fn record_attempts(&self, failed: u32, next: Option<Instant>) {
-        let mut status = self.status.lock();
-        (status.failed_attempts, status.next_attempt) = (failed, next);
-    }
-
     pub fn record_latency(&self, time: Duration) {
         self.admission.series.request_finished(time);
-        let sample = u64::try_from(time.as_micros()).unwrap_or(u64::MAX).max(1);
-        let before = self.latency_us.load(Ordering::Relaxed);
-        let mean = if before == 0 {
-            sample
-        } else {
-            (before * (LATENCY_WEIGHT - 1) + sample) / LATENCY_WEIGHT
-        };
-        self.latency_us.store(mean, Ordering::Relaxed);
-    }
-
-    /// Returns twice the mean latency, or zero while no latency is known.
-    pub fn expected_latency(&self) -> Duration {
-        Duration::from_micros(self.latency_us.load(Ordering::Relaxed).saturating_mul(2))
-    }
-
-    pub fn set_state(&self, state: BackendState) {
-        if state == BackendState::Ready {
-            let mut status = self.status.lock();
-            (status.last_error, status.child_end, status.down_logged) = (None, None, false);
-        }
-        self.state.send_replace(state);
+        self.health.record_latency(time);
     }
 
     /// Marks the backend as unreachable. Logs only the first failure of an outage.
     pub fn set_unreachable(&self, state: BackendState, refusal: &Refusal) {
-        let mut status = self.status.lock();
-        let was_logged = std::mem::replace(&mut status.down_logged, true);
-        let cause = status.last_error.clone().unwrap_or_else(|| refusal.to_string());
-        drop(status);
-        if !was_logged {
+        if let Some(cause) = self.health.record_outage(refusal) {
             tracing::warn!(tenant = %self.tenant, backend = %self.id, state = state.name(), cause, "backend cannot be reached");
         }
         self.era.set_settled(true);
-        self.set_state(state);
-    }
-
-    pub fn state(&self) -> BackendState {
-        *self.state.borrow()
+        self.health.set_state(state);
     }
 
     /// Reconnects now. A failed backend, and one whose lists no user has shown, returns to
     /// [`BackendState::Connecting`].
     pub fn reconnect(&self) {
         self.era.forget();
-        self.state.send_if_modified(|state| {
-            let failed = *state == BackendState::Failed || self.placeholder.is_shown();
-            if failed {
-                *state = BackendState::Connecting;
-            }
-            failed
-        });
+        if self.placeholder.is_shown() {
+            self.health.set_state(BackendState::Connecting);
+        } else {
+            self.health.retry_failed();
+        }
         self.refresh();
     }
 
@@ -384,38 +295,20 @@ impl Backend {
     /// Waits until the first attempt to reach the backend is over, or the backend is removed or
     /// replaced.
     pub async fn wait_first_attempt(&self, within: Duration) {
-        let mut state = self.state.subscribe();
         tokio::select! {
-            _over = state.wait_for(|state| *state != BackendState::Connecting) => {}
+            () = self.health.first_attempt_over() => {}
             () = self.stop.cancelled() => {}
             () = tokio::time::sleep(within) => {}
         }
     }
 
-    /// Stores the confinement of a child that starts now.
-    pub(super) fn record_sandbox(&self, level: ConfinementLevel) {
-        self.status.lock().sandbox = Some(level);
-    }
-
-    /// Stores the unexpected end of a child process. Operators see `how` unchanged.
-    pub(super) fn record_child_end(&self, mut how: String) {
-        let mut status = self.status.lock();
-        let unreachable = status.sandbox.iter().flat_map(|level| &level.unreachable);
-        for why in unreachable {
-            how += &format!("; {why}");
-        }
-        status.child_end = Some(how);
-    }
-
     pub fn view(&self) -> BackendStatus {
-        let lists = self.lists.load_full();
-        let status = self.status.lock();
-        let latency = self.latency_us.load(Ordering::Relaxed);
+        let (lists, health) = (self.lists.load_full(), self.health.details());
         let (calls_in_flight, calls_queued, calls_max) = self.call_counts();
         BackendStatus {
             tenant: self.tenant.to_string(),
             backend: self.id.to_string(),
-            state: self.state().name().to_owned(),
+            state: self.health.state().name().to_owned(),
             protocol_version: lists.as_ref().map(|lists| lists.server.version.as_str().to_owned()),
             server_name: lists.as_ref().map(|lists| lists.server.server_name.clone()),
             server_version: lists.as_ref().map(|lists| lists.server.server_version.clone()),
@@ -424,25 +317,25 @@ impl Backend {
             resources: lists.as_ref().map_or(0, |lists| lists.resources.len()),
             resource_templates: lists.as_ref().map_or(0, |lists| lists.resource_templates.len()),
             links: self.links.open_connections(),
-            last_error: status.last_error_shown(),
+            last_error: health.last_error_shown(),
             unchecked_tools: self.policy.unused_schemas(),
-            latency_ms: (latency > 0).then_some(latency as f64 / 1000.0),
+            latency_ms: self.health.latency_ms(),
             breaker: Some(self.breaker_status()),
             calls_in_flight,
             calls_queued,
             calls_max,
-            failed_attempts: status.failed_attempts,
-            next_attempt_in_ms: status.next_attempt.and_then(|next| {
+            failed_attempts: health.failed_attempts,
+            next_attempt_in_ms: health.next_attempt.and_then(|next| {
                 let remaining = next.saturating_duration_since(Instant::now());
                 u64::try_from(remaining.as_millis()).ok().filter(|ms| *ms > 0)
             }),
-            sandbox: status.sandbox.as_ref().map(|level| level.name.to_owned()),
-            sandbox_missing: status
+            sandbox: health.sandbox.as_ref().map(|level| level.name.to_owned()),
+            sandbox_missing: health
                 .sandbox
                 .as_ref()
                 .map(|level| level.missing.clone())
                 .unwrap_or_default(),
-            sandbox_unreachable: status
+            sandbox_unreachable: health
                 .sandbox
                 .as_ref()
                 .map(|level| level.unreachable.clone())

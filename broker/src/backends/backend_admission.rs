@@ -124,7 +124,7 @@ impl Backend {
     ) -> Result<Permit, Refusal> {
         let remaining = || due.saturating_duration_since(Instant::now());
         // A call that begins too late for an answer would take the permit of a useful one.
-        let needed = self.expected_latency().min(remaining() / 2);
+        let needed = self.health.expected_latency().min(remaining() / 2);
         let CallOwner { share, weight, principal, session } = caller;
         let backend_permit = match backend_permit {
             Some(backend_permit) => backend_permit,

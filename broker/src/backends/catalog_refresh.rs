@@ -169,9 +169,9 @@ async fn ping_until_unresponsive(link: &Arc<Link>, connection: &Arc<Connection>)
 fn publish_lists(owner: &impl CatalogOwner, backend: &Arc<Backend>, lists: BackendLists) {
     backend.pins.publish(&backend.lists, lists);
     backend.placeholder.hide();
-    let first = backend.state() != BackendState::Ready;
+    let first = backend.health.state() != BackendState::Ready;
     owner.publish();
-    backend.set_state(BackendState::Ready);
+    backend.health.set_state(BackendState::Ready);
     if first {
         tracing::info!(tenant = %backend.tenant, backend = %backend.id, "backend ready");
     }

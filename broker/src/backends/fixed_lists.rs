@@ -46,7 +46,7 @@ pub async fn run(backend: Arc<Backend>, owner: impl CatalogOwner) {
             backend.era.set_settled(true);
             backend.pins.publish(&backend.lists, lists);
             owner.publish();
-            backend.set_state(BackendState::Ready);
+            backend.health.set_state(BackendState::Ready);
             owner.read_principal_lists(&backend.id);
             backend.list_refresh.read_ended();
             tokio::select! {

@@ -99,7 +99,7 @@ pub fn store(backend: &Backend, principal: &PrincipalId, read: ReadLists) -> boo
     let mut noted = read.read;
     let view = match read.lists {
         Ok(lists) => {
-            backend.set_state(BackendState::Ready);
+            backend.health.set_state(BackendState::Ready);
             let view = view_of(backend, lists, None);
             if view.is_none() {
                 // Memory may be free soon.

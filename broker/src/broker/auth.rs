@@ -123,7 +123,7 @@ impl Broker {
         backends.retain(|backend| backend.tokens.as_ref().is_some_and(TokenSource::needs_callers));
         if !backends.is_empty() && subjects.record(&caller.tenant, &caller.principal, token) {
             backends.iter().for_each(|one| one.principal_lists.expire_of(&caller.principal));
-            backends.retain(|backend| backend.state() != BackendState::Ready);
+            backends.retain(|backend| backend.health.state() != BackendState::Ready);
             backends.iter().for_each(|backend| backend.reconnect());
         }
     }

@@ -53,8 +53,9 @@ fn run_round(broker: &Arc<Broker>) {
         .flat_map(|tenant| tenant.backends())
         .for_each(|backend| backend.close_idle_links(now));
     let states = tenants.iter().flat_map(|tenant| {
-        let state =
-            |backend: Arc<Backend>| (tenant.id.clone(), backend.id.clone(), backend.state().name());
+        let state = |backend: Arc<Backend>| {
+            (tenant.id.clone(), backend.id.clone(), backend.health.state().name())
+        };
         tenant.backends().into_iter().map(state)
     });
     broker.shared.metrics.observability.backends(states);

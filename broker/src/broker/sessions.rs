@@ -128,7 +128,7 @@ impl Broker {
                     .backend(id)
                     .filter(|_| tenant.may_use_backend(&caller.subject, id))
                     .ok_or_else(|| unknown_backend(id))?;
-                if backend.state() == BackendState::Failed {
+                if backend.health.state() == BackendState::Failed {
                     backend.reconnect();
                 }
                 let within = backend.timeouts().first_attempt();

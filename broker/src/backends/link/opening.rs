@@ -55,7 +55,7 @@ impl Link {
         self.forget_own_lists();
         self.current.store(Some(connection.clone()));
         self.backend.link_opened(self, &connection);
-        self.backend.record_attempts(self.backoff.lock().failures, None);
+        self.backend.health.record_attempts(self.backoff.lock().failures, None);
         self.record_backend_session(&connection);
         if self.is_closed() {
             // The close of the link came before this connection was stored.
@@ -145,7 +145,7 @@ fn record_failed_open(link: &Link, failure: &Failure) -> Refusal {
         link.backend.record_failure(Duration::ZERO);
     }
     let Backoff { failures, not_before, .. } = *link.backoff.lock();
-    link.backend.record_attempts(failures, not_before);
+    link.backend.health.record_attempts(failures, not_before);
     link.backend.report_failure(failure)
 }
 

@@ -101,7 +101,7 @@ async fn confined(link: &Arc<Link>, mut spec: ChildSpec) -> Result<ChildSpec, Fa
             &backend.spec.sandbox,
             &mut spec,
         )?;
-        backend.record_sandbox(level);
+        backend.health.record_sandbox(level);
         Ok(spec)
     });
     match confining.await {
@@ -179,7 +179,7 @@ fn record_end(link: &Link, process: &ChildProcess, status: ExitStatus) {
         "" => format!("the child process ended ({status})"),
         reason => format!("the child process ended ({status}), on standard error: {reason}"),
     };
-    link.backend.record_child_end(end);
+    link.backend.health.record_child_end(end);
 }
 
 /// Returns the last line that names an error, or else the last line. Interpreters print a trace or

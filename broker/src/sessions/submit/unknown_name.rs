@@ -96,7 +96,7 @@ fn may_offer(endpoint: &Endpoint, backend: &Backend, message: &Message) -> bool 
 }
 
 fn is_connecting(backend: &Backend) -> bool {
-    backend.state() == BackendState::Connecting
+    backend.health.state() == BackendState::Connecting
 }
 
 /// Decides the request once the first attempts to reach `backends` are over.
