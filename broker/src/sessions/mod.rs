@@ -12,6 +12,7 @@ pub mod deadline_list;
 mod kept_results;
 pub mod loop_guard;
 mod progress;
+mod published_catalog;
 pub mod registry;
 pub mod relayed_streams;
 pub mod request_observer;

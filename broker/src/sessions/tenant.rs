@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use arc_swap::{ArcSwap, ArcSwapOption};
+use arc_swap::ArcSwap;
 use config::{MessageWire, spec::TenantSpec};
 use parking_lot::Mutex;
 use protocol::{
@@ -36,6 +36,7 @@ use transport::message_bound::{MessageBound, MessageBudget};
 
 use super::{
     access_checks,
+    published_catalog::PublishedCatalog,
     session::Session,
     shared::Shared,
     stream::TenantRetained,
@@ -73,15 +74,10 @@ pub struct Tenant {
     pub generation: TenantGeneration,
     meter: Arc<SharedRateLimiter>,
     principals: Mutex<RateLimiterMap<PrincipalId>>,
-    pub(super) catalog: ArcSwap<TenantCatalog>,
-    policy: ArcSwapOption<Policy>,
-    toolsets: ArcSwap<Toolsets>,
-    hosted_prompts: ArcSwap<HostedPrompts>,
+    pub(super) published: PublishedCatalog,
     /// Decisions of the policy that refused, or that rules in shadow mode would change.
     decisions: Mutex<DecisionReport>,
     backends: Mutex<BTreeMap<BackendId, Arc<Backend>>>,
-    /// Locked while a new catalog is built, so that an older one never replaces a newer one.
-    pub(super) publishing: Mutex<()>,
     sessions: TenantSessions<Session>,
     calls: Arc<SharedPermits>,
     /// Connections that are sessions, and open GET streams.
@@ -112,17 +108,9 @@ impl Tenant {
                 format!("principals/{id}"),
             )),
             connections: shared.permits.permits(format!("connections/{id}"), 0),
-            catalog: ArcSwap::from_pointee(TenantCatalog::new(
-                Arc::new(catalog),
-                None,
-                Arc::default(),
-            )),
-            policy: ArcSwapOption::empty(),
-            toolsets: ArcSwap::default(),
-            hosted_prompts: ArcSwap::default(),
+            published: PublishedCatalog::new(catalog),
             backends: Mutex::default(),
             decisions: Mutex::default(),
-            publishing: Mutex::default(),
             sessions: TenantSessions::new(id.clone(), shared.permits.clone()),
             calls: shared.permits.permits(format!("calls/{id}"), CALL_PERMITS_RESERVED_MAX),
             message_budget: MessageBudget::new(shared.unfinished_tenant_bytes),
@@ -218,44 +206,44 @@ impl Tenant {
 
     /// Returns the catalog with the policy that restricts it, as one snapshot.
     pub fn catalog(&self) -> Arc<TenantCatalog> {
-        self.catalog.load_full()
+        self.published.load_full()
     }
 
     /// Returns the whole catalog. For what a client sees, use [`Self::visible_catalog`].
     pub fn full_catalog(&self) -> Arc<Catalog> {
-        self.catalog.load().full.clone()
+        self.published.snapshot().full.clone()
     }
 
     /// Returns the whole catalog with the lists that backends show to a principal.
     pub fn catalog_of(&self, principal: &PrincipalId) -> Arc<Catalog> {
-        self.catalog.load().of(principal).full.clone()
+        self.published.snapshot().of(principal).full.clone()
     }
 
     /// Returns the catalog that a caller sees at an endpoint. An operator's trial sees no lists that
     /// backends show to its subject alone.
     pub fn visible_catalog(&self, endpoint: &Endpoint, caller: &Caller) -> Arc<Catalog> {
-        self.catalog.load().of(&caller.principal).at(endpoint).visible(&caller.subject)
+        self.published.snapshot().of(&caller.principal).at(endpoint).visible(&caller.subject)
     }
 
     /// Returns the view of a subject at an endpoint. `None`: nothing restricts what it sees.
     pub fn access(&self, endpoint: &Endpoint, subject: &Subject) -> Option<Arc<AccessView>> {
-        self.catalog.load().of(&subject.principal).at(endpoint).view(subject)
+        self.published.snapshot().of(&subject.principal).at(endpoint).view(subject)
     }
 
     /// Returns whether anything restricts what subjects can use at an endpoint.
     pub fn has_policy(&self, endpoint: &Endpoint) -> bool {
-        self.catalog.load().at(endpoint).has_policy()
+        self.published.snapshot().at(endpoint).has_policy()
     }
 
     /// Returns whether the policy lets a subject use any object of a backend.
     pub fn may_use_backend(&self, subject: &Subject, backend: &BackendId) -> bool {
         access_checks::is_disabled("endpoint")
-            || self.catalog.load().may_use_backend(subject, backend)
+            || self.published.snapshot().may_use_backend(subject, backend)
     }
 
     /// Returns the toolsets in force.
     pub fn toolsets(&self) -> Arc<Toolsets> {
-        self.toolsets.load_full()
+        self.published.toolsets()
     }
 
     /// Adds a decision to the report. `now` is the time since 1970.
@@ -275,30 +263,28 @@ impl Tenant {
 
     /// Puts an access policy into force, and notifies every session whose lists differ now.
     pub fn set_policy(&self, policy: Option<Arc<Policy>>) {
-        let _order = self.publishing.lock();
-        self.policy.store(policy);
+        let _order = self.published.lock();
+        self.published.set_policy(policy);
         self.publish(self.full_catalog());
     }
 
     /// Puts toolsets into force, and notifies every session whose lists differ now.
     pub fn set_toolsets(&self, toolsets: Arc<Toolsets>) {
-        let _order = self.publishing.lock();
-        self.toolsets.store(toolsets);
+        let _order = self.published.lock();
+        self.published.set_toolsets(toolsets);
         self.publish(self.full_catalog());
     }
 
     /// Puts hosted prompts into force, and notifies every session whose lists differ now.
     pub fn set_hosted_prompts(&self, prompts: Arc<HostedPrompts>) {
-        self.hosted_prompts.store(prompts);
+        self.published.set_hosted_prompts(prompts);
         self.publish_catalog();
     }
 
-    /// Publishes a catalog under the policy and toolsets in force. The caller holds `publishing`.
+    /// Publishes a catalog, and notifies every session whose lists differ now. The caller has the
+    /// turn.
     fn publish(&self, catalog: Arc<Catalog>) {
-        let (policy, toolsets) = (self.policy.load_full(), self.toolsets.load_full());
-        let next = TenantCatalog::new(catalog, policy, toolsets).for_backends(&self.backends());
-        let next = Arc::new(next);
-        let before = self.catalog.swap(next.clone());
+        let [before, next] = self.published.publish(catalog, &self.backends());
         self.announce_changes(&before, &next);
     }
 
@@ -334,14 +320,14 @@ impl Tenant {
 
     /// Rebuilds the catalog, and notifies every session whose lists differ now.
     pub fn publish_catalog(&self) {
-        let _order = self.publishing.lock();
+        let _order = self.published.lock();
         let lists = self
             .backends()
             .into_iter()
             .filter_map(|backend| Some((backend.id.clone(), backend.lists.load_full()?)))
             .collect();
         let (id, key) = (self.id.clone(), self.shared.cursor_key.clone());
-        let (hosted, config) = (self.hosted_prompts.load_full(), &self.shared.config);
+        let (hosted, config) = (self.published.hosted_prompts(), &self.shared.config);
         let catalog = Catalog::with_hosted(id, key, lists, hosted, config.limits.batch_calls);
         let names = config.compat.app_names;
         self.publish(Arc::new(if names { catalog } else { catalog.without_app_names() }));

@@ -76,7 +76,7 @@ impl Tenant {
         endpoint: &Endpoint,
         principal: &PrincipalId,
     ) -> Vec<JoinHandle<()>> {
-        if !self.catalog.load().varies_by_principal() {
+        if !self.published.snapshot().varies_by_principal() {
             return Vec::new();
         }
         let backends = self.backends_at(endpoint).into_iter();
@@ -112,7 +112,7 @@ impl Tenant {
     }
 
     fn store_lists_of(&self, backend: &Backend, principal: &PrincipalId, read: ReadLists) {
-        let _order = self.publishing.lock();
+        let _order = self.published.lock();
         let before = self.catalog().of(principal);
         if principal_reads::store(backend, principal, read) {
             self.announce_to(principal, &before);
@@ -121,7 +121,7 @@ impl Tenant {
 
     /// Marks what pins hold by now in the lists of all principals at a backend.
     pub fn remark_principal_lists(&self, backend: &Backend) {
-        let _order = self.publishing.lock();
+        let _order = self.published.lock();
         let catalog = self.catalog();
         let here = self.principals_here().into_iter();
         let before: Vec<_> = here.map(|one| (catalog.of(&one), one)).collect();
