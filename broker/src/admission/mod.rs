@@ -1,6 +1,7 @@
 //! Admission control: checks that refuse excess work.
 //!
 //! - [`rate_limiter`] limits the rates by scope.
+//! - [`nested_rates`] holds the rates of a tenant or backend, and of its parts.
 //! - [`permit_limiter`] limits sessions, calls and connections by tenant and principal.
 //! - [`replica_sharing`] defines how replicas share both.
 //! - [`overload`] refuses new requests while the process is overloaded.
@@ -19,6 +20,7 @@
 //! caller waits for Redis.
 
 pub mod concurrency_limit;
+pub mod nested_rates;
 pub mod outbox_budget;
 pub mod overload;
 pub mod permit_limiter;

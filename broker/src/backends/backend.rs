@@ -26,7 +26,6 @@ use protocol::{
 use rules::{
     catalog::{BackendLists, CatalogMark, OfferTable},
     limits::{LIST_ENTRIES_MAX, TOOLS_METERED_MAX},
-    shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
 };
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -49,7 +48,8 @@ use super::{
     tools_read::ToolsRead,
 };
 use crate::{
-    context::Context, oauth::TokenSource, telemetry::redaction::Redactor, views::BackendStatus,
+    admission::nested_rates::NestedRates, context::Context, oauth::TokenSource,
+    telemetry::redaction::Redactor, views::BackendStatus,
 };
 
 /// Effective deadlines of one backend.
@@ -108,9 +108,8 @@ pub struct Backend {
     pub(super) suspicion: Notify,
     pub health: BackendHealth,
     pub links: LinkSet<Link>,
-    meter: Arc<SharedRateLimiter>,
-    /// Rates of its tools, by the backend's own names.
-    tools: Mutex<RateLimiterMap<String>>,
+    /// Its rate, and the rates of its tools by the backend's own names.
+    rates: NestedRates<String>,
     /// Admission of calls: breaker, concurrency limit and budget of retries.
     pub(super) admission: BackendAdmission,
 }
@@ -130,17 +129,18 @@ impl Backend {
         context: Arc<Context>,
         resources: Arc<BackendResources>,
     ) -> Arc<Self> {
-        let meter = SharedRateLimiter::new(format!("backend/{tenant}/{id}"));
-        let tools =
-            Mutex::new(RateLimiterMap::new(TOOLS_METERED_MAX, format!("tools/{tenant}/{id}")));
+        let rates = NestedRates::new(
+            format!("backend/{tenant}/{id}"),
+            TOOLS_METERED_MAX,
+            format!("tools/{tenant}/{id}"),
+        );
         let sources = TokenSource::of(&tenant, &id, &spec, context.oauth.clone());
         let admission = BackendAdmission::new(&tenant, &id, &spec, &context);
         let principal_lists =
             PrincipalLists::new(spec.auth.catalog_auth == CatalogAuth::PerPrincipal);
         let own_list_budget = resources.own_list_budgets.of(&tenant, &context.own_lists_bytes);
         Arc::new(Self {
-            meter,
-            tools,
+            rates,
             admission,
             pins: PinKeeper::new(tenant.clone(), id.clone(), &spec.pins, context.clone()),
             policy: Policy::of(&tenant, &id, &spec, &context, &resources),

@@ -1,4 +1,5 @@
-//! The catalog that a tenant publishes, with the policy, toolsets and hosted prompts that apply to it.
+//! The catalog that a tenant publishes, with the policy, toolsets and hosted prompts that apply to
+//! it.
 
 use std::sync::Arc;
 

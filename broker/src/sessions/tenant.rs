@@ -29,7 +29,6 @@ use rules::{
     endpoint::Endpoint,
     limits::{LIMIT_RETRY_AFTER, PRINCIPALS_METERED_MAX, replicas::CALL_PERMITS_RESERVED_MAX},
     shared_permits::SharedPermits,
-    shared_rate_limit::{RateLimiterMap, SharedRateLimiter},
     toolsets::Toolsets,
 };
 use transport::message_bound::{MessageBound, MessageBudget};
@@ -44,7 +43,9 @@ use super::{
     tenant_sessions::{SessionLimits, TenantSessions},
 };
 use crate::{
-    admission::{concurrency_limit::TenantShare, permit_limiter::WaitingCaller},
+    admission::{
+        concurrency_limit::TenantShare, nested_rates::NestedRates, permit_limiter::WaitingCaller,
+    },
     auth::Caller,
     backends::{backend::Backend, backend_admission::CallOwner},
     metrics::TenantCounts,
@@ -72,8 +73,8 @@ pub struct Tenant {
     spec: ArcSwap<TenantSpec>,
     /// Tells the tenant from a later one of the same name.
     pub generation: TenantGeneration,
-    meter: Arc<SharedRateLimiter>,
-    principals: Mutex<RateLimiterMap<PrincipalId>>,
+    /// The rates of the tenant and of its principals.
+    rates: NestedRates<PrincipalId>,
     pub(super) published: PublishedCatalog,
     /// Decisions of the policy that refused, or that rules in shadow mode would change.
     decisions: Mutex<DecisionReport>,
@@ -102,11 +103,11 @@ impl Tenant {
         let tenant = Self {
             spec: ArcSwap::from_pointee(TenantSpec::default()),
             generation: TenantGeneration(AtomicI64::new(created_at_us)),
-            meter: SharedRateLimiter::new(format!("tenant/{id}")),
-            principals: Mutex::new(RateLimiterMap::new(
+            rates: NestedRates::new(
+                format!("tenant/{id}"),
                 PRINCIPALS_METERED_MAX,
                 format!("principals/{id}"),
-            )),
+            ),
             connections: shared.permits.permits(format!("connections/{id}"), 0),
             published: PublishedCatalog::new(catalog),
             backends: Mutex::default(),

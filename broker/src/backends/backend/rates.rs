@@ -28,7 +28,7 @@ impl Backend {
         {
             let name = || format!("tool/{}/{}/{tool}", self.tenant, self.id);
             let now = self.context.rates.now();
-            let meter = self.tools.lock().get_or_insert(&tool.to_owned(), now, name);
+            let meter = self.rates.part(&tool.to_owned(), now, name);
             take(RateScope::Tool, &meter, rate)?;
         }
         let per_second = own
@@ -37,7 +37,7 @@ impl Backend {
             .unwrap_or(common.requests_per_second_per_backend);
         let burst = own.burst.or(tenant.burst_per_backend).unwrap_or(common.burst_per_backend);
         match Rate::new(per_second, burst) {
-            Some(rate) => take(RateScope::Backend, &self.meter, rate),
+            Some(rate) => take(RateScope::Backend, &self.rates.whole, rate),
             None => Ok(()),
         }
     }

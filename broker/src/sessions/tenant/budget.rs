@@ -20,7 +20,7 @@ impl Tenant {
             self.take_rate(RateScope::Principal, meter, *rate)?;
         }
         let Some(rate) = self.rate(limits) else { return Ok(()) };
-        self.take_rate(RateScope::Tenant, &self.meter, rate).inspect_err(|_| {
+        self.take_rate(RateScope::Tenant, &self.rates.whole, rate).inspect_err(|_| {
             if let Some((meter, rate)) = &own {
                 self.shared.rates.give_back(meter, *rate);
             }
@@ -41,7 +41,7 @@ impl Tenant {
             self.shared.rates.give_back(&self.principal_meter(principal), rate);
         }
         if let Some(rate) = self.rate(limits) {
-            self.shared.rates.give_back(&self.meter, rate);
+            self.shared.rates.give_back(&self.rates.whole, rate);
         }
     }
 
@@ -83,6 +83,6 @@ impl Tenant {
 
     fn principal_meter(&self, principal: &PrincipalId) -> Arc<SharedRateLimiter> {
         let name = || format!("principal/{}/{}", self.id, principal.as_str());
-        self.principals.lock().get_or_insert(principal, self.shared.rates.now(), name)
+        self.rates.part(principal, self.shared.rates.now(), name)
     }
 }
