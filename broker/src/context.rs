@@ -58,13 +58,7 @@ pub struct Context {
     pub catalog_marks: MarkKey,
     /// Every task that must be over before the process may end.
     pub running: TaskTracker,
-    /// Cancelled when a drain starts: no new sessions, no new calls.
-    pub draining: CancellationToken,
-    /// Cancelled when the listeners close: streams without a request end.
-    pub closing: CancellationToken,
-    /// Cancelled at the end of a drain's grace period: requests that other replicas still run are
-    /// answered without their outcome.
-    pub grace_over: CancellationToken,
+    pub shutdown: ShutdownStages,
     /// Requests that other replicas run for clients of this one.
     pub forwarded: TaskTracker,
     /// Confinement of child processes.
@@ -81,6 +75,24 @@ pub struct Context {
     /// What the sources of tokens for backends share.
     pub oauth: OauthResources,
     started: Instant,
+}
+
+/// The stages of the end of the process, each reached once.
+#[derive(Debug, Default)]
+pub struct ShutdownStages {
+    /// Cancelled when a drain starts: no new sessions, no new calls.
+    pub draining: CancellationToken,
+    /// Cancelled when the listeners close: streams without a request end.
+    pub closing: CancellationToken,
+    /// Cancelled at the end of a drain's grace period: requests that other replicas still run are
+    /// answered without their outcome.
+    pub grace_over: CancellationToken,
+}
+
+impl ShutdownStages {
+    pub fn is_draining(&self) -> bool {
+        self.draining.is_cancelled()
+    }
 }
 
 impl Context {
@@ -123,9 +135,7 @@ impl Context {
             cursor_key,
             catalog_marks,
             running: TaskTracker::new(),
-            draining: CancellationToken::new(),
-            closing: CancellationToken::new(),
-            grace_over: CancellationToken::new(),
+            shutdown: ShutdownStages::default(),
             forwarded: TaskTracker::new(),
             activity: ActivityLog::default(),
             own_lists_bytes: Arc::default(),

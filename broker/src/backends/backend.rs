@@ -229,7 +229,7 @@ impl Backend {
     /// the client. The full cause goes only to the log and to operators.
     pub fn report_failure(&self, failure: &Failure) -> Refusal {
         let redacted = self.redactor.redact(failure);
-        let leaving = self.stop.is_cancelled() || self.context.draining.is_cancelled();
+        let leaving = self.stop.is_cancelled() || self.context.shutdown.is_draining();
         // The log already has a line about an outage. Further attempts are not logged.
         let is_usual = failure.needs_user_action();
         if leaving || is_usual || self.health.state() != BackendState::Ready {

@@ -233,7 +233,7 @@ impl Backend {
     /// Reports a connection that was not established, or a call without an answer for `after`.
     pub fn record_failure(&self, after: Duration) {
         let now = self.context.uptime();
-        if self.stop.is_cancelled() || self.context.draining.is_cancelled() {
+        if self.stop.is_cancelled() || self.context.shutdown.is_draining() {
             return;
         }
         self.admission.series.failed();

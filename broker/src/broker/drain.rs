@@ -25,30 +25,30 @@ const REST_POLL: Duration = Duration::from_millis(20);
 impl Broker {
     /// Starts the drain: no new sessions from now on. Each session is served until it is released.
     pub fn drain(&self) {
-        if !self.shared.draining.is_cancelled() {
+        if !self.shared.shutdown.is_draining() {
             tracing::info!("draining: no new sessions");
-            self.shared.draining.cancel();
+            self.shared.shutdown.draining.cancel();
             self.tasks.drain();
         }
     }
 
     pub fn draining(&self) -> bool {
-        self.shared.draining.is_cancelled()
+        self.shared.shutdown.is_draining()
     }
 
     /// Ends the streams that wait for no answer. Their clients resume them at another replica.
     pub fn close_streams(&self) {
-        self.shared.closing.cancel();
+        self.shared.shutdown.closing.cancel();
     }
 
     /// Answers the requests that other replicas still run for clients of this one.
     pub fn give_up_forwarded(&self) {
-        self.shared.grace_over.cancel();
+        self.shared.shutdown.grace_over.cancel();
     }
 
     /// Resolves once a drain has started.
     pub async fn drain_requested(&self) {
-        self.shared.draining.cancelled().await;
+        self.shared.shutdown.draining.cancelled().await;
     }
 
     /// Releases one session, or leaves it here if it is busy and the mode is

@@ -325,7 +325,7 @@ impl EndingSession {
                 tracing::warn!(session = %session.digest, %refusal, "the broker could not store the end of a session; the stored session expires after its idle time");
             }
             let shared = &self.broker.shared;
-            let (idle, draining) = (shared.config.session.idle, &shared.draining);
+            let (idle, draining) = (shared.config.session.idle, &shared.shutdown.draining);
             shared.persistence.end_if_stored_late(&session.key, idle, draining).await;
         });
     }

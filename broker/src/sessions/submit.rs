@@ -144,7 +144,7 @@ pub async fn submit_after_quiesce(
             }
         })
     };
-    if !session.shared.draining.is_cancelled() {
+    if !session.shared.shutdown.is_draining() {
         return counted(submit_request(session, message, stream));
     }
     loop {

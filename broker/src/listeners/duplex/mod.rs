@@ -207,7 +207,7 @@ async fn finish_half_closed(
 /// slow client gets all the time it needs while it reads something: a stalled write ends by itself.
 async fn reading_over(shared: &Shared) {
     let drained = async {
-        shared.draining.cancelled().await;
+        shared.shutdown.draining.cancelled().await;
         tokio::time::sleep(LAST_FRAMES_WAIT).await;
     };
     let _drained = tokio::time::timeout(shared.config.session.idle, drained).await;

@@ -299,7 +299,7 @@ pub(super) async fn write(
                 outbox.mark_sent(kept);
                 capacity_freed.notify_one();
             }
-            Batch::End(StreamEnd::Complete) if session.shared.draining.is_cancelled() => {
+            Batch::End(StreamEnd::Complete) if session.shared.shutdown.is_draining() => {
                 return Some(CloseReason::GoingAway);
             }
             Batch::End(StreamEnd::Complete) => return Some(CloseReason::Policy),

@@ -166,7 +166,8 @@ impl RequestDispatcher {
         self.running.close();
         let shared = self.shared();
         let over = async {
-            let limit = answers_over(&shared.grace_over, Some(close_reason), HALF_CLOSED_MAX);
+            let limit =
+                answers_over(&shared.shutdown.grace_over, Some(close_reason), HALF_CLOSED_MAX);
             tokio::pin!(limit);
             let are_answered = tokio::select! {
                 biased;

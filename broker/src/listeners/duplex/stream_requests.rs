@@ -55,7 +55,7 @@ impl StreamRequests {
             return reading_over(shared).await;
         }
         self.closing.cancel();
-        answers_over(&shared.grace_over, close_reason, LAST_FRAMES_WAIT).await
+        answers_over(&shared.shutdown.grace_over, close_reason, LAST_FRAMES_WAIT).await
     }
 }
 
@@ -69,7 +69,7 @@ mod tests {
     #[tokio::test]
     async fn a_drain_gives_a_half_closed_client_time_for_answers_that_are_not_ready_only() {
         let broker = Broker::over(Stores::in_memory().await);
-        broker.shared.draining.cancel();
+        broker.shared.shutdown.draining.cancel();
         tokio::time::pause();
         for is_answered in [true, false] {
             let requests = StreamRequests::default();

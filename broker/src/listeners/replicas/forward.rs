@@ -243,7 +243,7 @@ pub(super) async fn forward(
     let (forwarded, outcome) = tokio::select! {
         biased;
         forwarded = forwarding => forwarded,
-        () = shared.grace_over.cancelled() => {
+        () = shared.shutdown.grace_over.cancelled() => {
             let response = outgoing.outcome_unknown_response(shared);
             (ForwardResult::Answered(response), Some(ForwardOutcome::Broken))
         }
@@ -297,8 +297,8 @@ fn relayed_body(
     });
     let in_flight = request.is_some().then(|| shared.forwarded.token());
     let over = match request {
-        Some(_) => &shared.grace_over,
-        None => &shared.closing,
+        Some(_) => &shared.shutdown.grace_over,
+        None => &shared.shutdown.closing,
     };
     let over = Box::pin(over.clone().cancelled_owned());
     let (source, guard) = RelayedSource::watched(shared, outgoing.owner.clone(), body, in_flight);

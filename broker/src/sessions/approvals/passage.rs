@@ -56,14 +56,14 @@ pub(in crate::sessions) async fn await_decision(
             return Ok(found);
         };
         let now = Instant::now();
-        if now >= until || (ends_on_drain && shared.draining.is_cancelled()) {
+        if now >= until || (ends_on_drain && shared.shutdown.is_draining()) {
             return Ok(found);
         }
         let expires = now + pending.remaining_time + Duration::from_millis(1);
         tokio::select! {
             () = &mut decided => {}
             () = sleep_until(until.min(expires).into()) => {}
-            () = shared.draining.cancelled(), if ends_on_drain => {}
+            () = shared.shutdown.draining.cancelled(), if ends_on_drain => {}
         }
     }
 }

@@ -89,7 +89,9 @@ fn is_transient(refusal: &Refusal) -> bool {
 /// Tries to subscribe until the backend answers, or until the session ends. A refusal ends the
 /// session: the client opens another stream, whose acknowledgement lacks the resource.
 async fn listen_later(session: Weak<Session>, target: ResourceTarget, mut refusal: Refusal) {
-    let Some(draining) = session.upgrade().map(|one| one.shared.draining.clone()) else { return };
+    let Some(draining) = session.upgrade().map(|one| one.shared.shutdown.draining.clone()) else {
+        return;
+    };
     let mut pause = BACKOFF_FIRST;
     loop {
         let wait = refusal.retry_after.unwrap_or_default().max(pause).min(BACKOFF_MAX);

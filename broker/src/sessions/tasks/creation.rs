@@ -192,7 +192,7 @@ impl TaskCreation {
         // The commit may have come after its request had given up, so that no run started.
         let has_no_run = recovery::is_owned_here(&self.session.shared, &stored_task)
             && !self.tasks.is_active(task);
-        if has_no_run && !self.session.shared.draining.is_cancelled() {
+        if has_no_run && !self.session.shared.shutdown.is_draining() {
             self.session.shared.running.spawn(recovery::recover(self.tasks.clone(), found_task));
         }
         Ok(Reply::Result(self.result(&stored_task)))
@@ -334,7 +334,7 @@ pub(super) async fn await_commit(
     let started_at = Instant::now();
     let mut wait = STORE_RETRY_MAX;
     // The wait ends with the process, because the next owner finds the task.
-    while tokio::time::timeout(wait, tasks.shared.draining.cancelled()).await.is_err() {
+    while tokio::time::timeout(wait, tasks.shared.shutdown.draining.cancelled()).await.is_err() {
         match tasks
             .shared
             .persistence

@@ -17,9 +17,12 @@ use super::{TaskManager, recovery};
 /// Compares until the process drains.
 pub(super) async fn sweep_orphans(tasks: Arc<TaskManager>) {
     let mut missing = HashSet::new();
-    while tokio::time::timeout(TASK_ORPHAN_SWEEP_INTERVAL, tasks.shared.draining.cancelled())
-        .await
-        .is_err()
+    while tokio::time::timeout(
+        TASK_ORPHAN_SWEEP_INTERVAL,
+        tasks.shared.shutdown.draining.cancelled(),
+    )
+    .await
+    .is_err()
     {
         missing = sweep_once(&tasks, missing).await;
     }

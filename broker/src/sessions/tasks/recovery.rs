@@ -65,7 +65,7 @@ impl TaskManager {
 
 pub(super) async fn claim_unowned(tasks: Arc<TaskManager>) {
     loop {
-        if tasks.shared.draining.is_cancelled() {
+        if tasks.shared.shutdown.is_draining() {
             return;
         }
         let (persistence, node) = (&tasks.shared.persistence, tasks.shared.persistence.node());
@@ -86,7 +86,7 @@ pub(super) async fn claim_unowned(tasks: Arc<TaskManager>) {
         if found < TASK_CLAIM_BATCH as usize {
             tokio::select! {
                 () = tokio::time::sleep(tasks.shared.config.session.lease / 2) => {}
-                () = tasks.shared.draining.cancelled() => return,
+                () = tasks.shared.shutdown.draining.cancelled() => return,
             }
         }
     }

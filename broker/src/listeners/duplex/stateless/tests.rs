@@ -119,7 +119,7 @@ async fn a_drain_leaves_the_requests_of_a_client_that_closed_its_half_their_time
     let client = AnsweredClient::start().await;
     let request = client.dispatcher.running.token();
     client.reads.notify_one();
-    client.dispatcher.shared().draining.cancel();
+    client.dispatcher.shared().shutdown.draining.cancel();
     client.close_half().await;
     tokio::time::pause();
     tokio::time::advance(AFTER_THE_LAST_FRAMES).await;
