@@ -149,7 +149,7 @@ impl Broker {
     /// Sets the tenants that share the capacity for calls.
     fn recompute_shares(&self) {
         let enabled = self.tenants.iter().filter(|tenant| tenant.enabled());
-        self.shared.call_limiter.set_shares(enabled.map(|tenant| tenant.weight()));
+        self.shared.limiters.calls.set_shares(enabled.map(|tenant| tenant.weight()));
     }
 
     /// Ends the tenant's sessions and closes its backends.

@@ -13,26 +13,13 @@ use std::{
 
 use aws_lc_rs::hmac;
 use config::Config;
-use protocol::{
-    error::{ErrorKind, Refusal},
-    ids::PrincipalId,
-};
-use rules::{
-    byte_window::ByteWindow, catalog::MarkKey, event_log::LogLimits,
-    limits::LONG_FIRST_MESSAGES_MAX,
-};
-use tokio::sync::Semaphore;
+use protocol::error::{ErrorKind, Refusal};
+use rules::{byte_window::ByteWindow, catalog::MarkKey, event_log::LogLimits};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use transport::http_client::HttpClient;
 
 use crate::{
-    admission::{
-        concurrency_limit::{ConcurrencyLimiter, TenantShare},
-        overload::OverloadManager,
-        permit_limiter::PermitLimiter,
-        rate_limiter::RateLimiter,
-        replica_sharing::ReplicaSharing,
-    },
+    admission::limiters::Limiters,
     metrics::Metrics,
     oauth::{ClientKeys, OauthResources, PublicAddress, SubjectTokens},
     persistence::Persistence,
@@ -47,8 +34,7 @@ pub struct Context {
     pub http: HttpClient,
     /// State that outlives the process.
     pub persistence: Arc<Persistence>,
-    /// Permits for calls at backends. Tenants share them by their weight.
-    pub call_limiter: Arc<ConcurrencyLimiter<TenantShare, PrincipalId>>,
+    pub limiters: Limiters,
     pub traces: Tracer,
     /// Recent refusals and errors, for operators.
     pub activity: ActivityLog,
@@ -63,13 +49,6 @@ pub struct Context {
     pub forwarded: TaskTracker,
     /// Confinement of child processes.
     pub confinement: Arc<Confinement>,
-    /// Permits for long messages of clients that are not authenticated yet.
-    pub unauthenticated_messages: Arc<Semaphore>,
-    /// Limits of requests per second.
-    pub rates: Arc<RateLimiter>,
-    /// Limits of sessions, calls and connections by tenant and principal.
-    pub permits: Arc<PermitLimiter>,
-    pub overload: Arc<OverloadManager>,
     /// Bytes of the lists that backends show to single links.
     pub own_lists_bytes: Arc<AtomicUsize>,
     /// What the sources of tokens for backends share.
@@ -105,18 +84,9 @@ impl Context {
         persistence: Arc<Persistence>,
         traces: Tracer,
     ) -> Arc<Self> {
-        let (started, redis) = (Instant::now(), config.storage.redis_url.is_some());
-        let call_limiter = ConcurrencyLimiter::new(
-            config.limits.calls_in_flight,
-            config.limits.calls_queued,
-            metrics.queue_depth("calls"),
-        );
-        let sharing = ReplicaSharing::new(redis, config.limits.without_redis, metrics.clone());
+        let started = Instant::now();
         Arc::new(Self {
-            rates: Arc::new(RateLimiter::new(sharing.clone(), started, metrics.clone())),
-            permits: Arc::new(PermitLimiter::new(sharing, started, metrics.clone())),
-            overload: OverloadManager::new(&config.overload, metrics.clone()),
-            call_limiter,
+            limiters: Limiters::new(&config, &metrics, started),
             confinement: Confinement::new(&config),
             oauth: OauthResources {
                 http: http.clone(),
@@ -139,7 +109,6 @@ impl Context {
             forwarded: TaskTracker::new(),
             activity: ActivityLog::default(),
             own_lists_bytes: Arc::default(),
-            unauthenticated_messages: Arc::new(Semaphore::new(LONG_FIRST_MESSAGES_MAX)),
             started,
         })
     }

@@ -7,6 +7,7 @@
 //! - [`overload`] refuses new requests while the process is overloaded.
 //! - [`concurrency_limit`] limits the number of concurrent calls.
 //! - [`outbox_budget`] limits the bytes that wait for clients that do not read.
+//! - [`limiters`] holds those that the whole process shares.
 //!
 //! Sessions, backends and listeners call the checks in this order:
 //!
@@ -20,6 +21,7 @@
 //! caller waits for Redis.
 
 pub mod concurrency_limit;
+pub mod limiters;
 pub mod nested_rates;
 pub mod outbox_budget;
 pub mod overload;

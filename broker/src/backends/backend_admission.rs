@@ -99,7 +99,7 @@ impl Backend {
         let CallOwner { share, weight, principal, .. } = caller;
         // First at the backend: a call that waits for a slow backend keeps no other call out.
         let backend_permit = match self.admission.limiter.try_acquire(principal, 1) {
-            Some(backend_permit) => match self.context.call_limiter.try_acquire(share, weight) {
+            Some(backend_permit) => match self.context.limiters.calls.try_acquire(share, weight) {
                 Some(broker_permit) => {
                     return Ok(Permit {
                         _backend_permit: backend_permit,
@@ -139,7 +139,8 @@ impl Backend {
         };
         let broker_permit = self
             .context
-            .call_limiter
+            .limiters
+            .calls
             .acquire(share, weight, principal, remaining().saturating_sub(needed))
             .await;
         let broker_permit = broker_permit.map_err(|error| {

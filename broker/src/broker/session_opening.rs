@@ -39,7 +39,7 @@ impl Broker {
         message: &Message,
     ) -> Result<(Arc<Session>, Bytes), Refusal> {
         self.admits_sessions()?;
-        self.shared.overload.admits()?;
+        self.shared.limiters.overload.admits()?;
         let params = initialize_params(message)?;
         let tenant = self.tenant(&caller.tenant).ok_or_else(tenant_gone)?;
         tenant.take_budget(&caller.principal)?;

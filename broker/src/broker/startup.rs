@@ -89,7 +89,7 @@ impl Broker {
         let tenants = Arc::downgrade(&broker);
         broker.tasks.set_tenant_lookup(Box::new(move |id| tenants.upgrade()?.tenant(id)));
         spawn_housekeeping(&broker);
-        broker.shared.overload.watch(&broker.shared.config.overload);
+        broker.shared.limiters.overload.watch(&broker.shared.config.overload);
         Ok(broker)
     }
 }
@@ -122,8 +122,8 @@ fn spawn_housekeeping(broker: &Arc<Broker>) {
     tokio::spawn(housekeeping::run(Arc::downgrade(broker)));
     tokio::spawn(sign_in_failures::run_reports(Arc::downgrade(broker)));
     tokio::spawn(DeadlineList::run(Arc::downgrade(&broker.shared.deadlines)));
-    tokio::spawn(broker.shared.rates.clone().keep(persistence.clone()));
-    tokio::spawn(broker.shared.permits.clone().keep(persistence));
+    tokio::spawn(broker.shared.limiters.rates.clone().keep(persistence.clone()));
+    tokio::spawn(broker.shared.limiters.permits.clone().keep(persistence));
 }
 
 #[cfg(test)]

@@ -161,7 +161,7 @@ async fn start(
     client: &StatelessClient,
     request: Box<StatelessRequest>,
 ) -> Result<StatelessOutcome, RequestRefusal> {
-    broker.shared.overload.admits()?;
+    broker.shared.limiters.overload.admits()?;
     let method = request.message.method;
     if is_about_tasks(method) {
         client.tenant.take_budget(&client.caller.principal)?;

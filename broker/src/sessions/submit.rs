@@ -173,7 +173,7 @@ fn check_and_start(
     // This check precedes any work, because it only compares a few numbers. A ping must work under
     // overload.
     if message.method != Method::Ping {
-        session.shared.overload.admits()?;
+        session.shared.limiters.overload.admits()?;
     }
     session.check_phase_and_id(&message, &id)?;
     session.tenant.take_budget(&session.caller.principal)?;

@@ -108,12 +108,15 @@ impl Tenant {
                 PRINCIPALS_METERED_MAX,
                 format!("principals/{id}"),
             ),
-            connections: shared.permits.permits(format!("connections/{id}"), 0),
+            connections: shared.limiters.permits.permits(format!("connections/{id}"), 0),
             published: PublishedCatalog::new(catalog),
             backends: Mutex::default(),
             decisions: Mutex::default(),
-            sessions: TenantSessions::new(id.clone(), shared.permits.clone()),
-            calls: shared.permits.permits(format!("calls/{id}"), CALL_PERMITS_RESERVED_MAX),
+            sessions: TenantSessions::new(id.clone(), shared.limiters.permits.clone()),
+            calls: shared
+                .limiters
+                .permits
+                .permits(format!("calls/{id}"), CALL_PERMITS_RESERVED_MAX),
             message_budget: MessageBudget::new(shared.unfinished_tenant_bytes),
             retained: shared.retained_budget.new_tenant(),
             logged_events: Arc::new(Mutex::new(shared.logged_events_window())),
@@ -130,7 +133,7 @@ impl Tenant {
     pub fn configure(&self, spec: TenantSpec, created_at_us: i64) {
         self.generation.0.store(created_at_us, Ordering::Relaxed);
         self.spec.store(Arc::new(spec));
-        self.shared.permits.set_max(&self.calls, self.calls_max());
+        self.shared.limiters.permits.set_max(&self.calls, self.calls_max());
     }
 
     pub fn enabled(&self) -> bool {
@@ -344,7 +347,7 @@ impl Tenant {
 
     /// Registers a session, if the tenant and its principal may have another.
     pub async fn open_session(&self, session: &Arc<Session>) -> Result<(), Refusal> {
-        self.shared.permits.expect_use(&self.calls, self.calls_max());
+        self.shared.limiters.permits.expect_use(&self.calls, self.calls_max());
         let principal = &session.caller.principal;
         let refused = |scope| self.counts.rate_limited(scope);
         let limits = self.session_limits();
@@ -354,7 +357,7 @@ impl Tenant {
     /// Registers a session that was opened elsewhere. The limits do not apply, because its client
     /// was admitted. Returns false if the tenant is gone.
     pub fn adopt_session(&self, session: &Arc<Session>) -> bool {
-        self.shared.permits.expect_use(&self.calls, self.calls_max());
+        self.shared.limiters.permits.expect_use(&self.calls, self.calls_max());
         self.sessions.adopt(session, &session.caller.principal, self.session_limits())
     }
 
@@ -395,7 +398,7 @@ impl Tenant {
             .limits
             .connections_per_tenant
             .unwrap_or(self.shared.config.limits.connections_per_tenant);
-        self.shared.permits.take(&self.connections, max).await.map_err(|_none| {
+        self.shared.limiters.permits.take(&self.connections, max).await.map_err(|_none| {
             self.counts.rate_limited("connections_per_tenant");
             let text =
                 format!("the tenant has {max} connections and streams open, which is its limit");
@@ -411,7 +414,7 @@ impl Tenant {
     /// Waits until this replica has a permit for one more call, or gets none. The returned value
     /// keeps the permit for [`Tenant::open_call`], which refuses if there is none.
     pub async fn wait_for_call(&self) -> Option<WaitingCaller<'_>> {
-        let limiter = &self.shared.permits;
+        let limiter = &self.shared.limiters.permits;
         if !limiter.is_shared() {
             return None;
         }
@@ -425,7 +428,7 @@ impl Tenant {
     /// Counts a call in, if there is capacity.
     pub fn open_call(&self) -> Result<(), Refusal> {
         let max = self.calls_max();
-        self.shared.permits.try_take(&self.calls, max).map_err(|_none| {
+        self.shared.limiters.permits.try_take(&self.calls, max).map_err(|_none| {
             self.counts.rate_limited("calls_in_flight_per_tenant");
             Refusal::new(
                 ErrorKind::TooManyCalls,
@@ -437,7 +440,7 @@ impl Tenant {
     }
 
     pub fn close_call(&self) {
-        self.shared.permits.release(&self.calls);
+        self.shared.limiters.permits.release(&self.calls);
         self.counts.calls_in_flight(-1);
     }
 

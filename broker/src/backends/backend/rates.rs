@@ -27,7 +27,7 @@ impl Backend {
             && let Some(rate) = tool_rate(own, tenant, common, tool)
         {
             let name = || format!("tool/{}/{}/{tool}", self.tenant, self.id);
-            let now = self.context.rates.now();
+            let now = self.context.limiters.rates.now();
             let meter = self.rates.part(&tool.to_owned(), now, name);
             take(RateScope::Tool, &meter, rate)?;
         }

@@ -59,7 +59,7 @@ pub(super) async fn open_session(
     let message_bytes_max = limits.bytes_max;
     source.set_message_limit(
         message_bytes_max.min(FIRST_MESSAGE_BYTES_MAX),
-        Some(&broker.shared.unauthenticated_messages),
+        Some(&broker.shared.limiters.unauthenticated_messages),
     );
     let mut sent_count = 0;
     loop {

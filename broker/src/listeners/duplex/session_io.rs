@@ -237,7 +237,7 @@ impl ClientReader<'_> {
     /// cancellation after this request.
     async fn wait_for_calls(&self) {
         let limits = &self.session.shared.config.limits;
-        let is_over = self.session.shared.overload.is_over();
+        let is_over = self.session.shared.limiters.overload.is_over();
         if self.session.calls_in_flight() >= limits.calls_in_flight_per_session && !is_over {
             let some_ended = async {
                 while self.session.calls_in_flight() >= limits.calls_in_flight_per_session {

@@ -29,7 +29,7 @@ pub(super) async fn serve(request: &InboundRequest<'_>) -> Result<Response<Body>
     headers::protocol_version(given)?;
     let session_id = session_id.ok_or_else(headers::session_required)?;
     if is_get {
-        request.broker.shared.overload.admits()?;
+        request.broker.shared.limiters.overload.admits()?;
     }
     let mut lookup = SessionLookup::new(request, session_id);
     loop {

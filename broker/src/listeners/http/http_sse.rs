@@ -113,7 +113,7 @@ async fn handle_request(
     }
     headers::check_content_type(&head.headers)?;
     if !has_small_body(&body) {
-        broker.shared.overload.admits()?;
+        broker.shared.limiters.overload.admits()?;
     }
     receive_message(broker, &head, body, &proven.caller, &context).await
 }
@@ -217,7 +217,7 @@ async fn open_stream(
         ));
     }
     broker.check_endpoint(&caller, &endpoint)?;
-    broker.shared.overload.admits()?;
+    broker.shared.limiters.overload.admits()?;
     let permit = duplex::acquire_connection(broker, &caller).await?;
     let name = URL_SAFE_NO_PAD.encode(rand::random::<[u8; HTTP_SSE_NAME_BYTES]>());
     let (messages, posted) = mpsc::channel(HTTP_SSE_QUEUE_FRAMES);

@@ -62,7 +62,7 @@ pub(super) async fn serve(
     let (bytes_max, mut memory) = message_bound(request, &body);
     let limits = Limits::with_bytes_max(bytes_max);
     if !has_small_body(&body) {
-        shared.overload.admits().map_err(refuse_without_id)?;
+        shared.limiters.overload.admits().map_err(refuse_without_id)?;
     }
     let time = shared.config.timeouts.request_read;
     let read = read_message(body, limits.bytes_max, time, memory.as_mut()).await;
@@ -71,7 +71,7 @@ pub(super) async fn serve(
     if let RequestSource::Client(..) | RequestSource::Operator(_) = request.source {
         shared.metrics.bytes(Direction::In, Side::Client, frame.len());
     }
-    if shared.overload.is_over() {
+    if shared.limiters.overload.is_over() {
         refuse_requests(request, &frame, &limits)?;
     }
     let parsed = match stateless::parse_body(
@@ -185,6 +185,7 @@ fn refuse_requests(
             request
                 .broker
                 .shared
+                .limiters
                 .overload
                 .admits()
                 .map_err(|refusal| RefusedMessage::new(refusal, message.id.clone()))

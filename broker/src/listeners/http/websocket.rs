@@ -126,7 +126,7 @@ async fn prepare_upgrade(
             });
         }
     };
-    broker.shared.overload.admits()?;
+    broker.shared.limiters.overload.admits()?;
     let permit = duplex::acquire_connection(broker, &caller).await?;
     let known = ConnectionParams { caller, until, endpoint, can_come_back: true, permit };
     let plan = match session_id(&head.headers)? {

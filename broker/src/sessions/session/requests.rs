@@ -53,7 +53,7 @@ impl Session {
             return Err(refusal);
         }
         self.shared.metrics.requests_pending(1);
-        self.shared.overload.count_pending(true);
+        self.shared.limiters.overload.count_pending(true);
         Ok(())
     }
 
@@ -108,7 +108,7 @@ impl Session {
     fn decrement_pending(&self) {
         self.tenant.close_call();
         self.shared.metrics.requests_pending(-1);
-        self.shared.overload.count_pending(false);
+        self.shared.limiters.overload.count_pending(false);
     }
 
     /// Counts a request of this client that is over.

@@ -22,7 +22,7 @@ impl Tenant {
         let Some(rate) = self.rate(limits) else { return Ok(()) };
         self.take_rate(RateScope::Tenant, &self.rates.whole, rate).inspect_err(|_| {
             if let Some((meter, rate)) = &own {
-                self.shared.rates.give_back(meter, *rate);
+                self.shared.limiters.rates.give_back(meter, *rate);
             }
         })
     }
@@ -38,10 +38,10 @@ impl Tenant {
     pub fn give_back_budget(&self, principal: &PrincipalId) {
         let limits = &self.spec.load().limits;
         if let Some(rate) = self.principal_rate(limits) {
-            self.shared.rates.give_back(&self.principal_meter(principal), rate);
+            self.shared.limiters.rates.give_back(&self.principal_meter(principal), rate);
         }
         if let Some(rate) = self.rate(limits) {
-            self.shared.rates.give_back(&self.rates.whole, rate);
+            self.shared.limiters.rates.give_back(&self.rates.whole, rate);
         }
     }
 
@@ -61,7 +61,7 @@ impl Tenant {
         meter: &Arc<SharedRateLimiter>,
         rate: Rate,
     ) -> Result<(), Refusal> {
-        let taken = self.shared.rates.take(scope, meter, rate);
+        let taken = self.shared.limiters.rates.take(scope, meter, rate);
         taken.inspect_err(|_| self.counts.refused(scope.name()))
     }
 
@@ -83,6 +83,6 @@ impl Tenant {
 
     fn principal_meter(&self, principal: &PrincipalId) -> Arc<SharedRateLimiter> {
         let name = || format!("principal/{}/{}", self.id, principal.as_str());
-        self.rates.part(principal, self.shared.rates.now(), name)
+        self.rates.part(principal, self.shared.limiters.rates.now(), name)
     }
 }

@@ -171,7 +171,7 @@ impl Visit<'_> {
     /// Returns the right to sign a browser in. `None`: the process is overloaded, or too many
     /// browsers sign in at the same time.
     fn login_permit(&self, issuer: &str) -> Option<LoginPermit> {
-        self.broker.shared.overload.admits().ok()?;
+        self.broker.shared.limiters.overload.admits().ok()?;
         self.broker.login_permit(issuer)
     }
 
@@ -335,7 +335,7 @@ impl Visit<'_> {
 
     /// Signs the browser in with a one-time link.
     async fn sign_in(&self, link: &str) -> Response<Body> {
-        if self.broker.shared.overload.admits().is_err() {
+        if self.broker.shared.limiters.overload.admits().is_err() {
             return busy();
         }
         let connections = Connections::new(self.broker.shared.persistence.clone());
